@@ -196,6 +196,18 @@ class Correctness(Stored):
         return fields
 
 
+def are_comparable(origin: str, other: str) -> bool:
+    """Whether a ratio of two times says something: a predicted one over one that was taken does
+    not, and is never written as if both were taken."""
+    return (origin == "predicted") == (other == "predicted")
+
+
+def not_comparable(origin: str, other: str) -> str:
+    """What stands in place of such a ratio: `predicted ÷ recorded, not comparable`."""
+    taken = other if origin == "predicted" else origin
+    return f"predicted ÷ {taken}, not comparable"
+
+
 # What predictions are made by, the better one first; in their reasons: "By machine code: …".
 METHODS = ("machine code", "roofline")
 

@@ -11,18 +11,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_up_history import Times
 from verdicts import RIGHT
 
 import engine.pipeline.bench as subject
-from engine.auto import Taken
 from engine.base.errors import MeasureError
 from engine.base.status import Status
 from engine.config import ResolvedConfig
+from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
 from engine.devices.nvml import GpuState
-from engine.evaluation import ALL_KINDS, Correctness, Evaluation
+from engine.evaluation import ALL_KINDS, Correctness, Evaluation, Latency
+from engine.history import History, KnownTime
 from engine.measure.sampler import SamplerSettings
 from engine.measure.verdict import Verdict
+from engine.names import find_variant
 from engine.pipeline.bench import BenchResult, Entrant, bench
 from engine.pipeline.evaluate import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest, ResolvedRequest
@@ -84,8 +87,14 @@ class MadeUpGpu:
 
     lost = None
 
-    def __init__(self, times_us: dict[str, float], wrong: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        times_us: dict[str, float],
+        wrong: Sequence[str] = (),
+        history: History | None = None,
+    ) -> None:
         self.times_us = times_us
+        self.history = history or History(work="look up")
         self.wrong = wrong
         self.timers = 0
         self.checked: list[EvaluationRequest] = []
@@ -138,10 +147,10 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         del problem, inputs
         yield MadeUpTimer(SDPA_US.get(name, 1.0), "" if name in SDPA_US else "refused")
 
-    def resolve(request: EvaluationRequest) -> ResolvedRequest:
+    def resolve(request: EvaluationRequest, _: History) -> ResolvedRequest:
         variant = next(v for v in LADDER if v.id == request.variant)
         config = {**variant.default_config(), **request.config}
-        return ResolvedRequest(variant, config, find_device("H200"), "", ResolvedConfig(config))
+        return ResolvedRequest(variant, find_device("H200"), "", ResolvedConfig(config))
 
     monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "tuned.json"))
     monkeypatch.setattr(subject, "measuring", measuring)
@@ -274,10 +283,22 @@ def test_a_kernel_that_decodes_is_timed_beside_the_best_backend() -> None:
 
 
 def test_auto_is_what_the_known_times_say() -> None:
-    said = Taken("v02", {}, 0.5, "measured", "session mine")
-    gpu = MadeUpGpu({"v02": 5.0})
-    result = bench(
-        PROBLEM, [Entrant("auto", {})], gpu, SHORT, taken_at=lambda *at: [said] * (at[1] == "H200")
+    time = KnownTime(
+        name="v02",
+        is_sdpa=False,
+        config=find_variant("v02").default_config(),
+        problem=PROBLEM,
+        device="H200",
+        latency=Latency("measured", 0.5, 0.5, 0.5, "made up"),
+        when="",
+        session="mine",
+        file="",
+        shipped=False,
+        checked=True,
+        source_sha256=read_sources(find_variant("v02").source).source_sha256,
     )
+    known = History(Times({"H200": (time,)}), work="look up")
+    gpu = MadeUpGpu({"v02": 5.0}, history=known)
+    result = bench(PROBLEM, [Entrant("auto", {})], gpu, SHORT)
     assert [x.name.split()[0] for x in result.lines if not x.is_baseline] == ["v02"]
-    assert "0.5 µs measured (session mine)" in result.notes[0]
+    assert "Measured (session mine) 0.5 µs" in result.notes[0]

@@ -17,9 +17,10 @@ from engine.base.kept_csv import is_csv_name, keep_csv, kept_csv
 from engine.batch.validate import from_evaluations
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import Evaluation
+from engine.history.known_time import source_match, times_of
+from engine.model.kernel import Kernel
 from engine.model.measurements import TEMPLATE, Measurement, parse_measurements
 from engine.problem import Problem
-from engine.sessions.known_times import source_match, times_of
 from engine.sessions.store.store import Store, default_store
 
 _NONE = "none"
@@ -52,7 +53,7 @@ class MeasuredPoints:
 def draw(selection: Selection, device: DeviceSpec) -> MeasuredPoints:
     """Select where measured points come from. The URL names the snapshot or the kept CSV file."""
     own = measured_here()
-    mine = from_evaluations(own, selection.variant, selection.config, device)
+    mine = from_evaluations(own, Kernel.of(selection.variant, device, selection.config))
     try:
         store = default_store()
         snapshots = _snapshots(store.url, selection.variant.id, device.name)
@@ -161,7 +162,7 @@ def _points(
     title: str, evaluations: tuple[Evaluation, ...], selection: Selection, device: DeviceSpec
 ) -> MeasuredPoints:
     variant, config = selection.variant, selection.config
-    points = from_evaluations(evaluations, variant, config, device)
+    points = from_evaluations(evaluations, Kernel.of(variant, device, config))
     if not points:
         return MeasuredPoints(title, (), f"{title} has no latency of this variant, config and GPU.")
     times = [t for t in times_of(evaluations, session=title) if t.name == variant.id]

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
 
 from app.batch.inputs import batch_request, own_prices
 from app.batch.points import MeasuredPoints
-from app.shared import runs
-from app.shared.footprints import CachedFootprints
+from app.shared import known_times, missing_kernels, runs
 from app.shared.selection import Selection
 from engine.base.errors import AttuneError, ToolMissing
 from engine.batch.recommend import calibrate_for, recommend_batch
 from engine.batch.types import BatchRequest, BatchResult, Calibrated
 from engine.batch.validate import Validation, validate
-from engine.compiled_plan import variant_sources
-from engine.config import default_config
 from engine.devices.spec import DeviceSpec
-from engine.history.simulated import known_batch_curve
+from engine.history import History
 from engine.jobs.manager import JobStatus
-from engine.names import find_variant
-from engine.pipeline.request import EvaluationRequest
+from engine.model.kernel import Kernel
 
 _CALIBRATIONS = "calibrations"  # in the tab's state
 _MOST_CALIBRATIONS = 16
@@ -77,37 +73,26 @@ class Question:
         """Recommend a batch. Kernels that are not compiled yet are compiled by the job worker."""
         deadline = time.monotonic() + runs.COMPILE_WAIT_S
         while True:
-            footprints = CachedFootprints(self._local_gpu)
+            history = known_times.history()
             result = None
             try:
                 request = self.request(**inputs)
-                calibrated = _calibrated(request, footprints)
-                result = recommend_batch(request, footprints, calibrated, known_batch_curve)
+                calibrated = _calibrated(request, history)
+                result = recommend_batch(request, history, calibrated)
             except ToolMissing as error:
-                if not footprints.missing:
+                if not history.missing:
                     return Answer(None, str(error))
             except AttuneError as error:
                 return Answer(None, str(error))
-            jobs = footprints.compile_missing()
+            jobs = missing_kernels.jobs_for(history, self._local_gpu)
             waiting = tuple(job for job in jobs if not job.is_over)
             if result is not None:
-                return Answer(result, waiting=waiting + self._simulating(result))
+                return Answer(result, waiting=waiting)
             if not waiting:
                 return _not_compiled(jobs)
             if time.monotonic() > deadline:
                 return Answer(None, waiting=waiting)
             time.sleep(0.01)
-
-    def _simulating(self, result: BatchResult) -> tuple[JobStatus, ...]:
-        """The job that simulates the kernel, submitted here where the roofline stands in for it."""
-        if result.method != "roofline" or result.kernel or result.calibration is not None:
-            return ()
-        gpu = None if self.device.name == self._local_gpu else self.device.name
-        kernel = EvaluationRequest(
-            result.variant, replace(result.problem, batch=1), result.config, gpu=gpu, execute=False
-        )
-        job = runs.simulate_job(kernel, variant_sources(find_variant(result.variant)).source_sha256)
-        return () if job is None or job.is_over else (job,)
 
     def check(self) -> CheckedModel:
         """Predict the measured points without having seen them."""
@@ -115,17 +100,14 @@ class Question:
         if not points:
             return CheckedModel(None, self.points.reason)
         request = self.request()
-        variant = find_variant(request.variant)
-        footprints = CachedFootprints(self._local_gpu)
-        config = default_config(variant, request.config, self.device)
+        history = known_times.history()
+        kernel = Kernel.of(request.variant, self.device, request.config)
         try:
-            footprint = footprints(variant, config, self.device)
             own = self.points.is_own_file
-            return CheckedModel(
-                validate(variant, config, self.device, points, footprint, simulated=own)
-            )
+            return CheckedModel(validate(kernel, points, history, simulated=own))
         except ToolMissing as error:
-            waiting = tuple(job for job in footprints.compile_missing() if not job.is_over)
+            jobs = missing_kernels.jobs_for(history, self._local_gpu)
+            waiting = tuple(job for job in jobs if not job.is_over)
             reason = "Compiling the kernels of these points." if waiting else str(error)
             return CheckedModel(None, reason, waiting)
         except AttuneError as error:
@@ -143,10 +125,10 @@ def _not_compiled(jobs: tuple[JobStatus, ...]) -> Answer:
     return Answer(None, "The kernel did not compile.")
 
 
-def _calibrated(request: BatchRequest, footprints: CachedFootprints) -> Calibrated:
+def _calibrated(request: BatchRequest, history: History) -> Calibrated:
     """The calibration on the request's points; dragging a slider does not fit it again."""
-    if not request.measured:
-        return Calibrated((), None, None)
+    if not request.measured or not request.calibrate:
+        return calibrate_for(request, history)  # what sessions hold, which keeps its fits
     known: dict[Any, Calibrated] = st.session_state.setdefault(_CALIBRATIONS, {})
     config = tuple(sorted(request.config.items()))
     key = (
@@ -154,7 +136,7 @@ def _calibrated(request: BatchRequest, footprints: CachedFootprints) -> Calibrat
         *(request.calibrate, request.measured_kernel),
     )
     if key not in known:
-        calibrated = calibrate_for(request, footprints, known_batch_curve)
+        calibrated = calibrate_for(request, history)
         while len(known) >= _MOST_CALIBRATIONS:
             known.pop(next(iter(known)))
         known[key] = calibrated

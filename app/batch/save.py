@@ -9,7 +9,7 @@ import streamlit as st
 
 from app.batch import frames
 from app.batch.question import Question
-from app.shared import saving
+from app.shared import known_times, saving
 from engine.base.status import Status
 from engine.base.table import csv_text
 from engine.batch.types import BatchResult
@@ -78,7 +78,8 @@ def _predicted(question: Question, result: BatchResult) -> list[Evaluation]:
         row = result.table[result.table["batch"] == batch].iloc[0]
         problem = replace(result.problem, batch=batch, num_heads=heads)
         seen = preview(
-            EvaluationRequest(result.variant, problem, result.config, gpu=question.selection.gpu)
+            EvaluationRequest(result.variant, problem, result.config, gpu=question.selection.gpu),
+            known_times.history(),
         )
         evaluations.append(
             Evaluation(

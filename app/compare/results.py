@@ -10,9 +10,10 @@ import streamlit as st
 from app.compare import charts
 from app.shared import plot, tables
 from app.shared.widgets import empty, plain_markdown, theme, tile, tile_row
-from engine.base.units import format_speedup, format_us
+from engine.base.units import format_us
 from engine.sessions.compare import ComparedRow, Differences, SessionComparison
 from engine.sessions.compare.output import (
+    change_of,
     changes_table,
     differences_frame,
     figure_records,
@@ -123,7 +124,7 @@ def _rows(rows: Sequence[ComparedRow]) -> int:
     records = [
         {
             "verdict": _verdict(row),
-            "change": format_speedup(row.speedup) if row.speedup is not None else "",
+            "change": change_of(row) or "",
             "time before": format_us(row.baseline_us) if row.baseline_us is not None else "",
             "time after": format_us(row.time_us) if row.time_us is not None else "",
             "origin": row.origin

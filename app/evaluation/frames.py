@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from app.shared.palette import color_of
+from app.shared.palette import REFERENCE_COLOR, color_of
 from engine.base.units import format_us
 from engine.evaluation import (
     BaselineTiming,
@@ -16,10 +16,10 @@ from engine.evaluation import (
     Resources,
     baseline_label,
 )
+from engine.history.known_time import KnownTime, is_of_this_source, name_of
 from engine.machine_code.report import Residency
 from engine.model.equations import Terms
 from engine.model.occupancy import WARP_SIZE
-from engine.sessions.known_times import KnownTime
 
 _WAVES_SHOWN = 12
 _NAME_CHARS = 44
@@ -110,7 +110,7 @@ def latencies(
     for t in sorted(known, key=lambda t: t.when, reverse=True):
         last.setdefault(f"{_known_name(t)}, {t.latency.origin}", t)
     rows += [
-        (name[:_NAME_CHARS], t.latency, grays[i % len(grays)] if t.is_sdpa else color_of(t.name))
+        (name[:_NAME_CHARS], t.latency, _known_color(t, grays[i % len(grays)]))
         for i, (name, t) in enumerate(last.items())
     ]
     return pd.DataFrame(
@@ -123,10 +123,17 @@ def latencies(
 
 
 def _known_name(time: KnownTime) -> str:
-    """The kernel's name with its config, or `SDPA flash`."""
+    """The kernel's name with its config, `SDPA flash`, or a reference's own name."""
+    name = name_of(time)
+    if name != time.name:
+        return name
+    return " ".join([name, *(f"{k}={v}" for k, v in sorted(time.config.items()))])
+
+
+def _known_color(time: KnownTime, gray: str) -> str:
     if time.is_sdpa:
-        return baseline_label(time.name)
-    return " ".join([time.name, *(f"{k}={v}" for k, v in sorted(time.config.items()))])
+        return gray
+    return color_of(time.name) if is_of_this_source(time) else REFERENCE_COLOR
 
 
 def latency_table(frame: pd.DataFrame) -> pd.DataFrame:

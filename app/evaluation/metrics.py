@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.evaluation.view import EvaluationView, known_kernel
+from app.evaluation.view import EvaluationView
 from app.shared.palette import ORIGIN_COLOR, STATUS_COLOR, STATUS_ICON
 from app.shared.terms import TERMS
 from app.shared.widgets import tile, tile_row
@@ -85,13 +85,11 @@ def _latency(view: EvaluationView, is_compiling: bool, delta: str | None) -> Non
     interval = f"{format_us(latency.low_us)} – {format_us(latency.high_us)}"
     if latency.method:
         interval = f"by {latency.method}, {interval}"
-    taken = known_kernel(view) if latency.origin == "predicted" else None
     tile(
         "Latency",
         format_us(latency.median_us),
         latency.origin,
-        delta
-        or (f"{format_us(taken.latency.median_us)} {taken.latency.origin}" if taken else interval),
+        delta or interval,
         term=TERMS["latency"],
         color=ORIGIN_COLOR[latency.origin],
     )

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from app.evaluation.maps import ErrorMapView
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import Evaluation, Latency, PassReport
+from engine.history.known_time import KnownTime
 from engine.machine_code.report import Residency
 from engine.model.equations import Terms
 from engine.problem import Problem
-from engine.sessions.known_times import KnownTime, newest_of
 from kernels.variant import Variant
 
 
@@ -42,13 +42,3 @@ class EvaluationView:
     # The main pass's time by CTAs per SM, simulated; empty where its machine code was not read.
     residencies: Callable[[], tuple[Residency, ...]] | None = None
     is_stale: bool = False  # the source has changed since the evaluation
-
-
-def known_kernel(view: EvaluationView) -> KnownTime | None:
-    """What was taken of a kernel of this name, config, problem and GPU, whatever its source."""
-    named = (
-        t
-        for t in view.known
-        if not t.is_sdpa and t.name == view.variant and dict(t.config) == dict(view.config)
-    )
-    return newest_of(named)

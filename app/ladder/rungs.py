@@ -24,13 +24,13 @@ def of(selection: Selection) -> tuple[list[Rung], list[JobStatus]]:
     """
     problem = selection.problem
     assert problem is not None
-    times = known_times.at(problem, selection.gpu_name)
+    history = known_times.history()
     rungs: list[Rung] = []
     waiting: list[JobStatus] = []
     for variant in all_variants():
         config = selection.config if variant.id == selection.variant.id else None
         request = request_of(variant, problem, selection.gpu, config)
-        rung = known_rung(variant, request, times)
+        rung = known_rung(variant, request, history)
         if not rung.is_complete and not is_stopped():
             job = runs.rung_job(request, code_digest(variant))
             if job is not None and job.is_over:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from app.shared import tables
-from app.shared.footprints import CachedFootprints
+from app.shared import known_times, missing_kernels, tables
 from app.shared.runs import rerun_as_jobs_end
 from app.shared.widgets import busy, empty
 from engine.evaluation import Evaluation
@@ -31,9 +30,9 @@ def draw(evaluations: Sequence[Evaluation], key: str) -> None:
     if not part.open:
         return
     with part:
-        footprints = CachedFootprints()
-        suggestions = advise(evaluations, footprints)
-        waiting = [job for job in footprints.compile_missing() if not job.is_over]
+        history = known_times.history()
+        suggestions = advise(evaluations, history)
+        waiting = [job for job in missing_kernels.jobs_for(history) if not job.is_over]
         if suggestions:
             tables.draw(
                 advice_table(suggestions).frame(),
@@ -42,7 +41,7 @@ def draw(evaluations: Sequence[Evaluation], key: str) -> None:
                 columns={"why": st.column_config.TextColumn(width="large")},
             )
             st.caption(
-                "Ordered by expected gain. Gains are predictions: the model's time of the kernel "
+                "Ordered by expected gain. Gains are predictions: the time of the kernel "
                 "as it is over its time with the suggested change. " + advice_limits(evaluations)
             )
         elif not waiting:
@@ -56,4 +55,4 @@ def draw(evaluations: Sequence[Evaluation], key: str) -> None:
 
 
 def _progress(count: int) -> None:
-    busy(f"Compiling {count} kernels to predict their latency.")
+    busy(f"Compiling or simulating {count} kernels to predict their latency.")

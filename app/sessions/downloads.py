@@ -7,8 +7,7 @@ from collections.abc import Callable
 import streamlit as st
 
 from app.sessions import frames
-from app.shared import tables
-from app.shared.footprints import CachedFootprints
+from app.shared import known_times, tables
 from engine.sessions.advice import advise
 from engine.sessions.report import to_html, to_markdown
 from engine.sessions.snapshot import Snapshot, dumps
@@ -23,7 +22,8 @@ def draw(snapshot_of: Callable[[], Snapshot], name: str, key: str) -> None:
 
     def report(write: Callable[..., str]) -> bytes:
         snapshot = snapshot_of()
-        return write(snapshot, advise(snapshot.opened(), CachedFootprints())).encode()
+        history = known_times.history()
+        return write(snapshot, advise(snapshot.opened(), history), history).encode()
 
     def table() -> bytes:
         return tables.csv(frames.evaluations(snapshot_of().opened()))

@@ -12,8 +12,7 @@ from app.evaluation.maps import ErrorMapView
 from app.evaluation.view import EvaluationView
 from app.sessions import advice, charts, downloads, frames
 from app.sessions.goal import draw_status
-from app.shared import pinned, plot, tables
-from app.shared.footprints import CachedFootprints
+from app.shared import known_times, pinned, plot, tables
 from app.shared.selection import select
 from app.shared.widgets import empty, errors_as_sentences, plain_markdown, theme
 from engine.base.errors import UnknownName
@@ -131,7 +130,7 @@ def _folded(snapshot: Snapshot) -> None:
         tables.draw(phases_table(snapshot.phases, snapshot.opened()).frame())
     with st.expander("Environment it was made in", icon=":material/memory:"):
         tables.draw(environment_table(snapshot.environment).frame())
-    counted = counters_table(snapshot.opened(), CachedFootprints())
+    counted = counters_table(snapshot.opened(), known_times.history())
     if counted.rows:
         with st.expander(counted.title, icon=":material/monitoring:", expanded=True):
             tables.draw(counted.frame(), rows=_ROWS)

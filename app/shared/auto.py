@@ -8,7 +8,7 @@ from app.shared import known_times, selection
 from app.shared.machine import device_of
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown
-from engine.auto import Choice, choose_at
+from engine.auto import Choice, choose
 from engine.problem import Problem
 from kernels.variant import AUTO
 
@@ -21,7 +21,7 @@ def choice_for(problem: Problem | None, gpu: str | None) -> Choice | None:
     """
     if problem is None:
         return None
-    return choose_at(problem, device_of(gpu), None, known_times.taken_at)
+    return choose(problem, device_of(gpu), None, known_times.history())
 
 
 def label(choice: Choice | None) -> str:

@@ -57,6 +57,10 @@ STATUS_ICON: dict[Status, str] = {
 }
 
 
+# Kernels of another source, which were launched like a variant of ours: never that one's colour.
+REFERENCE_COLOR = "#8c6d5a"
+
+
 def variant_color(index: int) -> str:
     """The colour of the `index`-th variant, the same on every page; or of another kind of name."""
     return CATEGORICAL[index % len(CATEGORICAL)]

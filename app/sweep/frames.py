@@ -8,10 +8,11 @@ from typing import Any
 import pandas as pd
 
 from engine.base.units import format_speedup, format_us
+from engine.evaluation import are_comparable
+from engine.history.known_time import KnownTime, is_of_this_source, newest_of
 from engine.jobs.layout import JobProgress
 from engine.search.autotune import ProblemResult
 from engine.search.ranking import SweepRow
-from engine.sessions.known_times import KnownTime, newest_of
 
 _MOST_PLACES = 5
 MOST_LINES = 1000  # of a table: more would take the browser long, and nobody reads them
@@ -93,6 +94,8 @@ def beside_known(
 ) -> pd.DataFrame:
     """`table` with `known µs`, `SDPA µs` and `against SDPA` after a column, where any is known.
 
+    Known are times of the files that stand here; a predicted time is compared with none.
+
     Args:
         table: by point.
         rows: by point.
@@ -106,7 +109,7 @@ def beside_known(
         at = (t.problem, t.device)
         if t.is_sdpa:
             sdpa[at] = min(t.latency.median_us, sdpa.get(at, t.latency.median_us))
-        else:
+        elif is_of_this_source(t):
             kernels.setdefault((t.name, *sorted(t.config.items()), *at), []).append(t)
     known, baseline, against = [], [], []
     for point in table.index:
@@ -114,10 +117,10 @@ def beside_known(
         at = (row.problem, row.device)
         time = newest_of(kernels.get((row.variant, *sorted(row.config.items()), *at), ()))
         us = sdpa.get(at)
-        median_us = row.median_us
+        median_us, taken = row.median_us, are_comparable(row.origin or "", "recorded")
         known.append(time.latency.median_us if time is not None else None)
         baseline.append(us)
-        against.append(format_speedup(us / median_us) if us and median_us else None)
+        against.append(format_speedup(us / median_us) if us and median_us and taken else None)
     place = table.columns.get_loc(after) + 1
     columns = {"known µs": known, "SDPA µs": baseline, "against SDPA": against}
     for name, values in reversed(columns.items()):

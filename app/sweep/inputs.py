@@ -169,7 +169,7 @@ def _variants(
 ) -> list[Variant]:
     """With the variants that `auto` takes for the problems."""
     if AUTO in names:
-        names = chosen_variants(names, problems(), device_of(selection.gpu), known_times.taken_at)
+        names = chosen_variants(names, problems(), device_of(selection.gpu), known_times.history())
     return [find_variant(name) for name in names]
 
 

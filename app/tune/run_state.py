@@ -21,12 +21,12 @@ from engine.base.status import Status
 from engine.compiled_plan import variant_sources
 from engine.cuda_source.sources import read_source
 from engine.evaluation import Evaluation
+from engine.history.known_time import taken_of
 from engine.jobs.manager import JobStatus, manager
 from engine.machine_code.report import Residency
 from engine.pipeline.preview import Preview, evaluation_of_preview, preview
 from engine.pipeline.read_machine_code import known_machine_code
 from engine.pipeline.request import EvaluationRequest
-from engine.sessions.known_times import taken_of
 from kernels.variant import Variant
 
 
@@ -76,15 +76,15 @@ def run_state(selection: Selection) -> RunState:
     digest = source_digest(selection.variant)
     error, seen, compiling, simulating, compiled = "", None, None, None, None
     try:
-        calibrations = known_times.calibration_of()
-        seen = preview(request, calibrations)
+        history = known_times.history()
+        seen = preview(request, history)
         if seen.needs_compile:
             job = compile_job(request, digest, wait=True)
             compiling = None if job is None or job.is_over else job
             compiled = evaluation_of(job) if job is not None else None
             if job is not None and job.state in ("failed", "crashed"):
                 error = job.error
-            seen = preview(request, calibrations)
+            seen = preview(request, history)
         simulating = simulation_of(seen, request, digest)
     except AttuneError as failure:
         error = str(failure)
@@ -165,7 +165,7 @@ def view_of(selection: Selection, state: RunState) -> EvaluationView:
 
 
 def _residencies(selection: Selection) -> tuple[Residency, ...]:
-    code = known_machine_code(selection.request(execute=False))
+    code = known_machine_code(selection.request(execute=False), known_times.history())
     return code.passes[0].residencies if code is not None else ()
 
 

@@ -39,7 +39,7 @@ def draw(selection: Selection) -> None:
             config = selection.config
         request = EvaluationRequest(variant.id, problem, config, gpu=selection.gpu, execute=False)
         try:
-            seen = preview(request, known_times.calibration_of())
+            seen = preview(request, known_times.history())
         except AttuneError as error:
             lines.append(variants_frame.without_preview(variant, str(error)))
             continue
@@ -86,7 +86,8 @@ def draw(selection: Selection) -> None:
     st.caption(
         "Predictions are of the config that a sweep found best, else of the tuned or default one. "
         "Correctness is known of what was run. Against SDPA: its known time over the variant's "
-        "known one, else over the predicted one."
+        "known one; a predicted time is compared with none that was taken. Brown: another kernel "
+        "that was launched like a variant, under its own name."
     )
     rerun_as_jobs_end(
         waiting,

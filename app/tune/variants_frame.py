@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from app.shared.palette import color_of
+from app.shared.palette import REFERENCE_COLOR, color_of
 from engine.base.units import format_bytes, format_speedup, format_us
 from engine.evaluation import Latency
+from engine.history.known_time import KnownTime, Reference, references_in, taken_of
 from engine.pipeline.preview import Preview
 from engine.search.ranking import SweepRow
-from engine.sessions.known_times import KnownTime, newest_of
 from kernels.variant import Variant
 
 
@@ -25,8 +25,9 @@ class Line:
     reason: str  # why it cannot run; empty when it can
     seen: Preview | None
     swept: SweepRow | None
-    known: KnownTime | None
+    known: KnownTime | None  # taken of the file that stands here
     sdpa_us: float | None  # the fastest known of the problem and GPU
+    references: tuple[Reference, ...] = ()  # other kernels that were launched like this one
 
     @property
     def latency(self) -> Latency | None:
@@ -50,11 +51,7 @@ def without_preview(variant: Variant, reason: str) -> Line:
 
 def line(seen: Preview, swept: SweepRow | None, times: Sequence[KnownTime]) -> Line:
     """One variant's line; `times` are those of the problem and GPU."""
-    named = [
-        t
-        for t in times
-        if not t.is_sdpa and t.name == seen.variant.id and dict(t.config) == seen.config
-    ]
+    of_name = [t for t in times if t.name == seen.variant.id and dict(t.config) == seen.config]
     sdpa = [t.latency.median_us for t in times if t.is_sdpa and t.latency.kind == "device_warm"]
     return Line(
         variant=seen.variant.id,
@@ -62,7 +59,8 @@ def line(seen: Preview, swept: SweepRow | None, times: Sequence[KnownTime]) -> L
         reason=seen.unsupported or "",
         seen=seen,
         swept=swept,
-        known=newest_of(named),
+        known=taken_of(times, seen.variant, seen.config),
+        references=references_in(of_name),
         sdpa_us=min(sdpa, default=None),
     )
 
@@ -75,13 +73,19 @@ def frame(lines: Iterable[Line]) -> pd.DataFrame:
     return table.drop(columns=empty)
 
 
-def chart_frame(lines: Iterable[Line]) -> pd.DataFrame:
+def chart_frame(lines: Sequence[Line]) -> pd.DataFrame:
     """The times as `app.evaluation.charts.latencies` reads them, the fastest first."""
     rows = [
         (each.variant, x.median_us, x.low_us, x.high_us, x.origin, color_of(each.variant))
         for each in lines
         if (x := each.latency) is not None
     ]
+    for each in lines:
+        for reference in each.references:
+            x = reference.time.latency
+            rows.append(
+                (reference.name, x.median_us, x.low_us, x.high_us, x.origin, REFERENCE_COLOR)
+            )
     columns = ["name", "median_us", "low_us", "high_us", "origin", "color"]
     return pd.DataFrame(rows, columns=columns).sort_values("median_us", kind="stable")
 
@@ -98,8 +102,8 @@ def _record(each: Line) -> dict[str, object]:
         "known": f"{format_us(each.known.latency.median_us)} {each.known.latency.origin}"
         if each.known is not None
         else "",
-        "against SDPA": format_speedup(each.sdpa_us / each.latency.median_us)
-        if each.sdpa_us is not None and each.latency is not None
+        "against SDPA": format_speedup(each.sdpa_us / each.known.latency.median_us)
+        if each.sdpa_us is not None and each.known is not None
         else "",
         "correctness": str(each.swept.status) if each.swept is not None else "",
         "registers": str(r.registers_per_thread) if r is not None else "",

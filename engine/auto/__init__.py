@@ -1,5 +1,5 @@
-"""`auto`: the variant and config to take where nobody named one, with the reason in words."""
+"""`auto`: the kernel to take where nobody named one, with the reason in words."""
 
-from engine.auto.choice import Choice, Taken, TakenAt, choose, choose_at, chosen_variants
+from engine.auto.choice import Choice, choose, chosen_variants
 
-__all__ = ["Choice", "Taken", "TakenAt", "choose", "choose_at", "chosen_variants"]
+__all__ = ["Choice", "choose", "chosen_variants"]

@@ -1,74 +1,82 @@
-"""Which variant and config to take for a problem on a GPU, and why.
+"""Which kernel to take for a problem on a GPU, and why.
 
-Times that were taken of the problem on that GPU go before a user's own tuned configs, and those
-before the tables that ship (`engine.auto.table`), which are simulated.
+What ranked first in the tables' nearest rows, what stood beside it, a person's tuned configs and
+every kernel that was timed are candidates. They are ranked by their times for this problem on this
+GPU, those that every page and command shows (`engine.history`): the fastest is taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 from engine.auto.reach import out_of_reach, own_instructions, own_rungs
 from engine.auto.table import Row, Table, code_digest, eligible, table_for
 from engine.base.errors import AttuneError, InvalidProblem, StoreError
 from engine.base.units import format_us
 from engine.devices.spec import DeviceSpec
-from engine.evaluation import Origin
+from engine.evaluation import METHODS
+from engine.history import History, Time
+from engine.history.known_time import is_of_this_source
 from engine.measure.verdict import RANKING_ERROR
 from engine.model.calibrate import fits, fitting_config
+from engine.model.kernel import Kernel
 from engine.names import find_variant
 from engine.problem import Problem
-from engine.tuned import TunedConfig, load_tuned, problem_class
+from engine.tuned import problem_class
 from kernels.variant import AUTO, Config, Variant
 
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """A time that was taken of one of our kernels, of the source that stands here today."""
-
-    variant: str
-    config: Mapping[str, int]
-    median_us: float
-    origin: Origin  # measured or recorded
-    where: str  # `session L4 study`, `tuned configs`
-
-
-# The times of a problem on the GPU of this name.
-TakenAt: TypeAlias = Callable[[Problem, str], Sequence[Taken]]
+_MOST_OF_ROWS = 4  # of the nearest rows, several configs of one rung among them
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The variant and config that `auto` takes."""
+    """The kernel that `auto` takes."""
 
-    variant: Variant
-    config: dict[str, int]  # without gaps
+    kernel: Kernel
     reason: str  # a few sentences
     given: tuple[str, ...] = field(default=())  # tunables that were named
+    # False: not all candidates are simulated yet, so that another may turn out to be faster.
+    is_final: bool = True
+
+    @property
+    def variant(self) -> Variant:
+        return self.kernel.variant
+
+    @property
+    def config(self) -> dict[str, int]:
+        return self.kernel.config
 
     def describe(self) -> str:
         """`v12 num_warps=4 keys_per_warp=32`."""
-        return " ".join([self.variant.id, *(f"{k}={v}" for k, v in self.config.items())])
+        return self.kernel.describe()
 
     def note(self) -> str:
         """`auto takes v12 num_warps=4 …: reason`."""
         return f"{AUTO} takes {self.describe()}. {self.reason}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    kernel: Kernel
+    time: Time | None  # taken or by machine code; None where it is not known
+
+
 def choose(
     problem: Problem,
     device: DeviceSpec | None,
     given: Config | None = None,
-    taken: Sequence[Taken] = (),
+    history: History | None = None,
 ) -> Choice:
     """The kernel to take for a problem on a GPU.
 
     Args:
         device: None is refused: which kernel is fastest depends on the GPU.
         given: tunables that are named; the chosen variant must offer them.
-        taken: times of this problem on this GPU, of the sources that stand here.
+        history: the times to rank by; None knows no times of sessions. Where it only looks up,
+            candidates that are not simulated yet do not count.
 
     Raises:
         InvalidProblem: there is no GPU to choose for, or the variant does not offer what is given.
@@ -78,21 +86,48 @@ def choose(
             f"{AUTO} chooses for a GPU and this machine has none: name one, for instance --gpu L4, "
             "or name a variant."
         )
-    pick, us = _from_table(problem, device)
-    pick, times = _with_tuned(pick, problem, device, taken)
-    pick = _with_taken(pick, us, times, problem, device)
-    reason = " ".join(filter(None, [pick.reason, out_of_reach(device), _not_ranked(device)]))
-    config = pick.config | dict(given or {})
-    if (why := pick.variant.unoffered(given or {})) is not None:
-        raise InvalidProblem(f"{AUTO} takes {pick.variant.id} here. {why}")
-    return Choice(pick.variant, config, reason, tuple(given or ()))
+    history = history or History()
+    table, note = _table(device)
+    tuned, tuned_note = _tuned(history, problem, device)
+    kernels = list(
+        dict.fromkeys(
+            (
+                *_of_table(table, problem, device),
+                *tuned,
+                *_timed(history, problem, device),
+            )
+        )
+    )
+    given = dict(given or {})
+    offering = [k.with_config(**given) for k in kernels if k.variant.unoffered(given) is None]
+    if given:
+        offering = [k for k in offering if fits(k.variant, problem, k.config, device)]
+    if not offering:
+        kernel, why = (kernels[0], "") if kernels else _by_order(problem, device, note)
+        if (unoffered := kernel.variant.unoffered(given)) is not None:
+            raise InvalidProblem(f"{AUTO} takes {kernel.variant.id} here. {unoffered}")
+        kernel = kernel.with_config(**given)
+        reason = why or f"{kernel.variant.idea} With what is given no kernel takes the problem."
+        return Choice(kernel, _sentences(device, reason, tuned_note), tuple(given))
+    candidates = _ranked(list(dict.fromkeys(offering)), problem, history)
+    pick = candidates[0]
+    reason = _reason(candidates, problem, device, {k.values for k in tuned})
+    if table is not None and pick.time is None:
+        reason += " Its time here is not known yet: the nearest row of the table is taken."
+    changed = _changed(table, pick.kernel.variant)
+    return Choice(
+        pick.kernel,
+        _sentences(device, reason, changed, tuned_note),
+        tuple(given),
+        all(c.time is not None for c in candidates) or history.work == "simulate",
+    )
 
 
 def chosen_variants(
     names: Iterable[str],
     problems: Iterable[Problem],
     device: DeviceSpec | None,
-    taken_at: TakenAt,
+    history: History,
 ) -> tuple[str, ...]:
     """The names, each once, with `auto` replaced by the variants that it takes for the problems.
 
@@ -104,7 +139,7 @@ def chosen_variants(
     names = tuple(names)
     taken: list[str] = []
     if AUTO in names:
-        choices = [(p, choose_at(p, device, None, taken_at)) for p in problems]
+        choices = [(p, choose(p, device, None, history)) for p in problems]
         taken = [c.variant.id for p, c in choices if fits(c.variant, p, c.config, device)]
         if choices and not taken:
             raise InvalidProblem(choices[0][1].reason)
@@ -112,44 +147,127 @@ def chosen_variants(
     return tuple(dict.fromkeys(chosen))
 
 
-def choose_at(
-    problem: Problem, device: DeviceSpec | None, given: Config | None, taken_at: TakenAt
-) -> Choice:
-    """As `choose`, with the times that `taken_at` knows of the problem on the GPU."""
-    taken = taken_at(problem, device.name) if device is not None else ()
-    return choose(problem, device, given, taken)
+def _ranked(kernels: Sequence[Kernel], problem: Problem, history: History) -> list[_Candidate]:
+    """The fastest first.
+
+    While the first of `kernels`, which the table would take, has no time that can be compared, it
+    stays first.
+    """
+    if history.work == "simulate":
+        # Nearly all the time goes into compiling and simulating, outside Python's lock.
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            times = list(pool.map(lambda k: _comparable(history, k, problem), kernels))
+    else:
+        times = [_comparable(history, kernel, problem) for kernel in kernels]
+    candidates = [_Candidate(k, time) for k, time in zip(kernels, times, strict=True)]
+    was_taken = any(c.time is not None and c.time.origin != "predicted" for c in candidates)
+    is_unknown = candidates[0].time is None and history.work != "simulate"
+    if (is_unknown and not was_taken) or all(c.time is None for c in candidates):
+        return candidates
+    never = float("inf")
+    # Of equals the lower rung, which says the same with less.
+    return sorted(
+        candidates,
+        key=lambda c: (c.time.us if c.time is not None else never, c.kernel.variant.id),
+    )
 
 
-def _from_table(problem: Problem, device: DeviceSpec) -> tuple[Choice, float | None]:
-    """What the table of the GPU's compute capability says, and the time that is expected."""
+def _comparable(history: History, kernel: Kernel, problem: Problem) -> Time | None:
+    """Its time, unless by roofline: an assumed CTA time ranks no kernels."""
+    time = history.time_of(kernel, problem)
+    return None if time is None or time.method == METHODS[1] else time
+
+
+def _table(device: DeviceSpec) -> tuple[Table | None, str]:
     try:
-        table, note = table_for(device.compute_capability), ""
+        return table_for(device.compute_capability), ""
     except AttuneError as error:
-        table, note = None, str(error)
-    for row in table.nearest(problem, device.num_sms or table.num_sms) if table else ():
+        return None, str(error)
+
+
+def _of_table(table: Table | None, problem: Problem, device: DeviceSpec) -> Iterator[Kernel]:
+    """What the nearest rows take, then every other rung of the table in its nearest row's config,
+    or its defaults; as far as they take the problem.
+
+    A rung that no row names came near the fastest nowhere when the table was made.
+    """
+    if table is None:
+        return
+    # One query, or many, are other kernels' business.
+    rows = table.nearest(problem, device.num_sms or table.num_sms)
+    alike = [row for row in rows if (row.seqlen == 1) == (problem.seqlen == 1)] or rows
+    named: dict[Kernel, None] = {}
+    seen: set[str] = set()
+    for row in alike:
+        if row.variant in seen and len(named) >= _MOST_OF_ROWS:
+            continue
+        kernel = _of_row(row, table, device)
+        if kernel is None or kernel in named:
+            continue
+        if fits(kernel.variant, problem, kernel.config, device):
+            named.setdefault(kernel)
+            seen.add(row.variant)
+    yield from named
+    for name in dict.fromkeys(row.beside for row in alike):
+        if name and name not in seen:
+            yield from _fitting([(name, {})], problem, device)
+
+
+def _of_row(row: Row, table: Table, device: DeviceSpec) -> Kernel | None:
+    """As many persistent CTAs to an SM as in the row."""
+    try:
+        variant = find_variant(row.variant)
+    except AttuneError:
+        return None  # the ladder has it no more
+    config = dict(row.config)
+    for tunable in variant.tunables:
+        if tunable.per_sm and tunable.name in config and device.num_sms:
+            each = max(1, round(config[tunable.name] / table.num_sms))
+            config[tunable.name] = each * device.num_sms
+    return Kernel.of(variant, device, config)
+
+
+def _tuned(history: History, problem: Problem, device: DeviceSpec) -> tuple[list[Kernel], str]:
+    """A person's tuned configs for the problem's class; and why they cannot be read."""
+    try:
+        entries = history.tuned()
+    except StoreError as error:
+        return [], str(error)
+    kind = problem_class(problem)
+    mine = [e for e in entries if (e.gpu, e.problem_class) == (device.name, kind)]
+    return list(_fitting(((e.variant, e.config) for e in mine), problem, device)), ""
+
+
+def _timed(history: History, problem: Problem, device: DeviceSpec) -> Iterator[Kernel]:
+    """Kernels that were timed on this problem, as they stand here."""
+    times = (t for t in history.at(problem, device.name) if is_of_this_source(t))
+    return _fitting(((t.name, t.config) for t in times), problem, device)
+
+
+def _fitting(
+    named: Iterable[tuple[str, Config]], problem: Problem, device: DeviceSpec
+) -> Iterator[Kernel]:
+    for name, config in named:
         try:
-            variant = find_variant(row.variant)
+            kernel = Kernel.of(name, device, config)
         except AttuneError:
-            continue  # the ladder has it no more
-        config = variant.default_config() | dict(row.config)
-        if table is not None and fits(variant, problem, config, device):
-            us = row.us * max(1.0, problem.flops / _flops(row))
-            return Choice(variant, config, _reason(row, table, variant, problem, device)), us
-    return _by_order(problem, device, note), None
+            continue
+        if fits(kernel.variant, problem, kernel.config, device):
+            yield kernel
 
 
-def _by_order(problem: Problem, device: DeviceSpec, note: str) -> Choice:
+def _by_order(problem: Problem, device: DeviceSpec, note: str) -> tuple[Kernel, str]:
     """Without a table: the highest rung that takes the problem."""
     variants = eligible()
     for variant in reversed(variants):
         if (config := fitting_config(variant, problem, device)) is not None:
             why = note or f"No table has a row for {device.name} ({device.arch}) and this problem."
             why += f" {variant.id} is the highest rung that takes it."
-            return Choice(variant, config, why)
+            return Kernel.of(variant, device, config), why
     # The pipeline says what is wrong with it.
     can = [v for v in variants if v.min_compute_capability <= device.compute_capability]
     last = (can or variants)[-1]
-    return Choice(last, last.default_config(), note or _why_none(problem, device, can or variants))
+    return Kernel.of(last, device), note or _why_none(problem, device, can or variants)
 
 
 def _why_none(problem: Problem, device: DeviceSpec, variants: Sequence[Variant]) -> str:
@@ -161,102 +279,57 @@ def _why_none(problem: Problem, device: DeviceSpec, variants: Sequence[Variant])
     )
 
 
-def _reason(row: Row, table: Table, variant: Variant, problem: Problem, device: DeviceSpec) -> str:
-    where = row.label()
-    if not (row.is_of(problem) and table.gpu == device.name):
-        where = f"the nearest row, {where} on {table.gpu}"
-    if problem.dtype == "bfloat16":
-        where += " in FP16"
-    sentences = [f"{variant.idea} Simulated {format_us(row.us)} for {where}{_beside(row)}."]
-    if table.sources.get(variant.id) != code_digest(variant):
-        sentences.append(
-            f"Its source has changed since that was ranked ({table.made}): python -m engine auto "
-            "--renew ranks again."
-        )
-    return " ".join(sentences)
+def _reason(
+    candidates: Sequence[_Candidate],
+    problem: Problem,
+    device: DeviceSpec,
+    tuned: set[tuple[tuple[str, int], ...]],
+) -> str:
+    pick, idea = candidates[0], candidates[0].kernel.variant.idea
+    if pick.kernel.values in tuned:
+        idea += " Its config is your tuned one."
+    if (time := pick.time) is None:
+        return idea
+    shown = f"{_words(time)} {format_us(time.us)} for {problem.label()} on {device.name}"
+    return f"{idea} {shown}{_beside_in_words(candidates, time)}."
 
 
-def _beside(row: Row) -> str:
-    if not row.beside:
-        return "; no other variant takes it"
-    ratio = row.beside_us / row.us
-    beside = f" beside {format_us(row.beside_us)} of {row.beside}"
-    if ratio >= 1 + RANKING_ERROR:
-        return f"{beside}, {ratio:.2f}×, which is outside the error of ranking"
-    if ratio >= 1:
-        return f"{beside}, which is within the error of ranking ({RANKING_ERROR:.0%})"
+def _beside_in_words(candidates: Sequence[_Candidate], time: Time) -> str:
+    variant = candidates[0].kernel.variant
+    others = [c for c in candidates[1:] if c.kernel.variant.id != variant.id and c.time is not None]
+    if not others:
+        return ""
+    other, beside = others[0].kernel.variant.id, others[0].time
+    assert beside is not None
+    shown = f" beside {format_us(beside.us)} of {other}"
+    if (beside.origin == "predicted") != (time.origin == "predicted"):
+        return f"{shown} ({_words(beside).lower()})"
+    if (ratio := beside.us / time.us) >= 1 + RANKING_ERROR or time.origin != "predicted":
+        return f"{shown}, {ratio:.2f}×"
+    return f"{shown}, which is within the error of ranking ({RANKING_ERROR:.0%})"
+
+
+def _words(time: Time) -> str:
+    """`Measured (session …)`, `Simulated`, `Simulated, calibrated on 3 times,`."""
+    if time.origin != "predicted":
+        return f"{time.origin.capitalize()} ({time.where})"
+    if not time.calibrated_on:
+        return "Simulated"
+    s = "" if time.calibrated_on == 1 else "s"
+    return f"Simulated, calibrated on {time.calibrated_on} time{s},"
+
+
+def _changed(table: Table | None, variant: Variant) -> str:
+    if table is None or table.sources.get(variant.id) in (None, code_digest(variant)):
+        return ""
     return (
-        f"{beside}, which is within the error of ranking ({RANKING_ERROR:.0%}): of equals the "
-        "lower rung is taken"
+        f"Its source has changed since the candidates were ranked ({table.made}): python -m engine "
+        "auto --renew ranks again."
     )
 
 
-def _flops(row: Row) -> float:
-    return 4 * row.heads * row.seqlen * row.keys * row.head_dim / (2 if row.causal else 1)
-
-
-def _with_tuned(
-    pick: Choice, problem: Problem, device: DeviceSpec, taken: Sequence[Taken]
-) -> tuple[Choice, list[Taken]]:
-    """The pick with its tuned config, where one is kept; and the times of tuned configs."""
-    times = list(taken)
-    try:
-        entries = load_tuned()
-    except StoreError as error:
-        return replace(pick, reason=f"{pick.reason} {error}"), times
-    kind = problem_class(problem)
-    mine = [e for e in entries if (e.gpu, e.problem_class) == (device.name, kind)]
-    for entry in mine:
-        if entry.origin != "predicted":
-            where = f"tuned configs, for {entry.problem}"
-            times.append(Taken(entry.variant, entry.config, entry.median_us, entry.origin, where))
-        elif entry.variant == pick.variant.id:
-            pick = _tuned_pick(pick, entry, problem, device)
-    return pick, times
-
-
-def _tuned_pick(pick: Choice, entry: TunedConfig, problem: Problem, device: DeviceSpec) -> Choice:
-    config = pick.config | dict(entry.config)
-    if not fits(pick.variant, problem, config, device):
-        return pick
-    reason = f"{pick.reason} Its config is your tuned one, for {entry.describe()}."
-    return replace(pick, config=config, reason=reason)
-
-
-def _with_taken(
-    pick: Choice,
-    expected_us: float | None,
-    times: Sequence[Taken],
-    problem: Problem,
-    device: DeviceSpec,
-) -> Choice:
-    """The fastest kernel that was timed, unless the pick was not timed and promises to be faster.
-
-    A time of one slow rung says nothing about the others.
-    """
-    fitting = []
-    for time in times:
-        try:
-            variant = find_variant(time.variant)
-        except AttuneError:
-            continue
-        config = variant.default_config() | dict(time.config)
-        if fits(variant, problem, config, device):
-            fitting.append((time, variant, config))
-    if not fitting:
-        return pick
-    best, variant, config = min(fitting, key=lambda item: item[0].median_us)
-    was_timed = any(v.id == pick.variant.id for _, v, _ in fitting)
-    shown = f"{format_us(best.median_us)} {best.origin} ({best.where})"
-    if was_timed or expected_us is None or best.median_us <= expected_us:
-        others = len({v.id for _, v, _ in fitting}) - 1
-        beside = f", the fastest of {others + 1} variants timed here" if others else ""
-        reason = f"{variant.idea} {shown}{beside}; a time that was taken outranks the table"
-        if variant.id != pick.variant.id:
-            reason += f", which would take {pick.variant.id}"
-        return Choice(variant, config, f"{reason}.")
-    reason = f"{pick.reason} It was not timed here; {variant.id} was, at {shown}."
-    return replace(pick, reason=reason)
+def _sentences(device: DeviceSpec, *parts: str) -> str:
+    return " ".join(filter(None, [*parts, out_of_reach(device), _not_ranked(device)]))
 
 
 def _not_ranked(device: DeviceSpec) -> str:

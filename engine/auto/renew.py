@@ -23,9 +23,11 @@ from engine.base import files
 from engine.base.errors import AttuneError
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
+from engine.history import History
 from engine.measure.verdict import RANKING_ERROR
 from engine.model.calibrate import fitting_config
-from engine.model.estimate import BF16_CAPABILITY, estimate, launch_plan
+from engine.model.estimate import BF16_CAPABILITY
+from engine.model.kernel import Kernel
 from engine.problem import Problem
 from kernels.variant import Config, Variant
 
@@ -50,6 +52,8 @@ _GROUPS = (1, 8)
 _KEEP = 1.3  # × the fastest: a rung beyond that everywhere is not tuned
 _KEEP_CONFIG = 1.1  # a config beyond that everywhere is not tried with a causal mask
 _SPLITS = (1, 4, 16, 64)  # of `num_splits`; any number in between is near one of them
+
+_HISTORY = History()  # tables are simulated: no session's times enter
 
 OnStage = Callable[[str], None]
 
@@ -267,18 +271,11 @@ class _Ranking:
 
     def _us(self, candidate: _Candidate, problem: Problem) -> float | None:
         """Simulated; None where it cannot run or be simulated, or has registers in local memory."""
-        from engine.compiled_plan import compile_plan, resources
-        from engine.history.simulated import simulated_of
-
-        variant, device = candidate.variant, self._device
+        kernel = Kernel.of(candidate.variant, self._device, candidate.config)
         try:
-            plan = launch_plan(variant, problem, dict(candidate.config), device)
-            compiled = compile_plan(plan, device.arch)
-            used = resources(plan, compiled)
-            if any(r.spill_bytes or r.stack_bytes for r in used):
+            if any(r.spill_bytes or r.stack_bytes for r in kernel.resources(problem)):
                 return None
-            simulated = simulated_of(variant, plan, compiled, device)
-            result = estimate(variant, plan, used, device, simulated_of=simulated)
+            result = _HISTORY.estimate(kernel, problem)
         except AttuneError:
             return None
         if not result.by_machine_code or result.latency is None:

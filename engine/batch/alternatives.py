@@ -18,15 +18,10 @@ from engine.base.units import format_us
 from engine.batch.cost import WaitPlan, usd_per_billion_queries
 from engine.devices.spec import DeviceSpec
 from engine.model.equations import Calibration, prior_covariance
-from engine.model.estimate import (
-    BatchCurveOf,
-    FootprintOf,
-    capability_reason,
-    estimate_compiled,
-    unsupported_reason,
-)
+from engine.model.estimate import capability_reason
+from engine.model.kernel import Kernel, Known
 from engine.problem import Problem
-from kernels.variant import Config, Variant
+from kernels.variant import Variant
 
 OptionKind: TypeAlias = Literal["variant", "gpu", "wait", "accept"]
 
@@ -49,7 +44,8 @@ class Option:
     high_us: float
     per_query_us: float
     usd_per_billion_queries: float | None
-    speedup: float  # of a query's GPU time, against accepting
+    # Of a query's GPU time, against accepting; None where the two are not predicted by one method.
+    speedup: float | None
     reason: str
     by_machine_code: bool  # the latency: else by roofline
 
@@ -58,21 +54,21 @@ class Option:
 class Situation:
     """What is run now, at the batch that cannot grow."""
 
-    variant: Variant
-    config: Config
+    kernel: Kernel
     problem: Problem
-    device: DeviceSpec
     price_usd_per_hour: float | None
-    calibration: Calibration | None
+    calibration: Calibration | None = None  # on the asker's own points; None: what is known
+    # The calibration is of another kernel that is launched like this one: of that one the answer
+    # is, here and on other GPUs.
+    is_own_file: bool = True
 
 
 def rank_options(
     now: Situation,
     variants: Iterable[Variant],
     devices: Iterable[DeviceSpec],
-    footprint_of: FootprintOf,
     wait: WaitPlan | None,
-    curve_of: BatchCurveOf | None = None,
+    known: Known,
 ) -> tuple[tuple[Option, ...], tuple[str, ...]]:
     """Options, cheapest query first, and why some could not be judged.
 
@@ -81,14 +77,14 @@ def rank_options(
         devices: to consider with the same variant; only cheaper ones (smaller, where a price is
             missing) are offered.
         wait: a plan to collect requests, if one was asked for.
-        curve_of: CTA times by machine code. Options are ranked by one method: where one of them
-            has no such times, all are by roofline.
+        known: what predicts them, as everywhere. What is not predicted by the method of accepting
+            it comes last and has no speed-up: the two times are not comparable.
 
     Raises:
         InvalidProblem: the present situation itself cannot be predicted.
     """
     devices = tuple(devices)
-    accepted = _option("accept", now, "Accept it", footprint_of, None, curve_of)
+    accepted = _option("accept", now, "Accept it", None, known)
     if isinstance(accepted, str):
         raise InvalidProblem(accepted)
     base = accepted
@@ -97,16 +93,13 @@ def rank_options(
     others = [*_other_kernels(now, variants), *_other_devices(now, devices)]
     # Nearly all the time goes into compiling, which runs outside Python's lock.
     with ThreadPoolExecutor() as pool:
-        answers = list(
-            pool.map(lambda x: _option(x[0], x[1], x[2], footprint_of, base, curve_of), others)
+        answers = list(pool.map(lambda x: _option(x[0], x[1], x[2], base, known), others))
+    other_method = [a for a in answers if not isinstance(a, str) and a.speedup is None]
+    if other_method:
+        names = ", ".join(dict.fromkeys(a.variant for a in other_method))
+        notes.append(
+            f"Not predicted by the method of what is run now, so not comparable with it: {names}."
         )
-    estimates = [answer for answer in answers if not isinstance(answer, str)]
-    if curve_of is not None and any(not each.by_machine_code for each in (base, *estimates)):
-        if now.calibration is not None and now.calibration.by_machine_code:
-            now = replace(now, calibration=None)
-        by_roofline, unjudged = rank_options(now, variants, devices, footprint_of, wait)
-        why = "Options are compared by roofline: not all of these kernels were simulated."
-        return by_roofline, (why, *unjudged)
     for (_, _, title), answer in zip(others, answers, strict=True):
         if isinstance(answer, str):
             notes.append(f"{title}: {answer}")
@@ -114,12 +107,12 @@ def rank_options(
             options.append(answer)
     if wait is not None and wait.batch > now.problem.batch:
         larger = replace(now, problem=replace(now.problem, batch=wait.batch))
-        later = _option("wait", larger, "", footprint_of, None, curve_of)
+        later = _option("wait", larger, "", None, known)
         if not isinstance(later, str):
             options.append(_waiting(now, wait, base, later.latency_us))
     best_of_variant = _best_configs(options)
     ranked = sorted(best_of_variant, key=_rank)
-    if basis := _different_bases(ranked, {d.name: d for d in (now.device, *devices)}):
+    if basis := _different_bases(ranked, {d.name: d for d in (now.kernel.device, *devices)}):
         notes.append(basis)
     return tuple(ranked), tuple(dict.fromkeys(notes))
 
@@ -137,12 +130,11 @@ def _different_bases(options: Iterable[Option], devices: Mapping[str, DeviceSpec
     return f"These prices are not of one kind ({listing}): give your own before you compare them."
 
 
-def _rank(option: Option) -> tuple[bool, float, float]:
-    """Cheapest query first; what has no price comes after what has one."""
+def _rank(option: Option) -> tuple[bool, bool, float, float]:
+    """Cheapest query first; what has no price, or no comparison, comes after what has one."""
     dollars = option.usd_per_billion_queries
-    if dollars is None:
-        return True, option.per_query_us, option.latency_us
-    return False, dollars, option.latency_us
+    cost = option.per_query_us if dollars is None else dollars
+    return option.speedup is None, dollars is None, cost, option.latency_us
 
 
 def _best_configs(options: list[Option]) -> list[Option]:
@@ -159,17 +151,16 @@ def _other_kernels(
     now: Situation, variants: Iterable[Variant]
 ) -> Iterator[tuple[OptionKind, Situation, str]]:
     # K and V in pages, or not, is no choice of a kernel: they lie as they lie.
-    alike = (v for v in variants if (v.page_rows is None) == (now.variant.page_rows is None))
-    for variant in alike:
-        for config in _spreading_configs(variant, now.device):
-            if variant.id == now.variant.id and config == dict(now.config):
-                continue
-            if unsupported_reason(variant, now.problem, config, now.device) is not None:
+    paged = now.kernel.variant.page_rows is not None
+    for variant in (v for v in variants if (v.page_rows is not None) == paged):
+        for config in _spreading_configs(variant, now.kernel.device):
+            kernel = Kernel.of(variant, now.kernel.device, config)
+            if kernel == now.kernel or kernel.unsupported(now.problem) is not None:
                 continue
             calibration = None
-            if variant.id == now.variant.id:
+            if variant.id == now.kernel.variant.id and not now.is_own_file:
                 calibration = _carried(now.calibration, variant)
-            other = replace(now, variant=variant, config=config, calibration=calibration)
+            other = replace(now, kernel=kernel, calibration=calibration)
             shown = ", ".join(f"{k}={v}" for k, v in config.items() if k in _SPREADING_TUNABLES)
             yield "variant", other, f"Use {variant.id} {variant.title}{f' ({shown})' * bool(shown)}"
 
@@ -189,15 +180,16 @@ def _other_devices(
     now: Situation, devices: Iterable[DeviceSpec]
 ) -> Iterator[tuple[OptionKind, Situation, str]]:
     for device in devices:
-        if device.name == now.device.name or not _smaller(device, now):
+        variant = now.kernel.variant
+        if device.name == now.kernel.device.name or not _smaller(device, now):
             continue
-        if capability_reason(now.variant, now.problem.dtype, device) is not None:
+        if capability_reason(variant, now.problem.dtype, device) is not None:
             continue
         other = replace(
             now,
-            device=device,
+            kernel=_on(now.kernel, device),
             price_usd_per_hour=device.price_usd_per_hour,
-            calibration=_carried(now.calibration, now.variant),
+            calibration=None if now.is_own_file else _carried(now.calibration, variant),
         )
         yield "gpu", other, f"Use {_article(device.name)} {device.name}"
 
@@ -205,7 +197,18 @@ def _other_devices(
 def _smaller(device: DeviceSpec, now: Situation) -> bool:
     if device.price_usd_per_hour is not None and now.price_usd_per_hour is not None:
         return device.price_usd_per_hour < now.price_usd_per_hour
-    return (device.num_sms or 0) < (now.device.num_sms or 0)
+    return (device.num_sms or 0) < (now.kernel.device.num_sms or 0)
+
+
+def _on(kernel: Kernel, device: DeviceSpec) -> Kernel:
+    """The same kernel on another GPU; where it has its GPU's defaults, with those of that one."""
+    num_sms = kernel.device.num_sms
+    given = {
+        t.name: kernel.config[t.name]
+        for t in kernel.variant.tunables
+        if kernel.config[t.name] != t.default_on(num_sms)
+    }
+    return Kernel.of(kernel.variant, device, given)
 
 
 def _article(name: str) -> str:
@@ -225,31 +228,32 @@ def _option(
     kind: OptionKind,
     at: Situation,
     title: str,
-    footprint_of: FootprintOf,
     base: Option | None,
-    curve_of: BatchCurveOf | None,
+    known: Known,
 ) -> Option | str:
     """The option's figures, or one sentence why there are none."""
     try:
-        result = estimate_compiled(
-            at.variant, at.problem, at.config, at.device, footprint_of, at.calibration, curve_of
-        )
+        result = known.estimate(at.kernel, at.problem, at.calibration)
     except AttuneError as error:
         return str(error)
     latency = result.latency
     if latency is None:
         return result.reason
-    memory = at.device.memory_bytes
+    device = at.kernel.device
+    memory = device.memory_bytes
     if memory is not None and result.plan.device_bytes > memory:
-        return f"The problem does not fit in {at.device.name}'s memory."
+        return f"The problem does not fit in {device.name}'s memory."
     per_query_us = latency.median_us / _queries(at.problem)
-    speedup = 1.0 if base is None else base.per_query_us / per_query_us
+    speedup: float | None = 1.0
+    if base is not None:
+        alike = base.by_machine_code == result.by_machine_code
+        speedup = base.per_query_us / per_query_us if alike else None
     return Option(
         kind=kind,
         title=title,
-        variant=at.variant.id,
-        config=dict(at.config),
-        device=at.device.name,
+        variant=at.kernel.variant.id,
+        config=at.kernel.config,
+        device=device.name,
         batch=at.problem.batch,
         latency_us=latency.median_us,
         low_us=latency.low_us,

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine.base.errors import InvalidProblem
-from engine.devices.spec import DeviceSpec, limits_for
-from engine.evaluation import METHODS, Resources
+from engine.devices.spec import limits_for
+from engine.evaluation import METHODS
 from engine.model.equations import BINDS, Calibration, FloatArray, machine, predict_arrays
-from engine.model.estimate import BatchCurveOf, resident_ctas
+from engine.model.estimate import resident_ctas
+from engine.model.kernel import Kernel, Known
 from engine.model.launches import collect_batches
 from engine.problem import Problem
-from kernels.variant import Config, Variant
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,21 +85,20 @@ class Curve:
 
 
 def predict_curve(
-    variant: Variant,
+    kernel: Kernel,
     problem: Problem,
-    config: Config,
-    device: DeviceSpec,
-    resources: tuple[Resources, ...],
     batches: Iterable[int],
+    known: Known,
     calibration: Calibration | None = None,
-    curve_of: BatchCurveOf | None = None,
+    *,
+    by_machine_code: bool = True,
 ) -> Curve:
     """Predictions over many batches, the rest of `problem` unchanged.
 
     Args:
-        resources: of each pass, as compiled for `device`; they do not depend on the batch.
-        batches: ascending whole numbers from 1.
-        curve_of: CTA times by machine code; None assumes them.
+        batches: ascending whole numbers from 1; resources do not depend on them.
+        known: where resources and CTA times come from.
+        by_machine_code: False assumes CTA times.
 
     Raises:
         InvalidProblem: a batch below 1, a batch that the variant cannot launch, resources that do
@@ -107,6 +106,7 @@ def predict_curve(
     """
     import pandas as pd
 
+    variant, config, device = kernel.variant, kernel.config, kernel.device
     m = machine(device, variant, problem.dtype)
     batches = list(batches)
     if not batches:
@@ -114,10 +114,8 @@ def predict_curve(
     for edge in (min(batches), max(batches)):
         replace(problem, batch=edge)  # rejects what is no batch
     launches = collect_batches(variant, config, problem, np.array(batches, dtype=np.int64))
-    resident = resident_ctas(variant, launches, resources, device)
-    simulated = None
-    if curve_of is not None:
-        simulated = curve_of(variant, config, device, problem, launches, resident)
+    resident = resident_ctas(kernel, launches, known.resources(kernel, problem))
+    simulated = known.batch_curve(kernel, problem, launches, resident) if by_machine_code else None
     spread = predict_arrays(variant, launches, resident, m, calibration, simulated)
     useful = launches.useful_ctas
     waves = useful / (resident[0] * m.num_sms)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from engine.base.errors import InvalidProblem
+from engine.base.errors import AttuneError, InvalidProblem
 from engine.batch.alternatives import Option, Situation, rank_options
 from engine.batch.cost import Saving, WaitPlan, cost, plan_waiting, queries_in, saving
 from engine.batch.curve import predict_curve
@@ -29,17 +29,9 @@ from engine.config import ResolvedConfig, resolve_config
 from engine.devices import all_devices, find_device
 from engine.devices.spec import DeviceSpec
 from engine.model.calibrate import Points, calibrate, leave_one_out, prepare
-from engine.model.equations import CtaCurve, machine
-from engine.model.estimate import (
-    BatchCurveOf,
-    Footprint,
-    FootprintOf,
-    compiled_footprint,
-    estimate,
-    estimate_compiled,
-    launch_plan,
-    resident_ctas,
-)
+from engine.model.equations import Calibration, CtaCurve, machine
+from engine.model.estimate import pass_reports, resident_ctas
+from engine.model.kernel import Kernel, Known
 from engine.model.launches import collect_batches
 from engine.model.measurements import Measurement, read_measurements
 from engine.names import find_variant
@@ -60,66 +52,64 @@ __all__ = [
     "recommend_batch",
 ]
 
+# Points of the variant's file fit its simulated times about as well as assumed ones, or better.
+_AS_GOOD = 2.0
+_OF_ANOTHER = (
+    "The points fit the simulated times of {variant} worse than those of an assumed kernel: where "
+    "they are of another one, name it with --measured-kernel."
+)
 MOST_BATCHES = 65_536  # of one curve; more rows would not be looked at
 
 
-def calibrate_for(
-    request: BatchRequest,
-    footprint_of: FootprintOf = compiled_footprint,
-    curve_of: BatchCurveOf | None = None,
-) -> Calibrated:
+def calibrate_for(request: BatchRequest, known: Known) -> Calibrated:
     """Calibrate on the request's measured points; a page does this once and then only drags.
 
-    On top of simulated CTA times where all the points and the request itself have them.
+    On top of simulated CTA times where all the points and the request itself have them. Without
+    points it is what is known of the kernel, as everywhere.
 
     Raises:
         As `recommend_batch`.
     """
     measurements = _measurements(request)
-    if not measurements or not request.calibrate:
-        return Calibrated(measurements, None, None)
-    variant, device, resolved = _resolve(request)
-    config = resolved.values
-    footprint = footprint_of(variant, config, device)
-    points = prepare(variant, config, device, measurements, footprint)
+    kernel, _ = _resolve(request)
     own = not request.measured_kernel
-    if own and curve_of is not None:
-        points = replace(points, curve=_points_curve(request, points, footprint, curve_of))
-    return Calibrated(
-        measurements,
-        calibrate(variant, device, points, is_own_file=own),
-        leave_one_out(variant, device, points, is_own_file=own),
+    if not measurements or not request.calibrate:
+        with suppress(AttuneError):  # the answer says what is wrong with the request
+            return Calibrated(measurements, known.calibration(kernel, _problem(request)), None)
+        return Calibrated(measurements, None, None)
+    points = prepare(kernel, measurements, known)
+    calibration = calibrate(points, is_own_file=own)
+    if own and (curve := _points_curve(_problem(request), points, known)) is not None:
+        simulated = replace(points, curve=curve)
+        on_top = calibrate(simulated)
+        if on_top.noise <= _AS_GOOD * calibration.noise:
+            points, calibration = simulated, on_top
+        else:
+            notes = (_OF_ANOTHER.format(variant=kernel.variant.id), *calibration.notes)
+            calibration = replace(calibration, notes=notes)
+    return Calibrated(measurements, calibration, leave_one_out(points, is_own_file=own))
+
+
+def _points_curve(problem: Problem, points: Points, known: Known) -> CtaCurve | None:
+    kernel = points.kernel
+    launches = collect_batches(
+        kernel.variant, kernel.config, problem, np.array([1], dtype=np.int64)
     )
-
-
-def _points_curve(
-    request: BatchRequest, points: Points, footprint: Footprint, curve_of: BatchCurveOf
-) -> CtaCurve | None:
-    from engine.history.simulated import known_curve
-
-    variant, device, resolved = _resolve(request)
-    problem, config = _problem(request), resolved.values
-    launches = collect_batches(variant, config, problem, np.array([1], dtype=np.int64))
-    resident = resident_ctas(variant, launches, footprint(problem), device)
-    if curve_of(variant, config, device, problem, launches, resident) is None:
+    resident = resident_ctas(kernel, launches, known.resources(kernel, problem))
+    if known.batch_curve(kernel, problem, launches, resident) is None:
         return None
-    problems = [p.problem for p in points.measurements]
-    return known_curve(variant, config, device, problems, points.resident[0])
+    problems = tuple(p.problem for p in points.measurements)
+    return known.points_curve(kernel, problems, points.resident[0])
 
 
 def recommend_batch(
-    request: BatchRequest,
-    footprint_of: FootprintOf = compiled_footprint,
-    calibrated: Calibrated | None = None,
-    curve_of: BatchCurveOf | None = None,
+    request: BatchRequest, known: Known, calibrated: Calibrated | None = None
 ) -> BatchResult:
     """Answer a request.
 
     Args:
-        footprint_of: where registers and shared memory come from: the compiler, or a stand-in.
+        known: where resources, CTA times and calibrations come from.
         calibrated: of `calibrate_for`, to save doing it again; None calibrates here.
-        curve_of: CTA times by machine code: simulated now, or those that are known. None, and
-            where it gives none, is the roofline.
 
     Raises:
         UnknownName: no such variant or GPU.
@@ -127,18 +117,17 @@ def recommend_batch(
             fits in memory, or a GPU without the figures a prediction needs.
         CompileError, ToolMissing: the variant does not compile for the GPU, or there is no NVRTC.
     """
-    variant, device, resolved = _resolve(request)
-    config = resolved.values
+    kernel, resolved = _resolve(request)
+    variant, device, config = kernel.variant, kernel.device, kernel.config
     problem = _problem(request)
-    _check(request, variant, device, problem, config)
-    footprint = footprint_of(variant, config, device)
-    if request.measured_kernel:
-        curve_of = None  # the answer is about another kernel than the variant's file
+    _check(request, kernel, problem)
     if calibrated is None:
-        calibrated = calibrate_for(request, footprint_of, curve_of)
+        calibrated = calibrate_for(request, known)
     calibration = calibrated.calibration
-    if calibration is not None and not calibration.by_machine_code:
-        curve_of = None
+    # With --measured-kernel the answer is about another kernel than the variant's file.
+    by_machine_code = not request.measured_kernel and (
+        calibration is None or calibration.by_machine_code
+    )
     notes = [resolved.error] if resolved.error else []
     if resolved.tuned is not None:
         notes.append(f"The config: {resolved.describe()}.")
@@ -154,7 +143,7 @@ def recommend_batch(
         axis_notes.append(f"Batches end at {most:,}: {limit}")
     batches = range(1, most + 1)
     curve = predict_curve(
-        variant, problem, config, device, footprint(problem), batches, calibration, curve_of
+        kernel, problem, batches, known, calibration, by_machine_code=by_machine_code
     )
     if calibration is None:
         notes.append(_method_note(curve.method))
@@ -187,16 +176,14 @@ def recommend_batch(
     wait = _wait(request, table, notes)
     options: tuple[Option, ...] = ()
     if request.alternatives:
-        here = _priced(device, request.prices)
-        situation = Situation(variant, config, now, here, price, calibration)
+        here = replace(kernel, device=_priced(device, request.prices))
+        own = not request.measured_kernel
+        situation = Situation(here, now, price, calibration, is_own_file=own)
         priced = [_priced(d, request.prices) for d in all_devices()]
-        options, unjudged = rank_options(situation, LADDER, priced, footprint_of, wait, curve_of)
+        options, unjudged = rank_options(situation, LADDER, priced, wait, known)
         notes.extend(unjudged)
-    main = estimate(
-        variant, launch_plan(variant, now, config, device), footprint(now), device
-    ).passes[0]
+    main = pass_reports(kernel, kernel.plan(now), known.resources(kernel, now))[0]
     recommended = recommendations[len(recommendations) // 2]
-    asked_of = _Kernel(variant, config, device, footprint, calibrated, curve_of)
     warnings = [
         impossible,
         step_warning(table, batch_now),
@@ -209,13 +196,21 @@ def recommend_batch(
         problem=now,
         table=table,
         method=curve.method,
-        points=_points(request, asked_of),
+        points=_points(request, kernel, known, calibrated),
         recommendations=recommendations,
         calibration=calibration,
         loo=calibrated.loo,
         kernel=request.measured_kernel,
         knee=explain_knee(main.occupancy, table, device),
-        next_point=_next_point(asked_of, problem, recommended.batch, fitting),
+        next_point=_next_point(
+            kernel,
+            problem,
+            calibration,
+            known,
+            recommended.batch,
+            fitting,
+            by_machine_code=by_machine_code,
+        ),
         saving=_saving(request, table, recommended, batch_now, price),
         wait=wait,
         options=options,
@@ -225,24 +220,12 @@ def recommend_batch(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Kernel:
-    """What is asked about, and by what it is predicted."""
-
-    variant: Variant
-    config: Mapping[str, int]
-    device: DeviceSpec
-    footprint: Footprint
-    calibrated: Calibrated
-    curve_of: BatchCurveOf | None
-
-
-def _resolve(request: BatchRequest) -> tuple[Variant, DeviceSpec, ResolvedConfig]:
+def _resolve(request: BatchRequest) -> tuple[Kernel, ResolvedConfig]:
     """One config serves the whole curve: that of the batch that is run today."""
     variant = find_variant(request.variant)
     device = find_device(request.gpu) if isinstance(request.gpu, str) else request.gpu
     config = resolve_config(variant, request.config, problem_now(request), device)
-    return variant, device, config
+    return Kernel.of(variant, device, config.values), config
 
 
 def problem_now(request: BatchRequest) -> Problem:
@@ -275,13 +258,7 @@ def _problem(request: BatchRequest) -> Problem:
     )
 
 
-def _check(
-    request: BatchRequest,
-    variant: Variant,
-    device: DeviceSpec,
-    problem: Problem,
-    config: Mapping[str, int],
-) -> None:
+def _check(request: BatchRequest, kernel: Kernel, problem: Problem) -> None:
     for name, value in (("max_batch", request.max_batch), ("batch_now", request.batch_now)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InvalidProblem(f"{name} must be a whole number of at least 1, not {value!r}.")
@@ -289,8 +266,8 @@ def _check(
         raise InvalidProblem(
             f"max_batch must be at most {MOST_BATCHES:,}, not {request.max_batch:,}."
         )
-    machine(device, variant, problem.dtype)  # raises where a prediction lacks figures
-    launch_plan(variant, problem, config, device)
+    machine(kernel.device, kernel.variant, problem.dtype)  # raises where it lacks figures
+    kernel.plan(problem)
 
 
 def _measurements(request: BatchRequest) -> tuple[Measurement, ...]:
@@ -326,17 +303,24 @@ def _priced(device: DeviceSpec, prices: Mapping[str, float]) -> DeviceSpec:
     )
 
 
-def _next_point(at: _Kernel, problem: Problem, recommended: int, most: int) -> NextPoint | None:
-    calibration = at.calibrated.calibration
-    launches = collect_batches(at.variant, at.config, problem, candidates(most, recommended))
+def _next_point(
+    kernel: Kernel,
+    problem: Problem,
+    calibration: Calibration | None,
+    known: Known,
+    recommended: int,
+    most: int,
+    *,
+    by_machine_code: bool,
+) -> NextPoint | None:
+    variant = kernel.variant
+    launches = collect_batches(variant, kernel.config, problem, candidates(most, recommended))
     if calibration is not None and calibration.skips_absent_keys:
         launches = launches.without_absent_keys()
-    resident = resident_ctas(at.variant, launches, at.footprint(problem), at.device)
-    m = machine(at.device, at.variant, problem.dtype)
-    curve = None
-    if at.curve_of is not None:
-        curve = at.curve_of(at.variant, at.config, at.device, problem, launches, resident)
-    return measure_next(at.variant, launches, resident, m, calibration, recommended, curve)
+    resident = resident_ctas(kernel, launches, known.resources(kernel, problem))
+    m = machine(kernel.device, variant, problem.dtype)
+    curve = known.batch_curve(kernel, problem, launches, resident) if by_machine_code else None
+    return measure_next(variant, launches, resident, m, calibration, recommended, curve)
 
 
 def _method_note(method: str) -> str:
@@ -366,9 +350,11 @@ def _largest_launchable(
     return most, refused(most + 1) if most < max_batch else ""
 
 
-def _points(request: BatchRequest, at: _Kernel) -> tuple[Point, ...]:
+def _points(
+    request: BatchRequest, kernel: Kernel, known: Known, calibrated: Calibrated
+) -> tuple[Point, ...]:
     """The measured points, then those asked for (with what was measured for the same problem)."""
-    measurements = at.calibrated.measurements
+    measurements = calibrated.measurements
     wanted: list[tuple[Problem, float | None, float | None]] = [
         (p.problem, p.measured_us, p.sdpa_us) for p in measurements
     ]
@@ -385,18 +371,10 @@ def _points(request: BatchRequest, at: _Kernel) -> tuple[Point, ...]:
     points = []
     for problem, measured_us, sdpa_us in wanted:
         try:
-            launch_plan(at.variant, problem, at.config, at.device)
+            kernel.plan(problem)
         except InvalidProblem as error:
             raise InvalidProblem(f"{problem.label()}: {error}") from None
-        result = estimate_compiled(
-            at.variant,
-            problem,
-            at.config,
-            at.device,
-            lambda *_: at.footprint,
-            at.calibrated.calibration,
-            at.curve_of,
-        )
+        result = known.estimate(kernel, problem, calibrated.calibration)
         latency = result.latency
         if latency is None:
             raise InvalidProblem(result.reason)

@@ -117,6 +117,8 @@ class BatchResult:
             return ()
         s = "" if calibration.points == 1 else "s"
         first = f"Calibrated on {calibration.points} measured point{s}"
+        if loo is None and calibration.points > 1:  # of sessions
+            return (f"{first} that sessions hold.", *calibration.notes)
         if loo is None:
             return (f"{first}: too few to say how well it predicts others.", *calibration.notes)
         return (
@@ -174,7 +176,10 @@ class BatchResult:
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """What a request's measured points say; the same for every sequence length and batch."""
+    """What a request's measured points say; the same for every sequence length and batch.
+
+    Without points the calibration is on what sessions hold, and `loo` None.
+    """
 
     measurements: tuple[Measurement, ...]
     calibration: Calibration | None

@@ -13,7 +13,6 @@ from typing import Literal
 
 import numpy as np
 
-from engine.devices.spec import DeviceSpec
 from engine.evaluation import Evaluation
 from engine.model.calibrate import log_parameters, log_total_of, prepare, sensitivity
 from engine.model.equations import (
@@ -26,12 +25,12 @@ from engine.model.equations import (
     predict_arrays,
     priors,
 )
-from engine.model.estimate import Footprint
+from engine.model.kernel import Kernel, Known
 from engine.model.launches import Launches
 from engine.model.measurements import Measurement
 from engine.model.occupancy import IntArray
 from engine.problem import Problem
-from kernels.variant import Config, Variant
+from kernels.variant import Variant
 
 _MOST_CANDIDATES = 64
 _FARTHEST = 8  # times the recommended batch: beyond, a launch tells of other things
@@ -179,11 +178,9 @@ class Validation:
 
 
 def validate(
-    variant: Variant,
-    config: Config,
-    device: DeviceSpec,
+    kernel: Kernel,
     measurements: Sequence[Measurement],
-    footprint: Footprint,
+    known: Known,
     calibration: Calibration | None = None,
     *,
     simulated: bool = False,
@@ -193,20 +190,18 @@ def validate(
     A calibration on the same points proves nothing; `engine.model.calibrate.leave_one_out` does.
 
     Args:
-        simulated: by machine code, where all the points' kernels were simulated before.
+        simulated: by machine code, where all the points' kernels have simulated times.
 
     Raises:
         InvalidProblem: as `engine.model.calibrate.prepare`.
     """
-    from engine.history.simulated import known_curve
-
-    points = prepare(variant, config, device, measurements, footprint)
-    m = machine(device, variant, measurements[0].problem.dtype)
+    points = prepare(kernel, measurements, known)
+    m = machine(kernel.device, kernel.variant, measurements[0].problem.dtype)
     curve = None
     if simulated:
-        problems = [p.problem for p in measurements]
-        curve = known_curve(variant, config, device, problems, points.resident[0])
-    spread = predict_arrays(variant, points.launches, points.resident, m, calibration, curve)
+        problems = tuple(p.problem for p in measurements)
+        curve = known.points_curve(kernel, problems, points.resident[0])
+    spread = predict_arrays(kernel.variant, points.launches, points.resident, m, calibration, curve)
     rows = [
         ValidationRow(
             problem=point.problem,
@@ -222,10 +217,8 @@ def validate(
     return Validation(tuple(rows), inside)
 
 
-def from_evaluations(
-    evaluations: Iterable[Evaluation], variant: Variant, config: Config, device: DeviceSpec
-) -> tuple[Measurement, ...]:
-    """The measured or recorded warm latencies of this variant, config and device among them."""
+def from_evaluations(evaluations: Iterable[Evaluation], kernel: Kernel) -> tuple[Measurement, ...]:
+    """The measured or recorded warm latencies of this kernel among them."""
     return tuple(
         Measurement(
             problem=e.problem,
@@ -236,7 +229,7 @@ def from_evaluations(
         if e.latency is not None
         and e.latency.origin in ("measured", "recorded")
         and e.latency.kind == "device_warm"
-        and e.variant == variant.id
-        and dict(e.config) == dict(config)
-        and e.device == device.name
+        and e.variant == kernel.variant.id
+        and dict(e.config) == kernel.config
+        and e.device == kernel.device.name
     )

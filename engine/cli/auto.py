@@ -6,16 +6,15 @@ import argparse
 import sys
 import time
 
+from engine.auto import choose
 from engine.auto.renew import GPUS, renew
 from engine.auto.table import changed_since, read_table
 from engine.base.errors import InvalidProblem, UnknownName
-from engine.cli.known import pinned
 from engine.cli.options import given_config, problem_from
 from engine.cli.output import print_json
-from engine.model.estimate import unsupported_reason
-from engine.pipeline.request import EvaluationRequest, target_device
+from engine.pipeline.request import target_device
+from engine.sessions.known_times import open_history
 from kernels.ladder import LADDER
-from kernels.variant import AUTO
 
 
 def run(args: argparse.Namespace) -> int:
@@ -24,11 +23,9 @@ def run(args: argparse.Namespace) -> int:
     if args.capability:
         raise InvalidProblem("--capability needs --renew; --gpu names the GPU to choose for.")
 
-    request = EvaluationRequest(AUTO, problem_from(args), given_config(args), gpu=args.gpu)
-    _, choice = pinned(request)
-    assert choice is not None
-    device = target_device(args.gpu)
-    why_not = unsupported_reason(choice.variant, request.problem, choice.config, device)
+    problem, device = problem_from(args), target_device(args.gpu)
+    choice = choose(problem, device, given_config(args), open_history())
+    why_not = choice.kernel.unsupported(problem)
     if why_not is not None:
         raise InvalidProblem(why_not if choice.given else choice.reason)
     if args.json:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from engine.base.errors import MeasureError, ToolMissing
 from engine.base.table import Table
-from engine.cli.known import taken_at
 from engine.cli.options import kernel, parse_config
 from engine.cli.output import print_json, print_table
 from engine.config import check_given
@@ -21,6 +20,7 @@ from engine.pipeline.evaluate import Evaluator
 from engine.presets import BENCH_PROBLEMS
 from engine.schema import encode
 from engine.sessions.files import check_new, export_evaluations
+from engine.sessions.known_times import open_history
 from kernels.variant import AUTO
 
 if TYPE_CHECKING:
@@ -39,13 +39,12 @@ def run(args: argparse.Namespace) -> int:
     settings = replace(BENCH, mode=args.mode, max_s=args.seconds or BENCH.max_s)
     results: list[BenchResult] = []
     failures = 0
-    known = taken_at()
     try:
-        with Evaluator() as evaluator:
+        with Evaluator(open_history()) as evaluator:
             for problem in BENCH_PROBLEMS[args.preset]:
                 try:
                     show = _show_stage(args.json)
-                    result = bench(problem, entrants, evaluator, settings, show, known)
+                    result = bench(problem, entrants, evaluator, settings, show)
                 except MeasureError as error:
                     failures += 1
                     print(f"error: {error}", file=sys.stderr)

@@ -10,21 +10,20 @@ from engine.base.errors import InvalidProblem
 from engine.base.status import Status
 from engine.base.table import Table
 from engine.base.units import format_bytes, format_us
-from engine.cli.known import known_times, pinned
 from engine.cli.occupancy import occupancy_rows
 from engine.cli.options import config_from, fields_from, problem_from
 from engine.cli.output import print_figures, print_json, print_table
 from engine.coverage import format_ranges
 from engine.evaluation import Evaluation, Finding, Latency, baseline_label
-from engine.history.predictions import keep_prediction
+from engine.history import History
 from engine.input_kinds import NORMAL
-from engine.model.estimate import compiled_footprint, launch_plan
+from engine.model.estimate import launch_plan
 from engine.names import find_variant
 from engine.pipeline.clock import device_of_plan
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest, resolve
-from engine.pipeline.simulate import simulate
 from engine.schema import encode
+from engine.sessions.known_times import open_history
 from engine.sessions.session import save_outcome
 from engine.sessions.tables import known_times_table
 
@@ -39,18 +38,11 @@ def run(args: argparse.Namespace) -> int:
         timeout_s=args.timeout,
         input_kind=args.inputs or NORMAL,
     )
-    known = known_times()
-    request, choice = pinned(request)
-    request = _at_clock(request, args.clock)
-    simulate(request)
-    calibrations = known.calibration_of(compiled_footprint) if known is not None else None
-    outcome = evaluate(request, None if args.json else _show_stage, calibrations)
-    if choice is not None:
-        outcome = outcome.with_note(choice.note())
-    evaluation = outcome.evaluation
-    keep_prediction(evaluation, outcome.predicted)
-    times = known.at(evaluation.problem, evaluation.device) if known is not None else ()
-    config = resolve(request).config_origin
+    history = open_history()
+    request = _at_clock(request, args.clock, history)
+    outcome = evaluate(request, None if args.json else _show_stage, history)
+    evaluation, config = outcome.evaluation, outcome.config
+    times = history.at(evaluation.problem, evaluation.device)
     if args.json:
         origins = dict(config.origins) if config is not None else {}
         print_json(
@@ -71,11 +63,11 @@ def run(args: argparse.Namespace) -> int:
     return 0 if evaluation.status is Status.PASSED else 1
 
 
-def _at_clock(request: EvaluationRequest, word: str | None) -> EvaluationRequest:
+def _at_clock(request: EvaluationRequest, word: str | None, history: History) -> EvaluationRequest:
     """The request for times at the clock that was asked for."""
     if word is None:
         return request
-    resolved = resolve(request)
+    resolved = resolve(request, history)
     if resolved.device is None:
         raise InvalidProblem(f"--clock is of a GPU's predicted times: {resolved.device_reason}")
     plan = launch_plan(resolved.variant, request.problem, resolved.config, resolved.device)

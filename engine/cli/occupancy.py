@@ -7,14 +7,14 @@ from dataclasses import asdict
 
 from engine.base.errors import InvalidProblem
 from engine.base.units import format_bytes
-from engine.cli.known import pinned_with_note
+from engine.cli.known import resolved_with_note
 from engine.cli.options import PROBLEM, config_from, first_given, problem_from
 from engine.cli.output import print_figures, print_json
 from engine.devices import find_device, limits_for
 from engine.evaluation import Occupancy, PassReport
 from engine.model.occupancy import occupancy
-from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
+from engine.sessions.known_times import open_history
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,28 +57,26 @@ def _of_variant(args: argparse.Namespace) -> int:
     request = EvaluationRequest(
         args.variant, problem_from(args), config_from(args), gpu=args.gpu, execute=False
     )
-    request = pinned_with_note(request)
-    made = evaluate(request).evaluation
-    if not made.passes:
-        raise InvalidProblem(made.reason)
+    resolved = resolved_with_note(request, open_history())
+    if (kernel := resolved.kernel) is None:
+        raise InvalidProblem(resolved.device_reason or "Name a GPU with --gpu.")
+    passes = kernel.passes(request.problem)
     if args.json:
-        passes = [asdict(each) for each in made.passes]
         print_json(
             {
-                "device": made.device,
-                "variant": made.variant,
-                "config": made.config,
-                "passes": passes,
+                "device": kernel.device.name,
+                "variant": kernel.variant.id,
+                "config": kernel.config,
+                "passes": [asdict(each) for each in passes],
             }
         )
     else:
-        for each in made.passes:
-            title = (
-                f"{made.variant} {each.resources.entry} on {made.device}, {made.problem.label()}"
-            )
+        where = f"{kernel.device.name}, {request.problem.label()}"
+        for each in passes:
+            title = f"{kernel.variant.id} {each.resources.entry} on {where}"
             print_figures(title, [*_resource_rows(each), *occupancy_rows(each.occupancy)])
             print(each.occupancy.reason)
-    return 0 if all(each.occupancy.ctas_per_sm > 0 for each in made.passes) else 1
+    return 0 if all(each.occupancy.ctas_per_sm > 0 for each in passes) else 1
 
 
 def _resource_rows(each: PassReport) -> list[tuple[str, object]]:

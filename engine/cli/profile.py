@@ -7,15 +7,16 @@ import shlex
 from dataclasses import asdict
 from pathlib import Path
 
-from engine.cli.known import pinned_with_note
+from engine.cli.known import resolved_with_note
 from engine.cli.options import config_from, problem_from
 from engine.cli.output import print_table
-from engine.pipeline.request import EvaluationRequest, resolve
+from engine.pipeline.request import EvaluationRequest
 from engine.plan import make_plan
 from engine.problem import SHORT_DTYPES, Problem
 from engine.sessions.counters import METRICS, counters_table
 from engine.sessions.files import read_file
 from engine.sessions.importers import ImportOptions, import_measurements
+from engine.sessions.known_times import open_history
 from engine.sessions.store.store import default_store
 from kernels.variant import Variant
 
@@ -23,7 +24,8 @@ from kernels.variant import Variant
 def run(args: argparse.Namespace) -> int:
     problem = problem_from(args)
     request = EvaluationRequest(args.variant, problem, config_from(args), gpu=args.gpu)
-    resolved = resolve(pinned_with_note(request))
+    history = open_history()
+    resolved = resolved_with_note(request, history)
     variant = resolved.variant
     if args.csv is None:
         make_plan(variant, problem, resolved.config)  # a problem it does not take is said at once
@@ -40,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     )
     snapshot = import_measurements(read_file(path), name=path.name, options=options)
     print(f"Kept as {default_store().save(snapshot)}.")
-    print_table(counters_table(snapshot.opened()))
+    print_table(counters_table(snapshot.opened(), history))
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
+from engine.auto import choose
 from engine.base.errors import InvalidProblem
 from engine.base.table import Table
 from engine.base.units import format_bytes, format_us, format_usd
@@ -17,12 +18,11 @@ from engine.batch.recommend import (
     recommend_batch,
 )
 from engine.batch.table import DEFAULT_TARGETS
-from engine.cli.known import pinned
 from engine.cli.options import DTYPES, config_from, fields_from, number
 from engine.cli.output import print_json, print_table
 from engine.devices import find_device
-from engine.history.simulated import simulated_batch_curve
-from engine.pipeline.request import EvaluationRequest
+from engine.pipeline.request import target_device
+from engine.sessions.known_times import open_history
 from kernels.variant import AUTO
 
 _TRAFFIC: tuple[TrafficUnit, ...] = ("requests", "tokens", "queries")
@@ -81,14 +81,12 @@ def run(args: argparse.Namespace) -> int:
         traffic_per_day=next(iter(named.values()), None),
         traffic_unit=next(iter(named), "queries"),
     )
-    note = ""
+    note, history = "", open_history()
     if request.variant == AUTO:
-        at = EvaluationRequest(AUTO, problem_now(request), request.config, gpu=args.gpu)
-        _, choice = pinned(at)
-        assert choice is not None
+        choice = choose(problem_now(request), target_device(args.gpu), request.config, history)
         note = choice.note()
         request = replace(request, variant=choice.variant.id, config=choice.config)
-    result = recommend_batch(request, curve_of=simulated_batch_curve)
+    result = recommend_batch(request, history)
     if note:
         result = replace(result, notes=(note, *result.notes))
     if args.json:
@@ -139,7 +137,7 @@ def _print_human(result: BatchResult) -> None:
             "latency": format_us(o.latency_us),
             "per query": format_us(o.per_query_us),
             "10⁹ queries": _usd(o.usd_per_billion_queries),
-            "speed-up": f"{o.speedup:.2f}×",
+            "speed-up": "not comparable" if o.speedup is None else f"{o.speedup:.2f}×",
         }
         for o in result.options
     )

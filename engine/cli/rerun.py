@@ -20,6 +20,7 @@ from engine.schema import file_label
 from engine.sessions.build import make_error_map, make_snapshot
 from engine.sessions.compare import compare_sessions
 from engine.sessions.files import open_session
+from engine.sessions.known_times import open_history
 from engine.sessions.rerun import (
     Repeat,
     foreign_sources,
@@ -96,7 +97,7 @@ def _repeat(snapshot: Snapshot, repeats: list[Repeat], theirs: bool) -> list[Eva
     outcomes = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        evaluator = stack.enter_context(Evaluator())
+        evaluator = stack.enter_context(Evaluator(open_history()))
         for number, repeat in enumerate(repeats, start=1):
             print(f"{number}/{len(repeats)} {label(repeat.recorded)}", file=sys.stderr)
             if repeat.request is None:

@@ -8,10 +8,9 @@ from dataclasses import asdict
 
 from engine.base.errors import InvalidProblem
 from engine.base.table import csv_text
-from engine.cli.known import pinned_with_note
+from engine.cli.known import as_resolved, resolved_with_note
 from engine.cli.options import config_from, problem_from
 from engine.cli.output import print_json, print_table
-from engine.model.estimate import compiled_footprint, launch_plan
 from engine.model.roofline import (
     launch_work,
     points_table,
@@ -21,11 +20,10 @@ from engine.model.roofline import (
     work_table,
 )
 from engine.pipeline.evaluate import evaluate
-from engine.pipeline.request import EvaluationRequest, resolve
-from engine.pipeline.simulate import simulate
+from engine.pipeline.request import EvaluationRequest
 from engine.search.sweep.estimate import roofline_frame, roofline_table, sweep_roofs
 from engine.search.sweep.journal import SweepJournal
-from engine.sessions.known_times import KnownTimes, taken_of
+from engine.sessions.known_times import open_history
 
 _MOST_ROWS = 40  # of a sweep, without --csv
 
@@ -44,20 +42,19 @@ def _of_variant(args: argparse.Namespace) -> int:
     request = EvaluationRequest(
         args.variant, problem_from(args), config_from(args), args.gpu, execute=False
     )
-    request = pinned_with_note(request)
-    resolved = resolve(request)
-    if resolved.device is None:
+    history = open_history()
+    resolved = resolved_with_note(request, history)
+    request = as_resolved(request, resolved)
+    if (kernel := resolved.kernel) is None:
         raise InvalidProblem(resolved.device_reason or "Name a GPU with --gpu.")
-    simulate(request)
-    known = KnownTimes()
-    evaluation = evaluate(request, None, known.calibration_of(compiled_footprint)).evaluation
+    evaluation = evaluate(request, history=history).evaluation
     if evaluation.main_pass is None or evaluation.main_pass.occupancy.ctas_per_sm == 0:
         raise InvalidProblem(evaluation.reason)
-    variant, device = resolved.variant, resolved.device
-    plan = launch_plan(variant, request.problem, resolved.config, device)
+    variant, device = kernel.variant, kernel.device
+    plan = kernel.plan(request.problem)
     roofs = roofs_of(device, variant, request.problem.dtype)
     work = launch_work(variant, plan, device, evaluation.main_pass.occupancy.ctas_per_sm)
-    taken = taken_of(known.at(request.problem, device.name), variant, resolved.config)
+    taken = history.taken(kernel, request.problem)
     times = [x for x in (taken.latency if taken else None, evaluation.latency) if x is not None]
     points = roofline_points(roofs, work, [(x.median_us, x.origin) for x in times])
     if args.json:

@@ -10,7 +10,7 @@ from pathlib import Path
 from engine.base import files
 from engine.base.errors import InvalidProblem, UnknownName
 from engine.cli.apart import run_apart
-from engine.cli.known import known_times, pinned_with_note
+from engine.cli.known import resolved_with_note
 from engine.cli.options import PROBLEM, first_given, given_config, problem_from
 from engine.cli.output import print_json
 from engine.cli.sass_output import Result, as_json, print_results
@@ -23,7 +23,8 @@ from engine.machine_code.analysis import Analysis, analyse
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.launch import Launch, parse_arguments
 from engine.machine_code.timing.timeline import timeline, write_timeline
-from engine.model.estimate import compiled_footprint, launch_plan
+from engine.model.estimate import launch_plan
+from engine.model.kernel import Kernel
 from engine.names import find_variant, has_description, variant_from
 from engine.own_kernels.registry import use_kernel
 from engine.pipeline.clock import clock_note, device_at, given_clock
@@ -33,8 +34,8 @@ from engine.pipeline.machine_code import (
     time_passes,
 )
 from engine.pipeline.request import EvaluationRequest
-from engine.pipeline.simulate import predict_simulated
 from engine.plan import LaunchPlan
+from engine.sessions.known_times import open_history
 from kernels.description import sidecar_of
 from kernels.variant import AUTO, Variant
 
@@ -85,8 +86,8 @@ def _of_variant(
     problem = problem_from(args)
     if variant is None:
         auto = EvaluationRequest(AUTO, problem, given, gpu=device.name if device else None)
-        pinned = pinned_with_note(auto)
-        variant, config = find_variant(pinned.variant), dict(pinned.config)
+        resolved = resolved_with_note(auto, open_history())
+        variant, config = resolved.variant, resolved.config
         args.kernel = variant.id  # which the figures are of
     elif args.defaults_only:
         config = default_config(variant, given, device)
@@ -123,9 +124,8 @@ def _time_passes(
     _check_runs_on(arch, device)
     predicted = None
     if arch == device.arch:  # else it is not of this code
-        known = known_times()
-        calibrations = known.calibration_of(compiled_footprint) if known is not None else None
-        predicted = predict_simulated(variant, plan, device, calibrations)
+        kernel = Kernel.of(variant, device, plan.config)
+        predicted = open_history().estimate(kernel, plan.problem)
     return time_passes(variant, plan, analyses, device, predicted)
 
 

@@ -141,13 +141,14 @@ def _info(info: SnapshotInfo) -> dict[str, Any]:
 
 def run_show(args: argparse.Namespace) -> int:
     from engine.sessions.files import open_session
+    from engine.sessions.known_times import open_history
     from engine.sessions.tables import session_tables
 
     snapshot = open_session(args.file)
     if args.json:
         print_json(snapshot.model_dump(mode="json"))
         return 0
-    for table in session_tables(snapshot):
+    for table in session_tables(snapshot, history=open_history()):
         print_table(table)
     if snapshot.notes:
         print(snapshot.notes)

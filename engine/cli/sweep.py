@@ -13,7 +13,6 @@ from typing import Any
 from engine.auto import chosen_variants
 from engine.base.errors import ClusterError, InvalidProblem
 from engine.base.table import csv_text
-from engine.cli.known import taken_at
 from engine.cli.options import DTYPES, PROBLEM, fields_from, first_given
 from engine.cli.output import print_json
 from engine.cli.sweep_output import Reporter, plan_dict, print_plan, print_results, result_dict
@@ -32,6 +31,7 @@ from engine.search.sweep.estimate import Estimator, runs_on_gpu
 from engine.search.sweep.journal import Budget, Progress, SweepJournal, SweepSpec
 from engine.search.sweep.run import SweepEnd, run_sweep
 from engine.search.tuned_from_sweep import configs_to_keep, keep_configs
+from engine.sessions.known_times import open_history
 from engine.tuned import load_tuned
 from kernels.ladder import LADDER
 from kernels.variant import AUTO
@@ -117,12 +117,14 @@ def _on_this_machine(
     on_gpu: bool,
 ) -> tuple[SweepEnd, list[ProblemResult]]:
     if not on_gpu:  # kernels on the CPU already run in a process of their own
-        with Evaluator() as evaluator:
-            end = run_sweep(spec, partial(evaluate_point, evaluator), book, reporter)
+        history = open_history()
+        with Evaluator(history) as evaluator:
+            evaluate = partial(evaluate_point, evaluator)
+            end = run_sweep(spec, evaluate, book, reporter, history=history)
         return end, problem_results(_rows(book, points))
 
     with EvaluationProcess() as process:
-        end = run_sweep(spec, process.evaluate, book, reporter, on_gpu=True)
+        end = run_sweep(spec, process.evaluate, book, reporter, on_gpu=True, history=open_history())
         results = [
             result_with_final(device, group, partial(process.final, device, group))
             for (device, _), group in by_problem(_rows(book, points)).items()
@@ -149,7 +151,7 @@ def _on_cluster(
         print(sentence, file=sys.stderr)
 
     with connect(address, points[0].request, book.rows.values(), say) as cluster:
-        return sweep_on(cluster, spec, book, reporter)
+        return sweep_on(cluster, spec, book, reporter, history=open_history())
 
 
 def _print(
@@ -202,7 +204,7 @@ def _spec(args: argparse.Namespace) -> SweepSpec:
     problems = _problems(args)
     variants = tuple(args.variants) or tuple(v.id for v in LADDER)
     if AUTO in variants:
-        device, known = target_device(args.gpu), taken_at()
+        device, known = target_device(args.gpu), open_history()
         taken = ", ".join(chosen_variants([AUTO], problems, device, known))
         print(f"{AUTO} takes {taken} for these problems.", file=sys.stderr)
         variants = chosen_variants(variants, problems, device, known)

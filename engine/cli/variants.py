@@ -20,6 +20,7 @@ from kernels.ladder import LADDER, markdown_table
 from kernels.variant import Variant
 
 if TYPE_CHECKING:
+    from engine.history import History
     from engine.kernel_figures.rung import Rung
 
 _MAX_PAGE = 16 << 20  # bytes
@@ -80,11 +81,13 @@ def _figures(args: argparse.Namespace) -> int:
     from engine.auto.reach import out_of_reach
     from engine.devices import find_device
     from engine.kernel_figures.rung import ladder_table, reasons, without_empty
+    from engine.sessions.known_times import open_history
 
     problem, device = problem_from(args), find_device(args.gpu)
     if args.diff is not None:
         return _diff(find_variant(args.diff), problem, device.name)
-    rungs = [_worked_out(v, problem, device.name) for v in all_variants()]
+    history = open_history()
+    rungs = [_worked_out(v, problem, device.name, history) for v in all_variants()]
     table = ladder_table(rungs, f"The ladder on {device.name}, {problem.label()}")
     if args.json:
         print_json([dict(zip(table.columns, row, strict=True)) for row in table.rows])
@@ -103,19 +106,17 @@ def _figures(args: argparse.Namespace) -> int:
     return 0
 
 
-def _worked_out(variant: Variant, problem: Problem, gpu: str) -> Rung:
-    from engine.cli.known import known_times
+def _worked_out(variant: Variant, problem: Problem, gpu: str, history: History) -> Rung:
     from engine.kernel_figures.rung import known_rung, request_of, work_out_rung
 
     request = request_of(variant, problem, gpu)
     print(f"{variant.id} …", file=sys.stderr)
     why = ""
     try:
-        work_out_rung(request)
+        work_out_rung(request, history)
     except AttuneError as error:
         why = str(error)
-    known = known_times()
-    rung = known_rung(variant, request, known.at(problem, gpu) if known is not None else ())
+    rung = known_rung(variant, request, history)
     return rung if rung.why_not or not why else replace(rung, why_not=why)
 
 
@@ -127,6 +128,7 @@ def _diff(variant: Variant, problem: Problem, gpu: str) -> int:
         rung_before,
         source_diff,
     )
+    from engine.sessions.known_times import open_history
 
     for label, text in header_of(variant):
         print(f"{label}: {text}" if label else text)
@@ -134,7 +136,8 @@ def _diff(variant: Variant, problem: Problem, gpu: str) -> int:
     if before is None:
         print(f"{variant.id} is the first rung: there is none to compare it with.")
         return 0
-    pair = [_worked_out(v, problem, gpu) for v in (before, variant)]
+    history = open_history()
+    pair = [_worked_out(v, problem, gpu, history) for v in (before, variant)]
     source = source_diff(before, variant)
     print(f"\n{source.text}\n")
     for rung in pair:

@@ -19,6 +19,7 @@ from engine.base.errors import ClusterError, ToolMissing
 from engine.cluster import worker
 from engine.cluster.members import Members, parse_address
 from engine.cluster.tasks import Tasks
+from engine.history import History
 from engine.pipeline.request import EvaluationRequest
 from engine.search.autotune import ProblemResult, result_with_final
 from engine.search.ranking import SweepRow, by_problem, ranking_origin
@@ -93,6 +94,7 @@ def sweep_on(
     sweep_journal: SweepJournal,
     on_progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    history: History | None = None,
 ) -> tuple[SweepEnd, list[ProblemResult]]:
     """Run a sweep, or go on with it, and its finals, on the cluster. See `run_sweep`.
 
@@ -110,6 +112,7 @@ def sweep_on(
         workers=lambda: cluster.workers,
         problems_at_once=cluster.gpus,
         on_gpu=cluster.measures,
+        history=history,
     )
     if end == "cancelled":
         return end, []

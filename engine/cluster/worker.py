@@ -139,7 +139,9 @@ def _exclusive_evaluator() -> Iterator[Evaluator]:
     global _evaluator
     with _one_at_a_time:
         if _evaluator is None:
-            _evaluator = Evaluator()
+            from engine.sessions.known_times import open_history
+
+            _evaluator = Evaluator(open_history())
         if _evaluator.gpu_error is not None:
             raise WorkerRestarts(f"The worker is about to be restarted: {_evaluator.gpu_error}")
         try:

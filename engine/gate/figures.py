@@ -103,8 +103,9 @@ def compiled_answer(
 
     def counted() -> Answer:
         from engine.compiled_plan import analyse_plan
+        from engine.history import History
         from engine.machine_code.summary import launch_figures
-        from engine.pipeline.simulate import predict_simulated
+        from engine.model.kernel import Kernel
 
         obstacle, counts, predicted = "", {}, None
         try:
@@ -121,7 +122,9 @@ def compiled_answer(
         except AttuneError as error:
             obstacle = f"Its machine code is not counted: {error}"
         try:
-            predicted = predict_simulated(variant, plan, device)
+            # No time of a session counts: the verdict is the same on every machine.
+            kernel = Kernel.of(variant, device, plan.config)
+            predicted = History().estimate(kernel, plan.problem)
         except AttuneError as error:
             obstacle = obstacle or f"It is not simulated: {error}"
         us = None

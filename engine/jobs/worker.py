@@ -19,20 +19,18 @@ from typing import Any
 from engine.base import files
 from engine.base.errors import AttuneError
 from engine.devices.detect import detect_local
-from engine.history.predictions import keep_prediction
 from engine.jobs.latency_stream.job import run_latency_stream
 from engine.jobs.layout import JobKind, JobStatus, RunDir
 from engine.jobs.supervisor import JobRunner, JobType, code_stamp
 from engine.jobs.sweep.job import run_sweep_job
 from engine.kernel_figures import work_out_rung
-from engine.machine_code.native_library import are_libraries_loaded
-from engine.model.estimate import CalibrationOf, compiled_footprint
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.read_machine_code import read_machine_code
 from engine.pipeline.request import EvaluationRequest
-from engine.pipeline.simulate import simulate
+from engine.pipeline.simulate import simulated_us
 from engine.schema import encode
 from engine.search.sweep.journal import SweepSpec
+from engine.sessions.known_times import open_history
 
 POLL_S = 0.02
 IDLE_CHECK_S = 300.0  # an idle worker looks this often whether any server still wants it
@@ -45,48 +43,29 @@ def run_evaluation(runner: JobRunner, job: JobStatus, request: EvaluationRequest
     def on_stage(stage: str) -> None:
         runner.event(job.job_id, "stage", stage=stage)
 
-    # A page asks for it by itself once the kernel is compiled; nobody waits for the C++ compiler.
-    if request.execute and are_libraries_loaded():
-        on_stage("Simulating the machine code")
-        simulate(request)
-    outcome = runner.evaluator.evaluate(
-        request,
-        on_stage,
-        calibration_of=_calibrations(),
-    )
+    # What a page only compiles it asks to be simulated by itself.
+    outcome = runner.evaluator.evaluate(request, on_stage, simulates=request.execute)
     if outcome.maps:
         runner.run.write_maps(job.job_id, outcome.maps)
-    keep_prediction(outcome.evaluation, outcome.predicted)
     runner.event(job.job_id, "finished", result=encode(outcome.evaluation))
 
 
 def run_simulation(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> None:
     """A kernel's CTA time by its machine code goes to the cache, where predictions look for it."""
-    simulate(request)
+    simulated_us(request, runner.evaluator.history)
     runner.event(job.job_id, "finished")
 
 
 def run_machine_code(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> None:
     """A launch's machine code, counted and timed, goes to the cache, where pages look for it."""
-    simulate(request)  # the tab shows the prediction that all pages show
-    read_machine_code(request)
+    read_machine_code(request, runner.evaluator.history)
     runner.event(job.job_id, "finished")
 
 
 def run_rung(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> None:
     """A rung's compiled kernel, simulated time and counts go to the caches."""
-    work_out_rung(request)
+    work_out_rung(request, runner.evaluator.history)
     runner.event(job.job_id, "finished")
-
-
-def _calibrations() -> CalibrationOf | None:
-    """What sessions know of kernels' times; None where they cannot be read."""
-    from engine.sessions.known_times import KnownTimes
-
-    try:
-        return KnownTimes().calibration_of(compiled_footprint)
-    except AttuneError:
-        return None
 
 
 JOB_TYPES: Mapping[JobKind, JobType[Any]] = {
@@ -146,7 +125,7 @@ def main(argv: list[str]) -> int:
     has_served = False
     idle_since = time.monotonic()
     is_closing = threading.Event()
-    with Evaluator() as evaluator, contextlib.ExitStack() as at_end:
+    with Evaluator(open_history()) as evaluator, contextlib.ExitStack() as at_end:
         if isinstance(detect_local(), str):
             args = (run, evaluator, is_closing, build)
             beside = threading.Thread(target=_serve_beside, args=args, daemon=True)

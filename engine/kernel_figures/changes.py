@@ -179,7 +179,7 @@ def _instructions(rung: Rung) -> list[str]:
     from engine.model.estimate import launch_plan
     from engine.pipeline.request import resolve
 
-    resolved = resolve(rung.request)
+    resolved = resolve(rung.request)  # which names its variant and config
     assert resolved.device is not None  # a rung without a GPU has no machine code
     plan = launch_plan(resolved.variant, rung.request.problem, resolved.config, resolved.device)
     compiled = compile_plan(plan, resolved.device.arch)

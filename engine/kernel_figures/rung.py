@@ -6,7 +6,7 @@ for what is known, and leaves the rest to a worker.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from engine.base.errors import AttuneError
@@ -14,13 +14,13 @@ from engine.base.table import Table
 from engine.base.units import format_bytes, format_us
 from engine.config import default_config
 from engine.evaluation import Latency, PassReport
+from engine.history import History, KnownTime
 from engine.kernel_figures.counts import TileCounts, count_tile, known_tile_counts
 from engine.model.calibrate import fitting_config
+from engine.model.kernel import Kernel
 from engine.pipeline.preview import Preview, preview
 from engine.pipeline.request import EvaluationRequest, target_device
-from engine.pipeline.simulate import simulate
 from engine.problem import Problem
-from engine.sessions.known_times import KnownTime, newest_of, source_match
 from kernels.variant import Variant
 
 
@@ -37,8 +37,7 @@ class Rung:
     counts: TileCounts | None
     latency: Latency | None  # predicted
     is_simulated: bool  # by machine code
-    known: KnownTime | None  # taken of this variant and config, whatever its source
-    of_this_source: bool  # `known`: of the very file that stands here
+    known: KnownTime | None  # taken of this variant and config, of the very file that stands here
     is_complete: bool  # nothing is left to work out
 
     @property
@@ -73,24 +72,20 @@ def request_of(
 def known_rung(
     variant: Variant,
     request: EvaluationRequest,
-    times: Sequence[KnownTime] = (),
+    history: History | None = None,
 ) -> Rung:
-    """What is known of a rung without compiling, simulating or counting: milliseconds.
-
-    Args:
-        times: of the same problem and GPU.
-    """
+    """What is known of a rung without compiling, simulating or counting: milliseconds."""
+    history = (history or History()).doing("look up")
     try:
-        seen = preview(request)  # not calibrated: rungs are compared by one method
+        seen = preview(request, history)
     except AttuneError as error:
         return _without(variant, request, str(error))
     result = seen.estimate
     counts = _known_counts(seen)
-    known = newest_of(
-        t
-        for t in times
-        if not t.is_sdpa and t.name == variant.id and dict(t.config) == dict(request.config)
-    )
+    known = None
+    if seen.device is not None:
+        kernel = Kernel.of(variant, seen.device, request.config)
+        known = history.taken(kernel, request.problem)
     return Rung(
         variant=variant,
         config=dict(request.config),
@@ -102,13 +97,12 @@ def known_rung(
         latency=seen.latency,
         is_simulated=result is not None and result.by_machine_code,
         known=known,
-        of_this_source=known is not None and source_match(known, variant) == "this source",
         is_complete=bool(seen.unsupported)
         or (result is not None and result.by_machine_code and counts is not None),
     )
 
 
-def work_out_rung(request: EvaluationRequest) -> None:
+def work_out_rung(request: EvaluationRequest, history: History | None = None) -> None:
     """Compile, simulate and count a rung; `known_rung` then knows it.
 
     Takes a second or two the first time and milliseconds after that.
@@ -117,16 +111,16 @@ def work_out_rung(request: EvaluationRequest) -> None:
         AttuneError: it cannot run here, does not compile, or its machine code cannot be run.
     """
     from engine.compiled_plan import compile_plan
-    from engine.model.estimate import launch_plan
     from engine.pipeline.request import resolve
 
-    resolved = resolve(request)
-    if resolved.device is None:
+    history = history or History()
+    kernel = resolve(request, history).kernel
+    if kernel is None:
         return
-    plan = launch_plan(resolved.variant, request.problem, resolved.config, resolved.device)
-    compiled = compile_plan(plan, resolved.device.arch)
-    simulate(request)
-    count_tile(resolved.variant, plan, compiled)
+    plan = kernel.plan(request.problem)
+    compiled = compile_plan(plan, kernel.device.arch)
+    history.doing("simulate").estimate_plan(kernel, plan, compiled)
+    count_tile(kernel.variant, plan, compiled)
 
 
 def _known_counts(seen: Preview) -> TileCounts | None:
@@ -150,7 +144,6 @@ def _without(variant: Variant, request: EvaluationRequest, why_not: str) -> Rung
         latency=None,
         is_simulated=False,
         known=None,
-        of_this_source=False,
         is_complete=True,
     )
 
@@ -215,8 +208,7 @@ def _record(rung: Rung) -> dict[str, object]:
 def _known(rung: Rung) -> str | None:
     if rung.known is None:
         return None
-    source = "" if rung.of_this_source else ", another source"
-    return f"{format_us(rung.known.latency.median_us)} {rung.known.latency.origin}{source}"
+    return f"{format_us(rung.known.latency.median_us)} {rung.known.latency.origin}"
 
 
 def without_empty(table: Table) -> Table:

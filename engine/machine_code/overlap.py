@@ -52,7 +52,7 @@ def overlaps(program: Program, executed: NDArray[np.int64] | None = None) -> tup
     instructions = program.instructions
     graph = _Graph(instructions)
     before = _in_flight(instructions, graph)
-    found = []
+    found: list[Overlap] = []
     for first, body in _innermost(graph, instructions):
         if executed is None or executed[body].any():
             found += _of_loop(instructions, first, body, before)

@@ -28,7 +28,8 @@ from engine.model.equations import (
     predict_arrays,
     priors,
 )
-from engine.model.estimate import Footprint, capability_reason, launch_plan, resident_ctas
+from engine.model.estimate import capability_reason, launch_plan, resident_ctas
+from engine.model.kernel import Kernel, Known
 from engine.model.launches import Launches, collect
 from engine.model.measurements import Measurement
 from engine.model.occupancy import IntArray, asked_smem_bytes, configs_of, most_smem_bytes
@@ -62,6 +63,7 @@ _CLEARLY_BETTER = 0.5
 class Points:
     """Measured points with what the model needs to know about each."""
 
+    kernel: Kernel
     measurements: tuple[Measurement, ...]
     launches: Launches
     resident: IntArray  # [passes, n]
@@ -77,6 +79,7 @@ class Points:
     def _take(self, keep: BoolArray) -> Points:
         kept = tuple(m for m, k in zip(self.measurements, keep, strict=True) if k)
         return Points(
+            self.kernel,
             kept,
             self.launches.take(keep),
             self.resident[:, keep],
@@ -85,14 +88,11 @@ class Points:
         )
 
 
-def prepare(
-    variant: Variant,
-    config: Config,
-    device: DeviceSpec,
-    measurements: Sequence[Measurement],
-    footprint: Footprint,
-) -> Points:
+def prepare(kernel: Kernel, measurements: Sequence[Measurement], known: Known) -> Points:
     """Check the points and work out their launches.
+
+    Args:
+        known: where their registers and shared memory come from.
 
     Raises:
         InvalidProblem: no point, one that the variant cannot launch, one whose CTA count is not the
@@ -100,6 +100,7 @@ def prepare(
     """
     if not measurements:
         raise InvalidProblem("There is no measured point to calibrate on.")
+    variant, config, device = kernel.variant, kernel.config, kernel.device
     for point in measurements:
         try:
             make_plan(variant, point.problem, config)
@@ -118,7 +119,7 @@ def prepare(
     n = len(measurements)
     resident = np.concatenate(
         [
-            resident_ctas(variant, launches.take(_one(i, n)), footprint(p.problem), device)
+            resident_ctas(kernel, launches.take(_one(i, n)), known.resources(kernel, p.problem))
             for i, p in enumerate(measurements)
         ],
         axis=1,
@@ -132,12 +133,10 @@ def prepare(
                 f"{device.name} needs at its peak ({least / 1e3:.3g} ms): is it in milliseconds, "
                 f"and from this GPU?"
             )
-    return Points(tuple(measurements), launches, resident, measured_us)
+    return Points(kernel, tuple(measurements), launches, resident, measured_us)
 
 
-def calibrate(
-    variant: Variant, device: DeviceSpec, points: Points, *, is_own_file: bool = True
-) -> Calibration:
+def calibrate(points: Points, *, is_own_file: bool = True) -> Calibration:
     """The parameters that fit the points best, on top of their simulated CTA times if they have.
 
     Args:
@@ -147,11 +146,11 @@ def calibrate(
     Raises:
         InvalidProblem: a device that lacks figures.
     """
-    padded, padded_error = _fit(variant, device, points)
+    padded, padded_error = _fit(points)
     if is_own_file or points.curve is not None:
         return padded
     stops = replace(points, launches=points.launches.without_absent_keys())
-    exact, exact_error = _fit(variant, device, stops)
+    exact, exact_error = _fit(stops)
     if exact_error >= _CLEARLY_BETTER * padded_error:
         return padded
     note = (
@@ -160,10 +159,11 @@ def calibrate(
     return replace(exact, notes=(note, *exact.notes), skips_absent_keys=True)
 
 
-def _fit(variant: Variant, device: DeviceSpec, points: Points) -> tuple[Calibration, float]:
+def _fit(points: Points) -> tuple[Calibration, float]:
     """The best parameters, and the sum of the squared errors that they leave."""
     from scipy.optimize import least_squares
 
+    variant, device = points.kernel.variant, points.kernel.device
     m = machine(device, variant, points.measurements[0].problem.dtype)
     before, prior = priors(variant, points.curve)
     center = log_parameters(before)
@@ -240,18 +240,17 @@ class LeaveOneOut:
         return float(np.median(self.widths))
 
 
-def leave_one_out(
-    variant: Variant, device: DeviceSpec, points: Points, *, is_own_file: bool = True
-) -> LeaveOneOut | None:
+def leave_one_out(points: Points, *, is_own_file: bool = True) -> LeaveOneOut | None:
     """How well the others predict each point; None with fewer than two points."""
     n = len(points.measurements)
     if n < 2:
         return None
-    m = machine(device, variant, points.measurements[0].problem.dtype)
+    variant = points.kernel.variant
+    m = machine(points.kernel.device, variant, points.measurements[0].problem.dtype)
     errors, inside, widths = [], [], []
     for i in range(n):
         held = points.only(i)
-        calibration = calibrate(variant, device, points.without(i), is_own_file=is_own_file)
+        calibration = calibrate(points.without(i), is_own_file=is_own_file)
         spread = predict_arrays(variant, held.launches, held.resident, m, calibration, held.curve)
         measured = held.measured_us[0]
         errors.append(float(spread.terms.total_us[0] / measured - 1))

@@ -1,16 +1,17 @@
 """The one estimate: launch plan → resources → occupancy → predicted latency of a launch on a GPU.
 
-Previews, evaluations, advice, alternatives and batch sizes all get their figures here. A latency is
-always labelled *predicted*; the equations are in `engine.model.equations`, where one launch is an
-array of one. Curves over many launches go through the same equations (`engine.batch.curve`).
+`engine.history` calls it for previews, evaluations, advice, alternatives and batch sizes, with what
+it knows of the kernel. A latency is always labelled *predicted*; the equations are in
+`engine.model.equations`, where one launch is an array of one. Curves over many launches go through
+the same equations (`engine.batch.curve`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import log, prod
-from typing import TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -41,21 +42,8 @@ from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
 from kernels.variant import Config, Dtype, Variant
 
-# Resources of each pass for a problem, as compiled for the device at hand.
-Footprint: TypeAlias = Callable[[Problem], tuple[Resources, ...]]
-# Where footprints come from: the compiler, or a stand-in where there is none.
-FootprintOf: TypeAlias = Callable[[Variant, Config, DeviceSpec], Footprint]
-# What is known of a kernel's speed on a GPU; None where nothing of this very source was timed.
-# A kernel's CTA times by its machine code, for CTAs per SM and launches; None where there are none.
-SimulatedOf: TypeAlias = Callable[[int, Launches], CtaCurve | None]
-# The same of one problem at many batches: variant, config, GPU, problem, its launches, CTAs per SM
-# `[passes, n]`.
-BatchCurveOf: TypeAlias = Callable[
-    [Variant, Config, DeviceSpec, Problem, Launches, IntArray], CtaCurve | None
-]
-# The last argument: whether the kernel's CTA times are simulated, so that a calibration on top of
-# such times is wanted where the points have them too.
-CalibrationOf: TypeAlias = Callable[[Variant, Config, DeviceSpec, Dtype, bool], Calibration | None]
+if TYPE_CHECKING:
+    from engine.model.kernel import Kernel
 
 BF16_CAPABILITY = (8, 0)  # the first whose tensor cores multiply BF16
 
@@ -117,33 +105,11 @@ def launch_plan(
     return plan
 
 
-def compiled_footprint(variant: Variant, config: Config, device: DeviceSpec) -> Footprint:
-    """Resources by the real compiler for the device's arch; no GPU needed.
-
-    The footprint raises what the compiler raises: CompileError, ToolMissing, UnknownName, and
-    InvalidProblem where the variant does not take the problem.
-    """
-    compiled: dict[tuple[tuple[str, str], ...], tuple[Resources, ...]] = {}
-
-    def footprint(problem: Problem) -> tuple[Resources, ...]:
-        from engine.compiled_plan import compile_plan, resources
-
-        # Everything the compiler sees of a problem is in the defines.
-        key = variant.defines(problem, config)
-        if key not in compiled:
-            plan = make_plan(variant, problem, config)
-            compiled[key] = resources(plan, compile_plan(plan, device.arch))
-        return compiled[key]
-
-    return footprint
-
-
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """What one launch uses of a GPU, and how long it is predicted to take."""
 
-    variant: Variant
-    device: DeviceSpec
+    kernel: Kernel
     plan: LaunchPlan
     passes: tuple[PassReport, ...]
     misfit: str  # why not even one CTA of a pass fits on an SM; empty when all fit
@@ -151,36 +117,33 @@ class Estimate:
     terms: Terms | None  # of that latency; arrays of one
     reason: str  # what binds, or why no latency is predicted
     by_machine_code: bool = False  # the CTA's time is simulated, not assumed
+    calibrated_on: int = 0  # measured points of this very source
+
+    @property
+    def resources(self) -> tuple[Resources, ...]:
+        return tuple(p.resources for p in self.passes)
 
 
-def estimate(
-    variant: Variant,
-    plan: LaunchPlan,
-    resources: tuple[Resources, ...],
-    device: DeviceSpec,
-    calibration: Calibration | None = None,
-    simulated_of: SimulatedOf | None = None,
-) -> Estimate:
-    """Occupancy and predicted latency of a launch.
+def pass_reports(
+    kernel: Kernel, plan: LaunchPlan, resources: tuple[Resources, ...]
+) -> tuple[PassReport, ...]:
+    """Occupancy of each pass.
 
     Args:
-        resources: of each pass, as compiled for `device`.
-        calibration: of the same variant and device; None uses the priors, and the interval is wide.
-        simulated_of: the CTA's time by its machine code, where the calibration is on top of such or
-            there is none; None assumes one.
+        resources: of each pass, as compiled for the kernel's GPU.
 
     Raises:
         UnknownName: the SM limits of the device's compute capability are not known.
     """
-    limits = limits_for(device.compute_capability)
-    launches = collect(variant, plan.config, [plan.problem])
+    limits = limits_for(kernel.device.compute_capability)
+    launches = collect(kernel.variant, plan.config, [plan.problem])
     idle = [int(launches.ctas[0, 0] - launches.useful_ctas[0]), *[0] * (len(plan.passes) - 1)]
-    passes = tuple(
+    return tuple(
         PassReport(
             r,
             occupancy(
                 limits,
-                device.num_sms,
+                kernel.device.num_sms,
                 launch.ctas,
                 launch.threads,
                 r.registers_per_thread,
@@ -191,29 +154,54 @@ def estimate(
         )
         for launch, r, idle_ctas in zip(plan.passes, resources, idle, strict=True)
     )
+
+
+def misfit_of(kernel: Kernel, passes: Sequence[PassReport]) -> str:
+    """Why not even one CTA of a pass fits on an SM; empty when all fit."""
     for p in passes:
         if p.occupancy.ctas_per_sm == 0:
-            why = f"{p.resources.entry} does not fit on {device.name}: {p.occupancy.reason}"
-            return Estimate(variant, device, plan, passes, why, None, None, why)
+            return f"{p.resources.entry} does not fit on {kernel.device.name}: {p.occupancy.reason}"
+    return ""
+
+
+def estimate(
+    kernel: Kernel,
+    plan: LaunchPlan,
+    passes: tuple[PassReport, ...],
+    calibration: Calibration | None = None,
+    curve: CtaCurve | None = None,
+) -> Estimate:
+    """Occupancy and predicted latency of a launch.
+
+    Args:
+        passes: of `pass_reports`.
+        calibration: of the same variant and device; None uses the priors, and the interval is wide.
+            One on top of simulated CTA times is left aside without `curve`.
+        curve: the CTA's time by its machine code, where the calibration is on top of such or there
+            is none; None assumes one.
+    """
+    variant, device = kernel.variant, kernel.device
+    if why := misfit_of(kernel, passes):
+        return Estimate(kernel, plan, passes, why, None, None, why)
     try:
         m = machine(device, variant, plan.problem.dtype)
     except InvalidProblem as error:
-        return Estimate(variant, device, plan, passes, "", None, None, str(error))
+        return Estimate(kernel, plan, passes, "", None, None, str(error))
+    held = passes[0].occupancy.ctas_per_sm
     if (size := prod(plan.passes[0].cluster)) > 1:
         # What is left of a GPC that no further cluster fits on stays idle.
-        held = passes[0].occupancy.ctas_per_sm
         clusters = max_active_clusters(device.compute_capability, m.num_sms, held, size)
         m = replace(m, num_sms=clusters * size // held)
+    if calibration is not None and not calibration.by_machine_code:
+        curve = None
+    elif curve is None:
+        calibration = None  # on top of times that are not known here
+    launches = collect(variant, plan.config, [plan.problem])
     resident = np.array([[p.occupancy.ctas_per_sm] for p in passes], dtype=np.int64)
-    curve = None
-    if simulated_of is not None and (calibration is None or calibration.by_machine_code):
-        curve = simulated_of(passes[0].occupancy.ctas_per_sm, launches)
-    if calibration is not None and calibration.by_machine_code and curve is None:
-        calibration = None  # of times that are not known here
     spread = predict_arrays(variant, launches, resident, m, calibration, curve)
     note = _method_note(calibration, curve)
     reason = f"{_binding_sentence(spread.terms, device)} {note} At {device.clock_label}."
-    if spilled := sum(r.spill_bytes for r in resources):
+    if spilled := sum(p.resources.spill_bytes for p in passes):
         reason += f" It spills {spilled:,} bytes of registers, which the model does not count."
     latency = Latency(
         origin="predicted",
@@ -223,51 +211,29 @@ def estimate(
         reason=reason,
     )
     return Estimate(
-        variant, device, plan, passes, "", latency, spread.terms, reason, curve is not None
+        kernel,
+        plan,
+        passes,
+        "",
+        latency,
+        spread.terms,
+        reason,
+        by_machine_code=curve is not None,
+        calibrated_on=calibration.points if calibration is not None else 0,
     )
 
 
-def estimate_compiled(
-    variant: Variant,
-    problem: Problem,
-    config: Config,
-    device: DeviceSpec,
-    footprint_of: FootprintOf = compiled_footprint,
-    calibration: Calibration | None = None,
-    curve_of: BatchCurveOf | None = None,
-) -> Estimate:
-    """The estimate of a kernel that is compiled for it, by machine code where `curve_of` knows it.
-
-    Raises:
-        InvalidProblem: as `launch_plan`.
-        UnknownName: as `estimate`.
-        CompileError, ToolMissing: the variant does not compile for the GPU, or there is no NVRTC.
-    """
-    plan = launch_plan(variant, problem, config, device)
-    resources = footprint_of(variant, config, device)(problem)
-
-    def simulated(resident: int, launches: Launches) -> CtaCurve | None:
-        if curve_of is None:
-            return None
-        each = np.full((len(plan.passes), 1), resident, dtype=np.int64)
-        return curve_of(variant, config, device, problem, launches, each)
-
-    return estimate(variant, plan, resources, device, calibration, simulated)
-
-
-def resident_ctas(
-    variant: Variant, launches: Launches, resources: tuple[Resources, ...], device: DeviceSpec
-) -> IntArray:
+def resident_ctas(kernel: Kernel, launches: Launches, resources: tuple[Resources, ...]) -> IntArray:
     """CTAs per SM of each pass of many launches, `[passes, n]`.
 
     Args:
-        resources: of each pass, as compiled for `device`; one compile serves all the launches.
+        resources: of each pass, as compiled for its GPU; one compile serves all the launches.
 
     Raises:
         InvalidProblem: not even one CTA fits on an SM.
         UnknownName: the SM limits of the device's compute capability are not known.
     """
-    limits = limits_for(device.compute_capability)
+    limits = limits_for(kernel.device.compute_capability)
     resident: IntArray = np.stack(
         [
             ctas_per_sm(
@@ -280,7 +246,9 @@ def resident_ctas(
         ]
     )
     if (resident == 0).any():
-        raise InvalidProblem(f"Not even one CTA of {variant.id} fits on an SM of {device.name}.")
+        raise InvalidProblem(
+            f"Not even one CTA of {kernel.variant.id} fits on an SM of {kernel.device.name}."
+        )
     return resident
 
 

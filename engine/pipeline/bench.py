@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from engine.auto import TakenAt, choose_at
+from engine.auto import choose
 from engine.base.errors import MeasureError
 from engine.base.status import Status
 from engine.config import default_config, resolve_config
@@ -90,19 +90,17 @@ def bench(
     evaluator: Evaluator,
     settings: SamplerSettings = BENCH,
     on_stage: Callable[[str], None] = lambda _: None,
-    taken_at: TakenAt = lambda *_: (),
 ) -> BenchResult:
     """Check our kernels, then measure them and every SDPA backend side by side.
 
     Args:
         entrants: None for the best of the ladder: every variant that takes the problem, tuned
             where it was tuned, and of those the fastest in a first short run.
-        taken_at: times that `auto` goes by.
 
     Raises:
         MeasureError: the GPU failed, or none of our kernels can be measured.
     """
-    return _Bench(problem, evaluator, settings, on_stage, taken_at).result(entrants)
+    return _Bench(problem, evaluator, settings, on_stage).result(entrants)
 
 
 @dataclass
@@ -111,12 +109,11 @@ class _Bench:
     evaluator: Evaluator
     settings: SamplerSettings
     stage: Callable[[str], None]
-    taken_at: TakenAt
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         request = EvaluationRequest(LADDER[0].id, self.problem)
-        self.spec: DeviceSpec | None = resolve(request).device
+        self.spec: DeviceSpec | None = resolve(request, self.evaluator.history).device
 
     def result(self, entrants: Sequence[Entrant] | None) -> BenchResult:
         chosen = self._ladder() if entrants is None else [self._tuned(e) for e in entrants]
@@ -165,7 +162,7 @@ class _Bench:
         """With the values tuned for this GPU and class of problems, where no others are named;
         the kernel that is chosen in place of `auto`."""
         if entrant.variant == AUTO:
-            choice = choose_at(self.problem, self.spec, entrant.config, self.taken_at)
+            choice = choose(self.problem, self.spec, entrant.config, self.evaluator.history)
             self.notes.append(choice.note())
             return Entrant(choice.variant.id, choice.config)
         if self.spec is None:

@@ -11,10 +11,11 @@ from engine.base.errors import InvalidProblem
 from engine.base.units import format_us
 from engine.compiled_plan import analyse_plan
 from engine.devices.spec import DeviceSpec, at_clock
+from engine.history import History
 from engine.machine_code.analysis import Analysis
 from engine.machine_code.timing.power import BURST_US, SustainedClock, sustained_clock, work_of
+from engine.model.kernel import Kernel
 from engine.pipeline.machine_code import TimedLaunch, time_passes
-from engine.pipeline.simulate import predict_simulated
 from engine.plan import LaunchPlan
 from kernels.variant import Variant
 
@@ -88,14 +89,12 @@ def device_of_plan(
     if word is None or given_clock(word) is not None or word == BOOST:
         return device_at(device, word, (), tuple)
     analyses = analyse_plan(plan, device.arch)
-    return device_at(
-        device,
-        word,
-        analyses,
-        lambda: time_passes(
-            variant, plan, analyses, device, predict_simulated(variant, plan, device)
-        ),
-    )
+
+    def at_boost() -> Sequence[TimedLaunch]:
+        predicted = History().estimate(Kernel.of(variant, device, plan.config), plan.problem)
+        return time_passes(variant, plan, analyses, device, predicted)
+
+    return device_at(device, word, analyses, at_boost)
 
 
 def clock_note(

@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias, cast
 from engine.backends.base import Backend, BackendName, RunOptions, RunResult
 from engine.base.errors import AttuneError, CompileError, InvalidProblem, ToolMissing
 from engine.base.status import Status
+from engine.config import ResolvedConfig
 from engine.coverage import coverage_of, describe_lines
 from engine.cuda_on_host.executed import ExecutedStatements
 from engine.cuda_on_host.options import Schedule
 from engine.evaluation import Correctness, Evaluation, Execution, Latency
+from engine.history import History
 from engine.input_kinds import HARSH, NORMAL, InputKind, meaning
-from engine.model.estimate import CalibrationOf, Estimate, launch_plan
-from engine.pipeline.estimate import estimate_compiled
+from engine.model.estimate import Estimate, launch_plan
 from engine.pipeline.memory import check_host_memory
 from engine.pipeline.preview import NO_RESOURCES
 from engine.pipeline.request import EvaluationRequest, ResolvedRequest, resolve
@@ -55,12 +56,10 @@ class EvaluationOutcome:
 
     evaluation: Evaluation
     maps: tuple[ErrorMap, ...] = ()
-    predicted: Latency | None = None  # by the model, whether it was measured then or not
-
-    def with_note(self, sentence: str) -> EvaluationOutcome:
-        """With a note before those of the evaluation."""
-        notes = (sentence, *self.evaluation.notes)
-        return replace(self, evaluation=replace(self.evaluation, notes=notes))
+    # As it is shown, whether it was measured then or not; None where nothing is predicted, or more
+    # would be known of the kernel once it is simulated.
+    predicted: Latency | None = None
+    config: ResolvedConfig | None = None  # where its values come from
 
 
 class Evaluator:
@@ -69,7 +68,9 @@ class Evaluator:
     Use as a context manager, or call `close()`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, history: History | None = None) -> None:
+        """`history`: what is known of times beforehand; None knows none of sessions."""
+        self.history = history or History()
         self._backends: dict[str, Backend] = {}
         self._expected: ExpectedOutputs | None = None
 
@@ -124,31 +125,37 @@ class Evaluator:
         on_stage: OnStage | None = None,
         *,
         source: Path | None = None,
-        calibration_of: CalibrationOf | None = None,
+        simulates: bool = True,
+        keeps: bool = True,
     ) -> EvaluationOutcome:
         """Run the whole pipeline. Expected failures come back as statuses.
 
         Args:
+            simulates: False takes CTA times by machine code only where they are known already.
+            keeps: writes the prediction down; False leaves that to the caller.
             source: a `.cu` file to take in place of the variant's own, its headers beside it. What
                 it says of itself counts; a file without a description takes the variant's.
-            calibration_of: what a prediction is calibrated on; None uses the priors.
 
         Raises:
             UnknownName: the variant or GPU is not in its list.
             InvalidKernel: there is a mistake in the kernel's description.
         """
         stage = on_stage or (lambda _: None)
-        return _Run(self, request, resolve(request, source), stage, calibration_of).outcome()
+        resolved = resolve(request, self.history, source)
+        outcome = _Run(self, request, resolved, stage, simulates).outcome()
+        if keeps:
+            self.history.keep(outcome.evaluation, outcome.predicted)
+        return outcome
 
 
 def evaluate(
     request: EvaluationRequest,
     on_stage: OnStage | None = None,
-    calibration_of: CalibrationOf | None = None,
+    history: History | None = None,
 ) -> EvaluationOutcome:
     """One evaluation with backends of its own. See `Evaluator.evaluate`."""
-    with Evaluator() as evaluator:
-        return evaluator.evaluate(request, on_stage, calibration_of=calibration_of)
+    with Evaluator(history) as evaluator:
+        return evaluator.evaluate(request, on_stage)
 
 
 @dataclass
@@ -159,8 +166,9 @@ class _Run:
     request: EvaluationRequest
     resolved: ResolvedRequest
     stage: OnStage
-    calibration_of: CalibrationOf | None
+    simulates: bool
     estimate: Estimate | None = None
+    compiled: CompiledKernel | None = None
     maps: tuple[ErrorMap, ...] = ()
 
     def __post_init__(self) -> None:
@@ -178,8 +186,10 @@ class _Run:
 
     def outcome(self) -> EvaluationOutcome:
         evaluation = self._evaluate()
-        predicted = self.estimate.latency if self.estimate is not None else None
-        return EvaluationOutcome(evaluation, self.maps, predicted)
+        predicted = None
+        if self.estimate is not None and (self.simulates or self.estimate.by_machine_code):
+            predicted = self.estimate.latency
+        return EvaluationOutcome(evaluation, self.maps, predicted, self.resolved.config_origin)
 
     def _stop(self, status: Status, reason: str, log: str = "") -> Evaluation:
         return replace(self.base, status=status, reason=reason, log=log or self.base.log)
@@ -201,7 +211,7 @@ class _Run:
         if stopped is not None:
             return stopped
         if not self.request.execute:
-            return self._with_prediction(self.base)
+            return self._with_prediction(plan, self.base)
         return self._execute(plan)
 
     def _compile(self, plan: LaunchPlan) -> Evaluation | None:
@@ -223,19 +233,24 @@ class _Run:
         except ToolMissing as error:
             self._note(f"Registers, occupancy and latency are unknown: {error}")
             return None
-        self.estimate = estimate_compiled(
-            self.resolved.variant, plan, compiled, device, self.calibration_of
-        )
+        self.compiled = compiled
+        self.estimate = made = self._estimate(plan, compiled, simulates=False)
         self.base = replace(
             self.base,
-            passes=self.estimate.passes,
+            passes=made.passes,
             log=compiled.log,
             source_sha256=compiled.source_sha256,
             flags=compiled.flags,
         )
-        if why := self.estimate.misfit:
+        if why := made.misfit:
             return self._stop(Status.SKIPPED, why)
         return self._check_register_budgets(plan, compiled)
+
+    def _estimate(self, plan: LaunchPlan, compiled: CompiledKernel, *, simulates: bool) -> Estimate:
+        kernel = self.resolved.kernel
+        assert kernel is not None  # nothing is compiled for no GPU
+        history = self.evaluator.history.doing("simulate" if simulates else "compile")
+        return history.estimate_plan(kernel, plan, compiled)
 
     def _check_register_budgets(
         self, plan: LaunchPlan, compiled: CompiledKernel
@@ -338,7 +353,7 @@ class _Run:
         if name == "cuda":
             first = self.evaluator.expected.prepare(problem, request.seed, request.input_kind)
             return self._measure(cast("CudaBackend", backend), plan, first.inputs, passed)
-        return self._with_prediction(passed)
+        return self._with_prediction(plan, passed)
 
     def _with_lse(self, inputs: Inputs, lse: FloatArray, passed: Correctness) -> Correctness:
         """The verdict on O, and on the LSE that a kernel writes beside it."""
@@ -441,7 +456,14 @@ class _Run:
         counts = part.part.counts() if part is not None else ""
         return Execution("cpu", build, request.schedule, request.seed, result.execution_ms, counts)
 
-    def _with_prediction(self, evaluation: Evaluation) -> Evaluation:
+    def _predict(self, plan: LaunchPlan) -> None:
+        """Last, as the C++ compiler may be at work on the simulator until then."""
+        if self.simulates and self.compiled is not None:
+            self.stage("Simulating the machine code")
+            self.estimate = self._estimate(plan, self.compiled, simulates=True)
+
+    def _with_prediction(self, plan: LaunchPlan, evaluation: Evaluation) -> Evaluation:
+        self._predict(plan)
         if self.estimate is not None and self.estimate.latency is not None:
             return replace(evaluation, latency=self.estimate.latency)
         why = self.estimate.reason if self.estimate else self.resolved.device_reason or NO_RESOURCES
@@ -470,6 +492,7 @@ class _Run:
         if self.request.effort == "none":
             return passed
         full = self.request.effort == "full"
+        self._predict(plan)  # before its time is known
         try:
             with measuring(self._purpose, self.stage) as read_state:
                 self.stage("Measuring")

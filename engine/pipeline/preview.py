@@ -9,8 +9,8 @@ from engine.base.errors import InvalidProblem
 from engine.base.status import Status
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import Evaluation, Latency, PassReport
-from engine.model.estimate import CalibrationOf, Estimate, launch_plan
-from engine.pipeline.estimate import estimate_compiled
+from engine.history import History
+from engine.model.estimate import Estimate, launch_plan
 from engine.pipeline.memory import check_host_memory
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import LaunchPlan
@@ -47,11 +47,11 @@ class Preview:
         return self.estimate.latency if self.estimate is not None else None
 
 
-def preview(request: EvaluationRequest, calibration_of: CalibrationOf | None = None) -> Preview:
+def preview(request: EvaluationRequest, history: History | None = None) -> Preview:
     """The quick part of the pipeline: a few milliseconds, nothing compiled, nothing executed.
 
     Args:
-        calibration_of: what the prediction is calibrated on; None uses the priors.
+        history: what is known beforehand, which is only looked up; None knows no times of sessions.
 
     Raises:
         UnknownName: the variant or GPU is not in its list.
@@ -59,8 +59,11 @@ def preview(request: EvaluationRequest, calibration_of: CalibrationOf | None = N
     """
     from engine.compiled_plan import cached_kernel
 
-    resolved = resolve(request)
-    variant, device = resolved.variant, resolved.device
+    history = history or History()
+    if history.work != "look up":
+        history = history.doing("look up")
+    resolved = resolve(request, history)
+    variant, device, kernel = resolved.variant, resolved.device, resolved.kernel
     plan: LaunchPlan | None = None
     result: Estimate | None = None
     unsupported: str | None = None
@@ -72,11 +75,11 @@ def preview(request: EvaluationRequest, calibration_of: CalibrationOf | None = N
         unsupported = str(error)
     if plan is not None:
         memory = check_host_memory(plan, "cpu")
-        if device is not None:
-            compiled = cached_kernel(plan, device.arch)
+        if kernel is not None:
+            compiled = cached_kernel(plan, kernel.device.arch)
             needs_compile = compiled is None
             if compiled is not None:
-                result = estimate_compiled(variant, plan, compiled, device, calibration_of)
+                result = history.estimate_plan(kernel, plan, compiled)
                 unsupported = result.misfit or None
     return Preview(
         variant=variant,

@@ -13,12 +13,13 @@ from engine.base.errors import AttuneError, InvalidProblem
 from engine.compiled_plan import analyse_plan, cached_kernel, compile_plan
 from engine.cuda_source.cache import cache_root, read_entry, write_entry
 from engine.cuda_source.sources import read_source
-from engine.devices.spec import DeviceSpec
+from engine.history import History
 from engine.machine_code.analysis import Analysis, code_digest
 from engine.machine_code.report import Hint, MachineCode, PassReport, own_line, report
 from engine.machine_code.timing.simulate import residency_ratios
-from engine.model.estimate import launch_plan
-from engine.pipeline.request import EvaluationRequest, ResolvedRequest, resolve
+from engine.model.estimate import Estimate
+from engine.model.kernel import Kernel
+from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import LaunchPlan
 from engine.schema import decode, encode
 
@@ -26,25 +27,28 @@ if TYPE_CHECKING:
     from engine.cuda_source import CompiledKernel
     from engine.pipeline.machine_code import TimedLaunch
 
-_FORMAT = "2"
+_FORMAT = "3"
 _RESIDENCIES = (1, 2, 3, 4)
 _MOST_KEPT = 16
 _kept: dict[Path, MachineCode] = {}
 
 
-def known_machine_code(request: EvaluationRequest) -> MachineCode | None:
+def known_machine_code(request: EvaluationRequest, history: History) -> MachineCode | None:
     """What `read_machine_code` made before of the source as it stands now; None: nothing yet.
 
     Raises:
         InvalidProblem, UnknownName, InvalidKernel: the request cannot be launched.
     """
-    resolved, device = _resolved(request)
-    plan = launch_plan(resolved.variant, request.problem, resolved.config, device)
-    compiled = cached_kernel(plan, device.arch)
-    return _find(_path(plan, compiled, device)) if compiled is not None else None
+    known = history.doing("look up")
+    kernel = _kernel(request, known)
+    plan = kernel.plan(request.problem)
+    compiled = cached_kernel(plan, kernel.device.arch)
+    if compiled is None:
+        return None
+    return _find(_path(plan, compiled, known.estimate_plan(kernel, plan, compiled)))
 
 
-def read_machine_code(request: EvaluationRequest) -> MachineCode:
+def read_machine_code(request: EvaluationRequest, history: History) -> MachineCode:
     """Compile, count and time every pass of the request; the result is kept on disk.
 
     Raises:
@@ -52,24 +56,26 @@ def read_machine_code(request: EvaluationRequest) -> MachineCode:
         ToolMissing: nvdisasm or a C++ compiler is not installed.
         InvalidProblem, UnknownName, InvalidKernel: the request cannot be launched.
     """
-    resolved, device = _resolved(request)
-    variant = resolved.variant
-    plan = launch_plan(variant, request.problem, resolved.config, device)
+    kernel = _kernel(request, history)
+    variant, device = kernel.variant, kernel.device
+    plan = kernel.plan(request.problem)
     source = read_source(variant.source)
-    path = _path(plan, compile_plan(plan, device.arch), device)
+    compiled = compile_plan(plan, device.arch)
+    predicted = history.doing("simulate").estimate_plan(kernel, plan, compiled)
+    path = _path(plan, compiled, predicted)
     if (known := _find(path)) is not None:
         return known
     analyses = analyse_plan(plan, device.arch)
-    timed, no_time = _timed(resolved, plan, analyses, device)
+    timed, no_time = _timed(predicted, analyses)
     made = MachineCode(
         variant=variant.id,
-        config=" ".join(f"{k}={v}" for k, v in sorted(resolved.config.items())),
+        config=" ".join(f"{k}={v}" for k, v in sorted(kernel.config.items())),
         device=device.name,
         arch=device.arch,
         source_name=variant.source.name,
         source=source,
         passes=tuple(
-            _report(resolved, analysis, device, each, no_time)
+            _report(kernel, analysis, each, no_time)
             for analysis, each in zip(analyses, timed, strict=True)
         ),
     )
@@ -78,32 +84,27 @@ def read_machine_code(request: EvaluationRequest) -> MachineCode:
 
 
 def _timed(
-    resolved: ResolvedRequest,
-    plan: LaunchPlan,
-    analyses: Sequence[Analysis],
-    device: DeviceSpec,
+    predicted: Estimate, analyses: Sequence[Analysis]
 ) -> tuple[Sequence[TimedLaunch | None], str]:
     """(each pass's time, why there is none): counts are worth reading all the same."""
     from engine.pipeline.machine_code import time_passes
-    from engine.pipeline.simulate import predict_simulated
 
+    kernel, plan = predicted.kernel, predicted.plan
     try:
-        predicted = predict_simulated(resolved.variant, plan, device)
-        return time_passes(resolved.variant, plan, analyses, device, predicted), ""
+        return time_passes(kernel.variant, plan, analyses, kernel.device, predicted), ""
     except AttuneError as error:
         return [None] * len(analyses), str(error)
 
 
 def _report(
-    resolved: ResolvedRequest,
+    kernel: Kernel,
     analysis: Analysis,
-    device: DeviceSpec,
     timed: TimedLaunch | None,
     no_time: str,
 ) -> PassReport:
     from engine.pipeline.machine_code import advise_launch
 
-    name, times = resolved.variant.source.name, {}
+    device, name, times = kernel.device, kernel.variant.source.name, {}
     if timed is not None:
         times = residency_ratios(
             analysis.program, analysis.launch, device, timed.simulated, _RESIDENCIES
@@ -119,19 +120,20 @@ def _report(
     return report(analysis, timed.simulated if timed else None, times, no_time, hints)
 
 
-def _resolved(request: EvaluationRequest) -> tuple[ResolvedRequest, DeviceSpec]:
-    resolved = resolve(request)
-    if resolved.device is None:
+def _kernel(request: EvaluationRequest, history: History) -> Kernel:
+    resolved = resolve(request, history)
+    if resolved.kernel is None:
         raise InvalidProblem(
             f"Machine code is made for one architecture: choose a GPU. {resolved.device_reason}"
         )
-    return resolved, resolved.device
+    return resolved.kernel
 
 
-def _path(plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec) -> Path:
-    """By cubin, launch and GPU, and by what counts and times."""
+def _path(plan: LaunchPlan, compiled: CompiledKernel, predicted: Estimate) -> Path:
+    """By cubin, launch, GPU and prediction, and by what counts and times."""
+    device, time = predicted.kernel.device, repr(predicted.latency)
     launches = [(p.entry, p.grid, p.block, p.dynamic_smem_bytes, repr(p.args)) for p in plan.passes]
-    key = [_FORMAT, code_digest(), compiled.key, repr(plan.problem), launches, repr(device)]
+    key = [_FORMAT, code_digest(), compiled.key, repr(plan.problem), launches, repr(device), time]
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()
     return cache_root() / "sass" / name[:2] / f"{name}-report"
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from engine.auto import Choice, TakenAt, choose, choose_at
+from engine.auto import Choice, choose
 from engine.config import ConfigOrigin, ResolvedConfig, resolve_config
 from engine.cuda_on_host.options import Schedule
 from engine.devices import find_device
 from engine.devices.spec import ClockKind, DeviceSpec, at_clock
+from engine.history import History
 from engine.input_kinds import NORMAL, InputKind
+from engine.model.kernel import Kernel
 from engine.names import find_variant, variant_from
 from engine.problem import Problem
 from engine.schema import Stored
@@ -58,11 +60,19 @@ class ResolvedRequest:
     """The request with its names resolved."""
 
     variant: Variant
-    config: dict[str, int]
     device: DeviceSpec | None
     device_reason: str  # why there is no device
-    config_origin: ResolvedConfig  # where each value of `config` comes from
+    config_origin: ResolvedConfig  # the config, and where each value comes from
     choice: Choice | None = None  # where the request asks for `auto`
+
+    @property
+    def config(self) -> dict[str, int]:
+        return self.config_origin.values
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """None without a GPU: there is nothing to know beforehand of a launch on the CPU."""
+        return None if self.device is None else Kernel.of(self.variant, self.device, self.config)
 
     @property
     def arch(self) -> str:
@@ -73,10 +83,13 @@ class ResolvedRequest:
         return f"{plain}a" if self.variant.arch_specific else plain
 
 
-def resolve(request: EvaluationRequest, source: Path | None = None) -> ResolvedRequest:
+def resolve(
+    request: EvaluationRequest, history: History | None = None, source: Path | None = None
+) -> ResolvedRequest:
     """Look up the names of a request.
 
     Args:
+        history: the times that `auto` goes by; None knows none of sessions.
         source: a `.cu` file to take in place of the variant's own, description included.
 
     Raises:
@@ -89,28 +102,11 @@ def resolve(request: EvaluationRequest, source: Path | None = None) -> ResolvedR
     if device is not None and request.clock_mhz is not None:
         device = at_clock(device, request.clock_mhz, request.clock)
     if name == AUTO:
-        choice = choose(request.problem, device, request.config)
-        variant = choice.variant
-        return ResolvedRequest(variant, choice.config, device, why, _origin(choice), choice)
+        choice = choose(request.problem, device, request.config, history)
+        return ResolvedRequest(choice.variant, device, why, _origin(choice), choice)
     variant = find_variant(name) if source is None else variant_from(source, name)
     config = resolve_config(variant, request.config, request.problem, device)
-    return ResolvedRequest(variant, config.values, device, why, config)
-
-
-def pin_auto(
-    request: EvaluationRequest, taken_at: TakenAt
-) -> tuple[EvaluationRequest, Choice | None]:
-    """A request for `auto` as one for the kernel that is chosen, with the choice.
-
-    Args:
-        taken_at: times of our kernels as they stand here.
-
-    Raises as `resolve`.
-    """
-    if request.variant != AUTO:
-        return request, None
-    choice = choose_at(request.problem, target_device(request.gpu), request.config, taken_at)
-    return replace(request, variant=choice.variant.id, config=choice.config), choice
+    return ResolvedRequest(variant, device, why, config)
 
 
 def _origin(choice: Choice) -> ResolvedConfig:

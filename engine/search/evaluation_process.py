@@ -19,7 +19,6 @@ from typing import Any, Self
 from engine.base.errors import AttuneError
 from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
 from engine.pipeline.request import EvaluationRequest
-from engine.pipeline.simulate import simulate
 from engine.search.autotune import ProblemResult, gpu_candidates, problem_result
 from engine.search.ranking import SweepRow
 from engine.search.sweep.estimate import runs_on_gpu
@@ -104,7 +103,9 @@ class EvaluationProcess:
 def _serve(connection: Connection) -> None:
     """Answer calls with (result or error, whether the GPU is still usable)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    with Evaluator() as evaluator, contextlib.suppress(EOFError, OSError):
+    from engine.sessions.known_times import open_history
+
+    with Evaluator(open_history()) as evaluator, contextlib.suppress(EOFError, OSError):
         while True:
             function, arguments = connection.recv()
             try:
@@ -115,10 +116,11 @@ def _serve(connection: Connection) -> None:
 
 
 def evaluate_point(evaluator: Evaluator, request: EvaluationRequest) -> EvaluationOutcome:
-    """One point of a sweep; where it is not measured it is predicted by machine code."""
-    if not runs_on_gpu(request):
-        simulate(request)
-    return evaluator.evaluate(request)
+    """One point of a sweep; where it is not measured it is predicted by machine code.
+
+    The sweep itself writes predictions down.
+    """
+    return evaluator.evaluate(request, simulates=not runs_on_gpu(request), keeps=False)
 
 
 def _evaluate(evaluator: Evaluator, request: EvaluationRequest) -> EvaluationOutcome:

@@ -1,7 +1,8 @@
 """What to try next: predicted from the limiter, the waves and the ladder, best gain first.
 
-Every gain is a prediction over a prediction: the model's time of the kernel as it is over its time
-of what is suggested. Nothing here is measured, and nothing is stored.
+Every gain is a prediction over a prediction by one method: the time of the kernel as it is over its
+time with what is suggested, both as every page predicts them. Nothing here is measured, and nothing
+is stored.
 """
 
 from __future__ import annotations
@@ -14,21 +15,12 @@ from engine.base.errors import AttuneError, InvalidKernel, UnknownName
 from engine.base.status import Status
 from engine.base.units import format_bytes, format_us
 from engine.batch.alternatives import Option, Situation, rank_options
-from engine.config import default_config
-from engine.devices import find_device
-from engine.devices.spec import DeviceSpec
-from engine.evaluation import Evaluation, Latency, Occupancy, Resources
-from engine.model.estimate import (
-    Estimate,
-    FootprintOf,
-    compiled_footprint,
-    estimate,
-    estimate_compiled,
-)
-from engine.names import find_variant
+from engine.evaluation import Evaluation, Latency, Occupancy
+from engine.history import History
+from engine.model.estimate import Estimate, estimate, pass_reports
+from engine.model.kernel import Kernel
 from engine.problem import Problem
 from kernels.ladder import LADDER
-from kernels.variant import Config, Variant
 
 MAX_PROBLEMS = 6  # each costs the compile of the ladder's kernels
 MAX_KERNELS = 6  # of a problem, so that a long ladder leaves room for other suggestions
@@ -50,20 +42,18 @@ class Suggestion:
     config: dict[str, int]
 
 
-def advise(
-    evaluations: Sequence[Evaluation], footprint_of: FootprintOf = compiled_footprint
-) -> tuple[Suggestion, ...]:
+def advise(evaluations: Sequence[Evaluation], history: History) -> tuple[Suggestion, ...]:
     """What to try next, in order of expected gain; empty where nothing can be predicted.
 
     Looks at the first `MAX_PROBLEMS` problems, at the fastest kernel of each that is not wrong.
     """
     suggestions: list[Suggestion] = []
     for best in _best_of_each(evaluations)[:MAX_PROBLEMS]:
-        now = _as_evaluated(best, footprint_of)
+        now = _as_evaluated(best, history)
         if now is not None:
-            tried = [e for e in evaluations if e.problem == now.problem]
-            suggestions += [*islice(_ladder(now, tried, footprint_of), MAX_KERNELS)]
-            suggestions += _fill(now, footprint_of)
+            tried = [e for e in evaluations if e.problem == now.plan.problem]
+            suggestions += [*islice(_ladder(now, tried, history), MAX_KERNELS)]
+            suggestions += _fill(now, history)
             suggestions += [*_limiter(now), *_spills(now)]
     worth = [s for s in suggestions if s.gain is None or s.gain >= MIN_GAIN]
     # What has no gain to be ranked by is said all the same, last.
@@ -101,107 +91,79 @@ def _rank(e: Evaluation) -> tuple[int, float]:
     return int(e.latency.origin == "predicted"), e.latency.median_us
 
 
-@dataclass(frozen=True, slots=True)
-class _Predicted:
-    """A kernel whose latency can be predicted."""
-
-    estimate: Estimate
-    latency: Latency
-
-    @property
-    def variant(self) -> Variant:
-        return self.estimate.variant
-
-    @property
-    def device(self) -> DeviceSpec:
-        return self.estimate.device
-
-    @property
-    def problem(self) -> Problem:
-        return self.estimate.plan.problem
-
-    @property
-    def config(self) -> dict[str, int]:
-        return self.estimate.plan.config
-
-    @property
-    def main(self) -> Occupancy:
-        return self.estimate.passes[0].occupancy
-
-    @property
-    def resources(self) -> tuple[Resources, ...]:
-        return tuple(p.resources for p in self.estimate.passes)
-
-
-def _as_evaluated(e: Evaluation, footprint_of: FootprintOf) -> _Predicted | None:
-    """The evaluation's kernel, as the model sees it."""
+def _as_evaluated(e: Evaluation, history: History) -> Estimate | None:
+    """The evaluation's kernel, as it stands here."""
     try:
-        variant, device = find_variant(e.variant), find_device(e.device)
+        kernel = Kernel.of(e.variant, e.device, e.config)
     except (InvalidKernel, UnknownName):
         return None
-    return _predict(
-        variant, e.problem, default_config(variant, e.config, device), device, footprint_of
-    )
+    return _predict(kernel, e.problem, history)
 
 
-def _predict(
-    variant: Variant,
-    problem: Problem,
-    config: Config,
-    device: DeviceSpec,
-    footprint_of: FootprintOf,
-) -> _Predicted | None:
+def _predict(kernel: Kernel, problem: Problem, history: History) -> Estimate | None:
     """None where no latency can be predicted."""
     try:
-        result = estimate_compiled(variant, problem, config, device, footprint_of)
+        made = history.estimate(kernel, problem)
     except AttuneError:
         return None
-    return None if result.latency is None else _Predicted(result, result.latency)
+    return made if made.latency is not None else None
+
+
+def _us(made: Estimate) -> float:
+    assert made.latency is not None  # `_predict` gives no other
+    return made.latency.median_us
 
 
 def _suggestion(
-    now: _Predicted, title: str, gain: float, latency: Latency, reason: str
+    kernel: Kernel,
+    problem: Problem,
+    title: str,
+    gain: float | None,
+    latency: Latency | None,
+    reason: str,
 ) -> Suggestion:
     return Suggestion(
-        title, now.problem, now.device.name, gain, latency, reason, now.variant.id, now.config
+        title,
+        problem,
+        kernel.device.name,
+        gain,
+        latency,
+        reason,
+        kernel.variant.id,
+        kernel.config,
     )
 
 
-def _ladder(
-    now: _Predicted, tried: Sequence[Evaluation], footprint_of: FootprintOf
-) -> Iterator[Suggestion]:
+def _ladder(now: Estimate, tried: Sequence[Evaluation], history: History) -> Iterator[Suggestion]:
     """Other variants of the ladder, and other splits and tiles of this one, not tried yet."""
-    situation = Situation(now.variant, now.config, now.problem, now.device, None, None)
+    situation = Situation(now.kernel, now.plan.problem, None)
     try:
-        options, _ = rank_options(situation, LADDER, (), footprint_of, None)
+        options, _ = rank_options(situation, LADDER, (), None, history)
     except AttuneError:
         return
     done = {(e.variant, tuple(sorted(e.config.items()))) for e in tried}
     for option in options:
         key = (option.variant, tuple(sorted(option.config.items())))
         if option.kind == "variant" and key not in done:
-            yield _of_option(now, option, footprint_of)
+            yield _of_option(now, option, history)
 
 
-def _of_option(now: _Predicted, option: Option, footprint_of: FootprintOf) -> Suggestion:
-    variant = find_variant(option.variant)
-    then = _predict(variant, now.problem, option.config, now.device, footprint_of)
+def _of_option(now: Estimate, option: Option, history: History) -> Suggestion:
+    problem = now.plan.problem
+    kernel = Kernel.of(option.variant, now.kernel.device, option.config)
+    then = _predict(kernel, problem, history)
     idea = (
-        variant.idea
-        if variant.id != now.variant.id
+        kernel.variant.idea
+        if kernel.variant.id != now.kernel.variant.id
         else "The same kernel with other tiles or splits."
     )
     parts = [idea]
     if then is not None:
-        parts.append(_launched(now.main, then.main))
-    parts.append(f"Predicted {format_us(now.latency.median_us)} now. {option.reason}")
+        parts.append(_launched(now.passes[0].occupancy, then.passes[0].occupancy))
+    parts.append(f"Predicted {format_us(_us(now))} now. {option.reason}")
     latency = Latency("predicted", option.latency_us, option.low_us, option.high_us, option.reason)
     reason = " ".join(part for part in parts if part)
-    return replace(
-        _suggestion(now, option.title, option.speedup, latency, reason),
-        variant=option.variant,
-        config=option.config,
-    )
+    return _suggestion(kernel, problem, option.title, option.speedup, latency, reason)
 
 
 def _launched(now: Occupancy, then: Occupancy) -> str:
@@ -216,28 +178,28 @@ def _launched(now: Occupancy, then: Occupancy) -> str:
     )
 
 
-def _fill(now: _Predicted, footprint_of: FootprintOf) -> Iterator[Suggestion]:
+def _fill(now: Estimate, history: History) -> Iterator[Suggestion]:
     """A batch that fills the last wave, where that makes a query cheaper."""
-    main = now.main
+    main, before = now.passes[0].occupancy, now.plan.problem
     if main.waves is None or main.wave_efficiency is None or main.wave_efficiency > 0.95:
         return
     capacity = main.ctas_per_sm * (main.num_sms or 0)
     full = -(-main.useful_ctas // capacity) * capacity
-    batch = now.problem.batch * full // main.useful_ctas
-    if batch <= now.problem.batch:
+    batch = before.batch * full // main.useful_ctas
+    if batch <= before.batch:
         return
     try:
-        problem = replace(now.problem, batch=batch)
+        problem = replace(before, batch=batch)
     except AttuneError:
         return
-    then = _predict(now.variant, problem, now.config, now.device, footprint_of)
-    if then is None:
+    then = _predict(now.kernel, problem, history)
+    if then is None or then.by_machine_code != now.by_machine_code:
         return
-    gain = now.latency.median_us / then.latency.median_us * batch / now.problem.batch
     yield _suggestion(
-        now,
+        now.kernel,
+        before,
         f"Grow the batch to {batch:,}",
-        gain,
+        _us(now) / _us(then) * batch / before.batch,
         then.latency,
         f"{_unfilled(main, capacity)}; {batch:,} sequences fill it. The gain is per query, not "
         "per launch.",
@@ -252,9 +214,13 @@ def _unfilled(main: Occupancy, capacity: int) -> str:
     return f"{main.launched()} are {waves:.3g} waves of {capacity:,}, and the last is not full"
 
 
-def _limiter(now: _Predicted) -> Iterator[Suggestion]:
-    """One more CTA per SM, from fewer registers or less shared memory in the main pass."""
-    main, used = now.main, now.resources[0]
+def _limiter(now: Estimate) -> Iterator[Suggestion]:
+    """One more CTA per SM, from fewer registers or less shared memory in the main pass.
+
+    By roofline on both sides: there is no machine code of what was not written yet.
+    """
+    main, used, kernel = now.passes[0].occupancy, now.resources[0], now.kernel
+    as_is = estimate(kernel, now.plan, now.passes)
     if main.waves is None or main.waves <= 1:
         return  # there are no CTAs that wait for a place
     if main.limiter == "registers":
@@ -270,7 +236,7 @@ def _limiter(now: _Predicted) -> Iterator[Suggestion]:
         return
     for resources in candidates:
         changed = (resources, *now.resources[1:])
-        then = estimate(now.variant, now.estimate.plan, changed, now.device)
+        then = estimate(kernel, now.plan, pass_reports(kernel, now.plan, changed))
         if then.latency is None or then.passes[0].occupancy.ctas_per_sm <= main.ctas_per_sm:
             continue
         what = (
@@ -281,28 +247,27 @@ def _limiter(now: _Predicted) -> Iterator[Suggestion]:
             f"{format_bytes(used.smem_bytes)}"
         )
         yield _suggestion(
-            now,
-            f"Get {now.variant.id} down to {what}",
-            now.latency.median_us / then.latency.median_us,
-            then.latency,
+            kernel,
+            now.plan.problem,
+            f"Get {kernel.variant.id} down to {what}",
+            _us(as_is) / then.latency.median_us,
+            None,
             f"{main.limiter.capitalize()} limits it to {main.ctas_per_sm} CTAs per SM, and "
-            f"{main.waves:.3g} waves wait for a place; so one more fits. The model does not see "
-            "what the change itself costs.",
+            f"{main.waves:.3g} waves wait for a place; so one more fits. The gain is by "
+            "roofline on both sides, and the model does not see what the change itself costs.",
         )
         return
 
 
-def _spills(now: _Predicted) -> Iterator[Suggestion]:
+def _spills(now: Estimate) -> Iterator[Suggestion]:
     spilled = sum(r.spill_bytes for r in now.resources)
     if spilled:
-        yield Suggestion(
-            f"Stop {now.variant.id} from spilling",
-            now.problem,
-            now.device.name,
+        yield _suggestion(
+            now.kernel,
+            now.plan.problem,
+            f"Stop {now.kernel.variant.id} from spilling",
             None,
             None,
             f"{format_bytes(spilled)} of registers per thread go through local memory. The model "
             "does not count it, so no gain is given: a smaller tile or more threads would show.",
-            now.variant.id,
-            now.config,
         )

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from engine.base.errors import AttuneError
 from engine.base.table import Table
 from engine.base.units import format_bytes, format_us
-from engine.config import default_config
-from engine.devices import find_device
 from engine.evaluation import Evaluation
-from engine.model.estimate import Estimate, FootprintOf, compiled_footprint, estimate_compiled
+from engine.history import History
+from engine.model.estimate import Estimate
+from engine.model.kernel import Kernel
 from engine.model.launches import collect
-from engine.names import find_variant
 
 # What `python -m engine profile` asks for, and what people read in the details page.
 DURATION = "gpu__time_duration.sum"
@@ -79,15 +78,13 @@ def counters_of(evaluation: Evaluation) -> Mapping[str, Counter]:
     return counters
 
 
-def counters_table(
-    evaluations: Iterable[Evaluation], footprint_of: FootprintOf = compiled_footprint
-) -> Table:
+def counters_table(evaluations: Iterable[Evaluation], history: History) -> Table:
     """Counted beside estimated, a row per figure; no rows where nothing was imported."""
     records: list[dict[str, object]] = []
     for index, e in enumerate(evaluations):
         counters = counters_of(e)
         if counters:
-            known = _estimate(e, footprint_of)
+            known = _estimate(e, history)
             records += [
                 {"#": index, "variant": e.variant, "problem": e.problem.label(), **row}
                 for row in _rows(e, counters, known)
@@ -100,12 +97,9 @@ def counters_table(
     )
 
 
-def _estimate(e: Evaluation, footprint_of: FootprintOf) -> Estimate | None:
+def _estimate(e: Evaluation, history: History) -> Estimate | None:
     try:
-        variant = find_variant(e.variant)
-        device = find_device(e.device)
-        config = default_config(variant, dict(e.config), device)
-        return estimate_compiled(variant, e.problem, config, device, footprint_of)
+        return history.estimate(Kernel.of(e.variant, e.device, e.config), e.problem)
     except AttuneError:
         return None
 
@@ -123,7 +117,7 @@ def _rows(
             "duration",
             format_us(e.latency.median_us),
             format_us(predicted.median_us) if predicted is not None else None,
-            "predicted, warm",
+            f"predicted by {predicted.method}, warm" if predicted is not None else "",
         )
     occupancy = f"{main.occupancy.occupancy:.0%}" if main is not None else None
     for metric, figure in (
@@ -143,7 +137,7 @@ def _rows(
     if sizes:
         once = None
         if known is not None:
-            launches = collect(known.variant, known.plan.config, [e.problem])
+            launches = collect(known.kernel.variant, known.plan.config, [e.problem])
             once = format_bytes(int(launches.device_bytes[0]))
         yield _row(
             "bytes from and to DRAM", format_bytes(round(sum(sizes))), once, "every byte once"

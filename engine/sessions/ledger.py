@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from engine.base.table import Table
 from engine.base.units import format_us
+from engine.history.known_time import KnownTime
 from engine.history.predictions import Prediction
-from engine.sessions.known_times import KnownTime
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,18 +13,21 @@ from engine.base.table import Table
 from engine.base.units import format_bytes, format_speedup_over, format_us
 from engine.batch.cost import usd_per_billion_queries
 from engine.devices import find_device
-from engine.evaluation import Evaluation, Latency, PassReport, baseline_label
+from engine.evaluation import Evaluation, Latency, PassReport, are_comparable, not_comparable
+from engine.history import History
+from engine.history.known_time import KnownTime, is_of_this_source, name_of, source_match
 from engine.sessions.advice import Suggestion, advice_limits
 from engine.sessions.counters import counters_table
 from engine.sessions.goal import describe_goal, goal_status
-from engine.sessions.known_times import KnownTime, source_match
 from engine.sessions.snapshot import Decision, Environment, Phase, Snapshot, Source, Spent
 from engine.sessions.store.store import SnapshotInfo
 from engine.sessions.timeline import TimelineRow, timeline_rows
 from kernels.variant import Variant
 
 
-def session_tables(snapshot: Snapshot, advice: Sequence[Suggestion] = ()) -> list[Table]:
+def session_tables(
+    snapshot: Snapshot, advice: Sequence[Suggestion] = (), history: History | None = None
+) -> list[Table]:
     """Every table that has a row, in the order in which a person reads them."""
     evaluations = snapshot.opened()
     tables = [
@@ -34,7 +37,7 @@ def session_tables(snapshot: Snapshot, advice: Sequence[Suggestion] = ()) -> lis
         results_table(evaluations),
         baselines_table(evaluations),
         batch_table(evaluations),
-        counters_table(evaluations),
+        counters_table(evaluations, history or History()),
         correctness_table(evaluations),
         occupancy_table(evaluations),
         advice_table(advice, advice_limits(evaluations)),
@@ -436,20 +439,22 @@ def known_times_table(times: Iterable[KnownTime], variant: Variant | None = None
         "Known times",
         (
             {
-                "kernel": baseline_label(t.name) if t.is_sdpa else t.name,
+                "kernel": name_of(t),
                 "config": " ".join(f"{k}={v}" for k, v in sorted(t.config.items())) or None,
                 **_latency(t.latency),
                 "time": words[t.latency.kind],
                 "source": source_match(t, variant)
                 if variant is not None and t.name == variant.id
                 else None,
+                "launched like": None if t.is_sdpa or is_of_this_source(t) else t.name,
                 "session": t.session,
                 "kept in": t.kept,
             }
             for t in times
         ),
         "Of the same problem and GPU. A kernel whose source is another one, or is not recorded, is "
-        "a kernel of its own: its time calibrates no prediction.",
+        "a kernel of its own with a name of its own, launched like that variant: its time "
+        "calibrates no prediction and is compared with none.",
     )
 
 
@@ -476,8 +481,9 @@ def _speedup(e: Evaluation) -> str | None:
     if e.latency is None or not timed or e.status is Status.INCORRECT:
         return None
     best, name = min(timed, key=lambda pair: pair[0].median_us)
-    mark = " (predicted)" if "predicted" in (e.latency.origin, best.origin) else ""
-    return f"{format_speedup_over(best.median_us / e.latency.median_us, name)}{mark}"
+    if not are_comparable(e.latency.origin, best.origin):
+        return not_comparable(best.origin, e.latency.origin)
+    return format_speedup_over(best.median_us / e.latency.median_us, name)
 
 
 def _cost(device: str, per_query_us: float) -> str | None:

@@ -14,10 +14,10 @@ from app.shared import runs
 from app.shared.palette import DARK, LIGHT
 from app.tune import polling, run_state
 from engine.evaluation import Latency
+from engine.history.known_time import KnownTime
 from engine.kernel_figures.counts import TileCounts
 from engine.kernel_figures.rung import Rung, known_rung, request_of
 from engine.problem import Problem
-from engine.sessions.known_times import KnownTime
 from kernels.ladder import LADDER
 
 PROBLEM = Problem(1, 8, 1024, 64)

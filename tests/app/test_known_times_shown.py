@@ -12,10 +12,10 @@ from test_run_states import BASE
 from app.sweep import frames
 from engine.cuda_source.sources import read_sources
 from engine.evaluation import BaselineTiming, Evaluation, Latency
+from engine.history.known_time import times_of
 from engine.names import find_variant
 from engine.problem import Problem
 from engine.search.results import sweep_frame
-from engine.sessions.known_times import times_of
 
 
 def taken(us: float, seqlen: int, source_sha256: str) -> Evaluation:

@@ -18,8 +18,9 @@ from itertools import product
 from engine.compiled_plan import analyse_plan
 from engine.config import default_config
 from engine.devices import find_device
+from engine.history import History
+from engine.model.kernel import Kernel
 from engine.pipeline.machine_code import TimedLaunch, time_passes
-from engine.pipeline.simulate import predict_simulated
 from engine.plan import make_plan
 from engine.problem import Problem
 from kernels.ladder import by_id
@@ -52,7 +53,7 @@ def timed(
 ) -> TimedLaunch:
     variant, device = by_id(name), find_device(gpu)
     plan = make_plan(variant, problem, default_config(variant, dict(config)))
-    predicted = predict_simulated(variant, plan, device)
+    predicted = History().estimate(Kernel.of(variant, device, plan.config), plan.problem)
     return time_passes(variant, plan, analyse_plan(plan, device.arch), device, predicted)[0]
 
 

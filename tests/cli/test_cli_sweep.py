@@ -17,7 +17,6 @@ from engine.cli import parser
 from engine.evaluation import Evaluation
 from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
 from engine.pipeline.request import EvaluationRequest
-from engine.search import evaluation_process
 from engine.tuned import load_tuned
 
 SMALL_SWEEP = ["v01", "v05", "--seqlen", "32", "--head-dim", "32", "--gpu", "L4"]
@@ -80,7 +79,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> list[EvaluationRequest]:
     time."""
     asked: list[EvaluationRequest] = []
 
-    def evaluate(_: Evaluator, request: EvaluationRequest) -> EvaluationOutcome:
+    def evaluate(_: Evaluator, request: EvaluationRequest, **__: bool) -> EvaluationOutcome:
         asked.append(request)
         wrong = request.config.get("num_splits") == 4
         return EvaluationOutcome(
@@ -96,7 +95,6 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> list[EvaluationRequest]:
         )
 
     monkeypatch.setattr(Evaluator, "evaluate", evaluate)
-    monkeypatch.setattr(evaluation_process, "simulate", lambda _: False)
     return asked
 
 
@@ -169,7 +167,7 @@ def test_a_dry_run_counts_estimates_and_runs_nothing(
 def test_a_stopped_sweep_says_how_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def evaluate(*_: object) -> EvaluationOutcome:
+    def evaluate(*_: object, **__: bool) -> EvaluationOutcome:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Evaluator, "evaluate", evaluate)

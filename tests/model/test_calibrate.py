@@ -16,7 +16,7 @@ from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.model.calibrate import Points, calibrate, leave_one_out, prepare
 from engine.model.equations import Calibration, Parameters, evaluate, machine, predict_arrays
-from engine.model.estimate import FootprintOf
+from engine.model.kernel import Kernel, Known
 from engine.model.measurements import Measurement, read_measurements
 from engine.problem import Problem
 from kernels.ladder import by_id
@@ -24,15 +24,14 @@ from kernels.variant import Variant
 
 L4 = find_device("L4")
 V01 = by_id("v01")
-CONFIG = V01.default_config()
+KERNEL = Kernel.of(V01, L4)
 
 Prepare = Callable[[Sequence[Measurement]], Points]
 
 
 @pytest.fixture
-def prepared(footprint_of: FootprintOf) -> Prepare:
-    footprint = footprint_of(V01, CONFIG, L4)
-    return lambda points: prepare(V01, CONFIG, L4, points, footprint)
+def prepared(known: Known) -> Prepare:
+    return lambda points: prepare(KERNEL, points, known)
 
 
 def series(path: Path, name: str) -> list[Measurement]:
@@ -51,7 +50,7 @@ def test_any_two_points_predict_the_rest_of_their_series(
 ) -> None:
     points = series(reference_csv, name)
     for pair in itertools.combinations(points, 2):
-        calibration = calibrate(V01, L4, prepared(pair))
+        calibration = calibrate(prepared(pair))
         rest = prepared([p for p in points if p not in pair])
         assert np.abs(errors(calibration, rest)).max() < 0.15, [p.place for p in pair]
         assert np.abs(errors(calibration, prepared(pair))).max() < 0.001
@@ -60,7 +59,7 @@ def test_any_two_points_predict_the_rest_of_their_series(
 
 def test_leave_one_out_on_both_series_together(reference_csv: Path, prepared: Prepare) -> None:
     """Measured on different days: the same problem took 543 and 579 µs, which no model joins."""
-    loo = leave_one_out(V01, L4, prepared(read_measurements(reference_csv)))
+    loo = leave_one_out(prepared(read_measurements(reference_csv)))
     assert loo is not None
     assert len(loo.errors) == len(loo.inside) == 8
     assert loo.mean_error < 0.08
@@ -68,11 +67,9 @@ def test_leave_one_out_on_both_series_together(reference_csv: Path, prepared: Pr
     assert sum(loo.inside) >= 7
 
 
-def test_uncalibrated_intervals_hold_the_recorded_values(
-    reference_csv: Path, footprint_of: FootprintOf
-) -> None:
+def test_uncalibrated_intervals_hold_the_recorded_values(reference_csv: Path, known: Known) -> None:
     points = read_measurements(reference_csv)
-    found = validate(V01, CONFIG, L4, points, footprint_of(V01, CONFIG, L4))
+    found = validate(KERNEL, points, known)
     assert found.share_inside >= 0.8
     assert f"{found.inside} of 8" in found.reason
 
@@ -90,7 +87,7 @@ def test_known_parameters_come_back(prepared: Prepare) -> None:
     truth = Parameters(floor_us=7.0, pace=0.6, contention=1.7)
     problems = [Problem(b, 1, s, 64) for b, s in ((1, 64), (1, 512), (60, 64), (200, 128))]
     problems.append(Problem(1, 1, 4, 4))
-    calibration = calibrate(V01, L4, prepared(exact(problems, truth, prepared)))
+    calibration = calibrate(prepared(exact(problems, truth, prepared)))
     found = calibration.parameters
     assert calibration.fitted == ("floor_us", "pace", "contention")
     assert found.floor_us == pytest.approx(7.0, rel=0.01)
@@ -108,33 +105,32 @@ def test_noise_is_found_and_widens_the_interval(prepared: Prepare) -> None:
         replace(p, measured_us=p.measured_us * np.exp(e))
         for p, e in zip(clean, errors_put_in, strict=True)
     ]
-    quiet, loud = (calibrate(V01, L4, prepared(p)) for p in (clean, noisy))
+    quiet, loud = (calibrate(prepared(p)) for p in (clean, noisy))
     assert quiet.noise == 0.02
     assert loud.noise == pytest.approx(np.std(errors_put_in), rel=0.3)
 
 
 def test_one_point_fits_one_parameter_and_says_so(reference_csv: Path, prepared: Prepare) -> None:
-    calibration = calibrate(V01, L4, prepared(series(reference_csv, "length")[2:3]))
+    calibration = calibrate(prepared(series(reference_csv, "length")[2:3]))
     assert calibration.fitted == ("pace",)
     assert "1 point can tell 1 of 4 parameters apart" in calibration.notes[0]
     assert "launch floor" in calibration.notes[0]
     assert "floor_us" not in calibration.notes[0]
-    assert leave_one_out(V01, L4, prepared(series(reference_csv, "length")[2:3])) is None
+    assert leave_one_out(prepared(series(reference_csv, "length")[2:3])) is None
 
 
 def test_repeating_a_point_tells_nothing_new(reference_csv: Path, prepared: Prepare) -> None:
     twice = series(reference_csv, "length")[2:3] * 2
-    assert calibrate(V01, L4, prepared(twice)).fitted == ("pace",)
+    assert calibrate(prepared(twice)).fitted == ("pace",)
 
 
 def test_a_calibration_narrows_the_interval(
-    reference_csv: Path, prepared: Prepare, footprint_of: FootprintOf
+    reference_csv: Path, prepared: Prepare, known: Known
 ) -> None:
     points = series(reference_csv, "length")
-    footprint = footprint_of(V01, CONFIG, L4)
-    calibration = calibrate(V01, L4, prepared(points[:3]))
-    wide = validate(V01, CONFIG, L4, points[3:], footprint)
-    narrow = validate(V01, CONFIG, L4, points[3:], footprint, calibration)
+    calibration = calibrate(prepared(points[:3]))
+    wide = validate(KERNEL, points[3:], known)
+    narrow = validate(KERNEL, points[3:], known, calibration)
     assert narrow.share_inside == 1.0
     for a, b in zip(narrow.rows, wide.rows, strict=True):
         assert a.high_us / a.low_us < 0.2 * b.high_us / b.low_us
@@ -143,7 +139,7 @@ def test_a_calibration_narrows_the_interval(
 def test_points_of_different_kernels_are_called_out(reference_csv: Path, prepared: Prepare) -> None:
     points = series(reference_csv, "length")
     points[3] = replace(points[3], measured_us=3 * points[3].measured_us)
-    calibration = calibrate(V01, L4, prepared(points))
+    calibration = calibrate(prepared(points))
     assert any("do not agree" in note for note in calibration.notes)
     assert calibration.noise > 0.2
 
@@ -164,22 +160,16 @@ def test_points_that_cannot_be_are_refused(reference_csv: Path, prepared: Prepar
             prepared(points)
 
 
-def test_a_gpu_without_figures_is_refused(reference_csv: Path, footprint_of: FootprintOf) -> None:
+def test_a_gpu_without_figures_is_refused(reference_csv: Path, known: Known) -> None:
     unknown = replace(L4, boost_clock_mhz=None)
     with pytest.raises(InvalidProblem, match="clock"):
-        prepare(
-            V01,
-            CONFIG,
-            unknown,
-            series(reference_csv, "length"),
-            footprint_of(V01, CONFIG, unknown),
-        )
+        prepare(Kernel.of(V01, unknown), series(reference_csv, "length"), known)
 
 
-def test_validation_verdicts(reference_csv: Path, footprint_of: FootprintOf) -> None:
+def test_validation_verdicts(reference_csv: Path, known: Known) -> None:
     base = series(reference_csv, "length")[2]
     points = [replace(base, measured_us=t) for t in (20.0, 543.0, 50_000.0)]
-    found = validate(V01, CONFIG, L4, points, footprint_of(V01, CONFIG, L4))
+    found = validate(KERNEL, points, known)
     assert [row.verdict for row in found.rows] == [
         "faster than predicted",
         "as predicted",
@@ -190,14 +180,13 @@ def test_validation_verdicts(reference_csv: Path, footprint_of: FootprintOf) -> 
     assert found.rows[0].name == f"B1 H1 S{base.problem.seqlen} D64"
 
 
-def test_two_pass_variants_calibrate_too(footprint_of: FootprintOf) -> None:
+def test_two_pass_variants_calibrate_too(known: Known) -> None:
     v05: Variant = by_id("v05")
-    config = v05.default_config()
-    footprint = footprint_of(v05, config, L4)
+    kernel = Kernel.of(v05, L4)
     problems = [Problem(b, 8, s, 64) for b in (1, 4, 16) for s in (256, 1024)]
     m = machine(L4, v05, "float16")
-    points = prepare(v05, config, L4, [Measurement(p, 1e9) for p in problems], footprint)
+    points = prepare(kernel, [Measurement(p, 1e9) for p in problems], known)
     total = evaluate(v05, points.launches, points.resident, m, Parameters(pace=2.5)).total_us
     measured = [Measurement(p, t) for p, t in zip(problems, total.tolist(), strict=True)]
-    calibration = calibrate(v05, L4, prepare(v05, config, L4, measured, footprint))
+    calibration = calibrate(prepare(kernel, measured, known))
     assert calibration.parameters.pace == pytest.approx(2.5, rel=0.02)

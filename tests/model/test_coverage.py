@@ -9,7 +9,7 @@ import pytest
 from engine.batch.validate import validate
 from engine.devices import find_device
 from engine.model.calibrate import calibrate, leave_one_out, prepare
-from engine.model.estimate import FootprintOf
+from engine.model.kernel import Kernel, Known
 from engine.model.measurements import read_measurements
 from engine.problem import Problem
 from kernels.variant import Config, Pass, Variant, Work, ceil_div
@@ -56,9 +56,9 @@ FA2 = Variant(
 )
 
 
-def test_tensor_kernels_on_an_h200(footprint_of: FootprintOf) -> None:
+def test_tensor_kernels_on_an_h200(known: Known) -> None:
     points = read_measurements(DATA)
-    found = validate(FA2, {}, H200, points, footprint_of(FA2, {}, H200))
+    found = validate(Kernel.of(FA2, H200), points, known)
     assert len(found.rows) > 40
     assert found.share_inside >= 0.8
     # Wide, but not so wide that everything would be inside.
@@ -66,14 +66,12 @@ def test_tensor_kernels_on_an_h200(footprint_of: FootprintOf) -> None:
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
-def test_calibrated_on_large_problems_it_predicts_them(
-    footprint_of: FootprintOf, head_dim: int
-) -> None:
+def test_calibrated_on_large_problems_it_predicts_them(known: Known, head_dim: int) -> None:
     points = [
         p for p in read_measurements(DATA) if p.problem.head_dim == head_dim and p.measured_us > 100
     ]
-    prepared = prepare(FA2, {}, H200, points, footprint_of(FA2, {}, H200))
-    assert "pace" in calibrate(FA2, H200, prepared).fitted
-    loo = leave_one_out(FA2, H200, prepared)
+    prepared = prepare(Kernel.of(FA2, H200), points, known)
+    assert "pace" in calibrate(prepared).fitted
+    loo = leave_one_out(prepared)
     assert loo is not None
     assert loo.mean_error < 0.15

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_up_history import MadeUpHistory, estimate_of
 
 from engine.base.errors import InvalidProblem
 from engine.batch.curve import predict_curve
@@ -17,7 +18,8 @@ from engine.devices import all_devices, find_device
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import Latency, Resources
 from engine.model.equations import Terms
-from engine.model.estimate import capability_reason, estimate, launch_plan, unsupported_reason
+from engine.model.estimate import capability_reason, launch_plan, unsupported_reason
+from engine.model.kernel import Kernel
 from engine.model.launches import collect, collect_batches, unpadded_conflict_ways
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
@@ -27,13 +29,27 @@ from kernels.variant import Pass, Scratch, Variant, Work, ceil_div
 L4 = find_device("L4")
 V01, V05 = by_id("v01"), by_id("v05")
 ON_L4 = [v for v in LADDER if v.min_compute_capability <= L4.compute_capability]
+ASSUMED = MadeUpHistory(registers_of=lambda plan, _: _at_most(plan, 95))
+
+
+class TooMuch(MadeUpHistory):
+    """No kernel's shared memory fits on an SM."""
+
+    def resources(self, kernel: Kernel, problem: Problem) -> tuple[Resources, ...]:
+        made = MadeUpHistory().resources(kernel, problem)
+        return tuple(replace(r, static_smem_bytes=100 << 10) for r in made)
+
+
+def _at_most(plan: LaunchPlan, registers: int) -> int:
+    threads = max(p.threads for p in plan.passes)
+    return min(registers, 65536 // (-(-threads // 128) * 128))
 
 
 def compiled(
     variant: Variant, problem: Problem, device: DeviceSpec = L4, registers: int = 95
 ) -> tuple[LaunchPlan, tuple[Resources, ...]]:
     plan = make_plan(variant, problem, variant.default_config())
-    registers = min(registers, 65536 // (-(-max(p.threads for p in plan.passes) // 128) * 128))
+    registers = _at_most(plan, registers)
     return plan, tuple(
         Resources(p.entry, device.arch, p.threads, registers, 0, p.dynamic_smem_bytes, 0, 0, 0)
         for p in plan.passes
@@ -43,14 +59,14 @@ def compiled(
 def predicted(
     variant: Variant, problem: Problem, device: DeviceSpec = L4, **kwargs: int
 ) -> Latency:
-    latency = estimate(variant, *compiled(variant, problem, device, **kwargs), device).latency
+    latency = estimate_of(variant, *compiled(variant, problem, device, **kwargs), device).latency
     assert latency is not None
     return latency
 
 
 def explained(variant: Variant, problem: Problem, device: DeviceSpec = L4) -> SimpleNamespace:
     """The terms as plain numbers."""
-    result = estimate(variant, *compiled(variant, problem, device), device)
+    result = estimate_of(variant, *compiled(variant, problem, device), device)
     assert result.terms is not None
     numbers = {name: getattr(result.terms, name)[0].item() for name in Terms.__slots__}
     return SimpleNamespace(**numbers | {"binds": result.terms.binding(), "reason": result.reason})
@@ -199,9 +215,8 @@ def test_the_curve_never_falls_and_equals_single_predictions(
     variant: Variant, heads: int, seqlen: int
 ) -> None:
     problem = Problem(1, heads, seqlen, 64)
-    _, resources = compiled(variant, problem)
     config = variant.default_config()
-    curve = predict_curve(variant, problem, config, L4, resources, range(1, 200)).table
+    curve = predict_curve(Kernel.of(variant, L4), problem, range(1, 200), ASSUMED).table
     assert (np.diff(curve["predicted_us"]) >= -1e-9).all()
     assert (np.diff(curve["load_per_sm"]) >= 0).all()
     for batch in (1, 7, 199):
@@ -247,9 +262,8 @@ def test_array_and_single_evaluation_of_formulas_agree(variant: Variant) -> None
 )
 def test_a_curve_rejects_what_cannot_be_launched(batches: list[int], words: str) -> None:
     problem = Problem(1, 1, 64, 64)
-    _, resources = compiled(V01, problem)
     with pytest.raises(InvalidProblem, match=words):
-        predict_curve(V01, problem, V01.default_config(), L4, resources, batches)
+        predict_curve(Kernel.of(V01, L4), problem, batches, ASSUMED)
 
 
 @pytest.mark.parametrize(
@@ -266,17 +280,17 @@ def test_unknown_figures_give_a_sentence_and_no_number(field: str, words: str) -
     device = replace(L4, **{field: None})
     problem = Problem(1, 1, 64, 64)
     plan, resources = compiled(V01, problem)
-    result = estimate(V01, plan, resources, device)
+    result = estimate_of(V01, plan, resources, device)
     assert (result.latency, result.terms) == (None, None)
     assert words in result.reason
     with pytest.raises(InvalidProblem, match=words):
-        predict_curve(V01, problem, plan.config, device, resources, [1])
+        predict_curve(Kernel.of(V01, device), problem, [1], ASSUMED)
 
 
 def test_bf16_has_no_prediction_on_turing_tensor_cores() -> None:
     t4, problem = find_device("T4"), Problem(1, 1, 64, 64, dtype="bfloat16")
     variant = synthetic("tensor", 64, 64)
-    result = estimate(variant, *compiled(variant, problem, t4), t4)
+    result = estimate_of(variant, *compiled(variant, problem, t4), t4)
     assert result.latency is None
     assert "BF16 tensor peak" in result.reason
 
@@ -284,12 +298,12 @@ def test_bf16_has_no_prediction_on_turing_tensor_cores() -> None:
 def test_what_does_not_fit_is_not_predicted() -> None:
     plan, resources = compiled(V01, Problem(1, 1, 64, 64))
     too_much = tuple(replace(r, static_smem_bytes=100 << 10) for r in resources)
-    result = estimate(V01, plan, too_much, L4)
+    result = estimate_of(V01, plan, too_much, L4)
     assert result.latency is None
     assert result.misfit.startswith(f"{plan.passes[0].entry} does not fit on L4: ")
     assert result.reason == result.misfit
     with pytest.raises(InvalidProblem, match="Not even one CTA of v01 fits on an SM of L4"):
-        predict_curve(V01, plan.problem, plan.config, L4, too_much, [1])
+        predict_curve(Kernel.of(V01, L4), plan.problem, [1], TooMuch())
 
 
 @pytest.mark.parametrize(
@@ -326,7 +340,7 @@ def test_the_compute_capability_is_checked(variant: Variant, gpu: str, words: st
 def test_spills_are_mentioned() -> None:
     plan, resources = compiled(V01, Problem(1, 1, 64, 64))
     spilling = tuple(replace(r, spill_store_bytes=8, spill_load_bytes=16) for r in resources)
-    latency = estimate(V01, plan, spilling, L4).latency
+    latency = estimate_of(V01, plan, spilling, L4).latency
     assert latency is not None
     assert "24 bytes" in latency.reason
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engine.compiled_plan import compile_plan, launch_of_pass, resources
+from engine.compiled_plan import compile_plan, launch_of_pass
 from engine.cuda_source import CompiledKernel
 from engine.devices import find_device
-from engine.history.simulated import known_ctas, simulated_of
+from engine.history import History
+from engine.history.simulated import known_ctas
 from engine.history.simulated.ctas import pieces_of
 from engine.history.simulated.persistent import PersistentCtas
 from engine.machine_code.analysis import program_of
@@ -20,7 +21,7 @@ from engine.machine_code.disassembly import find_entry
 from engine.machine_code.emulation import EXECUTED, Emulator
 from engine.machine_code.timing.native import simulate_sm
 from engine.machine_code.timing.sm import allocated_smem, gpu_rates, sm_kernel
-from engine.model.estimate import estimate
+from engine.model.kernel import Kernel
 from engine.names import find_variant
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
@@ -113,10 +114,8 @@ def errors(name: str, gpu: str, problems: Sequence[Problem], **chosen: int) -> l
     found = []
     for problem in problems:
         plan, compiled = compiled_for(name, problem, gpu, **chosen)
-        simulated = simulated_of(variant, plan, compiled, device)
-        predicted = estimate(
-            variant, plan, resources(plan, compiled), device, simulated_of=simulated
-        )
+        kernel = Kernel.of(variant, device, plan.config)
+        predicted = History().estimate_plan(kernel, plan, compiled)
         resident = predicted.passes[0].occupancy.ctas_per_sm
         known = known_ctas(variant, plan, compiled, device, resident)
         if known is None:

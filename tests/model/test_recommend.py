@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_up_history import MadeUpHistory
 
 from engine.base.errors import AttuneError, CompileError, InvalidProblem, ToolMissing, UnknownName
 from engine.base.status import Status
@@ -16,8 +17,9 @@ from engine.batch import recommend
 from engine.batch.recommend import BatchRequest, BatchResult, calibrate_for, recommend_batch
 from engine.batch.validate import from_evaluations
 from engine.devices import find_device
-from engine.evaluation import Evaluation, Latency
-from engine.model.estimate import FootprintOf, compiled_footprint
+from engine.evaluation import Evaluation, Latency, Resources
+from engine.history import History
+from engine.model.kernel import Kernel, Known
 from engine.model.measurements import Measurement, read_measurements
 from engine.problem import Problem
 from kernels.ladder import LADDER, by_id
@@ -28,8 +30,8 @@ Ask = Callable[..., BatchResult]
 
 
 @pytest.fixture
-def ask(footprint_of: FootprintOf) -> Ask:
-    return lambda **changes: recommend_batch(replace(STUDY, **changes), footprint_of)
+def ask(known: Known) -> Ask:
+    return lambda **changes: recommend_batch(replace(STUDY, **changes), known)
 
 
 def strict_json(data: dict[str, Any]) -> dict[str, Any]:
@@ -100,16 +102,16 @@ def test_uncalibrated_says_so(ask: Ask) -> None:
 
 
 def test_a_calibration_is_reused_while_dragging(
-    footprint_of: FootprintOf, reference_csv: Path, monkeypatch: pytest.MonkeyPatch
+    known: Known, reference_csv: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = replace(STUDY, measured=reference_csv)
-    calibrated = calibrate_for(request, footprint_of)
+    calibrated = calibrate_for(request, known)
     lengths = (128, 197, 512, 64, 1024)
-    fresh = [recommend_batch(replace(request, seqlen=s), footprint_of) for s in lengths]
+    fresh = [recommend_batch(replace(request, seqlen=s), known) for s in lengths]
     for fit in ("calibrate", "leave_one_out"):
-        monkeypatch.setattr(recommend, fit, lambda *_: pytest.fail("fitted again"))
+        monkeypatch.setattr(recommend, fit, lambda *_, **__: pytest.fail("fitted again"))
     for seqlen, expected in zip(lengths, fresh, strict=True):
-        kept = recommend_batch(replace(request, seqlen=seqlen), footprint_of, calibrated)
+        kept = recommend_batch(replace(request, seqlen=seqlen), known, calibrated)
         assert strict_json(kept.to_dict()) == strict_json(expected.to_dict())
 
 
@@ -194,17 +196,17 @@ def test_alternatives_are_ranked_with_numbers(ask: Ask, reference_csv: Path) -> 
     strict_json(result.to_dict())
 
 
-def test_alternatives_that_cannot_be_judged_are_noted(footprint_of: FootprintOf) -> None:
-    def no_compiler(variant: Any, config: Any, device: Any) -> Any:
-        if variant.id == "v02" or device.name == "T4":
+class NoCompiler(MadeUpHistory):
+    """Of v02 and for a T4."""
 
-            def missing(_: Problem) -> Any:
-                raise ToolMissing("NVRTC is not installed.")
+    def resources(self, kernel: Kernel, problem: Problem) -> tuple[Resources, ...]:
+        if kernel.variant.id == "v02" or kernel.device.name == "T4":
+            raise ToolMissing("NVRTC is not installed.")
+        return MadeUpHistory().resources(kernel, problem)
 
-            return missing
-        return footprint_of(variant, config, device)
 
-    result = recommend_batch(replace(STUDY, alternatives=True), no_compiler)
+def test_alternatives_that_cannot_be_judged_are_noted() -> None:
+    result = recommend_batch(replace(STUDY, alternatives=True), NoCompiler())
     assert any(o.kind == "accept" for o in result.options)
     assert not any(o.variant == "v02" for o in result.options)
     assert any("v02" in n and "NVRTC" in n for n in result.notes)
@@ -279,25 +281,23 @@ def test_bad_input(
 
 
 def test_a_compile_error_passes_through() -> None:
-    def broken(*_: Any) -> Any:
-        def footprint(_: Problem) -> Any:
+    class Broken(MadeUpHistory):
+        def resources(self, *_: object) -> tuple[Resources, ...]:
             raise CompileError("v01_fa1_baseline.cu(7) is wrong.", "log")
 
-        return footprint
-
     with pytest.raises(CompileError, match="is wrong"):
-        recommend_batch(STUDY, broken)
+        recommend_batch(STUDY, Broken())
 
 
 def test_with_the_real_compiler(reference_csv: Path) -> None:
     """The study's kernel as it compiles today: two CTAs per SM, and two points give the third."""
     try:
-        compiled_footprint(by_id("v01"), {"block_n": 64}, find_device("L4"))(Problem(1, 1, 64, 64))
+        Kernel.of("v01", "L4").resources(Problem(1, 1, 64, 64))
     except ToolMissing as error:
         pytest.skip(str(error))
     points = [p for p in read_measurements(reference_csv) if p.series == "batch"]
     request = replace(STUDY, measured=points[:2], predict=((32, 8, 128),))
-    result = recommend_batch(request)
+    result = recommend_batch(request, History())
     assert result.table["ctas_per_sm"].iloc[0] == 2
     assert result.points[-1].predicted_us == pytest.approx(3624, rel=0.15)
 
@@ -322,15 +322,15 @@ def test_recorded_evaluations_become_measurements() -> None:
         replace(base, variant="v02"),
         replace(base, config={"block_n": 32}),
     ]
-    found = from_evaluations([base, *others], v01, {"block_n": 64}, l4)
+    found = from_evaluations([base, *others], Kernel.of(v01, l4))
     assert [(p.problem, p.measured_us) for p in found] == [(base.problem, 543.0)]
 
 
-def test_every_variant_of_the_ladder_gets_a_recommendation(footprint_of: FootprintOf) -> None:
+def test_every_variant_of_the_ladder_gets_a_recommendation(known: Known) -> None:
     for variant in LADDER:
         gpu = "H100" if variant.min_compute_capability >= (9, 0) else "L4"
         request = replace(STUDY, variant=variant.id, gpu=gpu, max_batch=256)
-        result = recommend_batch(request, footprint_of)
+        result = recommend_batch(request, known)
         assert result.recommendations[0].batch >= 1
 
 

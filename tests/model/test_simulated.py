@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from made_up_history import estimate_of
 
 from engine.batch.recommend import BatchRequest, recommend_batch
 from engine.devices import find_device
 from engine.evaluation import Resources
-from engine.history.simulated import known_batch_curve, simulated_batch_curve
+from engine.history import History
 from engine.model.calibrate import Points, calibrate
 from engine.model.equations import (
     Calibration,
@@ -20,15 +21,16 @@ from engine.model.equations import (
     machine,
     predict_arrays,
 )
-from engine.model.estimate import Estimate, estimate
-from engine.model.launches import Launches, collect
+from engine.model.estimate import Estimate
+from engine.model.kernel import Kernel
+from engine.model.launches import collect
 from engine.model.measurements import Measurement
 from engine.names import find_variant
-from engine.pipeline.simulate import predict_simulated
 from engine.plan import make_plan
 from engine.problem import Problem
 
 VARIANT, DEVICE = find_variant("v08"), find_device("L4")
+KERNEL = Kernel.of(VARIANT, DEVICE)
 PROBLEM = Problem(batch=8, num_heads=8, seqlen=1024, head_dim=64)
 
 
@@ -46,15 +48,7 @@ def curve_of(cta_us: float, dram_bytes: float | None = None) -> CtaCurve:
 def estimated(curve: CtaCurve | None, calibration: Calibration | None = None) -> Estimate:
     plan = make_plan(VARIANT, PROBLEM, VARIANT.default_config())
     resources = (Resources("attention_forward", "sm_89", 128, 128, 0, 18432, 0, 0, 0),)
-    asked: list[tuple[int, Launches]] = []
-
-    def simulated(resident: int, launches: Launches) -> CtaCurve | None:
-        asked.append((resident, launches))
-        return curve
-
-    result = estimate(VARIANT, plan, resources, DEVICE, calibration, simulated)
-    assert asked[0][0] == result.passes[0].occupancy.ctas_per_sm
-    return result
+    return estimate_of(VARIANT, plan, resources, DEVICE, calibration, curve)
 
 
 def test_the_prediction_names_its_method() -> None:
@@ -94,8 +88,8 @@ def test_a_calibration_lies_on_top_of_the_simulated_time() -> None:
     truth = Parameters(floor_us=5.0, pace=1.3)
     measured = evaluate(VARIANT, launches, resident, m, truth, curve).total_us
     places = tuple(Measurement(p, measured_us=t) for p, t in zip(problems, measured, strict=True))
-    points = Points(places, launches, resident, measured, curve)
-    calibration = calibrate(VARIANT, DEVICE, points.without(1))
+    points = Points(KERNEL, places, launches, resident, measured, curve)
+    calibration = calibrate(points.without(1))
     assert calibration.by_machine_code
     held = points.only(1)
     spread = predict_arrays(VARIANT, held.launches, held.resident, m, calibration, held.curve)
@@ -104,7 +98,7 @@ def test_a_calibration_lies_on_top_of_the_simulated_time() -> None:
     alone = predict_arrays(VARIANT, held.launches, held.resident, m, None, held.curve)
     assert alone.terms.total_us < 0.9 * measured[1]
     # One on top of assumed times leaves the simulated ones alone.
-    assumed = calibrate(VARIANT, DEVICE, replace(points, curve=None))
+    assumed = calibrate(replace(points, curve=None))
     spreads = [
         predict_arrays(VARIANT, launches, resident, m, assumed, x).terms.total_us
         for x in (curve, None)
@@ -131,16 +125,17 @@ def test_a_batch_curve_holds_the_one_prediction_of_each_launch() -> None:
     pytest.importorskip("cupy")
     # D = 96, which no other test simulates: what one did is kept for all.
     request = BatchRequest("v08", "L4", seqlen=512, head_dim=96, heads=16, max_batch=64)
-    assert recommend_batch(request, curve_of=known_batch_curve).method == "roofline"
-    result = recommend_batch(request, curve_of=simulated_batch_curve)
+    compiles = History().doing("compile")
+    assert recommend_batch(request, compiles).method == "roofline"
+    result = recommend_batch(request, History())
     if result.method == "roofline":
         pytest.skip("no nvdisasm or no C++ compiler")
     assert any("by machine code" in note for note in result.notes)
     for batch in (1, 8, 64):
-        plan = make_plan(VARIANT, replace(result.problem, batch=batch), result.config)
-        latency = predict_simulated(VARIANT, plan, DEVICE).latency
+        kernel = Kernel.of(VARIANT, DEVICE, result.config)
+        latency = History().estimate(kernel, replace(result.problem, batch=batch)).latency
         assert latency is not None
         row = result.table[result.table["batch"] == batch].iloc[0]
         figures = [row["predicted_us"], row["low_us"], row["high_us"]]
         assert figures == pytest.approx([latency.median_us, latency.low_us, latency.high_us])
-    assert recommend_batch(request, curve_of=known_batch_curve).method == "machine code"
+    assert recommend_batch(request, compiles).method == "machine code"

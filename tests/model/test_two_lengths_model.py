@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 
 from engine.batch.recommend import BatchRequest, recommend_batch
 from engine.devices import find_device
-from engine.model.estimate import estimate_compiled
+from engine.model.kernel import Kernel, Known
 from engine.model.launches import collect, collect_batches
 from engine.model.measurements import parse_measurements
 from engine.plan import make_plan
@@ -43,12 +42,12 @@ def test_launches_agree_with_problem_and_plan(variant) -> None:
 
 
 @pytest.mark.parametrize("variant_id", ["v01", "v05", "v06", "v08"])
-def test_a_longer_cache_takes_longer_and_more_queries_hardly(variant_id: str, footprint_of) -> None:
+def test_a_longer_cache_takes_longer_and_more_queries_hardly(variant_id: str, known: Known) -> None:
     variant = by_id(variant_id)
-    config = variant.default_config()
+    kernel = Kernel.of(variant, L4)
 
     def total_us(problem: Problem) -> float:
-        latency = estimate_compiled(variant, problem, config, L4, footprint_of).latency
+        latency = known.estimate(kernel, problem).latency
         assert latency is not None
         return latency.median_us
 
@@ -60,7 +59,7 @@ def test_a_longer_cache_takes_longer_and_more_queries_hardly(variant_id: str, fo
     assert times[1] <= more <= 1.05 * times[1]
 
 
-def test_splits_help_a_single_sequence(footprint_of: Callable[..., object]) -> None:
+def test_splits_help_a_single_sequence(known: Known) -> None:
     def latency_us(num_splits: int) -> float:
         request = BatchRequest(
             variant="v05",
@@ -72,7 +71,7 @@ def test_splits_help_a_single_sequence(footprint_of: Callable[..., object]) -> N
             config={"num_splits": num_splits},
             max_batch=4,
         )
-        table = recommend_batch(request, footprint_of).table  # type: ignore[arg-type]
+        table = recommend_batch(request, known).table
         return float(table["predicted_us"].iloc[0])
 
     assert latency_us(16) < 0.25 * latency_us(1)

@@ -11,7 +11,8 @@ from sessions_data import evaluation_maker, snapshot_maker
 
 from engine.devices import find_device
 from engine.evaluation import Occupancy
-from engine.model.estimate import Estimate, estimate_compiled
+from engine.model.estimate import Estimate
+from engine.model.kernel import Kernel, Known
 from engine.model.launches import collect
 from engine.problem import Problem
 from engine.sessions.snapshot import dumps, loads, version_of
@@ -58,14 +59,14 @@ def test_without_splits_every_cta_is_useful() -> None:
         assert launches.useful_ctas.tolist() == launches.ctas[0].tolist()
 
 
-def estimated(num_splits: int, footprint_of) -> tuple[Estimate, Occupancy]:
-    made = estimate_compiled(V05, Problem(1, 1, 128, 64), with_splits(num_splits), L4, footprint_of)
+def estimated(num_splits: int, known: Known) -> tuple[Estimate, Occupancy]:
+    made = known.estimate(Kernel.of(V05, L4, with_splits(num_splits)), Problem(1, 1, 128, 64))
     return made, made.passes[0].occupancy
 
 
-def test_empty_splits_fill_nothing(footprint_of) -> None:
-    two, few = estimated(2, footprint_of)
-    thirty_two, many = estimated(32, footprint_of)
+def test_empty_splits_fill_nothing(known: Known) -> None:
+    two, few = estimated(2, known)
+    thirty_two, many = estimated(32, known)
     assert (many.ctas, many.useful_ctas) == (64, 4)
     assert many.launched() == "4 of 64 CTAs with keys"
     assert (many.sm_fill, many.waves) == (few.sm_fill, few.waves) == (4 / 58, few.waves)
@@ -89,13 +90,13 @@ def test_a_file_holds_idle_ctas_in_version_3() -> None:
 
 
 @pytest.mark.parametrize("num_splits", [1, 32])
-def test_the_recommendation_counts_what_works(num_splits: int, footprint_of) -> None:
+def test_the_recommendation_counts_what_works(num_splits: int, known: Known) -> None:
     from engine.batch.recommend import BatchRequest, recommend_batch
 
     request = BatchRequest(
         "v05", "L4", seqlen=128, head_dim=64, config=with_splits(num_splits), max_batch=256
     )
-    table = recommend_batch(request, footprint_of).table
+    table = recommend_batch(request, known).table
     useful = 2 if num_splits == 1 else 4
     assert table["useful_ctas"].iloc[0] == useful
     assert table["ctas"].iloc[0] == 2 * num_splits

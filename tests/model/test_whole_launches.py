@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engine.compiled_plan import compile_plan, launch_of_pass, resources
+from engine.compiled_plan import compile_plan, launch_of_pass
 from engine.devices import find_device
-from engine.history.simulated import known_ctas, simulated_of
+from engine.history import History
+from engine.history.simulated import known_ctas
 from engine.history.simulated.ctas import SimulatedCtas
 from engine.machine_code.analysis import program_of
 from engine.machine_code.counts import count_launch
@@ -18,7 +19,7 @@ from engine.machine_code.disassembly import find_entry
 from engine.machine_code.emulation import Emulator
 from engine.machine_code.timing.native import simulate_sm
 from engine.machine_code.timing.sm import allocated_smem, gpu_rates, sm_kernel
-from engine.model.estimate import estimate
+from engine.model.kernel import Kernel
 from engine.names import find_variant
 from engine.plan import make_plan
 from engine.problem import Problem
@@ -30,10 +31,9 @@ def error(name: str, gpu: str, problem: Problem) -> float:
     """Predicted over simulated, less 1: all CTAs of the launch on all SMs."""
     pytest.importorskip("cupy")
     variant, device = find_variant(name), find_device(gpu)
-    plan = make_plan(variant, problem, variant.default_config())
+    plan = make_plan(variant, problem, variant.default_config(device.num_sms))
     compiled = compile_plan(plan, device.arch)
-    simulated = simulated_of(variant, plan, compiled, device)
-    predicted = estimate(variant, plan, resources(plan, compiled), device, simulated_of=simulated)
+    predicted = History().estimate_plan(Kernel.of(variant, device), plan, compiled)
     resident = predicted.passes[0].occupancy.ctas_per_sm
     known = known_ctas(variant, plan, compiled, device, resident)
     if known is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.kernels.fitting import fitting_config
 
 from engine.compiled_plan import compile_plan
 from engine.machine_code.analysis import disassembled
@@ -23,7 +24,6 @@ from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
 from kernels.ladder import by_id
 from kernels.variant import KERNELS_DIR
-from tests.kernels.fitting import fitting_config
 from tests.slow_cases import one_in
 
 EXP2, COPIES = PRODUCTS_BESIDE_EXP2, COPIES_BESIDE_PRODUCTS

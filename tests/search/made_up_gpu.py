@@ -37,7 +37,7 @@ def install() -> None:
     uuid = os.environ["FAKE_GPU"]
     found = DetectedDevice(find_device("L4"), True, "NVIDIA L4", uuid, "580.0", None)
 
-    def evaluate(_: Evaluator, request: EvaluationRequest) -> EvaluationOutcome:
+    def evaluate(_: Evaluator, request: EvaluationRequest, **__: bool) -> EvaluationOutcome:
         if isinstance(Evaluator.gpu_error, str):
             lost = without_result(request, Status.LAUNCH_ERROR, Evaluator.gpu_error, "")
             return EvaluationOutcome(lost)

@@ -6,13 +6,11 @@ import itertools
 from dataclasses import replace
 
 import pytest
+from made_up_history import MadeUpHistory
 
 from engine.base.errors import ToolMissing
 from engine.base.status import Status
-from engine.devices.spec import DeviceSpec
 from engine.evaluation import Evaluation, Latency, Resources
-from engine.model.estimate import Footprint
-from engine.plan import make_plan
 from engine.problem import Problem
 from engine.sessions.advice import (
     MAX_PROBLEMS,
@@ -23,26 +21,16 @@ from engine.sessions.advice import (
     advise,
 )
 from kernels.ladder import LADDER, by_id
-from kernels.variant import Config, Variant
 
 
-def footprint_of(registers: int = 64, spill_bytes: int = 0):
+def compiled(registers: int = 64, spill_bytes: int = 0) -> MadeUpHistory:
     """Stands in for the compiler: every pass takes the same registers."""
+    return MadeUpHistory(registers_of=lambda *_: registers, spill_bytes=spill_bytes)
 
-    def of(variant: Variant, config: Config, device: DeviceSpec) -> Footprint:
-        def footprint(problem: Problem) -> tuple[Resources, ...]:
-            passes = make_plan(variant, problem, config).passes
-            return tuple(
-                Resources(
-                    *(p.entry, device.arch, p.threads, registers, 0, p.dynamic_smem_bytes),
-                    *(spill_bytes, 0, 0),
-                )
-                for p in passes
-            )
 
-        return footprint
-
-    return of
+class NoCompiler(MadeUpHistory):
+    def resources(self, *_: object) -> tuple[Resources, ...]:
+        raise ToolMissing("There is no compiler here.")
 
 
 def evaluation(variant: str = "v01", problem: Problem | None = None, **changes) -> Evaluation:
@@ -64,7 +52,7 @@ def titles(found: tuple[Suggestion, ...]) -> str:
 
 
 def test_suggestions_are_ordered_by_gain_and_each_has_its_reason() -> None:
-    found = advise([evaluation()], footprint_of())
+    found = advise([evaluation()], compiled())
     gains = [s.gain for s in found]
     assert gains == sorted(gains, reverse=True)
     assert 3 <= len(found) <= MAX_SUGGESTIONS
@@ -81,16 +69,16 @@ def test_what_is_left_out_is_said() -> None:
     ]
     assert advice_limits(many[:MAX_PROBLEMS]) == ""
     assert "6 of 7 problems" in advice_limits(many)
-    shown = advise(many, footprint_of())
+    shown = advise(many, compiled())
     assert many[-1].problem not in {s.problem for s in shown}
 
 
 def test_what_was_tried_is_not_suggested_again() -> None:
-    before = advise([evaluation()], footprint_of())
+    before = advise([evaluation()], compiled())
     again = next(s for s in before if s.variant == "v08")
     slower = Latency("recorded", 9999.0, 9999.0, 9999.0, "test data")
     tried = evaluation("v08", config=again.config, latency=slower)
-    after = advise([evaluation(), tried], footprint_of())
+    after = advise([evaluation(), tried], compiled())
     key = (again.title, again.config)
     assert key in [(s.title, s.config) for s in before]
     assert key not in [(s.title, s.config) for s in after]
@@ -98,17 +86,17 @@ def test_what_was_tried_is_not_suggested_again() -> None:
 
 def test_the_fastest_kernel_of_a_problem_is_where_it_starts() -> None:
     fast = Latency("recorded", 20.0, 20.0, 20.0, "test data")
-    found = advise([evaluation(), evaluation("v08", latency=fast)], footprint_of())
+    found = advise([evaluation(), evaluation("v08", latency=fast)], compiled())
     assert "v08 mma.sync" not in titles(found)
     predicted = Latency("predicted", 0.1, 0.1, 0.1, "test data")
     # A prediction, however good, does not beat a time that was taken.
-    found = advise([evaluation(), evaluation("v08", latency=predicted)], footprint_of())
+    found = advise([evaluation(), evaluation("v08", latency=predicted)], compiled())
     assert all("Predicted 2.1" in s.reason for s in found if s.variant == "v04")
 
 
 def test_a_batch_that_fills_the_gpu() -> None:
     problem = Problem(1, 1, 64, 64)
-    found = advise([evaluation(problem=problem)], footprint_of())
+    found = advise([evaluation(problem=problem)], compiled())
     grow = next(s for s in found if s.title.startswith("Grow the batch"))
     batch = int(grow.title.rsplit(" ", 1)[1])
     assert batch > 1
@@ -127,40 +115,34 @@ def test_a_batch_that_fills_the_gpu() -> None:
 )
 def test_the_limiter_is_lifted_where_ctas_wait(registers: int, title: str) -> None:
     crowded = Problem(64, 16, 256, 64)
-    found = advise([evaluation(problem=crowded)], footprint_of(registers))
+    found = advise([evaluation(problem=crowded)], compiled(registers))
     [lifted] = [s for s in found if s.title.startswith("Get v01")]
     assert lifted.title == title
     assert lifted.gain is not None
     assert lifted.gain > 1.1
     # With room for every CTA at once nothing waits, and nothing is suggested.
-    roomy = advise([evaluation(problem=Problem(1, 1, 64, 64))], footprint_of(registers))
+    roomy = advise([evaluation(problem=Problem(1, 1, 64, 64))], compiled(registers))
     assert "Get v01" not in titles(roomy)
 
 
 def test_spills_are_named_without_a_gain() -> None:
-    found = advise([evaluation()], footprint_of(spill_bytes=128))
+    found = advise([evaluation()], compiled(spill_bytes=128))
     (spilling,) = (a for a in found if a.title == "Stop v01 from spilling")
     assert spilling.gain is None
 
 
 def test_nothing_is_said_where_nothing_can_be_predicted() -> None:
-    def no_compiler(*_: object) -> Footprint:
-        def footprint(_: Problem) -> tuple[Resources, ...]:
-            raise ToolMissing("There is no compiler here.")
-
-        return footprint
-
-    assert advise([], footprint_of()) == ()
-    assert advise([evaluation()], no_compiler) == ()
-    assert advise([evaluation(device="Unknown GPU")], footprint_of()) == ()
+    assert advise([], compiled()) == ()
+    assert advise([evaluation()], NoCompiler()) == ()
+    assert advise([evaluation(device="Unknown GPU")], compiled()) == ()
     foreign = evaluation(variant="v01")
-    assert advise([replace(foreign, variant="sdpa", config={})], footprint_of()) == ()
+    assert advise([replace(foreign, variant="sdpa", config={})], compiled()) == ()
     wrong = replace(foreign, status=Status.CRASHED, latency=None)
-    assert advise([wrong], footprint_of()) == ()
+    assert advise([wrong], compiled()) == ()
 
 
 def test_every_variant_of_the_ladder_can_be_the_start() -> None:
     for variant, seqlen in itertools.product(LADDER, (64, 128)):
         problem = Problem(1, 2, seqlen, 64)
         if variant.unsupported(problem, variant.default_config()) is None:
-            advise([evaluation(variant.id, problem=problem)], footprint_of())
+            advise([evaluation(variant.id, problem=problem)], compiled())

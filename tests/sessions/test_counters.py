@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from engine.base.units import format_us
 from engine.cli import main, parser
 from engine.cli.profile import ncu_command
+from engine.history import History
+from engine.model.kernel import Kernel
 from engine.names import find_variant
 from engine.problem import Problem
 from engine.sessions.counters import METRICS, counters_of, counters_table
@@ -39,18 +42,21 @@ def test_counters_stand_beside_the_estimates() -> None:
     )
     (evaluation,) = snapshot.opened()
     assert counters_of(evaluation)[METRICS[1]].size_bytes == 1e6
-    rows = {row[3]: row[4:6] for row in counters_table([evaluation]).texts}
+    rows = {row[3]: row[4:6] for row in counters_table([evaluation], History()).texts}
     assert rows["achieved occupancy"] == ("30%", "33%")
     assert rows["registers per thread"] == ("100", "100")
     assert rows["bytes from and to DRAM"] == ("1,000 KiB", "64 KiB")
-    assert rows["duration"][0] == "600 µs"
+    kernel = Kernel.of("v01", "L4")
+    time = History().time_of(kernel, evaluation.problem)
+    assert time is not None
+    assert rows["duration"] == ("600 µs", format_us(time.us))
     assert any(t.title.startswith("Nsight Compute") for t in session_tables(snapshot))
 
 
 def test_other_evaluations_have_no_counters() -> None:
     text = b"batch,num_heads,seqlen,head_dim,kernel_ms\n1,1,128,64,0.5\n"
     snapshot = import_measurements(text, name="x.csv", options=OPTIONS)
-    assert not counters_table(snapshot.opened()).rows
+    assert not counters_table(snapshot.opened(), History()).rows
 
 
 def test_the_passes_of_a_variant_are_one_evaluation() -> None:

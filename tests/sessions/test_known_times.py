@@ -6,25 +6,29 @@ from pathlib import Path
 
 import pytest
 from compare_data import evaluation, latency, session
+from made_up_history import MadeUpHistory
 
 from engine.base.status import Status
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
-from engine.evaluation import Resources
+from engine.history import KnownTime
+from engine.history.known_time import newest_of, source_match, times_of
 from engine.model.equations import Calibration
+from engine.model.kernel import Kernel
 from engine.names import find_variant
 from engine.problem import Problem
-from engine.sessions.known_times import (
-    KnownTimes,
-    newest_of,
-    source_match,
-    times_of,
-)
+from engine.sessions.known_times import KnownTimes
 from engine.sessions.session import start_session
 from engine.sessions.store.store import Store
 from kernels.variant import Dtype
 
 L4_PROBLEM = Problem(1, 1, 128, 64)
+
+
+def times_named(
+    known: KnownTimes, name: str, config: dict[str, int], device: str
+) -> list[KnownTime]:
+    return [t for t in known.on(device) if t.name == name and dict(t.config) == config]
 
 
 @pytest.fixture
@@ -42,8 +46,8 @@ def test_the_shipped_study_is_found_beside_its_sdpa(store: Store, tmp_path: Path
     ]
     assert {t.kept for t in times} == {"shipped"}
     assert source_match(times[0], find_variant("v01")) == "source not recorded"
-    assert known.of("v01", {"block_n": 64}, "L4")
-    assert not known.of("v01", {"block_n": 32}, "L4")
+    assert times_named(known, "v01", {"block_n": 64}, "L4")
+    assert not times_named(known, "v01", {"block_n": 32}, "L4")
     assert not known.at(L4_PROBLEM, "A10")
 
 
@@ -51,23 +55,23 @@ def test_own_snapshots_and_open_sessions_are_taken_in_as_they_come(
     store: Store, tmp_path: Path
 ) -> None:
     known = KnownTimes(store, tmp_path / "working")
-    assert not known.of("v05", {"num_splits": 4}, "L4")
+    assert not times_named(known, "v05", {"num_splits": 4}, "L4")
     name = store.save(session(evaluation(100.0)))
     working = start_session("Today", folder=tmp_path / "working")
     working.add(evaluation(90.0))
     known.refresh()
-    saved, now = known.of("v05", {"num_splits": 4}, "L4")
+    saved, now = times_named(known, "v05", {"num_splits": 4}, "L4")
     assert (saved.latency.origin, saved.file, saved.kept) == ("recorded", name, "own snapshot")
     assert (now.latency.origin, now.session, now.kept) == ("measured", "Today", "open session")
     assert newest_of([saved, now]) is now
     assert not now.latency.samples_us
     working.add(evaluation(80.0, seqlen=256))
     known.refresh()
-    assert len(known.of("v05", {"num_splits": 4}, "L4")) == 3
+    assert len(times_named(known, "v05", {"num_splits": 4}, "L4")) == 3
     store.remove(name)
     working.discard()
     known.refresh()
-    assert not known.of("v05", {"num_splits": 4}, "L4")
+    assert not times_named(known, "v05", {"num_splits": 4}, "L4")
 
 
 def test_predictions_and_times_of_wrong_results_are_no_times() -> None:
@@ -81,15 +85,12 @@ def test_only_times_of_this_very_source_calibrate(store: Store, tmp_path: Path) 
     sha = read_sources(variant.source).source_sha256
     config = variant.default_config()
 
-    def footprint(_: Problem) -> tuple[Resources, ...]:
-        return (Resources("k", "sm_89", 256, 64, 0, 40960, 0, 0, 0),)
-
     def calibrated(source_sha256: str, dtype: Dtype) -> Calibration | None:
         made = evaluation(543.0, "v01", config=config, source_sha256=source_sha256)
         name = store.save(session(made))
-        known = KnownTimes(store, tmp_path / "working")
-        calibration_of = known.calibration_of(lambda *_: footprint)
-        calibration = calibration_of(variant, config, device, dtype, False)
+        known = MadeUpHistory(KnownTimes(store, tmp_path / "working"))
+        problem = Problem(1, 8, 128, 64, dtype=dtype)
+        calibration = known.calibration(Kernel.of(variant, device, config), problem)
         store.remove(name)
         return calibration
 

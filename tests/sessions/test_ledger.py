@@ -11,8 +11,8 @@ from compare_data import evaluation, latency, session
 
 from engine.cli import main
 from engine.evaluation import Evaluation, Latency
+from engine.history.known_time import KnownTime, times_of
 from engine.history.predictions import keep_prediction, predictions, predictions_path
-from engine.sessions.known_times import KnownTime, times_of
 from engine.sessions.ledger import ledger_table, score
 from engine.sessions.store.store import default_store
 

@@ -65,7 +65,7 @@ def choose(selection: Selection, seen: Seen, version: str) -> Other | None:
     version = version if variant.id == selection.variant.id else source_digest(variant)
     reading = read(request, version)
     # What is read was simulated first: its prediction is there.
-    predicted = preview(request, known_times.calibration_of()) if reading.code else None
+    predicted = preview(request, known_times.history()) if reading.code else None
     latency = predicted.latency if predicted is not None else None
     return Other(f"{variant.id} {name}".strip(), reading, latency)
 

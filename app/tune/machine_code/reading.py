@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.shared import known_times
 from app.shared.runs import machine_code_job, rerun_as_jobs_end
 from engine.base.errors import AttuneError
 from engine.jobs.manager import JobStatus
@@ -35,8 +36,9 @@ def read(request: EvaluationRequest, version: str) -> Reading:
     Args:
         version: of the source on disk.
     """
+    history = known_times.history()
     try:
-        if (code := known_machine_code(request)) is not None:
+        if (code := known_machine_code(request, history)) is not None:
             return Reading(code)
         job = machine_code_job(request, version)
     except AttuneError as error:
@@ -46,7 +48,7 @@ def read(request: EvaluationRequest, version: str) -> Reading:
     if job.error:
         return Reading(error=job.error, log=job.log)
     try:
-        code = known_machine_code(request)  # made between the two looks
+        code = known_machine_code(request, history)  # made between the two looks
     except AttuneError as error:
         return Reading(error=str(error))
     gone = "The machine code was read and is not in the cache: is the cache's disk full?"

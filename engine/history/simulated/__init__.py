@@ -8,18 +8,9 @@ kernel takes milliseconds.
 
 from engine.history.simulated.curves import (
     known_batch_curve,
-    known_curve,
-    known_simulated_of,
-    simulated_batch_curve,
-    simulated_of,
+    known_launch_curve,
+    launch_curve,
 )
 from engine.history.simulated.store import known_ctas
 
-__all__ = [
-    "known_batch_curve",
-    "known_ctas",
-    "known_curve",
-    "known_simulated_of",
-    "simulated_batch_curve",
-    "simulated_of",
-]
+__all__ = ["known_batch_curve", "known_ctas", "known_launch_curve", "launch_curve"]

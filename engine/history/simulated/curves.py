@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TypeAlias
 
@@ -12,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.base.errors import AttuneError
-from engine.compiled_plan import cached_kernel, compile_plan
+from engine.compiled_plan import cached_kernel
 from engine.cuda_source import CompiledKernel
 from engine.cuda_source.cache import write_entry
 from engine.devices.spec import DeviceSpec
@@ -21,7 +19,7 @@ from engine.history.simulated.simulate import simulate
 from engine.history.simulated.store import REGIMES, KernelCtas, find, known_ctas, path_of
 from engine.machine_code.timing.constants import LAUNCH_FLOOR_US, kept_l2_bytes
 from engine.model.equations import CtaCurve
-from engine.model.estimate import SimulatedOf
+from engine.model.kernel import Kernel
 from engine.model.launches import Launches, collect, traffic_by_order
 from engine.model.occupancy import IntArray
 from engine.plan import LaunchPlan, make_plan
@@ -32,49 +30,43 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 _MOST_BATCHES = 5  # at which the order of a curve's CTAs is looked at
 
 
-def simulated_of(
-    variant: Variant, plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec
-) -> SimulatedOf:
-    """CTA times of a kernel: simulated now, or found simulated before.
-
-    Takes about a second the first time; without nvdisasm, a C++ compiler or figures of the GPU, and
-    where the machine code cannot be run, there are none and the roofline stays.
+def known_launch_curve(
+    kernel: Kernel, plan: LaunchPlan, compiled: CompiledKernel, resident: int
+) -> CtaCurve | None:
+    """CTA times of one launch, as far as its kernel was simulated before; milliseconds.
 
     Args:
-        compiled: `plan`'s kernel for `device`.
+        compiled: `plan`'s kernel for the GPU.
+        resident: CTAs of the main pass per SM.
     """
-
-    known = known_simulated_of(variant, plan, compiled, device)
-
-    def curve(resident: int, launches: Launches) -> CtaCurve | None:
-        if (curve := known(resident, launches)) is not None:
-            return curve
-        try:
-            simulated = simulate(variant, plan, compiled, device, resident)
-        except AttuneError:
-            return None
-        for regime, ctas in simulated.items():
-            path = path_of(variant, plan, compiled, device, resident, regime)
-            write_entry(path, json.dumps(asdict(ctas)).encode())
-        return known(resident, launches)
-
-    return curve
+    ctas = known_ctas(kernel.variant, plan, compiled, kernel.device, resident)
+    if ctas is None:
+        return None
+    moved = traffic_by_order(kernel.variant, plan, kernel.device, resident)
+    dram_bytes = None if moved is None else np.array([moved.dram_bytes])
+    launches = collect(kernel.variant, plan.config, [plan.problem])
+    return _curve(ctas, kernel.variant, plan.config, launches, kernel.device, dram_bytes)
 
 
-def known_simulated_of(
-    variant: Variant, plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec
-) -> SimulatedOf:
-    """`simulated_of` of what was simulated before, for a page that follows a slider."""
+def launch_curve(
+    kernel: Kernel, plan: LaunchPlan, compiled: CompiledKernel, resident: int
+) -> CtaCurve | None:
+    """`known_launch_curve`, of a kernel that is simulated first where it was not.
 
-    def curve(resident: int, launches: Launches) -> CtaCurve | None:
-        ctas = known_ctas(variant, plan, compiled, device, resident)
-        if ctas is None:
-            return None
-        moved = traffic_by_order(variant, plan, device, resident)
-        dram_bytes = None if moved is None else np.array([moved.dram_bytes])
-        return _curve(ctas, variant, plan.config, launches, device, dram_bytes)
-
-    return curve
+    Takes about a second the first time; without nvdisasm, a C++ compiler or figures of the GPU, and
+    where the machine code cannot be run, there is none and the roofline stays.
+    """
+    known = known_launch_curve(kernel, plan, compiled, resident)
+    if known is not None:
+        return known
+    try:
+        simulated = simulate(kernel.variant, plan, compiled, kernel.device, resident)
+    except AttuneError:
+        return None
+    for regime, ctas in simulated.items():
+        path = path_of(kernel.variant, plan, compiled, kernel.device, resident, regime)
+        write_entry(path, json.dumps(asdict(ctas)).encode())
+    return known_launch_curve(kernel, plan, compiled, resident)
 
 
 def _curve(
@@ -91,12 +83,7 @@ def _curve(
 
 
 def known_batch_curve(
-    variant: Variant,
-    config: Config,
-    device: DeviceSpec,
-    problem: Problem,
-    launches: Launches,
-    resident: IntArray,
+    kernel: Kernel, problem: Problem, launches: Launches, resident: IntArray
 ) -> CtaCurve | None:
     """The CTA times of `problem` at many batches, where its kernel was simulated before.
 
@@ -104,6 +91,7 @@ def known_batch_curve(
         launches: the problem's, at each batch.
         resident: CTAs per SM of each pass, `[passes, n]`; the batch does not change them.
     """
+    variant, config, device = kernel.variant, kernel.config, kernel.device
     plan = make_plan(variant, replace(problem, batch=1), config)
     compiled = cached_kernel(plan, device.arch)
     held = int(resident[0, 0])
@@ -125,36 +113,15 @@ def known_batch_curve(
         sm_us=parts[2],
         spread=spread,
         floor_us=LAUNCH_FLOOR_US,
-        dram_bytes=_dram_bytes(variant, config, device, problem, launches, held),
+        dram_bytes=_dram_bytes(kernel, problem, launches, held),
     )
 
 
-def simulated_batch_curve(
-    variant: Variant,
-    config: Config,
-    device: DeviceSpec,
-    problem: Problem,
-    launches: Launches,
-    resident: IntArray,
-) -> CtaCurve | None:
-    """`known_batch_curve`, of a kernel that is compiled and simulated first where it was not."""
-    plan = make_plan(variant, replace(problem, batch=1), config)
-    with suppress(AttuneError):  # the roofline needs no more than what it compiles itself
-        compiled = compile_plan(plan, device.arch)
-        first = collect(variant, config, [plan.problem])
-        simulated_of(variant, plan, compiled, device)(int(resident[0, 0]), first)
-    return known_batch_curve(variant, config, device, problem, launches, resident)
-
-
 def _dram_bytes(
-    variant: Variant,
-    config: Config,
-    device: DeviceSpec,
-    problem: Problem,
-    launches: Launches,
-    held: int,
+    kernel: Kernel, problem: Problem, launches: Launches, held: int
 ) -> FloatArray | None:
     """By the order of CTAs, at some of the batches that L2 does not hold; straight in between."""
+    variant, config, device = kernel.variant, kernel.config, kernel.device
     kept_bytes = kept_l2_bytes(device.arch, device.l2_bytes or 0)
     beyond = np.flatnonzero(launches.device_bytes > kept_bytes)
     moved = np.zeros(launches.size)
@@ -171,29 +138,3 @@ def _dram_bytes(
     batches = launches.batch[looked_at]
     moved[beyond] = np.interp(launches.batch[beyond], batches, np.array(at))
     return moved
-
-
-def known_curve(
-    variant: Variant,
-    config: Config,
-    device: DeviceSpec,
-    problems: Sequence[Problem],
-    resident: IntArray,
-) -> CtaCurve | None:
-    """The CTA times of several problems, as far as they were simulated before; None unless all.
-
-    Args:
-        resident: CTAs per SM of each problem's main pass, `[n]`.
-    """
-    curves = []
-    for problem, ctas in zip(problems, resident.tolist(), strict=True):
-        plan = make_plan(variant, problem, config)
-        compiled = cached_kernel(plan, device.arch)
-        if compiled is None:
-            return None
-        known = known_simulated_of(variant, plan, compiled, device)
-        curve = known(ctas, collect(variant, config, [problem]))
-        if curve is None:
-            return None
-        curves.append(curve)
-    return CtaCurve.joined(curves) if curves else None

@@ -62,7 +62,7 @@ def run_latency_stream(runner: JobRunner, job: JobStatus, request: EvaluationReq
     if checked.status not in (Status.PASSED, Status.THROTTLED) or checked.execution is None:
         runner.event(job_id, "finished", result=encode(checked))
         return
-    target = resolve(request)
+    target = resolve(request, runner.evaluator.history)
     plan = make_plan(target.variant, request.problem, target.config)
     inputs = make_inputs(request.problem, request.seed, request.input_kind)
     stream = _Stream(runner, job_id, checked, plan, inputs)
@@ -101,7 +101,7 @@ class _Stream:
             request.seed,
             request.timeout_s,
             repeat=False,
-            arch=resolve(request).arch,
+            arch=resolve(request, self.runner.evaluator.history).arch,
         )
         self._stage("Executing on the CPU, repeatedly")
         while not self._is_over():

@@ -98,7 +98,15 @@ class _Sweep:
                 runner.serve_waiting_evaluations()
                 return self._is_cancelled()
 
-            end = run_sweep(spec, evaluate, self.journal, self.reporter, should_stop, on_gpu=on_gpu)
+            end = run_sweep(
+                spec,
+                evaluate,
+                self.journal,
+                self.reporter,
+                should_stop,
+                on_gpu=on_gpu,
+                history=runner.evaluator.history,
+            )
         if end == "cancelled" or not on_gpu:
             return end, []
         return end, self._final()
@@ -115,7 +123,8 @@ class _Sweep:
         self._stage(f"Looking for workers at {address}")
         rows = self.journal.rows.values()
         with connect(address, self.points[0].request, rows, self._stage) as cluster:
-            return sweep_on(cluster, self.spec, self.journal, self.reporter, should_stop)
+            history = self.runner.evaluator.history
+            return sweep_on(cluster, self.spec, self.journal, self.reporter, should_stop, history)
 
     def _is_cancelled(self) -> bool:
         return self.runner.is_cancelled(self.job_id)

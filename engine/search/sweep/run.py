@@ -11,12 +11,13 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 from typing import Any, Literal, TypeAlias
 
 from engine.base.errors import AttuneError
 from engine.base.status import Status
-from engine.history.predictions import keep_prediction
+from engine.history import History
 from engine.pipeline.evaluate import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
 from engine.pipeline.simulate import simulated_us
@@ -61,7 +62,8 @@ def run_sweep(
     workers: Callable[[], int] = lambda: 1,
     problems_at_once: int = 1,
     on_gpu: bool = False,
-    expected_us: Expected = simulated_us,
+    history: History | None = None,
+    expected_us: Expected | None = None,
 ) -> SweepEnd:
     """Run a sweep, or go on with the one whose rows the journal holds.
 
@@ -76,13 +78,16 @@ def run_sweep(
         workers: how many it runs beside each other, for the estimate and to be shown.
         problems_at_once: how many problems an exhaustive sweep goes through side by side.
         on_gpu: whether evaluations measure on a GPU, for the estimate alone.
-        expected_us: what the strategy "simulated" orders the points by: kernels are compiled and
-            simulated for it before the first evaluation.
+        history: what is known beforehand, and where predictions are written down.
+        expected_us: what the strategy "simulated" orders the points by; None: their times by
+            machine code, for which kernels are compiled and simulated before the first evaluation.
 
     Raises:
         StoreError: the journal cannot be written, or another process runs this sweep.
         ToolMissing: the strategy needs a package that is not installed.
     """
+    history = history or History()
+    expected = expected_us or partial(simulated_us, history=history)
     points = spec.space.points(spec.options)
     if spec.strategy == "exhaustive":
         points = _side_by_side(points, problems_at_once)
@@ -93,10 +98,10 @@ def run_sweep(
             spec.strategy,
             points,
             spec.seed,
-            lambda request: None if should_stop() else expected_us(request),
+            lambda request: None if should_stop() else expected(request),
         )
         report = on_progress or (lambda _: None)
-        run = _Sweep(spec, points, strategy, sweep_journal, report, workers, on_gpu)
+        run = _Sweep(spec, points, strategy, sweep_journal, report, workers, on_gpu, history)
         pool = _Pool(evaluate, executor or InlineExecutor(), in_flight)
         state = run.run(pool, should_stop)
         sweep_journal.end(state)
@@ -187,7 +192,9 @@ class _Sweep:
         on_progress: Callable[[Progress], None],
         workers: Callable[[], int],
         on_gpu: bool,
+        history: History,
     ) -> None:
+        self.history = history
         self.budget = spec.budget
         self.strategy = strategy
         self.journal = sweep_journal
@@ -233,7 +240,7 @@ class _Sweep:
                 for done, outcome, elapsed_s, location in pool.finished():
                     row = SweepRow.make(done, outcome.evaluation, elapsed_s, location)
                     self.journal.add(done, row)
-                    keep_prediction(outcome.evaluation, outcome.predicted)
+                    self.history.keep(outcome.evaluation, outcome.predicted)
                     self.ends.append(time.monotonic())
                     self._take(done, row)
 

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from engine.base.errors import AttuneError, UnknownName
 from engine.base.units import format_bytes
-from engine.evaluation import Evaluation, Latency
+from engine.evaluation import Evaluation, Latency, are_comparable
 from engine.measure.verdict import Comparison, Verdict, interval_verdict
 from engine.problem import Problem
 from engine.sessions.compare.environment import Differences, differences, environment_blockers
@@ -120,8 +120,9 @@ def _grew(before: int | None, after: int | None) -> bool:
 class ComparedRow:
     """One kernel beside the one that it is compared with, on the same problem.
 
-    `speedup` is baseline time / time, above 1 where the kernel is faster; None where a time is
-    missing. `verdict` is None where none may be given; `reason` says why, or what it rests on.
+    `speedup` is baseline time / time, above 1 where the kernel is faster; None where one of the
+    times is predicted and the other was taken, and where one is missing. `verdict` is None where
+    none may be given; `reason` says why, or what it rests on.
     """
 
     session: str
@@ -317,7 +318,7 @@ def _row(
     first, second = latency_of_kind(before, kind), latency_of_kind(after, kind)
     verdict, interval, reason = _judge(before, after, first, second, blockers, across)
     speedup = low = high = None
-    if first is not None and second is not None:
+    if first is not None and second is not None and are_comparable(first.origin, second.origin):
         speedup = first.median_us / second.median_us
     if interval is not None:
         speedup, low, high = (1 / x for x in (interval.ratio, interval.high, interval.low))

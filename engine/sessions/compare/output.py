@@ -11,7 +11,7 @@ import pandas as pd
 
 from engine.base.table import Table, csv_text
 from engine.base.units import format_speedup, format_speedup_over, format_us
-from engine.evaluation import Origin, baseline_label
+from engine.evaluation import Origin, are_comparable, baseline_label, not_comparable
 from engine.schema import encode
 from engine.sessions.compare.comparison import ComparedRow, Regression, SessionComparison, Unmatched
 from engine.sessions.compare.environment import Differences
@@ -261,7 +261,7 @@ def _row_record(row: ComparedRow) -> dict[str, object]:
         "after": after_label(row),
         "time before": _time(row.baseline_us, row.baseline_origin),
         "time after": _time(row.time_us, row.origin),
-        "change": _change(row.speedup, row.speedup_low, row.speedup_high),
+        "change": change_of(row),
         "verdict": _verdict(row),
         "why": row.reason,
     }
@@ -327,6 +327,14 @@ def _time(time_us: float | None, origin: str) -> str | None:
 
 def _verdict(row: ComparedRow) -> str | None:
     return "BROKEN" if row.broken else str(row.verdict) if row.verdict else None
+
+
+def change_of(row: ComparedRow) -> str | None:
+    """The speed-up with its interval; of a predicted and a taken time that there is none."""
+    both = row.baseline_us is not None and row.time_us is not None
+    if both and not are_comparable(row.baseline_origin, row.origin):
+        return not_comparable(row.baseline_origin, row.origin)
+    return _change(row.speedup, row.speedup_low, row.speedup_high)
 
 
 def _change(speedup: float | None, low: float | None, high: float | None) -> str | None:

@@ -21,6 +21,7 @@ from markupsafe import Markup
 from engine.base.status import Status
 from engine.base.units import format_us
 from engine.evaluation import Evaluation, Latency, baseline_label
+from engine.history import History
 from engine.palette import CATEGORICAL, DARK, LIGHT
 from engine.sessions.advice import Suggestion
 from engine.sessions.snapshot import Snapshot, StoredErrorMap
@@ -191,21 +192,31 @@ def _left_out(points: Sequence[object], shown: Sequence[object]) -> str:
 _MARKDOWN = re.compile(r"[\\`*_{}\[\]()#!|<>~$&]|:(?=//)|(?<=www)\.", re.IGNORECASE)
 
 
-def to_markdown(snapshot: Snapshot, advice: Sequence[Suggestion] = ()) -> str:
+def to_markdown(
+    snapshot: Snapshot, advice: Sequence[Suggestion] = (), history: History | None = None
+) -> str:
     """The report as Markdown: the same tables as the HTML, without the charts."""
-    return render_markdown("report.md", snapshot=snapshot, tables=session_tables(snapshot, advice))
+    tables = session_tables(snapshot, advice, history)
+    return render_markdown("report.md", snapshot=snapshot, tables=tables)
 
 
-def to_html(snapshot: Snapshot, advice: Sequence[Suggestion] = (), *, maps: bool = False) -> str:
+def to_html(
+    snapshot: Snapshot,
+    advice: Sequence[Suggestion] = (),
+    history: History | None = None,
+    *,
+    maps: bool = False,
+) -> str:
     """The report as one HTML file with its charts, some 50 kB for one evaluation.
 
     Args:
+        history: by which what Nsight Compute counted is estimated; None knows no other sessions.
         maps: error maps of results that passed, too; those of wrong ones are always there.
     """
     templates = html_templates()
     return templates.get_template("report.html").render(
         snapshot=snapshot,
-        tables=session_tables(snapshot, advice),
+        tables=session_tables(snapshot, advice, history),
         figures=report_figures(snapshot, templates, maps=maps),
         light=LIGHT,
         dark=DARK,

@@ -1,0 +1,320 @@
+"""`History`: the one object that decides between measured, recorded, simulated and assumed times.
+
+`time_of` answers in this order:
+
+1. measured here, of this very source;
+2. recorded of this source on this GPU;
+3. simulated from the machine code, calibrated where points of this source exist;
+4. simulated;
+5. by roofline, calibrated or not: little more than a bound.
+
+Times of another source are `Reference`s and are never answered.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias
+
+from engine.base.errors import AttuneError, ToolMissing
+from engine.compiled_plan import cached_kernel, compile_plan, resources
+from engine.evaluation import Evaluation, Latency, Origin, Resources
+from engine.history.known_time import (
+    KnownTime,
+    Reference,
+    TakenTimes,
+    points_of,
+    references_in,
+    source_match,
+    taken_of,
+)
+from engine.history.predictions import keep_prediction
+from engine.model.calibrate import calibrate, prepare
+from engine.model.estimate import Estimate, estimate, misfit_of, pass_reports
+from engine.model.kernel import Kernel
+from engine.plan import LaunchPlan
+from engine.problem import Problem
+from engine.tuned import TunedConfig, load_tuned
+
+if TYPE_CHECKING:
+    from engine.cuda_source import CompiledKernel
+    from engine.model.equations import Calibration, CtaCurve
+    from engine.model.launches import Launches
+    from engine.model.measurements import Measurement
+    from engine.model.occupancy import IntArray
+
+# What may be done to find a time out: nothing that takes more than milliseconds; compiling, too;
+# compiling and simulating.
+Work: TypeAlias = Literal["look up", "compile", "simulate"]
+
+_MOST_FITS = 64
+NOT_COMPILED = "Its kernel is not compiled yet."
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """What a launch takes, as every page and command shows it."""
+
+    us: float
+    low_us: float
+    high_us: float
+    origin: Origin
+    method: str  # what it is predicted by (`engine.evaluation.METHODS`); empty where it was taken
+    calibrated_on: int  # measured points of this source, where it is predicted
+    where: str  # `session L4 study`; empty where it is predicted
+    reason: str  # what binds, or how it was taken
+
+    @classmethod
+    def taken(cls, time: KnownTime) -> Self:
+        x, where = time.latency, f"session {time.session}"
+        return cls(x.median_us, x.low_us, x.high_us, x.origin, "", 0, where, x.reason)
+
+    @classmethod
+    def predicted(cls, made: Estimate) -> Self | None:
+        """None where no latency is predicted."""
+        if (x := made.latency) is None:
+            return None
+        points = made.calibrated_on
+        return cls(x.median_us, x.low_us, x.high_us, x.origin, x.method, points, "", x.reason)
+
+    @property
+    def latency(self) -> Latency:
+        return Latency(self.origin, self.us, self.low_us, self.high_us, self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fits:
+    """The last calibrations: a slider asks for the same one again and again."""
+
+    kept: dict[tuple[object, ...], Calibration | None] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def keep(self, key: tuple[object, ...], fitted: Calibration | None) -> Calibration | None:
+        with self.lock:
+            while len(self.kept) >= _MOST_FITS:
+                self.kept.pop(next(iter(self.kept)), None)
+            self.kept[key] = fitted
+        return fitted
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What is known beforehand of times; nothing is read before it is asked for.
+
+    Args:
+        times: those that sessions hold (`engine.sessions.known_times.open_history` gives one with
+            them); None: no session counts.
+        work: what may be done to find a time out.
+    """
+
+    times: TakenTimes | None = None
+    work: Work = "simulate"
+    # With `work` "look up": what was asked for and was not found, and the work that it needs.
+    missing: list[tuple[Kernel, Problem, Literal["compile", "simulate"]]] = field(
+        default_factory=list
+    )
+    _fits: _Fits = field(default_factory=_Fits)
+
+    def doing(self, work: Work) -> History:
+        """The same history, with other work allowed, and a list of its own of what is missing."""
+        return replace(self, work=work, missing=[])
+
+    # Times
+
+    def time_of(self, kernel: Kernel, problem: Problem) -> Time | None:
+        """The time of a launch, in the order that this module's docstring gives.
+
+        None where it cannot be launched or predicted; `estimate` says why.
+        """
+        if (taken := self.taken(kernel, problem)) is not None:
+            return Time.taken(taken)
+        try:
+            return Time.predicted(self.estimate(kernel, problem))
+        except AttuneError:
+            return None
+
+    def at(self, problem: Problem, device: str) -> tuple[KnownTime, ...]:
+        """All taken times of one problem on one GPU: kernels of any source, PyTorch's attention."""
+        on = self.times.on(device) if self.times is not None else ()
+        return tuple(t for t in on if t.problem == problem)
+
+    def taken(self, kernel: Kernel, problem: Problem) -> KnownTime | None:
+        """The time that was taken of this very source, config, problem and GPU."""
+        return taken_of(self.at(problem, kernel.device.name), kernel.variant, kernel.config)
+
+    def references(self, problem: Problem, device: str) -> tuple[Reference, ...]:
+        """Times of other sources, and so of other kernels, on the same problem and GPU."""
+        return references_in(self.at(problem, device))
+
+    def tuned(self) -> list[TunedConfig]:
+        """Raises StoreError where they cannot be read."""
+        return load_tuned()
+
+    def keep(self, evaluation: Evaluation, predicted: Latency | None) -> None:
+        """Write down what was predicted, to be scored once a time is taken."""
+        keep_prediction(evaluation, predicted)
+
+    # Predictions
+
+    def estimate(
+        self, kernel: Kernel, problem: Problem, calibration: Calibration | None = None
+    ) -> Estimate:
+        """The one prediction of a launch.
+
+        Args:
+            calibration: on points of the asker's own, in place of what sessions hold.
+
+        Raises:
+            InvalidProblem: variant, config or GPU do not take the problem.
+            UnknownName: the SM limits of the GPU's compute capability are not known.
+            CompileError: it does not compile.
+            ToolMissing: there is no NVRTC, or it is not compiled yet and is only looked up.
+        """
+        plan = kernel.plan(problem)
+        return self.estimate_plan(kernel, plan, self._compiled(kernel, plan), calibration)
+
+    def estimate_plan(
+        self,
+        kernel: Kernel,
+        plan: LaunchPlan,
+        compiled: CompiledKernel,
+        calibration: Calibration | None = None,
+    ) -> Estimate:
+        """`estimate` of a plan that is compiled for the kernel's GPU."""
+        passes = pass_reports(kernel, plan, resources(plan, compiled))
+        if misfit_of(kernel, passes):
+            return estimate(kernel, plan, passes)
+        curve = None
+        if calibration is None or calibration.by_machine_code:
+            curve = self._curve(kernel, plan, compiled, passes[0].occupancy.ctas_per_sm)
+        calibration = calibration or self._calibration(kernel, plan.problem, curve is not None)
+        return estimate(kernel, plan, passes, calibration, curve)
+
+    def resources(self, kernel: Kernel, problem: Problem) -> tuple[Resources, ...]:
+        """Of each pass. Raises as `estimate`."""
+        plan = kernel.plan(problem)
+        return resources(plan, self._compiled(kernel, plan))
+
+    def calibration(self, kernel: Kernel, problem: Problem) -> Calibration | None:
+        """What predictions of such problems are calibrated on; raises as `estimate`."""
+        plan = kernel.plan(problem)
+        compiled = self._compiled(kernel, plan)
+        passes = pass_reports(kernel, plan, resources(plan, compiled))
+        if misfit_of(kernel, passes):
+            return None
+        curve = self._curve(kernel, plan, compiled, passes[0].occupancy.ctas_per_sm)
+        return self._calibration(kernel, problem, curve is not None)
+
+    def batch_curve(
+        self, kernel: Kernel, problem: Problem, launches: Launches, resident: IntArray
+    ) -> CtaCurve | None:
+        """CTA times by machine code of a problem at many batches, as `Known` has it."""
+        from engine.history.simulated import known_batch_curve
+
+        if self.work == "simulate":
+            try:
+                plan = kernel.plan(replace(problem, batch=1))
+                self._curve(kernel, plan, self._compiled(kernel, plan), int(resident[0, 0]))
+            except AttuneError:
+                return None
+        curve = known_batch_curve(kernel, problem, launches, resident)
+        if curve is None and self.work == "look up":
+            self.missing.append((kernel, replace(problem, batch=1), "simulate"))
+        return curve
+
+    def points_curve(
+        self, kernel: Kernel, problems: tuple[Problem, ...], resident: IntArray
+    ) -> CtaCurve | None:
+        """CTA times by machine code of several problems; None unless all have them."""
+        from engine.model.equations import CtaCurve
+
+        curves = []
+        for problem, ctas in zip(problems, resident.tolist(), strict=True):
+            try:
+                plan = kernel.plan(problem)
+                curve = self._curve(kernel, plan, self._compiled(kernel, plan), ctas)
+            except AttuneError:
+                return None
+            if curve is None:
+                return None
+            curves.append(curve)
+        return CtaCurve.joined(curves) if curves else None
+
+    # What they are made of
+
+    def _compiled(self, kernel: Kernel, plan: LaunchPlan) -> CompiledKernel:
+        if self.work != "look up":
+            return compile_plan(plan, kernel.device.arch)
+        compiled = cached_kernel(plan, kernel.device.arch)
+        if compiled is None:
+            self.missing.append((kernel, plan.problem, "compile"))
+            raise ToolMissing(NOT_COMPILED)
+        return compiled
+
+    def _curve(
+        self, kernel: Kernel, plan: LaunchPlan, compiled: CompiledKernel, resident: int
+    ) -> CtaCurve | None:
+        from engine.history.simulated import known_launch_curve, launch_curve
+
+        if self.work == "simulate":
+            return launch_curve(kernel, plan, compiled, resident)
+        curve = known_launch_curve(kernel, plan, compiled, resident)
+        if curve is None and self.work == "look up":
+            self.missing.append((kernel, plan.problem, "simulate"))
+        return curve
+
+    def _calibration(
+        self, kernel: Kernel, problem: Problem, by_machine_code: bool
+    ) -> Calibration | None:
+        """On top of simulated CTA times where the points have them, too, if `by_machine_code`."""
+        points = self._points(kernel, problem)
+        if not points:
+            return None
+        key = (kernel, problem.dtype, points)
+        if by_machine_code:
+            fitted = self._fits.kept.get((*key, "simulated"))
+            fitted = fitted or self._fit(kernel, points, simulated=True)
+            if fitted is not None:
+                return self._fits.keep((*key, "simulated"), fitted)
+        if key in self._fits.kept:
+            return self._fits.kept[key]
+        return self._fits.keep(key, self._fit(kernel, points, simulated=False))
+
+    def _points(self, kernel: Kernel, problem: Problem) -> tuple[Measurement, ...]:
+        """The times of this source that a prediction of such a problem may be calibrated on."""
+        if self.times is None:
+            return ()
+        mine = [
+            t
+            for t in self.times.on(kernel.device.name)
+            if t.name == kernel.variant.id
+            and not t.is_sdpa
+            and dict(t.config) == kernel.config
+            and t.problem.dtype == problem.dtype
+            and source_match(t, kernel.variant) == "this source"
+        ]
+        return tuple(p for p in points_of(mine) if self._has_resources(kernel, p.problem))
+
+    def _has_resources(self, kernel: Kernel, problem: Problem) -> bool:
+        try:
+            self.resources(kernel, problem)
+        except AttuneError:
+            return False
+        return True
+
+    def _fit(
+        self, kernel: Kernel, points: tuple[Measurement, ...], *, simulated: bool
+    ) -> Calibration | None:
+        """`simulated`: on top of the points' CTA times; None where one of them has none."""
+        try:
+            prepared = prepare(kernel, points, self)
+            if simulated:
+                problems = tuple(p.problem for p in points)
+                curve = self.points_curve(kernel, problems, prepared.resident[0])
+                if curve is None:
+                    return None
+                prepared = replace(prepared, curve=curve)
+            return calibrate(prepared)
+        except AttuneError:  # a time that this GPU cannot have taken, or a GPU without figures
+            return None

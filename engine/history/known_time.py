@@ -1,0 +1,186 @@
+"""Times that were really taken: of a kernel, or of PyTorch's attention.
+
+A time says which source it was taken of. Only those of the very file that stands here today are
+times of that kernel; any other is a `Reference`, a kernel of its own that was launched alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, TypeAlias
+
+from engine.base.errors import AttuneError, CompileError
+from engine.base.status import Status
+from engine.compiled_plan import variant_sources
+from engine.evaluation import Evaluation, Latency, baseline_label
+from engine.model.measurements import Measurement
+from engine.names import find_variant
+from engine.problem import Problem
+from kernels.variant import Config, Variant
+
+# Of the source that a time was taken of: this file, another text, or not known.
+SourceMatch: TypeAlias = Literal["this source", "another source", "source not recorded"]
+_SERIES = "series: "  # an import's note of which of a file's series a time belongs to
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTime:
+    """One time of one launch, with where it is kept.
+
+    `name` is the variant's, or `sdpa <backend>` for PyTorch's attention (`is_sdpa`). `latency` is
+    measured or recorded and has no raw samples; `session` is a title, `file` the snapshot's name in
+    the store (empty for a session that is still being worked on).
+    """
+
+    name: str
+    is_sdpa: bool
+    config: Mapping[str, int]
+    problem: Problem
+    device: str
+    latency: Latency
+    when: str  # UTC, ISO 8601: taken, or known since
+    session: str
+    file: str
+    shipped: bool
+    checked: bool  # its result was checked where it was timed
+    source_sha256: str
+    series: str = ""  # of the file that it was imported from; kernels differ from series to series
+
+    @property
+    def kept(self) -> str:
+        """`shipped`, `own snapshot` or `open session`."""
+        return "shipped" if self.shipped else "own snapshot" if self.file else "open session"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A time of another source than the variant's file, under a name of its own."""
+
+    name: str  # `L4 study kernel (series: length)`
+    time: KnownTime
+
+    @classmethod
+    def of(cls, time: KnownTime) -> Reference:
+        """Two kernels of one session are told apart by their series or their sources."""
+        session, _, _ = time.session.partition(":")
+        apart = f"series: {time.series}" if time.series else time.source_sha256[:8]
+        return cls(f"{session.strip()} kernel{f' ({apart})' if apart else ''}", time)
+
+
+class TakenTimes(Protocol):
+    """Where taken times are kept; `engine.sessions.known_times.KnownTimes` is it."""
+
+    def on(self, device: str) -> tuple[KnownTime, ...]:
+        """The times of one GPU."""
+        ...
+
+
+def times_of(
+    evaluations: Iterable[Evaluation],
+    *,
+    session: str,
+    file: str = "",
+    shipped: bool = False,
+    since: str = "",
+) -> tuple[KnownTime, ...]:
+    """The times that these evaluations hold, predictions left out, and those of wrong results.
+
+    Args:
+        since: when they became known here, for those that do not say when they were taken.
+    """
+    known = []
+    for e in evaluations:
+        if e.status is Status.INCORRECT:
+            continue
+        timed = [(e.variant, False, x) for x in (e.latency, *e.other_latencies)]
+        for baseline in e.baselines:
+            timed += [
+                (f"sdpa {baseline.name}", True, x)
+                for x in (baseline.latency, *baseline.other_latencies)
+            ]
+        series = next((n.removeprefix(_SERIES) for n in e.notes if n.startswith(_SERIES)), "")
+        known += [
+            KnownTime(
+                name=name,
+                is_sdpa=is_sdpa,
+                config={} if is_sdpa else dict(e.config),
+                problem=e.problem,
+                device=e.device,
+                latency=replace(latency, samples_us=(), sm_clocks_mhz=()),
+                when=e.when or since,
+                session=session,
+                file=file,
+                shipped=shipped,
+                checked=e.status is Status.PASSED,
+                source_sha256="" if is_sdpa else e.source_sha256,
+                series="" if is_sdpa else series,
+            )
+            for name, is_sdpa, latency in timed
+            if latency is not None and latency.origin != "predicted"
+        ]
+    return tuple(known)
+
+
+def source_match(time: KnownTime, variant: Variant) -> SourceMatch:
+    """Whether a time was taken of the file that `variant` is today."""
+    if not time.source_sha256:
+        return "source not recorded"
+    try:
+        same = variant_sources(variant).source_sha256 == time.source_sha256
+    except CompileError:
+        same = False
+    return "this source" if same else "another source"
+
+
+def is_of_this_source(time: KnownTime) -> bool:
+    """Whether it was taken of one of our kernels as it stands here."""
+    if time.is_sdpa or not time.source_sha256:
+        return False
+    try:
+        return source_match(time, find_variant(time.name)) == "this source"
+    except AttuneError:  # a kernel that is not here
+        return False
+
+
+def references_in(times: Iterable[KnownTime]) -> tuple[Reference, ...]:
+    """The warm times that are neither PyTorch's nor of a source that stands here."""
+    return tuple(
+        Reference.of(t)
+        for t in times
+        if not t.is_sdpa and t.latency.kind == "device_warm" and not is_of_this_source(t)
+    )
+
+
+def name_of(time: KnownTime) -> str:
+    """What it was taken of: `SDPA flash`, `v08`, or the reference's own name."""
+    if time.is_sdpa:
+        return baseline_label(time.name)
+    return time.name if is_of_this_source(time) else Reference.of(time).name
+
+
+def newest_of(times: Iterable[KnownTime]) -> KnownTime | None:
+    """The one to show beside a prediction: warm, measured before recorded, then the newest."""
+    warm = [t for t in times if t.latency.kind == "device_warm"]
+    return max(warm, key=lambda t: (t.latency.origin == "measured", t.when), default=None)
+
+
+def taken_of(times: Iterable[KnownTime], variant: Variant, config: Config) -> KnownTime | None:
+    """The time of this source and config to show, as `newest_of` picks it."""
+    return newest_of(
+        t
+        for t in times
+        if not t.is_sdpa
+        and t.name == variant.id
+        and dict(t.config) == dict(config)
+        and source_match(t, variant) == "this source"
+    )
+
+
+def points_of(times: Iterable[KnownTime]) -> tuple[Measurement, ...]:
+    """Warm times as points for the batch model."""
+    return tuple(
+        Measurement(problem=t.problem, measured_us=t.latency.median_us)
+        for t in times
+        if t.latency.kind == "device_warm"
+    )

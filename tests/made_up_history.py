@@ -1,0 +1,82 @@
+"""A history whose resources are made up: no compiler, no simulator, predictions by roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from engine.devices.spec import DeviceSpec
+from engine.evaluation import Resources
+from engine.history import History, KnownTime
+from engine.model.equations import Calibration, CtaCurve
+from engine.model.estimate import Estimate, estimate, pass_reports
+from engine.model.kernel import Kernel
+from engine.plan import LaunchPlan
+from engine.problem import Problem
+from kernels.variant import Variant
+
+# Of a pass by its number: registers per thread.
+RegistersOf = Callable[[LaunchPlan, int], int]
+
+
+@dataclass(frozen=True)
+class MadeUpHistory(History):
+    registers_of: RegistersOf = lambda *_: 64
+    spill_bytes: int = 0
+
+    def resources(self, kernel: Kernel, problem: Problem) -> tuple[Resources, ...]:
+        plan = kernel.plan(problem)
+        return tuple(
+            Resources(
+                entry=p.entry,
+                arch=kernel.device.arch,
+                threads_per_cta=p.threads,
+                registers_per_thread=self.registers_of(plan, number),
+                static_smem_bytes=0,
+                dynamic_smem_bytes=p.dynamic_smem_bytes,
+                spill_store_bytes=self.spill_bytes,
+                spill_load_bytes=0,
+                stack_bytes=0,
+            )
+            for number, p in enumerate(plan.passes)
+        )
+
+    def estimate(
+        self, kernel: Kernel, problem: Problem, calibration: Calibration | None = None
+    ) -> Estimate:
+        plan = kernel.plan(problem)
+        passes = pass_reports(kernel, plan, self.resources(kernel, problem))
+        calibration = calibration or self.calibration(kernel, problem)
+        return estimate(kernel, plan, passes, calibration)
+
+    def calibration(self, kernel: Kernel, problem: Problem) -> Calibration | None:
+        return self._calibration(kernel, problem, False)
+
+    def batch_curve(self, *_: object) -> None:  # type: ignore[override]
+        return None
+
+    def points_curve(self, *_: object) -> None:  # type: ignore[override]
+        return None
+
+
+@dataclass(frozen=True)
+class Times:
+    """Taken times in place of those of sessions."""
+
+    of: Mapping[str, tuple[KnownTime, ...]]  # by GPU
+
+    def on(self, device: str) -> tuple[KnownTime, ...]:
+        return self.of.get(device, ())
+
+
+def estimate_of(
+    variant: Variant,
+    plan: LaunchPlan,
+    resources: tuple[Resources, ...],
+    device: DeviceSpec,
+    calibration: Calibration | None = None,
+    curve: CtaCurve | None = None,
+) -> Estimate:
+    """The estimate of a plan whose resources are given."""
+    kernel = Kernel.of(variant, device, plan.config)
+    return estimate(kernel, plan, pass_reports(kernel, plan, resources), calibration, curve)
