@@ -110,7 +110,7 @@ class Evaluator:
 
                 self._backends[name] = CudaBackend()
             elif name == "machine-code":
-                from engine.machine_code.execution import MachineCodeBackend
+                from engine.backends.machine_code import MachineCodeBackend
 
                 self._backends[name] = MachineCodeBackend()
             else:

@@ -13,6 +13,7 @@ from fitting import fitting_config
 from numpy.typing import NDArray
 
 from engine.backends.base import RunOptions
+from engine.backends.machine_code import MachineCodeBackend
 from engine.base.errors import AttuneError, CompileError
 from engine.base.status import Status
 from engine.cli import main
@@ -24,7 +25,6 @@ from engine.machine_code.execution import (
     ExecutionFault,
     ExecutionTimeout,
     GlobalBuffer,
-    MachineCodeBackend,
     execute,
     load_module,
 )

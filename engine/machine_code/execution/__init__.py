@@ -1,6 +1,5 @@
 """Executes a kernel's machine code on the host, with the values that the GPU would compute."""
 
-from engine.machine_code.execution.backend import MachineCodeBackend
 from engine.machine_code.execution.module import Module, load_module
 from engine.machine_code.execution.run import (
     ExecutionFault,
@@ -13,7 +12,6 @@ __all__ = [
     "ExecutionFault",
     "ExecutionTimeout",
     "GlobalBuffer",
-    "MachineCodeBackend",
     "Module",
     "execute",
     "load_module",
