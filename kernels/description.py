@@ -70,9 +70,9 @@ import os
 import re
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 from kernels.arguments import (
     BLOCK_TABLE,
@@ -85,6 +85,7 @@ from kernels.arguments import (
     stride_formulas,
 )
 from kernels.formula import ELEMENT_TYPE, RESERVED, Expression, FormulaError, Scope
+from kernels.possible import possible
 from kernels.tensor_maps import read_tensor_map
 from kernels.toml_block import KernelDescriptionError, Table, load_block, shown
 from kernels.variant import (
@@ -116,7 +117,7 @@ LEAST_COMPUTE_CAPABILITY: Final = 7.5  # of CUDA 13
 MAX_SOURCE_BYTES: Final = 1_000_000
 MAX_GRID: Final = (2**31 - 1, 65535, 65535)  # CUDA programming guide, technical specifications
 
-_BLOCK = re.compile(r"^/\*[ \t]*attune[ \t]*\n(?P<toml>.*?)\*/", re.DOTALL | re.MULTILINE)
+_BLOCK_HEAD = re.compile(r"^/\*[ \t]*attune[ \t]*\r?\n", re.MULTILINE)
 _TITLE = re.compile(r"// (?P<id>v\d\d) (?P<title>[^:\n]+): ")
 _LADDER_NAME = re.compile(r"(?P<id>v\d\d)_\w+")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -176,14 +177,40 @@ def read_sidecar(path: Path) -> str | None:
     return read_text(sidecar) if sidecar.is_file() else None
 
 
+class _Block(NamedTuple):
+    """One description block of a source."""
+
+    start: int
+    end: int
+    text: str
+    toml: str
+    line: int  # of the source, where it begins; the TOML begins in the next one
+
+
+def _blocks(text: str) -> Iterator[_Block]:
+    """The blocks in order, in time linear in the text whatever it holds."""
+    line, counted, position = 1, 0, 0
+    while head := _BLOCK_HEAD.search(text, position):
+        start, close = head.start(), text.find("*/", head.end())
+        if close < 0:
+            return
+        line, counted = line + text.count("\n", counted, start), start
+        position = close + 2
+        yield _Block(start, position, text[start:position], text[head.end() : close], line)
+
+
 def has_block(text: str) -> bool:
     """Whether a source describes itself; those of old snapshots do not."""
-    return _BLOCK.search(text) is not None
+    return next(_blocks(text), None) is not None
 
 
 def without_block(text: str) -> str:
     """The source with its block left empty. Lines keep their numbers."""
-    return _BLOCK.sub(lambda match: "\n" * match[0].count("\n"), text)
+    pieces, position = [], 0
+    for block in _blocks(text):
+        pieces += [text[position : block.start], "\n" * block.text.count("\n")]
+        position = block.end
+    return "".join([*pieces, text[position:]])
 
 
 def description_of(text: str) -> tuple[str, ...]:
@@ -191,7 +218,7 @@ def description_of(text: str) -> tuple[str, ...]:
 
     Sources for which it is equal have equal descriptions, whatever the rest of them says.
     """
-    blocks = (f"{text.count(chr(10), 0, m.start())} {m[0]}" for m in _BLOCK.finditer(text))
+    blocks = (f"{block.line - 1} {block.text}" for block in _blocks(text))
     return (text.partition("\n")[0], *blocks)
 
 
@@ -209,8 +236,8 @@ def parse_variant(
         MissingDescription: there is no block.
         KernelDescriptionError: there is a mistake in it.
     """
-    blocks = list(_BLOCK.finditer(text))
-    lines = [text.count("\n", 0, block.start("toml")) + 1 for block in blocks]
+    blocks = list(_blocks(text))
+    lines = [block.line + 1 for block in blocks]
     if sidecar is not None:
         if blocks:
             sentence = f"{sidecar_of(path).name} describes this kernel too: remove one of the two."
@@ -220,7 +247,7 @@ def parse_variant(
         raise MissingDescription(path)
     if len(blocks) > 1:
         raise KernelDescriptionError(path, lines[1] - 1, "a file has one description block.")
-    block = load_block(path, blocks[0]["toml"], lines[0])
+    block = load_block(path, blocks[0].toml, lines[0])
     return _Reader(block, text, path, is_own).variant()
 
 
@@ -290,7 +317,7 @@ class _Reader:
             told -= {"seqlen_kv", "num_heads_kv"}
         if macros is None:
             told |= {"causal", ELEMENT_TYPE}
-        return Variant(
+        variant = Variant(
             id=variant_id,
             name=path.stem,
             title=title["title"] if title and title["id"] == variant_id else path.stem,
@@ -321,6 +348,10 @@ class _Reader:
             cpp=block.choice("std", get_args(CppStandard), "c++17"),
             tf32=block.get("tf32", bool, "true or false", False),
         )
+        if not self.is_own:
+            return variant
+        # What another's kernel says of itself may be wrong for some problems.
+        return replace(variant, constraints=(*variant.constraints, possible(variant)))
 
     def _named(self, key: str, taken: Collection[str] = ()) -> Iterator[tuple[Table, str]]:
         """The table of a key, with each name in it that is free to be given."""
@@ -439,7 +470,7 @@ class _Reader:
             text = str(int(value)) if isinstance(value, bool) else value
             if isinstance(text, int):
                 text = str(text)
-            if not isinstance(text, str) or "\n" in text:
+            if not isinstance(text, str) or not text.isprintable():
                 table.error(name, "it is a whole number, or C++ text on one line in quotes")
             macros.append((name, self._cpp(table, name, text)))
         return tuple(macros)

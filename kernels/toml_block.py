@@ -14,6 +14,7 @@ from kernels.characters import hidden_in
 
 MAX_BLOCK: Final = 20_000  # characters
 MAX_INTEGER: Final = 2**31 - 1
+MAX_SENTENCE: Final = 1_000  # characters
 
 _TABLE_HEAD = re.compile(r"\s*(?P<open>\[\[?)\s*(?P<keys>[\w.\s-]+?)\s*\]")
 _KEY = re.compile(r"\s*(?P<keys>[\w-]+(?:\s*\.\s*[\w-]+)*)\s*=")
@@ -27,6 +28,8 @@ class KernelDescriptionError(Exception):
 
     def __init__(self, path: Path, line: int, sentence: str) -> None:
         plain = "".join(c if c.isprintable() else "?" for c in sentence)
+        if len(plain) > MAX_SENTENCE:  # it repeats a name of the file
+            plain = f"{plain[: MAX_SENTENCE - 1]}…"
         super().__init__(f"{path.name}:{max(1, line)}: {plain}")
         self.path = path
         self.line = max(1, line)

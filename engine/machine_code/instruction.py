@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+SCOREBOARDS = 6
 NO_BARRIER = 7  # of a write or read barrier: the instruction sets no scoreboard
 
 

@@ -7,7 +7,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.machine_code.instruction import NO_BARRIER, Instruction, Pipe, Program
+from engine.machine_code.instruction import SCOREBOARDS, Instruction, Pipe, Program
 from engine.machine_code.timing.constants import SmConstants
 
 PIPES = tuple(Pipe)
@@ -87,7 +87,7 @@ def _op(i: Instruction, c: SmConstants, tensor_fmas_per_cycle: float) -> tuple[o
 
 
 def _barrier(number: int) -> int:
-    return -1 if number == NO_BARRIER else number
+    return number if number < SCOREBOARDS else -1  # no GPU has the one between
 
 
 def _uses_l1(i: Instruction) -> bool:

@@ -1,0 +1,146 @@
+"""Whether what a description's formulas yield for a problem can exist at all.
+
+A formula that is right for most problems may yield a page of no keys, a negative size or a number
+that no type holds for another. For an own kernel that is one more constraint, with a sentence: it
+then takes no part where others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kernels.variant import (
+    Argument,
+    Config,
+    Constraint,
+    Pass,
+    ProblemLike,
+    Scalar,
+    Structure,
+    TensorMap,
+    Variant,
+)
+
+_MOST: Final = 2**31 - 1  # of a launch's sizes: CUDA's are ints
+_MOST_ELEMENTS: Final = 2**47  # of a buffer: more than any address space
+_RANGES: Final[Mapping[str, tuple[float, float]]] = {
+    "float32": (-3.4028234e38, 3.4028234e38),
+    "float64": (-1.7976931e308, 1.7976931e308),
+    "int32": (-(2**31), 2**31 - 1),
+    "uint32": (0, 2**32 - 1),
+    "int64": (-(2**63), 2**63 - 1),
+    "uint64": (0, 2**64 - 1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounded:
+    """A formula, or several, and what they must lie within; None: any number."""
+
+    what: str
+    formula: Callable[[ProblemLike, Config], Any]
+    least: float | None
+    most: float | None
+
+
+def possible(variant: Variant) -> Constraint:
+    """That all the variant's formulas yield what can exist."""
+    formulas = tuple(_formulas(variant))
+    name = variant.id
+
+    def holds(problem: ProblemLike, config: Config) -> bool:
+        return all(_mistake(f, problem, config) is None for f in formulas)
+
+    def reason(problem: ProblemLike, config: Config) -> str:
+        mistakes = (_mistake(f, problem, config) for f in formulas)
+        why = next((m for m in mistakes if m is not None), "a formula has no value")
+        return f"{name} cannot be launched for this problem: {why}; see its description."
+
+    return Constraint(holds, reason)
+
+
+def _mistake(of: _Bounded, problem: ProblemLike, config: Config) -> str | None:
+    """What is wrong with the formula's value, to end a sentence; None where nothing is."""
+    try:
+        values = of.formula(problem, config)
+    except ArithmeticError as error:
+        return f"the formula of {of.what} has no value ({str(error).rstrip('.')})"
+    if of.least is None or of.most is None:
+        return None
+    for value in values if isinstance(values, tuple) else (values,):
+        fits = (value >= of.least) & (value <= of.most)
+        if not (fits if isinstance(fits, bool) else fits.all()):  # of an array of problems
+            return f"{of.what} is {_short(value)}, and it is {of.least:,} to {of.most:,}"
+    return None
+
+
+def _short(value: object) -> str:
+    is_short = isinstance(value, int) and abs(value) < 10**30
+    return f"{value:,}" if is_short or isinstance(value, float) else "too large a number"
+
+
+def _formulas(variant: Variant) -> Iterator[_Bounded]:
+    if variant.page_rows is not None:
+        yield _Bounded("page_rows", variant.page_rows, 1, _MOST)
+    for scratch in variant.scratch:
+        yield _Bounded(f"a size of scratch.{scratch.name}", scratch.shape, 0, _MOST)
+        yield _Bounded(
+            f"the size of scratch.{scratch.name}", _product(scratch.shape), 0, _MOST_ELEMENTS
+        )
+    work = variant.work
+    for name, formula, least in (
+        ("math_threads", work.math_threads, 1),
+        ("query_rows", work.query_rows, 1),
+        ("kv_rows", work.kv_rows, 1),
+        ("conflict_ways", work.conflict_ways, 1),
+        ("heads_at_once", work.schedule and work.schedule.heads_at_once, 1),
+        ("start_tiles", work.schedule and work.schedule.start_tiles, 0),
+    ):
+        if formula is not None:
+            yield _Bounded(f"work.{name}", formula, least, _MOST)
+    for launch in variant.passes:
+        yield from _of_pass(launch)
+    for name, text in variant.macros or ():
+        yield _Bounded(f"defines.{name}", text, None, None)
+
+
+def _of_pass(launch: Pass) -> Iterator[_Bounded]:
+    where = f"of the pass {launch.entry}"
+    yield _Bounded(f"the grid {where}", launch.grid, 1, _MOST)
+    yield _Bounded(f"threads {where}", launch.threads, 1, 1024)
+    yield _Bounded(f"smem_bytes {where}", launch.dynamic_smem_bytes, 0, _MOST)
+    for name, sizes, least in (
+        ("a size of the block", launch.block, 1),
+        ("the cluster", launch.cluster, 1),
+        ("warpgroup_registers", launch.warpgroup_registers, 0),
+    ):
+        if sizes is not None:
+            yield _Bounded(f"{name} {where}", sizes, least, 1024)
+    if launch.entry_of is not None:
+        yield _Bounded(f"the entry {launch.entry}", launch.entry_of, None, None)
+    for argument in launch.args:
+        yield from _of_argument(argument)
+
+
+def _of_argument(argument: Argument) -> Iterator[_Bounded]:
+    if isinstance(argument, Structure):
+        for field in argument.fields:
+            yield from _of_argument(field)
+    elif isinstance(argument, TensorMap):
+        yield _Bounded(f"a size of the box of {argument.name}", argument.box, 1, 256)
+    elif isinstance(argument, Scalar):
+        # Any number is true or false.
+        least, most = _RANGES.get(argument.ctype, (None, None))
+        yield _Bounded(f"the argument {argument.name}", argument.value, least, most)
+
+
+def _product(shape: Callable[[ProblemLike, Config], tuple[int, ...]]) -> Callable[..., int]:
+    def product(problem: ProblemLike, config: Config) -> int:
+        total = 1
+        for size in shape(problem, config):
+            total = total * size
+        return total
+
+    return product
