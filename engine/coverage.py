@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 from engine.cuda_on_host.executed import ExecutedStatements, line_ranges
 from engine.evaluation import LineCoverage, LineRange
+from kernels.variant import Config
 
 
 def coverage_of(executed: ExecutedStatements, kernel: str) -> tuple[LineCoverage, ...]:
@@ -53,6 +56,61 @@ def describe_lines(coverage: tuple[LineCoverage, ...]) -> str:
     return f"Not executed, so not checked: {'; '.join(parts)}."
 
 
+_LARGE = 6  # lines of a block that are worth a word of their own
+_CONDITION = re.compile(r"^\s*(?:\}\s*else\s+)?(?:if|for|while)\b.*")
+
+
+def largest_block(
+    source: str, coverage: LineCoverage, tunables: Mapping[str, Sequence[int]], config: Config
+) -> str:
+    """What the largest block that never ran stands behind, and which config reaches it.
+
+    Args:
+        source: the text of the file that `coverage` speaks of.
+        tunables: their values, by name.
+
+    Returns:
+        A sentence; empty where no block of some size was left out.
+    """
+    if not coverage.not_run:
+        return ""
+    first, last = max(coverage.not_run, key=lambda lines: lines[1] - lines[0])
+    if last - first + 1 < _LARGE:
+        return ""
+    lines = source.split("\n")
+    condition = _condition_above(lines, first - 1)
+    if not condition:
+        return ""
+    what = f"Lines {first}–{last}, the largest block that never ran, stand behind `{condition}`: "
+    # Constants of the condition are often made of tunables further up.
+    names = set(re.findall(r"\b[A-Z][A-Z0-9_]*\b", condition))
+    made_of = {
+        name
+        for line in lines
+        if (made := re.match(r"\s*constexpr\s+\w+\s+(\w+)\s*=(.*)", line)) and made[1] in names
+        for name in re.findall(r"\b[A-Z][A-Z0-9_]*\b", made[2])
+    }
+    if "IS_CAUSAL" in names | made_of:
+        return f"{what}check a problem that is causal, and one that is not."
+    for name, values in tunables.items():
+        others = [value for value in values if value != config.get(name)]
+        if name.upper() in names | made_of and others:
+            listed = " or ".join(map(str, others))
+            return f"{what}check with {name} = {listed}, where it is {config.get(name)} here."
+    return f"{what}check a problem of other lengths, or of more heads than there are CTAs."
+
+
+def _condition_above(lines: Sequence[str], index: int) -> str:
+    """The nearest condition above a line that is indented less than it, without its brace."""
+    indent = len(lines[index]) - len(lines[index].lstrip())
+    for line in reversed(lines[max(0, index - 200) : index]):
+        if not line.strip() or line.lstrip().startswith(("//", "#")):
+            continue
+        if len(line) - len(line.lstrip()) < indent and (match := _CONDITION.match(line)):
+            return match[0].strip().removesuffix("{").strip()
+    return ""
+
+
 LEGEND = "✗ never ran, ◐ ran in part, · not compiled into this build"
 
 
@@ -74,7 +132,8 @@ _NAMED_RANGES = 6
 
 
 def _lines(ranges: tuple[LineRange, ...]) -> str:
-    """`line 7`, `lines 7–9 and 12`, and how many more places where there are many."""
+    """`line 7`, `lines 7–9 and 12`, the longest first, and how many more places there are."""
+    ranges = tuple(sorted(ranges, key=lambda lines: lines[0] - lines[1]))
     words = format_ranges(ranges[:_NAMED_RANGES])
     more = len(ranges) - _NAMED_RANGES
     if more > 0:

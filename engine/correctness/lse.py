@@ -36,16 +36,18 @@ class LseVerdict:
     sentence: str
 
 
-def covered_lse(inputs: Inputs, coverage: Coverage) -> Float64Array:
-    """The reference for the covered rows, `[slices, rows]`."""
+def covered_lse(inputs: Inputs, coverage: Coverage) -> tuple[Float64Array, Float64Array]:
+    """The reference for the covered rows, and their largest scores: both `[slices, rows]`."""
     lse = np.empty((len(coverage.slices), len(coverage.rows)))
+    maxima = np.empty_like(lse)
     for group in slice_groups(len(coverage.slices), inputs.problem):
         q, k, _ = slice_qkv(inputs, coverage.slices[group])
         for block, scores in score_blocks(inputs.problem, q, k, coverage.rows):
             highest = scores.max(axis=-1, keepdims=True)
             sums = np.exp(scores - highest).sum(axis=-1)
             lse[group, block] = highest[..., 0] + np.log(sums)
-    return lse
+            maxima[group, block] = highest[..., 0]
+    return lse, maxima
 
 
 def check_lse(inputs: Inputs, lse: FloatArray) -> LseVerdict:
@@ -61,7 +63,7 @@ def check_lse(inputs: Inputs, lse: FloatArray) -> LseVerdict:
             f"written, the first at {place}.",
         )
     coverage = choose_coverage(problem)
-    ref = covered_lse(inputs, coverage)
+    ref, maxima = covered_lse(inputs, coverage)
     covered = lse.reshape(-1, problem.seqlen)[coverage.slices[:, None], coverage.rows[None, :]]
     error = np.abs(covered - ref)
     worst = float(error.max())
@@ -72,7 +74,7 @@ def check_lse(inputs: Inputs, lse: FloatArray) -> LseVerdict:
         )
     at = np.unravel_index(int(error.argmax()), error.shape)
     batch, head, row = coverage.index(int(at[0]), int(at[1]))
-    guess = _suspicion(covered, ref, problem.softmax_scale, allowed)
+    guess = _suspicion(covered, ref, maxima, problem.softmax_scale, allowed)
     return LseVerdict(
         False,
         f"LSE is wrong: at batch {batch}, head {head}, row {row} it is {covered[at]:.6g} and not "
@@ -80,15 +82,23 @@ def check_lse(inputs: Inputs, lse: FloatArray) -> LseVerdict:
     )
 
 
-def _suspicion(lse: FloatArray, ref: Float64Array, scale: float, allowed: float) -> str:
+def _suspicion(
+    lse: FloatArray, ref: Float64Array, maxima: Float64Array, scale: float, allowed: float
+) -> str:
     """What would give these values; empty where nothing usual does."""
     candidates = {
         'It is the base-2 logarithm: say so by `lse = {base = "2"}`.': ref / np.log(2),
         "It is natural where the description says base 2.": ref * np.log(2),
         "It is divided by the softmax scale.": ref / scale,
         "It is the sum, without its logarithm.": np.exp(np.minimum(ref, 80.0)),
+        "The row maximum is not added back to the logarithm of the sum.": ref - maxima,
+        "The row maximum is added back unscaled.": ref - maxima + maxima / scale,
+        "It is the row maximum alone, without the logarithm of the sum.": maxima,
+        "The row maximum is added back twice.": ref + maxima,
     }
     for sentence, values in candidates.items():
         if float(np.abs(lse - values).max()) <= allowed * max(1.0, 1 / scale):
             return f" {sentence}"
+    if float(np.abs(np.sort(lse, axis=None) - np.sort(ref, axis=None)).max()) <= allowed:
+        return " The values are right and in each other's places: look at the index of LSE."
     return ""

@@ -63,7 +63,7 @@ def systematic_error(expected: Expected, compared: ComparedOutput, tiles: Tiles)
         _TELLING_ROW_FACTOR * expected.baseline_row_factor, _LEAST_ROW_FACTOR * roundoff
     )
     if not (biased or uneven or rms > _TELLING_RMS * expected.baseline_rms):
-        return None
+        return _imprecise(rms, expected, compared)
     bug = _small_bug(spread_cases(inputs, compared, tiles))
     if bug is not None:
         return (
@@ -91,12 +91,10 @@ def _imprecise(rms: float, expected: Expected, compared: ComparedOutput) -> str 
     """A warning where errors have no direction and are larger than rounding the operands gives."""
     if compared.error.size < _FEWEST_ELEMENTS or not expected.baseline_err > 0:
         return None
-    rms_ratio = rms / expected.baseline_rms
-    largest_ratio = float(compared.error.max()) / expected.baseline_err
-    if rms_ratio > _IMPRECISE_RMS:
-        name, times = "RMS", rms_ratio
-    elif largest_ratio > _IMPRECISE_LARGEST:
-        name, times = "largest", largest_ratio
+    if (times := rms / expected.baseline_rms) > _IMPRECISE_RMS:
+        name = "RMS"
+    elif (times := float(compared.error.max()) / expected.baseline_err) > _IMPRECISE_LARGEST:
+        name = "largest"
     else:
         return None
     return (

@@ -21,7 +21,7 @@ from engine.backends.base import Backend, BackendName, RunOptions, RunResult
 from engine.base.errors import AttuneError, CompileError, InvalidProblem, ToolMissing
 from engine.base.status import Status
 from engine.config import ResolvedConfig
-from engine.coverage import coverage_of, describe_lines
+from engine.coverage import coverage_of, describe_lines, largest_block
 from engine.cuda_on_host.executed import ExecutedStatements
 from engine.cuda_on_host.options import Schedule
 from engine.evaluation import Correctness, Evaluation, Execution, Latency
@@ -346,6 +346,7 @@ class _Run:
                     judged[0].reason,
                     *map(_passed_too, judged[1:]),
                     unexecuted,
+                    self._largest_block(plan.source),
                 ],
             )
         )
@@ -362,6 +363,14 @@ class _Run:
         verdict = check_lse(inputs, lse)
         reason = f"{passed.reason} {verdict.sentence}" if verdict.passed else verdict.sentence
         return replace(passed, passed=verdict.passed, reason=reason)
+
+    def _largest_block(self, source: Path) -> str:
+        """Where most of what never ran stands, and what reaches it; empty where all of it ran."""
+        if not self.base.line_coverage:
+            return ""
+        tunables = {t.name: t.values for t in self.resolved.variant.tunables}
+        text = source.read_text(encoding="utf-8")
+        return largest_block(text, self.base.line_coverage[0], tunables, self.resolved.config)
 
     def _with_offsets(self, passed: Correctness) -> Correctness:
         """With what is said of the same kernel where offsets pass 2³¹."""

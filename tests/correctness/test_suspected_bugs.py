@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 
 from engine.backends.base import RunResult
 from engine.base.status import Status
-from engine.correctness import check_output
+from engine.correctness import check_output, finding_codes
+from engine.correctness.finding_codes import FindingCode
 from engine.evaluation import Correctness
 from engine.plan import make_plan
 from engine.problem import Problem
@@ -67,6 +69,33 @@ def _mean_of_splits(q: Any, k: Any, v: Any, _: Any) -> Any:
     return sum(parts) / len(parts)
 
 
+def _scaled(factor: float) -> HeadBug:
+    def bug(q: Any, k: Any, v: Any, _: Any) -> Any:
+        return weighted(factor * q, k, v)
+
+    return bug
+
+
+def _unswizzled(x: np.ndarray) -> np.ndarray:
+    columns = np.arange(x.shape[1])[None] ^ (np.arange(len(x)) // 2 % 4 * 8)[:, None]
+    return np.take_along_axis(x, columns, axis=1)
+
+
+def _transposed_pieces(x: np.ndarray) -> np.ndarray:
+    padded = np.pad(x, ((0, -len(x) % 16), (0, 0)))
+    pieces = padded.reshape(len(padded) // 16, 16, x.shape[1] // 16, 16)
+    return np.asarray(pieces.transpose(0, 3, 2, 1).reshape(padded.shape)[: len(x)])
+
+
+def _shifted(x: np.ndarray) -> np.ndarray:
+    return np.vstack([x[1:], np.zeros_like(x[:1])])
+
+
+def _without_the_last_of_a_tile(q: Any, k: Any, v: Any, _: Any) -> Any:
+    e = np.exp(q @ k.T / np.sqrt(q.shape[1]))
+    return (e * (KEYS % 64 < 48)) @ v / e.sum(axis=1, keepdims=True)
+
+
 def _times(weights: Any) -> HeadBug:
     return lambda q, k, v, _: weighted(q, k, v, weights)
 
@@ -75,6 +104,28 @@ def _times(weights: Any) -> HeadBug:
     ("bug", "pattern", "words"),
     [
         (_exp2, "softmax_scale", "exp2 of scores"),
+        (_scaled(np.sqrt(2)), "softmax_scale", "a factor of 1.41 too much (√2"),
+        (_scaled(1 / np.log(2)), "softmax_scale", "multiplied by log2(e) and then given to exp"),
+        (_scaled(1.1), "softmax_scale", "a factor of 1.1 too much"),
+        (lambda q, k, v, _: weighted(q, _unswizzled(k), v), "swizzle", "of K on one side"),
+        (lambda q, k, v, _: weighted(q, k, _unswizzled(v)), "swizzle", "of V on one side"),
+        (lambda q, k, v, _: _unswizzled(weighted(q, k, v)), "swizzle", "of O on one side"),
+        (
+            lambda q, k, v, _: weighted(q, _transposed_pieces(k), v),
+            "mma_fragment",
+            "of K (16 × 16) transposed",
+        ),
+        (
+            lambda q, k, v, _: weighted(q, _shifted(k), _shifted(v)),
+            "head_stride",
+            "K and V of a head read one row too far on, with zeros outside of it",
+        ),
+        (
+            lambda q, k, v, _: weighted(q[:, :-16] * np.sqrt(0.5), k[:, :-16], v),
+            "score_columns",
+            "leave out the last 16 columns",
+        ),
+        (_without_the_last_of_a_tile, "key_tile", "the last 16 keys of every key tile out of P·V"),
         (_not_divided, "not_normalised", "never divided by l"),
         (_past_the_end, "tail_mask", "56 rows past the end of its head"),
         (_mean_of_splits, "fusion_rescale", "plain mean of their normalised outputs"),
@@ -113,9 +164,19 @@ def test_a_bug_is_named(bug: HeadBug, pattern: str, words: str) -> None:
         (KEYS >= ROWS, "causal_mask", "the wrong way round"),
         (KEYS >= 0 * ROWS, "causal_mask", "without the causal mask"),
         (KEYS < (ROWS // BLOCK + 1) * BLOCK, "causal_mask", "by whole tiles"),
+        (ROWS - 8 * (ROWS % 16 >= 8) >= KEYS, "causal_mask", "row 8 up to key 0 (8 too few)"),
+        (KEYS <= (ROWS | 1), "causal_mask", "row 0 up to key 1 (1 too many)"),
     ],
 )
 def test_a_causal_bug_is_named(mask: np.ndarray, pattern: str, words: str) -> None:
     found = judged(_times(mask), causal=True)
     assert found.findings[0].pattern == pattern, found.findings
     assert words in found.findings[0].sentence, found.findings
+
+
+def test_every_code_has_a_place_or_none_and_is_used() -> None:
+    folder = Path(finding_codes.__file__).parent
+    text = "".join(file.read_text(encoding="utf-8") for file in folder.rglob("*.py"))
+    for code in FindingCode:
+        assert code == code.name.lower()
+        assert f"FindingCode.{code.name}" in text, code

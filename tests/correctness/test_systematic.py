@@ -102,3 +102,29 @@ def test_honest_rounding_is_never_warned_of(seqlen: int, kind: str, dtype: Any) 
         found = judged(inputs, emulated_attention(inputs, everything(problem)))
         assert found.passed, found.reason
         assert found.warnings == ()
+
+
+def test_an_error_much_larger_than_that_of_sdpa_is_warned_of() -> None:
+    inputs = make_inputs(Problem(1, 2, 200, 64))
+    right = attention(inputs)
+    baseline = judged(inputs, right).baseline_err
+    noise = np.random.default_rng(1).uniform(-0.8, 0.8, right.shape) * baseline
+    found = judged(inputs, right + noise)
+    assert found.passed, found.reason
+    (warning,) = found.warnings
+    assert "its RMS error is" in warning
+    assert "times that of" in warning
+    single = np.zeros_like(right)
+    single[0, 7, 5] = 1.8 * baseline
+    found = judged(inputs, np.asarray(exact(inputs)) + single)
+    assert found.passed, found.reason
+    assert "its largest error is" in found.warnings[0]
+
+
+def exact(inputs: Inputs) -> FloatArray:
+    problem = inputs.problem
+    slices = np.arange(problem.batch * problem.num_heads)
+    q, k, v = slice_qkv(inputs, slices)
+    scores = q @ k.transpose(0, 2, 1) * problem.softmax_scale
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return np.asarray(weights @ v / weights.sum(axis=-1, keepdims=True))

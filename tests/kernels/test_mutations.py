@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from planted_bugs import Mutation, cases, look, plant
+from planted_bugs.held_out import HELD_OUT
+from planted_bugs.unseen import LEGAL, UNSEEN, Unseen
 from slow_cases import one_in
 
 from engine.pipeline.evaluate import Evaluator
@@ -38,9 +40,26 @@ def test_a_planted_bug_is_found(
     assert seen.text
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("mutation", HELD_OUT, ids=_id)
+def test_a_bug_that_the_checker_was_not_tuned_on_is_found(
+    evaluator: Evaluator, mutation: Unseen, tmp_path: Path
+) -> None:
+    assert look(evaluator, mutation, mutation.variants[0], "check", tmp_path).found
+
+
+@pytest.mark.parametrize("mutation", one_in(24, LEGAL, offset=5, slow=4), ids=_id)
+def test_nothing_is_said_of_a_legal_change(
+    evaluator: Evaluator, mutation: Unseen, tmp_path: Path
+) -> None:
+    seen = look(evaluator, mutation, mutation.variants[0], "check", tmp_path)
+    assert not seen.found, seen.text
+
+
 def test_every_mutation_fits_its_kernel(tmp_path: Path) -> None:
     """Whoever changes a kernel changes its mutations."""
-    for variant, mutation in cases():
+    others = [(m.variants[0], m) for m in (*UNSEEN, *HELD_OUT, *LEGAL)]
+    for variant, mutation in (*cases(), *others):
         source, places = plant(mutation, variant, tmp_path)
         assert places
         changed = tmp_path / (mutation.header or source.name)

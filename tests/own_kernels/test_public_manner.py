@@ -102,6 +102,10 @@ def test_types_of_arguments_and_blocks_of_two_dimensions() -> None:
 WRONG = [
     ("m + logf(l)", "m + log2f(l)", "LSE is wrong: at batch 0"),
     ("m + logf(l)", "(m + logf(l)) * 1.44269504f", 'It is the base-2 logarithm: say so by `lse'),
+    ("m + logf(l)", "logf(l)", "The row maximum is not added back"),
+    ("m + logf(l)", "m", "It is the row maximum alone"),
+    ("m + logf(l)", "l * expf(m)", "It is the sum, without its logarithm"),
+    ("L[(size_t)bh * N + row]", "L[(size_t)bh * N + N - 1 - row]", "each other's places"),
     ("    L[(size_t)bh * N", "    if (row) L[(size_t)bh * N", "1 of its 40 elements are NaN"),
 ]  # fmt: skip
 

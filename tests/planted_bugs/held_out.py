@@ -368,13 +368,6 @@ HELD_OUT: tuple[Unseen, ...] = (
     *rows(
         "mbarrier",
         (
-            "V's next stage given back",
-            ("v19", "v20"),
-            "mbarrier_arrive(v_empty + last_stage);",
-            "mbarrier_arrive(v_empty + stage);",
-            (*_PHASE, r"given back"),
-        ),
-        (
             "K's last stage given back",
             ("v19",),
             "mbarrier_arrive(k_empty + stage);",

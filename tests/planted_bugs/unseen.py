@@ -1083,8 +1083,9 @@ UNSEEN: tuple[Unseen, ...] = (
 
 
 # ---- changes that a kernel may have: nothing may be said of these ----
-# Two were meant as bugs and are none: of tiles of 64 keys the mask begins in time, and the first
-# correction, exp(−inf), wipes out what l began with.
+# Three were meant as bugs and are none: of tiles of 64 keys the mask begins in time; the first
+# correction, exp(−inf), wipes out what l began with; and the next stage of V is given back a tile
+# later than its own would be, which only waits longer.
 LEGAL: tuple[Unseen, ...] = (
     *rows(
         "mask",
@@ -1175,5 +1176,16 @@ LEGAL: tuple[Unseen, ...] = (
             (),
         ),
         config={},
+    ),
+    *rows(
+        "mbarrier",
+        (
+            "V's next stage given back",
+            ("v19", "v20"),
+            "mbarrier_arrive(v_empty + last_stage);",
+            "mbarrier_arrive(v_empty + stage);",
+            (),
+        ),
+        config=_SEVERAL,
     ),
 )

@@ -164,8 +164,8 @@ def _partly_counted(keys: BoolArray, in_sum: bool, case: Case) -> Float64Array:
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     rest = np.where(keys, 0.0, weights)
     in_l, in_o = (weights, rest) if in_sum else (rest, weights)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(in_o @ case.v / in_l.sum(axis=1, keepdims=True))
+    total = in_l.sum(axis=1, keepdims=True)
+    return np.asarray(in_o @ case.v / np.where(total > 0, total, np.nan))
 
 
 def _every_second(case: Case) -> Iterator[SuspectedBug]:

@@ -8,7 +8,7 @@ import pytest
 from planted import run
 
 from engine.base.status import Status
-from engine.coverage import coverage_of, describe_lines, marked_source
+from engine.coverage import coverage_of, describe_lines, largest_block, marked_source
 from engine.cuda_on_host.build import build_kernels
 from engine.cuda_on_host.executed import ExecutedStatements
 from engine.evaluation import Evaluation, LineCoverage
@@ -123,7 +123,7 @@ def test_every_line_is_told(client, library):
     assert header.lines_not_run == 1
     assert header.lines == 2
     sentence = describe_lines((kernel, header))
-    assert sentence.startswith("Not executed, so not checked: of tiny.cu, lines 8, 14, 21, ")
+    assert sentence.startswith("Not executed, so not checked: of tiny.cu, lines 47–48, 8, 14, ")
     assert "(tiny.cuh)" in sentence
 
 
@@ -151,6 +151,47 @@ def test_the_sentence_stays_short():
         "Not executed, so not checked: of a.cu, lines 1, 3, 5, 7, 9, 11 and 14 more places never "
         "ran."
     )
+
+
+def test_the_largest_block_comes_first_and_with_what_reaches_it():
+    source = """\
+constexpr int PARTS = NUM_SPLITS / 2;
+__global__ void k() {
+    if (a) {
+        b;
+    }
+    if constexpr (PARTS > 1) {
+        c;
+        // Why.
+        d;
+        e;
+        f;
+        g;
+        h;
+    } else if (left > 0) {
+        i;
+        j;
+        k;
+        l;
+        m;
+        n;
+    }
+}
+"""
+    coverage = LineCoverage("a.cu", 9, ((4, 4), (7, 13)), (), ())
+    assert "of a.cu, lines 7–13 and 4 never ran" in describe_lines((coverage,))
+    tunables, config = {"block_n": (32, 64), "num_splits": (1, 2, 4)}, {"num_splits": 2}
+    assert largest_block(source, coverage, tunables, config) == (
+        "Lines 7–13, the largest block that never ran, stand behind `if constexpr (PARTS > 1)`: "
+        "check with num_splits = 1 or 4, where it is 2 here."
+    )
+    coverage = LineCoverage("a.cu", 9, ((15, 20),), (), ())
+    assert largest_block(source, coverage, tunables, config) == (
+        "Lines 15–20, the largest block that never ran, stand behind `} else if (left > 0)`: "
+        "check a problem of other lengths, or of more heads than there are CTAs."
+    )
+    small = LineCoverage("a.cu", 9, ((4, 4),), (), ())
+    assert largest_block(source, small, tunables, config) == ""
 
 
 def test_a_file_holds_the_lines():
