@@ -95,12 +95,12 @@ def compiler_flag(text: str) -> str:
     flag = {"-std": "--std", "-use_fast_math": "--use_fast_math"}.get(text.split("=")[0], "")
     if flag:
         text = flag + text[text.index("=") :] if "=" in text else flag
-    if not re.fullmatch(r"--?[A-Za-z][\w.=,:+-]*", text):
-        raise InvalidProblem(f"--flag takes a flag of the compiler, --flag=-dlcm=cg, not {text!r}.")
     if _RESERVED_FLAG.fullmatch(text):
         raise InvalidProblem(
             f"--flag={text} is not for --flag: --arch, --include and --define say that."
         )
+    if not re.fullmatch(r"--?[A-Za-z][\w.=,:+-]*", text):
+        raise InvalidProblem(f"--flag takes a flag of the compiler, --flag=-dlcm=cg, not {text!r}.")
     return f"{_OF_PTXAS}={text}" if _PTXAS_FLAG.fullmatch(text) else text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 import importlib.metadata
@@ -158,7 +159,8 @@ def list_live_registers(cubin: Cubin) -> dict[str, dict[int, int]]:
 
 
 def find_entry(cubin: Cubin, name: str | None) -> Entry:
-    """The entry called `name`, its symbol or the plain name that was mangled; the only one if None.
+    """The entry called `name`: its symbol, the plain name that was mangled, or a name expression
+    (`flash::fwd<64, true>`) where the C++ library can tell; the only one if None.
 
     Raises:
         UnknownName: there is none, or several fit; names them.
@@ -172,6 +174,9 @@ def find_entry(cubin: Cubin, name: str | None) -> Entry:
     if name in entries:
         return entries[name]
     fitting = [e for symbol, e in entries.items() if plain_name(symbol) == name]
+    if not fitting and ("<" in name or "::" in name):
+        wanted = name.replace(" ", "")
+        fitting = [e for symbol, e in entries.items() if name_expression(symbol) == wanted]
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
@@ -200,6 +205,31 @@ def plain_name(symbol: str) -> str:
         if not nested:
             break
     return name
+
+
+def name_expression(symbol: str) -> str:
+    """What stands before the parameters, without blanks: `flash::fwd<64,true>`; empty where there
+    is no C++ library that tells."""
+    try:
+        library = ctypes.CDLL("libstdc++.so.6")
+    except OSError:
+        return ""
+    status = ctypes.c_int()
+    library.__cxa_demangle.restype = ctypes.c_void_p
+    at = library.__cxa_demangle(symbol.encode(), None, None, ctypes.byref(status))
+    if not at:
+        return ""
+    text = (ctypes.string_at(at) or b"").decode()
+    free = ctypes.CDLL(None).free
+    free.argtypes = [ctypes.c_void_p]
+    free(at)
+    # The parameters are the last brackets; of a template a type of the result goes before.
+    depth, end = 0, len(text)
+    for end in range(len(text) - 1, -1, -1):
+        depth += (text[end] == ")") - (text[end] == "(")
+        if depth == 0 and text[end] == "(":
+            break
+    return text[:end].removeprefix("void ").replace(" ", "")
 
 
 def find_loops(instructions: Sequence[Instruction]) -> tuple[Loop, ...]:

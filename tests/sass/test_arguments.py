@@ -6,8 +6,9 @@ import struct
 
 import pytest
 
-from engine.base.errors import InvalidProblem
-from engine.machine_code.cubin import Entry, Parameter
+from engine.base.errors import InvalidProblem, UnknownName
+from engine.machine_code.cubin import Cubin, Entry, Parameter
+from engine.machine_code.disassembly import find_entry
 from engine.machine_code.emulation import Emulator
 from engine.machine_code.instruction import Program
 from engine.machine_code.launch import Launch, constant_bank, parse_arguments
@@ -109,3 +110,21 @@ def test_a_tensor_map_is_read_innermost_dimension_first() -> None:
 def test_what_is_no_tensor_map_is_one_sentence(text: str, says: str) -> None:
     with pytest.raises(InvalidProblem, match=says):
         parse_arguments([text])
+
+
+def test_a_name_expression_names_a_cubins_entry() -> None:
+    entries = {
+        symbol: Entry(symbol, 8, 0, 0, (), 0x160, {})
+        for symbol in (
+            "_ZN5flash3fwdILi64ELb1EEEvPfi",
+            "_ZN5flash3fwdILi32ELb0EEEvPfi",
+            "_Z5scalePf",
+        )
+    }
+    cubin = Cubin("sm_90", b"", entries)
+    assert find_entry(cubin, "flash::fwd<64, true>").name == "_ZN5flash3fwdILi64ELb1EEEvPfi"
+    assert find_entry(cubin, "flash::fwd<32,false>").name == "_ZN5flash3fwdILi32ELb0EEEvPfi"
+    with pytest.raises(UnknownName, match="There is no entry 'flash::fwd<16, true>'"):
+        find_entry(cubin, "flash::fwd<16, true>")
+    with pytest.raises(UnknownName, match="Several entries are called 'fwd'"):
+        find_entry(cubin, "fwd")

@@ -11,9 +11,9 @@ over the footprint on an A100, H100 PCIe, H200, A40 and L40, and the latency of 
 PCIe and an L40. Nothing here is fitted to the points that the benchmark counts.
 
 Not in the table because not modelled: how far an SM is from each slice of L2 (222 to 339 cycles on
-an L40, over all SMs, by the abstract of arXiv 2606.22588); a power limit that lowers the clock; and
-what a wgmma takes of the register file when its left operand lies there. Most simulated times are a
-little too short: wgmma GEMM by 12 %, SGEMM by 6 % on average.
+an L40, over all SMs, by the abstract of arXiv 2606.22588), and what a wgmma takes of the register
+file when its left operand lies there. Most simulated times are a little too short: wgmma GEMM by
+12 %, SGEMM by 6 % on average. What clock a power limit leaves: `power.py`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,119 @@
+"""`sass`: clocks, compile flags, the timeline, and what `--json` says of DRAM."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.base.errors import InvalidProblem
+from engine.cli import main
+from engine.cuda_source.nvrtc import compiler_flag
+from engine.cuda_source.toolkit import is_libcudacxx, libcudacxx_of
+
+SCALE = """
+extern "C" __global__ void k(const float* x, float* y, int n) {
+  __shared__ float tile[128];
+  float sum = 0;
+  for (int i = 0; i < n; i++) {
+    tile[threadIdx.x] = x[(blockIdx.x * n + i) * 128 + threadIdx.x];
+    __syncthreads();
+    sum += __expf(tile[127 - threadIdx.x]);
+    __syncthreads();
+  }
+  y[blockIdx.x * 128 + threadIdx.x] = sum / 3.7f;
+}
+"""
+PLAIN = ["--grid", "232", "--block", "128", "--arg", "ptr", "--arg", "ptr", "--arg", "i32:32"]
+ON_L4 = [*PLAIN, "--gpu", "L4"]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    path = tmp_path / "k.cu"
+    path.write_text(SCALE)
+    return str(path)
+
+
+def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
+    assert main(["sass", *argv, "--json"]) == 0
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
+
+
+def test_a_time_says_its_clock_and_what_binds_it(
+    source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "trace.json"
+    boost = printed(capsys, source, *ON_L4, "--timeline", str(file))
+    assert (boost["clock_mhz"], boost["clock"]) == (2040, "boost")
+    assert boost["dram_bytes"] == boost["dram_us"] == 0  # L2 holds it
+    assert boost["bound"]
+    assert "Times are at the boost clock, 2,040 MHz" in boost["passes"][0]["notes"][-1]
+    half = printed(capsys, source, *ON_L4, "--clock", "1020")
+    assert (half["clock_mhz"], half["clock"]) == (1020, "given")
+    assert half["sm_cycles"] == pytest.approx(boost["sm_cycles"], rel=0.01)
+    assert half["latency"]["median_us"] > 1.5 * boost["latency"]["median_us"]
+    trace = json.loads(file.read_text())
+    slices = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+    ctas = {e["pid"] for e in slices if e.get("cat") == "stall"}
+    assert len(ctas) == 4  # that an SM works through
+    for cta in ctas:
+        warp = sorted((e["ts"], e["dur"]) for e in slices if e["pid"] == cta and e["tid"] == 1)
+        assert all(a + d <= b + 1e-9 for (a, d), (b, _) in pairwise(warp))
+    assert {"Long scoreboard", "Barrier"} <= {e["name"] for e in slices}
+    assert trace["otherData"]["origin"] == "simulated"
+    end = max(e["ts"] + e["dur"] for e in slices)
+    assert end <= 1.05 * boost["latency"]["median_us"]
+
+
+@pytest.mark.slow
+def test_flags_reach_the_compiler(source: str, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = printed(capsys, source, *PLAIN, "--arch", "sm_89")
+    fast = printed(capsys, source, *PLAIN, "--arch", "sm_89", "--flag=--use_fast_math")
+    assert sum(fast["instructions"].values()) < sum(plain["instructions"].values())
+    assert main(["sass", source, *PLAIN, "--arch", "sm_89", "--flag=--no-such-flag"]) != 0
+    assert "no-such-flag" in capsys.readouterr().err
+
+
+def test_flags_as_people_write_them() -> None:
+    assert compiler_flag("-dlcm=cg") == "--ptxas-options=-dlcm=cg"
+    assert compiler_flag("-use_fast_math") == "--use_fast_math"
+    assert compiler_flag("-std=c++20") == "--std=c++20"
+    assert compiler_flag("--maxrregcount=64") == "--maxrregcount=64"
+    with pytest.raises(InvalidProblem, match="--arch, --include and --define say that"):
+        compiler_flag("-I/etc")
+    with pytest.raises(InvalidProblem, match="takes a flag of the compiler"):
+        compiler_flag("dlcm")
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        ([*ON_L4, "--clock", "0"], "L4 does not run at 0 MHz: give --clock a number from 100"),
+        ([*ON_L4, "--clock", "fast"], "--clock takes a number of MHz, boost or sustained"),
+        ([*PLAIN, "--arch", "sm_89", "--clock", "900"], "--clock is of simulated times: name a"),
+        ([*PLAIN, "--arch", "sm_89", "--timeline", "x"], "--timeline is of simulated times"),
+        ([*ON_L4, "--timeline", "nowhere/x.json"], "There is no folder nowhere for the timeline"),
+        (
+            [*PLAIN, "--gpu", "GH200", "--clock", "sustained"],
+            "gives no power limit for GH200: give --clock in MHz",
+        ),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    argv: list[str], sentence: str, source: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sass", source, *argv]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_folder_of_libcudacxx_is_the_toolkits(tmp_path: Path) -> None:
+    assert not is_libcudacxx(tmp_path)
+    assert libcudacxx_of(tmp_path) == ()
+    (tmp_path / "cccl" / "cuda" / "std").mkdir(parents=True)
+    (tmp_path / "cccl" / "cuda" / "std" / "version").write_text("")
+    assert libcudacxx_of(tmp_path) == (tmp_path / "cccl",)
