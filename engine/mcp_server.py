@@ -247,10 +247,11 @@ class Tools:
                 return json.loads(out)
         lines = err.decode("utf-8", errors="replace").strip().splitlines()
         said = [line for line in lines if line.startswith("error: ")]
-        raise Refused(said[-1].removeprefix("error: ") if said else f"{arguments[0]} failed.")
+        last = said[-1].removeprefix("error: ") if said else " ".join(lines[-1:])
+        raise Refused(last or f"{arguments[0]} failed with exit code {code}.")
 
     def _environment(self) -> dict[str, str]:
-        environment = dict(os.environ)
+        environment = dict(os.environ) | {"PYTHONPATH": _path()}
         if not self._rights.write:
             environment |= {
                 "ATTUNE_DATA_DIR": str(self._data),
@@ -265,7 +266,8 @@ async def _run(
     """(exit code, output, errors) of one command; it ends with the call that waits for it."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "engine", *arguments),
+        # -P: no module of the folder that is looked at takes the place of one of ours.
+        *("-P", "-m", "engine", *arguments),
         cwd=folder,
         env=environment,
         stdin=asyncio.subprocess.DEVNULL,
@@ -287,6 +289,12 @@ async def _run(
             # Shielded: a cancelled call still waits until its process is gone.
             await asyncio.shield(process.wait())
     return process.returncode or 0, out, err
+
+
+def _path() -> str:
+    """Where this package is, ahead of what was set."""
+    here = str(Path(__file__).resolve().parents[1])
+    return os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def shortened(value: Any) -> Any:

@@ -95,8 +95,8 @@ def _formulas(variant: Variant) -> Iterator[_Bounded]:
         ("query_rows", work.query_rows, 1),
         ("kv_rows", work.kv_rows, 1),
         ("conflict_ways", work.conflict_ways, 1),
-        ("heads_at_once", work.schedule and work.schedule.heads_at_once, 1),
-        ("start_tiles", work.schedule and work.schedule.start_tiles, 0),
+        ("heads_at_once", work.schedule.heads_at_once if work.schedule else None, 1),
+        ("start_tiles", work.schedule.start_tiles if work.schedule else None, 0),
     ):
         if formula is not None:
             yield _Bounded(f"work.{name}", formula, least, _MOST)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import sys
 
+from engine.base.errors import InvalidProblem
 from engine.cli.output import print_json, print_table
+from engine.gate.verdicts import GateVerdict
 from engine.sessions.compare import (
     Differences,
     SessionComparison,
@@ -17,6 +19,7 @@ from engine.sessions.compare import (
     output,
     parse_pick,
 )
+from engine.sessions.compare.machine_code import count_rows, counted_dict, counted_table
 from engine.sessions.compare.output import environment_table
 from engine.sessions.files import open_sessions
 
@@ -24,6 +27,8 @@ TIMES = {"cold": "device_cold", "end-to-end": "end_to_end", "warm": "device_warm
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.counts and (args.csv or args.markdown):
+        raise InvalidProblem("--counts goes with tables or --json: leave out the other format.")
     # A pinned baseline may be one of the files, or one more.
     files = list(args.files)
     if args.baseline is not None and args.baseline not in files:
@@ -46,7 +51,23 @@ def run(args: argparse.Namespace) -> int:
         across=args.across,
         kind=TIMES[args.time],
     )
-    print_comparison(comparison, args)
+    if not args.counts:
+        print_comparison(comparison, args)
+        return comparison.exit_code
+    counted = count_rows(comparison, sessions)
+    if args.json:
+        print_json(output.to_dict(comparison) | {"verdicts": counted_dict(counted)})
+    else:
+        print_comparison(comparison, args)
+        print_table(counted_table(counted))
+    if comparison.exit_code == 0 and any(each.is_worse for each in counted):
+        is_slower = any(
+            f.verdict is not GateVerdict.COUNTED_WORSE
+            for each in counted
+            for f in each.findings
+            if f.is_regression
+        )
+        return 1 if is_slower else 3
     return comparison.exit_code
 
 

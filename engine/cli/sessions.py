@@ -26,6 +26,19 @@ def not_negative(text: str) -> float:
     return value
 
 
+def run_export(args: argparse.Namespace) -> int:
+    from engine.base import files
+    from engine.sessions.exporters import exported
+    from engine.sessions.files import check_new, open_session
+
+    check_new(args.output)
+    text = exported(open_session(args.file), args.form, args.variant, args.gpu)
+    with files.as_sentence(f"{args.output} cannot be written", "name another file", named=True):
+        files.create(args.output, text.encode())
+    print(f"Wrote {args.output}.")
+    return 0
+
+
 def run_decide(args: argparse.Namespace) -> int:
     from engine.base.text import MAX_SENTENCE, clean_lines
     from engine.sessions.build import now

@@ -20,6 +20,7 @@ from typing import Any, Self
 from engine.base.errors import CompileError, InvalidProblem, ToolMissing, UnknownName
 from engine.base.text import MAX_LOG
 from engine.cuda_source.cache import cache_root, read_entry, write_entry
+from engine.cuda_source.knobs import options_of
 from engine.cuda_source.ptxas import (
     PtxasInfo,
     first_error,
@@ -252,7 +253,7 @@ class _Build:
         folders = (tools.include_dir, *libraries, *libcudacxx_of(tools.include_dir))
         require_libraries(sources, folders)
         headers = (*own, *stand_ins(sources, folders))
-        macros = (f"-D{name}={value}" for name, value in defines)
+        macros = options_of(defines)
         options = {flag.split("=")[0] for flag in more_flags}
         usual = (f"--std={cpp}", *_FLAGS)
         own_flags = (flag for flag in usual if flag.split("=")[0] not in options - {_OF_PTXAS})

@@ -15,7 +15,7 @@ from engine.gate.figures import Figures
 from engine.gate.found import Found, find_kernels
 from engine.gate.judge import Work, do_work
 from engine.gate.settings import Settings, SettingsError, read_settings
-from engine.gate.trees import SETTINGS_NAME, Tree, commit_file
+from engine.gate.trees import SETTINGS_NAME, Tree, commit_file, settings_of
 from engine.gate.verdicts import LABELS, figure_text
 from engine.gate.workers import Failed, Workers
 from engine.names import unknown
@@ -79,7 +79,7 @@ def accept(tree: Tree, kernels: Sequence[str], processes: int = 0) -> Renewed:
         now[id(budget)] = limits
         if (line := _moved(budget, limits)) is not None:
             moved.append(line)
-    path = tree.root / SETTINGS_NAME
+    path = settings_of(tree.root)
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     numbers = {settings.budgets.index(b): now[id(b)] for b in old}
     written = _edited(text, numbers) + "".join(_block(b, now[id(b)]) for b in new)
@@ -89,7 +89,7 @@ def accept(tree: Tree, kernels: Sequence[str], processes: int = 0) -> Renewed:
         files.write(path, written.encode())
     subject = "Budgets of the gate renewed" if old else "Budgets of the gate"
     message = f"{subject}\n\n" + "\n".join(moved) + "\n"
-    return Renewed(path, tuple(moved), commit_file(tree.root, SETTINGS_NAME, message))
+    return Renewed(path, tuple(moved), commit_file(tree.root, path.name, message))
 
 
 def _added(

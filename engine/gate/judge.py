@@ -18,7 +18,7 @@ from engine.gate.figures import (
 )
 from engine.gate.found import Found, find_kernels
 from engine.gate.settings import Settings, read_settings
-from engine.gate.trees import SETTINGS_NAME, Tree
+from engine.gate.trees import SETTINGS_NAME, Tree, settings_of
 from engine.gate.verdicts import Finding, GateVerdict, compare_answers, finding
 from engine.gate.workers import Failed, Workers
 from engine.problem import Problem
@@ -398,7 +398,8 @@ def _remarks(
 
 
 def _settings_text(tree: Tree) -> bytes:
-    return (tree.root / SETTINGS_NAME).read_bytes() if SETTINGS_NAME in tree.names else b""
+    path = settings_of(tree.root)
+    return path.read_bytes() if path.name in tree.names else b""
 
 
 def _digest(found: Found | None) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from engine.base.errors import AttuneError, BadInput
 from engine.devices import find_device
 from engine.gate.budgets import LIMITS, Budget
-from engine.gate.trees import SETTINGS_NAME
+from engine.gate.trees import SETTINGS_NAME, settings_of
 from engine.gate.verdicts import COUNTED, LABELS, Thresholds
 from engine.problem import Problem
 from kernels.variant import Variant
@@ -68,7 +68,7 @@ def read_settings(root: Path) -> Settings:
     Raises:
         SettingsError: it cannot be read, or there is a mistake in it.
     """
-    path = root / SETTINGS_NAME
+    path = settings_of(root)
     if not path.is_file():
         return Settings()
     try:

@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from engine.base.errors import BadInput, ToolMissing
 
 SETTINGS_NAME = "attune-gate.toml"
+_HIDDEN_SETTINGS_NAME = f".{SETTINGS_NAME}"  # for who keeps the top level short
 _SUFFIXES = (".cu", ".cuh", ".h", ".hh", ".hpp", ".hxx", ".inl", ".inc", ".attune.toml")
 _MAX_FILES = 20_000
 _MAX_BYTES = 256 << 20  # of all files of a revision
@@ -217,7 +218,14 @@ def _folder(path: Path, label: str) -> Tree:
 def _counts(name: str) -> bool:
     if PurePosixPath(name).is_absolute() or re.search(r"(^|/)\.\.(/|$)", name):
         return False
-    return name.endswith(_SUFFIXES) or name == SETTINGS_NAME
+    return name.endswith(_SUFFIXES) or name in (SETTINGS_NAME, _HIDDEN_SETTINGS_NAME)
+
+
+def settings_of(root: Path) -> Path:
+    """The file with a tree's settings: it need not be there."""
+    hidden = root / _HIDDEN_SETTINGS_NAME
+    plain = root / SETTINGS_NAME
+    return hidden if hidden.is_file() and not plain.is_file() else plain
 
 
 def _is_plain(root: Path, name: str) -> bool:

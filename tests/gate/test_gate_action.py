@@ -18,7 +18,7 @@ import yaml
 from tests.gate.repositories import ENVIRONMENT, ONE_PROBLEM, commit, edit, git, repository
 
 ROOT = Path(__file__).resolve().parents[2]
-ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
+ACTION = yaml.safe_load((ROOT / ".github/actions/attune-gate/action.yml").read_text())
 HOOK = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())[0]
 STEPS = {step["name"]: step for step in ACTION["runs"]["steps"]}
 

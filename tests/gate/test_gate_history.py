@@ -164,6 +164,19 @@ def test_each_of_thirty_commits_is_judged_rightly(tmp_path: Path) -> None:
     _judged_history(tmp_path, range(len(_ORDER)))
 
 
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
+def test_a_race_is_found_where_execution_is_asked_for(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "r", "v08")
+    barrier = "// Every warp reads rows that other warps loaded.\n        __syncthreads();\n"
+    edit(kernel_file(repo, "v08"), (barrier, "\n"))
+    commit(repo, "A barrier is gone")
+    trees = [open_tree(name, repo, tmp_path / name) for name in ("HEAD~1", "HEAD")]
+    found = _said(judge(trees[0], trees[1], execute=True), regressions=True)
+    assert any(v == "INCORRECT" and "barrier is missing" in what for v, what in found), found
+    assert not _said(judge(trees[0], trees[1]), regressions=True)
+
+
 @pytest.mark.slow
 def test_the_command_says_what_is_worse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

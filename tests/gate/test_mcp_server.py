@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engine.mcp_server import Refused, Rights, Tools, _problem, _run, shortened
+from engine.mcp_server import Refused, Rights, Tools, _path, _problem, _run, shortened
 from tests.gate.repositories import ONE_PROBLEM, edit, kernel_file, repository
 
 pytest.importorskip("mcp")  # of an extra
@@ -69,13 +69,13 @@ def test_nothing_is_executed_or_kept_unless_the_server_may(tools: Tools) -> None
 
 def test_a_call_that_takes_too_long_ends() -> None:
     with pytest.raises(Refused, match="took longer than 0 s"):
-        call(_run(["selfcheck"], Path.cwd(), os.environ, 0.2))
+        call(_run(["selfcheck"], Path.cwd(), _environment(), 0.2))
     assert not _children("selfcheck")
 
 
 def test_a_cancelled_call_ends_its_process() -> None:
     async def cancelled() -> None:
-        task = asyncio.create_task(_run(["selfcheck"], Path.cwd(), os.environ, 60.0))
+        task = asyncio.create_task(_run(["selfcheck"], Path.cwd(), _environment(), 60.0))
         while not _children("selfcheck"):
             await asyncio.sleep(0.02)
         task.cancel()
@@ -84,6 +84,16 @@ def test_a_cancelled_call_ends_its_process() -> None:
 
     call(cancelled())
     assert not _children("selfcheck")
+
+
+def _environment() -> dict[str, str]:
+    return dict(os.environ) | {"PYTHONPATH": _path()}
+
+
+def test_a_folders_own_modules_are_not_run(tools: Tools, tmp_path: Path) -> None:
+    (tmp_path / "r" / "engine.py").write_text("raise SystemExit('taken over')\n")
+    (tmp_path / "r" / "numpy.py").write_text("raise SystemExit('taken over')\n")
+    assert call(tools.gate("HEAD"))["unchanged"] == ["v01"]
 
 
 def _children(argument: str) -> list[psutil.Process]:

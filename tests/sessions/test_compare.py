@@ -79,6 +79,31 @@ class TestVerdicts:
         assert "predicted" in row.reason
         assert row.origin == "predicted"
 
+    @pytest.mark.parametrize(
+        ("after_us", "verdict", "code"),
+        [
+            (810.0, "SIMULATED SLOWER", 1),
+            (400.0, "UNDECIDED", 0),
+            (200.0, "SIMULATED FASTER", 0),
+        ],
+    )
+    def test_two_simulated_times_have_the_gates_verdict(
+        self, after_us: float, verdict: str, code: int
+    ) -> None:
+        def simulated(us: float, device: str = "L4") -> Evaluation:
+            times = latency(us, origin="predicted", samples=0, reason="By machine code: simulated.")
+            return evaluation(latency=times, device=device)
+
+        before, after = session(simulated(382.0)), session(simulated(after_us))
+        comparison = compare_sessions({"a": before, "b": after})
+        row = the_row(comparison)
+        assert str(row.verdict) == verdict
+        assert bool(comparison.regressions) is (code == 1)
+        assert comparison.exit_code == code
+        assert "measured" in row.reason or "recorded pairs" in row.reason
+        other = session(simulated(after_us, "A100 80GB SXM"))
+        assert the_row(compare_sessions({"a": before, "b": other})).verdict is None
+
     def test_a_recorded_time_counts_and_is_said_to_be_unchecked(self) -> None:
         elsewhere = evaluation(
             latency=latency(50.0, origin="recorded"),

@@ -9,6 +9,8 @@ from typing import Literal, TypeAlias
 from engine.base.errors import AttuneError, UnknownName
 from engine.base.units import format_bytes
 from engine.evaluation import Evaluation, Latency, are_comparable
+from engine.gate.ranking import default_threshold
+from engine.gate.verdicts import GateVerdict, simulated_finding
 from engine.measure.verdict import Comparison, Verdict, interval_verdict
 from engine.problem import Problem
 from engine.sessions.compare.environment import Differences, differences, environment_blockers
@@ -50,7 +52,7 @@ def regressions_of(
     before: KernelFigures,
     after: KernelFigures,
     *,
-    verdict: Verdict | None,
+    verdict: Verdict | GateVerdict | None,
     same_kernel: bool,
     why: str,
 ) -> tuple[Regression, ...]:
@@ -62,7 +64,7 @@ def regressions_of(
         why: the sentence of the verdict, or of the status.
     """
     findings = list(_correctness(before, after, why))
-    if verdict is Verdict.SLOWER:
+    if verdict in (Verdict.SLOWER, GateVerdict.SIMULATED_SLOWER):
         findings.append(Regression("time", why))
     if same_kernel and before.arch == after.arch:
         findings += _resources(before, after)
@@ -113,7 +115,8 @@ def _grew(before: int | None, after: int | None) -> bool:
 #
 # Which kernel stands against which is `engine.sessions.compare.pairing`'s. A comparison is derived
 # and never stored. A verdict is given where both times were really taken, on the same GPU, driver
-# and clocks; across those only when it is asked for, and then it says so.
+# and clocks; across those only when it is asked for, and then it says so. Two times that were
+# simulated have the gate's verdict, which says that it is none of measured times.
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,7 @@ class ComparedRow:
     speedup: float | None
     speedup_low: float | None  # 95 % interval
     speedup_high: float | None
-    verdict: Verdict | None
+    verdict: Verdict | GateVerdict | None  # a GateVerdict is of simulated times
     reason: str
     across: bool  # the verdict was asked for across GPUs, drivers or clocks
     findings: tuple[Regression, ...]  # what got worse, failures first
@@ -364,7 +367,7 @@ def _judge(
     second: Latency | None,
     blockers: Sequence[str],
     across: bool,
-) -> tuple[Verdict | None, Comparison | None, str]:
+) -> tuple[Verdict | GateVerdict | None, Comparison | None, str]:
     """Verdict, the interval it rests on, and the sentence."""
     for e, latency, which in ((before, first, "The baseline"), (after, second, "This one")):
         if not may_be_compared(e, latency):
@@ -373,7 +376,7 @@ def _judge(
         which = "The baseline has" if first is None else "This one has"
         return None, None, f"{which} no time of this kind."
     if "predicted" in (first.origin, second.origin):
-        return None, None, "No verdict on a predicted time."
+        return _judge_predicted(before, after, first, second)
     (a, a_samples), (b, b_samples) = interval_of(first), interval_of(second)
     if a is None or b is None:
         return None, None, "No verdict on a single figure, without samples or an interval."
@@ -392,15 +395,29 @@ def _judge(
     return compared.verdict, compared, f"Across different conditions ({listed}): {reason}"
 
 
+def _judge_predicted(
+    before: Evaluation, after: Evaluation, first: Latency, second: Latency
+) -> tuple[GateVerdict | None, None, str]:
+    """By the gate's rule where both are simulated of one GPU's machine code."""
+    if not first.method == second.method == "machine code" or before.device != after.device:
+        return None, None, "No verdict on a predicted time."
+    threshold = default_threshold()
+    found = simulated_finding(first.median_us, second.median_us, threshold.share)
+    if found is None:
+        why = f"The simulated times are nearer than {threshold.share:.0%}. {threshold}"
+        return GateVerdict.UNDECIDED, None, why
+    return found.verdict, None, f"{found.verdict}: {found.what}, not measured."
+
+
 def _order(row: ComparedRow) -> tuple[int, float]:
     """Broken ones, then slower ones by how much, other findings, faster ones, the rest."""
     speedup = row.speedup or 1.0
     if row.broken:
         return 0, 0.0
-    if row.verdict is Verdict.SLOWER:
+    if row.verdict in (Verdict.SLOWER, GateVerdict.SIMULATED_SLOWER):
         return 1, speedup
     if row.findings:
         return 2, 0.0
-    if row.verdict is Verdict.FASTER:
+    if row.verdict in (Verdict.FASTER, GateVerdict.SIMULATED_FASTER):
         return 3, -speedup
     return 4 + (row.verdict is None), 0.0

@@ -1,0 +1,78 @@
+"""A loop that only follows printed advice makes a deliberately poor kernel 3 times as fast.
+
+The edits are scripted and chosen by the code of a piece of advice. One of them is a trap: it breaks
+the kernel, and the loop must take it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from engine.mcp_server import Rights, Tools
+from tests.gate.repositories import edit, kernel_file, repository
+
+pytest.importorskip("mcp")  # of an extra
+
+PROBLEM, GPU = "B4 H8 S512 D64", "L4"
+LOAD = "            vector = *reinterpret_cast<const uint4*>(source);"
+BY_ELEMENT = (
+    "            for (int e = 0; e < VECTOR; e++)\n"
+    "                reinterpret_cast<element*>(&vector)[e] = source[e];"
+)
+POOR = (
+    ("ROW_STRIDE = HEAD_DIM + VECTOR", "ROW_STRIDE = HEAD_DIM"),  # conflicts
+    (LOAD, BY_ELEMENT),  # 2 bytes a load
+    ("unroll 4", "unroll 1"),  # nothing overlaps
+)
+BARRIER = (
+    "        // Every warp reads rows that other warps loaded.\n        __syncthreads();\n",
+    "        // Every warp reads rows that other warps loaded.\n",
+)
+PADDED, WIDE, AHEAD = ((new, old) for old, new in POOR)
+# Code of the advice → the edit that a person who reads it would make.
+EDITS = {
+    "tensor_idle": BARRIER,
+    "conflicts": PADDED,
+    "narrow": WIDE,
+    "packing": WIDE,
+    "sectors": WIDE,
+    "copy_ahead": AHEAD,
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
+def test_following_advice_makes_a_poor_kernel_three_times_as_fast(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "r", "v08").resolve()
+    source = kernel_file(repo, "v08").rename(repo / "kernels" / "mine.cu")
+    edit(source, *POOR)
+    tools = Tools(Rights(repo, run=True, seconds=300.0), tmp_path / "data")
+    asyncio.run(_improve(tools, source))
+
+
+async def _improve(tools: Tools, source: Path) -> None:
+    name = f"kernels/{source.name}"
+    first = await tools.advice(name, PROBLEM, GPU)
+    now, tried, taken_back = first, set(), []
+    while True:
+        codes = [each["code"] for each in now["advice"]]
+        chosen = next((c for c in codes if c in EDITS and EDITS[c] not in tried), None)
+        if chosen is None:
+            break
+        tried.add(EDITS[chosen])
+        before = source.read_text()
+        edit(source, EDITS[chosen])
+        after = await tools.advice(name, PROBLEM, GPU)
+        checked = await tools.check(name, "B1 H1 S130 D64", GPU)
+        if checked["status"] == "PASSED" and after["simulated_us"] <= now["simulated_us"]:
+            now = after
+        else:
+            source.write_text(before)
+            taken_back.append((chosen, checked["status"]))
+    assert [code for code, status in taken_back if status != "PASSED"] == ["tensor_idle"]
+    assert first["simulated_us"] / now["simulated_us"] >= 3.0
+    final = await tools.check(name, "B1 H1 S130 D64", GPU)
+    assert final["status"] == "PASSED", final["reason"]

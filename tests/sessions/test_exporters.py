@@ -1,0 +1,70 @@
+"""Times as other tools' files, which read back as they were."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from compare_data import evaluation, latency, session
+from importing import imported
+
+from engine.base.errors import InvalidProblem
+from engine.base.status import Status
+from engine.cli import main
+from engine.sessions.exporters import FORMATS, exported
+from engine.sessions.snapshot import dumps
+
+MEASURED = (
+    evaluation(100.0, config={"num_splits": 4}),
+    evaluation(60.0, seqlen=256, config={"num_splits": 8}),
+)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_times_read_back_as_they_were(form: str) -> None:
+    made = json.loads(exported(session(*MEASURED), form))
+    back = imported(made)
+    assert [(e.variant, e.device, e.problem) for e in back] == [
+        (e.variant, e.device, e.problem) for e in MEASURED
+    ]
+    assert [e.config["num_splits"] for e in back] == [4, 8]
+    for one, before in zip(back, MEASURED, strict=True):
+        assert one.latency is not None
+        assert before.latency is not None
+        assert one.latency.median_us == pytest.approx(before.latency.median_us, rel=0.01)
+    if form == "kernel-tuner":
+        assert back[0].latency.samples_us == pytest.approx(MEASURED[0].latency.samples_us)
+
+
+def test_a_failure_is_an_error_of_the_cache() -> None:
+    failed = evaluation(None, status=Status.COMPILE_ERROR, reason="No.", config={"num_splits": 2})
+    made = json.loads(exported(session(MEASURED[0], failed), "kernel-tuner"))
+    assert [entry["time"] for entry in made["cache"].values()][1] == "CompilationFailedConfig"
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_prediction_is_not_written_as_a_time(form: str) -> None:
+    guess = evaluation(latency=latency(50.0, origin="predicted"))
+    with pytest.raises(InvalidProblem, match="predicted ones are not written"):
+        exported(session(guess), form)
+    other = evaluation(80.0, config={"num_splits": 8})
+    assert len(imported(json.loads(exported(session(guess, other), form)))) == 1
+
+
+def test_a_cache_is_of_one_kernel() -> None:
+    both = session(MEASURED[0], evaluation(50.0, variant="v01", config={}))
+    with pytest.raises(InvalidProblem, match="--variant"):
+        exported(both, "kernel-tuner")
+    assert json.loads(exported(both, "kernel-tuner", "v01"))["kernel_name"] == "v01"
+    assert len(json.loads(exported(both, "nvbench"))["benchmarks"]) == 2
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out = tmp_path / "a.json", tmp_path / "cache.json"
+    file.write_bytes(dumps(session(*MEASURED)))
+    command = ["sessions", "export", str(file), "--as", "kernel-tuner", "-o", str(out)]
+    assert main(command) == 0
+    assert json.loads(out.read_text())["kernel_name"] == "v05"
+    assert main(command) == 2
+    assert "is not overwritten" in capsys.readouterr().err
