@@ -159,7 +159,7 @@ def _changing(path: Path | None) -> Iterator[dict[_Key, TunedConfig]]:
     path = path or tuned_path()
     remedy = "free some disk space or set ATTUNE_TUNED to a file that can be written"
     with files.as_sentence(f"The tuned configs cannot be saved in {path}", remedy):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        files.make_folder(path.parent)
         with files.lock(path.with_name(f".{path.name}.lock")):
             before = {_key(e): e for e in load_tuned(path)}
             entries = dict(before)

@@ -89,14 +89,14 @@ def _formulas(variant: Variant) -> Iterator[_Bounded]:
         yield _Bounded(
             f"the size of scratch.{scratch.name}", _product(scratch.shape), 0, _MOST_ELEMENTS
         )
-    work = variant.work
+    work, schedule = variant.work, variant.work.schedule
     for name, formula, least in (
         ("math_threads", work.math_threads, 1),
         ("query_rows", work.query_rows, 1),
         ("kv_rows", work.kv_rows, 1),
         ("conflict_ways", work.conflict_ways, 1),
-        ("heads_at_once", work.schedule.heads_at_once if work.schedule else None, 1),
-        ("start_tiles", work.schedule.start_tiles if work.schedule else None, 0),
+        ("heads_at_once", schedule.heads_at_once if schedule is not None else None, 1),
+        ("start_tiles", schedule.start_tiles if schedule is not None else None, 0),
     ):
         if formula is not None:
             yield _Bounded(f"work.{name}", formula, least, _MOST)

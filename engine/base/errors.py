@@ -25,7 +25,7 @@ class UnknownName(BadInput):
     ones), or a path that leads to no file."""
 
 
-class InvalidKernel(AttuneError):
+class InvalidKernel(BadInput):
     """A kernel whose description has a mistake; the text then starts with `file.cu:line`.
 
     `block` is a description to paste where there is none.
@@ -42,6 +42,10 @@ class CompileError(AttuneError):
     def __init__(self, message: str, log: str = "") -> None:
         super().__init__(message)
         self.log = log
+
+
+class InvalidCubin(CompileError, BadInput):
+    """A file that is no cubin, or one that is damaged."""
 
 
 class ToolMissing(AttuneError):

@@ -48,6 +48,13 @@ def as_sentence(what: str, remedy: str = "", *, named: bool = False) -> Iterator
         raise kind(f"{what} ({why}): {remedy}." if remedy else f"{what}: {why}.") from error
 
 
+def make_folder(folder: Path) -> None:
+    """The folder, and those above it that are missing, for their owner alone; OSError."""
+    if not folder.parent.exists():
+        make_folder(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
+
+
 def read(path: Path, most: int) -> bytes:
     """At most `most` bytes of a regular file.
 

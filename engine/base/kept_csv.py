@@ -42,7 +42,7 @@ def keep_csv(data: bytes) -> str:
     if path.is_file():
         return name
     with files.as_sentence(f"The table cannot be kept in {folder}", "a link will not carry it"):
-        folder.mkdir(parents=True, exist_ok=True)
+        files.make_folder(folder)
         files.write(path, data)
     _remove_oldest(folder)
     return name

@@ -67,9 +67,27 @@ def print_figures(title: str, rows: Iterable[tuple[str, object]]) -> None:
 def print_table(table: Table) -> None:
     """A table that fits the terminal, numbers right-aligned, and its remark; no empty table."""
     if table.rows:
-        _draw(table)
+        (_draw if len(table.rows) <= _MOST_FITTED else _write)(table)
     if table.remark:
         print(table.remark)
+
+
+_MOST_FITTED = 500  # rows; to fit a thousand to the terminal takes half a second
+
+
+def _write(table: Table) -> None:
+    """A long table in the same form, its lines whole however wide they are."""
+    rows = [[visible(text).replace("\n", " ") for text in row] for row in table.texts]
+    columns = [visible(name) for name in table.columns]
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    numeric = table.numeric
+    print(visible(table.title), " " + "─" * (sum(widths) + 3 * len(widths) - 2), sep="\n")
+    for row in (columns, *rows):
+        cells = [
+            text.rjust(width) if is_numeric else text.ljust(width)
+            for text, width, is_numeric in zip(row, widths, numeric, strict=True)
+        ]
+        print(f" {'   '.join(cells)}".rstrip())
 
 
 def _draw(table: Table) -> None:

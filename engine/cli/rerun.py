@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if not repeats:
         fits = f"no evaluation matches {args.only!r}" if args.only else "it holds no evaluation"
         print(f"Nothing to repeat: {fits}.", file=sys.stderr)
-        return 1
+        return 2
     foreign = foreign_sources(snapshot, repeats)
     theirs = bool(foreign) and args.use_their_source
     if theirs and not _agreed(foreign):

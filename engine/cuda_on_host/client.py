@@ -36,6 +36,8 @@ _MAX_LIBRARIES = 2000  # a process may have 65,530 mappings on Linux, and a libr
 _KEPT_SEGMENT_BYTES = 256 << 20
 _SMALL_JOB_BYTES = 32 << 20
 _LOG_TAIL_BYTES = 16 << 10
+_MOST_PRINTED_BYTES = 64 << 20  # by one job; a kernel may print without end
+_LOOK_S = 0.1
 _PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -71,8 +73,22 @@ class _Process:
                 | {"PYTHONPATH": os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), search_path]))},
             )  # fmt: skip
 
+        self.printed_too_much = False
+        self._ended = threading.Event()
+        threading.Thread(target=self._watch_output, daemon=True).start()
+
+    def _watch_output(self) -> None:
+        """End the child when what it prints would fill the disk."""
+        while not self._ended.wait(_LOOK_S):
+            with contextlib.suppress(OSError, ValueError):  # closed meanwhile
+                if os.fstat(self.output.fileno()).st_size > _MOST_PRINTED_BYTES:
+                    self.printed_too_much = True
+                    self.process.kill()
+                    return
+
     def stop(self) -> int:
         """End it and release everything; the exit code it had, or -9 when it was still alive."""
+        self._ended.set()
         self.channel.close()
         if os.getpid() == self.owner:  # a forked copy must leave the original's child alone
             self.process.kill()
@@ -233,6 +249,13 @@ class Client:
                 process.process.wait(_KILL_GRACE_S)
             log = process.printed()
         code = self._stop()
+        if process is not None and process.printed_too_much:
+            return JobResult(
+                Status.CRASHED,
+                f"{job.library.source}: the kernel printed more than {_size(_MOST_PRINTED_BYTES)} "
+                "and was stopped: let fewer threads print.",
+                log=log,
+            )
         how = f"with exit code {code}"
         if code < 0:
             with contextlib.suppress(ValueError):

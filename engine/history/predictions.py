@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from engine.base import journal
+from engine.base import files, journal
 from engine.base.errors import AttuneError, StoreError
 from engine.base.files import data_folder
 from engine.base.text import Line
@@ -47,7 +47,7 @@ def keep_prediction(evaluation: Evaluation, predicted: Latency | None) -> None:
     path = predictions_path()
     of_both = {f.name: getattr(evaluation, f.name) for f in fields(Prediction)}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        files.make_folder(path.parent)
         journal.append(path, encode(Prediction(**(of_both | {"latency": predicted}))))
     except (ImportError, OSError, StoreError):
         return  # a machine that can only measure, or a full disk: the evaluation counts for more

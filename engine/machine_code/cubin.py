@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from engine.base.errors import CompileError
+from engine.base.errors import InvalidCubin
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -70,10 +70,10 @@ def read_cubin(data: bytes) -> Cubin:
     """Parse a cubin; a last byte that CuPy's NVRTC binding dropped is put back.
 
     Raises:
-        CompileError: it is no cubin, cut short, or has no entry.
+        InvalidCubin: it is no cubin, cut short, or has no entry.
     """
     if data[:4] != b"\x7fELF" or len(data) < _HEADER.size:
-        raise CompileError(
+        raise InvalidCubin(
             "This is not a cubin (not an ELF file): `nvcc -cubin -arch=sm_80 FILE.cu` writes one; "
             "of an executable or a fatbin take it out with `cuobjdump -xelf all FILE`."
         )
@@ -81,7 +81,7 @@ def read_cubin(data: bytes) -> Cubin:
     machine, program_offset, offset, flags = header[2], header[5], header[6], header[7]
     program_size, program_count, size, count, names_index = header[9:14]
     if machine != _MACHINE_CUDA or size != _SECTION.size or names_index >= count:
-        raise CompileError(
+        raise InvalidCubin(
             "This ELF file is not a cubin: `nvcc -cubin -arch=sm_80 FILE.cu` writes one; of an "
             "executable take it out with `cuobjdump -xelf all FILE`."
         )
@@ -95,11 +95,11 @@ def read_cubin(data: bytes) -> Cubin:
     try:
         entries = {e.name: e for e in _entries(data, sections, arch)}
     except (struct.error, IndexError):  # a record shorter than its kind, a link to no section
-        raise CompileError(
+        raise InvalidCubin(
             "This cubin is damaged: a table in it is cut short or leads nowhere. Copy it again."
         ) from None
     if not entries:
-        raise CompileError("This cubin holds no __global__ function: there is nothing to analyse.")
+        raise InvalidCubin("This cubin holds no __global__ function: there is nothing to analyse.")
     return Cubin(arch, data, entries, _code_digest(data, sections, entries))
 
 
@@ -128,7 +128,7 @@ def read_sections(data: bytes) -> list[Section]:
 
 def _completed(data: bytes, size: int) -> bytes:
     if len(data) + 1 < size:
-        raise CompileError(
+        raise InvalidCubin(
             f"This cubin is cut short: {len(data):,} bytes are there of {size:,}. Copy it again."
         )
     return data + bytes(max(0, size - len(data)))

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.base.errors import CompileError, ToolMissing, UnknownName
+from engine.base.errors import CompileError, InvalidCubin, ToolMissing, UnknownName
 from engine.cuda_source.toolkit import INSTALL_HINT
 from engine.machine_code.cubin import Cubin, Entry
 from engine.machine_code.instruction import Instruction, Loop, Program
@@ -80,7 +80,8 @@ def run_nvdisasm(cubin: bytes, *options: str) -> str:
 
     Raises:
         ToolMissing: it is not installed or does not run.
-        CompileError: it refuses the file.
+        InvalidCubin: it refuses the file.
+        CompileError: it does not finish.
     """
     tool = find_nvdisasm()
     with tempfile.TemporaryDirectory(prefix="attune-sass-") as folder:
@@ -113,7 +114,7 @@ def run_nvdisasm(cubin: bytes, *options: str) -> str:
     if done.returncode != 0:
         message = done.stderr.replace(str(path), "the file").strip().splitlines()
         reason = message[0] if message else f"exit code {done.returncode}"
-        raise CompileError(f"nvdisasm cannot read this cubin: {reason.rstrip('.')}.")
+        raise InvalidCubin(f"nvdisasm cannot read this cubin: {reason.rstrip('.')}.")
     return done.stdout
 
 
@@ -129,9 +130,13 @@ class Disassembly:
     listing: str
 
     def program(self, entry: str) -> Program:
-        """One entry's machine code. Raises UnknownName."""
+        """One entry's machine code. Raises UnknownName, or InvalidCubin where there is none."""
         described = find_entry(self.cubin, entry)
-        instructions = parse_listing(self.listing, described.name)[described.name]
+        instructions = parse_listing(self.listing, described.name).get(described.name)
+        if not instructions:
+            raise InvalidCubin(
+                f"nvdisasm finds no code of {described.name} in this cubin: it is damaged."
+            )
         return Program(
             entry=described.name,
             arch=self.cubin.arch,

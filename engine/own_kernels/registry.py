@@ -122,5 +122,5 @@ def _write(paths: list[Path]) -> None:
     text = json.dumps({"kernels": [str(path) for path in paths]}, indent=2) + "\n"
     remedy = "free some disk space, or set ATTUNE_DATA_DIR to a folder that can be written"
     with files.as_sentence(f"The list of own kernels cannot be written to {target}", remedy):
-        target.parent.mkdir(parents=True, exist_ok=True)
+        files.make_folder(target.parent)
         files.write(target, text.encode())

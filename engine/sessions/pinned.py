@@ -24,7 +24,7 @@ def pin(evaluation: Evaluation) -> None:
     """Make this the baseline. StoreError when the disk refuses."""
     path = pinned_path()
     with files.as_sentence(f"{path} cannot be written"):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        files.make_folder(path.parent)
         files.write(path, json.dumps(encode(evaluation)).encode())
 
 

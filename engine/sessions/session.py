@@ -282,7 +282,7 @@ def start_session(title: str = "", *, folder: Path | None = None) -> Session:
     """A new session with its journal in `folder` (the user's data folder by default)."""
     folder = folder or working_folder()
     with files.as_sentence(f"The folder {folder} for sessions cannot be made"):
-        folder.mkdir(parents=True, exist_ok=True)
+        files.make_folder(folder)
     session_id = uuid.uuid4().hex
     return begin_session(folder / f"{session_id}.jsonl", session_id=session_id, title=title)
 

@@ -275,7 +275,7 @@ def test_what_is_not_on_the_ladder_is_said(
     name = "20261121T000000Z_h200_sdpa_43-problems.json"
     assert main(["rerun", name, "--only", "S128 D64"]) == 1
     assert "no variant called 'sdpa'" in capsys.readouterr().err
-    assert main(["rerun", name, "--only", "nothing like it"]) == 1
+    assert main(["rerun", name, "--only", "nothing like it"]) == 2
     assert "no evaluation matches" in capsys.readouterr().err
 
 

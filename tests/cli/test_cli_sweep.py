@@ -272,3 +272,10 @@ def test_bad_usage_is_exit_code_2(argv: list[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         run("v01", *argv)
     assert stopped.value.code == 2
+
+
+def test_a_folder_that_was_mistyped_is_not_made(tmp_path: Path) -> None:
+    journal = tmp_path / "nope" / "x.jsonl"
+    with pytest.raises(UnknownName, match=r"x\.jsonl cannot be written"):
+        run(*SMALL_SWEEP, "--backend", "cpu", "--journal", str(journal))
+    assert not journal.parent.exists()

@@ -132,7 +132,7 @@ def test_names_of_the_ladder_are_taken(folder: Path, monkeypatch: pytest.MonkeyP
     [
         (2, "nothing.cu", "nothing.cu: name a .cu file."),
         (2, "kernels.txt", "is not a kernel source: name a .cu file."),
-        (1, "odd name.cu", "rename the file: a kernel's name is made of letters, digits"),
+        (2, "odd name.cu", "rename the file: a kernel's name is made of letters, digits"),
     ],
 )
 def test_paths_that_are_no_kernel(
@@ -152,7 +152,7 @@ def test_without_a_description_there_is_one_to_paste(
     """The block that is printed is a description of the kernel, ready to be tried."""
     (folder / "naive_flash.attune.toml").unlink()
     source = folder / "naive_flash.cu"
-    assert main(["evaluate", str(source)]) == 1
+    assert main(["evaluate", str(source)]) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith("error: naive_flash.cu does not describe itself: put the block")
     assert printed.err.count("\n") == 1

@@ -371,3 +371,12 @@ def test_a_removed_snapshot_comes_back(url, tmp_path):
         store.restore(again, name)
     with pytest.raises(UnknownName, match="not the name"):
         store.restore("../" + name, name)
+
+
+def test_its_folders_are_the_owners_alone(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "a" / "own"), shipped=None, index_folder=tmp_path / "index")
+    name = store.save(snapshot_maker())
+    store.list()
+    store.remove(name)
+    for folder in ("a", "a/own", "a/own/trash", "index"):
+        assert (tmp_path / folder).stat().st_mode & 0o777 == 0o700, folder

@@ -158,7 +158,8 @@ class SweepJournal:
         named = self._remedy != journal.CACHE_REMEDY
         what = f"The journal {self.path} cannot be written"
         with files.as_sentence(what, self._remedy, named=named):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if not named:  # a folder that a person mistyped is not made
+                files.make_folder(self.path.parent)
             lock = files.try_lock(self.path)
         if lock is None:
             raise StoreError(

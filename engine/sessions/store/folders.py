@@ -81,7 +81,7 @@ class LocalFolder:
 
     def create(self, name: str, data: bytes) -> None:
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            files.make_folder(self.path)
         except FileExistsError:
             raise NotADirectoryError(errno.ENOTDIR, "not a folder", self.url) from None
         if (self.path / name).exists():  # asked again, in one step, when the file is whole
@@ -92,7 +92,7 @@ class LocalFolder:
     def trash(self, name: str) -> str:
         folder = self.path / TRASH
         if not folder.is_dir():
-            folder.mkdir()
+            files.make_folder(folder)
         for kept_as in _trash_names(name):
             with contextlib.suppress(FileExistsError):
                 files.move(self.path / name, folder / kept_as)

@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from engine.base import files
 from engine.cuda_source.cache import cache_root
 from engine.sessions.store.folders import Entry
 
@@ -50,7 +51,7 @@ class Index:
             return
 
     def _connect(self) -> sqlite3.Connection:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        files.make_folder(self._path.parent)
         db = sqlite3.connect(self._path, timeout=_TIMEOUT_S)
         db.execute("PRAGMA synchronous = OFF")  # losing it costs a rebuild, nothing else
         db.execute(_SCHEMA)

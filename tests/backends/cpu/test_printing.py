@@ -1,0 +1,46 @@
+"""A kernel that prints without end does not fill the disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.base.status import Status
+from engine.cuda_on_host import client
+from engine.own_kernels.registry import VARIABLE
+from engine.pipeline.evaluate import evaluate
+from engine.pipeline.request import EvaluationRequest
+from engine.problem import Problem
+
+SOURCE = """\
+/* attune
+head_dims = [32]
+
+[[passes]]
+entry = "chatty"
+grid = [1, 1, 1]
+threads = 32
+args = ["q", "k", "v", "out", "seqlen"]
+*/
+#include <cstdio>
+#include <cuda_fp16.h>
+extern "C" __global__ void chatty(const half* q, const half* k, const half* v, half* o, int n) {
+  for (int i = 0; i >= 0 || n; i = (i + 1) & 1023) printf("%d of %d and on it goes\\n", i, n);
+}
+"""
+
+
+@pytest.mark.slow
+def test_it_is_stopped_and_its_last_words_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "chatty.cu").write_text(SOURCE)
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    monkeypatch.setattr(client, "_MOST_PRINTED_BYTES", 1 << 20)
+    request = EvaluationRequest("chatty", Problem(1, 1, 32, 32), {}, gpu="L4", backend="cpu")
+    found = evaluate(request).evaluation
+    assert found.status is Status.CRASHED
+    assert "printed more than 1.0 MiB and was stopped" in found.reason
+    assert "and on it goes" in found.log
+    assert len(found.log) < 20_000
