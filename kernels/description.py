@@ -69,7 +69,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, get_args
@@ -85,6 +85,7 @@ from kernels.arguments import (
     stride_formulas,
 )
 from kernels.formula import ELEMENT_TYPE, RESERVED, Expression, FormulaError, Scope
+from kernels.layouts import read_layouts
 from kernels.possible import possible
 from kernels.tensor_maps import read_tensor_map
 from kernels.toml_block import KernelDescriptionError, Table, load_block, shown
@@ -93,7 +94,6 @@ from kernels.variant import (
     CppStandard,
     Dtype,
     IntFormula,
-    Layout,
     Lse,
     LseBase,
     LseLayout,
@@ -123,7 +123,6 @@ _LADDER_NAME = re.compile(r"(?P<id>v\d\d)_\w+")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _ENTRY = re.compile(r"(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*\s*(?:<[^;\"\n]*>)?")
 _MACRO = re.compile(r"[A-Za-z_]\w*")
-_PACKED_LAYOUT: Final = "bs3hd"  # Q, K and V as one tensor, O as bshd
 _FP8 = re.compile(r"fp8|float8|e4m3|e5m2", re.IGNORECASE)
 _STEM = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
 _USES_TENSOR_CORES = re.compile(r"\bmma\b|\bwgmma\b|\bwmma\b|\bldmatrix\b|\btcgen05\b")
@@ -279,7 +278,7 @@ class _Reader:
         title = _TITLE.match(self.text) if on_ladder else None
         tunables = tuple(_tunable(table, name) for table, name in self._named("tunables"))
         self.scope = Scope(path.name, {t.name: t.values for t in tunables})
-        layouts = _layouts(block)
+        layouts = read_layouts(block)
         packed = layouts.pop(PACKED, None) is not None
         page_rows = self._expression(block, "page_rows") if "page_rows" in block.values else None
         if page_rows is not None and not layouts.keys().isdisjoint("kv"):
@@ -590,28 +589,6 @@ def _masks(block: Table, is_told: bool) -> tuple[bool, ...]:
     if not values or not all(type(v) is bool for v in values) or len(set(values)) < len(values):
         block.error("causal", f"it is a list of false and true, not {shown(values)}")
     return tuple(sorted(values))
-
-
-def _layouts(block: Table) -> dict[str, Layout]:
-    """The layout of each tensor that is not bhsd, and of `qkv` where the three are one."""
-    if (layout := block.values.get("layout")) == _PACKED_LAYOUT:
-        return dict.fromkeys((*TENSORS, PACKED), "bshd")
-    if isinstance(layout, dict) and PACKED in layout:
-        table = block.table("layout")
-        table.allow(PACKED, "out")
-        table.choice(PACKED, (_PACKED_LAYOUT,))
-        out = table.choice("out", get_args(Layout), "bhsd")
-        of_q: dict[str, Layout] = dict.fromkeys((*"qkv", PACKED), "bshd")
-        return of_q | ({"out": out} if out != "bhsd" else {})
-    table = block
-    keys: Mapping[str, str] = dict.fromkeys(TENSORS, "layout")
-    if isinstance(block.values.get("layout"), dict):
-        table = block.table("layout")
-        table.allow(*TENSORS)
-        keys = {name: name for name in TENSORS}
-    known = (*get_args(Layout), *((_PACKED_LAYOUT,) if table is block else ()))
-    chosen = {name: table.choice(key, known, "bhsd") for name, key in keys.items()}
-    return {name: layout for name, layout in chosen.items() if layout != "bhsd"}
 
 
 def _lse(block: Table, is_written: bool) -> Lse | None:

@@ -20,6 +20,8 @@ TERMS: dict[str, str] = {
     "compared like those of the ladder.",
     "add_path": "A .cu file. It is compiled and run with your rights on this machine, so add only "
     "files that you trust.",
+    "add_files": "Drop a .cu file with the headers that it includes. They are copied into a folder "
+    "of Attune's own, compiled and run with your rights on this machine: add only what you trust.",
     "add_entry": "The kernel's name, with its namespaces. A template's arguments stand in <…>; "
     "{head_dim}, {causal} and {element_type} take the problem's values.",
     "add_grid": "CTAs along this axis: a number, or a formula of batch, num_heads, num_heads_kv, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -15,7 +16,9 @@ from app.shared.selection import FORMATS, Selection
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown, problem
 from engine.base.errors import AttuneError, InvalidKernel
-from engine.own_kernels.draft import Draft, draft_of
+from engine.cuda_on_host.options import DEFAULT_ARCH
+from engine.devices import find_device
+from engine.own_kernels.draft import Draft, draft_of, in_sequence
 from engine.own_kernels.explain import (
     Where,
     described,
@@ -25,7 +28,14 @@ from engine.own_kernels.explain import (
 )
 from engine.own_kernels.host_launch import Signature, kernels_of
 from engine.own_kernels.pointer_types import why_types_differ
-from engine.own_kernels.registry import check_kernel, forget_kernel, keep_kernel, kept_kernels
+from engine.own_kernels.registry import (
+    bring_files,
+    check_kernel,
+    forget_kernel,
+    keep_kernel,
+    kept_kernels,
+)
+from engine.own_kernels.trial import try_kernel
 from engine.plan import make_plan
 from kernels.description import read_text
 from kernels.toml_block import KernelDescriptionError
@@ -34,6 +44,7 @@ from kernels.variant import Variant
 _PLACE = "adding"
 _ADDED = "kernel_added"
 _OPEN = "add_kernel_open"
+_FAILED = "add_kernel_failed"  # what was tried and is wrong: its file and description
 _MASKS = {False: "not causal", True: "causal"}
 _LAYOUTS = {"bhsd": "[B, H, S, D]", "bshd": "[B, S, H, D]", "bs3hd": "[B, S, 3, H, D]"}
 
@@ -74,10 +85,33 @@ def _dialog(selection: Selection) -> None:
         placeholder="/path/to/my_kernel.cu",
         help=TERMS["add_path"],
     )
+    dropped = st.file_uploader(
+        "Or drop the file here, with the headers that it includes",
+        type=["cu", "cuh", "h", "hpp", "inl", "toml"],
+        accept_multiple_files=True,
+        key="add_files",
+        help=TERMS["add_files"],
+    )
     notices.draw(_PLACE)
-    if typed.strip():
-        _file(Path(typed.strip()).expanduser().absolute(), selection)
+    path = Path(typed.strip()).expanduser().absolute() if typed.strip() else _brought(dropped)
+    if path is not None:
+        _file(path, selection)
     _kept()
+
+
+def _brought(dropped: Sequence[Any]) -> Path | None:
+    """The source among the files that were dropped; asks which where there are several."""
+    if not dropped:
+        return None
+    try:
+        sources = bring_files({file.name: file.getvalue() for file in dropped})
+    except AttuneError as error:
+        problem(str(error))
+        return None
+    if len(sources) == 1:
+        return sources[0]
+    names = {source.name: source for source in sources}
+    return names[st.selectbox("Source", list(names), key="add_source_of")]
 
 
 def _file(path: Path, selection: Selection) -> None:
@@ -95,7 +129,7 @@ def _file(path: Path, selection: Selection) -> None:
         return
     st.success(f"{plain_markdown(path.name)} describes itself.", icon=":material/check:")
     _explanation(path, variant, selection)
-    st.button("Add", key="add_described", type="primary", on_click=_add, args=(path,))
+    _try_button("Add", "add_described", path, variant, selection)
 
 
 def _form(path: Path, selection: Selection) -> None:
@@ -108,17 +142,24 @@ def _form(path: Path, selection: Selection) -> None:
     if not kernels:
         problem(f"{path.name} has no __global__ function with a body: name the file that has it.")
         return
-    chosen = kernels[0]
+    chosen = in_sequence(text, kernels)[0]
     if len(kernels) > 1:
         names = {kernel.name: kernel for kernel in kernels}
-        chosen = names[st.selectbox("Kernel", list(names), key="add_entry_of")]
-        st.caption(
-            "One pass is written here. For several, add the other `[[passes]]` to what is written."
-        )
-    draft = _fields(_key(path, text, chosen), draft_of(text, chosen))
+        start = list(names).index(chosen.name)
+        chosen = names[st.selectbox("Kernel", list(names), start, key="add_entry_of")]
+    try:
+        guess = draft_of(text, chosen)
+    except InvalidKernel as error:
+        problem(str(error))
+        return
+    if guess.later:
+        entries = ", ".join(one.entry for one in (guess, *guess.later))
+        st.caption(f"Passes, one after the other: {plain_markdown(entries)}")
+    draft = _fields(_key(path, text, chosen), guess)
     toml = draft.toml()
     try:
-        _explanation(path, described(path, toml), selection, kernels)
+        variant = described(path, toml)
+        _explanation(path, variant, selection, kernels)
     except AttuneError as error:
         problem(str(error))
         return
@@ -129,14 +170,31 @@ def _form(path: Path, selection: Selection) -> None:
             get_args(Where), ("Write it into the file and add", "Write it beside the file and add"),
             strict=True,
         ):  # fmt: skip
-            st.button(
-                label,
-                key=f"add_{where.split()[0]}",
-                type="primary" if where == "beside it" else "secondary",
-                help=TERMS["add_beside" if where == "beside it" else "add_inside"],
-                on_click=_write_and_add,
-                args=(path, toml, where),
-            )
+            _try_button(label, f"add_{where.split()[0]}", path, variant, selection, toml, where)
+
+
+def _try_button(
+    label: str,
+    key: str,
+    path: Path,
+    variant: Variant,
+    selection: Selection,
+    toml: str = "",
+    where: Where | None = None,
+) -> None:
+    """Adds a kernel that compiles and is right on a small problem; of any other it says what is
+    wrong, and adds it when the button is pressed again."""
+    tried = hashlib.sha256(f"{path}\0{read_text(path)}\0{toml}".encode()).hexdigest()
+    failed = st.session_state.get(_FAILED) == tried
+    help_of = {"beside it": TERMS["add_beside"], "in the source": TERMS["add_inside"]}
+    st.button(
+        f"{label} all the same" if failed else label,
+        key=key,
+        type="secondary" if where == "in the source" else "primary",
+        help=help_of.get(where or ""),
+        on_click=_try_and_add,
+        args=(path, variant, selection, toml, where, tried),
+    )
 
 
 def _key(path: Path, text: str, kernel: Signature) -> str:
@@ -244,9 +302,21 @@ def _kept() -> None:
             )
 
 
-def _write_and_add(path: Path, toml: str, where: Where) -> None:
+def _try_and_add(
+    path: Path, variant: Variant, selection: Selection, toml: str, where: Where | None, tried: str
+) -> None:
     with notices.errors_to(_PLACE):
-        write_description(path, toml, where)
+        if st.session_state.get(_FAILED) != tried:
+            try:
+                arch = find_device(selection.gpu or selection.gpu_name).arch
+            except AttuneError:
+                arch = DEFAULT_ARCH
+            trial = try_kernel(variant, arch, selection.problem)
+            if not trial.passed:
+                st.session_state[_FAILED] = tried
+                raise InvalidKernel(trial.sentence)
+        if where is not None:
+            write_description(path, toml, where)
         _add(path)
 
 

@@ -327,7 +327,7 @@ class _Guess:
         name = f"{name}_buffer" if len(name) == 1 or name in RESERVED else name
         shape, what = '"batch", "num_heads", "seqlen"', "its shape and fill"
         shape += ", 2" if plain != parameter.type else ""
-        sizes = {_of_host(n): size for n, size in reversed(tuple(self.launch.allocated.items()))}
+        sizes = {_of_host(n): size for n, size in reversed(list(self.launch.allocated.items()))}
         if size := sizes.get("_".join(given) or _of_host(parameter.name), ""):
             shape, what = _text(size), "its fill"
         self.scratch[name] = (

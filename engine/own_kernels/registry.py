@@ -6,9 +6,11 @@ journal or link does, as an own kernel is compiled and run with that person's ri
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +24,7 @@ from kernels.variant import AUTO, KERNELS_DIR, Variant
 
 VARIABLE: Final = "ATTUNE_KERNELS"
 _MAX_BYTES: Final = 1 << 20
+_BROUGHT: Final = re.compile(r"[A-Za-z0-9_][\w.+-]{0,80}\.(?:cu|cuh|h|hpp|inl|toml)")
 
 
 def kept_path() -> Path:
@@ -110,6 +113,37 @@ def keep_kernel(path: Path) -> Variant:
         raise InvalidKernel(f"{variant.id} is {other.path} already: rename one of the two files.")
     _write([*(kept for kept in kept_kernels() if kept != path), path])
     return variant
+
+
+def bring_files(contents: Mapping[str, bytes]) -> list[Path]:
+    """Keep files that were dropped on a page in one folder of the user's data, and name its `.cu`s.
+
+    Args:
+        contents: of each file, by its plain name: sources, headers, descriptions.
+
+    Raises:
+        InvalidKernel: a name is none of a source's, or no file is a `.cu`.
+        StoreError: they cannot be written.
+    """
+    for name in contents:
+        if not _BROUGHT.fullmatch(name):
+            raise InvalidKernel(
+                f"{name} is no name of a source: bring .cu, .cuh, .h, .hpp, .inl and .toml files, "
+                "without folders."
+            )
+    if not any(name.endswith(".cu") for name in contents):
+        raise InvalidKernel("Of these files, none of them is a .cu file: bring the kernel's too.")
+    digest = hashlib.sha256()
+    for name, data in sorted(contents.items()):
+        digest.update(f"{name}\0{len(data)}\0".encode() + data)
+    folder = data_folder() / "brought" / digest.hexdigest()[:16]
+    remedy = "free some disk space, or set ATTUNE_DATA_DIR to a folder that can be written"
+    with files.as_sentence(f"The files cannot be written to {folder}", remedy):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in contents.items():
+            if not (folder / name).is_file():
+                files.write(folder / name, data)
+    return [folder / name for name in sorted(contents) if name.endswith(".cu")]
 
 
 def forget_kernel(variant_id: str) -> None:

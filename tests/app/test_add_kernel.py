@@ -24,3 +24,19 @@ def test_an_added_kernel_is_a_variant_until_it_is_removed(open_app, tmp_path, mo
     at.run()
     assert not at.exception
     assert at.selectbox(key="variant").value == "auto"
+
+
+def test_a_kernel_is_tried_before_it_is_added(open_app, tmp_path, monkeypatch):
+    """A wrong one is said to be wrong, and the button offers to add it all the same."""
+    monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path / "data"))
+    right = (DATA / "float_rows.cu").read_text(encoding="utf-8")
+    wrong = right.replace("/ l;", "/ (l + 1.0f);")
+    (tmp_path / "wrong_rows.cu").write_text(wrong, encoding="utf-8")
+    at = open_app(gpu="L4")
+    at.button(key="add_kernel").click().run()
+    at.text_input(key="add_path").set_value(str(tmp_path / "wrong_rows.cu")).run()
+    at.button(key="add_described").click().run()
+    assert kept_kernels() == []
+    assert any("INCORRECT on B1 H2 S37" in error.value for error in at.error)
+    assert at.button(key="add_described").label == "Add all the same"
+    assert not at.exception

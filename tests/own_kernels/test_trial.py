@@ -1,0 +1,62 @@
+"""A kernel is compiled and executed once before it is added."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from engine.base.errors import InvalidKernel
+from engine.own_kernels.registry import bring_files
+from engine.own_kernels.trial import try_kernel
+from kernels.description import read_own
+
+DATA = Path(__file__).with_name("kernels")
+
+WRONG = [
+    ("/ l;", "/ (l + 1.0f);", "INCORRECT on B1 H2 S37 D64 fp32 causal: "),
+    ("float m = -INFINITY", "float m = -UNHEARD", 'identifier "UNHEARD" is undefined'),
+    ("if (row >= S) return;", "", "LAUNCH_ERROR: "),
+    ('["float32"]', '["float16"]', "would be given q in float16"),
+]
+
+
+def test_a_right_kernel_is_said_to_be_right() -> None:
+    trial = try_kernel(read_own(DATA / "float_rows.cu"), "sm_89")
+    assert trial.passed, trial
+    assert trial.sentence.startswith("It runs and is right on B1 H2 S37 D64 fp32 causal.")
+
+
+@pytest.mark.parametrize(("old", "new", "words"), WRONG)
+def test_what_is_wrong_is_said_before_it_is_added(
+    tmp_path: Path, old: str, new: str, words: str
+) -> None:
+    source = tmp_path / "mine.cu"
+    text = (DATA / "float_rows.cu").read_text(encoding="utf-8")
+    assert old in text
+    source.write_text(text.replace(old, new), encoding="utf-8")
+    trial = try_kernel(read_own(source), "sm_89")
+    assert not trial.passed
+    assert words in trial.sentence
+
+
+def test_files_that_were_dropped_stand_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path))
+    files = {"mine.cu": b'#include "mine.cuh"\n__global__ void k() {}\n', "mine.cuh": b"// one\n"}
+    (source,) = bring_files(files)
+    assert source.name == "mine.cu"
+    assert (source.parent / "mine.cuh").read_bytes() == b"// one\n"
+    assert bring_files(files) == [source]  # the same files are one folder
+    (other,) = bring_files(files | {"mine.cuh": b"// two\n"})
+    assert other.parent != source.parent
+    for names, words in (
+        (["mine.cuh"], "none of them is a .cu file"),
+        (["../mine.cu"], "is no name of a source"),
+        (["mine.exe"], "is no name of a source"),
+    ):
+        with pytest.raises(InvalidKernel, match=words):
+            bring_files(dict.fromkeys(names, b""))
+    shutil.rmtree(source.parent)
