@@ -329,6 +329,14 @@ __device__ __forceinline__ int cost_of(int tile, int seqlen_kv) {
     return START_TILES + tiles_of(tile, seqlen_kv);
 }
 
+// And all query tiles of a head: 64-bit, as from 3 million rows and keys on it may pass 2^31.
+__device__ __forceinline__ long long cost_of_head(int query_tiles, int seqlen_kv) {
+    if (!IS_CAUSAL) return (long long)query_tiles * cost_of(0, seqlen_kv);
+    long long cost = 0;
+    for (int tile = 0; tile < query_tiles; tile++) cost += cost_of(tile, seqlen_kv);
+    return cost;
+}
+
 // The 1 lets ptxas use the registers it wants, as in v02.
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, HEAD_DIM]
@@ -354,31 +362,28 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     // longest query tile first. CTA c takes what follows c / gridDim.x of it. 64-bit: this product
     // may pass 2^31.
     const int query_tiles = (seqlen + BLOCK_M - 1) / BLOCK_M;
-    int head_cost = query_tiles * cost_of(0, seqlen_kv);
-    if (IS_CAUSAL) {
-        head_cost = 0;
-        for (int tile = 0; tile < query_tiles; tile++) head_cost += cost_of(tile, seqlen_kv);
-    }
+    long long head_cost = cost_of_head(query_tiles, seqlen_kv);
     const auto share_begin = [&](int cta) {
-        return (long long)batch * num_heads * head_cost * cta / gridDim.x;
+        return batch * num_heads * head_cost * cta / gridDim.x;
     };
 
     // Where this CTA begins: head, query tile, and the position within.
-    int left = (int)(share_begin(blockIdx.x + 1) - share_begin(blockIdx.x));  // of its share
+    long long left = share_begin(blockIdx.x + 1) - share_begin(blockIdx.x);  // of its share
     int head = (int)(share_begin(blockIdx.x) / head_cost);  // batch * num_heads + its head
-    int position = (int)(share_begin(blockIdx.x) % head_cost);
+    long long position_of_head = share_begin(blockIdx.x) % head_cost;
     int tile_index = query_tiles - 1;
     if (IS_CAUSAL) {
-        while (position >= cost_of(tile_index, seqlen_kv)) {
-            position -= cost_of(tile_index--, seqlen_kv);
+        while (position_of_head >= cost_of(tile_index, seqlen_kv)) {
+            position_of_head -= cost_of(tile_index--, seqlen_kv);
         }
     } else {
-        tile_index -= position / cost_of(0, seqlen_kv);
-        position %= cost_of(0, seqlen_kv);
+        tile_index -= (int)(position_of_head / cost_of(0, seqlen_kv));
+        position_of_head %= cost_of(0, seqlen_kv);
     }
+    int position = (int)position_of_head;  // within the query tile
 
     while (left > 0) {
-        const int end = min(cost_of(tile_index, seqlen_kv), position + left);
+        const int end = (int)min((long long)cost_of(tile_index, seqlen_kv), position + left);
         left -= end - position;
         const int begin_tile = max(0, position - START_TILES);
         const int end_tile = end - START_TILES;
@@ -546,7 +551,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         const int num_tiles = tiles_of(tile_index, seqlen_kv);
         if (end_tile - begin_tile < num_tiles) {
             // Hides from the compiler that this stays: it would keep 64-bit products in registers.
-            asm volatile("" : "+r"(head_cost));
+            asm volatile("" : "+l"(head_cost));
             // Which CTA a key tile of this query tile belongs to.
             const long long first_position = share_begin(blockIdx.x + 1) - left - end_tile;
             const auto owner_of = [&](int key_tile) {

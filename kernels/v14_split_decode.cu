@@ -63,6 +63,7 @@ query_rows = "block_m"
 kv_rows = "ceil_div(ceil_div(seqlen_kv, block_n), num_splits) * block_n"
 conflict_ways = 1
 */
+#include "arrival.cuh"
 #include "async_copy.cuh"
 #include "cluster.cuh"
 #include "exp2.cuh"
@@ -416,17 +417,14 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
     // The others may still be reading this CTA's shared memory, which goes when it returns.
     if constexpr (CLUSTER_SIZE > 1) cluster_wait();
     if constexpr (PARTS > 1) {
-        // Release: whoever sees this CTA's arrival also sees the partials written above.
-        __threadfence();
-        // Thread 0 arrives for the whole CTA, so all of its threads must have written and fenced.
+        // Thread 0 arrives for the whole CTA, so all of its threads must have written.
         __syncthreads();
         const size_t tile_index = (size_t)blockIdx.z * gridDim.y + blockIdx.y;
         int* tile_arrivals = arrivals + tile_index * CLUSTER_SIZE + rank;
-        const bool came_last = threadIdx.x == 0 && atomicAdd(tile_arrivals, 1) == PARTS - 1;
-        // Only thread 0 knows who came last: the barrier hands its answer to all threads.
+        const bool came_last = threadIdx.x == 0 && arrive_at_counter(tile_arrivals) == PARTS - 1;
+        // Only thread 0 knows who came last: the barrier hands its answer to all threads, and what
+        // the other splits wrote.
         if (!__syncthreads_or(came_last)) return;
-        // Acquire: the partials of the other splits are read after the count that announced them.
-        __threadfence();
         if (threadIdx.x == 0) *tile_arrivals = 0;  // all have arrived: ready for the next launch
         if (!has_row) return;
 

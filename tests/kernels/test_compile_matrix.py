@@ -67,9 +67,9 @@ def _builds(variant: Variant) -> list[tuple[str, Problem, dict[str, int]]]:
 SPILLS = {
     "v11-sm_75-6": 172,
     "v11-sm_90-9": 16,
-    "v13-sm_75-6": 8,
-    "v13-sm_75-13": 16,
-    "v13-sm_100-18": 4,
+    "v13-sm_75-6": 100,
+    "v13-sm_75-13": 32,
+    "v13-sm_100-18": 48,
 }
 
 

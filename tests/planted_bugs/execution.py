@@ -99,7 +99,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     # ---- the counter of v06 ----
     Mutation(
         "no release fence",
-        ("v06", "v14", "v21"),
+        ("v06",),
         "__threadfence();",
         ";",
         ("fence", "in this launch"),
@@ -107,11 +107,27 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "no acquire fence",
-        ("v06", "v14", "v21"),
+        ("v06",),
         "__threadfence();",
         ";",
         ("fence", "in this launch"),
         nth=1,
+    ),
+    *(
+        Mutation(
+            name,
+            ("v14", "v21"),
+            "atom.acq_rel.gpu",
+            f"atom.{order}.{scope}",
+            ("fence", "in this launch", "no release", "no acquire"),
+            header="arrival.cuh",
+        )
+        for name, order, scope in (
+            ("the arrival does not release", "acquire", "gpu"),
+            ("the arrival does not acquire", "release", "gpu"),
+            ("the arrival orders nothing", "relaxed", "gpu"),
+            ("the arrival is ordered within its CTA", "acq_rel", "cta"),
+        )
     ),
     Mutation(
         "thread 0 alone fences",

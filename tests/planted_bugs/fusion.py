@@ -121,8 +121,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "shares end a key tile early and go on past their end",
         ("v13",),
-        "min(cost_of(tile_index, seqlen_kv), position + left);\n",
-        "min(cost_of(tile_index, seqlen_kv), position + left - (position == 0));\n",
+        "position + left);\n",
+        "position + left - (position == 0));\n",
         ("leaving out", "in this launch", "ever written", "out of bounds"),
         config={"num_ctas": 4},
     ),
