@@ -26,7 +26,7 @@ from engine.machine_code.emulation import Emulator
 from engine.machine_code.instruction import Program
 from engine.machine_code.launch import Launch
 
-_FORMAT = "3"  # of the entries below
+_FORMAT = "4"  # of the entries below
 _MOST_PROGRAMS = 16  # kept in memory
 _ARRAYS = ("totals", "work", "data_branch", "data_address", "stand_in")
 

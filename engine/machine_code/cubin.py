@@ -17,6 +17,7 @@ _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _NO_BITS = 8  # a section that takes no bytes of the file
 _PARAM_CBANK, _FRAME_SIZE, _KPARAM_INFO, _REGCOUNT = 0x0A, 0x11, 0x17, 0x2F
+_CTA_PER_CLUSTER = 0x3D
 _FUNCTION = 2  # the type of a symbol
 _MACHINE_CUDA = 190
 # Since sm_90 the first KiB of a CTA's shared memory is the system's, and `.nv.shared` counts it.
@@ -43,6 +44,7 @@ class Entry:
     parameter_offset: int  # where the first one lies in constant bank 0
     constants: Mapping[int, bytes]  # bank → contents; bank 0 holds no launch yet
     outside: tuple[str, ...] = ()  # functions that the file calls and the driver supplies
+    cluster: tuple[int, int, int] = (1, 1, 1)  # CTAs of one, where the code says it
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,7 @@ def _entries(data: bytes, sections: list[Section], arch: str) -> Iterator[Entry]
         if f".text.{name}" not in by_name:
             continue
         parameters, base, is_entry = [], 0, False
+        cluster = (1, 1, 1)
         for attribute, value in _attributes(section.of(data)):
             if attribute == _KPARAM_INFO:
                 _, ordinal, where, size = struct.unpack_from("<IHHI", value)
@@ -159,6 +162,9 @@ def _entries(data: bytes, sections: list[Section], arch: str) -> Iterator[Entry]
             elif attribute == _PARAM_CBANK:
                 _, base, _ = struct.unpack_from("<IHH", value)
                 is_entry = True
+            elif attribute == _CTA_PER_CLUSTER and len(value) >= 12:
+                x, y, z = struct.unpack_from("<3I", value)
+                cluster = max(1, x), max(1, y), max(1, z)
         constant0 = f".nv.constant0.{name}"
         if not is_entry and constant0 not in by_name:
             continue  # a device function that was not inlined
@@ -178,6 +184,7 @@ def _entries(data: bytes, sections: list[Section], arch: str) -> Iterator[Entry]
             parameter_offset=base or _PARAMETER_OFFSET.get(arch, 0x160),
             constants=constants,
             outside=outside,
+            cluster=cluster,
         )
 
 

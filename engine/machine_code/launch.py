@@ -48,6 +48,10 @@ _WINDOWS = 0x18  # generic addresses of shared and local memory; later GPUs have
 _PARAMETERS = 0x198
 
 
+# And a cluster's CTAs, and the grid's clusters, along each axis: what %clusterid is worked out of.
+_CLUSTER, _CLUSTERS = 0x144, 0x15C
+
+
 @dataclass(frozen=True, slots=True)
 class _Layout:
     """Where constant bank 0 keeps the launch, in bytes; read off code of CUDA 13.5."""
@@ -91,6 +95,10 @@ def constant_bank(
     if layout is _VOLTA_TO_HOPPER:
         struct.pack_into("<4I", bank, _WINDOWS, 0, windows[0], 0, windows[1])
         struct.pack_into("<Q", bank, _PARAMETERS, entry.parameter_offset)
+        if arch.startswith("sm_90"):
+            clusters = (n // size for n, size in zip(launch.grid, entry.cluster, strict=True))
+            struct.pack_into("<3I", bank, _CLUSTER, *entry.cluster)
+            struct.pack_into("<3I", bank, _CLUSTERS, *clusters)
     for parameter, value in zip(entry.parameters, launch.arguments, strict=True):
         start = entry.parameter_offset + parameter.offset
         bank[start : start + len(value)] = value

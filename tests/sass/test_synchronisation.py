@@ -8,7 +8,7 @@ import pytest
 
 from engine.devices import find_device
 from engine.machine_code.analysis import Analysis
-from engine.machine_code.emulation import Emulator
+from engine.machine_code.emulation import EXECUTED, Emulator
 from engine.machine_code.timing.native import simulate_sm
 from engine.machine_code.timing.sm import gpu_rates, sm_kernel
 from engine.machine_code.trace import AccessKind, CtaTrace
@@ -142,3 +142,21 @@ def test_a_cta_may_copy_more_by_tma_than_its_counting_keeps_in_mind(tmp_path: Pa
     analysis = tiles(tmp_path, PLAIN, 64, turns)
     sectors = analysis.counts.totals[:, 4].sum()
     assert sectors >= 4 * turns * 256
+
+
+CLUSTERS = """
+extern "C" __global__ void __cluster_dims__(2, 1, 1) k(volatile unsigned* y) {
+  unsigned number, count;
+  asm volatile("mov.u32 %0, %clusterid.x;" : "=r"(number));
+  asm volatile("mov.u32 %0, %nclusterid.x;" : "=r"(count));
+  for (unsigned i = number; i < 2 * count; i += count) y[threadIdx.x] = i;
+}
+"""
+
+
+@pytest.mark.slow
+def test_a_cluster_has_a_number(tmp_path: Path) -> None:
+    analysis = counted(tmp_path, CLUSTERS, "ptr", (8, 1, 1), arch="sm_90a")
+    assert analysis.entry.cluster == (2, 1, 1)
+    stores = [n for n, i in enumerate(analysis.program.instructions) if i.opcode == "STG"]
+    assert analysis.counts.totals[stores, EXECUTED].sum() == 8 * 2
