@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.shared import known_times, selection
+from app.shared import known_times, runs, selection
 from app.shared.machine import device_of
 from app.shared.terms import TERMS
-from app.shared.widgets import plain_markdown
+from app.shared.widgets import busy, plain_markdown
 from engine.auto import Choice, choose
+from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
 from kernels.variant import AUTO
+
+_POLL_S = 1.0
 
 
 def choice_for(problem: Problem | None, gpu: str | None) -> Choice | None:
@@ -29,12 +32,17 @@ def label(choice: Choice | None) -> str:
     return AUTO if choice is None else f"{AUTO}: {selection.variant_label(choice.variant)}"
 
 
-def draw(choice: Choice, problem: Problem | None, gpu_name: str) -> None:
-    """The config in place of the tunables, and the reason."""
+def draw(choice: Choice, problem: Problem | None, gpu: str | None, gpu_name: str) -> None:
+    """The config in place of the tunables, and the reason; candidates without a time are simulated
+    by the worker, and another may be taken then."""
     config = ", ".join(f"{name}={value}" for name, value in choice.config.items())
     shown = plain_markdown(f"{choice.variant.id}, {config or 'no tunables'}")
     st.markdown(f":material/auto_awesome: **auto takes** {shown}", help=TERMS["auto"])
     st.caption(plain_markdown(choice.reason))
+    if problem is not None and not choice.is_final:
+        job = runs.simulate_job(EvaluationRequest(AUTO, problem, gpu=gpu, execute=False))
+        if job is not None and not job.is_over:
+            runs.rerun_as_jobs_end([job], _POLL_S, lambda _: busy("Simulating the candidates."))
     if problem is not None:
         st.button(
             "Go on by hand",

@@ -117,7 +117,7 @@ def _kernel_and_problem(draggable: tuple[str, ...], gpu: str | None, gpu_name: s
     with above:
         variant, is_auto = _variant(choice)
     if is_auto and choice is not None:
-        auto.draw(choice, problem, gpu_name)
+        auto.draw(choice, problem, gpu, gpu_name)
         return _Subject(variant, choice.config, problem, error, choice)
     config = _config(variant, gpu)
     tuned_config.draw(variant, config, problem, gpu_name)

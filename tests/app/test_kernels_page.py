@@ -45,7 +45,6 @@ def rung(name: str, us: float, known_us: float | None = None) -> Rung:
         latency=Latency("predicted", us, us / 1.5, us * 1.5, "simulated"),
         is_simulated=True,
         known=known,
-        of_this_source=False,
         is_complete=True,
     )
 

@@ -53,7 +53,7 @@ def timed(
 ) -> TimedLaunch:
     variant, device = by_id(name), find_device(gpu)
     plan = make_plan(variant, problem, default_config(variant, dict(config)))
-    predicted = History().estimate(Kernel.of(variant, device, plan.config), plan.problem)
+    predicted = History().estimate(Kernel.of(variant, device, plan.config), problem)
     return time_passes(variant, plan, analyse_plan(plan, device.arch), device, predicted)[0]
 
 

@@ -23,11 +23,12 @@ from dataclasses import replace
 import numpy as np
 
 from engine.base.errors import AttuneError
-from engine.compiled_plan import compile_plan, launch_of_pass, resources
+from engine.compiled_plan import compile_plan, launch_of_pass
 from engine.cuda_source import CompiledKernel
 from engine.cuda_source.cache import cache_root
 from engine.devices import DeviceSpec, find_device
-from engine.history.simulated import known_ctas, known_simulated_of, simulated_of
+from engine.history import History
+from engine.history.simulated import known_ctas
 from engine.history.simulated.ctas import SimulatedCtas
 from engine.history.simulated.lengths import heaviest_cta
 from engine.history.simulated.persistent import PersistentCtas
@@ -39,7 +40,8 @@ from engine.machine_code.emulation import Emulator
 from engine.machine_code.native_library import build_libraries
 from engine.machine_code.timing.native import simulate_sm
 from engine.machine_code.timing.sm import allocated_smem, gpu_rates, sm_kernel
-from engine.model.estimate import Estimate, estimate, launch_plan
+from engine.model.estimate import Estimate, launch_plan
+from engine.model.kernel import Kernel
 from engine.model.launches import collect
 from engine.names import find_variant
 from engine.plan import LaunchPlan
@@ -113,13 +115,11 @@ def _one(variant: Variant, device: DeviceSpec, only_speed: bool) -> tuple[list[f
     if not found.by_machine_code:
         print(f"{variant.id:9} cannot be simulated")
         return [], []
-    used = resources(plan, compiled)
     times_ms = []
     for batch in range(9, 29):
         begin = time.process_time()
         other = launch_plan(variant, replace(first, batch=batch), plan.config, device)
-        known = known_simulated_of(variant, other, compiled, device)
-        estimate(variant, other, used, device, simulated_of=known)
+        History(work="look up").estimate_plan(Kernel.of(variant, device), other, compiled)
         times_ms.append(1e3 * (time.process_time() - begin))
     print(
         f"{variant.id:9} {own:5.2f} + {disassembling:8.2f} = {own + disassembling:5.2f} "
@@ -158,8 +158,7 @@ def _compiled(
 def _predicted(
     variant: Variant, plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec
 ) -> Estimate:
-    simulated = simulated_of(variant, plan, compiled, device)
-    return estimate(variant, plan, resources(plan, compiled), device, simulated_of=simulated)
+    return History().estimate_plan(Kernel.of(variant, device, plan.config), plan, compiled)
 
 
 def _errors(

@@ -19,15 +19,11 @@ sys.path[:0] = [str(ROOT)]
 
 from engine.batch.curve import predict_curve  # noqa: E402
 from engine.batch.recommend import BatchRequest, calibrate_for, recommend_batch  # noqa: E402
-from engine.compiled_plan import (  # noqa: E402
-    compile_plan,
-    resources,
-)
 from engine.devices import find_device  # noqa: E402
-from engine.model.estimate import compiled_footprint  # noqa: E402
+from engine.history import History  # noqa: E402
+from engine.model.kernel import Kernel  # noqa: E402
 from engine.pipeline.preview import preview  # noqa: E402
 from engine.pipeline.request import EvaluationRequest  # noqa: E402
-from engine.plan import make_plan  # noqa: E402
 from engine.problem import Problem  # noqa: E402
 from kernels.ladder import by_id  # noqa: E402
 
@@ -50,9 +46,7 @@ def report(what: str, act: Callable[[], object]) -> None:
 
 def main() -> None:
     variant, device = by_id("v05"), find_device("L4")
-    problem, config = Problem(1, 8, 128, 64), by_id("v05").default_config()
-    plan = make_plan(variant, problem, config)
-    found = resources(plan, compile_plan(plan, device.arch))
+    problem, known = Problem(1, 8, 128, 64), History().doing("compile")
     numbers = count(2)
 
     def drag() -> object:
@@ -62,15 +56,14 @@ def main() -> None:
     report("preview: occupancy and prediction of a new batch", drag)
     report(
         "predicted curve over 4,096 batches",
-        lambda: predict_curve(variant, problem, config, device, found, range(1, 4097)),
+        lambda: predict_curve(Kernel.of(variant, device), problem, range(1, 4097), known),
     )
-    footprint_of = compiled_footprint
     request = BatchRequest("v05", "L4", seqlen=128, head_dim=64)
-    calibrated = calibrate_for(request, footprint_of)
+    calibrated = calibrate_for(request, known)
     lengths = count(64)
     report(
         "batch size: the whole answer for a new length",
-        lambda: recommend_batch(replace(request, seqlen=next(lengths)), footprint_of, calibrated),
+        lambda: recommend_batch(replace(request, seqlen=next(lengths)), known, calibrated),
     )
 
 

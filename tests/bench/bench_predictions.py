@@ -14,7 +14,8 @@ from pathlib import Path
 from engine.base.errors import AttuneError
 from engine.batch.validate import from_evaluations, validate
 from engine.devices import find_device
-from engine.model.estimate import compiled_footprint
+from engine.history import History
+from engine.model.kernel import Kernel
 from engine.names import find_variant
 from engine.sessions.snapshot import loads
 
@@ -37,13 +38,12 @@ def main() -> None:
             except AttuneError as error:
                 print(f"{label}: passed over. {error}")
                 continue
-            chosen = {**variant.default_config(), **dict(config)}
-            points = from_evaluations(evaluations, variant, dict(config), device)
+            kernel = Kernel.of(variant, device, dict(config))
+            points = from_evaluations(evaluations, kernel)
             if not points:
                 print(f"{label}: no latency was recorded.")
                 continue
-            footprint = compiled_footprint(variant, chosen, device)
-            found = validate(variant, chosen, device, points, footprint)
+            found = validate(kernel, points, History().doing("compile"))
             print(f"{label}: {found.reason}")
             inside, total = inside + found.inside, total + len(found.rows)
     if total:

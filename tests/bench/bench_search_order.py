@@ -30,6 +30,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "bench")]
 from bench_sass_validation import SGEMM, sgemm_gflops  # noqa: E402
 from simulated_gpu import SimulatedConditions, SimulatedDevice  # noqa: E402
 
+from engine.history import History  # noqa: E402
 from engine.pipeline.simulate import simulated_us  # noqa: E402
 from engine.problem import Problem  # noqa: E402
 from engine.search.space import Space, SweepOptions, SweepPoint  # noqa: E402
@@ -60,7 +61,7 @@ def ladder(gpu: str, seqlen: int) -> None:
     problem = Problem(batch=1, num_heads=32, seqlen=seqlen, head_dim=64)
     space = Space(VARIANTS, (problem,))
     points = [p for p in space.points(SweepOptions(gpu=gpu)) if p.why_not is None]
-    known = {p.id: simulated_us(p.request) for p in points}
+    known = {p.id: simulated_us(p.request, History()) for p in points}
     points = [p for p in points if known[p.id] is not None]
     times = {i: t for i, t in known.items() if t is not None}
     print(
