@@ -199,7 +199,9 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
         jumps = on;
         if (i.has(MOD_DIV)) {  // taken where the warp is not whole
             Lanes t;
-            const uint32_t whole = i.s.empty() ? FULL : read(i.s[0], t)[__builtin_ctz(active)];
+            // Before sm_80 it has no mask.
+            const bool masked = !i.s.empty() && i.s[0].kind != Kind::TEXT;
+            const uint32_t whole = masked ? integer(i.s[0], t)[__builtin_ctz(active)] : FULL;
             jumps = active == whole ? 0 : on;
         } else if (!i.pd.empty()) {
             jumps &= predicate(i.pd[0]);
@@ -326,6 +328,9 @@ bool Warp::run() {
             for (int l = 0; l < 32; l++) here = ready >> l & 1 && pc[l] < here ? pc[l] : here;
             active = lanes_here();
         }
+#if EXECUTES
+        if (go_straight(here, active, ready)) continue;
+#endif
         if (here >= static_cast<int>(cta.code.size())) throw std::runtime_error("the code runs past its last instruction");
         if (++cta.steps > cta.request.max_steps)
             throw std::runtime_error("LIMIT");

@@ -94,6 +94,7 @@ struct Instruction {
     std::string name;         // mnemonic
     std::string unknown;      // a modifier that values are not computed with here
     bool uniform = false;     // on the uniform datapath
+    bool straight = false;    // goes on to the next instruction at once: no branch, nothing that waits
     bool transposes = false;  // LDSM, STSM
     bool polls = false;       // a load that may wait for what another CTA writes
     bool rounds = false;      // not to nearest, or with denormals flushed, or saturated
@@ -339,6 +340,7 @@ inline Instruction decode(const std::string& guard, const std::string& mnemonic,
         dot = end;
     }
     for (const auto& text : operands) i.raw.push_back(parse_operand(text));
+    i.straight = i.op < OP_LDS || (i.op >= OP_LDS && i.op <= OP_LDGSTS) || i.op == OP_SHFL || i.op == OP_MOVM || i.op == OP_HMMA;
     i.transposes = mnemonic.find(".MT") != std::string::npos || mnemonic.find(".T.") != std::string::npos;
     i.polls = mnemonic.find(".STRONG") != std::string::npos;
     i.rounds = i.has(MOD_RP) || i.has(MOD_RM) || i.has(MOD_RZ) || i.has(MOD_FTZ) || i.has(MOD_SAT);

@@ -551,10 +551,13 @@ void Warp::addresses(const Operand& o, bool global, Wide& out) {
 #include "arithmetic.h"
 #include "floats.h"
 #include "memory.h"
+#if EXECUTES
+#include "execute_straight.h"
+#endif
 #include "control.h"
 #if EXECUTES
-#include "execute_memory.h"
 #include "execute_tensor.h"
+#include "execute_memory.h"
 #include "execute_hopper.h"
 #endif
 
@@ -589,6 +592,7 @@ void Cta::begin() {
     for (int w = 0; w < (threads + 31) / 32; w++) warps.push_back(new Warp(*this, w));
 }
 
+#if !EXECUTES
 void Cta::run() {
     begin();
     totals.assign(code.size() * 8, 0);
@@ -614,6 +618,7 @@ void Cta::run() {
         }
     }
 }
+#endif
 
 #if EXECUTES
 #include "execute_launch.h"

@@ -7,5 +7,9 @@
 #include <mutex>
 #include <thread>
 
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#include <immintrin.h>
+#endif
+
 #define EXECUTES 1
 #include "emulator.cpp"

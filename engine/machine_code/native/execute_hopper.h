@@ -33,6 +33,20 @@ void Warp::asynchronous(const Instruction& i, bool& moves) {
     }
 }
 
+uint32_t Warp::special(const Instruction& i, int which) {
+    const auto now = static_cast<uint64_t>(cta.steps);  // instructions issued so far
+    const std::string& name = i.s[1].text;
+    if (which == SR_CLOCKLO) return static_cast<uint32_t>(now);
+    if (which == SR_CLOCKHI) return static_cast<uint32_t>(now >> 32);
+    if (which == SR_CGA) return cta.rank;
+    if (name == "SR_SWINHI") return SHARED_HIGH;
+    if (name == "SR_LWINHI") return LOCAL_HIGH;
+    if (name == "SR_CgaSize") return static_cast<uint32_t>(cta.cluster ? cta.cluster->ctas.size() : 1);
+    if (starts(name, "SR_GLOBALTIMER")) return static_cast<uint32_t>(name.back() == 'I' ? now >> 32 : now);
+    if (name == "SR_VIRTUALSMID" || name == "SR_VIRTID") return 0;
+    fail(i, "reads " + name + ", which is not known here");
+}
+
 void Warp::nothing(const Instruction& i, bool& moves) {
     if (i.op == OP_TRAP) {
         if (i.has(MOD_TRAP)) fail(i, "stops the kernel: a trap");
@@ -286,7 +300,7 @@ void Warp::multiply_group(const Instruction& i) {  // this warp's 16 rows of the
     for (int row = 0; row < 16; row++)
         for (int k = 0; k < 16; k++) {
             const float factor = a[row][k];
-            for (int n = 0; n < columns; n++) c[row][n] += factor * b[k][n];
+            for (int n = 0; n < columns; n++) c[row][n] = __builtin_fmaf(factor, b[k][n], c[row][n]);
         }
     for (int block = 0; block < columns / 8; block++)
         for (int word = 0; word < 4; word++)

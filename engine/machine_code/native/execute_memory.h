@@ -68,7 +68,12 @@ void Warp::load_matrices(const Instruction& i) {  // LDSM, STSM
     const bool transposed = i.transposes, stores = i.op == OP_STSM;
     for (int m = 0; m < matrices; m++) {
         uint8_t* rows[8];
-        for (int r = 0; r < 8; r++) rows[r] = shared_byte(i, where[8 * m + r], 16);
+        uint64_t highest = 0, bits = 0;
+        for (int r = 0; r < 8; r++) highest = std::max(highest, where[8 * m + r]), bits |= where[8 * m + r];
+        if (!cta.rank && bits % 16 == 0 && highest + 16 <= cta.smem.size())
+            for (int r = 0; r < 8; r++) rows[r] = &cta.smem[where[8 * m + r]];
+        else
+            for (int r = 0; r < 8; r++) rows[r] = shared_byte(i, where[8 * m + r], 16);
         uint16_t matrix[8][8];
         if (stores) {
             const Lanes& v = read(i.s.back(), t, m);
@@ -83,6 +88,15 @@ void Warp::load_matrices(const Instruction& i) {  // LDSM, STSM
         // A register of all lanes, row after row, is the matrix as it lies.
         Lanes v;
         for (int r = 0; r < 8; r++) std::memcpy(matrix[r], rows[r], 16);
+#ifdef WIDE_MULTIPLY
+        if (transposed) {
+            __m128i lines[8];
+            std::memcpy(lines, matrix, sizeof lines);
+            transpose(lines);
+            std::memcpy(matrix, lines, sizeof lines);
+        }
+        std::memcpy(v.v, matrix, sizeof matrix);
+#else
         if (transposed) {
             uint16_t turned[8][8];
             for (int r = 0; r < 8; r++)
@@ -91,6 +105,7 @@ void Warp::load_matrices(const Instruction& i) {  // LDSM, STSM
         } else {
             std::memcpy(v.v, matrix, sizeof matrix);
         }
+#endif
         write(i.s[0], v, m);
     }
 }
@@ -237,7 +252,25 @@ void Warp::execute(const Instruction& i) {
     addresses(address_of(i), !shared, where);
     const int width = atomically && i.width < 4 ? 4 : i.width;
     uint8_t* at[32];
+    uint64_t lowest = ~uint64_t{0}, highest = 0, bits = 0;
     for (int l = 0; l < 32; l++) {
+        const bool executes = on >> l & 1;
+        const uint64_t place = executes ? where[l] : 0;
+        lowest = std::min(lowest, executes ? place : ~uint64_t{0}), highest = std::max(highest, place), bits |= place;
+    }
+    // All lanes in one piece of memory that they may reach: nothing is looked up lane by lane.
+    const uint64_t last = highest + static_cast<uint64_t>(width);
+    uint8_t* base = nullptr;
+    if (bits % static_cast<uint64_t>(width)) {
+    } else if (shared) {
+        const uint64_t own = cta.rank * SHARED_WINDOW;
+        if (lowest >= own && last <= own + cta.smem.size()) base = cta.smem.data() - own;
+    } else if (const Buffer* b = cta.last_buffer) {
+        if (lowest >= b->base && last <= b->base + b->size) base = b->host - b->base;
+    }
+    if (base)
+        for (int l = 0; l < 32; l++) at[l] = on >> l & 1 ? base + where[l] : nullptr;
+    else for (int l = 0; l < 32; l++) {
         if (!(on >> l & 1)) at[l] = nullptr;
         else at[l] = shared ? shared_byte(i, where[l], width) : generic_byte(i, where[l], width, l);
     }

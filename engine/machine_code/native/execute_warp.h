@@ -11,6 +11,7 @@ std::vector<AsyncCopy> in_flight;
 int cluster_waits = 0;       // how often this warp waited for the cluster
 std::vector<size_t> groups;  // ends of the committed ones in `in_flight`
 
+bool go_straight(int here, uint32_t active, uint32_t ready);
 void execute(const Instruction& i);  // a load, store, atomic or copy
 void load_matrices(const Instruction& i);
 void local_memory(const Instruction& i);

@@ -1,0 +1,42 @@
+// Runs of instructions without a branch that parts lanes or anything that waits: lanes keep together,
+// and only their number is looked after. Included by emulator.cpp.
+
+// Whether anything was executed: from `here` on, by the lanes `active` of those that are `ready`.
+bool Warp::go_straight(int here, uint32_t active, uint32_t ready) {
+    // Up to where others wait to be joined.
+    int limit = static_cast<int>(cta.code.size());
+    if (active != ready)
+        for (int l = 0; l < 32; l++)
+            if ((ready & ~active) >> l & 1) limit = std::min(limit, pc[l]);
+    const Instruction* const code = cta.code.data();
+    int n = here;
+    const int64_t most = turn_ends - cta.steps;
+    int64_t executed = 0;
+    while (n < limit && executed < most) {
+        const Instruction& i = code[n];
+        uint32_t lanes = active;
+        if (i.guard != PT || i.guard_not) {
+            const uint32_t guard = i.guard_uniform ? UP[i.guard] : P[i.guard];
+            lanes &= i.guard_not ? ~guard : guard;
+        }
+        if (!i.straight) {
+            // A branch that all lanes take, or none.
+            if (i.op != OP_BRA || !i.pd.empty() || i.has(MOD_DIV) || (lanes && lanes != active) || (lanes && i.target < 0)) break;
+            executed++;
+            n = lanes ? i.target : n + 1;
+            if (active != ready && lanes) break;
+            continue;
+        }
+        executed++;
+        index = n++;
+        if (!lanes) continue;
+        on = lanes;
+        if (!i.unknown.empty()) fail(i, "has the modifier " + i.unknown + ", whose values are not known here");
+        if (i.op >= OP_LDS && i.op != OP_HMMA) memory(i);
+        else arithmetic(i);
+    }
+    if (!executed) return false;
+    cta.steps += executed;
+    for (int l = 0; l < 32; l++) pc[l] = active >> l & 1 ? n : pc[l];
+    return true;
+}

@@ -1,0 +1,110 @@
+"""Machine code executed with values: rung × architecture × dtype, right or not, and seconds.
+
+`python tests/bench/bench_machine_code_execution.py [--speed]` prints a line for each kernel of the
+ladder on each architecture; with `--speed` warp instructions per second of CPU time instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+from fitting import fitting_config, is_taken
+
+from engine.backends.base import RunOptions
+from engine.base.errors import AttuneError
+from engine.compiled_plan import compile_plan, launch_of_pass
+from engine.correctness import check_output
+from engine.machine_code.analysis import program_of
+from engine.machine_code.cubin import read_cubin
+from engine.machine_code.execution import GlobalBuffer, MachineCodeBackend, execute, load_module
+from engine.machine_code.launch import buffer_address
+from engine.plan import make_plan
+from engine.problem import Problem
+from engine.tensors import make_inputs
+from kernels.ladder import LADDER
+from kernels.variant import Variant
+
+ARCHS = ("sm_75", "sm_80", "sm_89", "sm_90", "sm_120")
+PROBLEMS = (
+    Problem(1, 2, 65, 64),
+    Problem(1, 2, 65, 64, causal=True, dtype="bfloat16"),
+    Problem(1, 4, 70, 64, num_heads_kv=2),
+)
+SPEED = (
+    ("v01", "sm_89", Problem(1, 1, 512, 64)),
+    ("v08", "sm_89", Problem(1, 4, 512, 64)),
+    ("v08", "sm_89", Problem(1, 16, 512, 128)),
+    ("v16", "sm_90", Problem(1, 16, 512, 128)),
+)
+
+
+def cell(variant: Variant, arch: str, problem: Problem) -> str:
+    """`1.2 s`, `WRONG`, or `–` where it does not compile or the kernel does not take it."""
+    if not is_taken(variant, problem):
+        return "–"
+    plan = make_plan(variant, problem, fitting_config(variant, problem))
+    inputs = make_inputs(problem)
+    result = MachineCodeBackend().run(plan, inputs, RunOptions(arch=arch, repeat=False))
+    if result.out is None or result.execution_ms is None:
+        return "–" if result.status == "COMPILE_ERROR" else f"{result.status}"
+    right = check_output(inputs, result, plan=plan).passed and result.inputs_unchanged
+    return f"{result.execution_ms / 1000:.2f} s" if right else "WRONG"
+
+
+def table() -> None:
+    heads = [f"{arch} {problem.label()}" for arch in ARCHS for problem in PROBLEMS]
+    print("| kernel | " + " | ".join(heads) + " |")
+    print("|---" * (1 + len(heads)) + "|")
+    for variant in LADDER:
+        cells = [cell(variant, arch, problem) for arch in ARCHS for problem in PROBLEMS]
+        print(f"| {variant.id} | " + " | ".join(cells) + " |", flush=True)
+
+
+def speed() -> None:
+    for name, arch, problem in SPEED:
+        variant = LADDER.by_id(name)
+        plan = make_plan(variant, problem, fitting_config(variant, problem))
+        compiled = compile_plan(plan, arch)
+        cubin = read_cubin(compiled.cubin)
+        module, (launch,) = load_module(cubin), plan.passes
+        tensors = make_inputs(problem).in_layouts(plan.layouts, plan.pages)
+        symbol = compiled.symbols.get(launch.entry, launch.entry)
+        for _ in range(2):  # the first one also decodes
+            buffers = [
+                GlobalBuffer(n, buffer_address(k), bytes_of(tensors.get(n), size))
+                for k, (n, size) in enumerate(plan.buffer_bytes.items())
+            ]
+            begin = time.process_time()
+            executed = execute(
+                program_of(cubin, symbol),
+                module.entries[symbol],
+                launch_of_pass(plan, 0),
+                [*buffers, *module.buffers],
+            )
+            took = time.process_time() - begin
+        print(
+            f"{name} {arch} {problem.label()}: {executed:,} warp instructions in {took:.2f} s of "
+            f"CPU time, {executed / took / 1e6:.1f} M a second",
+            flush=True,
+        )
+
+
+def bytes_of(tensor: np.ndarray | None, size: int) -> np.ndarray:
+    if tensor is None:
+        return np.zeros(size, np.uint8)
+    return np.ascontiguousarray(tensor).reshape(-1).view(np.uint8)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--speed", action="store_true")
+    try:
+        speed() if parser.parse_args().speed else table()
+    except AttuneError as error:
+        sys.exit(str(error))
