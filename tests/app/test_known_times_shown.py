@@ -45,7 +45,7 @@ def test_the_shipped_study_stands_beside_the_prediction(open_app):
     (known,) = tables(at)
     study = "L4 study kernel (series: {})"
     assert list(known["kernel"]) == [study.format("length"), "SDPA", study.format("batch")]
-    assert list(known["launched like"]) == ["v01", "", "v01"]
+    assert list(known["launched like"]) == ["v01", "–", "v01"]
     assert known["source"][0] == "source not recorded"
     assert "nothing of this kernel was measured" not in texts(at)
 
