@@ -98,8 +98,8 @@ def new_request(
     """
     _check_launch(launch)
     number = int(program.arch[3:].rstrip("af"))
-    parameters = constant_bank(entry, program.arch, launch, windows, cluster != (1, 1, 1))
-    constants = dict(entry.constants) | {0: parameters}
+    launched = constant_bank(entry, program.arch, launch, windows, cluster != (1, 1, 1))
+    constants = dict(entry.constants) | {0: launched}
     request = _Request()
     request.code = code.handle
     request.arch = number

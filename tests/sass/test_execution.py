@@ -111,6 +111,12 @@ SENTENCE = r"not known here|not executed here|goes to an address in a register|a
 _HALVES = [group.name.split(",")[0] for group in GROUPS].index("half")
 
 
+def _marks(group: int, arch: str) -> list[pytest.MarkDecorator]:
+    if (group, arch) == (_HALVES, "sm_75"):
+        return []
+    return [pytest.mark.slow if arch in ("sm_80", "sm_90") else pytest.mark.exhaustive]
+
+
 @pytest.mark.parametrize(
     ("group", "arch"),
     [
@@ -118,7 +124,7 @@ _HALVES = [group.name.split(",")[0] for group in GROUPS].index("half")
             group,
             arch,
             id=f"{group.name}-{arch}",
-            marks=[] if (n, arch) == (_HALVES, "sm_75") else [pytest.mark.slow],
+            marks=_marks(n, arch),
         )
         for n, group in enumerate(GROUPS)
         for arch in ("sm_75", "sm_80", "sm_90", "sm_120")
