@@ -19,12 +19,13 @@ def jobs_for(history: History, local_gpu: str = "") -> tuple[JobStatus, ...]:
         history: of `known_times.history`, once all was looked up.
         local_gpu: the device that requests leave unnamed; empty: none.
     """
-    jobs = []
+    jobs: dict[str, JobStatus] = {}
     for kernel, problem, work in history.missing:
         gpu = None if kernel.device.name == local_gpu else kernel.device.name
         request = EvaluationRequest(
             kernel.variant.id, problem, kernel.config, gpu=gpu, execute=False
         )
         submit = runs.compile_job if work == "compile" else runs.simulate_job
-        jobs.append(submit(request))
-    return tuple(dict.fromkeys(job for job in jobs if job is not None))
+        if (job := submit(request)) is not None:
+            jobs[job.job_id] = job
+    return tuple(jobs.values())

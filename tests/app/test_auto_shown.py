@@ -10,8 +10,11 @@ from test_known_times_shown import taken
 from engine.auto import choose
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
+from engine.history import History
 from engine.names import find_variant
 from engine.problem import Problem
+
+LOOKED_UP = History(work="look up")
 
 
 @pytest.mark.parametrize("page", ["", "batch"])
@@ -19,7 +22,7 @@ def test_auto_is_the_kernel_that_it_takes(open_app, page):
     at = open_app(page, variant="auto", gpu="L4", S="2048", H="8")
     assert not at.exception
     assert not at.error
-    choice = choose(Problem(1, 8, 2048, 64), find_device("L4"))
+    choice = choose(Problem(1, 8, 2048, 64), find_device("L4"), history=LOOKED_UP)
     menu = at.selectbox(key="variant")
     assert menu.value == "auto"
     assert menu.options[0] == f"auto: {choice.variant.id}  {choice.variant.title}"
@@ -42,7 +45,7 @@ def test_a_sweep_of_auto_is_of_what_it_takes(open_app):
     assert not at.exception
     assert not at.error
     for seqlen in (128, 2048):
-        taken = choose(Problem(1, 1, seqlen, 64), find_device("L4"))
+        taken = choose(Problem(1, 1, seqlen, 64), find_device("L4"), history=LOOKED_UP)
         for tunable in taken.variant.tunables:
             assert any(w.key == f"sweep_{tunable.name}" for w in at.text_input), tunable.name
 
@@ -50,7 +53,7 @@ def test_a_sweep_of_auto_is_of_what_it_takes(open_app):
 def test_a_sweep_of_auto_goes_by_times_that_sessions_hold(open_app):
     sha = read_sources(find_variant("v01").source).source_sha256
     save("Faster than any", taken(0.5, 128, sha))
-    untimed = choose(Problem(1, 1, 256, 64), find_device("L4")).variant
+    untimed = choose(Problem(1, 1, 256, 64), find_device("L4"), history=LOOKED_UP).variant
     assert untimed.id != "v01"
     for seqlen, variant in (("128", find_variant("v01")), ("256", untimed)):
         at = open_app("sweep", gpu="L4", sweep_variants="auto", sweep_S=seqlen)
