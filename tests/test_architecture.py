@@ -172,11 +172,11 @@ def test_no_circle_between_files_or_rooms(lazy: bool) -> None:
     assert circle_in(rooms) == ()
 
 
-# Libraries that know nothing of attention, and what each of them stands on. `kernels.description`
-# is there for one function: a source's description is no part of what is compiled.
+# Libraries that know nothing of attention, and what each of them stands on. Of `kernels` they take
+# the folder of headers, the name of a standard of C++, and that a description is no part of code.
 LIBRARIES = {
-    "engine.cuda_source": {"engine.base", "kernels.description"},
-    "engine.cuda_on_host": {"engine.base", "engine.cuda_source"},
+    "engine.cuda_source": {"engine.base", "kernels.description", "kernels.variant"},
+    "engine.cuda_on_host": {"engine.base", "engine.cuda_source", "kernels.variant"},
     "engine.machine_code": {
         "engine.base",
         "engine.cuda_on_host.build",

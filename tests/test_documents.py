@@ -25,6 +25,7 @@ _ELSEWHERE = {
     "after.json",
     "one.json",
     "my_kernel.attune.toml",
+    "attune-gate.toml",
     "FILE.cu",
     "file.cu",
 }

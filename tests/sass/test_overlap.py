@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.kernels.fitting import fitting_config
+from fitting import fitting_config
 
 from engine.compiled_plan import compile_plan
 from engine.machine_code.analysis import disassembled
