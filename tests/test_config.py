@@ -11,6 +11,7 @@ from tuned_data import ENTRY, PROBLEM
 from engine.batch.recommend import BatchRequest, recommend_batch
 from engine.config import default_config, resolve_config
 from engine.devices import find_device
+from engine.history import History
 from engine.names import find_variant
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest, resolve
@@ -79,7 +80,7 @@ def test_evaluations_and_batches_take_the_tuned_config(file: Path) -> None:
     assert resolve(request).config == ENTRY.config
     assert evaluate(request).evaluation.config == ENTRY.config
     batch = BatchRequest("v05", "L4", seqlen=128, head_dim=64, max_batch=2)
-    result = recommend_batch(batch)
+    result = recommend_batch(batch, History())
     assert result.config == ENTRY.config
     assert any("tuned for" in note for note in result.notes)
 

@@ -160,6 +160,7 @@ def check_output(path: Path, problem: Problem, gpu: str, config: Mapping[str, in
     This runs native code of the kernel with the caller's rights.
     """
     from engine.base.status import Status
+    from engine.history import History
     from engine.pipeline.evaluate import Evaluator
     from engine.pipeline.request import EvaluationRequest
 
@@ -173,7 +174,7 @@ def check_output(path: Path, problem: Problem, gpu: str, config: Mapping[str, in
             backend="cpu",
             check=True,
         )
-        with Evaluator() as evaluator:
+        with Evaluator(History()) as evaluator:
             done = evaluator.evaluate(request, source=path).evaluation
     except ToolMissing as error:
         return Checked(None, str(error))

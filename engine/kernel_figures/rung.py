@@ -13,6 +13,7 @@ from engine.base.errors import AttuneError
 from engine.base.table import Table
 from engine.base.units import format_bytes, format_us
 from engine.config import default_config
+from engine.devices import find_device
 from engine.evaluation import Latency, PassReport
 from engine.history import History, KnownTime
 from engine.kernel_figures.counts import TileCounts, count_tile, known_tile_counts
@@ -47,8 +48,9 @@ class Rung:
 
     @property
     def describe_changed(self) -> str:
-        """`num_warps=8`: the values that are not the defaults, or `defaults`."""
-        defaults = self.variant.default_config()
+        """`num_warps=8`: the values that are not the GPU's defaults, or `defaults`."""
+        device = find_device(self.request.gpu) if self.request.gpu else None
+        defaults = default_config(self.variant, {}, device)
         changed = [f"{n}={value}" for n, value in self.config.items() if value != defaults[n]]
         return " ".join(changed) or "defaults"
 

@@ -70,7 +70,7 @@ def test_a_regression_comes_first_with_its_interval(open_app):
     assert "95 % interval" in worse["finding"][0]
     (rows,) = tables(at, "verdict")[:1]
     assert list(rows["verdict"]) == ["SLOWER", "FASTER"]
-    assert list(rows["change"]) == ["1.3× slower", "1.25× faster"]
+    assert list(rows["change"]) == ["1.3× slower (1.3 to 1.3)", "1.25× faster (1.25 to 1.25)"]
     assert set(rows["origin"]) == {"recorded"}
     assert not charts(at)  # one problem: a chart would have one bar
     at.dataframe(key="compare_rows")

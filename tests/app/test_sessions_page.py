@@ -253,6 +253,6 @@ def test_what_to_try_next_is_compiled_by_the_worker_and_ordered(open_app, monkey
     assert not at.exception
     until(at, lambda at: any("Use v02" in str(d.value.get("what")) for d in at.dataframe))
     [frame] = [d.value for d in at.dataframe if "expected gain" in d.value]
-    gains = [float(gain.rstrip("×")) for gain in frame["expected gain"] if gain]
+    gains = [float(gain.rstrip("×")) for gain in frame["expected gain"] if "×" in gain]
     assert gains == sorted(gains, reverse=True)
     assert all(frame["why"])

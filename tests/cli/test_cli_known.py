@@ -52,6 +52,7 @@ def test_figures_of_auto_bear_the_name_of_its_kernel(monkeypatch: pytest.MonkeyP
     printed: list[str] = []
     monkeypatch.setattr("engine.cli.sass.analyse_plan", lambda *_: [])
     monkeypatch.setattr("engine.cli.sass._time_passes", lambda *_: [])
+    monkeypatch.setattr("engine.cli.sass.clock_note", lambda *_: "")
     monkeypatch.setattr("engine.cli.sass.print_results", lambda name, *_: printed.append(name))
     assert main(["sass", "auto", "--gpu", "L4"]) == 0
     assert printed == ["v01"]

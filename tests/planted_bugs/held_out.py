@@ -381,17 +381,17 @@ HELD_OUT: tuple[Unseen, ...] = (
         (
             "V given back while it is read",
             ("v19", "v20"),
-            "        wgmma_wait<0>();\n"
+            "        wgmma_wait<0>(acc_rmem);\n"
             "        if (lane == 0) mbarrier_arrive(v_empty + last_stage);",
             "        if (lane == 0) mbarrier_arrive(v_empty + last_stage);\n"
-            "        wgmma_wait<0>();",
+            "        wgmma_wait<0>(acc_rmem);",
             (r"given back", r"still reads"),
         ),
         (
             "O stored while it is multiplied",
             ("v20", "v19"),
-            "    wgmma_wait<0>();\n    store_rows(round - 1, inv_l);",
-            "    store_rows(round - 1, inv_l);\n    wgmma_wait<0>();",
+            "    wgmma_wait<0>(acc_rmem);\n    store_rows(round - 1, inv_l);",
+            "    store_rows(round - 1, inv_l);\n    wgmma_wait<0>(acc_rmem);",
             (r"registers of a running wgmma",),
         ),
         config=_SEVERAL,

@@ -285,9 +285,16 @@ UNSEEN: tuple[Unseen, ...] = (
         ),
         (
             "first scores of a tile twice in l",
-            ("v16", "v19"),
+            ("v16",),
             "l_rmem[r] += left + right;",
             "l_rmem[r] += i == 2 * r ? 2.0f * (left + right) : left + right;",
+            (r"row sum",),
+        ),
+        (
+            "first scores of a tile twice in l",
+            ("v19",),
+            "l_rmem[i / 2 % 2] += s_rmem[i];",
+            "l_rmem[i / 2 % 2] += i < 4 ? 2.0f * s_rmem[i] : s_rmem[i];",
             (r"row sum",),
         ),
         (
@@ -534,9 +541,16 @@ UNSEEN: tuple[Unseen, ...] = (
         ),
         (
             "rows of P exchanged",
-            ("v15", "v17", "v19"),
+            ("v15", "v17"),
             "p_rmem[i / 8][i / 2 % 4] = pack(left",
             "p_rmem[i / 8][i / 2 % 4 ^ 1] = pack(left",
+            (r"fragment", r"rows"),
+        ),
+        (
+            "rows of P exchanged",
+            ("v19",),
+            "p_rmem[i / 8][i / 2 % 4] = pack(s_rmem",
+            "p_rmem[i / 8][i / 2 % 4 ^ 1] = pack(s_rmem",
             (r"fragment", r"rows"),
         ),
         (
@@ -837,16 +851,23 @@ UNSEEN: tuple[Unseen, ...] = (
         ),
         (
             "the other phase of K",
-            ("v16", "v18"),
+            ("v16",),
             "mbarrier_wait(k_full + stage, ",
             "mbarrier_wait(k_full + stage, 1 ^ ",
             (r"phase",),
         ),
         (
+            "the other phase of K",
+            ("v18",),
+            "mbarrier_wait(k_full + tile % STAGES, ",
+            "mbarrier_wait(k_full + tile % STAGES, 1 ^ ",
+            (r"phase",),
+        ),
+        (
             "K given back before it is read",
             ("v17", "v20"),
-            "    wgmma_wait<0>();\n    if (lane == 0) mbarrier_arrive(k_empty);",
-            "    if (lane == 0) mbarrier_arrive(k_empty);\n    wgmma_wait<0>();",
+            "    wgmma_wait<0>(s_rmem);\n    if (lane == 0) mbarrier_arrive(k_empty);",
+            "    if (lane == 0) mbarrier_arrive(k_empty);\n    wgmma_wait<0>(s_rmem);",
             (r"given back", r"still reads"),
         ),
         (
@@ -919,8 +940,8 @@ UNSEEN: tuple[Unseen, ...] = (
         (
             "parity of the tile before is 0",
             ("v19",),
-            "last_parity = parity;",
-            "last_parity = 0;",
+            "mbarrier_wait(v_full + last_stage, parity ^ stage == 0);",
+            "mbarrier_wait(v_full + last_stage, 0);",
             (r"phase",),
         ),
         (
@@ -945,18 +966,18 @@ UNSEEN: tuple[Unseen, ...] = (
         (
             "O and P touched while they are multiplied",
             ("v18",),
-            "        wgmma_wait<0>();\n"
+            "        wgmma_wait<0>(acc_rmem);\n"
             "        if (lane == 0) mbarrier_arrive(v_empty + last_stage);\n"
             "        rescale_and_pack(correction);",
-            "        rescale_and_pack(correction);\n        wgmma_wait<0>();\n"
+            "        rescale_and_pack(correction);\n        wgmma_wait<0>(acc_rmem);\n"
             "        if (lane == 0) mbarrier_arrive(v_empty + last_stage);",
             (r"registers.*wgmma", r"wgmma.*registers", r"acc_rmem"),
         ),
         (
             "S read while it is multiplied",
             ("v18",),
-            "wgmma_wait<1>();",
-            "wgmma_wait<2>();",
+            "wgmma_wait<1>(s_rmem);",
+            "wgmma_wait<2>(s_rmem);",
             (r"registers.*wgmma", r"wgmma.*registers", r"s_rmem"),
         ),
         (
@@ -969,8 +990,8 @@ UNSEEN: tuple[Unseen, ...] = (
         (
             "O is waited for with one group left",
             ("v15",),
-            "        wgmma_commit();\n        wgmma_wait<0>();\n    }",
-            "        wgmma_commit();\n        wgmma_wait<1>();\n    }",
+            "        wgmma_commit();\n        wgmma_wait<0>(acc_rmem);\n    }",
+            "        wgmma_commit();\n        wgmma_wait<1>(acc_rmem);\n    }",
             (r"wgmma",),
         ),
         (
@@ -1141,8 +1162,8 @@ LEGAL: tuple[Unseen, ...] = (
         (
             "a rescale by each lane for itself",
             ("v20",),
-            "if (__any_sync(FULL_WARP, is_grown)) {",
-            "if (is_grown) {",
+            "is_grown = __any_sync(FULL_WARP, is_grown);",
+            "",
             (),
         ),
         ("maximum from a low number on", ("v02",), "float m = -INFINITY;", "float m = -1e30f;", ()),
