@@ -9,7 +9,7 @@
 // Counted: 1,992 instructions for 64 keys on sm_90 and 128 rows (v17 1,961), no conflicts.
 // All 66 EX2 of a tile of 128 keys stand between the wait for S and the wait for O.
 // Simulated, H200 at boost clock, 132 heads, S = 2048: tensor pipe busy 69 % at D = 128, 47 at 64.
-//   That shows no overlap: in the model a warp waits at each wgmma until the tensor core takes it.
+//   Less than v17: whether the model is at fault or the order is, is not settled (README).
 /* attune
 idea = "S of the next tile is multiplied before O of this one, and the softmax runs beside it."
 head_dims = [32, 64, 96, 128]

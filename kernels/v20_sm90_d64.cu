@@ -8,8 +8,8 @@
 // Weakness: with polynomial > 0 a NaN among the scores that it takes does not reach O.
 // Counted: 1,799 instructions for 64 keys on sm_90 and 128 rows (v19 1,924), no conflicts.
 // Simulated, H200 at boost clock, D = 64, 132 heads, S = 2048: tensor pipe busy 56 % (v19 of three
-//   consumers 58 %); without the overlap 74 %: v18 says why the model shows none. There 2 of 16
-//   exp2 by FFMA were a gain of 1 %, 4 of 16 a loss of 7 %.
+//   consumers 58 %); without the overlap 74 %. What that means: kernels/README.md. Without the
+//   overlap 2 of 16 exp2 by FFMA gained about 1 %, 4 of 16 lost about 7 %.
 /* attune
 idea = "Three warpgroups at D = 64; O is rescaled where its maximum grew by much, and not else."
 head_dims = [32, 64, 96, 128]
