@@ -284,7 +284,7 @@ LACKING = {
     "cluster_group below sm_90": ("#include <cooperative_groups.h>", "cooperative_groups::this_cluster().sync();", "thread block clusters"),
     "cuda::barrier, cuda::pipeline": ("#include <cuda/barrier>", "", "libcu"),
     "cub": ("#include <cub/cub.cuh>", "", "libcu"),
-    "CUTLASS, CuTe": ("#include <cute/tensor.hpp>", "", "CUTLASS"),
+    "CUTLASS, CuTe": ("#include <cute/tensor.hpp>", "out[0] = cute::size(1);", "CUTLASS"),
     "FP4, FP6": ("#include <cuda_fp4.h>", "", "FP4 and FP6"),
     "textures": ("", "out[0] = tex2D<float>(0, 0, 0);", "textures"),
     "kernels that launch kernels": ("__global__ void g() {}", "g<<<1, 1>>>();", "launches of a kernel from a kernel"),

@@ -309,7 +309,9 @@ def test_ranking_compiles_and_ranks(open_app, monkeypatch):
     frame = at.dataframe[0].value
     assert {"Accept it", "Use a T4"} <= set(frame["option"])
     assert any(option.startswith("Use v02") for option in frame["option"])
-    assert frame["$ per 10⁹ queries"].dropna().is_monotonic_increasing
+    # Only what is predicted in one way is put in an order.
+    cost = frame["$ per 10⁹ queries"][frame["option"].str.startswith(("Accept", "Use a "))]
+    assert cost.dropna().is_monotonic_increasing
 
 
 def test_a_link_carries_the_uploaded_points(open_app):

@@ -50,8 +50,8 @@ def test_every_variant_stands_side_by_side_with_a_link_to_the_sweep(open_app):
     assert list(table.columns)[-1] == "config"
     assert "v15 needs compute capability 9.0" in texts(at)
     row = table.set_index("variant").loc["v01"]
-    assert row["known"] == "543 µs recorded"
-    assert row["against SDPA"] == "22.6× slower"
+    assert row["predicted"]  # the study's times are of another kernel, and stand in rows of its own
+    assert "known" not in table.columns
     assert len(charts(at)["variants_chart"]["data"]) > 4
     (link,) = [x for x in at.get("page_link") if "Sweep all" in x.proto.label]
     assert "sweep_variants" in link.proto.query_string

@@ -62,7 +62,7 @@ def test_it_ends_with_who_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     pid = tmp_path / "pid"
     tool(tmp_path, f"echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 60", monkeypatch)
     asker = subprocess.Popen([sys.executable, "-c", ASKS, str(tmp_path / "nvdisasm")], cwd=ROOT)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not pid.exists():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -17,7 +17,7 @@ import os, random, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from sessions_data import evaluation_maker, snapshot_maker
-from engine.records import files
+from engine.base import files
 from engine.sessions.store.store import Store
 folder = Path(sys.argv[2])
 store = Store(str(folder), shipped=None, index_folder=folder.parent / "index")

@@ -179,7 +179,9 @@ def test_removed_synchronisation_is_found(client, tmp_path, kernel, marker, repl
         )
         if got.result.status is Status.LAUNCH_ERROR:
             if marker in ("WAIT1", "WAIT2") and kernel == "fa_wgmma":
-                assert got.result.kind is ErrorKind.RUNNING_WGMMA_REGISTERS, got.result.reason
+                # Its accumulators read, or its tile overwritten, whichever comes first.
+                kinds = (ErrorKind.RUNNING_WGMMA_REGISTERS, ErrorKind.WGMMA_NOT_COMPLETE)
+                assert got.result.kind in kinds, got.result.reason
             return
     raise AssertionError(got.result)
 
