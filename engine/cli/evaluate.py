@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     if args.coverage and not args.check:
         raise InvalidProblem("--coverage needs --check: only the check build counts lines.")
     request = EvaluationRequest(
-        **fields_from(args, EvaluationRequest, "config"),
+        **fields_from(args, EvaluationRequest, "config", "clock"),
         problem=problem_from(args),
         config=config_from(args),
         timeout_s=args.timeout,

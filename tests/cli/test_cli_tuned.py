@@ -44,12 +44,12 @@ def test_forgetting(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_gpu_or_kernel_is_of_the_table_or_of_what_is_kept(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    keep_tuned(replace(ENTRY, gpu="L5", variant="mine"))
-    assert main(["tuned", "mine", "--gpu", "L5", "--forget"]) == 0
+    keep_tuned(replace(ENTRY, gpu="L5", variant="is_no_more"))
+    assert main(["tuned", "is_no_more", "--gpu", "L5", "--forget"]) == 0
     assert load_tuned() == [OTHER, ENTRY]
     assert main(["tuned", "--gpu", "nvidia l4", "--json"]) == 0
     capsys.readouterr()
-    for argv, says in ((["mine"], "no variant called 'mine'"), (["--gpu", "L5"], "try L4")):
+    for argv, says in ((["is_no_more"], "no variant called 'is_no_more'"), (["--gpu", "L5"], "try L4")):
         assert main(["tuned", *argv]) == 2
         assert says in capsys.readouterr().err
 

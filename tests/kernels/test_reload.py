@@ -99,7 +99,7 @@ def test_a_mistake_stops_its_own_variant_only(
     output = capsys.readouterr()
     assert "v05_kv_split" in output.out
     assert output.err == f"error: {sentence}\n"
-    assert main(["evaluate", "v08", "--seqlen", "64", "--gpu", "L4"]) == 1
+    assert main(["evaluate", "v08", "--seqlen", "64", "--gpu", "L4"]) == 2
     assert capsys.readouterr().err == f"error: {sentence}\n"
     folder.edit(*reversed(MISTAKE))
     assert LADDER.errors == ()

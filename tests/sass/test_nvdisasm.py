@@ -51,7 +51,7 @@ def test_one_that_hangs_is_ended(
 ASKS = """
 import sys
 from pathlib import Path
-from engine.machine_code import nvdisasm
+from engine.machine_code import disassembly as nvdisasm
 nvdisasm.find_nvdisasm = lambda: Path(sys.argv[1])
 nvdisasm.run_nvdisasm(b"")
 """
