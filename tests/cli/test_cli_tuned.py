@@ -49,7 +49,8 @@ def test_a_gpu_or_kernel_is_of_the_table_or_of_what_is_kept(
     assert load_tuned() == [OTHER, ENTRY]
     assert main(["tuned", "--gpu", "nvidia l4", "--json"]) == 0
     capsys.readouterr()
-    for argv, says in ((["is_no_more"], "no variant called 'is_no_more'"), (["--gpu", "L5"], "try L4")):
+    unknown = (["is_no_more"], "no variant called 'is_no_more'"), (["--gpu", "L5"], "try L4")
+    for argv, says in unknown:
         assert main(["tuned", *argv]) == 2
         assert says in capsys.readouterr().err
 
