@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.shared import notices, pinned, url_state, working_session
+from app.shared import notices, pinned, sidebar, url_state, working_session
 from app.shared.machine import local_gpu
 from app.shared.runs import cancel, run
 from app.shared.selection import Selection, variant_label
@@ -39,8 +39,7 @@ def draw(selection: Selection, state: RunState) -> None:
                 key="run",
                 type="primary",
                 icon=":material/play_arrow:",
-                on_click=run,
-                args=(selection.request(execute=True),),
+                on_click=_run_what_is_selected,
                 help="Execute the kernel and check its output.",
                 shortcut="Mod+Enter",
                 disabled=bool(state.error or (state.preview and state.preview.unsupported)),
@@ -51,6 +50,16 @@ def draw(selection: Selection, state: RunState) -> None:
         )
         save.button(state, label)
         add_kernel.button(selection)
+
+
+def _run_what_is_selected() -> None:
+    """Run what the widgets say at the click.
+
+    A button drawn before the page has followed a change would carry the problem of before.
+    """
+    selection = sidebar.ahead()
+    if selection.problem is not None:
+        run(selection.request(execute=True))
 
 
 def banner(selection: Selection) -> None:

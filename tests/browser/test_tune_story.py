@@ -80,6 +80,17 @@ def test_choose_run_read_save_reload_and_open_again(new_tab, server):
 
 
 @pytest.mark.slow
+def test_run_takes_what_was_entered_though_the_page_has_not_followed_yet(new_tab):
+    app = new_tab("/?variant=v05&S=130")
+    app.see_metric("Latency", "predicted")
+    for seqlen in (131, 132, 133):
+        app.number("S", seqlen)
+        app.press("run")
+        app.see(f"S{seqlen} D64")
+        app.see_metric("Correctness", "Passed")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_source_and_machine_code_are_linked_both_ways(new_tab, scheme):
     app = new_tab("/?variant=v08&S=64&tab=Machine+code", color_scheme=scheme)
