@@ -98,7 +98,7 @@ def new_request(
     """
     _check_launch(launch)
     number = int(program.arch[3:].rstrip("af"))
-    launched = constant_bank(entry, program.arch, launch, windows, cluster != (1, 1, 1))
+    launched = constant_bank(entry, program.arch, launch, windows, cluster)
     constants = dict(entry.constants) | {0: launched}
     request = _Request()
     request.code = code.handle

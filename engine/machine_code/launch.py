@@ -9,6 +9,8 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from engine.base.errors import InvalidProblem
 from engine.base.launch import TensorMapArg, encode_argument
 from engine.machine_code.cubin import Entry
@@ -48,9 +50,6 @@ _WINDOWS = 0x18  # generic addresses of shared and local memory; later GPUs have
 _PARAMETERS = 0x198
 
 
-# And a cluster's CTAs, and the grid's clusters, along each axis: what %clusterid is worked out of.
-_CLUSTER, _CLUSTERS = 0x144, 0x15C
-
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
@@ -59,11 +58,35 @@ class _Layout:
     block: int
     grid: int
     stack: int
-    cluster: int  # 1 in a launch with clusters
+    in_clusters: int  # 1 in a launch with clusters
+    # Along each axis: a cluster's CTAs, their reciprocals and the grid's clusters, of which
+    # %clusterid is worked out.
+    cluster: int
+    reciprocals: int
+    clusters: int
+    cluster_ctas: int  # a cluster's CTAs in all
 
 
-_VOLTA_TO_HOPPER = _Layout(block=0x0, grid=0xC, stack=0x28, cluster=0x140)
-_SINCE_BLACKWELL = _Layout(block=0x360, grid=0x370, stack=0x37C, cluster=0x36C)
+_VOLTA_TO_HOPPER = _Layout(
+    block=0x0,
+    grid=0xC,
+    stack=0x28,
+    in_clusters=0x140,
+    cluster=0x144,
+    reciprocals=0x150,
+    clusters=0x15C,
+    cluster_ctas=0x188,
+)
+_SINCE_BLACKWELL = _Layout(
+    block=0x360,
+    grid=0x370,
+    stack=0x37C,
+    in_clusters=0x36C,
+    cluster=0x2A0,
+    reciprocals=0x2B0,
+    clusters=0x2C0,
+    cluster_ctas=0x2CC,
+)
 
 
 def constant_bank(
@@ -71,13 +94,13 @@ def constant_bank(
     arch: str,
     launch: Launch,
     windows: tuple[int, int] = (0, 0),
-    in_clusters: bool = False,
+    cluster: tuple[int, int, int] = (1, 1, 1),
 ) -> bytes:
     """Constant bank 0 of this launch.
 
     Args:
         windows: upper words of generic addresses of shared and local memory.
-        in_clusters: whether the code is told that its CTAs run in clusters.
+        cluster: CTAs of a cluster that run together; the code is told so where they are several.
 
     Raises:
         InvalidProblem: the arguments do not fit the entry's parameters.
@@ -90,15 +113,20 @@ def constant_bank(
     struct.pack_into("<3I", bank, layout.block, *launch.block)
     struct.pack_into("<3I", bank, layout.grid, *launch.grid)
     struct.pack_into("<I", bank, layout.stack, _STACK_TOP)
-    if in_clusters:
-        struct.pack_into("<I", bank, layout.cluster, 1)
+    if cluster != (1, 1, 1):
+        struct.pack_into("<I", bank, layout.in_clusters, 1)
+    if int(arch[3:].rstrip("af")) >= 90:
+        told = cluster if cluster != (1, 1, 1) else entry.cluster
+        clusters = (n // size for n, size in zip(launch.grid, told, strict=True))
+        # Rounded up: a product with a multiple of the divisor is then never below a whole number.
+        reciprocals = (np.nextafter(np.float32(1 / n), np.float32(2)) for n in told)
+        struct.pack_into("<3I", bank, layout.cluster, *told)
+        struct.pack_into("<3f", bank, layout.reciprocals, *reciprocals)
+        struct.pack_into("<3I", bank, layout.clusters, *clusters)
+        struct.pack_into("<I", bank, layout.cluster_ctas, math.prod(told))
     if layout is _VOLTA_TO_HOPPER:
         struct.pack_into("<4I", bank, _WINDOWS, 0, windows[0], 0, windows[1])
         struct.pack_into("<Q", bank, _PARAMETERS, entry.parameter_offset)
-        if arch.startswith("sm_90"):
-            clusters = (n // size for n, size in zip(launch.grid, entry.cluster, strict=True))
-            struct.pack_into("<3I", bank, _CLUSTER, *entry.cluster)
-            struct.pack_into("<3I", bank, _CLUSTERS, *clusters)
     for parameter, value in zip(entry.parameters, launch.arguments, strict=True):
         start = entry.parameter_offset + parameter.offset
         bank[start : start + len(value)] = value

@@ -322,6 +322,16 @@ void Warp::arithmetic(const Instruction& i) {
         return write(s[0], each([&](int l) { return which >> l & 1 ? x[l] : y[l]; }));
     }
     case OP_IMNMX: case OP_IMNMX3: case OP_VIADDMNMX: {
+        if (i.has(MOD_U64) || i.has(MOD_S64)) {
+            Wide x, y;
+            read_wide(at(s, 1, i), x), read_wide(at(s, 2, i), y);
+            const uint32_t smaller = predicate(at(i.ps, 0, i));
+            for (int l = 0; l < 32; l++) {
+                const bool less = i.has(MOD_U64) ? x[l] < y[l] : static_cast<int64_t>(x[l]) < static_cast<int64_t>(y[l]);
+                x[l] = less == static_cast<bool>(smaller >> l & 1) ? x[l] : y[l];
+            }
+            return write_wide(s[0], x);
+        }
         Lanes value = arg(1, ta);
         const bool is_unsigned = i.has(MOD_U32);
         const uint32_t least = i.ps.empty() ? FULL : predicate(i.ps[0]);
@@ -335,6 +345,17 @@ void Warp::arithmetic(const Instruction& i) {
             }
         }
         return write(s[0], value);
+    }
+    case OP_RPCMOV: {  // a pair of registers that code keeps values in across a call
+        const auto part = [&](const Operand& o) -> Lanes* {
+            return o.text == "Rpc.LO" ? &rpc[0] : o.text == "Rpc.HI" ? &rpc[1] : nullptr;
+        };
+        Lanes *to = part(at(i.raw, 0, i)), *from = part(at(i.raw, 1, i));
+        if (!to == !from) fail(i, "is written in a way that is not known here");
+        if (!to) return write(i.raw[0], *from);
+        const Lanes& value = read(i.raw[1], ta);
+        for (int l = 0; l < 32; l++) (*to)[l] = on >> l & 1 ? value[l] : (*to)[l];
+        return;
     }
     case OP_VABSDIFF: {
         const Lanes &x = arg(1, ta), &y = arg(2, tb);

@@ -188,6 +188,14 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
     if (REAL && on && !i.unknown.empty()) fail(i, "has the modifier " + i.unknown + ", whose values are not known here");
     switch (i.op) {
     case OP_NOTHING: case OP_TRAP:
+        // Lanes with the same mask do the next collective together; those with another one follow.
+        if (i.has(MOD_EXCLUSIVE) && on) {
+            Lanes t;
+            const Lanes& mask = read(at(i.s, 0, i), t);
+            const uint32_t of_first = mask[__builtin_ctz(on)];
+            exclusive = mask_of([&](int l) { return on >> l & 1 && mask[l] == of_first; });
+            active &= ~on | exclusive;
+        }
 #if EXECUTES
         if (on) nothing(i, moves);
 #endif
@@ -269,6 +277,7 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
         if (on) arithmetic(i);
     }
     if (row == -2) return;
+    if (i.op == OP_REDUX || i.op == OP_MATCH || i.op == OP_VOTE || i.op == OP_SHFL || i.op == OP_RET) exclusive = 0;
     const bool steers = i.op >= OP_LDS && i.op <= OP_BMOV;  // everything but arithmetic
     if (!REAL && decides && steers) cta.data_branch[static_cast<size_t>(here)] = 1;
     if (!REAL && steers) {
@@ -312,8 +321,9 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
 bool Warp::run() {
     bool any = false;
     for (;;) {
-        const uint32_t ready = alive & ~blocked;
+        uint32_t ready = alive & ~blocked;
         if (!ready) return any;
+        if (exclusive &= ready) ready = exclusive;
         if (REAL && cta.steps >= turn_ends) return true;
         any = true;
         // The lanes furthest behind go first, so that the others' path is joined again.

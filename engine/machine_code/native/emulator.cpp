@@ -138,6 +138,8 @@ struct Warp {
     uint32_t P[8], UP[8];
     int pc[32];
     uint32_t alive = 0, blocked = 0;
+    uint32_t exclusive = 0;  // lanes that go on alone until what they do together is done; 0 for all
+    Lanes rpc[2] = {};
     uint32_t B[16] = {};        // lanes that a convergence barrier waits for
     uint32_t at_sync[16] = {};  // and those that arrived
     uint32_t at_bar[16] = {};   // lanes waiting at a CTA barrier

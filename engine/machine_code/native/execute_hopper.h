@@ -41,7 +41,8 @@ uint32_t Warp::special(const Instruction& i, int which) {
     if (which == SR_CGA) return cta.rank;
     if (name == "SR_SWINHI") return SHARED_HIGH;
     if (name == "SR_LWINHI") return LOCAL_HIGH;
-    if (name == "SR_CgaSize") return static_cast<uint32_t>(cta.cluster ? cta.cluster->ctas.size() : 1);
+    // Blackwell's code subtracts 160 bytes times this from where the bank keeps the cluster.
+    if (name == "SR_CgaSize") return 0;
     if (starts(name, "SR_GLOBALTIMER")) return static_cast<uint32_t>(name.back() == 'I' ? now >> 32 : now);
     if (name == "SR_VIRTUALSMID" || name == "SR_VIRTID") return 0;
     fail(i, "reads " + name + ", which is not known here");

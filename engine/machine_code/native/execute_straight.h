@@ -36,6 +36,7 @@ bool Warp::go_straight(int here, uint32_t active, uint32_t ready) {
         else arithmetic(i);
     }
     if (!executed) return false;
+    exclusive = 0;
     cta.steps += executed;
     for (int l = 0; l < 32; l++) pc[l] = active >> l & 1 ? n : pc[l];
     return true;

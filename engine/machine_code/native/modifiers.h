@@ -21,7 +21,9 @@ inline const char* known_modifiers(Opcode op) {
     case OP_PLOP3: return " LUT AND ";
     case OP_ISETP: return COMPARISONS " U32 S32 U64 S64 64 EX ";
     case OP_SEL: return " 64 ";
-    case OP_IMNMX: case OP_IMNMX3: case OP_VIADDMNMX: return " U32 S32 ";
+    case OP_IMNMX: return " U32 S32 U64 S64 ";
+    case OP_IMNMX3: case OP_VIADDMNMX: return " U32 S32 ";
+    case OP_RPCMOV: return " 32 ";
     case OP_VABSDIFF: return " U32 ";
     case OP_POPC: case OP_BREV: case OP_IABS: case OP_PRMT: case OP_FSEL: case OP_P2R: case OP_R2P: case OP_S2R: case OP_ISCADD: return "";
     case OP_QSPC: return " S L G ";
