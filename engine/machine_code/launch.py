@@ -50,7 +50,6 @@ _WINDOWS = 0x18  # generic addresses of shared and local memory; later GPUs have
 _PARAMETERS = 0x198
 
 
-
 @dataclass(frozen=True, slots=True)
 class _Layout:
     """Where constant bank 0 keeps the launch, in bytes; read off code of CUDA 13.5."""
