@@ -62,10 +62,25 @@ class Reference:
 
     @classmethod
     def of(cls, time: KnownTime) -> Reference:
-        """Two kernels of one session are told apart by their series or their sources."""
+        """Kernels of one session are told apart by series, source or the variant they were given as."""
         session, _, _ = time.session.partition(":")
-        apart = f"series: {time.series}" if time.series else time.source_sha256[:8]
-        return cls(f"{session.strip()} kernel{f' ({apart})' if apart else ''}", time)
+        apart = time.source_sha256[:8] or f"given as {time.name}"
+        if time.series:
+            apart = f"series: {time.series}"
+        return cls(f"{session.strip()} kernel ({apart})", time)
+
+
+def kernel_name(evaluation: Evaluation, session: str) -> str:
+    """The variant whose result this is; the name of a `Reference` if it is another's recorded time.
+
+    Args:
+        session: its title.
+    """
+    if evaluation.status is Status.PASSED or evaluation.source_sha256:
+        return evaluation.variant
+    times = times_of([evaluation], session=session)
+    mine = next((time for time in times if not time.is_sdpa), None)
+    return evaluation.variant if mine is None else Reference.of(mine).name
 
 
 class TakenTimes(Protocol):

@@ -269,7 +269,9 @@ def compare_sessions(
         differences=tuple(differences(name, base, sessions[name]) for name in others),
         rows=tuple(sorted(rows, key=_order)),
         unmatched=() if pairs else tuple(_unmatched(pinned, others, evaluations, matched)),
-        winners=winners(evaluations, environments, kind),
+        winners=winners(
+            evaluations, environments, kind, {name: s.title for name, s in sessions.items()}
+        ),
     )
 
 

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from engine.base.status import Status
 from engine.evaluation import Evaluation, Latency
+from engine.history.known_time import kernel_name
 from engine.measure.verdict import (
     MIN_SAMPLES,
     RUN_TO_RUN_FLOOR,
@@ -24,6 +25,7 @@ from engine.sessions.snapshot import Environment
 Key: TypeAlias = tuple[str, tuple[tuple[str, int], ...], Problem]
 
 DEVICE_WARM = "device_warm"
+_NOT_OURS = "recorded elsewhere: how it was timed is not known here"
 
 
 def config_label(config: Mapping[str, int]) -> str:
@@ -81,7 +83,10 @@ def interval_of(latency: Latency) -> tuple[MedianInterval | None, int]:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One variant's best time for a problem."""
+    """One variant's best time for a problem.
+
+    `variant` is a reference's name where another kernel's time was recorded, as an import's is.
+    """
 
     variant: str
     config: Mapping[str, int]
@@ -92,6 +97,7 @@ class Entry:
     samples: int
     sdpa_name: str  # the fastest SDPA backend timed beside it
     sdpa_us: float | None
+    is_reference: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +130,13 @@ def winners(
     evaluations: Mapping[str, Sequence[Evaluation]],
     environments: Mapping[str, Environment],
     kind: str,
+    titles: Mapping[str, str],
 ) -> tuple[Winner, ...]:
     """The winner map of some sessions, in the order in which the problems first appear.
 
     Only times that were really taken count, of kernels that passed or were recorded elsewhere. A
     problem has one winner on a GPU: times of different drivers or clocks are ranked, and it is said
-    that they are.
+    that they are. `titles` are those of the sessions, after which another kernel's time is named.
     """
     entries: dict[tuple[Problem, str], list[Entry]] = {}
     sdpa: dict[tuple[Problem, str], list[tuple[float, str]]] = {}
@@ -139,7 +146,7 @@ def winners(
         for by_device in newest_by_question(session).values():
             for e in by_device.values():
                 at = (e.problem, e.device)
-                if (entry := _entry(name, e, kind)) is not None:
+                if (entry := _entry(name, e, kind, titles.get(name, name))) is not None:
                     entries.setdefault(at, []).append(entry)
     return tuple(
         _winner(problem, device, _beside(group, sdpa[problem, device]), environments)
@@ -164,15 +171,17 @@ def _beside(entries: list[Entry], sdpa: list[tuple[float, str]]) -> list[Entry]:
     ]
 
 
-def _entry(session: str, e: Evaluation, kind: str) -> Entry | None:
+def _entry(session: str, e: Evaluation, kind: str, title: str) -> Entry | None:
     latency = latency_of_kind(e, kind)
     if latency is None or latency.origin == "predicted" or not may_be_compared(e, latency):
         return None
     interval, samples = interval_of(latency)
     sdpa_us, sdpa_name = min(_sdpa(e), default=(None, ""))
+    name = kernel_name(e, title)
+    is_reference = name != e.variant
     return Entry(
-        variant=e.variant,
-        config=e.config,
+        variant=name,
+        config={} if is_reference else e.config,
         session=session,
         origin=latency.origin,
         median_us=latency.median_us,
@@ -180,6 +189,7 @@ def _entry(session: str, e: Evaluation, kind: str) -> Entry | None:
         samples=samples,
         sdpa_name=sdpa_name,
         sdpa_us=sdpa_us,
+        is_reference=is_reference,
     )
 
 
@@ -206,7 +216,12 @@ def _winner(
         speedup_low=low,
         speedup_high=high,
         caveat="; ".join(
-            dict.fromkeys(why for e in ranked for why in _conditions(best, e, environments))
+            dict.fromkeys(
+                [
+                    *(_NOT_OURS for e in entries if e.is_reference),
+                    *(why for e in ranked for why in _conditions(best, e, environments)),
+                ]
+            )
         ),
     )
 
