@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from app.shared.figures import ROW_PX, axis, figure, plain
-from app.shared.palette import Theme, variant_color
+from app.shared.palette import Theme, reference_color, variant_color
 from engine.base.units import format_speedup_over, format_us
 from engine.evaluation import baseline_label
 from engine.own_kernels.registry import all_variants
@@ -34,7 +34,7 @@ def winner_map(frame: pd.DataFrame, theme: Theme) -> go.Figure:
         "x": lengths,
         "y": positions,
         "marker": {
-            "color": [colors.get(str(w), theme.line) for w in rows["winner"]],
+            "color": [colors.get(str(w)) or reference_color(str(w)) for w in rows["winner"]],
             "pattern": {"shape": ["/" if tied else "" for tied in rows["tied"]]},
             "line": {"width": 0},
         },

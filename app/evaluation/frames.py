@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from app.shared.palette import REFERENCE_COLOR, color_of
+from app.shared.palette import color_of, reference_color
 from engine.base.units import format_us
 from engine.evaluation import (
     BaselineTiming,
@@ -133,7 +133,7 @@ def _known_name(time: KnownTime) -> str:
 def _known_color(time: KnownTime, gray: str) -> str:
     if time.is_sdpa:
         return gray
-    return color_of(time.name) if is_of_this_source(time) else REFERENCE_COLOR
+    return color_of(time.name) if is_of_this_source(time) else reference_color(name_of(time))
 
 
 def latency_table(frame: pd.DataFrame) -> pd.DataFrame:

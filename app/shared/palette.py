@@ -6,6 +6,7 @@ never by hue alone, and status by word and icon as well as colour.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Sequence
 
 from engine.base.status import Status
@@ -57,13 +58,18 @@ STATUS_ICON: dict[Status, str] = {
 }
 
 
-# Kernels of another source, which were launched like a variant of ours: never that one's colour.
-REFERENCE_COLOR = "#8c6d5a"
+# Of kernels of another source, which were launched like a variant of ours: never that one's colour.
+_REFERENCES = ("#8c6d5a", "#5f7482", "#a5893a", "#7d6490", "#5d7f57", "#996666")
 
 
 def variant_color(index: int) -> str:
     """The colour of the `index`-th variant, the same on every page; or of another kind of name."""
     return CATEGORICAL[index % len(CATEGORICAL)]
+
+
+def reference_color(name: str) -> str:
+    """The colour of a reference, by its name: the same in every chart, another for most others."""
+    return _REFERENCES[zlib.adler32(name.encode()) % len(_REFERENCES)]
 
 
 def apart(colors: Sequence[str]) -> list[str]:

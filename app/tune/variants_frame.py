@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from app.shared.palette import REFERENCE_COLOR, color_of
+from app.shared.palette import color_of, reference_color
 from engine.base.units import format_bytes, format_speedup, format_us
 from engine.evaluation import Latency
 from engine.history.known_time import KnownTime, Reference, references_in, taken_of
@@ -84,7 +84,14 @@ def chart_frame(lines: Sequence[Line]) -> pd.DataFrame:
         for reference in each.references:
             x = reference.time.latency
             rows.append(
-                (reference.name, x.median_us, x.low_us, x.high_us, x.origin, REFERENCE_COLOR)
+                (
+                    reference.name,
+                    x.median_us,
+                    x.low_us,
+                    x.high_us,
+                    x.origin,
+                    reference_color(reference.name),
+                )
             )
     columns = ["name", "median_us", "low_us", "high_us", "origin", "color"]
     return pd.DataFrame(rows, columns=columns).sort_values("median_us", kind="stable")

@@ -62,7 +62,7 @@ class Reference:
 
     @classmethod
     def of(cls, time: KnownTime) -> Reference:
-        """Kernels of one session are told apart by series, source or the variant they were given as."""
+        """Kernels of one session are told apart by series, source or what they were given as."""
         session, _, _ = time.session.partition(":")
         apart = time.source_sha256[:8] or f"given as {time.name}"
         if time.series:
