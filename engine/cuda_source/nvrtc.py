@@ -45,8 +45,8 @@ from engine.cuda_source.toolkit import (
     find_include_dir,
     hint,
     is_libcudacxx,
-    libcudacxx_of,
     make_cupy_folder,
+    more_headers,
 )
 from kernels.variant import CppStandard
 
@@ -250,7 +250,7 @@ class _Build:
         own_folders = tuple(folder for folder in include_folders if folder not in libraries)
         sources = read_sources(source, own_folders)
         own = tuple((file.name, file.code) for file in sources.included)
-        folders = (tools.include_dir, *libraries, *libcudacxx_of(tools.include_dir))
+        folders = (tools.include_dir, *libraries, *more_headers(tools.include_dir))
         require_libraries(sources, folders)
         headers = (*own, *stand_ins(sources, folders))
         macros = options_of(defines)
@@ -361,7 +361,7 @@ class _Build:
             try:
                 for entry in self.entries:
                     nvrtc.addNameExpression(program, entry)
-                toolkit = (self.tools.include_dir, *libcudacxx_of(self.tools.include_dir))
+                toolkit = (self.tools.include_dir, *more_headers(self.tools.include_dir))
                 nvrtc.compileProgram(program, [*flags, *(f"-I{folder}" for folder in toolkit)])
                 result: bytes | None = getattr(nvrtc, output)(program)
                 symbols = {e: nvrtc.getLoweredName(program, e) for e in self.entries}

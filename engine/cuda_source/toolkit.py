@@ -31,6 +31,7 @@ def make_cupy_folder() -> None:
 INSTALL_HINT = "pip install -e '.[cuda13]'"
 
 _MARKER = "cuda_fp16.h"
+_CRT = Path("crt", "mma.h")
 _HEADER_WHEELS = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
 _CUDART_VERSION = re.compile(r"^\s*#\s*define\s+CUDART_VERSION\s+(\d+)", re.MULTILINE)
 
@@ -76,10 +77,19 @@ def is_libcudacxx(folder: Path) -> bool:
     ).is_file()
 
 
-def libcudacxx_of(include_dir: Path) -> tuple[Path, ...]:
-    """Where CUDA 13 keeps libcu++, behind its own headers; empty where it is not installed."""
-    folder = include_dir / "cccl"
-    return (folder,) if is_libcudacxx(folder) else ()
+def more_headers(include_dir: Path) -> tuple[Path, ...]:
+    """Folders that CUDA keeps apart from `include_dir`: of libcu++, and of the compiler (`crt`).
+
+    CUDA 13 has libcu++ in a folder of its own, the wheels of CUDA 12 have a folder per package.
+    What is not installed is left out.
+    """
+    wheels = include_dir.parents[1]
+    libraries = (include_dir / "cccl", wheels / "cuda_cccl" / "include")
+    compiler = wheels / "cuda_nvcc" / "include"
+    found = [folder for folder in libraries if is_libcudacxx(folder)][:1]
+    if not (include_dir / _CRT).is_file() and (compiler / _CRT).is_file():
+        found.append(compiler)
+    return tuple(found)
 
 
 def headers_version(folder: Path) -> tuple[int, int] | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from engine.base.errors import ToolMissing
-from engine.cuda_source.toolkit import choose_include_dir, headers_version
+from engine.cuda_source.toolkit import choose_include_dir, headers_version, more_headers
 
 
 def include_dir(folder: Path, cudart_version: int | None) -> Path:
@@ -31,6 +31,17 @@ def test_headers_of_the_same_major_version(
     folder = include_dir(tmp_path / layout, version)
     assert choose_include_dir([tmp_path / "absent", folder], nvrtc) == folder
     assert headers_version(folder) == (version // 1000, version % 1000 // 10)
+
+
+def test_wheels_of_cuda_12_keep_the_compiler_s_headers_apart(tmp_path: Path) -> None:
+    folder = include_dir(tmp_path / "nvidia/cuda_runtime/include", 12090)
+    assert more_headers(folder) == ()
+    for package, header in (("cuda_nvcc", "crt/mma.h"), ("cuda_cccl", "cuda/std/version")):
+        path = tmp_path / "nvidia" / package / "include" / header
+        path.parent.mkdir(parents=True)
+        path.write_text("")
+    names = [found.parent.name for found in more_headers(folder)]
+    assert names == ["cuda_cccl", "cuda_nvcc"]
 
 
 def test_the_first_that_fits_wins(tmp_path: Path) -> None:
