@@ -44,6 +44,10 @@ class CompileError(AttuneError):
         self.log = log
 
 
+class InvalidBuild(CompileError, BadInput):
+    """An entry that the source does not have, or an option that the compiler does not know."""
+
+
 class InvalidCubin(CompileError, BadInput):
     """A file that is no cubin, or one that is damaged."""
 

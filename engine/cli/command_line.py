@@ -105,7 +105,9 @@ def _keywords(keywords: Table, module: ModuleType) -> dict[str, Any]:
     if isinstance(given.get("metavar"), list):
         given["metavar"] = tuple(given["metavar"])
     if "{INPUT_KINDS}" in given.get("help", ""):
-        given["help"] = given["help"].format(INPUT_KINDS=_named("INPUT_KINDS", module))
+        meanings = import_module("engine.input_kinds").MEANINGS
+        kinds = "; ".join(f"{name}: {meaning}" for name, meaning in meanings.items())
+        given["help"] = given["help"].format(INPUT_KINDS=kinds)
     return given
 
 

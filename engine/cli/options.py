@@ -1,4 +1,7 @@
-"""What several commands read of their options: the problem, the config, values of one kind."""
+"""What several commands read of their options: the problem, the config, values of one kind.
+
+Every command imports this, and few have a problem or a kernel: what those need is imported there.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.base.errors import InvalidProblem, UnknownName
-from engine.config import check_given, default_config
-from engine.input_kinds import MEANINGS, InputKind, check_input_kind
-from engine.names import find_variant
-from engine.pipeline.request import target_device
-from engine.presets import find_preset
-from engine.problem import Problem
 from kernels.variant import AUTO, Dtype
+
+if TYPE_CHECKING:
+    from engine.input_kinds import InputKind
+    from engine.problem import Problem
 
 DTYPES: dict[str, Dtype] = {
     "bf16": "bfloat16",
@@ -31,8 +32,6 @@ PROBLEM = (
     *("preset", "batch", "heads", "seqlen", "head_dim"),
     *("seqlen_kv", "heads_kv", "causal", "dtype"),
 )
-# In the help of `--inputs`.
-INPUT_KINDS = "; ".join(f"{name}: {meaning}" for name, meaning in MEANINGS.items())
 
 
 def problem_from(args: argparse.Namespace) -> Problem:
@@ -41,6 +40,9 @@ def problem_from(args: argparse.Namespace) -> Problem:
     Raises:
         InvalidProblem, UnknownName: sizes out of range, no such preset.
     """
+    from engine.presets import find_preset
+    from engine.problem import Problem
+
     base = Problem(1, 1, 128, 64) if args.preset is None else find_preset(args.preset).problem
     given = {
         "batch": args.batch,
@@ -66,6 +68,8 @@ def _only_dtype(args: argparse.Namespace) -> Dtype | None:
     name = getattr(args, "variant", None)
     if not isinstance(name, str) or name == AUTO:
         return None
+    from engine.names import find_variant
+
     try:
         dtypes = find_variant(name).dtypes
     except UnknownName:
@@ -110,6 +114,10 @@ def config_from(args: argparse.Namespace) -> dict[str, int]:
     config = given_config(args)
     if args.variant == AUTO:
         return config
+    from engine.config import check_given, default_config
+    from engine.names import find_variant
+    from engine.pipeline.request import target_device
+
     variant = find_variant(args.variant)
     check_given(variant, config)
     if not getattr(args, "defaults_only", False):
@@ -144,6 +152,8 @@ def parse_config(items: Iterable[str], usage: str) -> dict[str, int]:
 
 def input_kind(text: str) -> InputKind:
     """For `type=`: a kind of inputs."""
+    from engine.input_kinds import check_input_kind
+
     try:
         return check_input_kind(text)
     except InvalidProblem as error:

@@ -81,13 +81,14 @@ def _write(table: Table) -> None:
     columns = [visible(name) for name in table.columns]
     widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
     numeric = table.numeric
-    print(visible(table.title), " " + "─" * (sum(widths) + 3 * len(widths) - 2), sep="\n")
+    lines = [visible(table.title), " " + "─" * (sum(widths) + 3 * len(widths) - 2)]
     for row in (columns, *rows):
         cells = [
             text.rjust(width) if is_numeric else text.ljust(width)
             for text, width, is_numeric in zip(row, widths, numeric, strict=True)
         ]
-        print(f" {'   '.join(cells)}".rstrip())
+        lines.append(f" {'   '.join(cells)}".rstrip())
+    print("\n".join(lines))
 
 
 def _draw(table: Table) -> None:

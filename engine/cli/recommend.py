@@ -63,6 +63,8 @@ def problem_point(text: str) -> tuple[int, int, int]:
         raise argparse.ArgumentTypeError(
             f"takes batch,heads,seqlen, for instance 2,4,128, not {text!r}"
         ) from None
+    if min(batch, heads, seqlen) < 1:
+        raise argparse.ArgumentTypeError(f"takes whole numbers from 1, not {text!r}")
     return batch, heads, seqlen
 
 
@@ -71,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
     named = {unit: amount for unit, amount in traffic.items() if amount is not None}
     if args.curve and not args.json:
         raise InvalidProblem("--curve goes with --json: the curve has a row per batch.")
+    if args.measured_kernel and args.measured is None:
+        raise InvalidProblem("--measured-kernel says whose points --measured holds: give both.")
     request = BatchRequest(
         **fields_from(args, BatchRequest, "dtype", "config", "predict"),
         dtype=DTYPES[args.dtype],

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
-from engine.base.errors import SnapshotError
+from engine.base.errors import InvalidProblem, SnapshotError
 from engine.base.status import Status
 from engine.cli.compare import print_comparison
 from engine.devices import find_device
@@ -43,8 +43,7 @@ def run(args: argparse.Namespace) -> int:
     repeats = plan_rerun(snapshot, only=args.only, gpu=args.gpu, backend=args.backend)
     if not repeats:
         fits = f"no evaluation matches {args.only!r}" if args.only else "it holds no evaluation"
-        print(f"Nothing to repeat: {fits}.", file=sys.stderr)
-        return 2
+        raise InvalidProblem(f"Nothing to repeat: {fits}.")
     foreign = foreign_sources(snapshot, repeats)
     theirs = bool(foreign) and args.use_their_source
     if theirs and not _agreed(foreign):

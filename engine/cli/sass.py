@@ -57,6 +57,10 @@ def _run(args: argparse.Namespace) -> int:
             raise InvalidProblem(f"--{flag} is of simulated times: name a GPU (--gpu L4).")
     if args.clock is not None:
         given_clock(args.clock)
+    if args.timeline is not None and not (folder := Path(args.timeline).absolute().parent).is_dir():
+        raise UnknownName(
+            f"There is no folder {folder} for the --timeline: make it, or name another."
+        )
     results = _of_file(args, device) if _is_file(args.kernel) else _of_variant(args, device)
     if args.json:
         print_json(as_json(args.kernel, results, device))

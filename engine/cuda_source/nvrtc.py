@@ -17,7 +17,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from engine.base.errors import CompileError, InvalidProblem, ToolMissing, UnknownName
+from engine.base.errors import (
+    CompileError,
+    InvalidBuild,
+    InvalidProblem,
+    ToolMissing,
+    UnknownName,
+)
 from engine.base.text import MAX_LOG
 from engine.cuda_source.cache import cache_root, read_entry, write_entry
 from engine.cuda_source.knobs import options_of
@@ -72,6 +78,7 @@ _KERNEL = re.compile(
     r"\b__global__\b(?:[^;{}()]|__(?:launch_bounds|cluster_dims)__\s*\((?:[^()]|\([^()]*\))*\))*?"
     r"(?P<name>[A-Za-z_]\w*)\s*\((?!\()"
 )
+_UNKNOWN_OPTION = re.compile(r"\bunrecognized option (?P<option>\S+)")
 _MISSING_HEADER = re.compile(
     r"(?:could not|cannot) open source file "
     r'"(?P<name>(?:cuda|crt/|mma\.h|cooperative_groups|nv/)[^"]*)"'
@@ -321,10 +328,13 @@ class _Build:
             log = locate_ptx_errors(log, self._ptx())
         wrong = _WRONG_ENTRY.search(log)
         if wrong is not None and not _OTHER_THAN_ENTRY.search(log):
-            first = self._no_such_kernel(wrong["entry"].strip(), wrong["what"])
-        else:
-            # The names are looked up at the source's end, where they may fail for an earlier error.
-            first = first_error(_ENTRY_ERROR.sub("", log), self.sources.name)
+            why = self._no_such_kernel(wrong["entry"].strip(), wrong["what"])
+            return InvalidBuild(why, log[:MAX_LOG])
+        if unknown := _UNKNOWN_OPTION.search(log):
+            why = f"{self.tools.name} has no option {unknown['option']}: leave it out."
+            return InvalidBuild(why, log[:MAX_LOG])
+        # The names are looked up at the source's end, where they may fail for an earlier error.
+        first = first_error(_ENTRY_ERROR.sub("", log), self.sources.name)
         return CompileError(first, log[:MAX_LOG])
 
     def _no_such_kernel(self, entry: str, what: str) -> str:

@@ -21,6 +21,7 @@ from engine.gate.settings import Settings, read_settings
 from engine.gate.trees import SETTINGS_NAME, Tree, settings_of
 from engine.gate.verdicts import Finding, GateVerdict, compare_answers, finding
 from engine.gate.workers import Failed, Workers
+from engine.names import unknown
 from engine.problem import Problem
 from kernels.variant import Variant
 
@@ -123,11 +124,16 @@ def judge(
 
     Raises:
         SettingsError: a mistake in `attune-gate.toml`.
+        UnknownName: one of `only` is in neither tree, and has no budget.
     """
     chosen = settings or read_settings(head.root)
     first, second = find_kernels(base, chosen.kernels), find_kernels(head, chosen.kernels)
     if len(base.names) == len(head.names) == 1:  # two files: whatever they are called
         first = dict(zip(second, first.values(), strict=False))
+    every = dict.fromkeys([*second, *first, *(b.kernel for b in chosen.budgets)])
+    for name in only:
+        if name not in every:
+            raise unknown("kernel", name, every)
     ids = [k for k in dict.fromkeys([*second, *first]) if not only or k in only]
     changed = [k for k in ids if _digest(first.get(k)) != _digest(second.get(k))]
     budgets = [b for b in chosen.budgets if not only or b.kernel in only]

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -245,6 +246,7 @@ def _in(needle: str, texts: Iterable[str]) -> bool:
     return not wanted or any(wanted in text.casefold() for text in texts)
 
 
+@lru_cache(maxsize=1 << 14)  # a page lists the store at every rerun
 def _from_index(text: str | None) -> _Listed | None:
     if text is None:
         return None

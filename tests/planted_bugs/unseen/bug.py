@@ -1,0 +1,65 @@
+"""Bugs that the checker was not tuned on, with the words that name each one's cause.
+
+The table was written before any of it was run, and `tests/bench/bench_unseen.py` reports how many
+are found, and how many named by their cause, for each kind. What the checker says of a bug here is
+no reason to change the checker for it: take it to the other tables then, where it is tuned on.
+
+`words` are regular expressions. Unlike in the other tables the changed line alone names nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from engine.problem import Problem
+from planted_bugs.mutation import Mutation, Shapes
+
+Kind = Literal[
+    "mask",
+    "key loop",
+    "softmax",
+    "fusion",
+    "addressing",
+    "fragments",
+    "precision",
+    "barrier",
+    "copy",
+    "mbarrier",
+    "wgmma",
+    "registers",
+    "store",
+    "overflow",
+]
+
+
+@dataclass(frozen=True)
+class Unseen(Mutation):
+    """A mutation of a kind, on problems of its own where it needs some."""
+
+    kind: Kind = "mask"
+    on: tuple[Problem, ...] = field(default=())
+
+    def is_named(self, text: str, places: tuple[str, ...]) -> bool:  # noqa: ARG002
+        return any(re.search(word, text) for word in self.words)
+
+    def problems(self, variant: str) -> tuple[Problem, ...]:
+        return self.on or super().problems(variant)
+
+
+_Row = tuple[str, tuple[str, ...], str, str, tuple[str, ...]]
+
+
+def rows(
+    kind: Kind,
+    *rows: _Row,
+    shapes: Shapes = "odd",
+    nth: int | None = None,
+    config: dict[str, int] | None = None,
+    on: tuple[Problem, ...] = (),
+) -> Iterator[Unseen]:
+    for name, variants, old, new, words in rows:
+        for variant in variants:
+            yield Unseen(name, (variant,), old, new, words, shapes, nth, "", config or {}, kind, on)
