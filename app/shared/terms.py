@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
-from engine.base.status import Status
-
 TERMS: dict[str, str] = {
     "gpu": "The GPU that the kernel is compiled for. If this machine does not have it, registers, "
     "shared memory and occupancy still come from the real compiler; latency is predicted.",
@@ -132,28 +128,3 @@ TERMS: dict[str, str] = {
     "importance": "The share of the variance of times, within each problem, that a tunable "
     "explains by itself. The rest is due to combinations of tunables.",
 }
-
-NEXT_STEP: dict[Status, str] = {
-    Status.SKIPPED: "Select another variant, config, problem or target GPU in the sidebar.",
-    Status.COMPILE_ERROR: "Fix the line that the log names and save the file. With Rerun on change "
-    "switched on, it is compiled again at once.",
-    Status.LAUNCH_ERROR: "See the log below; a smaller tile or another config may launch.",
-    Status.OUT_OF_MEMORY: "Use a smaller batch, fewer heads or a shorter sequence.",
-    Status.INCORRECT: "The maps under Correctness show where it is wrong; the check build (under "
-    "Execution) finds races and out-of-bounds accesses.",
-    Status.CRASHED: "Run it once with the check build (under Execution): it names line, CTA and "
-    "thread.",
-    Status.TIMEOUT: "Look for a loop that does not end, or raise the time limit under Execution.",
-    Status.THROTTLED: "Let the GPU cool down or reduce its load, then run again.",
-    Status.CANCELLED: "Run it again at any time.",
-}
-
-
-_NAMED_LINE = re.compile(r"\.cuh?:\d")
-
-
-def next_step(status: Status, reason: str) -> str:
-    """What to do after a failure."""
-    if status is Status.LAUNCH_ERROR and _NAMED_LINE.search(reason):
-        return "Look at the line that is named: a run stops at the first fault that it finds."
-    return NEXT_STEP[status]

@@ -18,7 +18,7 @@ import numpy as np
 from engine.base.errors import InvalidProblem
 from engine.base.units import format_us
 from engine.devices.spec import ClockKind, DeviceSpec, limits_for
-from engine.evaluation import Latency, PassReport, Resources
+from engine.evaluation import CALIBRATED, Latency, PassReport, Resources
 from engine.machine_code.timing.result import widened
 from engine.model.equations import (
     TENSOR_FORMATS,
@@ -274,7 +274,7 @@ def _method_note(calibration: Calibration | None, curve: CtaCurve | None) -> str
                 "wide."
             )
     s = "s" if calibration.points > 1 else ""
-    return f"{method}. Calibrated on {calibration.points} measured point{s}."
+    return f"{method}. {CALIBRATED} {calibration.points} measured point{s}."
 
 
 def _binding_sentence(terms: Terms, device: DeviceSpec) -> str:
