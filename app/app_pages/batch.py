@@ -21,7 +21,7 @@ def page() -> None:
     selection = sidebar.draw(draggable=("H", "S"))
     with st.container(horizontal=True, vertical_alignment="center", key="header"):
         st.markdown(
-            f"### Batch size  :small[:gray[{selection.variant.id} {selection.variant.title} on "
+            f"# Batch size  :small[:gray[{selection.variant.id} {selection.variant.title} on "
             f"{selection.gpu_name}]]",
             width="stretch",
         )

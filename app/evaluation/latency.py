@@ -74,14 +74,14 @@ def _compare(view: EvaluationView) -> None:
         own += list(evaluation.other_latencies)
     shown = [t for t in view.known if t.latency.kind == "device_warm" and t.latency not in own]
     frame = frames.latencies(view.variant, color_of(view.variant), own, baselines, shown)
+    if len(frame) < 2:  # the tile says it
+        return
     st.markdown(
         "**Side by side** :gray[filled and solid: measured; diamond and dotted: recorded; open and "
         "dashed: predicted]",
         help=TERMS["side_by_side"],
     )
-    # Beside each other, a narrow window would cut the table.
     plot.draw(charts.latencies(frame, theme()), key="latencies", tools=False)
-    tables.draw(frames.latency_table(frame))
 
 
 def _baselines(view: EvaluationView) -> None:

@@ -16,6 +16,15 @@ from kernels.variant import Variant
 
 
 @dataclass(frozen=True, slots=True)
+class Residencies:
+    """The main pass's time by CTAs per SM, simulated."""
+
+    times: Callable[[], tuple[Residency, ...]]  # empty where its machine code was not read
+    read: Callable[[], object]  # begins to read it: a button's callback
+    is_being_read: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
 class EvaluationView:
     """Everything that the tiles and the tabs need."""
 
@@ -39,6 +48,5 @@ class EvaluationView:
     flags: tuple[str, ...]
     log: str
     is_recorded: bool
-    # The main pass's time by CTAs per SM, simulated; empty where its machine code was not read.
-    residencies: Callable[[], tuple[Residency, ...]] | None = None
+    residencies: Residencies | None = None
     is_stale: bool = False  # the source has changed since the evaluation

@@ -5,6 +5,8 @@ from __future__ import annotations
 TERMS: dict[str, str] = {
     "gpu": "The GPU that the kernel is compiled for. If this machine does not have it, registers, "
     "shared memory and occupancy still come from the real compiler; latency is predicted.",
+    "no_gpu": "Kernels execute on the CPU, so correctness is real. Registers and occupancy come "
+    "from the real compiler, for the target GPU. Latency is predicted or recorded.",
     "tuned": "The best config that a sweep found for this GPU, this variant and problems like this "
     "one (same D, mask and format; S and B·H within a factor of two), and that was kept. The "
     "command line uses it where no values are given.",
@@ -69,7 +71,9 @@ TERMS: dict[str, str] = {
     "the resource that runs out first.",
     "waves": "CTAs of the launch divided by the CTAs that the whole GPU runs at once. A partial "
     "wave takes as long as a full one.",
-    "sm_fill": "Share of SMs that get at least one CTA. The rest of the GPU is idle.",
+    "gpu_fill": "How full the GPU is: the share of all its warp slots that hold a warp with work, "
+    "over all waves. It is occupancy (of a full SM) × wave efficiency (the last wave is part of a "
+    "wave). Beside it: SMs that get a CTA, and the launch's threads over those that the GPU holds.",
     "thread_capacity": "Threads of the launch compared with all threads that the GPU can hold at "
     "once (SMs × threads per SM).",
     "roofline": "FLOPs of the launch (4·B·H·S·KV·D, half of it when causal) per byte that it "

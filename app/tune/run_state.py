@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from app.evaluation.maps import ErrorMapView
-from app.evaluation.view import EvaluationView
+from app.evaluation.view import EvaluationView, Residencies
 from app.shared import known_times
 from app.shared.runs import (
     compile_job,
     error_maps_of,
     evaluation_of,
+    is_machine_code_asked,
+    machine_code_job,
     runs_of,
     simulate_job,
 )
@@ -159,7 +162,13 @@ def view_of(selection: Selection, state: RunState) -> EvaluationView:
         flags=compiled.flags if compiled else (),
         log=compiled.log if compiled else "",
         is_recorded=False,
-        residencies=lambda: _residencies(selection),
+        residencies=Residencies(
+            times=partial(_residencies, selection),
+            read=partial(machine_code_job, selection.request(execute=False), state.digest),
+            is_being_read=partial(
+                is_machine_code_asked, selection.request(execute=False), state.digest
+            ),
+        ),
         is_stale=state.is_stale,
     )
 

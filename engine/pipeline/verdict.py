@@ -162,7 +162,7 @@ class LaunchVerdict:
         if self.auto is not None:
             made.append(VerdictPart("auto", self._auto(self.auto)))
         if self.races_unchecked:
-            made.append(VerdictPart("check", "races not looked for (--check)"))
+            made.append(VerdictPart("check", "races unchecked (--check)"))
         return tuple(made)
 
     @property

@@ -18,10 +18,10 @@ def test_every_page_opens(open_app):
 
 def test_a_change_of_the_problem_changes_occupancy_and_prediction_at_once(open_app):
     at = until(open_app(gpu="L4"), compiled)
-    assert metric(at, "SM fill") == "3%"
+    assert badge(at, "GPU filled") == "3% of 58 SMs"
     before = metric(at, "Latency")
     at.number_input(key="B").set_value(64).run()
-    assert metric(at, "SM fill") == "100%"
+    assert badge(at, "GPU filled") == "100% of 58 SMs"
     assert metric(at, "Latency") != before
     assert badge(at, "Latency") == "predicted"
     assert badge(at, "Waves") == "128 CTAs"
@@ -32,7 +32,7 @@ def test_another_gpu_gives_other_figures(open_app):
     on_l4 = metric(at, "Latency")
     at.selectbox(key="gpu").set_value("H200").run()
     until(at, compiled)
-    assert badge(at, "SM fill") == "of 132 SMs"
+    assert badge(at, "GPU filled").endswith("of 132 SMs")
     assert metric(at, "Latency") != on_l4
 
 
@@ -151,11 +151,11 @@ def test_config_widgets_are_those_of_the_variant(open_app):
     assert not any(k.startswith("v05.") for k in keys)
 
 
-def test_the_banner_says_what_a_machine_without_a_gpu_shows(open_app):
+def test_a_machine_without_a_gpu_says_so_in_a_chip(open_app):
     at = open_app()
-    banner = at.info[0].value
-    assert "No NVIDIA GPU" in banner
-    assert "predicted" in banner
+    chip = next(m for m in at.markdown if "No NVIDIA GPU on this machine" in m.value)
+    assert "predicted" in chip.help
+    assert not at.info
 
 
 def test_each_tab_has_its_content(open_app):
