@@ -33,7 +33,9 @@ def page() -> None:
     question = _question(selection)
     answer = question.ask()
     waiting = answer.waiting
-    if answer.result is not None:
+    if answer.result is not None and answer.result.is_bound and waiting:
+        summary.draw_bound(question)
+    elif answer.result is not None:
         checked = question.check()
         with save_container:
             save.button(question, answer.result, checked.validation)

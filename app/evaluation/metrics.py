@@ -79,6 +79,15 @@ def _judged_by(c: Correctness) -> tuple[str, str]:
 
 def _latency(view: EvaluationView, is_compiling: bool, delta: str | None) -> None:
     latency = view.latency
+    if latency is None and view.bound_us is not None:
+        tile(
+            "Latency",
+            f"≥ {format_us(view.bound_us)}",
+            "bound by roofline",
+            "no launch is faster",
+            term=TERMS["latency"],
+        )
+        return
     if latency is None:
         _pending("Latency", TERMS["latency"], is_compiling)
         return

@@ -36,6 +36,7 @@ class EvaluationView:
     passes: tuple[PassReport, ...]
     latency: Latency | None
     latency_reason: str  # why there is none
+    bound_us: float | None  # in its place: what the launch takes at least
     predicted: Latency | None  # beside a measured one
     terms: Terms | None  # of the prediction, arrays of one
     kernel: Variant | None  # the file that stands here; None for a snapshot's

@@ -80,7 +80,6 @@ def _verdict(
     assert chosen.problem is not None
     seen = state.preview
     device = seen.device if seen is not None else None
-    terms = view.terms
     run, stopped = view.evaluation, None
     if seen is not None and seen.unsupported:
         stopped = Status.SKIPPED
@@ -93,7 +92,7 @@ def _verdict(
         Kernel.of(chosen.variant, device, chosen.config) if device is not None else None,
         chosen.problem,
         latency=view.latency,
-        bound_us=float(terms.bound_us[0]) if terms is not None else None,
+        bound_us=view.bound_us,
         ctas_per_sm=view.passes[0].occupancy.ctas_per_sm if view.passes else None,
         report=_report(chosen) if stopped is None else None,
         choice=choice,

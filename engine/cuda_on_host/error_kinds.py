@@ -72,6 +72,7 @@ _RACES = frozenset(
     {
         ErrorKind.GLOBAL_RACE,
         ErrorKind.SHARED_RACE,
+        ErrorKind.PROXY_FENCE,
         ErrorKind.COPY_NOT_COMPLETE,
         ErrorKind.STORE_NOT_COMPLETE,
         ErrorKind.WGMMA_NOT_COMPLETE,

@@ -120,6 +120,14 @@ class Estimate:
     calibrated_on: int = 0  # measured points of this very source
 
     @property
+    def bound_us(self) -> float | None:
+        """What the launch takes at least, where no more is known of its time than the roofline;
+        None where it is predicted, or cannot be."""
+        if self.terms is None or self.latency is None or not self.latency.is_bound:
+            return None
+        return float(self.terms.bound_us[0])
+
+    @property
     def resources(self) -> tuple[Resources, ...]:
         return tuple(p.resources for p in self.passes)
 

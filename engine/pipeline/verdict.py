@@ -287,9 +287,9 @@ def verdict_on_run(
     if kernel is None or evaluation.status not in (Status.PASSED, Status.SKIPPED):
         return verdict_of(evaluation, kernel, problem, latency=evaluation.latency)
     known = history.doing("look up")
-    terms, report, choice = None, None, None
+    bound_us, report, choice = None, None, None
     with suppress(AttuneError):
-        terms = known.estimate(kernel, problem).terms
+        bound_us = known.estimate(kernel, problem).bound_us
     with suppress(AttuneError):
         report = read_machine_code(named, history).passes[0]
     with suppress(AttuneError):
@@ -299,7 +299,7 @@ def verdict_on_run(
         kernel,
         problem,
         latency=evaluation.latency,
-        bound_us=float(terms.bound_us[0]) if terms is not None else None,
+        bound_us=bound_us,
         ctas_per_sm=evaluation.passes[0].occupancy.ctas_per_sm if evaluation.passes else None,
         report=report,
         choice=choice,
