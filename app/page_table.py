@@ -45,6 +45,7 @@ page = st.navigation(
     ],
     position="top",
 )
+st.set_page_config(page_title=f"{page.title} · Attune")
 links.begin(page.title)
 notes = st.container()  # above the page, and filled after it: its widgets read the link
 page.run()

@@ -119,6 +119,14 @@ class Occupancy(Stored):
         """CTAs that have keys to visit."""
         return self.ctas - self.idle_ctas
 
+    @property
+    def gpu_fill(self) -> float | None:
+        """How full the GPU is, 0 to 1: the warp slots with work, over all waves of the launch.
+
+        A full SM's share (`occupancy`) of what the waves leave used (`wave_efficiency`).
+        """
+        return None if self.wave_efficiency is None else self.occupancy * self.wave_efficiency
+
     def launched(self) -> str:
         """`64 CTAs`, or `4 of 64 CTAs with keys` where splits are empty."""
         word = "CTA" if self.ctas == 1 else "CTAs"
@@ -210,6 +218,7 @@ def not_comparable(origin: str, other: str) -> str:
 
 # What predictions are made by, the better one first; in their reasons: "By machine code: …".
 METHODS = ("machine code", "roofline")
+CALIBRATED = "Calibrated on"  # stands in the reason of a prediction that rests on points
 
 
 def method_of(origin: str, reason: str) -> str:
@@ -249,6 +258,12 @@ class Latency(Stored):
     def method(self) -> str:
         """How it was predicted, by what its reason says; empty where that is not known."""
         return method_of(self.origin, self.reason)
+
+    @property
+    def is_bound(self) -> bool:
+        """By roofline alone, whose assumed CTA time is no prediction: what is shown in its place is
+        what the launch takes at least (`engine.model.equations.Terms.bound_us`)."""
+        return self.method == METHODS[1] and CALIBRATED not in self.reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,10 +174,10 @@ def test_an_endless_kernel_times_out(
 def test_a_write_out_of_bounds_is_found(evaluator: Evaluator, mutate: Mutate) -> None:
     mutate("(size_t)query * HEAD_DIM + d] =", "(size_t)query * HEAD_DIM + d + 64] =")
     e = evaluator.evaluate(request()).evaluation
-    assert e.status in (Status.LAUNCH_ERROR, Status.INCORRECT)
+    assert e.status in (Status.OUT_OF_BOUNDS, Status.INCORRECT)
     one_sentence(e)
     e = evaluator.evaluate(request(check=True)).evaluation
-    assert e.status is Status.LAUNCH_ERROR
+    assert e.status is Status.OUT_OF_BOUNDS
     assert "'out'" in one_sentence(e) or "out" in e.reason
     assert "v01_fa1_baseline.cu:" in e.reason
 
@@ -185,7 +185,7 @@ def test_a_write_out_of_bounds_is_found(evaluator: Evaluator, mutate: Mutate) ->
 def test_a_crash_costs_one_evaluation(evaluator: Evaluator, mutate: Mutate) -> None:
     mutate("float l = 0.0f;", "float l = 0.0f; *(volatile int*)16 = 1;")
     e = evaluator.evaluate(request()).evaluation
-    assert e.status in (Status.CRASHED, Status.LAUNCH_ERROR)
+    assert e.status in (Status.CRASHED, Status.OUT_OF_BOUNDS)
     one_sentence(e)
 
 

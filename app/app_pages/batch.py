@@ -21,7 +21,7 @@ def page() -> None:
     selection = sidebar.draw(draggable=("H", "S"))
     with st.container(horizontal=True, vertical_alignment="center", key="header"):
         st.markdown(
-            f"### Batch size  :small[:gray[{selection.variant.id} {selection.variant.title} on "
+            f"# Batch size  :small[:gray[{selection.variant.id} {selection.variant.title} on "
             f"{selection.gpu_name}]]",
             width="stretch",
         )
@@ -33,7 +33,9 @@ def page() -> None:
     question = _question(selection)
     answer = question.ask()
     waiting = answer.waiting
-    if answer.result is not None:
+    if answer.result is not None and answer.result.is_bound and waiting:
+        summary.draw_bound(question)
+    elif answer.result is not None:
         checked = question.check()
         with save_container:
             save.button(question, answer.result, checked.validation)

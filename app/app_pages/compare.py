@@ -13,7 +13,7 @@ from engine.sessions.store.store import default_store
 
 
 def page() -> None:
-    st.markdown("### Compare")
+    st.markdown("# Compare")
     try:
         store = default_store()
         infos = {info.name: info for info in store.list() if info.summary is not None}

@@ -14,7 +14,7 @@ _LARGE = ("boost MHz", "memory GB/s", "FP16 tensor TFLOP/s", "power W")
 
 
 def page() -> None:
-    st.markdown("### Devices\n:gray[Tensor rates are dense, with FP32 accumulation.]")
+    st.markdown("# Devices\n:gray[Tensor rates are dense, with FP32 accumulation.]")
     local = local_gpu()
     if local.spec is None:
         st.info(f"No local GPU. {plain_markdown(local.why)}", icon=":material/info:")

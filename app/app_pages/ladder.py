@@ -13,7 +13,7 @@ from app.shared.widgets import problem
 def page() -> None:
     selection = sidebar.draw()
     where = f"{selection.problem.label()} on {selection.gpu_name}" if selection.problem else ""
-    st.markdown(f"### Kernels  :small[:gray[{where}]]")
+    st.markdown(f"# Kernels  :small[:gray[{where}]]")
     if selection.problem is None:
         problem(selection.error)
         return

@@ -18,7 +18,7 @@ def page() -> None:
     if _BASELINE in st.query_params:
         params = {name: st.query_params.get_all(name) for name in (SESSION, _BASELINE)}
         st.switch_page("app_pages/compare.py", query_params=params)
-    st.markdown("### Sessions")
+    st.markdown("# Sessions")
     try:
         store = default_store()
         infos = store.list()

@@ -11,7 +11,6 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app.shared import sidebar
-from app.shared.machine import local_gpu
 from app.shared.selection import Selection
 from app.shared.widgets import problem
 from app.sweep import inputs, jobs, progress, results
@@ -25,7 +24,7 @@ _RESULTS_S = 2.0
 def page() -> None:
     selection = sidebar.draw_target()
     with st.container(horizontal=True, vertical_alignment="center", key="header"):
-        st.markdown(f"### Sweep  :small[:gray[on {selection.gpu_name}]]", width="stretch")
+        st.markdown(f"# Sweep  :small[:gray[on {selection.gpu_name}]]", width="stretch")
         start = st.container(width="content")
     jobs.confirm_cluster()
     errors = st.container()  # visible with the axes folded away, too
@@ -45,11 +44,6 @@ def _request(selection: Selection, start: DeltaGenerator, errors: DeltaGenerator
     except AttuneError as error:
         with errors:
             problem(str(error))
-    if local_gpu().spec is None:
-        st.caption(
-            ":material/info: No NVIDIA GPU on this machine: latencies are predicted for "
-            f"{selection.gpu_name}."
-        )
     start.button(
         "Start",
         key="sweep_start",

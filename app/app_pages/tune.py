@@ -17,6 +17,7 @@ from app.tune import (
     polling,
     roofline,
     variants,
+    verdict_line,
 )
 from app.tune.run_state import run_state, view_of
 
@@ -26,10 +27,10 @@ def page() -> None:
     selection = sidebar.ahead()
     if selection.problem is None:
         sidebar.draw()
-        st.markdown(f"### {plain_markdown(variant_label(selection.variant))}")
+        st.markdown(f"# {plain_markdown(variant_label(selection.variant))}")
         problem(selection.error)
         return
-    above, tiles = st.container(), st.container()
+    above, tiles, line = st.container(), st.container(), st.container()
     state = run_state(selection)
     if url_state.value_of("live", False, url_state.TRUTH.get):
         state = polling.rerun_on_change(selection, state)
@@ -49,7 +50,6 @@ def page() -> None:
     with above:
         header.draw(selection, state)
         saving.draw_outcome()
-        header.banner(selection)
         polling.poll(selection, state)
         header.problems(state)
     pinned.draw()
@@ -60,6 +60,9 @@ def page() -> None:
         "Live latency": lambda _: latency_stream.draw(selection, state),
     }
     tabs.draw(view, "tab", in_url=True, more=more)
+    # Last: which kernel else to take is looked up, and a step of a slider waits for none of it.
+    with line:
+        verdict_line.draw(selection, state, view, "tab")
 
 
 page()

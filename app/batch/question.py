@@ -94,6 +94,17 @@ class Question:
                 return Answer(None, waiting=waiting)
             time.sleep(0.01)
 
+    def bound_us(self) -> float | None:
+        """What a launch of the present batch takes at least, by roofline."""
+        request = self.request()
+        kernel = Kernel.of(request.variant, self.device, request.config)
+        problem = self.selection.problem
+        assert problem is not None
+        try:
+            return known_times.history().estimate(kernel, problem).bound_us
+        except AttuneError:
+            return None
+
     def check(self) -> CheckedModel:
         """Predict the measured points without having seen them."""
         points = self.points.measurements

@@ -8,7 +8,7 @@ import streamlit as st
 
 from app.batch.question import Question
 from app.shared.terms import TERMS
-from app.shared.widgets import plain_markdown, tile, tile_row
+from app.shared.widgets import busy, plain_markdown, tile, tile_row
 from engine.base.units import format_bytes, format_us
 from engine.batch.table import Recommendation
 from engine.batch.types import BatchResult
@@ -18,6 +18,22 @@ def draw(result: BatchResult, question: Question) -> None:
     _quality(result, question)
     _tiles(result, question.unit)
     _reasons(result)
+
+
+def draw_bound(question: Question) -> None:
+    """What is known until the kernel is simulated: the roofline is a bound and predicts nothing."""
+    problem, bound_us = question.selection.problem, question.bound_us()
+    assert problem is not None
+    with tile_row():
+        tile(
+            "Now",
+            f"{question.unit} = {problem.batch:,}",
+            "bound by roofline",
+            f"at least {format_us(bound_us)} per launch" if bound_us is not None else "",
+            term="The batch in the sidebar.",
+        )
+        tile("Recommended", "–", "simulating", term=TERMS["plateau"])
+    busy("Simulating the kernel's machine code: the recommendation follows.")
 
 
 def _quality(result: BatchResult, question: Question) -> None:

@@ -136,24 +136,6 @@ def _known_color(time: KnownTime, gray: str) -> str:
     return color_of(time.name) if is_of_this_source(time) else reference_color(name_of(time))
 
 
-def latency_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """`latencies` as people read them."""
-    return pd.DataFrame(
-        {
-            "": frame["name"],
-            "median": [format_us(v) for v in frame["median_us"]],
-            "interval": [
-                f"{format_us(low)} to {format_us(high)}" if low < high else "single figure"
-                for low, high in zip(frame["low_us"], frame["high_us"], strict=True)
-            ],
-            "origin": [
-                f"{origin}, {method}" if method else origin
-                for origin, method in zip(frame["origin"], frame["method"], strict=True)
-            ],
-        }
-    )
-
-
 def terms(prediction: Terms) -> pd.DataFrame:
     """`term`, `us`, `binds`, `meaning` of the prediction of one launch."""
     work = f"the busiest SM works through {int(prediction.load_per_sm[0]):,} CTAs"

@@ -10,6 +10,7 @@ from app.shared import plot, tables
 from app.shared.palette import color_of
 from app.shared.terms import TERMS
 from app.shared.widgets import empty, origin_badge, plain_markdown, theme
+from engine.base.units import format_us
 from engine.evaluation import Latency, baseline_label
 from engine.sessions.tables import known_times_table
 
@@ -21,7 +22,7 @@ def draw(view: EvaluationView) -> None:
     if view.latency is None:
         empty(
             "nothing yet",
-            "No latency",
+            f"At least {format_us(view.bound_us)}" if view.bound_us is not None else "No latency",
             plain_markdown(view.latency_reason) or "It is not known yet.",
         )
         if timed or view.known:
@@ -74,14 +75,14 @@ def _compare(view: EvaluationView) -> None:
         own += list(evaluation.other_latencies)
     shown = [t for t in view.known if t.latency.kind == "device_warm" and t.latency not in own]
     frame = frames.latencies(view.variant, color_of(view.variant), own, baselines, shown)
+    if len(frame) < 2:  # the tile says it
+        return
     st.markdown(
         "**Side by side** :gray[filled and solid: measured; diamond and dotted: recorded; open and "
         "dashed: predicted]",
         help=TERMS["side_by_side"],
     )
-    # Beside each other, a narrow window would cut the table.
     plot.draw(charts.latencies(frame, theme()), key="latencies", tools=False)
-    tables.draw(frames.latency_table(frame))
 
 
 def _baselines(view: EvaluationView) -> None:

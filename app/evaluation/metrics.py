@@ -1,4 +1,4 @@
-"""The row of figures at the top: status, latency, resources, occupancy, waves, SM fill."""
+"""The row of figures at the top: status, latency, resources, how full the GPU is and why."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def draw(
         _correctness(view.evaluation, is_stale, told.get("correctness"))
         _latency(view, is_compiling, told.get("latency"))
         _resources(main.resources if main else None, is_compiling, told.get("registers"))
+        _gpu_fill(main.occupancy if main else None, is_compiling, told.get("gpu_fill"))
         _occupancy(main.occupancy if main else None, is_compiling, told.get("occupancy"))
         _waves(main.occupancy if main else None, is_compiling, told.get("waves"))
-        _sm_fill(main.occupancy if main else None, is_compiling, told.get("sm_fill"))
 
 
 def _deltas(view: EvaluationView, baseline: Evaluation | None, is_stale: bool) -> dict[str, str]:
@@ -79,6 +79,15 @@ def _judged_by(c: Correctness) -> tuple[str, str]:
 
 def _latency(view: EvaluationView, is_compiling: bool, delta: str | None) -> None:
     latency = view.latency
+    if latency is None and view.bound_us is not None:
+        tile(
+            "Latency",
+            f"≥ {format_us(view.bound_us)}",
+            "bound by roofline",
+            "no launch is faster",
+            term=TERMS["latency"],
+        )
+        return
     if latency is None:
         _pending("Latency", TERMS["latency"], is_compiling)
         return
@@ -137,16 +146,24 @@ def _waves(occupancy: Occupancy | None, is_compiling: bool, delta: str | None) -
     )
 
 
-def _sm_fill(occupancy: Occupancy | None, is_compiling: bool, delta: str | None) -> None:
-    if occupancy is None or occupancy.sm_fill is None:
-        _pending("SM fill", TERMS["sm_fill"], is_compiling and occupancy is None)
+def _gpu_fill(occupancy: Occupancy | None, is_compiling: bool, delta: str | None) -> None:
+    """How full the GPU is; the shares that it is made of stand below it."""
+    label, term = "GPU filled", TERMS["gpu_fill"]
+    if occupancy is None or occupancy.gpu_fill is None:
+        _pending(label, term, is_compiling and occupancy is None)
         return
-    low = occupancy.sm_fill < 1
+    idle = (occupancy.sm_fill or 0.0) < 1
     tile(
-        "SM fill",
-        f"{occupancy.sm_fill:.0%}",
-        f"of {occupancy.num_sms} SMs",
-        delta or ("rest idle" if low else ""),
-        term=TERMS["sm_fill"],
-        color="orange" if low else "gray",
+        label,
+        _percent(occupancy.gpu_fill),
+        f"{occupancy.sm_fill:.0%} of {occupancy.num_sms} SMs",
+        delta
+        or f"occupancy {occupancy.occupancy:.0%}, waves {occupancy.wave_efficiency:.0%}, "
+        f"threads {occupancy.thread_fill:.0%}",
+        term=term,
+        color="orange" if idle else "gray",
     )
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if share < 0.1 else f"{share:.0%}"

@@ -8,14 +8,13 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from app.evaluation import charts, frames
-from app.evaluation.view import EvaluationView
+from app.evaluation.view import EvaluationView, Residencies
 from app.shared import plot
 from app.shared.palette import Theme
 from app.shared.terms import TERMS
-from app.shared.widgets import empty, plain_markdown, theme
+from app.shared.widgets import busy, empty, plain_markdown, theme
 from engine.devices import limits_for
-from engine.evaluation import PassReport
-from engine.machine_code.report import Residency
+from engine.evaluation import Occupancy, PassReport
 from engine.model.whatif import whatif
 
 _AXES = {
@@ -35,7 +34,7 @@ def draw(view: EvaluationView) -> None:
         return
     report = _which_pass(view)
     occupancy = report.occupancy
-    st.markdown(plain_markdown(occupancy.reason))
+    st.markdown(plain_markdown(_filled(occupancy)), help=TERMS["gpu_fill"])
     left, middle, right = st.columns(3)
     with left:
         st.markdown("**What limits**", help=TERMS["occupancy"])
@@ -48,13 +47,33 @@ def draw(view: EvaluationView) -> None:
         _threads(report)
     _what_if(view, report)
     if view.residencies is not None and report is view.passes[0] and view.predicted is not None:
-        _time_by_residency(view.residencies(), view.predicted.median_us)
+        _time_by_residency(view.residencies, view.predicted.median_us)
 
 
-def _time_by_residency(times: tuple[Residency, ...], now_us: float) -> None:
+def _filled(occupancy: Occupancy) -> str:
+    """How full the GPU is, what that is made of, and what limits it."""
+    if occupancy.gpu_fill is None:
+        return occupancy.reason
+    return (
+        f"The GPU is {occupancy.gpu_fill:.1%} full: occupancy {occupancy.occupancy:.0%} × wave "
+        f"efficiency {occupancy.wave_efficiency:.0%}; {occupancy.sm_fill:.0%} of the SMs get a CTA."
+        f" {occupancy.reason}"
+    )
+
+
+def _time_by_residency(residencies: Residencies, now_us: float) -> None:
+    times = residencies.times()
     st.markdown("**What the time would be** :gray[simulated]", help=TERMS["residency"])
     if not times:
-        st.caption("Only the present number of CTAs is simulated: open the tab Machine code once.")
+        if residencies.is_being_read():
+            busy("Simulating other numbers of CTAs per SM.")
+            return
+        st.button(
+            "Simulate other numbers of CTAs per SM",
+            key="simulate_residencies",
+            icon=":material/memory:",
+            on_click=residencies.read,
+        )
         return
     column, _ = st.columns(2)
     with column:

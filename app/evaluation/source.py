@@ -15,6 +15,7 @@ from app.shared import tables
 from app.shared.widgets import empty, plain_markdown, show_log
 from engine.coverage import LEGEND, format_ranges, marked_source
 from engine.evaluation import LineCoverage
+from engine.pipeline.verdict import Place
 from engine.sessions.tables import passes_table
 
 TITLE = "Source and resources"
@@ -60,6 +61,32 @@ def line_links(view: EvaluationView, text: str, key: str, tabs_key: str) -> bool
             args=(view.source_name, line, tabs_key),
         )
     return bool(numbers)
+
+
+def has_line(view: EvaluationView, place: Place) -> bool:
+    """Whether it is a line of this very source."""
+    if view.is_stale or place.file != view.source_name:
+        return False
+    return 0 < place.line <= len(view.source.splitlines())
+
+
+def line_button(
+    view: EvaluationView, place: Place, key: str, tabs_key: str, words: str = ""
+) -> None:
+    """A button that opens the source tab at a line of it; words alone where it is none."""
+    words = words or f"{place.file}:{place.line}"
+    if not has_line(view, place):
+        st.markdown(plain_markdown(words), width="content")
+        return
+    st.button(
+        plain_markdown(words),
+        key=f"{key}_line",
+        type="tertiary",
+        icon=":material/code:",
+        help="Open this line of the source.",
+        on_click=_open,
+        args=(place.file, place.line, tabs_key),
+    )
 
 
 def _open(file: str, line: int, tabs_key: str) -> None:

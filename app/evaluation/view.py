@@ -16,6 +16,15 @@ from kernels.variant import Variant
 
 
 @dataclass(frozen=True, slots=True)
+class Residencies:
+    """The main pass's time by CTAs per SM, simulated."""
+
+    times: Callable[[], tuple[Residency, ...]]  # empty where its machine code was not read
+    read: Callable[[], object]  # begins to read it: a button's callback
+    is_being_read: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
 class EvaluationView:
     """Everything that the tiles and the tabs need."""
 
@@ -27,6 +36,7 @@ class EvaluationView:
     passes: tuple[PassReport, ...]
     latency: Latency | None
     latency_reason: str  # why there is none
+    bound_us: float | None  # in its place: what the launch takes at least
     predicted: Latency | None  # beside a measured one
     terms: Terms | None  # of the prediction, arrays of one
     kernel: Variant | None  # the file that stands here; None for a snapshot's
@@ -39,6 +49,5 @@ class EvaluationView:
     flags: tuple[str, ...]
     log: str
     is_recorded: bool
-    # The main pass's time by CTAs per SM, simulated; empty where its machine code was not read.
-    residencies: Callable[[], tuple[Residency, ...]] | None = None
+    residencies: Residencies | None = None
     is_stale: bool = False  # the source has changed since the evaluation

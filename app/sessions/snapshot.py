@@ -215,6 +215,7 @@ def _view_of(snapshot: Snapshot, index: int) -> EvaluationView:
         passes=evaluation.passes,
         latency=evaluation.latency,
         latency_reason="The snapshot has no latency for this evaluation.",
+        bound_us=None,
         predicted=None,
         terms=None,
         kernel=None,

@@ -96,6 +96,13 @@ def machine_code_job(request: EvaluationRequest, version: str = "") -> JobStatus
     return _job_of("machine_code", request, version)
 
 
+def is_machine_code_asked(request: EvaluationRequest, version: str = "") -> bool:
+    """Whether this tab has asked for it, and it is not there yet."""
+    submitted: dict[str, str] = st.session_state.get(_COMPILES, {})
+    job_id = submitted.get(_key("machine_code", request, version))
+    return job_id is not None and _is_open(job_id)
+
+
 def rung_job(request: EvaluationRequest, version: str = "") -> JobStatus | None:
     """The job that compiles, simulates and counts this request, as `compile_job` compiles it."""
     return _job_of("rung", request, version)

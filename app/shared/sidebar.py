@@ -178,6 +178,13 @@ def _gpu() -> tuple[str | None, str]:
     selected = url_state.select(
         st, "Target GPU", "gpu", options, default, format_func=label, help=TERMS["gpu"]
     )
+    if local_gpu().spec is None:
+        st.badge(
+            "No NVIDIA GPU on this machine",
+            icon=":material/developer_board_off:",
+            color="gray",
+            help=TERMS["no_gpu"],
+        )
     return _named(selected)
 
 

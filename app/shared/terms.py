@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
-from engine.base.status import Status
-
 TERMS: dict[str, str] = {
     "gpu": "The GPU that the kernel is compiled for. If this machine does not have it, registers, "
     "shared memory and occupancy still come from the real compiler; latency is predicted.",
+    "no_gpu": "Kernels execute on the CPU, so correctness is real. Registers and occupancy come "
+    "from the real compiler, for the target GPU. Latency is predicted or recorded.",
     "tuned": "The best config that a sweep found for this GPU, this variant and problems like this "
     "one (same D, mask and format; S and B·H within a factor of two), and that was kept. The "
     "command line uses it where no values are given.",
@@ -73,7 +71,9 @@ TERMS: dict[str, str] = {
     "the resource that runs out first.",
     "waves": "CTAs of the launch divided by the CTAs that the whole GPU runs at once. A partial "
     "wave takes as long as a full one.",
-    "sm_fill": "Share of SMs that get at least one CTA. The rest of the GPU is idle.",
+    "gpu_fill": "How full the GPU is: the share of all its warp slots that hold a warp with work, "
+    "over all waves. It is occupancy (of a full SM) × wave efficiency (the last wave is part of a "
+    "wave). Beside it: SMs that get a CTA, and the launch's threads over those that the GPU holds.",
     "thread_capacity": "Threads of the launch compared with all threads that the GPU can hold at "
     "once (SMs × threads per SM).",
     "roofline": "FLOPs of the launch (4·B·H·S·KV·D, half of it when causal) per byte that it "
@@ -132,28 +132,3 @@ TERMS: dict[str, str] = {
     "importance": "The share of the variance of times, within each problem, that a tunable "
     "explains by itself. The rest is due to combinations of tunables.",
 }
-
-NEXT_STEP: dict[Status, str] = {
-    Status.SKIPPED: "Select another variant, config, problem or target GPU in the sidebar.",
-    Status.COMPILE_ERROR: "Fix the line that the log names and save the file. With Rerun on change "
-    "switched on, it is compiled again at once.",
-    Status.LAUNCH_ERROR: "See the log below; a smaller tile or another config may launch.",
-    Status.OUT_OF_MEMORY: "Use a smaller batch, fewer heads or a shorter sequence.",
-    Status.INCORRECT: "The maps under Correctness show where it is wrong; the check build (under "
-    "Execution) finds races and out-of-bounds accesses.",
-    Status.CRASHED: "Run it once with the check build (under Execution): it names line, CTA and "
-    "thread.",
-    Status.TIMEOUT: "Look for a loop that does not end, or raise the time limit under Execution.",
-    Status.THROTTLED: "Let the GPU cool down or reduce its load, then run again.",
-    Status.CANCELLED: "Run it again at any time.",
-}
-
-
-_NAMED_LINE = re.compile(r"\.cuh?:\d")
-
-
-def next_step(status: Status, reason: str) -> str:
-    """What to do after a failure."""
-    if status is Status.LAUNCH_ERROR and _NAMED_LINE.search(reason):
-        return "Look at the line that is named: a run stops at the first fault that it finds."
-    return NEXT_STEP[status]

@@ -21,10 +21,10 @@ from app.shared.palette import (
     STATUS_ICON,
     Theme,
 )
-from app.shared.terms import next_step
 from engine.base.errors import AttuneError
 from engine.base.status import Status
 from engine.evaluation import Origin
+from engine.pipeline.verdict import next_step
 
 _PAINT_S = 0.04
 

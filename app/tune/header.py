@@ -1,11 +1,10 @@
-"""The top of the Tune page: title, buttons, the banner, and what is wrong."""
+"""The top of the Tune page: title, buttons, and what is wrong."""
 
 from __future__ import annotations
 
 import streamlit as st
 
 from app.shared import notices, pinned, sidebar, url_state, working_session
-from app.shared.machine import local_gpu
 from app.shared.runs import cancel, run
 from app.shared.selection import Selection, variant_label
 from app.shared.terms import TERMS
@@ -21,7 +20,7 @@ def draw(selection: Selection, state: RunState) -> None:
     label = selection.problem.label()
     with st.container(horizontal=True, vertical_alignment="center", key="header"):
         st.markdown(
-            f"### {plain_markdown(variant_label(selection.variant))}  "
+            f"# {plain_markdown(variant_label(selection.variant))}  "
             f":small[:gray[{label} on {selection.gpu_name}]]",
             width="stretch",
         )
@@ -60,25 +59,6 @@ def _run_what_is_selected() -> None:
     selection = sidebar.ahead()
     if selection.problem is not None:
         run(selection.request(execute=True))
-
-
-def banner(selection: Selection) -> None:
-    """What the figures are on a machine without a GPU."""
-    if local_gpu().spec is not None or st.session_state.get("banner_dismissed"):
-        return
-    sentence, dismiss = st.columns([9, 1], vertical_alignment="center")
-    sentence.info(
-        "No NVIDIA GPU on this machine. Kernels execute on the CPU, so correctness is real. "
-        f"Registers and occupancy come from the real compiler, for {selection.gpu_name}. Latency "
-        "is predicted or recorded.",
-        icon=":material/info:",
-    )
-    dismiss.button(
-        "Dismiss",
-        key="banner_dismiss",
-        type="tertiary",
-        on_click=lambda: st.session_state.update(banner_dismissed=True),
-    )
 
 
 def problems(state: RunState) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from app.evaluation.maps import ErrorMapView
-from app.evaluation.view import EvaluationView
+from app.evaluation.view import EvaluationView, Residencies
 from app.shared import known_times
 from app.shared.runs import (
     compile_job,
     error_maps_of,
     evaluation_of,
+    is_machine_code_asked,
+    machine_code_job,
     runs_of,
     simulate_job,
 )
@@ -128,7 +131,8 @@ def view_of(selection: Selection, state: RunState) -> EvaluationView:
     """What the page shows of this state. Only for a valid problem."""
     assert selection.problem is not None
     seen, evaluation = state.preview, state.evaluation
-    predicted = seen.latency if seen else None
+    bound_us = seen.bound_us if seen else None
+    predicted = seen.predicted if seen else None
     measured = evaluation.latency if evaluation else None
     if measured is not None and measured.origin != "measured":
         measured = None
@@ -146,9 +150,10 @@ def view_of(selection: Selection, state: RunState) -> EvaluationView:
         passes=passes or (evaluation.passes if evaluation else ()),
         # A time that was taken of this very kernel is never overruled by a prediction.
         latency=measured or (mine.latency if mine else predicted),
-        latency_reason=seen.latency_reason if seen else state.error,
+        latency_reason=_latency_reason(seen, state),
+        bound_us=bound_us,
         predicted=predicted,
-        terms=seen.estimate.terms if seen and seen.estimate else None,
+        terms=seen.estimate.terms if seen and seen.estimate and predicted else None,
         kernel=selection.variant,
         known=known,
         evaluation=evaluation,
@@ -159,9 +164,25 @@ def view_of(selection: Selection, state: RunState) -> EvaluationView:
         flags=compiled.flags if compiled else (),
         log=compiled.log if compiled else "",
         is_recorded=False,
-        residencies=lambda: _residencies(selection),
+        residencies=Residencies(
+            times=partial(_residencies, selection),
+            read=partial(machine_code_job, selection.request(execute=False), state.digest),
+            is_being_read=partial(
+                is_machine_code_asked, selection.request(execute=False), state.digest
+            ),
+        ),
         is_stale=state.is_stale,
     )
+
+
+def _latency_reason(seen: Preview | None, state: RunState) -> str:
+    if seen is None:
+        return state.error
+    if seen.bound_us is None:
+        return seen.latency_reason
+    if state.simulating is not None:
+        return "Its machine code is being simulated: the prediction follows."
+    return "Its machine code could not be simulated, and the roofline predicts no time."
 
 
 def _residencies(selection: Selection) -> tuple[Residency, ...]:

@@ -34,7 +34,7 @@ class Line:
         """What was taken of this variant, else what is predicted."""
         if self.known is not None:
             return self.known.latency
-        return self.seen.latency if self.seen is not None else None
+        return self.seen.predicted if self.seen is not None else None
 
 
 def best_row(rows: Iterable[SweepRow], variant: str) -> SweepRow | None:
@@ -97,15 +97,22 @@ def chart_frame(lines: Sequence[Line]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).sort_values("median_us", kind="stable")
 
 
+def _predicted(seen: Preview | None) -> str:
+    if seen is None:
+        return ""
+    if seen.bound_us is not None:
+        return f"at least {format_us(seen.bound_us)}"
+    if (x := seen.predicted) is None:
+        return ""
+    return f"{format_us(x.median_us)} {x.method}".strip()
+
+
 def _record(each: Line) -> dict[str, object]:
     main = each.seen.passes[0] if each.seen is not None and each.seen.passes else None
     r, o = (main.resources, main.occupancy) if main is not None else (None, None)
-    predicted = each.seen.latency if each.seen is not None else None
     return {
         "variant": each.variant,
-        "predicted": f"{format_us(predicted.median_us)} {predicted.method}".strip()
-        if predicted is not None
-        else "",
+        "predicted": _predicted(each.seen),
         "known": f"{format_us(each.known.latency.median_us)} {each.known.latency.origin}"
         if each.known is not None
         else "",

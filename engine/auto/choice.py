@@ -40,6 +40,7 @@ class Choice:
     given: tuple[str, ...] = field(default=())  # tunables that were named
     # False: not all candidates are simulated yet, so that another may turn out to be faster.
     is_final: bool = True
+    time: Time | None = None  # taken or by machine code; None where it is not known
 
     @property
     def variant(self) -> Variant:
@@ -120,6 +121,7 @@ def choose(
         _sentences(device, reason, changed, tuned_note),
         tuple(given),
         all(c.time is not None for c in candidates) or history.work == "simulate",
+        pick.time,
     )
 
 

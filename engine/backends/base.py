@@ -31,7 +31,7 @@ class RunOptions:
 class RunResult:
     """One execution for correctness. `out` is None unless status is PASSED ("it ran")."""
 
-    status: Status  # PASSED, COMPILE_ERROR, LAUNCH_ERROR, OUT_OF_MEMORY, CRASHED, TIMEOUT
+    status: Status  # PASSED, COMPILE_ERROR, OUT_OF_MEMORY, TIMEOUT, one of FAULTS
     reason: str = ""  # one sentence with file.cu:line, CTA and thread where known
     log: str = ""
     out: RawArray | None = None  # [batch, num_heads, seqlen, head_dim], poisoned before the run

@@ -14,7 +14,7 @@ from engine.backends.base import BackendName, RunOptions, RunResult
 from engine.backends.partial import PartialRunError, PartOfLaunch, WrongOffsetError, choose_part
 from engine.base.errors import CompileError, ToolMissing
 from engine.base.launch import PassLaunch
-from engine.base.status import Status
+from engine.base.status import FAULTS, Status
 from engine.cuda_on_host.build import HostLibrary, build_kernels
 from engine.cuda_on_host.client import Client
 from engine.cuda_on_host.job import Buffer, Job, KernelLaunch
@@ -110,7 +110,7 @@ class CpuBackend:
         if mistake.cta is not None:
             job = replace(_probe_job(plan, mistake.launch, (mistake.cta,), library), probe=False)
             result = self._client.run(job, timeout_s)
-            if result.status is Status.LAUNCH_ERROR:
+            if result.status in FAULTS:
                 return RunResult(result.status, result.reason, result.log)
         return RunResult(Status.LAUNCH_ERROR, f"{plan.source.name}: {mistake}.")
 

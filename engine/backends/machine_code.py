@@ -21,6 +21,7 @@ from engine.machine_code.execution.run import (
     ExecutionFault,
     ExecutionTimeout,
     GlobalBuffer,
+    OutOfBounds,
     execute,
     prepare,
 )
@@ -68,6 +69,8 @@ class MachineCodeBackend:
                 repeatable = all(np.array_equal(first[n], memory[n]) for n in first)
         except ExecutionTimeout as error:
             return RunResult(Status.TIMEOUT, str(error), compiled.log)
+        except OutOfBounds as error:
+            return RunResult(Status.OUT_OF_BOUNDS, str(error), compiled.log)
         except ExecutionFault as error:
             return RunResult(Status.LAUNCH_ERROR, str(error), compiled.log)
         except AttuneError as error:

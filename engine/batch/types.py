@@ -12,6 +12,7 @@ from engine.batch.cost import Saving, TrafficUnit, WaitPlan
 from engine.batch.table import DEFAULT_TARGETS, Recommendation
 from engine.batch.validate import NextPoint
 from engine.devices.spec import DeviceSpec
+from engine.evaluation import METHODS
 from engine.model.calibrate import LeaveOneOut
 from engine.model.equations import PARAMETER_NAMES, Calibration, Parameters
 from engine.model.measurements import Measurement
@@ -109,6 +110,11 @@ class BatchResult:
     def recommended(self) -> Recommendation:
         """That of the middle target."""
         return self.recommendations[len(self.recommendations) // 2]
+
+    @property
+    def is_bound(self) -> bool:
+        """By roofline alone, whose assumed CTA times are no prediction."""
+        return self.method == METHODS[1] and self.calibration is None
 
     def calibration_quality(self) -> tuple[str, ...]:
         """How good the model is here, one sentence each, the error on unseen points first."""

@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict, replace
 
 from engine.base.errors import InvalidProblem
-from engine.base.status import Status
+from engine.base.status import FAULTS, Status
 from engine.base.table import Table
 from engine.base.units import format_bytes, format_us
 from engine.cli.occupancy import occupancy_rows
@@ -22,6 +22,7 @@ from engine.names import find_variant
 from engine.pipeline.clock import device_of_plan
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest, resolve
+from engine.pipeline.verdict import verdict_on_run
 from engine.schema import encode
 from engine.sessions.known_times import open_history
 from engine.sessions.session import save_outcome
@@ -43,11 +44,13 @@ def run(args: argparse.Namespace) -> int:
     outcome = evaluate(request, None if args.json else _show_stage, history)
     evaluation, config = outcome.evaluation, outcome.config
     times = history.at(evaluation.problem, evaluation.device)
+    verdict = verdict_on_run(request, evaluation, history)
     if args.json:
         origins = dict(config.origins) if config is not None else {}
         print_json(
             encode(evaluation)
             | {
+                "verdict": verdict.encoded(),
                 "config_origins": origins,
                 "known_times": [asdict(t) | {"problem": encode(t.problem)} for t in times],
             }
@@ -58,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
             _print_coverage(evaluation)
         if times:
             print_table(known_times_table(times, find_variant(evaluation.variant)))
+        print(verdict.sentence)
     if args.save:
         print(f"Saved as {save_outcome(outcome)}", file=sys.stderr)
     return 0 if evaluation.status is Status.PASSED else 1
@@ -118,7 +122,7 @@ def _print_human(e: Evaluation, config_origin: str) -> None:
         print(f"Warning: {warning}")
     for note in e.notes:
         print(f"Note: {note}")
-    if e.status in (Status.COMPILE_ERROR, Status.CRASHED, Status.LAUNCH_ERROR) and e.log:
+    if e.status in (FAULTS | {Status.COMPILE_ERROR}) and e.log:
         print(e.log, file=sys.stderr)
 
 

@@ -92,6 +92,7 @@ def occupancy_rows(result: Occupancy) -> list[tuple[str, object]]:
     """The figures in reading order, for a two-column table."""
     limits = ", ".join(f"{name} {count}" for name, count in result.limits.items())
     return [
+        ("GPU filled", _percent(result.gpu_fill)),
         ("CTAs", result.ctas),
         *([("CTAs with keys to visit", result.useful_ctas)] if result.idle_ctas else []),
         ("CTAs per SM", result.ctas_per_sm),

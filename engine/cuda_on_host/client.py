@@ -25,7 +25,7 @@ from engine.base.status import Status
 from engine.cuda_on_host import own_files
 from engine.cuda_on_host.build import HostLibrary, export_number
 from engine.cuda_on_host.debug_lines import LineTable
-from engine.cuda_on_host.error_kinds import ErrorKind
+from engine.cuda_on_host.error_kinds import ErrorKind, status_of
 from engine.cuda_on_host.executed import ExecutedStatements
 from engine.cuda_on_host.job import Buffer, Job, JobResult, KernelLaunch, bytes_needed
 from engine.cuda_on_host.transport import Channel, SharedSegment
@@ -281,7 +281,7 @@ class Client:
         guards_intact = kind is not ErrorKind.GUARD_ZONE
         changed = tuple(b.name for b in job.buffers if b.read_only)
         return JobResult(
-            Status.LAUNCH_ERROR,
+            status_of(kind),
             reason,
             log=log,
             guards_intact=guards_intact,

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from engine.base.status import Status
+
 
 class ErrorKind(StrEnum):
     ARITHMETIC_FAULT = "arithmetic fault"
@@ -64,3 +66,33 @@ class ErrorKind(StrEnum):
     WGMMA_NOT_COMPLETE = "wgmma not complete"
     WGMMA_FENCE = "wgmma_fence missing"
     INPUT_WRITTEN = "write to an input"
+
+
+_RACES = frozenset(
+    {
+        ErrorKind.GLOBAL_RACE,
+        ErrorKind.SHARED_RACE,
+        ErrorKind.PROXY_FENCE,
+        ErrorKind.COPY_NOT_COMPLETE,
+        ErrorKind.STORE_NOT_COMPLETE,
+        ErrorKind.WGMMA_NOT_COMPLETE,
+        ErrorKind.RUNNING_WGMMA_REGISTERS,
+    }
+)
+_BOUNDS = frozenset(
+    {
+        ErrorKind.ARRAY_INDEX,
+        ErrorKind.GLOBAL_BOUNDS,
+        ErrorKind.GLOBAL_OTHER_HEAD,
+        ErrorKind.GUARD_ZONE,
+        ErrorKind.ILLEGAL_ADDRESS,
+        ErrorKind.SHARED_BOUNDS,
+    }
+)
+
+
+def status_of(kind: ErrorKind) -> Status:
+    """What a run ends with that an error of this kind ended."""
+    if kind in _RACES:
+        return Status.RACE
+    return Status.OUT_OF_BOUNDS if kind in _BOUNDS else Status.LAUNCH_ERROR

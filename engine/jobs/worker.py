@@ -81,16 +81,20 @@ BESIDE_TYPES: Mapping[JobKind, JobType[Any]] = {
 }
 
 
-def _build() -> None:
+def _build(can_simulate: threading.Event) -> None:
     """Build what is C++ here, so that the first Run and simulation wait for their kernel alone."""
     from engine.cuda_on_host.build import build_runtime, precompile_headers
     from engine.cuda_on_host.toolchain import find_toolchain
     from engine.machine_code.native_library import build_libraries
 
-    with contextlib.suppress(AttuneError):  # the first Run says what is missing
-        build_runtime(find_toolchain())
-        build_libraries()
-        precompile_headers()
+    try:
+        with contextlib.suppress(AttuneError):  # the first Run says what is missing
+            build_runtime(find_toolchain())
+            build_libraries()
+            can_simulate.set()
+            precompile_headers()
+    finally:
+        can_simulate.set()
 
 
 def _load_pytorch() -> None:
@@ -100,10 +104,10 @@ def _load_pytorch() -> None:
 
 
 def _serve_beside(
-    run: RunDir, evaluator: Evaluator, is_closing: threading.Event, build: threading.Thread
+    run: RunDir, evaluator: Evaluator, is_closing: threading.Event, can_simulate: threading.Event
 ) -> None:
-    """Serve what needs no backend until the worker ends, once `build` has come to its end."""
-    build.join()  # all of it needs the simulator, which is built after what the first Run needs
+    """Serve what needs no backend until the worker ends, once the simulator is built."""
+    can_simulate.wait()
     runner = JobRunner(run, evaluator, BESIDE_TYPES, others=JOB_TYPES)
     while not is_closing.is_set():
         waiting = [job for job in runner.waiting() if job.kind in BESIDE_TYPES]
@@ -119,15 +123,15 @@ def main(argv: list[str]) -> int:
     if lock is None:
         return 0  # another worker already serves this folder
     run.write_worker(os.getpid(), code_stamp())
-    build = threading.Thread(target=_build, daemon=True)
-    build.start()
+    can_simulate = threading.Event()
+    threading.Thread(target=_build, args=(can_simulate,), daemon=True).start()
     pytorch: threading.Thread | None = None
     has_served = False
     idle_since = time.monotonic()
     is_closing = threading.Event()
     with Evaluator(open_history()) as evaluator, contextlib.ExitStack() as at_end:
         if isinstance(detect_local(), str):
-            args = (run, evaluator, is_closing, build)
+            args = (run, evaluator, is_closing, can_simulate)
             beside = threading.Thread(target=_serve_beside, args=args, daemon=True)
             beside.start()
             at_end.callback(beside.join, 1.0)  # a longer simulation ends with the process

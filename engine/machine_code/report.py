@@ -116,6 +116,9 @@ class Hint(Stored):
     line: int  # of the kernel's own file; 0: none
     sentence: str
     gain: str = ""  # of the launch's time, simulated; empty where it is not known
+    kind: str = ""  # `engine.machine_code.advice.AdviceKind`
+    low: float = 0.0  # ends of `gain`, 0 to 1; both 0 where it is not known
+    high: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

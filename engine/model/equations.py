@@ -264,6 +264,12 @@ class Terms:
         others = [BINDS.index(x) for x in ("launch floor", "one CTA", "L2", "DRAM", "fusion pass")]
         return np.where(largest == 1, compute, np.array(others)[largest])
 
+    @property
+    def bound_us(self) -> FloatArray:
+        """What a launch takes at least: its arithmetic at the math units' peak, its bytes from
+        DRAM at the bandwidth. Nothing is assumed of a CTA's time."""
+        return np.maximum(self.peak_us, self.dram_us)
+
     def binding(self, i: int = 0) -> str:
         """The name of the term that binds the i-th launch, one of BINDS."""
         return BINDS[int(self.binds[i])]

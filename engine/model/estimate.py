@@ -18,7 +18,7 @@ import numpy as np
 from engine.base.errors import InvalidProblem
 from engine.base.units import format_us
 from engine.devices.spec import ClockKind, DeviceSpec, limits_for
-from engine.evaluation import Latency, PassReport, Resources
+from engine.evaluation import CALIBRATED, Latency, PassReport, Resources
 from engine.machine_code.timing.result import widened
 from engine.model.equations import (
     TENSOR_FORMATS,
@@ -118,6 +118,14 @@ class Estimate:
     reason: str  # what binds, or why no latency is predicted
     by_machine_code: bool = False  # the CTA's time is simulated, not assumed
     calibrated_on: int = 0  # measured points of this very source
+
+    @property
+    def bound_us(self) -> float | None:
+        """What the launch takes at least, where no more is known of its time than the roofline;
+        None where it is predicted, or cannot be."""
+        if self.terms is None or self.latency is None or not self.latency.is_bound:
+            return None
+        return float(self.terms.bound_us[0])
 
     @property
     def resources(self) -> tuple[Resources, ...]:
@@ -274,7 +282,7 @@ def _method_note(calibration: Calibration | None, curve: CtaCurve | None) -> str
                 "wide."
             )
     s = "s" if calibration.points > 1 else ""
-    return f"{method}. Calibrated on {calibration.points} measured point{s}."
+    return f"{method}. {CALIBRATED} {calibration.points} measured point{s}."
 
 
 def _binding_sentence(terms: Terms, device: DeviceSpec) -> str:

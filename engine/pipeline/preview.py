@@ -46,6 +46,16 @@ class Preview:
     def latency(self) -> Latency | None:
         return self.estimate.latency if self.estimate is not None else None
 
+    @property
+    def bound_us(self) -> float | None:
+        """`Estimate.bound_us`: what stands in the place of a prediction."""
+        return self.estimate.bound_us if self.estimate is not None else None
+
+    @property
+    def predicted(self) -> Latency | None:
+        """The latency as pages show it: None where no more than `bound_us` is known."""
+        return self.latency if self.bound_us is None else None
+
 
 def preview(request: EvaluationRequest, history: History | None = None) -> Preview:
     """The quick part of the pipeline: a few milliseconds, nothing compiled, nothing executed.

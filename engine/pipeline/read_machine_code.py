@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from engine.cuda_source import CompiledKernel
     from engine.pipeline.machine_code import TimedLaunch
 
-_FORMAT = "3"
+_FORMAT = "4"
 _RESIDENCIES = (1, 2, 3, 4)
 _MOST_KEPT = 16
 _kept: dict[Path, MachineCode] = {}
@@ -114,6 +114,9 @@ def _report(
             line=own_line(a.source.file, name, a.source.line) if a.source else 0,
             sentence=a.sentence,
             gain=str(a.gain) if a.gain else "",
+            kind=a.kind,
+            low=a.gain.low if a.gain else 0.0,
+            high=a.gain.high if a.gain else 0.0,
         )
         for a in advise_launch(analysis, device, timed)
     )

@@ -54,8 +54,9 @@ def deltas(
 ) -> dict[str, str]:
     """What became of each of Tune's figures: `registers` → `+7, was 64`.
 
-    Keys: correctness, latency, registers, occupancy, waves, sm_fill; those of which one side is not
-    known are left out. Times and errors are held against those of the same problem and GPU alone.
+    Keys: correctness, latency, registers, occupancy, waves, gpu_fill; those of which one side is
+    not known are left out. Times and errors are held against those of the same problem and GPU
+    alone.
     """
     told: dict[str, str] = {}
     same = (baseline.problem, baseline.device) == (problem, device)
@@ -80,10 +81,10 @@ def deltas(
         told["occupancy"] = _change(
             100 * before.occupancy.occupancy, 100 * main.occupancy.occupancy, ".0f", "%"
         )
-        for name in ("waves", "sm_fill"):
+        for name in ("waves", "gpu_fill"):
             old, new = getattr(before.occupancy, name), getattr(main.occupancy, name)
             if old is not None and new is not None:
-                unit, scale = ("%", 100) if name == "sm_fill" else ("", 1)
+                unit, scale = ("%", 100) if name == "gpu_fill" else ("", 1)
                 told[name] = _change(scale * old, scale * new, ".3g", unit)
     return told
 

@@ -4,9 +4,9 @@ The file is one JSON object: `format`, `schema_version` and `summary` (written b
 `engine.sessions.snapshot`), then the fields of `Snapshot`.
 
 Version 2 adds `seqlen_kv` to problems; version 3 `num_heads_kv`, `idle_ctas` to occupancies,
-`warnings` to verdicts, `place` to findings, `attachments`, `spent`, `decision` and `phases`. A file
-is written in the oldest version that can hold it, so that whoever has an older Attune can open what
-they could open before.
+`warnings` to verdicts, `place` to findings, `attachments`, `spent`, `decision` and `phases`;
+version 4 the statuses RACE and OUT_OF_BOUNDS. A file is written in the oldest version that can hold
+it, so that whoever has an older Attune can open what they could open before.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from engine.problem import Problem
 from engine.schema import MAX_ERROR, Count, NotNegative, decode, file_label, place_of
 
 FORMAT = "attune-snapshot"
-SCHEMA_VERSION = 3  # the newest
+SCHEMA_VERSION = 4  # the newest
 
 MAX_EVALUATIONS = 10_000
 MAX_MAP_SIDE = 256
@@ -225,10 +225,13 @@ class Snapshot(Record):
 
 # Fields of a snapshot that versions 1 and 2 lack; they are left out where they are empty.
 SINCE_VERSION_3 = ("attachments", "spent", "decision", "phases")
+_SINCE_VERSION_4 = (Status.RACE, Status.OUT_OF_BOUNDS)
 
 
 def version_of(snapshot: Snapshot) -> int:
     """The oldest schema version that can hold this snapshot."""
+    if any(e.status in _SINCE_VERSION_4 for e in snapshot.evaluations):
+        return 4
     problems = (*snapshot.problems, *(e.problem for e in snapshot.evaluations))
     passes = (p for e in snapshot.evaluations for p in e.passes)
     judged = [e.correctness for e in snapshot.evaluations if e.correctness is not None]
@@ -312,9 +315,10 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 # schema_version → the step to the next one, on the parsed JSON object. Version 1 is the first.
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    # Each only adds a field that may be left out.
+    # Each only adds a field that may be left out, or a status.
     1: lambda raw: raw,
     2: lambda raw: raw,
+    3: lambda raw: raw,
 }
 
 _HEAD = re.compile(rb'\{"format":"%b","schema_version":(\d{1,9}),"summary":' % FORMAT.encode())

@@ -327,8 +327,18 @@ def occupancy_table(evaluations: Iterable[Evaluation]) -> Table:
 
 
 def passes_table(reports: Iterable[PassReport]) -> Table:
-    """What the compiler gave each pass of one kernel, and its occupancy."""
-    return Table.of("Passes", map(_pass_row, reports))
+    """What the compiler gave each pass of one kernel, and its occupancy: a column each."""
+    rows = [_pass_row(report) for report in reports]
+    names = [str(row.pop("pass")) for row in rows]
+    # Passes may be of one entry: columns are told apart.
+    named = [f"{n} ({i})" if names.count(n) > 1 else n for i, n in enumerate(names, 1)]
+    return Table.of(
+        "Passes",
+        (
+            {"figure": figure, **{n: row[figure] for n, row in zip(named, rows, strict=True)}}
+            for figure in (rows[0] if rows else ())
+        ),
+    )
 
 
 def _pass_row(report: PassReport) -> dict[str, object]:
@@ -351,6 +361,7 @@ def _pass_row(report: PassReport) -> dict[str, object]:
         "waves": None if o.waves is None else f"{o.waves:.3g}",
         "wave efficiency": _percent(o.wave_efficiency),
         "SM fill": _percent(o.sm_fill),
+        "GPU filled": _percent(o.gpu_fill),
     }
 
 

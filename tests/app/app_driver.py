@@ -33,6 +33,11 @@ def compiled(at: AppTest) -> bool:
     return metric(at, "Registers") != "–"
 
 
+def simulated(at: AppTest) -> bool:
+    """The kernel is simulated: until then the roofline is a bound, and nothing is predicted."""
+    return badge(at, "Latency") == "predicted"
+
+
 def texts(at: AppTest) -> str:
     """All that the page says in boxes, captions and Markdown."""
     kinds = (at.error, at.warning, at.info, at.success, at.caption, at.markdown, at.text)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from app_driver import texts
 from streamlit.testing.v1 import AppTest
 
 from app.shared import links
@@ -127,10 +126,3 @@ def test_values_that_cannot_be_had_are_named(open_app) -> None:
 
 def test_a_good_link_has_nothing_to_say(open_app) -> None:
     assert not open_app(variant="v05", S="64", gpu="l4", KV="", causal="true").warning
-
-
-def test_the_banner_is_dismissed_for_the_tab(open_app) -> None:
-    at = open_app()
-    assert "No NVIDIA GPU on this machine" in texts(at)
-    at.button(key="banner_dismiss").click().run()
-    assert "No NVIDIA GPU on this machine" not in texts(at)

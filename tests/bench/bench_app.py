@@ -205,7 +205,7 @@ def main() -> None:
             reload.report("reload to the prediction", server)
             for tab in ("Latency", "Occupancy"):
                 app.tab(tab)
-                app.see({"Latency": "Side by side", "Occupancy": "What limits"}[tab])
+                app.see({"Latency": "What the prediction", "Occupancy": "What limits"}[tab])
                 for rest_s, how in ((0.4, "a step at a time"), (0.0, "each step at once")):
                     print(f"\n{tab} tab open, {how}")
                     steps(app, server, samples, rest_s)

@@ -196,7 +196,7 @@ def test_the_path_tune_opens_the_default_page(new_tab):
 @pytest.mark.parametrize("width", [420, 1920])
 def test_narrow_and_wide_windows_show_all_figures(new_tab, width):
     app = new_tab(viewport={"width": width, "height": 900})
-    for label in ("Correctness", "Latency", "Registers", "Occupancy", "Waves", "SM fill"):
+    for label in ("Correctness", "Latency", "Registers", "Occupancy", "Waves", "GPU filled"):
         expect(app.metric(label)).to_be_visible(timeout=WAIT_MS)
     overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert app.page.evaluate(overflow) <= 0

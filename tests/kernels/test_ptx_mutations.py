@@ -9,7 +9,7 @@ import pytest
 from slow_cases import one_in
 
 from engine.backends.base import RunOptions
-from engine.base.status import Status
+from engine.base.status import FAULTS, Status
 from engine.correctness.check import check_output
 from engine.cuda_on_host.options import DEFAULT_ARCH
 from engine.plan import make_plan
@@ -75,5 +75,5 @@ def test_a_mutation_is_found(cpu, tmp_path, name):
     if result.status is Status.PASSED:
         assert not check_output(inputs, result, plan=plan).passed
     else:
-        assert result.status in (Status.COMPILE_ERROR, Status.LAUNCH_ERROR), result.reason
+        assert result.status in FAULTS | {Status.COMPILE_ERROR}, result.reason
         assert ".cu" in result.reason

@@ -17,7 +17,7 @@ DATA = Path(__file__).with_name("kernels")
 WRONG = [
     ("/ l;", "/ (l + 1.0f);", "INCORRECT on B1 H2 S37 D64 fp32 causal: "),
     ("float m = -INFINITY", "float m = -UNHEARD", 'identifier "UNHEARD" is undefined'),
-    ("if (row >= S) return;", "", "LAUNCH_ERROR: "),
+    ("if (row >= S) return;", "", "OUT_OF_BOUNDS: "),
     ('["float32"]', '["float16"]', "would be given q in float16"),
 ]
 

@@ -12,6 +12,7 @@ from importing import imported, refusal
 from sessions_data import evaluation_maker, snapshot_maker
 
 from engine.base.errors import SnapshotError
+from engine.base.status import Status
 from engine.problem import Problem
 from engine.sessions import snapshot as codec
 from engine.sessions.build import make_source
@@ -91,7 +92,7 @@ def test_round_trip(compress: bool, problem: Problem, label: str) -> None:
 
 
 def test_a_summary_of_a_version_to_come_is_not_read() -> None:
-    data = dumps(decoding(), compress=False).replace(b'"schema_version":2', b'"schema_version":4')
+    data = dumps(decoding(), compress=False).replace(b'"schema_version":2', b'"schema_version":5')
     assert read_summary(data) is None
     with pytest.raises(SnapshotError, match="newer Attune"):
         loads(data, name="x.json")
@@ -105,11 +106,19 @@ def test_an_older_file_passes_every_step(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(codec, "MIGRATIONS", {number: step(number) for number in codec.MIGRATIONS})
     loads(dumps(snapshot_maker()), name="x")
-    assert steps == [1, 2]
+    assert steps == [1, 2, 3]
     loads(dumps(decoding()), name="x")
-    assert steps == [1, 2, 2]
+    assert steps == [1, 2, 3, 2, 3]
     loads(dumps(snapshot_maker(problems=[GQA])), name="x")
-    assert steps == [1, 2, 2]
+    assert steps == [1, 2, 3, 2, 3, 3]
+
+
+@pytest.mark.parametrize("status", [Status.RACE, Status.OUT_OF_BOUNDS])
+def test_only_a_new_status_makes_a_version_4_file(status: Status) -> None:
+    failed = evaluation_maker(status=status, reason="It fails.", correctness=None, latency=None)
+    snapshot = snapshot_maker(evaluations=[failed])
+    assert version_of(snapshot) == 4
+    assert loads(dumps(snapshot), name="x").evaluations[0].status is status
 
 
 @pytest.mark.parametrize(

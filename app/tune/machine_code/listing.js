@@ -21,8 +21,12 @@ function cell(text, width, className = "number") {
 }
 
 // A list of `count()` rows of equal height; `row(n)` makes the element of the n-th.
-function pane(label, count, row) {
+// `heads`: cells that name the columns.
+function pane(label, count, row, heads) {
   const box = element("div", "pane");
+  const head = box.appendChild(element("div", "head"));
+  head.setAttribute("role", "presentation");
+  head.append(...heads);
   const room = box.appendChild(element("div", "room"));
   box.tabIndex = 0;
   box.setAttribute("role", "listbox");
@@ -50,7 +54,7 @@ function pane(label, count, row) {
     draw(true);
   }
   function fit() {
-    box.style.height = `${Math.min(HEIGHT, count() * ROW + 18)}px`;
+    box.style.height = `${Math.min(HEIGHT, (count() + 1) * ROW + 18)}px`;
     draw(true);
   }
   box.addEventListener("scroll", () => draw());
@@ -162,8 +166,11 @@ function linked(data) {
     return row;
   }
 
-  const left = pane(`Source, ${name}`, () => lines.length, sourceRow);
-  const right = pane("Machine code", () => shown.length, codeRow);
+  const left = pane(`Source, ${name}`, () => lines.length, sourceRow,
+    [cell("line", 4), cell("of all", 7), element("span", "", "source")]);
+  const right = pane("Machine code", () => shown.length, codeRow, [
+    cell("addr", 6), cell("runs", 7), cell("cycles", 7), cell("live", 4),
+    cell("schedule", 15, ""), element("span", "", "instruction")]);
   const detail = element("p", "detail");
   const found = element("span");
   const search = element("input");
@@ -198,13 +205,17 @@ function linked(data) {
     describe();
   }
 
+  // Where the warps spend most cycles, or execute most where no time is simulated.
+  function openHottest() {
+    const heat = listing.cycles.some((c) => c > 0) ? listing.cycles : listing.executed;
+    const at = (instructions) => instructions.reduce((sum, i) => sum + heat[i], 0);
+    const hottest = [...byLine.values()].sort((a, b) => at(b) - at(a))[0];
+    if (!hottest) return;
+    chooseInstruction(hottest.reduce((most, i) => (heat[i] > heat[most] ? i : most)));
+  }
+
   function describe() {
-    if (instruction < 0) {
-      detail.textContent = "Click a line of the source to see its instructions, or an instruction "
-        + "to see its line. Columns: address, executed (all warps of the launch, counted), warps' "
-        + "cycles (simulated), live registers, schedule, instruction.";
-      return;
-    }
+    if (instruction < 0) return;
     const i = instruction, own = byLine.get(line) ?? [i];
     const where = line ? `Line ${line}: ${own.length} instructions, `
       + `${whole.format(executedAt[line] ?? 0)} executed. ` : "";
@@ -291,8 +302,8 @@ function linked(data) {
   panes.append(
     side(name, left), side(`${whole.format(total)} instructions, ${data.entry}`, right));
   lay();
-  describe();
-  return {parts: [tools, panes, detail], fit: () => (left.fit(), right.fit())};
+  const fit = () => (left.fit(), right.fit());
+  return {parts: [tools, panes, detail], fit, open: openHottest};
 }
 
 function aligned(data) {
@@ -310,8 +321,9 @@ function aligned(data) {
     row.append(element("span", "", listing.text[i]));
     return row;
   };
-  const left = pane(first.name, () => pairs.length, (n) => made(first.listing, 0, n));
-  const right = pane(second.name, () => pairs.length, (n) => made(second.listing, 1, n));
+  const heads = () => [cell("line", 5), cell("runs", 7), element("span", "", "instruction")];
+  const left = pane(first.name, () => pairs.length, (n) => made(first.listing, 0, n), heads());
+  const right = pane(second.name, () => pairs.length, (n) => made(second.listing, 1, n), heads());
   for (const [one, other] of [[left, right], [right, left]])
     one.box.addEventListener("scroll", () => {
       if (other.box.scrollTop !== one.box.scrollTop) other.box.scrollTop = one.box.scrollTop;
@@ -344,14 +356,16 @@ export default function ({data, parentElement}) {
   let view = views.get(key);
   if (view?.stamp !== stamp) {
     const root = element("div", "listing");
-    const {parts, fit} = data.pairs ? aligned(data) : linked(data);
+    const {parts, fit, open} = data.pairs ? aligned(data) : linked(data);
     root.append(...parts);
-    view = {stamp, root, fit};
+    view = {stamp, root, fit, open};
     views.set(key, view);
   }
   if (view.root.parentNode !== parentElement) {
     for (const old of parentElement.querySelectorAll(".listing")) old.remove();
     parentElement.append(view.root);
     view.fit();
+    view.open?.();  // once: what a person chose since stays
+    view.open = undefined;
   }
 }

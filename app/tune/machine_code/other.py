@@ -65,8 +65,8 @@ def choose(selection: Selection, seen: Seen, version: str) -> Other | None:
     version = version if variant.id == selection.variant.id else source_digest(variant)
     reading = read(request, version)
     # What is read was simulated first: its prediction is there.
-    predicted = preview(request, known_times.history()) if reading.code else None
-    latency = predicted.latency if predicted is not None else None
+    seen = preview(request, known_times.history()) if reading.code else None
+    latency = seen.predicted if seen is not None else None
     return Other(f"{variant.id} {name}".strip(), reading, latency)
 
 

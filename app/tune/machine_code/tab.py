@@ -24,7 +24,7 @@ def draw(selection: Selection, state: RunState) -> None:
         _draw_missing(reading, f"Reading the machine code of {selection.variant.id}")
         return
     report = _which_pass(reading.code)
-    predicted = state.preview.latency if state.preview is not None else None
+    predicted = state.preview.predicted if state.preview is not None else None
     _draw_time(report, predicted)
     _draw_overlaps(report)
     _draw_lines(reading.code, report)

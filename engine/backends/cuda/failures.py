@@ -27,6 +27,7 @@ _MEANINGS = {
     721: ("left tensor memory allocated at its end", "free it in the kernel"),
 }
 _OUT_OF_MEMORY = 2
+_ILLEGAL_ADDRESS = 700
 # After these every later CUDA call of the process fails; only a new process helps. CUDA's header
 # says of the first set that "the process must be terminated and relaunched". Of the second it does
 # not, but nothing that is measured after them can be trusted: errors of memory (214) and links
@@ -69,5 +70,6 @@ def explain(error: Exception, entry: str) -> Failure:
     lost = code in LOST_CONTEXT
     if code in _MEANINGS:
         what, advice = _MEANINGS[code]
-        return Failure(Status.LAUNCH_ERROR, f"{entry} {what}: {advice}. CUDA says {error}.", lost)
+        status = Status.OUT_OF_BOUNDS if code == _ILLEGAL_ADDRESS else Status.LAUNCH_ERROR
+        return Failure(status, f"{entry} {what}: {advice}. CUDA says {error}.", lost)
     return Failure(Status.LAUNCH_ERROR, f"{entry} failed on the GPU: {error}.", lost)

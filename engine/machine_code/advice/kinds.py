@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -21,6 +22,22 @@ AdviceKind: TypeAlias = Literal[
     "few_ctas",
     "grid_order",
 ]
+
+# What to do, in a few words; the advice's sentence says more.
+NEXT_WORDS: Mapping[str, str] = {
+    "conflicts": "resolve the bank conflicts",
+    "sectors": "let neighbouring threads take neighbouring addresses",
+    "narrow": "move 16 bytes a thread at once",
+    "conversions": "convert between types less often",
+    "packing": "copy structs of halves as uint4",
+    "denormals": "take ex2.approx.ftz",
+    "spills": "avoid what spills to local memory",
+    "copy_ahead": "begin the copy of the next tile earlier",
+    "barrier": "leave out a barrier",
+    "tensor_idle": "fewer instructions for each product",
+    "few_ctas": "start more CTAs",
+    "grid_order": "exchange the axes of the grid",
+}
 
 
 @dataclass(frozen=True, slots=True)

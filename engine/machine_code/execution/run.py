@@ -25,11 +25,16 @@ _ERROR_BYTES = 1024
 _NO_LIMIT = 2**62
 _WINDOWS = (0x100, 0x200)  # SHARED_HIGH and LOCAL_HIGH of native/emulator.cpp
 _PLACE = re.compile(r"^\S+ at 0x([0-9a-f]+) ")
+_REACHES = re.compile(r"^\S+ at 0x[0-9a-f]+ reaches ")  # what native code says of an address
 _BUFFER = re.compile(r"BUFFER (\d+)")
 
 
 class ExecutionFault(AttuneError):
     """The code did what a GPU refuses or what is not known here: instruction, line, CTA."""
+
+
+class OutOfBounds(ExecutionFault):
+    """An access to memory that is not the launch's."""
 
 
 class ExecutionTimeout(AttuneError):
@@ -83,8 +88,9 @@ def execute(
         How many warp instructions were executed.
 
     Raises:
-        ExecutionFault: an access beyond a buffer or not aligned, a trap, a deadlock, or an
-            instruction that is not known.
+        OutOfBounds: an access beyond a buffer.
+        ExecutionFault: one that is not aligned, a trap, a deadlock, or an instruction that is not
+            known.
         ExecutionTimeout: it took longer than `timeout_s`.
         InvalidProblem: the launch does not fit the entry.
         ToolMissing, CompileError: the native library cannot be built.
@@ -113,7 +119,8 @@ def execute(
     if status == 1:
         names = [buffer.name for buffer in ordered]
         what = error.value.decode(errors="replace")
-        raise ExecutionFault(_sentence(program, what, names, tuple(cta.tolist())))
+        fault = OutOfBounds if _REACHES.match(what) else ExecutionFault
+        raise fault(_sentence(program, what, names, tuple(cta.tolist())))
     if status == 2:
         raise ExecutionTimeout(f"{program.entry} did not finish within {timeout_s:g} s.")
     return int(steps[0])

@@ -8,7 +8,7 @@ import pytest
 from host_kernels import KERNELS, Attention, changed_source, line_of, run_attention, tma_job
 from slow_cases import one_in
 
-from engine.base.status import Status
+from engine.base.status import FAULTS, Status
 from engine.cuda_on_host.error_kinds import ErrorKind
 from engine.cuda_on_host.toolchain import find_toolchain
 
@@ -94,7 +94,11 @@ def test_planted_bug(client, bugs, entry):
     line = f"{BUGS}:{line_of(KERNELS / BUGS, f'BUG {entry}')}"
     for schedule in ("in_order", "random", "reverse"):
         result = planted.run(client, bugs, entry, schedule=schedule)
-        assert result.status is Status.LAUNCH_ERROR, schedule
+        assert result.status in FAULTS, schedule
+        assert (result.status is Status.RACE) == (
+            "race" in result.kind or "not compl" in result.kind
+        )
+        assert result.status is Status.OUT_OF_BOUNDS or "out of bounds" not in result.kind
         assert KINDS[entry] in result.reason
         assert line in result.reason
         assert "CTA (" in result.reason
@@ -177,7 +181,7 @@ def test_removed_synchronisation_is_found(client, tmp_path, kernel, marker, repl
         got = run_attention(
             client, kernel, a, source=source, check=True, schedule=schedule, num_splits=2
         )
-        if got.result.status is Status.LAUNCH_ERROR:
+        if got.result.status in FAULTS:
             if marker in ("WAIT1", "WAIT2") and kernel == "fa_wgmma":
                 # Its accumulators read, or its tile overwritten, whichever comes first.
                 kinds = (ErrorKind.RUNNING_WGMMA_REGISTERS, ErrorKind.WGMMA_NOT_COMPLETE)
@@ -197,5 +201,5 @@ def test_removed_synchronisation_is_found(client, tmp_path, kernel, marker, repl
 def test_removed_step_of_a_tma_store_is_found(client, tmp_path, marker, kind):
     source = changed_source(tmp_path, "tma_negate", marker)
     result = client.run(tma_job(np.ones((128, 64), np.float16), source=source, check=True))
-    assert result.status is Status.LAUNCH_ERROR
+    assert result.status is Status.RACE
     assert kind in result.reason

@@ -211,7 +211,7 @@ def test_bad_manners_are_noticed(
 @pytest.mark.parametrize(
     ("body", "status", "sentence"),
     [
-        ("*(int*)16 = 1;", Status.LAUNCH_ERROR, "k read or wrote memory that is not its own"),
+        ("*(int*)16 = 1;", Status.OUT_OF_BOUNDS, "k read or wrote memory that is not its own"),
         ("while (*(volatile unsigned short*)q != 0x7fa5) {}", Status.TIMEOUT, "k did not finish"),
         ('asm volatile("trap;");', Status.LAUNCH_ERROR, "k "),
     ],

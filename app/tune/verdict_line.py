@@ -1,0 +1,173 @@
+"""The line under the tiles: the verdict, and what one click from it does."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app.evaluation import source
+from app.evaluation.view import EvaluationView
+from app.shared import auto, known_times, selection
+from app.shared.palette import STATUS_COLOR, STATUS_ICON
+from app.shared.runs import is_machine_code_asked, machine_code_job, rerun_as_jobs_end
+from app.shared.selection import Selection
+from app.shared.terms import TERMS
+from app.shared.widgets import plain_markdown
+from app.tune.run_state import RunState
+from engine.auto import Choice
+from engine.base.errors import AttuneError
+from engine.base.status import Status
+from engine.jobs.manager import JobStatus
+from engine.machine_code.report import PassReport
+from engine.model.kernel import Kernel
+from engine.pipeline.read_machine_code import known_machine_code
+from engine.pipeline.verdict import LaunchVerdict, VerdictPart, verdict_of
+
+_POLL_S = 0.5
+_ICON = {
+    "not_run": ":material/radio_button_unchecked:",
+    "running": ":material/progress_activity:",
+    "stale": ":material/history:",
+}
+
+
+def draw(chosen: Selection, state: RunState, view: EvaluationView, tabs_key: str) -> None:
+    """What is known, and nothing waited for: a job may bring more.
+
+    Args:
+        tabs_key: of the tabs of which one shows the source.
+    """
+    choice = _choice(chosen)
+    verdict = _verdict(chosen, state, view, choice)
+    with st.container(
+        horizontal=True, vertical_alignment="center", gap="xsmall", key="verdict", border=True
+    ):
+        first, *rest = verdict.parts
+        told = [_result(verdict, first)]
+        for part in rest:
+            if not _has_button(part, view, choice):
+                told.append(plain_markdown(part.text))
+                continue
+            _words(told)
+            told = []
+            _button(part, chosen, view, choice, tabs_key)
+        if verdict.place is not None and not verdict.finding:
+            _words(told)
+            told = []
+            source.line_button(view, verdict.place, "verdict", tabs_key)
+        _words(told)
+    job = _reading(chosen, state, view)
+    rerun_as_jobs_end([job] if job is not None else [], _POLL_S)
+
+
+def _reading(chosen: Selection, state: RunState, view: EvaluationView) -> JobStatus | None:
+    """The job that reads the machine code of what was found right, submitted here; None when it is
+    over. Steps of a slider do not ask for it: nothing is to run before their compiles."""
+    run, request = view.evaluation, chosen.request(execute=False)
+    if is_machine_code_asked(request, state.digest):
+        return machine_code_job(request, state.digest)
+    is_right = run is not None and run.status is Status.PASSED and not state.is_stale
+    if not is_right or state.is_running or state.compiling or state.simulating:
+        return None
+    if _report(chosen) is not None or state.preview is None or state.preview.device is None:
+        return None
+    job = machine_code_job(request, state.digest)
+    return None if job is None or job.is_over else job
+
+
+def _verdict(
+    chosen: Selection, state: RunState, view: EvaluationView, choice: Choice | None
+) -> LaunchVerdict:
+    assert chosen.problem is not None
+    seen = state.preview
+    device = seen.device if seen is not None else None
+    run, stopped = view.evaluation, None
+    if seen is not None and seen.unsupported:
+        stopped = Status.SKIPPED
+    elif seen is not None and seen.memory and run is None:
+        stopped = Status.OUT_OF_MEMORY
+    elif state.compiled is not None and state.compiled.status is Status.COMPILE_ERROR:
+        stopped, run = Status.COMPILE_ERROR, state.compiled
+    return verdict_of(
+        run,
+        Kernel.of(chosen.variant, device, chosen.config) if device is not None else None,
+        chosen.problem,
+        latency=view.latency,
+        bound_us=view.bound_us,
+        ctas_per_sm=view.passes[0].occupancy.ctas_per_sm if view.passes else None,
+        report=_report(chosen) if stopped is None else None,
+        choice=choice,
+        stopped=stopped,
+        is_stale=state.is_stale,
+        is_running=state.is_running,
+    )
+
+
+def _report(chosen: Selection) -> PassReport | None:
+    """Of the main pass's machine code, where it was read."""
+    try:
+        code = known_machine_code(chosen.request(execute=False), known_times.history())
+    except AttuneError:
+        return None
+    return code.passes[0] if code is not None else None
+
+
+def _choice(chosen: Selection) -> Choice | None:
+    if chosen.choice is not None:
+        return chosen.choice
+    try:
+        return auto.choice_for(chosen.problem, chosen.gpu)
+    except AttuneError:  # there is no GPU to choose for
+        return None
+
+
+def _result(verdict: LaunchVerdict, part: VerdictPart) -> str:
+    """The first words, with colour and icon."""
+    known = {status.lower(): status for status in Status}
+    status = known.get(verdict.result)
+    icon = STATUS_ICON[status] if status is not None else _ICON[verdict.result]
+    color = STATUS_COLOR[status] if status is not None else "gray"
+    return f":{color}[{icon} **{plain_markdown(part.text)}**]"
+
+
+def _words(told: list[str]) -> None:
+    if told:
+        st.markdown(" · ".join(told), width="content")
+
+
+def _has_button(part: VerdictPart, view: EvaluationView, choice: Choice | None) -> bool:
+    if part.code == "check":
+        return True
+    if part.code == "auto":
+        return choice is not None
+    return part.place is not None and source.has_line(view, part.place)
+
+
+def _button(
+    part: VerdictPart,
+    chosen: Selection,
+    view: EvaluationView,
+    choice: Choice | None,
+    tabs_key: str,
+) -> None:
+    """What follows from a part, one click away."""
+    if part.place is not None:
+        source.line_button(view, part.place, f"verdict_{part.code}", tabs_key, part.text)
+    elif part.code == "auto" and choice is not None:
+        st.button(
+            plain_markdown(part.text),
+            key="verdict_auto",
+            type="tertiary",
+            icon=":material/auto_awesome:",
+            help=plain_markdown(choice.reason),
+            on_click=selection.select,
+            args=(choice.variant.id, choice.config, chosen.problem, chosen.gpu_name),
+        )
+    else:
+        st.button(
+            plain_markdown(part.text),
+            key="verdict_check",
+            type="tertiary",
+            icon=":material/bug_report:",
+            help=TERMS["check"],
+            on_click=lambda: st.session_state.update(check=True),
+        )

@@ -1,0 +1,420 @@
+"""The verdict on one launch, in one line: is it right, how near the roof, what to do next.
+
+Nothing is compiled, executed or simulated here: it is said of what others found out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from engine.auto import Choice, choose
+from engine.base.errors import AttuneError
+from engine.base.status import Status
+from engine.base.units import format_us
+from engine.evaluation import Evaluation, Execution, Latency, Origin
+from engine.history import History
+from engine.machine_code.advice import NEXT_WORDS
+from engine.machine_code.report import Hint, PassReport
+from engine.machine_code.timing.result import StallReason
+from engine.model.kernel import Kernel
+from engine.model.roofline import launch_work, roofline_points, roofs_of
+from engine.pipeline.read_machine_code import read_machine_code
+from engine.pipeline.request import EvaluationRequest, resolve
+from engine.problem import Problem
+
+# `Status` in small letters, or what there is where nothing was executed.
+Result: TypeAlias = Literal["not_run", "running", "stale"] | str
+PartCode: TypeAlias = Literal["result", "finding", "time", "roof", "limit", "next", "auto", "check"]
+
+REMEDIES: Mapping[Status, str] = {
+    Status.SKIPPED: "select another variant, config, problem or target GPU",
+    Status.COMPILE_ERROR: "mend the line that the log names",
+    Status.LAUNCH_ERROR: "see the log; a smaller tile or another config may launch",
+    Status.OUT_OF_MEMORY: "use a smaller batch, fewer heads or a shorter sequence",
+    Status.INCORRECT: "see where it is wrong; the check build finds races and accesses out of "
+    "bounds",
+    Status.RACE: "order the two accesses: a barrier, a fence, or a wait for the copy",
+    Status.OUT_OF_BOUNDS: "guard the access or mend its offset; the check build names the line",
+    Status.CRASHED: "run it once with the check build: it names line, CTA and thread",
+    Status.TIMEOUT: "look for a loop that does not end, or raise the time limit",
+    Status.THROTTLED: "let the GPU cool down or reduce its load, then run again",
+    Status.CANCELLED: "run it again at any time",
+}
+_STALLS: Mapping[str, str] = {
+    StallReason.WAIT.label: "fixed latencies",
+    StallReason.LONG_SCOREBOARD.label: "global loads",
+    StallReason.SHORT_SCOREBOARD.label: "shared memory and special functions",
+    StallReason.BARRIER.label: "barriers",
+    StallReason.MEMBAR.label: "memory fences",
+    StallReason.MATH_PIPE_THROTTLE.label: "the math pipe",
+    StallReason.MIO_THROTTLE.label: "the queue to shared memory",
+    StallReason.LG_THROTTLE.label: "the queue to global memory",
+    StallReason.NOT_SELECTED.label: "other warps to issue",
+    StallReason.NO_INSTRUCTION.label: "code",
+    StallReason.GMMA.label: "the warpgroup's products",
+}
+_PLACE = re.compile(r"(?<![\w/])([\w.-]+\.cuh?)[:(](\d{1,7})")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of a source."""
+
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictTime:
+    """What the launch takes; where it `is_bound`, at least that."""
+
+    us: float
+    origin: Origin
+    is_bound: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RoofShare:
+    """How near the time is to the lowest roof above it, 0 to 1."""
+
+    roof: str  # "tensor", "FMA", "DRAM", "L2"
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The unit that binds, or what warps wait for most; simulated."""
+
+    kind: Literal["unit", "stall"]
+    name: str  # as `PassReport.units` and `.stalls` have it
+    share: float  # of the time, or of the warps' cycles
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """The advice whose gain is surest."""
+
+    kind: str  # an `AdviceKind`
+    place: Place | None
+    low: float  # of the launch's time, simulated
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class AutoPick:
+    """What `auto` would take instead."""
+
+    variant: str
+    config: Mapping[str, int]
+    us: float | None  # None: not simulated here yet
+    origin: Origin | None
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictPart:
+    """One part of the line, with the place that it speaks of."""
+
+    code: PartCode
+    text: str
+    place: Place | None = None
+
+    def with_place(self) -> str:
+        """The text, with the place where it does not name it itself."""
+        if self.place is None or self.code not in ("result", "finding"):
+            return self.text
+        where = f"{self.place.file}:{self.place.line}"
+        return f"{where}: {self.text}" if self.code == "finding" else f"{self.text} at {where}"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchVerdict:
+    """What is known of one launch, worst news first; `sentence` is the line."""
+
+    result: Result
+    partial: str = ""  # "12 of 131,072 CTAs": of a run in part
+    finding: str = ""  # what is wrong, of an incorrect output
+    place: Place | None = None  # where
+    remedy: str = ""  # of a launch that failed
+    time: VerdictTime | None = None
+    roof: RoofShare | None = None
+    limit: Limit | None = None
+    next: NextStep | None = None
+    auto: AutoPick | None = None
+    races_unchecked: bool = False  # it is right, in a build that looks for no races
+
+    @property
+    def parts(self) -> tuple[VerdictPart, ...]:
+        """The parts in reading order; the first is always there."""
+        made = [VerdictPart("result", self._result(), None if self.finding else self.place)]
+        if self.finding:
+            made.append(VerdictPart("finding", self.finding.rstrip("."), self.place))
+        if self.remedy:
+            return (*made, VerdictPart("next", f"next: {self.remedy}"))
+        figures = [text for text in (self._time(), self._roof(), self._limit()) if text]
+        if figures:
+            made.append(VerdictPart("time", ", ".join(figures)))
+        if self.next is not None:
+            made.append(VerdictPart("next", self._next(self.next), self.next.place))
+        if self.auto is not None:
+            made.append(VerdictPart("auto", self._auto(self.auto)))
+        if self.races_unchecked:
+            made.append(VerdictPart("check", "races unchecked (--check)"))
+        return tuple(made)
+
+    @property
+    def sentence(self) -> str:
+        """`Right · 54 % of the tensor roof, waits for global loads (39 %) · next: …`."""
+        return " · ".join(part.with_place() for part in self.parts)
+
+    def encoded(self) -> dict[str, Any]:
+        """As `--json` has it: codes and figures beside the sentence."""
+        return {"sentence": self.sentence, **asdict(self)}
+
+    def _result(self) -> str:
+        words = {
+            "not_run": "Not run yet",
+            "running": "Running",
+            "stale": "Source changed since the last run",
+            "passed": "Right",
+        }
+        said = words.get(self.result, self.result.replace("_", " ").capitalize())
+        return f"{said} in {self.partial}" if self.partial else said
+
+    def _time(self) -> str:
+        if self.time is None:
+            return ""
+        if self.time.is_bound:
+            return f"at least {format_us(self.time.us)}"
+        return f"{format_us(self.time.us)} {self.time.origin}"
+
+    def _roof(self) -> str:
+        return f"{_percent(self.roof.share)} of the {self.roof.roof} roof" if self.roof else ""
+
+    def _limit(self) -> str:
+        if self.limit is None:
+            return ""
+        share = _percent(self.limit.share)
+        if self.limit.kind == "unit":
+            return f"{self.limit.name} binds (busy {share})"
+        return f"waits for {_STALLS[self.limit.name]} ({share})"
+
+    @staticmethod
+    def _next(step: NextStep) -> str:
+        where = f"line {step.place.line}, " if step.place else ""
+        low, high = f"{100 * step.low:.0f}", f"{100 * step.high:.0f}"
+        gain = f"{high} %" if low == high else f"{low}–{high} %"
+        return f"next: {where}{NEXT_WORDS[step.kind]}, {gain}"
+
+    @staticmethod
+    def _auto(pick: AutoPick) -> str:
+        if pick.us is None:
+            return f"or {pick.variant} by auto, not simulated here yet"
+        return f"or {pick.variant} by auto, {format_us(pick.us)} {pick.origin}"
+
+
+def verdict_of(
+    evaluation: Evaluation | None,
+    kernel: Kernel | None,
+    problem: Problem,
+    *,
+    latency: Latency | None = None,
+    bound_us: float | None = None,
+    ctas_per_sm: int | None = None,
+    report: PassReport | None = None,
+    choice: Choice | None = None,
+    stopped: Status | None = None,
+    is_stale: bool = False,
+    is_running: bool = False,
+) -> LaunchVerdict:
+    """The verdict.
+
+    Args:
+        evaluation: the newest run; None, or not executed: not run yet.
+        kernel: None without a GPU.
+        latency: as it is shown; None or by roofline: `bound_us` stands in its place.
+        bound_us: what the launch takes at least.
+        ctas_per_sm: of the main pass.
+        report: of the main pass's machine code, where it was read.
+        choice: of `auto`, for the problem on the GPU.
+        stopped: why it cannot be run, or does not compile, as it stands now.
+        is_stale: the source has changed since the run.
+    """
+    if stopped is not None:
+        where = _place(evaluation) if stopped is Status.COMPILE_ERROR else None
+        return LaunchVerdict(stopped.lower(), place=where, remedy=REMEDIES[stopped])
+    executed = evaluation is not None and _was_executed(evaluation)
+    has_failed = executed and evaluation is not None and evaluation.status is not Status.PASSED
+    if evaluation is not None and has_failed and not is_stale and not is_running:
+        return _failed(evaluation)
+    result: Result = "passed" if executed else "not_run"
+    if is_running:
+        result = "running"
+    elif executed and is_stale:
+        result = "stale"
+    time = _time(latency, bound_us)
+    is_known = time is not None and not time.is_bound
+    run = evaluation.execution if evaluation is not None and result == "passed" else None
+    return LaunchVerdict(
+        result,
+        partial=run.partial.removeprefix("partial: ") if run is not None else "",
+        time=time,
+        roof=_roof(kernel, problem, time.us, ctas_per_sm) if time and is_known else None,
+        limit=_limit(report) if report is not None else None,
+        next=_next(report, kernel) if report is not None else None,
+        auto=_auto(choice, kernel, time) if choice is not None else None,
+        races_unchecked=run is not None and _looks_for_no_races(run),
+    )
+
+
+def verdict_on_run(
+    request: EvaluationRequest, evaluation: Evaluation, history: History
+) -> LaunchVerdict:
+    """The verdict on a finished run, its machine code read where it is right: a few seconds the
+    first time. What else is not known by then is left out.
+
+    Args:
+        request: what `evaluation` came of.
+    """
+    named = replace(request, variant=evaluation.variant, config=evaluation.config)
+    kernel = resolve(named, history).kernel
+    problem = evaluation.problem
+    if evaluation.status is Status.SKIPPED and request.execute:
+        return verdict_of(evaluation, kernel, problem, stopped=Status.SKIPPED)
+    if kernel is None or evaluation.status not in (Status.PASSED, Status.SKIPPED):
+        return verdict_of(evaluation, kernel, problem, latency=evaluation.latency)
+    known = history.doing("look up")
+    bound_us, report, choice = None, None, None
+    with suppress(AttuneError):
+        bound_us = known.estimate(kernel, problem).bound_us
+    with suppress(AttuneError):
+        report = read_machine_code(named, history).passes[0]
+    with suppress(AttuneError):
+        choice = choose(problem, kernel.device, None, known)
+    return verdict_of(
+        evaluation,
+        kernel,
+        problem,
+        latency=evaluation.latency,
+        bound_us=bound_us,
+        ctas_per_sm=evaluation.passes[0].occupancy.ctas_per_sm if evaluation.passes else None,
+        report=report,
+        choice=choice,
+    )
+
+
+def next_step(status: Status, reason: str) -> str:
+    """What to do after a failure: a sentence."""
+    if status is Status.LAUNCH_ERROR and place_in(reason) is not None:
+        return "Look at the line that is named: a run stops at the first fault that it finds."
+    remedy = REMEDIES[status]
+    return f"{remedy[0].upper()}{remedy[1:]}."
+
+
+def place_in(text: str) -> Place | None:
+    """The first line of a kernel's source that a text names as `file.cu:line`."""
+    found = _PLACE.search(text)
+    return Place(found[1], int(found[2])) if found is not None else None
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 0.01 else f"{100 * share:.0f} %"
+
+
+def _was_executed(evaluation: Evaluation) -> bool:
+    """Whether a run was tried: a preview's evaluation says SKIPPED, and has no execution."""
+    return evaluation.execution is not None or evaluation.status is not Status.SKIPPED
+
+
+def _failed(evaluation: Evaluation) -> LaunchVerdict:
+    status = evaluation.status
+    findings = evaluation.correctness.findings if evaluation.correctness is not None else ()
+    finding = ""
+    if status is Status.INCORRECT:
+        finding = findings[0].sentence if findings else evaluation.reason
+    remedy = next_step(status, evaluation.reason).rstrip(".")
+    return LaunchVerdict(
+        status.lower(),
+        finding=finding,
+        place=_place(evaluation),
+        remedy=f"{remedy[0].lower()}{remedy[1:]}",
+    )
+
+
+def _place(evaluation: Evaluation | None) -> Place | None:
+    """Of the first finding that has one, else of the reason or the log."""
+    if evaluation is None:
+        return None
+    findings = evaluation.correctness.findings if evaluation.correctness is not None else ()
+    texts = [f"{f.place} {f.sentence}" for f in findings] + [evaluation.reason, evaluation.log]
+    return next((place for text in texts if (place := place_in(text)) is not None), None)
+
+
+def _looks_for_no_races(run: Execution) -> bool:
+    return run.backend == "cpu" and run.build == "fast"
+
+
+def _time(latency: Latency | None, bound_us: float | None) -> VerdictTime | None:
+    if latency is not None and not latency.is_bound:
+        return VerdictTime(latency.median_us, latency.origin, False)
+    return None if bound_us is None else VerdictTime(bound_us, "predicted", True)
+
+
+def _roof(
+    kernel: Kernel | None, problem: Problem, us: float, ctas_per_sm: int | None
+) -> RoofShare | None:
+    if kernel is None or not ctas_per_sm:
+        return None
+    variant, device = kernel.variant, kernel.device
+    try:
+        roofs = roofs_of(device, variant, problem.dtype)
+        work = launch_work(variant, kernel.plan(problem), device, ctas_per_sm)
+    except AttuneError:  # the GPU's row lacks a figure
+        return None
+    math = "FMA" if variant.work.math_unit == "fma" else "tensor"
+    reached = problem.flops / us / 1e6
+    lowest = min(
+        roofline_points(roofs, work, [(us, "predicted")]),
+        key=lambda p: p.roof_tflops,
+        default=None,
+    )
+    if lowest is None or lowest.roof_tflops >= roofs.math_tflops:
+        return RoofShare(math, reached / roofs.math_tflops)
+    return RoofShare(lowest.level, lowest.share)
+
+
+def _limit(report: PassReport) -> Limit | None:
+    busiest = report.units[0] if report.units else None
+    if busiest is not None and busiest.binds:
+        return Limit("unit", busiest.name, busiest.share)
+    waits = [s for s in report.stalls if s.name in _STALLS]
+    return Limit("stall", waits[0].name, waits[0].share) if waits else None
+
+
+def _next(report: PassReport, kernel: Kernel | None) -> NextStep | None:
+    """Of pieces of advice with a simulated gain the one that gains most in the worst case."""
+    told: list[Hint] = [hint for hint in report.hints if hint.high]
+    if not told or kernel is None:
+        return None
+    best = max(told, key=lambda hint: (hint.low, hint.high))
+    place = Place(kernel.variant.source.name, best.line) if best.line else None
+    return NextStep(best.kind, place, best.low, best.high)
+
+
+def _auto(choice: Choice, kernel: Kernel | None, time: VerdictTime | None) -> AutoPick | None:
+    """None where it is this very kernel, or one that is known to be no faster."""
+    picked = choice.kernel
+    if kernel is None or picked == kernel:
+        return None
+    known = choice.time
+    if known is not None and time is not None and not time.is_bound and known.us >= time.us:
+        return None
+    return AutoPick(
+        picked.variant.id,
+        picked.config,
+        known.us if known is not None else None,
+        known.origin if known is not None else None,
+    )
