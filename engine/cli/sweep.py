@@ -88,20 +88,20 @@ def run(args: argparse.Namespace) -> int:
         print(f"Journal: {book.path}", file=sys.stderr)
     reporter = Reporter(quiet)
     where = f" --dask {args.dask}" if args.dask is not None else ""
-    go_on = f"Continue with: sweep --resume {book.path}{where}"
+    go_on = f"Continue with: attune sweep --resume {book.path}{where}"
     try:
-        if args.dask is not None and points:
-            state, results = _on_cluster(args.dask, spec, points, book, reporter)
-        else:
-            state, results = _on_this_machine(spec, points, book, reporter, on_gpu)
+        with reporter:
+            if args.dask is not None and points:
+                state, results = _on_cluster(args.dask, spec, points, book, reporter)
+            else:
+                state, results = _on_this_machine(spec, points, book, reporter, on_gpu)
     except KeyboardInterrupt:
         print(f"\nStopped. {go_on}", file=sys.stderr)
         return 130
-    except ClusterError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except ClusterError:
         if book.path.exists():
             print(go_on, file=sys.stderr)
-        return 1
+        raise
     rows = _rows(book, points)
     kept = _keep(spec, rows, results) if args.keep else []
     _print(args, book, rows, results, state, reporter.last, kept)
