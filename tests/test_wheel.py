@@ -15,7 +15,6 @@ import urllib.error
 import urllib.request
 import venv
 import zipfile
-from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -134,18 +133,17 @@ def test_an_installed_attune_imports_and_evaluates(installed: Path) -> None:
     assert run(installed, "attune", "--version").startswith("attune ")
 
 
-@pytest.fixture
-def port() -> Iterator[int]:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        number = probe.getsockname()[1]
-    return number
+        return int(probe.getsockname()[1])
 
 
 @pytest.mark.slow
-def test_an_installed_attune_starts_its_app(installed: Path, port: int) -> None:
+def test_an_installed_attune_starts_its_app(installed: Path) -> None:
     """It answers on this machine alone, and ends when it is told to."""
     (installed / "elsewhere").mkdir(exist_ok=True)
+    port = free_port()
     server = subprocess.Popen(
         [
             str(installed / "venv/bin/attune"),

@@ -1,7 +1,8 @@
 """The command line. The app has no power that it lacks.
 
-Human tables by default, `--json` for machines, errors included: `{"error": {"kind": …}}`. Exit codes: 0 passed, 1 not passed (incorrect,
-error), 2 bad usage: what was given cannot be taken (`engine.base.errors.BadInput`), files included.
+Human tables by default, `--json` for machines, errors included: `{"error": {"kind": …}}`. Exit
+codes: 0 passed, 1 not passed (incorrect, error), 2 bad usage: what was given cannot be taken
+(`engine.base.errors.BadInput`), files included.
 """
 
 from __future__ import annotations

@@ -99,8 +99,7 @@ def _draw(table: Table) -> None:
     drawn = RichTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name, is_numeric in zip(table.columns, table.numeric, strict=True):
         # Where the terminal is narrow, a cell goes on in the next line: none is cut.
-        justify = "right" if is_numeric else "left"
-        drawn.add_column(visible(name), justify=justify, overflow="fold")
+        drawn.add_column(visible(name), justify="right" if is_numeric else "left", overflow="fold")
     for row in table.texts:
         drawn.add_row(*map(visible, row))
     # A pipe has no width: lines stay whole there, so that grep and diff work on them.

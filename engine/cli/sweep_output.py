@@ -10,16 +10,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import Any, Self, TextIO
 
-from engine.base.table import Table
 from engine.base.units import format_duration, format_us
 from engine.cli.output import print_table, unfiltered
 from engine.search.autotune import ProblemResult
 from engine.search.ranking import SweepRow
+from engine.search.results import SHOWN_PLACES, result_tables
 from engine.search.space import SweepPoint
 from engine.search.sweep.journal import Progress, best_key
 from kernels.characters import visible
-
-SHOWN_PLACES = 5
 
 
 def plan_dict(points: Sequence[SweepPoint], estimate_s: float) -> dict[str, Any]:
@@ -135,27 +133,8 @@ def print_results(
     counts: Mapping[str, int],
 ) -> None:
     """A table of the best for every problem, and one of what has no time and why."""
-    by_point = {row.point: row for row in rows}
-    for result in results:
-        places = (
-            {
-                "place": f"{p.place}{' (tie)' if p.tied else ''}",
-                "variant and config": by_point[p.point].label(),
-                f"µs, {result.origin}": p.interval.median,
-                "interval": f"{p.interval.low:.4g} – {p.interval.high:.4g}",
-                "ratio": f"{p.ratio:.3f}",
-            }
-            for p in result.places[:SHOWN_PLACES]
-        )
-        title = f"{result.problem.label()} on {result.device}"
-        print_table(Table.of(title, places, result.reason))
-    failures = Counter((str(r.status), r.reason) for r in rows if r.interval is None)
-    failures = Counter({k: n for k, n in failures.items() if k[0] != "PASSED"})
-    lines = (
-        {"points": count, "status": status, "reason": reason}
-        for (status, reason), count in failures.most_common(12)
-    )
-    print_table(Table.of("Without a time", lines))
+    for table in result_tables(rows, results):
+        print_table(table)
     if not results:
         print("No point has a latency: name a target GPU with --gpu to have one predicted.")
     how = {"finished": "Finished", "budget": "The budget is spent", "cancelled": "Cancelled"}
