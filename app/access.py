@@ -60,7 +60,7 @@ def started(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
             port = st.get_option("server.port")
             query = urlencode({_PARAMETER: token})
             url = f"http://{own_name(token) or 'localhost'}:{port}/?{query}"
-            print(f"\n  Open this, and give it to nobody: {url}\n")
+            print(f"\n  Open this, and give it to nobody: {url}\n", flush=True)
         prepare()
         yield
 

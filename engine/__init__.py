@@ -1,1 +1,102 @@
-"""Everything that works without a screen: compile, execute, check, measure, predict, keep."""
+"""Attune: is a CUDA attention kernel right, what does it occupy, how fast is it.
+
+    >>> import engine as attune
+    >>> k = attune.kernel("v01", gpu="L4", block_n=64)
+    >>> str(k.check(seqlen=70, head_dim=32).status)
+    'PASSED'
+
+What stands in `__all__` is for other people's programs; each is imported when it is first used, so
+that this import takes a few milliseconds. Mistakes are `AttuneError`s of one sentence.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engine import testing
+    from engine.base.errors import (
+        AttuneError,
+        BadInput,
+        CompileError,
+        ExecutionError,
+        InvalidKernel,
+        InvalidProblem,
+        ToolMissing,
+        UnknownName,
+    )
+    from engine.base.status import Status
+    from engine.base.table import Table
+    from engine.batch.types import BatchResult
+    from engine.evaluation import Evaluation, Occupancy
+    from engine.history import Time
+    from engine.interface.attention_kernel import AttentionKernel, kernel
+    from engine.interface.batches import recommend_batch
+    from engine.interface.comparisons import Comparison, compare
+    from engine.interface.sweeps import SweepResult, sweep
+    from engine.machine_code.report import MachineCode
+    from engine.problem import Problem
+
+    __version__: str
+
+# Where the public names stand.
+_NAMES = {
+    "engine.base.errors": "AttuneError BadInput CompileError ExecutionError InvalidKernel "
+    "InvalidProblem ToolMissing UnknownName",
+    "engine.base.status": "Status",
+    "engine.base.table": "Table",
+    "engine.batch.types": "BatchResult",
+    "engine.evaluation": "Evaluation Occupancy",
+    "engine.history": "Time",
+    "engine.interface.attention_kernel": "AttentionKernel kernel",
+    "engine.interface.batches": "recommend_batch",
+    "engine.interface.comparisons": "Comparison compare",
+    "engine.interface.sweeps": "SweepResult sweep",
+    "engine.machine_code.report": "MachineCode",
+    "engine.problem": "Problem",
+}
+_PLACES = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+__all__ = [
+    "AttentionKernel",
+    "AttuneError",
+    "BadInput",
+    "BatchResult",
+    "Comparison",
+    "CompileError",
+    "Evaluation",
+    "ExecutionError",
+    "InvalidKernel",
+    "InvalidProblem",
+    "MachineCode",
+    "Occupancy",
+    "Problem",
+    "Status",
+    "SweepResult",
+    "Table",
+    "Time",
+    "ToolMissing",
+    "UnknownName",
+    "__version__",
+    "compare",
+    "kernel",
+    "recommend_batch",
+    "sweep",
+    "testing",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "testing":
+        return import_module("engine.testing")
+    if name == "__version__":
+        return import_module("engine.base.installation").version()
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_PLACES[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

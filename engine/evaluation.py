@@ -6,15 +6,16 @@ timing. Expected failures are statuses with a reason, never exceptions that reac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from annotated_types import MaxLen
 
 from engine.base.status import Status
+from engine.base.table import Table, Tabular
 from engine.base.text import Identifier, Line, Log, Name, Sentence, Sha256OrEmpty, TimeOrEmpty
-from engine.base.units import format_count
+from engine.base.units import format_bytes, format_count, format_us
 from engine.problem import Problem
 from engine.schema import (
     Count,
@@ -31,7 +32,11 @@ from engine.schema import (
     Stored,
     ThreadsPerCta,
     Tolerance,
+    encode,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Origin: TypeAlias = Literal["measured", "recorded", "predicted"]
 LatencyKind: TypeAlias = Literal["device_warm", "device_cold", "end_to_end"]
@@ -76,7 +81,7 @@ class Resources(Stored):
 
 
 @dataclass(frozen=True, slots=True)
-class Occupancy(Stored):
+class Occupancy(Stored, Tabular):
     """How one pass fills the target GPU. `None` where the device row lacks the number of SMs."""
 
     ctas: Count
@@ -134,6 +139,35 @@ class Occupancy(Stored):
             return f"{format_count(self.ctas)} {word}"
         return f"{format_count(self.useful_ctas)} of {format_count(self.ctas)} {word} with keys"
 
+    def rows(self) -> list[tuple[str, object]]:
+        """The figures in reading order, by name."""
+        limits = ", ".join(f"{name} {count}" for name, count in self.limits.items())
+        return [
+            ("GPU filled", _percent(self.gpu_fill)),
+            ("CTAs", self.ctas),
+            *([("CTAs with keys to visit", self.useful_ctas)] if self.idle_ctas else []),
+            ("CTAs per SM", self.ctas_per_sm),
+            ("limiter", f"{self.limited_by()} (CTAs per SM each would allow: {limits})"),
+            ("active warps per SM", f"{self.active_warps_per_sm} of {self.max_warps_per_sm}"),
+            ("occupancy", f"{self.occupancy:.1%}"),
+            ("waves", self.waves),
+            ("tail CTAs", self.tail_ctas),
+            ("wave efficiency", _percent(self.wave_efficiency)),
+            ("SM fill", _percent(self.sm_fill)),
+            ("thread fill", _percent(self.thread_fill)),
+            ("CTAs to fill the GPU's threads", self.ctas_to_fill),
+        ]
+
+    def tables(self) -> tuple[Table, ...]:
+        return (Table("Occupancy", ("figure", "value"), tuple(self.rows()), self.reason),)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row: the figures under the names of the fields, a share as 0 to 1."""
+        import pandas as pd
+
+        fields = {n: getattr(self, n) for n in self.__slots__ if n != "limits"}
+        return pd.DataFrame([fields])
+
     def _to_file(self, fields: dict[str, Any]) -> dict[str, Any]:
         """`idle_ctas` only where there are some: versions 1 and 2 of the format lack it."""
         if not self.idle_ctas:
@@ -143,6 +177,10 @@ class Occupancy(Stored):
     def _check_file(self, raw: Mapping[str, Any]) -> None:
         if raw.get("idle_ctas", 1) < 1 or self.idle_ctas >= max(self.ctas, 1):
             raise FieldError("it is left out where it is 0, and less than ctas", "idle_ctas")
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{share:.1%}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +199,11 @@ class Finding(Stored):
     sentence: Sentence
     share: Share  # share of the wrong elements it covers, 0..1
     place: Line = ""  # "v02_all_threads.cu:113", where to look; empty where it is not known
+
+    def text(self) -> str:
+        """What was found, where to look, and how much of the error it explains."""
+        place = f" See {self.place}." if self.place else ""
+        return f"{self.sentence}{place} ({self.share:.0%} of the wrong elements)"
 
     def _to_file(self, fields: dict[str, Any]) -> dict[str, Any]:
         """`place` only where it is known: versions 1 and 2 of the format lack it."""
@@ -254,6 +297,13 @@ class Latency(Stored):
         if self.sm_clocks_mhz and len(self.sm_clocks_mhz) != len(self.samples_us):
             raise ValueError("every sample has its clock, or none has")
 
+    def text(self) -> str:
+        """The time with its origin, its interval and why it is so."""
+        return (
+            f"{format_us(self.median_us)} {self.origin} "
+            f"({format_us(self.low_us)} – {format_us(self.high_us)}); {self.reason}"
+        )
+
     @property
     def method(self) -> str:
         """How it was predicted, by what its reason says; empty where that is not known."""
@@ -327,7 +377,7 @@ def baseline_label(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation(Stored):
+class Evaluation(Stored, Tabular):
     """Everything one evaluation found, as far as it got."""
 
     derived: ClassVar[tuple[str, ...]] = ("resources", "occupancy")
@@ -381,6 +431,72 @@ class Evaluation(Stored):
     def main_pass(self) -> PassReport | None:
         """The pass that does the work: the first one."""
         return self.passes[0] if self.passes else None
+
+    def rows(self) -> list[tuple[str, object]]:
+        """Everything that was found out, by name, in reading order."""
+        return list(self._rows())
+
+    def _rows(self) -> Iterator[tuple[str, object]]:
+        if self.main_pass is not None:
+            r = self.main_pass.resources
+            yield from [
+                ("compiled for", r.arch),
+                ("registers per thread", r.registers_per_thread),
+                ("shared memory per CTA", format_bytes(r.smem_bytes)),
+                ("spills", format_bytes(r.spill_bytes)),
+                *self.main_pass.occupancy.rows(),
+            ]
+        if self.correctness is not None:
+            c = self.correctness
+            yield from [
+                ("max |error|", f"{c.max_abs_err:.3g} (allowed {c.tolerance:.3g})"),
+                (f"{c.baseline_name} error", f"{c.baseline_err:.3g}"),
+                (f"within {c.fixed_bound:g}", "yes" if c.within_fixed_bound else "no"),
+                *(("finding", f.text()) for f in c.findings),
+            ]
+        for latency in ([self.latency] if self.latency else []) + list(self.other_latencies):
+            yield f"latency, {latency.kind.replace('_', ' ')}", latency.text()
+        for baseline in self.baselines:
+            shown = baseline.latency.text() if baseline.latency else baseline.reason
+            yield baseline_label(baseline.name), shown
+        if self.execution is not None and self.execution.cpu_execution_ms is not None:
+            ms, partial = self.execution.cpu_execution_ms, self.execution.partial
+            took = f"{ms:.1f} ms of CPU execution (not a GPU latency)"
+            yield "executed", f"{partial}; {took}" if partial else took
+
+    def tables(self) -> tuple[Table, ...]:
+        subject = [
+            ("variant", self.variant),
+            ("problem", self.problem.label()),
+            ("config", ", ".join(f"{k}={v}" for k, v in self.config.items()) or "none"),
+            ("device", self.device),
+        ]
+        title = f"{self.status}: {self.reason}"
+        notes = " ".join(self.notes)
+        return (Table(title, ("figure", "value"), (*subject, *self._rows()), notes),)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row: what it was, how it ended, time in µs, resources, occupancy, errors."""
+        import pandas as pd
+
+        latency = self.latency
+        return pd.DataFrame(
+            [
+                {
+                    "status": str(self.status),
+                    "reason": self.reason,
+                    "device": self.device,
+                    "variant": self.variant,
+                    "problem": self.problem.label(),
+                    **{f"config.{name}": value for name, value in self.config.items()},
+                    "origin": latency.origin if latency else None,
+                    "median_us": latency.median_us if latency else None,
+                    "low_us": latency.low_us if latency else None,
+                    "high_us": latency.high_us if latency else None,
+                    **figures_of(encode(self)),
+                }
+            ]
+        )
 
     def as_recorded(self) -> Evaluation:
         """The evaluation as it is shown once its file is opened: "measured" is "recorded"."""
@@ -436,3 +552,18 @@ def _recorded(latency: T) -> T:
     if latency is None or latency.origin != "measured":
         return latency
     return replace(latency, origin="recorded")
+
+
+def figures_of(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Occupancy, resources, errors and CPU time of an encoded evaluation, flat; None: not known."""
+    resources, occupancy = result["resources"] or {}, result["occupancy"] or {}
+    correctness, execution = result["correctness"] or {}, result["execution"] or {}
+    held = ("occupancy", "limiter", "ctas", "waves", "wave_efficiency")
+    used = ("registers_per_thread", "smem_bytes", "spill_bytes")
+    return {
+        **{name: occupancy.get(name) for name in held},
+        **{name: resources.get(name) for name in used},
+        **{name: correctness.get(name) for name in ("max_abs_err", "tolerance")},
+        # Of the CPU backend, in ms; says nothing about a GPU.
+        "cpu_execution_ms": execution.get("cpu_execution_ms"),
+    }

@@ -56,6 +56,14 @@ class ToolMissing(AttuneError):
     """A compiler, package or driver is not installed; the text says how to get it."""
 
 
+class ExecutionError(AttuneError):
+    """A kernel that was to be run did not come to its end; `log` holds what was said of it."""
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+
+
 class MeasureError(AttuneError):
     """A kernel that is correct could not be timed."""
 

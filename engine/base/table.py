@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from engine.base.errors import InvalidProblem
+from engine.base import files
+from engine.base.errors import InvalidProblem, ToolMissing
+from kernels.characters import visible
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,6 +69,76 @@ class Table:
             for row in self.rows
         ]
         return pd.DataFrame(rows, columns=list(self.columns))
+
+    def html(self) -> str:
+        """The table as HTML, figures set right; every text of it is escaped."""
+        aligned = ["right" if numeric else "left" for numeric in self.numeric]
+        rows = [("th", self.columns), *(("td", row) for row in self.texts)]
+        lines = [f"<caption>{_escaped(self.title)}</caption>"]
+        for tag, row in rows:
+            cells = zip(aligned, row, strict=True)
+            shown = (f'<{tag} style="text-align:{a}">{_escaped(x)}</{tag}>' for a, x in cells)
+            lines.append(f"<tr>{''.join(shown)}</tr>")
+        remark = f"<p>{_escaped(self.remark)}</p>" if self.remark else ""
+        return f"<table>{''.join(lines)}</table>{remark}"
+
+
+def _escaped(text: str) -> str:
+    return html.escape(visible(text))
+
+
+class Tabular:
+    """A result that is shown as tables, in a notebook too, and written as a file."""
+
+    __slots__ = ()
+
+    def tables(self) -> tuple[Table, ...]:
+        """The result as a person reads it, what matters most first."""
+        raise NotImplementedError
+
+    def to_frame(self) -> pd.DataFrame:
+        """The figures as numbers, a row for each thing that was found out."""
+        return self.tables()[0].frame()
+
+    def to_markdown(self) -> str:
+        """The tables in Markdown, with their titles and remarks."""
+        parts = (f"**{t.title}**\n\n{as_markdown(t)}\n\n{t.remark}" for t in self.tables())
+        return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+    def _repr_html_(self) -> str:
+        return "".join(table.html() for table in self.tables())
+
+    def save(self, path: Path | str) -> Path:
+        """Write `to_frame` as `.csv`, `.parquet` or `.json`, or the tables as `.md`.
+
+        Raises:
+            InvalidProblem: another ending.
+            ToolMissing: Parquet without PyArrow.
+            UnknownName, StoreError: the file cannot be written.
+        """
+        path = Path(path)
+        data = _written(self, path.suffix)
+        with files.as_sentence(f"{path} cannot be written", "name another file", named=True):
+            files.write(path, data)
+        return path
+
+
+def _written(result: Tabular, suffix: str) -> bytes:
+    if suffix == ".csv":
+        return csv_text(result.to_frame()).encode()
+    if suffix == ".md":
+        return result.to_markdown().encode()
+    if suffix == ".json":
+        return f"{result.to_frame().to_json(orient='records', indent=1)}\n".encode()
+    if suffix == ".parquet":
+        try:
+            import pyarrow  # noqa: F401
+        except ImportError:
+            raise ToolMissing(
+                "Parquet needs PyArrow: pip install pyarrow, or write .csv or .json."
+            ) from None
+        return bytes(result.to_frame().to_parquet(index=False))
+    raise InvalidProblem(f"Tables are written as .csv, .parquet, .md or .json, not as {suffix!r}.")
 
 
 def cell_text(value: object) -> str:

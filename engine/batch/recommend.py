@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from engine.auto import choose
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.batch.alternatives import Option, Situation, rank_options
 from engine.batch.cost import Saving, WaitPlan, cost, plan_waiting, queries_in, saving
@@ -28,6 +29,7 @@ from engine.batch.validate import NextPoint, candidates, measure_next
 from engine.config import ResolvedConfig, resolve_config
 from engine.devices import all_devices, find_device
 from engine.devices.spec import DeviceSpec
+from engine.history import History
 from engine.model.calibrate import Points, calibrate, leave_one_out, prepare
 from engine.model.equations import Calibration, CtaCurve, machine
 from engine.model.estimate import pass_reports, resident_ctas
@@ -37,7 +39,7 @@ from engine.model.measurements import Measurement, read_measurements
 from engine.names import find_variant
 from engine.problem import Problem
 from kernels.ladder import LADDER
-from kernels.variant import Variant
+from kernels.variant import AUTO, Variant
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,6 +52,7 @@ __all__ = [
     "calibrate_for",
     "problem_now",
     "recommend_batch",
+    "recommend_for_choice",
 ]
 
 # Points of the variant's file fit its simulated times about as well as assumed ones, or better.
@@ -100,6 +103,21 @@ def _points_curve(problem: Problem, points: Points, known: Known) -> CtaCurve | 
         return None
     problems = tuple(p.problem for p in points.measurements)
     return known.points_curve(kernel, problems, points.resident[0])
+
+
+def recommend_for_choice(request: BatchRequest, history: History) -> BatchResult:
+    """As `recommend_batch`; the variant `auto` is the one chosen for the batch used today.
+
+    Raises:
+        As `recommend_batch`.
+    """
+    if request.variant != AUTO:
+        return recommend_batch(request, history)
+    device = find_device(request.gpu) if isinstance(request.gpu, str) else request.gpu
+    choice = choose(problem_now(request), device, request.config, history)
+    chosen = replace(request, variant=choice.variant.id, config=choice.config)
+    result = recommend_batch(chosen, history)
+    return replace(result, notes=(choice.note(), *result.notes))
 
 
 def recommend_batch(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.base.table import Table, Tabular
+from engine.base.units import format_bytes, format_us
 from engine.batch.alternatives import Option
 from engine.batch.cost import Saving, TrafficUnit, WaitPlan
 from engine.batch.table import DEFAULT_TARGETS, Recommendation
@@ -22,6 +24,7 @@ from kernels.variant import Dtype
 
 if TYPE_CHECKING:
     import pandas as pd
+    from plotly.graph_objects import Figure
 
 DEFAULT_MAX_BATCH = 4096
 
@@ -81,9 +84,23 @@ class Point:
     difference: float | None  # predicted / measured − 1
     sdpa_us: float | None  # PyTorch's attention on the same problem, where it was measured
 
+    def record(self) -> dict[str, object]:
+        """As a table has it."""
+        heads, seqlen = self.heads, self.seqlen
+        return {
+            "B": self.batch,
+            "H": heads if self.heads_kv is None else f"{heads} (KV {self.heads_kv:,})",
+            "S": seqlen if self.seqlen_kv is None else f"{seqlen} (KV {self.seqlen_kv:,})",
+            "CTAs": self.ctas,
+            "predicted": format_us(self.predicted_us),
+            "90 % interval": f"{format_us(self.low_us)} – {format_us(self.high_us)}",
+            "measured": None if self.measured_us is None else format_us(self.measured_us),
+            "difference": None if self.difference is None else f"{self.difference:+.1%}",
+        }
+
 
 @dataclass(frozen=True, slots=True)
-class BatchResult:
+class BatchResult(Tabular):
     """The answer. `table` has a row per batch (see `engine.batch.table.batch_table`)."""
 
     variant: str
@@ -115,6 +132,58 @@ class BatchResult:
     def is_bound(self) -> bool:
         """By roofline alone, whose assumed CTA times are no prediction."""
         return self.method == METHODS[1] and self.calibration is None
+
+    def recommended_batches(self) -> Table:
+        """A row for each target."""
+        records = (
+            {
+                "plateau": f"{r.target:.0%}",
+                "batch": r.batch,
+                "between": f"{r.low_batch:,}"
+                if r.low_batch == r.high_batch
+                else f"{r.low_batch:,} – {r.high_batch:,}",
+                "latency": format_us(r.latency_us),
+                "origin": r.origin,
+                "per unit": format_us(r.per_unit_us),
+                "thread fill": f"{r.thread_fill:.0%}",
+                "memory": format_bytes(r.memory_bytes),
+            }
+            for r in self.recommendations
+        )
+        return Table.of("Recommended batches", records)
+
+    def predicted_points(self) -> Table:
+        """A row for each point that was asked for or measured."""
+        return Table.of("Points", (p.record() for p in self.points))
+
+    def tables(self) -> tuple[Table, ...]:
+        """Recommended batches with the reason of the middle one, then the points."""
+        first = replace(self.recommended_batches(), remark=f"{self.recommended.reason} {self.knee}")
+        return tuple(t for t in (first, self.predicted_points()) if t.rows)
+
+    def to_frame(self) -> pd.DataFrame:
+        """`table`: a row for each batch."""
+        return self.table
+
+    def plot(self) -> Figure:
+        """Time per unit of batch over the batch, with the recommended batches: a Plotly figure."""
+        from plotly.graph_objects import Figure
+
+        figure = Figure()
+        figure.add_scatter(
+            x=self.table["batch"], y=self.table["per_unit_us"], name=f"by {self.method}"
+        )
+        figure.add_scatter(
+            x=[r.batch for r in self.recommendations],
+            y=[r.per_unit_us for r in self.recommendations],
+            text=[f"{r.target:.0%}" for r in self.recommendations],
+            mode="markers+text",
+            textposition="top center",
+            name="recommended",
+        )
+        figure.update_xaxes(title="batch", type="log")
+        figure.update_yaxes(title="µs per unit of batch, predicted", type="log")
+        return figure.update_layout(title=f"{self.variant} on {self.device}")
 
     def calibration_quality(self) -> tuple[str, ...]:
         """How good the model is here, one sentence each, the error on unseen points first."""

@@ -1,7 +1,8 @@
 """The command line. The app has no power that it lacks.
 
-Human tables by default, `--json` for machines. Exit codes: 0 passed, 1 not passed (incorrect,
-error), 2 bad usage: what was given cannot be taken (`engine.base.errors.BadInput`), files included.
+Human tables by default, `--json` for machines, errors included: `{"error": {"kind": …}}`. Exit
+codes: 0 passed, 1 not passed (incorrect, error), 2 bad usage: what was given cannot be taken
+(`engine.base.errors.BadInput`), files included.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from engine.base.errors import AttuneError, BadInput, InvalidKernel
 from engine.base.files import DISK_ERRORS
 from engine.cli.command_line import parser
-from engine.cli.output import shown_output
+from engine.cli.output import print_json, shown_output
 from engine.schema import file_label
 
 
@@ -26,17 +27,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
+    given = sys.argv[1:] if argv is None else list(argv)
     try:
-        given = sys.argv[1:] if argv is None else list(argv)
         args = parser(only=given[0] if given else "").parse_args(given)
         _check_cache()
         code: int = args.run(args)
         sys.stdout.flush()  # what does not fit must fail here
     except AttuneError as error:
-        print(f"error: {error}", file=sys.stderr)
-        if isinstance(error, InvalidKernel) and error.block:
-            print(error.block)
-        return 2 if isinstance(error, BadInput) else 1
+        return _told(error, given, 2 if isinstance(error, BadInput) else 1)
     except KeyboardInterrupt:
         print("Cancelled.", file=sys.stderr)
         return 130
@@ -46,14 +44,25 @@ def _run(argv: Sequence[str] | None) -> int:
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             sentence = "… is longer than a file's name may be: name another."
-            print(f"error: {file_label(str(error.filename))}{sentence}", file=sys.stderr)
-            return 2
+            return _told(BadInput(f"{file_label(str(error.filename))}{sentence}"), given, 2)
         if error.errno not in DISK_ERRORS or error.filename is not None:
             raise
         print(f"error: The output cannot be written: {error.strerror}.", file=sys.stderr)
         # The interpreter's own flush at exit would fail again, with a traceback.
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
         return 1
+    return code
+
+
+def _told(error: AttuneError, given: Sequence[str], code: int) -> int:
+    """Say it to a person, and to a program that asked for JSON. Returns the exit code."""
+    print(f"error: {error}", file=sys.stderr)
+    block = error.block if isinstance(error, InvalidKernel) else ""
+    if "--json" in given:
+        told = {"kind": type(error).__name__, "message": str(error), "exit_code": code}
+        print_json({"error": told | ({"block": block} if block else {})})
+    elif block:
+        print(block)
     return code
 
 

@@ -4,41 +4,138 @@ from __future__ import annotations
 
 import argparse
 import builtins
+import re
+import shutil
+import sys
+import textwrap
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+from engine.base.errors import BadInput
+
 Table = Mapping[str, Any]
+
+_NO_CHOICE = re.compile(r"argument (.+?): invalid choice: '(.*?)' \(choose from (.+)\)", re.DOTALL)
+
+
+class BadUsage(BadInput):
+    """Words that no command takes."""
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """One sentence, as of every other mistake: the usage is in `--help`."""
-        self.exit(2, f"error: {message.removesuffix('.')} (see {self.prog} --help).\n")
+        """One sentence, as of every other mistake: the usage is in `--help`.
+
+        Raises:
+            BadUsage: always.
+        """
+        if (told := _NO_CHOICE.fullmatch(message)) is not None:
+            what, given, choices = told.groups()
+            known = [choice.strip().strip("'") for choice in choices.split(",")]
+            kind = what if what in ("command", "action") else f"value of {what}"
+            message = _no_such(kind, given, known)
+        raise BadUsage(f"{message.removesuffix('.')} (see {self.prog} --help).")
 
 
-def parser(only: str | None = None) -> argparse.ArgumentParser:
+class _Root(_Parser):
+    """The parser of all commands; its help lists them by group."""
+
+    commands: Mapping[str, argparse.ArgumentParser]
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As the base class. What a command passes on to another program is left in `passed_on`.
+
+        Raises:
+            BadUsage: an option or an argument that the command does not take.
+        """
+        parsed, rest = self.parse_known_args(args, namespace)
+        command = _read()["commands"][parsed.command]
+        if "passes_on" in command:
+            parsed.passed_on = rest
+        elif rest:
+            self._refuse(parsed.command, rest)
+        return parsed
+
+    def _refuse(self, command: str, rest: Sequence[str]) -> NoReturn:
+        """The nearest options, where an option is not known."""
+        p = self.commands[command]
+        options = [word for word in rest if word.startswith("-")]
+        if not options:
+            p.error(f"unrecognized arguments: {' '.join(rest)}")
+        known = dict.fromkeys(re.findall(r"--[\w-]+", p.format_help()))
+        p.error(_no_such("option", options[0].partition("=")[0], known))
+
+
+class _Version(argparse.Action):
+    """`--version`, which is looked up only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from engine.base.installation import version
+
+        print(f"attune {version()}")
+        parser.exit()
+
+
+def _no_such(kind: str, given: str, known: Iterable[str]) -> str:
+    from engine.names import unknown  # it takes time that `--help` has no need of
+
+    return str(unknown(kind, given, known))
+
+
+def parser(only: str | None = None) -> _Root:
     """The whole command line's parser.
 
     Args:
         only: the one command to be parsed. The others are listed without their options, and their
             modules are not imported.
     """
-    root = _Parser(
-        prog="python -m engine",
+    root = _Root(
+        prog="python -m engine" if Path(sys.argv[0]).name == "__main__.py" else "attune",
+        usage="%(prog)s [--help] [--version] command …",
         description="Attune: is the kernel right, what does it occupy, how fast is it.",
+        epilog=_overview(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    commands = root.add_subparsers(dest="command", required=True, metavar="command")
+    root.add_argument("--version", action=_Version, nargs=0, help="print the version")
+    commands = root.add_subparsers(
+        dest="command",
+        required=True,
+        metavar="command",
+        help=argparse.SUPPRESS,
+        parser_class=_Parser,
+    )
     for name, command in _read()["commands"].items():
         p = _add_parser(commands, name, command)
         if only in (None, name):
             _fill(p, command, _module_of(command))
+    root.commands = commands.choices
     return root
+
+
+def _overview() -> str:
+    """The commands by group, as wide as the terminal."""
+    read = _read()
+    width = min(shutil.get_terminal_size().columns, _MOST_COLUMNS)
+    indent = 4 + max(map(len, read["commands"]))
+    lines = []
+    for title, names in read["groups"].items():
+        lines += ["", f"{title}:"]
+        for name in names:
+            first = f"  {name}".ljust(indent)
+            text = read["commands"][name]["help"]
+            lines += textwrap.wrap(
+                text, width, initial_indent=first, subsequent_indent=" " * indent
+            )
+    return "\n".join(lines[1:])
+
+
+_MOST_COLUMNS = 110  # of text that is read
 
 
 @cache

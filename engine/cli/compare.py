@@ -34,11 +34,7 @@ def run(args: argparse.Namespace) -> int:
     if args.baseline is not None and args.baseline not in files:
         files.insert(0, args.baseline)
     if len(files) < 2 and not args.pair:
-        print(
-            "error: compare takes at least two sessions, or one and --pair BEFORE AFTER.",
-            file=sys.stderr,
-        )
-        return 2
+        raise InvalidProblem("compare takes at least two sessions, or one and --pair BEFORE AFTER.")
     sessions = open_sessions(files)
     labels = dict(zip(reversed(files), reversed(sessions), strict=True))
     comparison = compare_sessions(

@@ -9,12 +9,10 @@ from dataclasses import asdict, replace
 from engine.base.errors import InvalidProblem
 from engine.base.status import FAULTS, Status
 from engine.base.table import Table
-from engine.base.units import format_bytes, format_us
-from engine.cli.occupancy import occupancy_rows
 from engine.cli.options import config_from, fields_from, problem_from
 from engine.cli.output import print_figures, print_json, print_table
 from engine.coverage import format_ranges
-from engine.evaluation import Evaluation, Finding, Latency, baseline_label
+from engine.evaluation import Evaluation
 from engine.history import History
 from engine.input_kinds import NORMAL
 from engine.model.estimate import launch_plan
@@ -91,32 +89,8 @@ def _print_human(e: Evaluation, config_origin: str) -> None:
         ("config", ", ".join(f"{k}={v}" for k, v in e.config.items()) or "none"),
         ("config is", config_origin),
         ("device", e.device),
+        *e.rows(),
     ]
-    if e.main_pass is not None:
-        r = e.main_pass.resources
-        rows += [
-            ("compiled for", r.arch),
-            ("registers per thread", r.registers_per_thread),
-            ("shared memory per CTA", format_bytes(r.smem_bytes)),
-            ("spills", format_bytes(r.spill_bytes)),
-            *occupancy_rows(e.main_pass.occupancy),
-        ]
-    if e.correctness is not None:
-        c = e.correctness
-        rows += [
-            ("max |error|", f"{c.max_abs_err:.3g} (allowed {c.tolerance:.3g})"),
-            (f"{c.baseline_name} error", f"{c.baseline_err:.3g}"),
-            (f"within {c.fixed_bound:g}", "yes" if c.within_fixed_bound else "no"),
-        ]
-        rows += [("finding", _finding(f)) for f in c.findings]
-    for latency in ([e.latency] if e.latency else []) + list(e.other_latencies):
-        rows.append((f"latency, {latency.kind.replace('_', ' ')}", _latency(latency)))
-    for baseline in e.baselines:
-        shown = _latency(baseline.latency) if baseline.latency else baseline.reason
-        rows.append((baseline_label(baseline.name), shown))
-    if e.execution is not None and e.execution.cpu_execution_ms is not None:
-        took = f"{e.execution.cpu_execution_ms:.1f} ms of CPU execution (not a GPU latency)"
-        rows.append(("executed", f"{e.execution.partial}; {took}" if e.execution.partial else took))
     print_figures("Evaluation", rows)
     for warning in e.correctness.warnings if e.correctness is not None else ():
         print(f"Warning: {warning}")
@@ -124,11 +98,6 @@ def _print_human(e: Evaluation, config_origin: str) -> None:
         print(f"Note: {note}")
     if e.status in (FAULTS | {Status.COMPILE_ERROR}) and e.log:
         print(e.log, file=sys.stderr)
-
-
-def _finding(finding: Finding) -> str:
-    place = f" See {finding.place}." if finding.place else ""
-    return f"{finding.sentence}{place} ({finding.share:.0%} of the wrong elements)"
 
 
 def _print_coverage(e: Evaluation) -> None:
@@ -146,10 +115,3 @@ def _print_coverage(e: Evaluation) -> None:
         for c in e.line_coverage
     )
     print_table(Table.of("Lines of device code", records))
-
-
-def _latency(latency: Latency) -> str:
-    return (
-        f"{format_us(latency.median_us)} {latency.origin} "
-        f"({format_us(latency.low_us)} – {format_us(latency.high_us)}); {latency.reason}"
-    )

@@ -11,7 +11,7 @@ from engine.cli.known import resolved_with_note
 from engine.cli.options import PROBLEM, config_from, first_given, problem_from
 from engine.cli.output import print_figures, print_json
 from engine.devices import find_device, limits_for
-from engine.evaluation import Occupancy, PassReport
+from engine.evaluation import PassReport
 from engine.model.occupancy import occupancy
 from engine.pipeline.request import EvaluationRequest
 from engine.sessions.known_times import open_history
@@ -44,7 +44,7 @@ def _of_resources(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"device": device.name, "threads": args.threads, **asdict(result)})
     else:
-        print_figures(f"Occupancy on {device.name}", occupancy_rows(result))
+        print_figures(f"Occupancy on {device.name}", result.rows())
         print(result.reason)
     return 0 if result.ctas_per_sm > 0 else 1
 
@@ -74,7 +74,7 @@ def _of_variant(args: argparse.Namespace) -> int:
         where = f"{kernel.device.name}, {request.problem.label()}"
         for each in passes:
             title = f"{kernel.variant.id} {each.resources.entry} on {where}"
-            print_figures(title, [*_resource_rows(each), *occupancy_rows(each.occupancy)])
+            print_figures(title, [*_resource_rows(each), *each.occupancy.rows()])
             print(each.occupancy.reason)
     return 0 if all(each.occupancy.ctas_per_sm > 0 for each in passes) else 1
 
@@ -86,27 +86,3 @@ def _resource_rows(each: PassReport) -> list[tuple[str, object]]:
         ("registers per thread", r.registers_per_thread),
         ("shared memory per CTA", format_bytes(r.smem_bytes)),
     ]
-
-
-def occupancy_rows(result: Occupancy) -> list[tuple[str, object]]:
-    """The figures in reading order, for a two-column table."""
-    limits = ", ".join(f"{name} {count}" for name, count in result.limits.items())
-    return [
-        ("GPU filled", _percent(result.gpu_fill)),
-        ("CTAs", result.ctas),
-        *([("CTAs with keys to visit", result.useful_ctas)] if result.idle_ctas else []),
-        ("CTAs per SM", result.ctas_per_sm),
-        ("limiter", f"{result.limited_by()} (CTAs per SM each would allow: {limits})"),
-        ("active warps per SM", f"{result.active_warps_per_sm} of {result.max_warps_per_sm}"),
-        ("occupancy", f"{result.occupancy:.1%}"),
-        ("waves", result.waves),
-        ("tail CTAs", result.tail_ctas),
-        ("wave efficiency", _percent(result.wave_efficiency)),
-        ("SM fill", _percent(result.sm_fill)),
-        ("thread fill", _percent(result.thread_fill)),
-        ("CTAs to fill the GPU's threads", result.ctas_to_fill),
-    ]
-
-
-def _percent(share: float | None) -> str | None:
-    return None if share is None else f"{share:.1%}"

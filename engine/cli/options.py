@@ -19,14 +19,6 @@ if TYPE_CHECKING:
     from engine.input_kinds import InputKind
     from engine.problem import Problem
 
-DTYPES: dict[str, Dtype] = {
-    "bf16": "bfloat16",
-    "bfloat16": "bfloat16",
-    "float16": "float16",
-    "float32": "float32",
-    "fp16": "float16",
-    "fp32": "float32",
-}
 # The options of `[shared.problem]`.
 PROBLEM = (
     *("preset", "batch", "heads", "seqlen", "head_dim"),
@@ -41,7 +33,7 @@ def problem_from(args: argparse.Namespace) -> Problem:
         InvalidProblem, UnknownName: sizes out of range, no such preset.
     """
     from engine.presets import find_preset
-    from engine.problem import Problem
+    from engine.problem import DTYPES, Problem
 
     base = Problem(1, 1, 128, 64) if args.preset is None else find_preset(args.preset).problem
     given = {
@@ -78,25 +70,17 @@ def _only_dtype(args: argparse.Namespace) -> Dtype | None:
 
 
 def kernel(text: str) -> str:
-    """For `type=`: a variant by name, or by the path of an own kernel, which is taken into use.
+    """For `type=`: as `kernel_named`."""
+    from engine.own_kernels.registry import kernel_named
 
-    Raises:
-        UnknownName: there is no such file.
-        InvalidKernel: it does not describe itself as it must.
-    """
-    if "/" not in text and "\\" not in text and not text.endswith(".cu"):
-        return text
-    from engine.own_kernels.registry import use_kernel
-
-    return use_kernel(kernel_file(text)).id
+    return kernel_named(text)
 
 
 def kernel_file(text: str) -> Path:
-    """For `type=`: the source of an own kernel. UnknownName where there is no such file."""
-    path = Path(text)
-    if not path.expanduser().is_file():
-        raise UnknownName(f"There is no file {text}: name a .cu file.")
-    return path
+    """For `type=`: as `source_named`."""
+    from engine.own_kernels.registry import source_named
+
+    return source_named(text)
 
 
 def given_config(args: argparse.Namespace) -> dict[str, int]:

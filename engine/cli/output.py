@@ -99,11 +99,16 @@ def _draw(table: Table) -> None:
     title = visible(table.title)
     drawn = RichTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name, is_numeric in zip(table.columns, table.numeric, strict=True):
-        drawn.add_column(visible(name), justify="right" if is_numeric else "left")
+        # Where the terminal is narrow, a cell goes on in the next line: none is cut.
+        drawn.add_column(visible(name), justify="right" if is_numeric else "left", overflow="fold")
     for row in table.texts:
         drawn.add_row(*map(visible, row))
     # A pipe has no width: lines stay whole there, so that grep and diff work on them.
     width = None if sys.stdout.isatty() else 240
-    # The escapes of its own style are to act.
-    file = sys.stdout.stream if isinstance(sys.stdout, _Shown) else None
+    file = unfiltered(sys.stdout)
     Console(highlight=False, markup=False, emoji=False, width=width, file=file).print(drawn)
+
+
+def unfiltered(stream: TextIO) -> TextIO:
+    """What lies under a stream of `shown_output`: there the escapes of one's own style act."""
+    return stream.stream if isinstance(stream, _Shown) else stream

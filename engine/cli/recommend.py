@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 
-from engine.auto import choose
 from engine.base.errors import InvalidProblem
 from engine.base.table import Table
-from engine.base.units import format_bytes, format_us, format_usd
+from engine.base.units import format_us, format_usd
 from engine.batch.cost import Saving, TrafficUnit, WaitPlan
-from engine.batch.recommend import (
-    BatchRequest,
-    BatchResult,
-    Point,
-    problem_now,
-    recommend_batch,
-)
+from engine.batch.recommend import BatchRequest, BatchResult, recommend_for_choice
 from engine.batch.table import DEFAULT_TARGETS
-from engine.cli.options import DTYPES, config_from, fields_from, number
+from engine.cli.options import config_from, fields_from, number
 from engine.cli.output import print_json, print_table
 from engine.devices import find_device
-from engine.pipeline.request import target_device
+from engine.problem import DTYPES
 from engine.sessions.known_times import open_history
-from kernels.variant import AUTO
 
 _TRAFFIC: tuple[TrafficUnit, ...] = ("requests", "tokens", "queries")
 
@@ -85,14 +76,7 @@ def run(args: argparse.Namespace) -> int:
         traffic_per_day=next(iter(named.values()), None),
         traffic_unit=next(iter(named), "queries"),
     )
-    note, history = "", open_history()
-    if request.variant == AUTO:
-        choice = choose(problem_now(request), target_device(args.gpu), request.config, history)
-        note = choice.note()
-        request = replace(request, variant=choice.variant.id, config=choice.config)
-    result = recommend_batch(request, history)
-    if note:
-        result = replace(result, notes=(note, *result.notes))
+    result = recommend_for_choice(request, open_history())
     if args.json:
         print_json(result.to_dict(with_curve=args.curve))
     else:
@@ -110,26 +94,13 @@ def _print_human(result: BatchResult) -> None:
     )
     for sentence in result.calibration_quality():
         print(sentence)
-    recommended = (
-        {
-            "plateau": f"{r.target:.0%}",
-            "batch": r.batch,
-            "between": _range(r.low_batch, r.high_batch),
-            "latency": format_us(r.latency_us),
-            "origin": r.origin,
-            "per unit": format_us(r.per_unit_us),
-            "thread fill": f"{r.thread_fill:.0%}",
-            "memory": format_bytes(r.memory_bytes),
-        }
-        for r in result.recommendations
-    )
-    print_table(Table.of("Recommended batches", recommended))
+    print_table(result.recommended_batches())
     for r in result.recommendations:
         print(f"{r.target:.0%}: {r.reason}")
     print(result.knee)
     if result.next_point is not None:
         print(result.next_point.reason)
-    print_table(Table.of("Points", map(_point_record, result.points)))
+    print_table(result.predicted_points())
     if result.saving is not None:
         _print_saving(result.saving)
     if result.wait is not None:
@@ -154,10 +125,6 @@ def _print_human(result: BatchResult) -> None:
         print(f"Note: {note}")
 
 
-def _range(low: int, high: int) -> str:
-    return f"{low:,}" if low == high else f"{low:,} – {high:,}"
-
-
 def _usd(dollars: float | None) -> str | None:
     return None if dollars is None else format_usd(dollars)
 
@@ -176,19 +143,6 @@ def _print_wait(wait: WaitPlan) -> None:
         for p in wait.curve
     )  # fmt: skip
     print_table(Table.of("Waiting to collect requests", records, f"Waiting: {wait.reason}"))
-
-
-def _point_record(p: Point) -> dict[str, object]:
-    return {
-        "B": p.batch,
-        "H": p.heads if p.heads_kv is None else f"{p.heads} (KV {p.heads_kv:,})",
-        "S": p.seqlen if p.seqlen_kv is None else f"{p.seqlen} (KV {p.seqlen_kv:,})",
-        "CTAs": p.ctas,
-        "predicted": format_us(p.predicted_us),
-        "90 % interval": f"{format_us(p.low_us)} – {format_us(p.high_us)}",
-        "measured": None if p.measured_us is None else format_us(p.measured_us),
-        "difference": None if p.difference is None else f"{p.difference:+.1%}",
-    }
 
 
 def _print_saving(saving: Saving) -> None:

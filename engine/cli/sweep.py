@@ -6,30 +6,29 @@ import argparse
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from engine.auto import chosen_variants
 from engine.base.errors import ClusterError, InvalidProblem
 from engine.base.table import csv_text
-from engine.cli.options import DTYPES, PROBLEM, fields_from, first_given
+from engine.cli.options import PROBLEM, fields_from, first_given
 from engine.cli.output import print_json
 from engine.cli.sweep_output import Reporter, plan_dict, print_plan, print_results, result_dict
 from engine.cuda_source import cache_root
 from engine.input_kinds import NORMAL
 from engine.names import find_variant
-from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import target_device
 from engine.presets import find_preset
-from engine.search.autotune import ProblemResult, problem_results, result_with_final
-from engine.search.evaluation_process import EvaluationProcess, evaluate_point
-from engine.search.ranking import SweepRow, by_problem
+from engine.problem import DTYPES
+from engine.search.autotune import ProblemResult
+from engine.search.ranking import SweepRow
 from engine.search.results import row_dict, sweep_frame
 from engine.search.space import ProblemAxes, Space, SweepOptions, SweepPoint, parse_values
 from engine.search.sweep.estimate import Estimator, runs_on_gpu
+from engine.search.sweep.here import rows_of, sweep_here
 from engine.search.sweep.journal import Budget, Progress, SweepJournal, SweepSpec
-from engine.search.sweep.run import SweepEnd, run_sweep
+from engine.search.sweep.run import SweepEnd
 from engine.search.tuned_from_sweep import configs_to_keep, keep_configs
 from engine.sessions.known_times import open_history
 from engine.tuned import load_tuned
@@ -88,54 +87,27 @@ def run(args: argparse.Namespace) -> int:
         print(f"Journal: {book.path}", file=sys.stderr)
     reporter = Reporter(quiet)
     where = f" --dask {args.dask}" if args.dask is not None else ""
-    go_on = f"Continue with: sweep --resume {book.path}{where}"
+    go_on = f"Continue with: attune sweep --resume {book.path}{where}"
     try:
-        if args.dask is not None and points:
-            state, results = _on_cluster(args.dask, spec, points, book, reporter)
-        else:
-            state, results = _on_this_machine(spec, points, book, reporter, on_gpu)
+        with reporter:
+            if args.dask is not None and points:
+                state, results = _on_cluster(args.dask, spec, points, book, reporter)
+            else:
+                state, results = sweep_here(
+                    spec, points, book, reporter, open_history(), on_gpu=on_gpu
+                )
     except KeyboardInterrupt:
         print(f"\nStopped. {go_on}", file=sys.stderr)
         return 130
-    except ClusterError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except ClusterError:
         if book.path.exists():
             print(go_on, file=sys.stderr)
-        return 1
-    rows = _rows(book, points)
+        raise
+    rows = rows_of(book, points)
     kept = _keep(spec, rows, results) if args.keep else []
     _print(args, book, rows, results, state, reporter.last, kept)
     progress = reporter.last
     return 0 if progress is not None and progress.passed and not progress.failed else 1
-
-
-def _on_this_machine(
-    spec: SweepSpec,
-    points: Sequence[SweepPoint],
-    book: SweepJournal,
-    reporter: Reporter,
-    on_gpu: bool,
-) -> tuple[SweepEnd, list[ProblemResult]]:
-    if not on_gpu:  # kernels on the CPU already run in a process of their own
-        history = open_history()
-        with Evaluator(history) as evaluator:
-            evaluate = partial(evaluate_point, evaluator)
-            end = run_sweep(spec, evaluate, book, reporter, history=history)
-        return end, problem_results(_rows(book, points))
-
-    with EvaluationProcess() as process:
-        end = run_sweep(spec, process.evaluate, book, reporter, on_gpu=True, history=open_history())
-        results = [
-            result_with_final(device, group, partial(process.final, device, group))
-            for (device, _), group in by_problem(_rows(book, points)).items()
-        ]
-    return end, [result for result in results if result is not None]
-
-
-def _rows(book: SweepJournal, points: Sequence[SweepPoint]) -> list[SweepRow]:
-    """What the journal holds of these points; it may hold others too."""
-    ids = {p.id for p in points}
-    return [row for row in book.rows.values() if row.point in ids]
 
 
 def _on_cluster(

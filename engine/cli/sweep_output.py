@@ -5,19 +5,19 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
-from engine.base.table import Table
 from engine.base.units import format_duration, format_us
-from engine.cli.output import print_table
+from engine.cli.output import print_table, unfiltered
 from engine.search.autotune import ProblemResult
 from engine.search.ranking import SweepRow
+from engine.search.results import SHOWN_PLACES, result_tables
 from engine.search.space import SweepPoint
 from engine.search.sweep.journal import Progress, best_key
-
-SHOWN_PLACES = 5
+from kernels.characters import visible
 
 
 def plan_dict(points: Sequence[SweepPoint], estimate_s: float) -> dict[str, Any]:
@@ -46,35 +46,75 @@ def print_plan(points: Sequence[SweepPoint], estimate_s: float, to: TextIO) -> N
 
 
 class Reporter:
-    """Prints a line of progress a second at most, and keeps the latest one."""
+    """Shows progress and keeps the latest: a bar on a terminal, else a line a second at most.
+
+    Use as a context manager: the bar ends with it, and what is printed then stands below.
+    """
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
         self._next = 0.0
+        self._bar: Callable[[Progress, str], None] | None = None
+        self._shown = ExitStack()
         self.last: Progress | None = None
+
+    def __enter__(self) -> Self:
+        if not self._quiet and sys.stderr.isatty():
+            self._bar = self._shown.enter_context(_bar())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._shown.close()
 
     def __call__(self, progress: Progress) -> None:
         self.last = progress
         done = progress.done >= progress.total
         if self._quiet or (time.monotonic() < self._next and not done):
             return
+        if self._bar is not None:
+            self._bar(progress, _told(progress))
+            return
         self._next = time.monotonic() + 1.0
-        parts = [f"{progress.done:,}/{progress.total:,}"]
-        if progress.failed:
-            parts.append(f"{progress.failed:,} failed")
-        if progress.per_minute is not None:
-            parts.append(f"{progress.per_minute:,.0f}/min")
-        if progress.eta_s:
-            parts.append(f"{format_duration(progress.eta_s)} left")
-        if progress.workers != 1:
-            parts.append(f"{progress.workers:,} workers")
-        best = _best(progress)
-        if best is not None and best.median_us is not None:
-            parts.append(
-                f"best {best.label()}: {format_us(best.median_us)} {best.origin} "
-                f"({best.problem.label()})"
-            )
-        print(" · ".join(parts), file=sys.stderr)
+        print(_told(progress), file=sys.stderr)
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[Progress, str], None]]:
+    """A bar at the foot of the terminal, and what renews it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+    from rich.table import Column
+
+    told = TextColumn("{task.fields[told]}", markup=False, table_column=Column(no_wrap=True))
+    console = Console(file=unfiltered(sys.stderr))
+    with Bar(BarColumn(24), told, console=console, refresh_per_second=4) as bar:
+        task = bar.add_task("", total=None, told="")
+
+        def renew(progress: Progress, sentence: str) -> None:
+            bar.update(task, total=progress.total, completed=progress.done, told=visible(sentence))
+
+        yield renew
+
+
+def _told(progress: Progress) -> str:
+    """`12/50 · 80/min · 30 s left · best v05 …`."""
+    parts = [f"{progress.done:,}/{progress.total:,}"]
+    if progress.failed:
+        parts.append(f"{progress.failed:,} failed")
+    if progress.per_minute is not None:
+        parts.append(f"{progress.per_minute:,.0f}/min")
+    if progress.eta_s:
+        parts.append(f"{format_duration(progress.eta_s)} left")
+    if progress.workers != 1:
+        parts.append(f"{progress.workers:,} workers")
+    best = _best(progress)
+    if best is not None and best.median_us is not None:
+        parts.append(
+            f"best {best.label()}: {format_us(best.median_us)} {best.origin} "
+            f"({best.problem.label()})"
+        )
+    return " · ".join(parts)
 
 
 def _best(progress: Progress) -> SweepRow | None:
@@ -93,27 +133,8 @@ def print_results(
     counts: Mapping[str, int],
 ) -> None:
     """A table of the best for every problem, and one of what has no time and why."""
-    by_point = {row.point: row for row in rows}
-    for result in results:
-        places = (
-            {
-                "place": f"{p.place}{' (tie)' if p.tied else ''}",
-                "variant and config": by_point[p.point].label(),
-                f"µs, {result.origin}": p.interval.median,
-                "interval": f"{p.interval.low:.4g} – {p.interval.high:.4g}",
-                "ratio": f"{p.ratio:.3f}",
-            }
-            for p in result.places[:SHOWN_PLACES]
-        )
-        title = f"{result.problem.label()} on {result.device}"
-        print_table(Table.of(title, places, result.reason))
-    failures = Counter((str(r.status), r.reason) for r in rows if r.interval is None)
-    failures = Counter({k: n for k, n in failures.items() if k[0] != "PASSED"})
-    lines = (
-        {"points": count, "status": status, "reason": reason}
-        for (status, reason), count in failures.most_common(12)
-    )
-    print_table(Table.of("Without a time", lines))
+    for table in result_tables(rows, results):
+        print_table(table)
     if not results:
         print("No point has a latency: name a target GPU with --gpu to have one predicted.")
     how = {"finished": "Finished", "budget": "The budget is spent", "cancelled": "Cancelled"}

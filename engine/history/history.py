@@ -14,10 +14,12 @@ Times of another source are `Reference`s and are never answered.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 from engine.base.errors import AttuneError, ToolMissing
+from engine.base.table import Table, Tabular
+from engine.base.units import format_us
 from engine.compiled_plan import cached_kernel, compile_plan, resources
 from engine.evaluation import Evaluation, Latency, Origin, Resources
 from engine.history.known_time import (
@@ -38,6 +40,8 @@ from engine.problem import Problem
 from engine.tuned import TunedConfig, load_tuned
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from engine.cuda_source import CompiledKernel
     from engine.model.equations import Calibration, CtaCurve
     from engine.model.launches import Launches
@@ -53,7 +57,7 @@ NOT_COMPILED = "Its kernel is not compiled yet."
 
 
 @dataclass(frozen=True, slots=True)
-class Time:
+class Time(Tabular):
     """What a launch takes, as every page and command shows it."""
 
     us: float
@@ -77,6 +81,21 @@ class Time:
             return None
         points = made.calibrated_on
         return cls(x.median_us, x.low_us, x.high_us, x.origin, x.method, points, "", x.reason)
+
+    def tables(self) -> tuple[Table, ...]:
+        made = self.where or self.method
+        rows = (
+            ("time", f"{format_us(self.us)} {self.origin}"),
+            ("interval", f"{format_us(self.low_us)} – {format_us(self.high_us)}"),
+            ("by", f"{made}, calibrated on {self.calibrated_on}" if self.calibrated_on else made),
+        )
+        return (Table("Time of a launch", ("figure", "value"), rows, self.reason),)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row, the fields as they are called; times in µs."""
+        import pandas as pd
+
+        return pd.DataFrame([asdict(self)])
 
     @property
     def latency(self) -> Latency:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from engine.base.table import Table, Tabular
 from engine.machine_code.analysis import Analysis
 from engine.machine_code.emulation import (
     EXECUTED,
@@ -33,6 +35,10 @@ from engine.machine_code.summary import (
 from engine.machine_code.timing.result import SmTiming, StallReason
 from engine.machine_code.timing.simulate import BINDING_SHARE, SimulatedLaunch
 from engine.schema import Stored
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from plotly.graph_objects import Figure
 
 _UNIT_NAMES = {
     "fma": "FMA",
@@ -154,9 +160,31 @@ class PassReport(Stored):
     stalls: tuple[Share, ...] = ()
     residencies: tuple[Residency, ...] = ()
 
+    def tables(self) -> tuple[Table, ...]:
+        """What it waits for, its hottest lines, advice."""
+        waits = ({"waits for": s.name, "share": f"{s.share:.0%}"} for s in self.stalls)
+        lines = (
+            {
+                "line": f"{x.file}:{x.line}",
+                "warp instructions": x.executed,
+                "share": f"{x.share:.0%}",
+                "cycles": None if x.stall_share is None else f"{x.stall_share:.0%}",
+            }
+            for x in self.lines[:_HOTTEST]
+        )
+        hints = ({"line": h.line or None, "advice": h.sentence, "gain": h.gain} for h in self.hints)
+        return (
+            Table.of(f"{self.entry}, simulated", waits, self.verdict or self.no_time),
+            Table.of(f"{self.entry}, hottest lines", lines),
+            Table.of(f"{self.entry}, advice", hints),
+        )
+
+
+_HOTTEST = 10
+
 
 @dataclass(frozen=True, slots=True)
-class MachineCode(Stored):
+class MachineCode(Stored, Tabular):
     """All passes of one variant, config, problem and GPU."""
 
     variant: str
@@ -166,6 +194,32 @@ class MachineCode(Stored):
     source_name: str
     source: str  # as it was compiled
     passes: tuple[PassReport, ...]
+
+    def tables(self) -> tuple[Table, ...]:
+        """Of each pass: what it waits for, its hottest lines, advice."""
+        return tuple(table for each in self.passes for table in each.tables() if table.rows)
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each source line of each pass; counts are those of the whole launch."""
+        import pandas as pd
+
+        return pd.DataFrame([{"entry": p.entry, **asdict(x)} for p in self.passes for x in p.lines])
+
+    def plot(self) -> Figure:
+        """What the warps of each pass wait for, simulated: a Plotly figure."""
+        from plotly.graph_objects import Figure
+
+        figure = Figure()
+        for each in self.passes:
+            figure.add_bar(
+                x=[100 * s.share for s in each.stalls],
+                y=[s.name for s in each.stalls],
+                name=each.entry,
+                orientation="h",
+            )
+        figure.update_xaxes(title="warp cycles, simulated (%)")
+        figure.update_yaxes(autorange="reversed")
+        return figure.update_layout(title=f"{self.variant} on {self.device}")
 
 
 def report(

@@ -74,6 +74,26 @@ def use_kernel(path: Path) -> Variant:
     return variant
 
 
+def kernel_named(text: str) -> str:
+    """A variant by its name as it is, or by the path of an own kernel, which is taken into use.
+
+    Raises:
+        UnknownName: there is no such file.
+        InvalidKernel: it does not describe itself as it must.
+    """
+    if "/" not in text and "\\" not in text and not text.endswith(".cu"):
+        return text
+    return use_kernel(source_named(text)).id
+
+
+def source_named(text: str) -> Path:
+    """The source of an own kernel. UnknownName where there is no such file."""
+    path = Path(text)
+    if not path.expanduser().is_file():
+        raise UnknownName(f"There is no file {text}: name a .cu file.")
+    return path
+
+
 def check_kernel(path: Path) -> Variant:
     """The variant of a file that is to become an own kernel. Raises as `use_kernel`."""
     from engine.own_kernels.draft import draft_block

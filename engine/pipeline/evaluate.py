@@ -30,7 +30,12 @@ from engine.input_kinds import HARSH, NORMAL, InputKind, meaning
 from engine.model.estimate import Estimate, launch_plan
 from engine.pipeline.memory import check_host_memory
 from engine.pipeline.preview import NO_RESOURCES
-from engine.pipeline.request import EvaluationRequest, ResolvedRequest, resolve
+from engine.pipeline.request import (
+    EvaluationRequest,
+    ResolvedRequest,
+    choose_backend,
+    resolve,
+)
 from engine.plan import LaunchPlan
 from engine.problem import Problem
 from engine.tensors import FloatArray, Inputs
@@ -263,20 +268,9 @@ class _Run:
         why = plan_budget_mistake(plan, compiled)
         return self._stop(Status.COMPILE_ERROR, why) if why is not None else None
 
-    def _choose_backend(self) -> tuple[BackendName, str | None]:
-        """The backend, and the sentence why the one asked for cannot be used."""
-        if self.request.backend in ("cpu", "machine-code"):
-            return self.request.backend, None
-        from engine.backends.cuda import why_not_cuda
-
-        why = why_not_cuda(self.resolved.device)
-        if self.request.backend == "cuda":
-            return "cuda", why
-        return ("cuda" if why is None else "cpu"), None
-
     def _execute(self, plan: LaunchPlan) -> Evaluation:
         request, problem = self.request, self.request.problem
-        name, why_not = self._choose_backend()
+        name, why_not = choose_backend(self.request, self.resolved.device)
         if why_not is not None:
             return self._stop(Status.LAUNCH_ERROR, why_not)
         from engine.correctness import check_against, with_passing_inputs

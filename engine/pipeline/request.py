@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from engine.auto import Choice, choose
+from engine.backends.base import BackendName
 from engine.config import ConfigOrigin, ResolvedConfig, resolve_config
 from engine.cuda_on_host.options import Schedule
 from engine.devices import find_device
@@ -114,6 +115,24 @@ def _origin(choice: Choice) -> ResolvedConfig:
         name: "given" if name in choice.given else "auto" for name in choice.config
     }
     return ResolvedConfig(choice.config, origins)
+
+
+def choose_backend(
+    request: EvaluationRequest, device: DeviceSpec | None
+) -> tuple[BackendName, str | None]:
+    """Where to execute, and the sentence why the backend that was asked for cannot be used.
+
+    Args:
+        device: the target GPU.
+    """
+    if request.backend in ("cpu", "machine-code"):
+        return request.backend, None
+    from engine.backends.cuda import why_not_cuda
+
+    why = why_not_cuda(device)
+    if request.backend == "cuda":
+        return "cuda", why
+    return ("cuda" if why is None else "cpu"), None
 
 
 def target_device(gpu: str | None) -> DeviceSpec | None:

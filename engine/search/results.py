@@ -5,11 +5,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from engine.base.status import Status
+from engine.base.table import Table
+from engine.evaluation import figures_of
 from engine.measure.verdict import Verdict
 from engine.problem import Problem
+from engine.search.autotune import ProblemResult
 from engine.search.ranking import SweepRow, comparable, compare_rows, problem_columns
 from engine.search.space import Location
 
@@ -50,11 +55,7 @@ def sweep_frame(rows: Iterable[SweepRow]) -> pd.DataFrame:
 
 def row_dict(row: SweepRow) -> dict[str, Any]:
     """One line of `sweep_frame`; None for what there is not."""
-    resources, occupancy = row.result["resources"] or {}, row.result["occupancy"] or {}
-    correctness, execution = row.result["correctness"] or {}, row.result["execution"] or {}
     interval = row.interval
-    held = ("occupancy", "limiter", "ctas", "waves", "wave_efficiency")
-    used = ("registers_per_thread", "smem_bytes", "spill_bytes")
     return {
         "point": row.point,
         "status": str(row.status),
@@ -70,11 +71,7 @@ def row_dict(row: SweepRow) -> dict[str, Any]:
         "low_us": interval.low if interval else None,
         "high_us": interval.high if interval else None,
         "tflops": row.problem.flops / interval.median / 1e6 if interval else None,
-        **{name: occupancy.get(name) for name in held},
-        **{name: resources.get(name) for name in used},
-        **{name: correctness.get(name) for name in ("max_abs_err", "tolerance")},
-        # Of the CPU backend, in ms; says nothing about a GPU.
-        "cpu_execution_ms": execution.get("cpu_execution_ms"),
+        **figures_of(row.result),
         "evaluated_in_s": row.elapsed_s,
         "host": row.location.host,
         "gpu": row.location.gpu,
@@ -233,3 +230,36 @@ def _timed(frame: pd.DataFrame) -> pd.DataFrame:
     device = timed["device"].astype(object)
     device[apart.index] = names
     return timed.assign(device=device)
+
+
+SHOWN_PLACES = 5
+_SHOWN_REASONS = 12
+
+
+def result_tables(rows: Sequence[SweepRow], results: Sequence[ProblemResult]) -> list[Table]:
+    """The best of every problem, and what has no time and why."""
+    by_point = {row.point: row for row in rows}
+    tables = []
+    for result in results:
+        places = (
+            {
+                "place": f"{p.place}{' (tie)' if p.tied else ''}",
+                "variant and config": by_point[p.point].label(),
+                f"µs, {result.origin}": p.interval.median,
+                "interval": f"{p.interval.low:.4g} – {p.interval.high:.4g}",
+                "ratio": f"{p.ratio:.3f}",
+            }
+            for p in result.places[:SHOWN_PLACES]
+        )
+        title = f"{result.problem.label()} on {result.device}"
+        tables.append(Table.of(title, places, result.reason))
+    failures = Counter(
+        (str(r.status), r.reason)
+        for r in rows
+        if r.interval is None and r.status is not Status.PASSED
+    )
+    lines = (
+        {"points": count, "status": status, "reason": reason}
+        for (status, reason), count in failures.most_common(_SHOWN_REASONS)
+    )
+    return [*tables, Table.of("Without a time", lines)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 from engine.cli import main, parser
 
+ROOT = Path(__file__).resolve().parents[2]
 EVALUATE = [
     "evaluate",
     "v01",
@@ -244,9 +247,7 @@ def test_bad_usage_is_one_sentence_and_exit_code_2(
 def test_an_option_out_of_range_is_named(
     capsys: pytest.CaptureFixture[str], argv: str, says: str
 ) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        main(argv.split())
-    assert exit_.value.code == 2
+    assert main(argv.split()) == 2
     error = capsys.readouterr().err
     assert says in error
     assert error.count("\n") == 1  # no usage before it
@@ -279,11 +280,61 @@ def test_bad_usage_is_one_sentence(
     assert error.count("\n") == 1
 
 
-def test_an_unknown_option_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        main(["evaluate", "v01", "--sequlen", "3"])
-    assert exit_.value.code == 2
-    capsys.readouterr()
+@pytest.mark.parametrize(
+    ("argv", "nearest"),
+    [
+        ("evalute v01", "did you mean evaluate"),
+        ("evaluate v01 --sequlen 3", "did you mean --seqlen"),
+        ("evaluate v01 --seqlne=3", "did you mean --seqlen"),
+        ("evaluate v01 --backend cdua", "did you mean cuda"),
+        ("sessions decid x.json", "did you mean decide"),
+        ("devices L4 T4", "unrecognized arguments: T4"),
+    ],
+)
+def test_a_misspelled_word_is_answered_with_the_nearest(
+    capsys: pytest.CaptureFixture[str], argv: str, nearest: str
+) -> None:
+    assert main(argv.split()) == 2
+    error = capsys.readouterr().err
+    assert nearest in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "kind"),
+    [
+        ("evaluate v99 --json", "UnknownName"),
+        ("evaluate v01 --seqlne 3 --json", "BadUsage"),
+        ("compare one.json --json", "InvalidProblem"),
+    ],
+)
+def test_errors_are_json_where_that_was_asked_for(
+    capsys: pytest.CaptureFixture[str], argv: str, kind: str
+) -> None:
+    code, told = run_json(capsys, *argv.split())
+    assert code == 2
+    assert (told["error"]["kind"], told["error"]["exit_code"]) == (kind, 2)
+    assert told["error"]["message"]
+
+
+def test_the_help_lists_every_command_in_one_group(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    listed = re.findall(r"^  ([a-z][a-z-]+)  ", capsys.readouterr().out, re.MULTILINE)
+    assert sorted(listed) == sorted(parser().commands)
+
+
+def test_the_version_is_the_project_s(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert capsys.readouterr().out == f"attune {project['version']}\n"
+
+
+def test_options_of_streamlit_are_passed_on() -> None:
+    args = parser("app").parse_args(["app", "--server.port", "8600", "--token", "--logger.level=x"])
+    assert args.passed_on == ["--server.port", "8600", "--logger.level=x"]
+    assert args.token
 
 
 def test_occupancy_needs_no_kernel(capsys: pytest.CaptureFixture[str]) -> None:

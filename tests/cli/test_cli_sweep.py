@@ -13,7 +13,7 @@ import pytest
 
 from engine.base.errors import ClusterError, InvalidProblem, StoreError, ToolMissing, UnknownName
 from engine.base.status import Status
-from engine.cli import parser
+from engine.cli import main, parser
 from engine.evaluation import Evaluation
 from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
 from engine.pipeline.request import EvaluationRequest
@@ -259,7 +259,7 @@ def test_a_lost_cluster_says_how_to_go_on(
     journal = tmp_path / "s.jsonl"
     journal.touch()
     argv = ["v01", "--gpu", "L4", "--dask", "127.0.0.1:8786", "--journal", str(journal)]
-    assert run(*argv) == 1
+    assert main(["sweep", *argv]) == 1
     shown = capsys.readouterr().err
     assert "error: The Dask scheduler is gone." in shown
     assert f"sweep --resume {journal} --dask 127.0.0.1:8786" in shown
@@ -269,9 +269,7 @@ def test_a_lost_cluster_says_how_to_go_on(
     "argv", [["--budget-evaluations", "0"], ["--budget-seconds", "-1"], ["--strategy", "magic"]]
 )
 def test_bad_usage_is_exit_code_2(argv: list[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        run("v01", *argv)
-    assert stopped.value.code == 2
+    assert main(["sweep", "v01", *argv]) == 2
 
 
 def test_a_folder_that_was_mistyped_is_not_made(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from engine.base.errors import BadInput, SnapshotError, StoreError, UnknownName
 from engine.base.files import data_folder
+from engine.base.installation import shipped_sessions
 from engine.sessions.snapshot import (
     HEAD_BYTES,
     MAX_BYTES,
@@ -43,7 +44,7 @@ from engine.sessions.store.folders import (
 from engine.sessions.store.index import Index, key_of
 
 SETTING = "ATTUNE_SESSIONS"
-SHIPPED = Path(__file__).resolve().parents[3] / "sessions"
+SHIPPED = shipped_sessions()
 _LAYOUT = f"schema {SCHEMA_VERSION}, listing 2"
 
 

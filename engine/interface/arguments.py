@@ -1,0 +1,64 @@
+"""What the functions of the interface take in the same way: a problem, a kernel's name."""
+
+from __future__ import annotations
+
+import atexit
+from functools import cache
+from pathlib import Path
+from typing import TypedDict
+
+from engine.base.errors import InvalidProblem
+from engine.own_kernels.registry import kernel_named
+from engine.pipeline.evaluate import Evaluator
+from engine.problem import DTYPES, Problem
+from engine.sessions.known_times import open_history
+from kernels.variant import Dtype, Variant
+
+
+class Sizes(TypedDict, total=False):
+    """A problem by keywords. Q is `[batch, heads, seqlen, head_dim]`."""
+
+    batch: int  # 1 where left out
+    heads: int  # 1
+    seqlen: int  # 128
+    head_dim: int  # 64
+    causal: bool  # False
+    dtype: str  # "fp16", "bf16" or "fp32"; fp16, or the one that the kernel takes
+    seqlen_kv: int | None  # length of K and V where it differs, as in decoding
+    heads_kv: int | None  # heads of K and V where query heads share them
+
+
+def problem_of(sizes: Sizes, variant: Variant | None = None) -> Problem:
+    """The problem that the keywords describe. InvalidProblem for sizes that cannot be."""
+    return Problem(
+        batch=sizes.get("batch", 1),
+        num_heads=sizes.get("heads", 1),
+        seqlen=sizes.get("seqlen", 128),
+        head_dim=sizes.get("head_dim", 64),
+        causal=sizes.get("causal", False),
+        dtype=dtype_of(sizes.get("dtype"), variant),
+        seqlen_kv=sizes.get("seqlen_kv"),
+        num_heads_kv=sizes.get("heads_kv"),
+    )
+
+
+def dtype_of(name: str | None, variant: Variant | None) -> Dtype:
+    """InvalidProblem for a name that there is not."""
+    if name is None:
+        return variant.dtypes[0] if variant is not None and len(variant.dtypes) == 1 else "float16"
+    if name not in DTYPES:
+        raise InvalidProblem(f"dtype is one of {', '.join(sorted(DTYPES))}, not {name!r}.")
+    return DTYPES[name]
+
+
+def variant_name(kernel: str | Path) -> str:
+    """As `kernel_named`; a path may be a `Path`, too."""
+    return kernel_named(str(kernel) if isinstance(kernel, str) else str(kernel.expanduser()))
+
+
+@cache
+def evaluator() -> Evaluator:
+    """The one of this process: its child processes stay for the next call."""
+    made = Evaluator(open_history())
+    atexit.register(made.close)
+    return made

@@ -1,0 +1,204 @@
+"""`import engine as attune`, as another person's program uses it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import engine as attune
+from engine.base.table import Table, Tabular
+from engine.evaluation import Latency
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = {"seqlen": 70, "head_dim": 32}
+
+
+def test_the_import_is_light_and_its_names_are_there() -> None:
+    code = "import sys, engine; print(*sys.modules)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    heavy = {"torch", "cupy", "pandas", "numpy", "pydantic", "plotly", "engine.base"}
+    assert heavy & set(done.stdout.split()) == set()
+    for name in attune.__all__:
+        assert getattr(attune, name) is not None
+        assert name in dir(attune)
+    with pytest.raises(AttributeError, match="no attribute 'kernels'"):
+        attune.kernels  # noqa: B018
+
+
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    wide = (x.double() for x in (q, k, v))
+    return torch.nn.functional.scaled_dot_product_attention(*wide, is_causal=causal)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "causal"),
+    [(torch.float16, True), pytest.param(torch.bfloat16, False, marks=pytest.mark.slow)],
+)
+def test_a_kernel_runs_on_tensors_and_answers_with_their_kind(
+    dtype: torch.dtype, causal: bool
+) -> None:
+    torch.manual_seed(1)
+    q, k, v = (torch.randn(1, 2, 70, 32).to(dtype) for _ in range(3))
+    out = attune.kernel("v01").run(q, k, v, causal=causal)
+    assert (out.dtype, out.shape, out.device) == (q.dtype, q.shape, q.device)
+    error = (out.double() - attention(q, k, v, causal)).abs().max().item()
+    assert error < (0.002 if dtype == torch.float16 else 0.02)
+    if dtype == torch.float16:
+        same = attune.kernel("v01").run(*(x.numpy() for x in (q, k, v)), causal=causal)
+        assert isinstance(same, np.ndarray)
+        assert np.array_equal(same, out.numpy())
+
+
+Q = np.zeros((1, 2, 70, 32), np.float16)
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "says"),
+    [
+        (Q.astype(np.float64), Q, "q is float64"),
+        (Q, Q.astype(np.float32), "one format"),
+        (Q[0], Q[0], "q has 3 dimensions"),
+        (Q, Q[..., :16], "k is "),
+        (Q[..., :16], Q[..., :16], "v is "),
+        ("text", Q, "q is str"),
+        (Q[..., ::2], Q[..., ::2], "head_dim"),
+    ],
+)
+def test_tensors_that_do_not_belong_together_are_one_sentence(q: Any, k: Any, says: str) -> None:
+    v = k if says == "head_dim" else Q
+    with pytest.raises(attune.InvalidProblem, match=says):
+        attune.kernel("v01").run(q, k, v)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "says"),
+    [
+        (lambda: attune.kernel("v99"), attune.UnknownName, "did you mean"),
+        (lambda: attune.kernel("nowhere.cu"), attune.UnknownName, "There is no file"),
+        (lambda: attune.kernel("v01", gpu="L44"), attune.UnknownName, "L4"),
+        (lambda: attune.kernel("v01", block=3), attune.InvalidProblem, "block"),
+        (lambda: attune.kernel("v01").check(seqlen=0), attune.InvalidProblem, "seqlen"),
+        (lambda: attune.kernel("v01").check(dtype="fp8"), attune.InvalidProblem, "dtype"),
+        (lambda: attune.kernel("v01").occupancy(), attune.InvalidProblem, "gpu='L4'"),
+        (lambda: attune.recommend_batch("v01", seqlen=64), attune.InvalidProblem, "gpu='L4'"),
+        (
+            lambda: attune.recommend_batch("v01", gpu="L4", seqlen=64, head=1),
+            attune.InvalidProblem,
+            "head",
+        ),
+        (lambda: attune.sweep("v01", tunables={"nope": 1}), attune.UnknownName, "nope"),
+        (lambda: attune.compare("nowhere", "v01"), attune.UnknownName, "nowhere"),
+    ],
+)
+def test_mistakes_are_sentences(call: Any, kind: type[Exception], says: str) -> None:
+    with pytest.raises(kind, match=says):
+        call()
+
+
+def test_what_is_wrong_is_a_status_and_fails_an_assertion(tmp_path: Path) -> None:
+    source = (ROOT / "kernels" / "v01_fa1_baseline.cu").read_text()
+    right = "acc_rmem[d] * inv_l);"
+    assert right in source
+    wrong = tmp_path / "wrong_exp.cu"
+    wrong.write_text(source.replace(right, "1.5f * " + right))
+    for header in (ROOT / "kernels").glob("*.cuh"):
+        shutil.copy(header, tmp_path)
+    mine = attune.kernel(wrong)
+    assert mine.check(**SMALL).status is attune.Status.INCORRECT
+    with pytest.raises(AssertionError, match="is INCORRECT"):
+        attune.testing.assert_correct(mine, **SMALL)
+
+
+@pytest.fixture(scope="module")
+def swept() -> attune.SweepResult:
+    sizes = {"head_dim": 32, "seqlen": 70}
+    return attune.sweep(attune.kernel("v01", gpu="L4", block_n=64), **sizes)
+
+
+def test_a_sweep_keeps_the_values_that_its_kernel_was_given(swept: attune.SweepResult) -> None:
+    assert [row.config["block_n"] for row in swept.rows] == [64]
+    assert swept.best[0].origin == "predicted"
+    assert swept.plot().data[0].x[0] == pytest.approx(swept.rows[0].median_us)
+
+
+def test_a_predicted_time_is_not_written_for_another_tuner(swept: attune.SweepResult) -> None:
+    with pytest.raises(attune.InvalidProblem, match="predicted"):
+        swept.to_kernel_tuner()
+
+
+def test_measured_times_are_written_as_kernel_tuner_reads_them(
+    swept: attune.SweepResult,
+) -> None:
+    from dataclasses import replace
+
+    from engine.schema import encode
+
+    taken = Latency("measured", 20.0, 19.0, 21.0, "Made up.", samples_us=(19.0, 20.0, 21.0))
+    evaluation = replace(swept.evaluations[0], latency=taken)
+    row = replace(swept.rows[0], result=encode(evaluation))
+    cache = json.loads(replace(swept, rows=(row,)).to_kernel_tuner())
+    (entry,) = cache["cache"].values()
+    assert (entry["time"], entry["block_n"]) == (pytest.approx(0.02), 64)
+    assert cache["tune_params"]["block_n"] == [64]
+
+
+class Made(Tabular):
+    def tables(self) -> tuple[Table, ...]:
+        records = [{"name": "<b>a</b>", "µs": 1.5}, {"name": "=b", "µs": 2.0}]
+        return (Table.of("Two <rows>", records, "Simulated."),)
+
+
+@pytest.mark.parametrize("ending", ["csv", "json", "md", "parquet"])
+def test_a_result_is_written_in_every_format(ending: str, tmp_path: Path) -> None:
+    if ending == "parquet":
+        pytest.importorskip("pyarrow")
+    path = Made().save(tmp_path / f"out.{ending}")
+    if ending == "md":
+        assert "| <b>a</b> | 1.5 |" in path.read_text()
+        return
+    read: Any = getattr(pd, f"read_{ending}")(path)
+    assert read["µs"].tolist() == [1.5, 2.0]
+    # What a spreadsheet would take for a formula is set off in CSV.
+    assert read["name"].tolist()[1] == ("'=b" if ending == "csv" else "=b")
+
+
+def test_another_ending_and_a_missing_folder_are_sentences(tmp_path: Path) -> None:
+    with pytest.raises(attune.InvalidProblem, match=r"\.xlsx"):
+        Made().save(tmp_path / "out.xlsx")
+    with pytest.raises(attune.UnknownName, match="cannot be written"):
+        Made().save(tmp_path / "no" / "out.csv")
+
+
+def test_a_notebook_shows_tables_whose_texts_do_not_act() -> None:
+    shown = Made()._repr_html_()
+    assert shown.startswith("<table><caption>Two &lt;rows&gt;</caption>")
+    assert "<b>" not in shown
+
+
+def test_results_have_frames_tables_and_figures() -> None:
+    k = attune.kernel("v01", gpu="L4")
+    found = attune.recommend_batch(k, seqlen=70, head_dim=32, max_batch=256)
+    for result in (k.occupancy(**SMALL), k.predict(**SMALL), k.machine_code(**SMALL), found):
+        assert len(result.to_frame()) >= 1
+        assert result._repr_html_().startswith("<table>")
+    assert len(found.plot().data[0].x) == len(found.table)
+    shares = k.machine_code(**SMALL).plot().data[0].x
+    assert 0 < sum(shares) <= 100.5
+
+
+def test_comparing_evaluations_of_two_kernels_shows_both() -> None:
+    one = attune.kernel("v01", gpu="L4").check(**SMALL)
+    made = attune.compare(one, [one])
+    assert made.to_frame()["speedup"].tolist() == [1.0]
+    assert not made.is_worse
+    assert made.tables()
