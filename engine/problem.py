@@ -18,15 +18,6 @@ MAX_SEQLEN = 1 << 22
 MAX_HEAD_DIM = 1 << 10
 
 BYTES_PER_ELEMENT: Mapping[Dtype, int] = {"float16": 2, "bfloat16": 2, "float32": 4}
-# As a person may name them.
-DTYPES: Mapping[str, Dtype] = {
-    "bf16": "bfloat16",
-    "bfloat16": "bfloat16",
-    "float16": "float16",
-    "float32": "float32",
-    "fp16": "float16",
-    "fp32": "float32",
-}
 # As tables name them.
 SHORT_DTYPES: Mapping[Dtype, str] = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 

@@ -22,6 +22,15 @@ KERNELS_DIR = Path(__file__).resolve().parent
 MAX_PERSISTENT_CTAS = 65_535
 
 Dtype: TypeAlias = Literal["float16", "bfloat16", "float32"]
+# As a person may name them.
+DTYPES: Mapping[str, Dtype] = {
+    "bf16": "bfloat16",
+    "bfloat16": "bfloat16",
+    "float16": "float16",
+    "float32": "float32",
+    "fp16": "float16",
+    "fp32": "float32",
+}
 MathUnit: TypeAlias = Literal["fma", "tensor"]
 ScalarType: TypeAlias = Literal["int32", "uint32", "int64", "uint64", "bool", "float32", "float64"]
 # The order of a tensor's dimensions in memory: batch, head, sequence, head_dim.

@@ -104,6 +104,7 @@ def parser(only: str | None = None) -> _Root:
     )
     root.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = root.add_subparsers(
+        prog=root.prog,
         dest="command",
         required=True,
         metavar="command",

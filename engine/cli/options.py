@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.base.errors import InvalidProblem, UnknownName
-from kernels.variant import AUTO, Dtype
+from kernels.variant import AUTO, DTYPES, Dtype
 
 if TYPE_CHECKING:
     from engine.input_kinds import InputKind
@@ -33,7 +33,7 @@ def problem_from(args: argparse.Namespace) -> Problem:
         InvalidProblem, UnknownName: sizes out of range, no such preset.
     """
     from engine.presets import find_preset
-    from engine.problem import DTYPES, Problem
+    from engine.problem import Problem
 
     base = Problem(1, 1, 128, 64) if args.preset is None else find_preset(args.preset).problem
     given = {

@@ -13,8 +13,8 @@ from engine.batch.table import DEFAULT_TARGETS
 from engine.cli.options import config_from, fields_from, number
 from engine.cli.output import print_json, print_table
 from engine.devices import find_device
-from engine.problem import DTYPES
 from engine.sessions.known_times import open_history
+from kernels.variant import DTYPES
 
 _TRAFFIC: tuple[TrafficUnit, ...] = ("requests", "tokens", "queries")
 

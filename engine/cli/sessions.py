@@ -10,7 +10,7 @@ from engine.base.errors import InvalidProblem
 from engine.base.table import Table
 from engine.cli.options import fields_from, given_config, number
 from engine.cli.output import print_json, print_table
-from engine.problem import DTYPES
+from kernels.variant import DTYPES
 
 if TYPE_CHECKING:
     from engine.sessions.importers import ImportOptions

@@ -20,7 +20,6 @@ from engine.input_kinds import NORMAL
 from engine.names import find_variant
 from engine.pipeline.request import target_device
 from engine.presets import find_preset
-from engine.problem import DTYPES
 from engine.search.autotune import ProblemResult
 from engine.search.ranking import SweepRow
 from engine.search.results import row_dict, sweep_frame
@@ -33,7 +32,7 @@ from engine.search.tuned_from_sweep import configs_to_keep, keep_configs
 from engine.sessions.known_times import open_history
 from engine.tuned import load_tuned
 from kernels.ladder import LADDER
-from kernels.variant import AUTO
+from kernels.variant import AUTO, DTYPES
 
 # The options that say which points a sweep has.
 _POINTS = ("variants", *PROBLEM, "tunable")

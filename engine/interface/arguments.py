@@ -10,9 +10,9 @@ from typing import TypedDict
 from engine.base.errors import InvalidProblem
 from engine.own_kernels.registry import kernel_named
 from engine.pipeline.evaluate import Evaluator
-from engine.problem import DTYPES, Problem
+from engine.problem import Problem
 from engine.sessions.known_times import open_history
-from kernels.variant import Dtype, Variant
+from kernels.variant import DTYPES, Dtype, Variant
 
 
 class Sizes(TypedDict, total=False):

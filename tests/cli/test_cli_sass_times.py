@@ -12,7 +12,7 @@ import pytest
 from engine.base.errors import InvalidProblem
 from engine.cli import main
 from engine.cuda_source.nvrtc import compiler_flag
-from engine.cuda_source.toolkit import is_libcudacxx, libcudacxx_of
+from engine.cuda_source.toolkit import is_libcudacxx, more_headers
 
 SCALE = """
 extern "C" __global__ void k(const float* x, float* y, int n) {
@@ -97,7 +97,7 @@ def test_flags_as_people_write_them() -> None:
         ([*ON_L4, "--clock", "fast"], "--clock takes a number of MHz, boost or sustained"),
         ([*PLAIN, "--arch", "sm_89", "--clock", "900"], "--clock is of simulated times: name a"),
         ([*PLAIN, "--arch", "sm_89", "--timeline", "x"], "--timeline is of simulated times"),
-        ([*ON_L4, "--timeline", "nowhere/x.json"], "There is no folder nowhere for the timeline"),
+        ([*ON_L4, "--timeline", "nowhere/x.json"], "nowhere for the --timeline"),
         (
             [*PLAIN, "--gpu", "GH200", "--clock", "sustained"],
             "gives no power limit for GH200: give --clock in MHz",
@@ -113,7 +113,7 @@ def test_mistakes_are_one_sentence(
 
 def test_a_folder_of_libcudacxx_is_the_toolkits(tmp_path: Path) -> None:
     assert not is_libcudacxx(tmp_path)
-    assert libcudacxx_of(tmp_path) == ()
+    assert more_headers(tmp_path) == ()
     (tmp_path / "cccl" / "cuda" / "std").mkdir(parents=True)
     (tmp_path / "cccl" / "cuda" / "std" / "version").write_text("")
-    assert libcudacxx_of(tmp_path) == (tmp_path / "cccl",)
+    assert more_headers(tmp_path) == (tmp_path / "cccl",)

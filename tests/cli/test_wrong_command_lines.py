@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 
@@ -288,5 +289,8 @@ def test_wrong_input_is_one_sentence_and_exit_code_2(
     assert [text for text in said if text.startswith("error: ")] == said[-1:], err
     assert said[-1].endswith((".", "?")), err
     assert "Traceback" not in err
-    assert out == ""
+    if "--json" in line.split():
+        assert json.loads(out)["error"]["exit_code"] == 2
+    else:
+        assert out == ""
     assert {*tmp_path.rglob("*"), *Path("/").iterdir()} == before
