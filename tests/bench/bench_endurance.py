@@ -2,8 +2,8 @@
 
 A store of 10,000 snapshots: processor time of `sessions`, first without an index and then with it,
 and of the Sessions page, opened and drawn again. Then 500 reruns of the Tune page, with the memory
-of the server as they go on, and 20 tabs of it that are open at once. All on this machine's loopback,
-in a Chromium; the processor time is that of the server alone, and its children's are left out.
+of the server as they go on, and 20 tabs of it that are open at once. All on this machine's
+loopback, in a Chromium; the processor time is that of the server without its children.
 """
 
 from __future__ import annotations
