@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from engine.base.launch import TensorMapArg
 from engine.plan import LaunchPlan
 from engine.problem import Problem
 from kernels.variant import ceil_div
 
 _USUAL_TILE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """What TMA copies at a time; a row is as wide as the swizzle."""
+
+    columns: int
+    rows: int
+    swizzle_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +36,8 @@ class Tiles:
     num_passes: int
     has_scratch: bool
     chunk_name: str = "split"  # what takes a chunk: a split (a CTA), or a warp of one CTA
+    page_rows: int = 0  # keys of a page of K and V; 0: they do not lie in pages
+    boxes: Mapping[str, Box] = field(default_factory=dict)  # of Q, K and V that TMA copies
 
     @property
     def num_query_tiles(self) -> int:
@@ -73,4 +86,12 @@ def tiles_of(problem: Problem, plan: LaunchPlan | None) -> Tiles:
         num_passes=len(plan.passes),
         has_scratch=bool(plan.scratch),
         chunk_name=chunk_name,
+        page_rows=plan.pages.rows if plan.pages is not None else 0,
+        boxes={
+            argument.buffer: Box(argument.box[0], argument.box[1], argument.swizzle_bytes)
+            for argument in plan.passes[0].args
+            if isinstance(argument, TensorMapArg)
+            and len(argument.box) >= 2
+            and argument.swizzle_bytes == argument.box[0] * argument.element_bytes
+        },
     )

@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from planted_bugs import Seen, look
 from planted_bugs.held_out import HELD_OUT
+from planted_bugs.thin import THIN
 from planted_bugs.unseen import LEGAL, UNSEEN, Unseen
 
 from engine.pipeline.evaluate import Evaluator
@@ -35,15 +36,17 @@ def main() -> None:
     p.add_argument("--variants", nargs="*", default=[])
     p.add_argument("--only", default="", help="only changes whose name holds this")
     p.add_argument("--held-out", action="store_true", help="the second set of bugs")
+    p.add_argument("--thin", action="store_true", help="the third: pages, descriptors, boxes, LSE")
     p.add_argument("--legal", action="store_true", help="the legal changes in place of the bugs")
     p.add_argument("--part", default="1/1", help="K/N: every N-th case from the K-th on")
     p.add_argument("-v", "--verbose", action="store_true", help="print all that is said")
     p.add_argument("--jsonl", type=Path, help="append one line a case")
     args = p.parse_args()
     part, parts = map(int, args.part.split("/"))
+    table = LEGAL if args.legal else HELD_OUT if args.held_out else THIN if args.thin else UNSEEN
     chosen = [
         mutation
-        for mutation in (LEGAL if args.legal else HELD_OUT if args.held_out else UNSEEN)
+        for mutation in table
         if args.only in mutation.name
         and (not args.kinds or mutation.kind in args.kinds)
         and (not args.variants or mutation.variants[0] in args.variants)

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from planted_bugs import Mutation, cases, look, plant
 from planted_bugs.held_out import HELD_OUT
+from planted_bugs.planting import OWN_KERNELS, is_own
+from planted_bugs.thin import THIN
 from planted_bugs.unseen import LEGAL, UNSEEN, Unseen
 from slow_cases import one_in
 
@@ -41,7 +43,7 @@ def test_a_planted_bug_is_found(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("mutation", HELD_OUT, ids=_id)
+@pytest.mark.parametrize("mutation", [*HELD_OUT, *THIN], ids=_id)
 def test_a_bug_that_the_checker_was_not_tuned_on_is_found(
     evaluator: Evaluator, mutation: Unseen, tmp_path: Path
 ) -> None:
@@ -58,12 +60,12 @@ def test_nothing_is_said_of_a_legal_change(
 
 def test_every_mutation_fits_its_kernel(tmp_path: Path) -> None:
     """Whoever changes a kernel changes its mutations."""
-    others = [(m.variants[0], m) for m in (*UNSEEN, *HELD_OUT, *LEGAL)]
+    others = [(m.variants[0], m) for m in (*UNSEEN, *HELD_OUT, *THIN, *LEGAL)]
     for variant, mutation in (*cases(), *others):
         source, places = plant(mutation, variant, tmp_path)
         assert places
         changed = tmp_path / (mutation.header or source.name)
-        original = KERNELS_DIR / changed.name
+        original = (OWN_KERNELS if is_own(changed.name) else KERNELS_DIR) / changed.name
         assert changed.read_text("utf-8") != original.read_text("utf-8"), mutation.name
 
 

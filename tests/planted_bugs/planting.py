@@ -9,6 +9,7 @@ from typing import Literal
 
 from engine.base.status import Status
 from engine.evaluation import Evaluation
+from engine.own_kernels.registry import use_kernel
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 from kernels.ladder import by_id
@@ -16,6 +17,7 @@ from kernels.variant import KERNELS_DIR
 from planted_bugs import algorithm, execution, fusion, hopper, instructions, memory
 from planted_bugs.mutation import Mutation
 
+OWN_KERNELS = Path(__file__).parents[1] / "own_kernels" / "kernels"
 Mode = Literal["plain", "random", "check"]
 MUTATIONS = (
     *algorithm.MUTATIONS,
@@ -42,13 +44,22 @@ def cases() -> list[tuple[str, Mutation]]:
     return [(variant, mutation) for mutation in MUTATIONS for variant in mutation.variants]
 
 
+def is_own(variant: str) -> bool:
+    """Whether it is a file of `tests/own_kernels/kernels`, and not one of the ladder."""
+    return variant.endswith(".cu")
+
+
 def plant(mutation: Mutation, variant: str, folder: Path) -> tuple[Path, tuple[str, ...]]:
     """Write the mutated kernel with its headers.
 
     Returns:
         Its source, and the places `file:line` that were changed.
     """
-    source = by_id(variant).source
+    if is_own(variant):
+        source = OWN_KERNELS / variant
+        shutil.copy(source.with_suffix(".attune.toml"), folder)
+    else:
+        source = by_id(variant).source
     for header in KERNELS_DIR.glob("*.cuh"):
         shutil.copy(header, folder)
     shutil.copy(source, folder)
@@ -71,10 +82,11 @@ def plant(mutation: Mutation, variant: str, folder: Path) -> tuple[Path, tuple[s
 def look(evaluator: Evaluator, mutation: Mutation, variant: str, mode: Mode, folder: Path) -> Seen:
     """Evaluate the mutated kernel in one mode, on its problems until it is found."""
     source, places = plant(mutation, variant, folder)
+    name = use_kernel(source).id if is_own(variant) else variant
     seen = Seen(False, False, "")
     for problem in mutation.problems(variant):
         request = EvaluationRequest(
-            variant,
+            name,
             problem,
             mutation.config,
             backend="cpu",

@@ -1,9 +1,9 @@
 """Damaged cubins, read and run on with native libraries that watch their memory.
 
 Run by `tests/sass/test_attacks.py`, which loads the address sanitizer's runtime first:
-`python -m tests.sass.attacks FOLDER LIBRARIES RANDOM TARGETED [SEED]`. Every case ends in counts or
-in one of the project's errors; the first that does not ends the process. FOLDER holds the cubins
-and LIBRARIES the watched libraries.
+`python -m tests.sass.attacks FOLDER LIBRARIES RANDOM TARGETED EXECUTED [SEED]`. Every case ends in
+counts, in executed CTAs or in one of the project's errors; the first that does not ends the
+process. FOLDER holds the cubins and LIBRARIES the watched libraries.
 """
 
 from __future__ import annotations
@@ -18,19 +18,26 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from engine.base.errors import AttuneError
+from engine.base.launch import TensorMapArg, encode_argument
 from engine.devices import find_device
-from engine.machine_code import emulation, native_library
-from engine.machine_code.analysis import Analysis, find_entry
+from engine.machine_code import disassembly, emulation, native_library
+from engine.machine_code.analysis import Analysis, disassembled, find_entry
 from engine.machine_code.counts import count_launch
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.disassembly import disassemble
 from engine.machine_code.emulation import Emulator
+from engine.machine_code.execution import GlobalBuffer, execute, load_module
+from engine.machine_code.execution.run import _SOURCE as EXECUTES
 from engine.machine_code.instruction import Program
-from engine.machine_code.launch import Launch
+from engine.machine_code.launch import Launch, buffer_address
 from engine.pipeline.machine_code import time_launch
 
 MOST_STEPS = 20_000  # warp instructions of one CTA
+MOST_RUN_S = 0.5  # of a launch that is executed
+MOST_READ_S = 8.0  # of nvdisasm, which a damaged file can keep busy until it is ended
 DEVICES = {"sm_80": "A100", "sm_90": "H100", "sm_120": "RTX 5090"}
 _FRAME_SIZE, _REGCOUNT, _KPARAM_INFO, _PARAM_CBANK = 0x11, 0x2F, 0x17, 0x0A
 EXTREMES = (0, 1, 254, 255, 0x7FFF, 0xFFFF, 0x10000000, 0x7FFFFF01, 0xFFFFFFFF)
@@ -194,18 +201,65 @@ def attack(data: bytes, rng: random.Random, listing: bool = False) -> None:
         time_launch(analysis, find_device(DEVICES[program.arch]), quick=True)
 
 
-def main(folder: Path, libraries: Path, number: int, targeted: int, seed: int = 0) -> None:
-    for source in native_library._sources():
+def executed_argument(size: int, address: int, rng: random.Random) -> bytes:
+    """A pointer, a number, or a tensor map with some wild number in it."""
+    if size == 8:
+        return struct.pack("<Q", address + rng.choice((0, 0, 0, 16, 60)))
+    if size == 4:
+        return struct.pack("<I", rng.choice((1, 7, 64, 256, 0xFFFFFFFF)))
+    if size != 128:
+        return rng.randbytes(size)
+    tensor = TensorMapArg("m", "b", (64, 256), (128,), (64, 64), rng.choice((0, 128)))
+    out = bytearray(encode_argument(tensor).data)
+    struct.pack_into("<Q", out, 8, address)
+    for _ in range(rng.choice((0, 0, 1, 3))):
+        struct.pack_into("<I", out, 4 * rng.randrange(32), rng.choice((*EXTREMES, 3, 256)))
+    return bytes(out)
+
+
+def attack_execution(data: bytes, rng: random.Random, listing: bool) -> None:
+    """Execute it on buffers of its own, with the sizes of launches and buffers at random."""
+    cubin = read_cubin(data)
+    module = load_module(cubin)
+    entry = module.entries[find_entry(cubin, None).name]
+    program = disassembled(cubin).program(entry.name)
+    if listing:
+        program = damaged_listing(program, rng)
+    sizes = (64, 4096, 65536, 1 << 20, 1 << 20)
+    buffers = [
+        GlobalBuffer(f"b{n}", buffer_address(n), np.zeros(rng.choice(sizes), np.uint8))
+        for n in range(len(entry.parameters))
+    ]
+    arguments = tuple(
+        executed_argument(p.size, b.address, rng)
+        for p, b in zip(entry.parameters, buffers, strict=True)
+    )
+    cluster = rng.choice(((1, 1, 1), (1, 1, 1), (2, 1, 1)))
+    block = (rng.choice((32, 128, 256, 384)), 1, 1)
+    launch = Launch((2, 1, 2), block, rng.choice((0, 16 << 10, 64 << 10)), arguments)
+    found = [*module.buffers, *buffers]
+    execute(program, entry, launch, found, cluster=cluster, timeout_s=MOST_RUN_S, threads=2)
+
+
+def main(
+    folder: Path, libraries: Path, number: int, targeted: int, executed: int, seed: int = 0
+) -> None:
+    for source in (*native_library._sources(), EXECUTES):
         native_library._loaded[source] = ctypes.CDLL(str(libraries / f"{source.stem}.so"))
     emulation.MAX_STEPS = MOST_STEPS
+    disassembly._TIMEOUT_S = MOST_READ_S
     os.environ.pop("LD_PRELOAD", None)  # the tools have no memory for the sanitizer's
     cubins = [path.read_bytes() for path in sorted(folder.glob("*.cubin"))]
     ends: collections.Counter[str] = collections.Counter()
-    for case in range(number + targeted):
+    for case in range(number + targeted + executed):
         rng = random.Random(f"{seed}-{case}")
         data = rng.choice(cubins)
         kind = (
-            "random" if case < number else rng.choice([*(t.__name__ for t in TARGETED), "listing"])
+            "random"
+            if case < number
+            else rng.choice([*(t.__name__ for t in TARGETED), "listing"])
+            if case < number + targeted
+            else rng.choice(["listing", "listing", "listing", "far_registers", "far_modifiers"])
         )
         print("case", case, kind, flush=True)
         if kind == "random":
@@ -213,14 +267,16 @@ def main(folder: Path, libraries: Path, number: int, targeted: int, seed: int = 
         elif kind != "listing":
             data = next(t for t in TARGETED if t.__name__ == kind)(data, rng)
         try:
-            attack(data, rng, kind == "listing")
+            run = attack if case < number + targeted else attack_execution
+            run(data, rng, kind == "listing")
         except AttuneError as error:
             if not str(error).endswith((".", "?")):
                 raise
             ends[str(error)[:48]] += 1
         else:
-            ends["counted"] += 1
-    print(f"{number} random and {targeted} targeted cubins:", dict(ends.most_common(12)))
+            ends["counted" if run is attack else "executed"] += 1
+    cases = f"{number} random and {targeted} targeted cubins, {executed} executed"
+    print(f"{cases}:", dict(ends.most_common(16)))
 
 
 if __name__ == "__main__":

@@ -170,6 +170,12 @@ def _nan_hint(region: Region, tiles: Tiles) -> str:
             f"a causal row without a visible key in a {parts} subtracts −inf from −inf or "
             "divides 0 by 0" + _of_scratch(tiles)
         )
+    if region.all_rows and tiles.page_rows:
+        return (
+            "a page of K or V is read that no key fills, or rows of a page behind the last key, "
+            "which hold NaN: look at the index into block_table, at the row within the page, and "
+            "at the number of keys that a load is told" + _of_scratch(tiles)
+        )
     if region.all_rows:
         return (
             "something is read before it is written (shared memory starts as NaN), the row sum is "

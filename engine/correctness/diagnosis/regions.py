@@ -145,6 +145,8 @@ _LINES: Mapping[str, Sequence[str]] = {
     FindingCode.KEY_COUNT: _KEY_LOOP,
     FindingCode.QUERY_INDEX: (r"\(q_smem\b.*\bq\b", r"\bq\s*\+"),
     FindingCode.HEAD_STRIDE: (r"\b\w*head\w*\s*=",),
+    FindingCode.DESCRIPTOR: (r"wgmma_descriptor|desc", r"tma_load"),
+    FindingCode.PAGES: (r"\bblock_table\s*[\[+]", r"\w*page\w*\s*="),
     FindingCode.OPERAND: (r"\(k_smem\b.*\bk\b", r"\bk\s*\+"),
     FindingCode.MMA_FRAGMENT: (r"^\s*mma\w*\s*\(|ldmatrix\w*\s*\(", r"\bmma"),
     FindingCode.SWIZZLE: (r"\bswizzled\s*\(", r"\^", r"wgmma_descriptor"),

@@ -12,9 +12,11 @@ from engine.correctness.reference import Float64Array
 from engine.correctness.roundoff import NOISE
 from engine.correctness.suspected_bugs.addressing import addressing_bugs
 from engine.correctness.suspected_bugs.case import Case, SuspectedBug
+from engine.correctness.suspected_bugs.descriptors import descriptor_bugs
 from engine.correctness.suspected_bugs.fragments import fragment_bugs
 from engine.correctness.suspected_bugs.kv_split import kv_split_bugs
 from engine.correctness.suspected_bugs.masks import mask_bugs
+from engine.correctness.suspected_bugs.pages import page_bugs
 from engine.correctness.suspected_bugs.score_factor import EXPLAINED_BY_FACTOR, scaled_scores
 from engine.correctness.suspected_bugs.softmax import precision_bugs, softmax_bugs
 
@@ -38,8 +40,10 @@ class Match:
 _FAMILIES: tuple[Callable[[Case], Iterator[SuspectedBug]], ...] = (
     softmax_bugs,
     mask_bugs,
+    page_bugs,
     kv_split_bugs,
     addressing_bugs,
+    descriptor_bugs,
     fragment_bugs,
     precision_bugs,
 )

@@ -124,6 +124,7 @@ struct Buffer {
     throw std::runtime_error(i.name + where + what);
 }
 
+#include "tensor_map.h"
 #include "hazards.h"
 
 struct Cta;

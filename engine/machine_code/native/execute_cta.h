@@ -9,7 +9,7 @@ int cluster_phase = 0;                 // how often it was complete
 
 // A TMA load that is under way: it lands when its mbarrier is asked, so that a missing wait shows.
 struct Tile {
-    struct TensorMap* map;
+    TensorMap map;
     uint32_t coordinates[5];
     uint64_t to, mbarrier;  // in shared memory
 };

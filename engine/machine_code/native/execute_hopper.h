@@ -157,17 +157,21 @@ void for_box(const TensorMap& map, const uint32_t* coordinates, uint64_t shared,
     }
 }
 
-inline TensorMap* map_at(Warp& warp, const Instruction& i, uint64_t at) {
+// As it is now: global memory may be written meanwhile, and what was looked at must be what is used.
+inline TensorMap map_at(Warp& warp, const Instruction& i, uint64_t at) {
     const Request& request = warp.cta.request;
-    TensorMap* map;
-    if (at + 128 <= static_cast<uint64_t>(request.constant_bytes[0])) {
-        if (at % 64) misaligned(i, at, 64);
-        map = reinterpret_cast<TensorMap*>(const_cast<uint8_t*>(request.constants[0]) + at);
+    const uint64_t constant_bytes = static_cast<uint64_t>(request.constant_bytes[0]);
+    if (at % 64) misaligned(i, at, 64);
+    TensorMap map;
+    static_assert(sizeof map > 64 && sizeof map <= 128, "lies in two pieces of 64 bytes");
+    if (constant_bytes >= 128 && at <= constant_bytes - 128) {
+        std::memcpy(&map, request.constants[0] + at, sizeof map);
     } else {
-        if (at % 64) misaligned(i, at, 64);
-        map = reinterpret_cast<TensorMap*>(warp.global_byte(i, at, 64));
+        std::memcpy(&map, warp.global_byte(i, at, 64), 64);
+        std::memcpy(reinterpret_cast<uint8_t*>(&map) + 64, warp.global_byte(i, at + 64, 64), sizeof map - 64);
     }
-    if (map->magic != TENSOR_MAP_MAGIC) fail(i, "is given an address at which there is no tensor map");
+    if (map.magic != TENSOR_MAP_MAGIC) fail(i, "is given an address at which there is no tensor map");
+    if (!is_possible(map)) fail(i, "is given a tensor map that no GPU takes");
     return map;
 }
 
@@ -178,11 +182,11 @@ void Warp::load_tile(const Instruction& i) {
     Cta::Tile tile{};
     tile.map = map_at(*this, i, U[source.ureg] | static_cast<uint64_t>(U[source.ureg + 1]) << 32);
     tile.to = from[0] & (SHARED_WINDOW - 1), tile.mbarrier = from[1] & (SHARED_WINDOW - 1);
-    std::copy(from + 2, from + 2 + tile.map->rank, tile.coordinates);
-    uint64_t bytes = tile.map->element_bytes;
-    for (uint32_t d = 0; d < tile.map->rank; d++) bytes *= tile.map->box[d];
+    std::copy(from + 2, from + 2 + tile.map.rank, tile.coordinates);
+    uint64_t bytes = tile.map.element_bytes;
+    for (uint32_t d = 0; d < tile.map.rank; d++) bytes *= tile.map.box[d];
     if (tile.to % 128) misaligned(i, tile.to, 128);
-    if (tile.to + bytes > cta.smem.size()) shared_at(cta, i, tile.to + bytes - 1, 1);
+    if (tile.to + bytes > cta.smem.size()) fail(i, "reaches beyond the CTA's shared memory: the launch needs more dynamic shared memory");
     Lanes t;
     uint32_t receivers = 1u << cta.rank;
     if (i.has(MOD_MULTICAST) && i.s.size() > 2) receivers = read(i.s[2], t)[__builtin_ctz(on)] & 0xffff;
@@ -194,8 +198,8 @@ void Warp::load_tile(const Instruction& i) {
         owner.tiles.push_back(tile);
         owner.wake();
     }
-    for_box(*tile.map, tile.coordinates, 0, [&](uint64_t, uint64_t address) {
-        if (address) global_byte(i, address, static_cast<int>(tile.map->element_bytes));
+    for_box(tile.map, tile.coordinates, 0, [&](uint64_t, uint64_t address) {
+        if (address) global_byte(i, address, static_cast<int>(tile.map.element_bytes));
     });
 }
 
@@ -207,10 +211,10 @@ void Cta::land_tiles(uint64_t mbarrier) {
             tiles[kept++] = tile;
             continue;
         }
-        const uint32_t e = tile.map->element_bytes;
+        const uint32_t e = tile.map.element_bytes;
         int64_t bytes = 0;
         const Instruction nobody;
-        for_box(*tile.map, tile.coordinates, tile.to, [&](uint64_t to, uint64_t from) {
+        for_box(tile.map, tile.coordinates, tile.to, [&](uint64_t to, uint64_t from) {
             if (from) std::memcpy(&smem[to], warps[0]->global_byte(nobody, from, static_cast<int>(e)), e);
             else std::memset(&smem[to], 0, e);
             bytes += e;
@@ -225,7 +229,7 @@ void Warp::store_tile(const Instruction& i) {
     const Operand &source = address_of(i, 0), &target = address_of(i, 1);
     if (target.ureg < 0 || source.ureg < 0) fail(i, "has no address that is known here");
     const uint32_t* const from = U + source.ureg;
-    const TensorMap& map = *map_at(*this, i, U[target.ureg] | static_cast<uint64_t>(U[target.ureg + 1]) << 32);
+    const TensorMap map = map_at(*this, i, U[target.ureg] | static_cast<uint64_t>(U[target.ureg + 1]) << 32);
     const uint64_t shared = from[0] & (SHARED_WINDOW - 1);
     if (shared % 128) misaligned(i, shared, 128);
     for_box(map, from + 1, shared, [&](uint64_t place, uint64_t address) {

@@ -70,7 +70,7 @@ void Warp::load_matrices(const Instruction& i) {  // LDSM, STSM
         uint8_t* rows[8];
         uint64_t highest = 0, bits = 0;
         for (int r = 0; r < 8; r++) highest = std::max(highest, where[8 * m + r]), bits |= where[8 * m + r];
-        if (!cta.rank && bits % 16 == 0 && highest + 16 <= cta.smem.size())
+        if (!cta.rank && bits % 16 == 0 && cta.smem.size() >= 16 && highest <= cta.smem.size() - 16)
             for (int r = 0; r < 8; r++) rows[r] = &cta.smem[where[8 * m + r]];
         else
             for (int r = 0; r < 8; r++) rows[r] = shared_byte(i, where[8 * m + r], 16);
@@ -259,17 +259,19 @@ void Warp::execute(const Instruction& i) {
         lowest = std::min(lowest, executes ? place : ~uint64_t{0}), highest = std::max(highest, place), bits |= place;
     }
     // All lanes in one piece of memory that they may reach: nothing is looked up lane by lane.
-    const uint64_t last = highest + static_cast<uint64_t>(width);
-    uint8_t* base = nullptr;
-    if (bits % static_cast<uint64_t>(width)) {
+    const uint64_t size = static_cast<uint64_t>(width);  // sums could wrap: addresses are anything
+    uint8_t* piece = nullptr;
+    uint64_t from = 0;  // address of its first byte
+    if (bits % size) {
     } else if (shared) {
-        const uint64_t own = cta.rank * SHARED_WINDOW;
-        if (lowest >= own && last <= own + cta.smem.size()) base = cta.smem.data() - own;
+        from = cta.rank * SHARED_WINDOW;
+        if (lowest >= from && cta.smem.size() >= size && highest - from <= cta.smem.size() - size) piece = cta.smem.data();
     } else if (const Buffer* b = cta.last_buffer) {
-        if (lowest >= b->base && last <= b->base + b->size) base = b->host - b->base;
+        from = b->base;
+        if (lowest >= from && b->size >= size && highest - from <= b->size - size) piece = b->host;
     }
-    if (base)
-        for (int l = 0; l < 32; l++) at[l] = on >> l & 1 ? base + where[l] : nullptr;
+    if (piece && highest >= from)
+        for (int l = 0; l < 32; l++) at[l] = on >> l & 1 ? piece + (where[l] - from) : nullptr;
     else for (int l = 0; l < 32; l++) {
         if (!(on >> l & 1)) at[l] = nullptr;
         else at[l] = shared ? shared_byte(i, where[l], width) : generic_byte(i, where[l], width, l);

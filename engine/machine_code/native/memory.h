@@ -128,25 +128,6 @@ inline void count_sectors(Cta& cta, const Access32& a, int width, Row& row, bool
     row.ideal_sectors = static_cast<uint16_t>((distinct * width + 31) / 32);
 }
 
-// A tensor map as engine/base/launch.py encodes it; a driver's own says nothing here.
-struct TensorMap {
-    uint64_t magic, base;
-    uint32_t rank, element_bytes, swizzle, box[5], dims[5], padding;
-    uint64_t stride_bytes[4];
-};
-constexpr uint64_t TENSOR_MAP_MAGIC = 0x434f48544d41ull;
-
-// A cubin's own constants may hold anything: as CUDA bounds a map, and a box that shared memory takes.
-inline bool is_possible(const TensorMap& map) {
-    if (map.rank < 1 || map.rank > 5 || map.element_bytes < 1 || map.element_bytes > 16) return false;
-    uint64_t bytes = map.element_bytes;
-    for (uint32_t d = 0; d < map.rank; d++) {
-        if (map.box[d] < 1 || map.box[d] > 256) return false;
-        bytes *= map.box[d];
-    }
-    return bytes <= 1u << 18;
-}
-
 // The rows of a box: its bytes in the tensor, and what of memory they touch.
 inline void count_box(Cta& cta, const TensorMap& map, const uint32_t* coordinates, Row& row) {
     const uint64_t row_bytes = static_cast<uint64_t>(map.box[0]) * map.element_bytes;

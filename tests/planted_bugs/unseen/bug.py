@@ -32,6 +32,10 @@ Kind = Literal[
     "registers",
     "store",
     "overflow",
+    "pages",
+    "descriptors",
+    "boxes",
+    "LSE",
 ]
 
 
@@ -59,7 +63,10 @@ def rows(
     nth: int | None = None,
     config: dict[str, int] | None = None,
     on: tuple[Problem, ...] = (),
+    header: str = "",
 ) -> Iterator[Unseen]:
     for name, variants, old, new, words in rows:
         for variant in variants:
-            yield Unseen(name, (variant,), old, new, words, shapes, nth, "", config or {}, kind, on)
+            yield Unseen(
+                name, (variant,), old, new, words, shapes, nth, header, config or {}, kind, on
+            )
