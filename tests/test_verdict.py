@@ -121,8 +121,8 @@ def test_an_incorrect_output_is_told_by_its_first_finding() -> None:
         passed=False,
         bad_count=5,
         findings=(
+            Finding("tail_tile", "Nobody knows where.", 0.95),
             Finding("one_head", "Only head 2 is wrong.", 0.9, "v08_mma_sync.cu:113"),
-            Finding("tail_tile", "Another.", 0.1),
         ),
     )
     run = replace(

@@ -179,10 +179,9 @@ def _gpu() -> tuple[str | None, str]:
         st, "Target GPU", "gpu", options, default, format_func=label, help=TERMS["gpu"]
     )
     if local_gpu().spec is None:
-        st.badge(
-            "No NVIDIA GPU on this machine",
-            icon=":material/developer_board_off:",
-            color="gray",
+        # No `st.badge`: its words would open over the menu below, under a pointer that rests there.
+        st.markdown(
+            ":gray-badge[:material/developer_board_off: No NVIDIA GPU on this machine]",
             help=TERMS["no_gpu"],
         )
     return _named(selected)

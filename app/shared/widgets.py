@@ -94,11 +94,16 @@ def empty(kind: Literal["nothing yet", "filtered"], title: str, remedy: str) -> 
         st.caption(remedy)
 
 
-def failure(status: Status, reason: str, log: str = "") -> None:
-    """A failed evaluation: cause, next step, and the full log folded away."""
+def failure(status: Status, reason: str, log: str = "", *, says_next: bool = True) -> None:
+    """A failed evaluation: cause, next step, and the full log folded away.
+
+    Args:
+        says_next: False where the next step stands elsewhere.
+    """
     draw = st.info if status in (Status.SKIPPED, Status.CANCELLED) else st.error
     draw(f"**{status}.** {plain_markdown(reason)}", icon=STATUS_ICON[status])
-    st.caption(f"Next: {next_step(status, reason)}")
+    if says_next:
+        st.caption(f"Next: {next_step(status, reason)}")
     show_log(log)
 
 

@@ -62,18 +62,21 @@ def _run_what_is_selected() -> None:
 
 
 def problems(state: RunState) -> None:
-    """The most fundamental problem that there is; then how the last run ended."""
+    """The most fundamental problem that there is; then how the last run ended.
+
+    The verdict's line says what to do.
+    """
     working_session.draw_notices()
     notices.draw("run")
     seen, compiled, job = state.preview, state.compiled, state.job
     if state.error:
         problem(state.error)
     elif seen is not None and seen.unsupported:
-        failure(Status.SKIPPED, seen.unsupported)
+        failure(Status.SKIPPED, seen.unsupported, says_next=False)
     elif seen is not None and seen.memory:
-        failure(Status.OUT_OF_MEMORY, seen.memory)
+        failure(Status.OUT_OF_MEMORY, seen.memory, says_next=False)
     elif compiled is not None and compiled.status is Status.COMPILE_ERROR:
-        failure(compiled.status, compiled.reason, compiled.log)
+        failure(compiled.status, compiled.reason, compiled.log, says_next=False)
         if state.evaluation is not None:
             st.caption("Correctness below is that of the last source that compiled.")
     else:
@@ -92,4 +95,4 @@ def _without_verdict(state: RunState) -> None:
     if run is None or run.correctness is not None or state.is_stale or state.is_running:
         return
     if st.session_state.get("tab") != "Correctness":
-        failure(run.status, run.reason)
+        failure(run.status, run.reason, says_next=False)

@@ -43,17 +43,17 @@ def draw(chosen: Selection, state: RunState, view: EvaluationView, tabs_key: str
     ):
         first, *rest = verdict.parts
         told = [_result(verdict, first)]
+        if first.place is not None:
+            _words(told)
+            told = []
+            source.line_button(view, first.place, "verdict", tabs_key)
         for part in rest:
-            if not _has_button(part, view, choice):
-                told.append(plain_markdown(part.text))
+            if not _has_button(part, verdict, view, choice):
+                told.append(plain_markdown(part.with_place()))
                 continue
             _words(told)
             told = []
             _button(part, chosen, view, choice, tabs_key)
-        if verdict.place is not None and not verdict.finding:
-            _words(told)
-            told = []
-            source.line_button(view, verdict.place, "verdict", tabs_key)
         _words(told)
     job = _reading(chosen, state, view)
     rerun_as_jobs_end([job] if job is not None else [], _POLL_S)
@@ -134,8 +134,10 @@ def _words(told: list[str]) -> None:
         st.markdown(" · ".join(told), width="content")
 
 
-def _has_button(part: VerdictPart, view: EvaluationView, choice: Choice | None) -> bool:
-    if part.code == "check":
+def _has_button(
+    part: VerdictPart, verdict: LaunchVerdict, view: EvaluationView, choice: Choice | None
+) -> bool:
+    if part.code == "check" or (part.code == "next" and verdict.finding):
         return True
     if part.code == "auto":
         return choice is not None
@@ -150,8 +152,17 @@ def _button(
     tabs_key: str,
 ) -> None:
     """What follows from a part, one click away."""
-    if part.place is not None:
-        source.line_button(view, part.place, f"verdict_{part.code}", tabs_key, part.text)
+    if part.code == "next" and part.place is None:  # of an incorrect output
+        st.button(
+            plain_markdown(part.text),
+            key="verdict_maps",
+            type="tertiary",
+            icon=":material/map:",
+            help="Open the tab Correctness.",
+            on_click=lambda: st.session_state.update({tabs_key: "Correctness"}),
+        )
+    elif part.place is not None:
+        source.line_button(view, part.place, f"verdict_{part.code}", tabs_key, part.with_place())
     elif part.code == "auto" and choice is not None:
         st.button(
             plain_markdown(part.text),

@@ -6,7 +6,7 @@ Nothing is compiled, executed or simulated here: it is said of what others found
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -15,7 +15,7 @@ from engine.auto import Choice, choose
 from engine.base.errors import AttuneError
 from engine.base.status import Status
 from engine.base.units import format_us
-from engine.evaluation import Evaluation, Execution, Latency, Origin
+from engine.evaluation import Evaluation, Execution, Finding, Latency, Origin
 from engine.history import History
 from engine.machine_code.advice import NEXT_WORDS
 from engine.machine_code.report import Hint, PassReport
@@ -35,7 +35,7 @@ REMEDIES: Mapping[Status, str] = {
     Status.COMPILE_ERROR: "mend the line that the log names",
     Status.LAUNCH_ERROR: "see the log; a smaller tile or another config may launch",
     Status.OUT_OF_MEMORY: "use a smaller batch, fewer heads or a shorter sequence",
-    Status.INCORRECT: "see where it is wrong; the check build finds races and accesses out of "
+    Status.INCORRECT: "see the maps of the error; the check build finds races and accesses out of "
     "bounds",
     Status.RACE: "order the two accesses: a barrier, a fence, or a wait for the copy",
     Status.OUT_OF_BOUNDS: "guard the access or mend its offset; the check build names the line",
@@ -331,10 +331,10 @@ def _was_executed(evaluation: Evaluation) -> bool:
 
 def _failed(evaluation: Evaluation) -> LaunchVerdict:
     status = evaluation.status
-    findings = evaluation.correctness.findings if evaluation.correctness is not None else ()
     finding = ""
     if status is Status.INCORRECT:
-        finding = findings[0].sentence if findings else evaluation.reason
+        told = _findings(evaluation)
+        finding = told[0].sentence if told else evaluation.reason
     remedy = next_step(status, evaluation.reason).rstrip(".")
     return LaunchVerdict(
         status.lower(),
@@ -348,9 +348,15 @@ def _place(evaluation: Evaluation | None) -> Place | None:
     """Of the first finding that has one, else of the reason or the log."""
     if evaluation is None:
         return None
-    findings = evaluation.correctness.findings if evaluation.correctness is not None else ()
-    texts = [f"{f.place} {f.sentence}" for f in findings] + [evaluation.reason, evaluation.log]
+    texts = [f"{f.place} {f.sentence}" for f in _findings(evaluation)]
+    texts += [evaluation.reason, evaluation.log]
     return next((place for text in texts if (place := place_in(text)) is not None), None)
+
+
+def _findings(evaluation: Evaluation) -> Sequence[Finding]:
+    """Those that name a place first."""
+    found = evaluation.correctness.findings if evaluation.correctness is not None else ()
+    return sorted(found, key=lambda f: place_in(f"{f.place} {f.sentence}") is None)
 
 
 def _looks_for_no_races(run: Execution) -> bool:

@@ -169,7 +169,39 @@ def test_a_failed_run_says_its_cause_whichever_tab_is_open(open_app, jobs):
     jobs.answer = failed(NOT_RUN, Status.COMPILE_ERROR, "There is no C++ compiler.")
     at = run(open_app())
     assert ["There is no C++ compiler" in box.value for box in at.error] == [True]
-    assert "Next: " in texts(at)
+    assert "next: " in texts(at)  # by the verdict, once
+    assert "Next: " not in texts(at)
+
+
+@pytest.mark.parametrize(
+    ("answer", "key"),
+    [
+        (
+            replace(
+                BASE,
+                status=Status.INCORRECT,
+                reason=WRONG.reason,
+                correctness=replace(
+                    WRONG,
+                    findings=(Finding("tail_tile", "A tile.", 0.5, "v01_fa1_baseline.cu:99"),),
+                ),
+                latency=None,
+            ),
+            "verdict_finding_line",
+        ),
+        (
+            replace(NOT_RUN, status=Status.RACE, reason="v01_fa1_baseline.cu:99: a race."),
+            "verdict_line",
+        ),
+    ],
+)
+def test_the_verdict_leads_to_the_line(open_app, jobs, answer, key):
+    jobs.answer = done(answer)
+    at = run(open_app())
+    at.button(key=key).click().run()
+    assert not at.exception
+    assert at.session_state["tab"] == "Source and resources"
+    assert at.session_state["source_line"].line == 99
 
 
 @pytest.mark.parametrize("state", ["failed", "crashed"])
