@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 import shlex
 from functools import cache
@@ -9,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from engine.base.errors import AttuneError
 from engine.cli.command_line import parser
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [
     path
-    for top in ("", "app", "engine", "kernels", "tests", "sessions")
+    for top in ("", ".agents", ".github", "app", "engine", "kernels", "tests", "sessions")
     for path in sorted((ROOT / top).glob("*.md" if top == "" else "**/*.md"))
 ]
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -77,8 +79,10 @@ def commands(path: Path) -> list[str]:
     """The command lines in a document's blocks, and in cells of tables whose head begins them."""
     shown = fenced(path).replace("\\\n", " ")
     # Up to what is a remark, another program's, or optional.
-    lines = re.findall(r"python -m engine ((?:'[^']*'|[^'#&\[\n])+)", shown)
-    for table in re.findall(r"`python -m engine …` \|\n(.+?)\n\n", text(path), re.DOTALL):
+    rest = r"((?:'[^']*'|\"[^\"]*\"|[^'\"#&\[\n])+)"
+    lines = re.findall(rf"(?:^ *|^ *\$ |&& )attune {rest}", shown, re.MULTILINE)
+    lines += re.findall(rf"python -m engine {rest}", shown)
+    for table in re.findall(r"`attune …` \|\n(.+?)\n\n", text(path), re.DOTALL):
         lines += re.findall(r"\| `([^`]+)` \|$", table, re.MULTILINE)
     return lines
 
@@ -89,13 +93,29 @@ def test_commands_are_understood(path: Path) -> None:
         given = shlex.split(line.replace("path/to/my_kernel.cu", "v01"))
         try:
             parser(only=given[0]).parse_args(given)
-        except SystemExit:
-            pytest.fail(f"{line} is not understood")
+        except AttuneError as error:
+            pytest.fail(f"{line} is not understood: {error}")
 
 
 def test_commands_are_found() -> None:
     assert len(commands(ROOT / "engine/cli/README.md")) >= 26
     assert "auto --gpu L4 -H 8 -S 128" in commands(ROOT / "README.md")
+    assert "app" in map(str.strip, commands(ROOT / "README.md"))
+
+
+def test_what_a_sentence_tells_people_to_type_is_understood() -> None:
+    """Inline in prose, where it is a whole command; `attune app` and the like."""
+    shown = "\n".join(text(path) for path in DOCUMENTS)
+    words = set(re.findall(r"`attune ([a-z][a-z-]+)", shown))
+    assert len(words) > 5
+    assert words - set(parser().commands) == set()
+
+
+@pytest.mark.slow
+def test_the_readme_s_python_runs_as_it_stands() -> None:
+    done = doctest.testfile(str(ROOT / "README.md"), module_relative=False, encoding="utf-8")
+    assert done.attempted >= 5
+    assert done.failed == 0
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def _side_by_side(comparison: SessionComparison) -> None:
             "nothing yet",
             "No problem is in both sessions",
             "Kernels are compared on the same problem: repeat one session's on the other machine, "
-            "for instance with `python -m engine rerun`.",
+            "for instance with `attune rerun`.",
         )
         return
     chosen = 0

@@ -66,7 +66,7 @@ def finals(job: JobStatus) -> list[ProblemResult]:
 
 def resume_command(job: JobStatus) -> str:
     """The command that resumes a sweep of the command line."""
-    return f"python -m engine sweep --resume {sweep_files().path(job.job_id)}"
+    return f"attune sweep --resume {sweep_files().path(job.job_id)}"
 
 
 def selected(jobs: list[JobStatus]) -> JobStatus | None:

@@ -325,7 +325,7 @@ def _changed(table: Table | None, variant: Variant) -> str:
     if table is None or table.sources.get(variant.id) in (None, code_digest(variant)):
         return ""
     return (
-        f"Its source has changed since the candidates were ranked ({table.made}): python -m engine "
+        f"Its source has changed since the candidates were ranked ({table.made}): attune "
         "auto --renew ranks again."
     )
 
@@ -347,5 +347,5 @@ def _not_ranked(device: DeviceSpec) -> str:
     use, are, one = ("uses", "is", "it") if len(missing) == 1 else ("use", "are", "one of them")
     return (
         f"{', '.join(missing)} {use} {own_instructions(device)}, and {are} not in the table yet: "
-        f"name {one}, or rank again by python -m engine auto --renew."
+        f"name {one}, or rank again by attune auto --renew."
     )

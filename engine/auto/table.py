@@ -1,6 +1,6 @@
 """What ranked first by machine code: a file for each compute capability, a line for each class.
 
-    python -m engine auto --renew       writes them; see `engine.auto.renew`
+    attune auto --renew    writes them; see `engine.auto.renew`
 
 Classes of problems are points of a grid: head_dim, mask, lengths, query heads B·H and how many of
 those share a K/V head. A problem takes the nearest point whose kernel it can run.
@@ -173,7 +173,7 @@ def _read(path: Path, _stamp: int) -> Table:
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise AttuneError(
-            f"The table {path.name} of `auto` cannot be read ({error}): run python -m engine auto "
+            f"The table {path.name} of `auto` cannot be read ({error}): run attune auto "
             "--renew, or name a variant."
         ) from None
 

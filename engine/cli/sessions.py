@@ -106,7 +106,7 @@ def run_spent(args: argparse.Namespace) -> int:
     elif table.rows:
         print_table(table)
     else:
-        print("No session says what it cost: python -m engine sessions decide --help.")
+        print("No session says what it cost: attune sessions decide --help.")
     return 0
 
 

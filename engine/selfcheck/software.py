@@ -62,7 +62,7 @@ def cpu_execution(device: DeviceSpec) -> str:
     if evaluation.status is not Status.PASSED:
         raise CheckFailed(
             f"{request.variant} on the CPU is {evaluation.status}: {evaluation.reason} See "
-            f"`python -m engine evaluate {request.variant} --backend cpu`."
+            f"`attune evaluate {request.variant} --backend cpu`."
         )
     return f"{request.variant} was executed on the CPU and agrees with the float64 reference."
 

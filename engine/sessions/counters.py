@@ -19,7 +19,7 @@ from engine.model.estimate import Estimate
 from engine.model.kernel import Kernel
 from engine.model.launches import collect
 
-# What `python -m engine profile` asks for, and what people read in the details page.
+# What `attune profile` asks for, and what people read in the details page.
 DURATION = "gpu__time_duration.sum"
 DRAM_READ, DRAM_WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
 L2_BYTES = "lts__t_bytes.sum"

@@ -55,7 +55,7 @@ def open_session(file: str, store: Store | None = None) -> Snapshot:
         return (store or default_store()).open(file)
     raise UnknownName(
         f"{file_label(file)} is neither a file here nor a snapshot of the store: "
-        "`python -m engine sessions` lists those."
+        "`attune sessions` lists those."
     )
 
 
@@ -109,8 +109,7 @@ def export_evaluations(path: Path, evaluations: Sequence[Evaluation], title: str
         for evaluation in evaluations:
             session.add(evaluation)
         return (
-            f"Wrote {path}: a session's journal, which python -m engine sessions import makes a "
-            "snapshot of."
+            f"Wrote {path}: a session's journal, which attune sessions import makes a snapshot of."
         )
     sources = {(s.name, s.sha256): s for e in evaluations for s in sources_of(e)}
     snapshot = make_snapshot(

@@ -1,4 +1,4 @@
-"""`python -m engine sweep` as a script sees it."""
+"""`attune sweep` as a script sees it."""
 
 from __future__ import annotations
 

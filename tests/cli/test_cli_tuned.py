@@ -1,4 +1,4 @@
-"""`python -m engine tuned`, and what `evaluate` says about a config."""
+"""`attune tuned`, and what `evaluate` says about a config."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from engine.problem import Problem
 from kernels.ladder import LADDER, by_id, markdown_table
 from kernels.variant import KERNELS_DIR, Variant
 
-README = KERNELS_DIR.parent / "README.md"
+README = KERNELS_DIR / "README.md"
 TABLE_BEGIN, TABLE_END = "<!-- ladder:begin -->", "<!-- ladder:end -->"
 HEADER_LABELS = ("Idea", "Changed", "Limiter", "Constraints", "Passes", "Source", "Weakness")
 OPTIONAL_LABEL = "Counted"  # what the machine code shows, a ninth line

@@ -65,7 +65,7 @@ def explain(error: Exception, entry: str) -> Failure:
         return Failure(
             Status.LAUNCH_ERROR,
             f"{entry} could not be launched ({said}): Attune and this CuPy do not fit together. "
-            "Send what `python -m engine selfcheck --json` prints.",
+            "Send what `attune selfcheck --json` prints.",
         )
     lost = code in LOST_CONTEXT
     if code in _MEANINGS:
