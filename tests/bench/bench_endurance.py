@@ -25,7 +25,7 @@ sys.path[:0] = [str(ROOT / part) for part in (".", "tests", "tests/browser", "te
 
 from app_server import CHROMIUM_ARGS, WAIT_MS, find_chromium, start_server  # noqa: E402
 from bench_sessions import NUM_SNAPSHOTS, fill  # noqa: E402
-from playwright.sync_api import Page, expect, sync_playwright  # noqa: E402
+from playwright.sync_api import Browser, Page, expect, sync_playwright  # noqa: E402
 
 RERUNS = 500
 TABS = 20
@@ -38,18 +38,26 @@ def main() -> None:
         folder = Path(name)
         fill(folder / "sessions")
         command(folder)
-        server = start_server(folder)
-        try:
-            with sync_playwright() as playwright:
-                path = find_chromium()
-                browser = playwright.chromium.launch(executable_path=path, args=CHROMIUM_ARGS)
-                process = psutil.Process(server.process.pid)
-                opened_page(browser.new_page(), server.url)  # which imports the app
-                store_page(browser.new_page(), server.url, process)
-                reruns(browser.new_page(), server.url, process)
-                tabs([browser.new_page() for _ in range(TABS)], server.url, process)
-        finally:
-            server.stop()
+        beside(folder, lambda browser, url, process: store_page(browser.new_page(), url, process))
+    with tempfile.TemporaryDirectory() as name:
+        beside(Path(name), tune_page)
+
+
+def beside(folder: Path, look: Callable[[Browser, str, psutil.Process], None]) -> None:
+    """`look` at a server whose store, cache and data lie in `folder`."""
+    server = start_server(folder)
+    try:
+        with sync_playwright() as playwright:
+            path = find_chromium()
+            browser = playwright.chromium.launch(executable_path=path, args=CHROMIUM_ARGS)
+            look(browser, server.url, psutil.Process(server.process.pid))
+    finally:
+        server.stop()
+
+
+def tune_page(browser: Browser, url: str, process: psutil.Process) -> None:
+    reruns(browser.new_page(), url, process)
+    tabs([browser.new_page() for _ in range(TABS)], url, process)
 
 
 def command(folder: Path) -> None:
@@ -71,6 +79,7 @@ def command(folder: Path) -> None:
 
 
 def store_page(page: Page, url: str, process: psutil.Process) -> None:
+    opened_page(page, f"{url}/devices")  # which imports the app
     opened = cpu_s(process, lambda: opened_page(page, f"{url}/sessions"))
     print(f"Sessions page of {NUM_SNAPSHOTS:,}, first: {opened:.2f} s CPU", flush=True)
     again = [cpu_s(process, lambda: rerun(page)) for _ in range(5)]
@@ -105,7 +114,7 @@ def tabs(pages: list[Page], url: str, process: psutil.Process) -> None:
 
 def opened_page(page: Page, url: str) -> None:
     page.goto(url)
-    drawn = "stDataFrame" if url.endswith("/sessions") else "stMetric"
+    drawn = "stDataFrame" if url.endswith(("/sessions", "/devices")) else "stMetric"
     expect(page.get_by_test_id(drawn).first).to_be_attached(timeout=3 * WAIT_MS)
 
 

@@ -1,4 +1,4 @@
-"""Plants the bugs of tests/planted_bugs/unseen.py; prints found and named by cause, by kind.
+"""Plants the bugs of tests/planted_bugs/unseen/; prints found and named by cause, by kind.
 
     python tests/bench/bench_unseen.py                       # all bugs, by one --check each
     python tests/bench/bench_unseen.py --kinds mbarrier wgmma -v

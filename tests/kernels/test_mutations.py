@@ -50,6 +50,29 @@ def test_a_bug_that_the_checker_was_not_tuned_on_is_found(
     assert look(evaluator, mutation, mutation.variants[0], "check", tmp_path).found
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        m
+        for m in THIN
+        if (m.variants[0], m.name)
+        in (
+            ("v21", "the first rows of every page"),
+            ("v21", "pages half as long"),
+            ("v16", "columns half as far apart"),
+            ("v16", "boxes of K and V half as far apart"),
+            ("v16", "every box of Q from column 0"),
+        )
+    ],
+    ids=_id,
+)
+def test_a_wrong_page_descriptor_or_box_is_named(
+    evaluator: Evaluator, mutation: Unseen, tmp_path: Path
+) -> None:
+    assert look(evaluator, mutation, mutation.variants[0], "check", tmp_path).named
+
+
 @pytest.mark.parametrize("mutation", one_in(24, LEGAL, offset=5, slow=4), ids=_id)
 def test_nothing_is_said_of_a_legal_change(
     evaluator: Evaluator, mutation: Unseen, tmp_path: Path

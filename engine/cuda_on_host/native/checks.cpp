@@ -85,6 +85,7 @@ void start_cta_checks(Worker *w) {
     w->uses_fences = false;
     w->is_copying = false;
     w->running_products = 0;
+    w->reads_by_descriptor = false;
 }
 
 static bool is_atomic(AccessKind kind) {
@@ -131,10 +132,13 @@ static const char *verb(AccessKind kind) {
     char passed_by[320] = "";
     describe_barriers_passed_by(w, passed_by, sizeof passed_by);
     const bool has_mbarriers = w->hopper && !w->hopper->mbarriers.empty();
+    const bool is_one_warp = has_mbarriers && earlier.thread() / WARP == self->linear / WARP;
     fail_at_two("shared memory race", place, earlier.place,
                 "%s of %s is not ordered with the earlier %s by thread (%u,%u,%u) at {other}: %s",
                 verb(kind), where, earlier_verb, other.x, other.y, other.z,
                 passed_by[0]    ? passed_by
+                : is_one_warp   ? "a __syncwarp() between the two is missing, as both are lanes of "
+                                  "one warp, or one of them uses memory of the other"
                 : has_mbarriers ? "a barrier between the two (a named one, an mbarrier or a "
                                   "__syncthreads()) is missing, or one of them uses memory that is "
                                   "another group's"

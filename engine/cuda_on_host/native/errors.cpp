@@ -28,6 +28,15 @@ static void fill_report(const char *kind, Place place, Place other, const char *
     report = Report{};
     snprintf(report.kind, sizeof report.kind, "%s", kind);
     vsnprintf(report.message, sizeof report.message, format, arguments);
+    const bool is_elsewhere = !strcmp(kind, "uninitialised shared memory") ||
+                              !strcmp(kind, "shared memory out of bounds") ||
+                              !strcmp(kind, "illegal address");
+    if (worker && worker->reads_by_descriptor && is_elsewhere) {
+        const size_t length = strlen(report.message);
+        snprintf(report.message + length, sizeof report.message - length, "; a wgmma descriptor "
+                 "says what is read here: its start, leading, stride or swizzle, or the place that "
+                 "TMA was given for a box");
+    }
     report_place(report.place, place);
     report_place(report.other_place, other);
     if (self) {

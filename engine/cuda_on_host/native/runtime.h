@@ -273,6 +273,7 @@ struct Worker {
     uint32_t cta_serial = 0;
     bool is_copying = false;        // the access that is checked is that of a copy
     uint32_t running_products = 0;  // a bit of each warpgroup that a wgmma is still to write for
+    bool reads_by_descriptor = false;  // an operand of a wgmma is being read
     size_t last_buffer = 0;
     bool uses_fences = false;  // this CTA did, so `orders` say something
     std::vector<MemoryOrder> orders;  // of each thread

@@ -141,11 +141,13 @@ static void read_chunk(uint64_t descriptor, int mn, int k, bool transposed, uint
                                         k % 8 * row_bytes + mn % columns * 2
                                   : start + mn / 8 * stride + mn % 8 * row_bytes + k * 2;
     address ^= (address >> 7 & (row_bytes / 16 - 1)) << 4;
+    worker->reads_by_descriptor = true;
     const void *pointer = shared_pointer(address, site);
     if (checking()) {
         check_access(pointer, 16, AccessKind::read, site);
         check_proxy_fence(pointer, 16, site);
     }
+    worker->reads_by_descriptor = false;
     memcpy(out, pointer, 16);
 }
 
