@@ -91,6 +91,11 @@ def _draw(select: Callable[[str | None, str], _Subject]) -> Selection:
         gpu, gpu_name = _gpu()
         subject = select(gpu, gpu_name)
         execution = _execution()
+        if local_gpu().spec is None:  # far from the menus: its help would open over them
+            st.markdown(
+                ":gray-badge[:material/developer_board_off: No NVIDIA GPU on this machine]",
+                help=TERMS["no_gpu"],
+            )
         copy_link.button()
     return _selection(gpu, gpu_name, subject, execution)
 
@@ -178,12 +183,6 @@ def _gpu() -> tuple[str | None, str]:
     selected = url_state.select(
         st, "Target GPU", "gpu", options, default, format_func=label, help=TERMS["gpu"]
     )
-    if local_gpu().spec is None:
-        # No `st.badge`: its words would open over the menu below, under a pointer that rests there.
-        st.markdown(
-            ":gray-badge[:material/developer_board_off: No NVIDIA GPU on this machine]",
-            help=TERMS["no_gpu"],
-        )
     return _named(selected)
 
 
