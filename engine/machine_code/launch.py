@@ -49,11 +49,11 @@ _PARAMETERS = 0x198
 
 
 # And a cluster's CTAs, and the grid's clusters, along each axis: what %clusterid is worked out of.
-_CLUSTER, _CLUSTERS = 0x144, 0x15C
+CLUSTER, CLUSTERS = 0x144, 0x15C
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class BankLayout:
     """Where constant bank 0 keeps the launch, in bytes; read off code of CUDA 13.5."""
 
     block: int
@@ -62,8 +62,12 @@ class _Layout:
     cluster: int  # 1 in a launch with clusters
 
 
-_VOLTA_TO_HOPPER = _Layout(block=0x0, grid=0xC, stack=0x28, cluster=0x140)
-_SINCE_BLACKWELL = _Layout(block=0x360, grid=0x370, stack=0x37C, cluster=0x36C)
+_VOLTA_TO_HOPPER = BankLayout(block=0x0, grid=0xC, stack=0x28, cluster=0x140)
+_SINCE_BLACKWELL = BankLayout(block=0x360, grid=0x370, stack=0x37C, cluster=0x36C)
+
+
+def bank_layout(arch: str) -> BankLayout:
+    return _SINCE_BLACKWELL if int(arch[3:].rstrip("af")) >= 100 else _VOLTA_TO_HOPPER
 
 
 def constant_bank(
@@ -83,7 +87,7 @@ def constant_bank(
         InvalidProblem: the arguments do not fit the entry's parameters.
     """
     check_arguments(entry, launch.arguments)
-    layout = _SINCE_BLACKWELL if int(arch[3:].rstrip("af")) >= 100 else _VOLTA_TO_HOPPER
+    layout = bank_layout(arch)
     end = entry.parameter_offset + sum(p.size + 16 for p in entry.parameters)
     bank = bytearray(entry.constants.get(0, b""))
     bank.extend(bytes(max(0, max(end, 0x400) - len(bank))))
@@ -97,8 +101,8 @@ def constant_bank(
         struct.pack_into("<Q", bank, _PARAMETERS, entry.parameter_offset)
         if arch.startswith("sm_90"):
             clusters = (n // size for n, size in zip(launch.grid, entry.cluster, strict=True))
-            struct.pack_into("<3I", bank, _CLUSTER, *entry.cluster)
-            struct.pack_into("<3I", bank, _CLUSTERS, *clusters)
+            struct.pack_into("<3I", bank, CLUSTER, *entry.cluster)
+            struct.pack_into("<3I", bank, CLUSTERS, *clusters)
     for parameter, value in zip(entry.parameters, launch.arguments, strict=True):
         start = entry.parameter_offset + parameter.offset
         bank[start : start + len(value)] = value
