@@ -52,6 +52,8 @@ def software_environment(
         environment["ATTUNE_SOFTWARE_GPU_RUNTIME"] = str(runtime_module(driver))
         site = str(Path(__file__).with_name("site"))
         environment["PYTHONPATH"] = _before(site, given.get("PYTHONPATH"))
+        # CuPy's module for CUB has NVIDIA's runtime in it, which does not start here.
+        environment["CUPY_ACCELERATORS"] = ""
     return environment
 
 

@@ -2,7 +2,7 @@
 
 namespace driver {
 
-inline std::vector<std::unique_ptr<CUmod_st>> loaded;
+inline std::vector<std::unique_ptr<CUmod_st>>& loaded = *new std::vector<std::unique_ptr<CUmod_st>>;
 
 // The bytes of a cubin that begins at `image`: its last table's end, as its ELF header says.
 inline size_t elf_size(const uint8_t* image) {

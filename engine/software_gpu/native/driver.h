@@ -17,8 +17,9 @@ namespace driver {
 
 inline bool initialised = false;
 inline pid_t process = 0;  // CUDA is not there in a process that was forked from this one
-inline std::vector<std::unique_ptr<CUctx_st>> contexts;
-inline std::vector<CUctx_st*> primaries;
+// Never destroyed: work may go on while the process ends.
+inline std::vector<std::unique_ptr<CUctx_st>>& contexts = *new std::vector<std::unique_ptr<CUctx_st>>;
+inline std::vector<CUctx_st*>& primaries = *new std::vector<CUctx_st*>;
 inline thread_local std::vector<CUcontext> stack;  // the last one is current
 inline std::mutex lock;
 
@@ -68,7 +69,7 @@ inline bool is_stream(CUcontext context, CUstream stream) {
     return !stream || context->streams.count(stream);
 }
 
-inline std::set<Capture*> captures;  // under queue::lock
+inline std::set<Capture*>& captures = *new std::set<Capture*>;  // under queue::lock
 
 inline void invalidate(Capture* capture) { capture->invalid = true; }
 

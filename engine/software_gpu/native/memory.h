@@ -30,8 +30,9 @@ struct Allocation {
     int device;
 };
 
-inline std::mutex lock;
-inline std::map<uint64_t, Allocation> by_address;
+// Never destroyed: work may go on while the process ends.
+inline std::mutex& lock = *new std::mutex;
+inline std::map<uint64_t, Allocation>& by_address = *new std::map<uint64_t, Allocation>;
 inline uint64_t next_address = FIRST_ADDRESS;
 inline uint64_t changes = 1;  // counts what was added and taken away
 inline uint64_t used[64] = {};  // of each device

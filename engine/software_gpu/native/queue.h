@@ -81,11 +81,12 @@ struct Entry {
     Work work;
 };
 
-inline std::mutex lock;
-inline std::condition_variable came, went;
-inline std::deque<Entry> waiting;
+// Never destroyed: the queue's thread waits for them while the process ends.
+inline std::mutex& lock = *new std::mutex;
+inline std::condition_variable &came = *new std::condition_variable, &went = *new std::condition_variable;
+inline std::deque<Entry>& waiting = *new std::deque<Entry>;
 inline double clock_ns = 1e6;
-inline std::string last_fault;  // what a kernel did wrong, in words
+inline std::string& last_fault = *new std::string;  // what a kernel did wrong, in words
 
 inline void work_off() {
     std::unique_lock<std::mutex> hold(lock);
