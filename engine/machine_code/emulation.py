@@ -76,6 +76,7 @@ class _Request(ctypes.Structure):
         ("buffers", ctypes.c_void_p),
         ("buffer_count", ctypes.c_int32),
         ("cluster", ctypes.c_uint32 * 3),
+        ("clock", ctypes.c_uint64),
     )
 
 

@@ -21,6 +21,7 @@ struct Request {
     const struct Buffer* buffers;  // all of global memory, ascending
     int32_t buffer_count;
     uint32_t cluster[3];           // CTAs
+    uint64_t clock;                // of the SMs when the launch begins
 };
 
 // Global memory from `base` on, as it lies on the host.
