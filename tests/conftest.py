@@ -11,6 +11,7 @@ import gc
 import os
 import re
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -26,16 +27,26 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("attune", deadline=None)
 settings.load_profile("attune")
 
-_OF_THE_TESTS = {"ATTUNE_CHROMIUM", "ATTUNE_REQUIRE_BROWSER"}
+_OF_THE_TESTS = ("ATTUNE_CHROMIUM", "ATTUNE_REQUIRE_BROWSER", "ATTUNE_SOFTWARE_")
 _FOLDERS = ("ATTUNE_CACHE_DIR", "ATTUNE_DATA_DIR", "ATTUNE_LOCK_DIR")
 _ROOT = pytest.StashKey[Path]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--software-gpu",
+        nargs="?",
+        const="L4",
+        metavar="NAMES",
+        help="run what is marked gpu on a GPU in software (L4, or names of the table of GPUs)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Once per run: the workers of xdist inherit the environment of their parent."""
     if hasattr(config, "workerinput"):
         return
-    for name in [n for n in os.environ if n.startswith("ATTUNE_") and n not in _OF_THE_TESTS]:
+    for name in [n for n in os.environ if n.startswith("ATTUNE_") and not n.startswith(_OF_THE_TESTS)]:
         del os.environ[name]
     root = config.stash[_ROOT] = Path(tempfile.mkdtemp(prefix="attune-tests-"))
     for name in _FOLDERS:
@@ -44,7 +55,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """`pytest -m gpu` runs in one process: several would measure each other's work."""
+    """`pytest -m gpu` runs in one process: several would measure each other's work.
+
+    With `--software-gpu` the run begins anew in a process that finds the driver in software, whose
+    libraries are built into the person's own cache.
+    """
+    if (gpus := config.option.software_gpu) and "ATTUNE_SOFTWARE_GPU_TABLE" not in os.environ:
+        from engine.software_gpu.environment import software_environment
+
+        environment = software_environment(os.environ, gpus)
+        command = [sys.executable, "-m", "pytest", *config.invocation_params.args]
+        os.execve(sys.executable, [*command, "-n0", "-m", "gpu"], environment)
     if re.search(r"(?<!not )\bgpu\b", config.option.markexpr) and not hasattr(
         config, "workerinput"
     ):

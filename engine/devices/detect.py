@@ -20,6 +20,7 @@ from engine.base.errors import ToolMissing, UnknownName
 from engine.base.units import format_bytes
 from engine.cuda_source.toolkit import make_cupy_folder
 from engine.devices import nvml
+from engine.devices.software import modelled_name
 from engine.devices.spec import DeviceSpec, find_device
 
 # FP32 lanes per SM: NVML counts lanes ("GPU cores"), the table counts SMs.
@@ -83,7 +84,7 @@ def _describe(api: Any, first: str | None) -> DetectedDevice | str:
     l2_bytes = None if cuda is None else cuda.l2_bytes
     clock_mhz = nvml.ask(api, api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_SM)
     try:
-        spec = find_device(name)
+        spec = find_device(modelled_name(name))
         in_table = spec.compute_capability == compute_capability
     except UnknownName:
         in_table = False

@@ -7,6 +7,7 @@ NVIDIA's cuobjdump (`cuobjdump -elf` prints EIATTR_REGCOUNT and so on).
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _NO_BITS = 8  # a section that takes no bytes of the file
 _PARAM_CBANK, _FRAME_SIZE, _KPARAM_INFO, _REGCOUNT = 0x0A, 0x11, 0x17, 0x2F
+_MAX_THREADS = 0x05
 _CTA_PER_CLUSTER = 0x3D
 _FUNCTION = 2  # the type of a symbol
 _MACHINE_CUDA = 190
@@ -45,6 +47,7 @@ class Entry:
     constants: Mapping[int, bytes]  # bank → contents; bank 0 holds no launch yet
     outside: tuple[str, ...] = ()  # functions that the file calls and the driver supplies
     cluster: tuple[int, int, int] = (1, 1, 1)  # CTAs of one, where the code says it
+    max_threads: int = 1024  # of a CTA, by __launch_bounds__
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +157,7 @@ def _entries(data: bytes, sections: list[Section], arch: str) -> Iterator[Entry]
         if f".text.{name}" not in by_name:
             continue
         parameters, base, is_entry = [], 0, False
-        cluster = (1, 1, 1)
+        cluster, max_threads = (1, 1, 1), 1024
         for attribute, value in _attributes(section.of(data)):
             if attribute == _KPARAM_INFO:
                 _, ordinal, where, size = struct.unpack_from("<IHHI", value)
@@ -162,6 +165,8 @@ def _entries(data: bytes, sections: list[Section], arch: str) -> Iterator[Entry]
             elif attribute == _PARAM_CBANK:
                 _, base, _ = struct.unpack_from("<IHH", value)
                 is_entry = True
+            elif attribute == _MAX_THREADS and len(value) >= 12:
+                max_threads = min(1024, math.prod(struct.unpack_from("<3I", value)))
             elif attribute == _CTA_PER_CLUSTER and len(value) >= 12:
                 x, y, z = struct.unpack_from("<3I", value)
                 cluster = max(1, x), max(1, y), max(1, z)
@@ -185,6 +190,7 @@ def _entries(data: bytes, sections: list[Section], arch: str) -> Iterator[Entry]
             constants=constants,
             outside=outside,
             cluster=cluster,
+            max_threads=max_threads,
         )
 
 

@@ -76,6 +76,7 @@ class _Request(ctypes.Structure):
         ("buffers", ctypes.c_void_p),
         ("buffer_count", ctypes.c_int32),
         ("cluster", ctypes.c_uint32 * 3),
+        ("clock", ctypes.c_uint64),
     )
 
 
@@ -109,7 +110,7 @@ def new_request(
     for bank, content in constants.items():
         request.constants[bank] = content
         request.constant_bytes[bank] = len(content)
-    reserved = _RESERVED_SMEM_BYTES if number >= 90 else 0
+    reserved = reserved_smem_bytes(program.arch)
     own = program.static_smem_bytes + launch.dynamic_smem_bytes
     if own > _MOST_SMEM_BYTES:
         raise InvalidProblem(
@@ -123,9 +124,18 @@ def new_request(
         )
     # A CTA gets whole units, and compilers read whole vectors into the last one.
     request.smem_bytes = reserved + -(-own // _SMEM_UNIT_BYTES) * _SMEM_UNIT_BYTES
-    local = max(_LEAST_LOCAL_BYTES, entry.frame_bytes + 256)
-    request.local_bytes = 1 << (local - 1).bit_length()
+    request.local_bytes = local_bytes(entry)
     return request
+
+
+def local_bytes(entry: Entry) -> int:
+    """Of a thread: a power of two that holds its stack."""
+    return 1 << (max(_LEAST_LOCAL_BYTES, entry.frame_bytes + 256) - 1).bit_length()
+
+
+def reserved_smem_bytes(arch: str) -> int:
+    """Below a CTA's own shared memory."""
+    return _RESERVED_SMEM_BYTES if int(arch[3:].rstrip("af")) >= 90 else 0
 
 
 class Emulator:
@@ -337,10 +347,9 @@ class Code:
         return code
 
     def __init__(self, program: Program, library: ctypes.CDLL) -> None:
-        index_of: dict[int | None, int] = {i.address: n for n, i in enumerate(program.instructions)}
-        targets = np.array([index_of.get(i.target, -1) for i in program.instructions], np.int32)
+        text, targets = text_and_targets(program)
         self.handle = ctypes.c_void_p(
-            library.sass_decode(_text(program).encode(), *_pointers([targets]), len(targets))
+            library.sass_decode(text.encode(), *_pointers([targets]), len(targets))
         )
         weakref.finalize(self, library.sass_free_code, self.handle)
 
@@ -367,13 +376,20 @@ def _pointers(arrays: Sequence[NDArray[Any]]) -> list[ctypes.c_void_p]:
     return [ctypes.c_void_p(array.ctypes.data) for array in arrays]
 
 
-def _text(program: Program) -> str:
-    """A line an instruction, fields parted by tabs: address, guard, mnemonic, operands."""
+def text_and_targets(program: Program) -> tuple[str, NDArray[np.int32]]:
+    """The program as `sass_decode` takes it.
+
+    Returns:
+        A line an instruction, fields parted by tabs: address, guard, mnemonic, operands. And
+        `[instructions]` the index of what each branches to, -1 for none.
+    """
+    index_of: dict[int | None, int] = {i.address: n for n, i in enumerate(program.instructions)}
+    targets = np.array([index_of.get(i.target, -1) for i in program.instructions], np.int32)
     lines = (
         "\t".join((str(i.address), i.predicate, i.mnemonic, *i.operands))
         for i in program.instructions
     )
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n", targets
 
 
 def _check_launch(launch: Launch) -> None:

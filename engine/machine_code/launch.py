@@ -51,7 +51,7 @@ _PARAMETERS = 0x198
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class BankLayout:
     """Where constant bank 0 keeps the launch, in bytes; read off code of CUDA 13.5."""
 
     block: int
@@ -66,7 +66,7 @@ class _Layout:
     cluster_ctas: int  # a cluster's CTAs in all
 
 
-_VOLTA_TO_HOPPER = _Layout(
+_VOLTA_TO_HOPPER = BankLayout(
     block=0x0,
     grid=0xC,
     stack=0x28,
@@ -76,7 +76,7 @@ _VOLTA_TO_HOPPER = _Layout(
     clusters=0x15C,
     cluster_ctas=0x188,
 )
-_SINCE_BLACKWELL = _Layout(
+_SINCE_BLACKWELL = BankLayout(
     block=0x360,
     grid=0x370,
     stack=0x37C,
@@ -86,6 +86,11 @@ _SINCE_BLACKWELL = _Layout(
     clusters=0x2C0,
     cluster_ctas=0x2CC,
 )
+
+
+def bank_layout(arch: str) -> BankLayout:
+    """Where this arch keeps what. Clusters are told from sm_90 on."""
+    return _SINCE_BLACKWELL if int(arch[3:].rstrip("af")) >= 100 else _VOLTA_TO_HOPPER
 
 
 def constant_bank(
@@ -105,7 +110,7 @@ def constant_bank(
         InvalidProblem: the arguments do not fit the entry's parameters.
     """
     check_arguments(entry, launch.arguments)
-    layout = _SINCE_BLACKWELL if int(arch[3:].rstrip("af")) >= 100 else _VOLTA_TO_HOPPER
+    layout = bank_layout(arch)
     end = entry.parameter_offset + sum(p.size + 16 for p in entry.parameters)
     bank = bytearray(entry.constants.get(0, b""))
     bank.extend(bytes(max(0, max(end, 0x400) - len(bank))))

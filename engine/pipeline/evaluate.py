@@ -345,7 +345,7 @@ class _Run:
             )
         )
         passed = replace(self.base, status=Status.PASSED, reason=reason, correctness=judged[0])
-        if name == "cuda":
+        if name == "cuda" and not cast("CudaBackend", backend).is_software:
             first = self.evaluator.expected.prepare(problem, request.seed, request.input_kind)
             return self._measure(cast("CudaBackend", backend), plan, first.inputs, passed)
         return self._with_prediction(plan, passed)

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from engine.base.errors import UnknownName
 from engine.cuda_source.toolkit import INSTALL_HINT, make_cupy_folder
 from engine.devices import find_device
+from engine.devices.software import is_software, modelled_name
 from engine.devices.spec import DeviceSpec
 
 # cudaError_t, from driver_types.h
@@ -38,10 +39,15 @@ def why_not_cuda(device: DeviceSpec | None = None) -> str | None:
     )
 
 
+def is_software_gpu() -> bool:
+    """Whether CUDA's GPU here is one in software, whose times say nothing."""
+    return is_software(_local_gpu()[1])
+
+
 def is_same_model(driver_name: str, device: DeviceSpec) -> bool:
-    """Whether the driver's name for a GPU, or for a MIG slice of it, means this row of the device
-    table."""
-    whole = driver_name.partition(_MIG)[0]
+    """Whether the driver's name for a GPU, a MIG slice of it or one in software means this row of
+    the device table."""
+    whole = modelled_name(driver_name).partition(_MIG)[0]
     try:
         return find_device(whole).name == device.name
     except UnknownName:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from engine.backends.base import BackendName, RunOptions, RunResult
-from engine.backends.cuda.availability import why_not_cuda
+from engine.backends.cuda.availability import is_software_gpu, why_not_cuda
 from engine.backends.cuda.buffers import Buffers, why_too_large
 from engine.backends.cuda.calls import WAIT_S, GpuCalls, GpuTimeout, Kernel
 from engine.backends.cuda.failures import Failure, explain
@@ -30,6 +30,7 @@ class CudaBackend:
     """
 
     def __init__(self, calls: GpuCalls | None = None) -> None:
+        self._is_software = calls is None and is_software_gpu()
         if calls is None:
             if (why := why_not_cuda()) is not None:
                 raise ToolMissing(why)
@@ -48,6 +49,11 @@ class CudaBackend:
     @property
     def name(self) -> BackendName:
         return "cuda"
+
+    @property
+    def is_software(self) -> bool:
+        """Whether the GPU is one in software, on which nothing is measured."""
+        return self._is_software
 
     @property
     def calls(self) -> GpuCalls:
@@ -88,6 +94,11 @@ class CudaBackend:
         """
         if not correctness.passed:
             raise ValueError("no timing for a result that is not correct")
+        if self._is_software:
+            raise MeasureError(
+                "This GPU is one in software, whose times say nothing of a GPU: nothing is "
+                "measured on it."
+            )
         try:
             compiled = self._prepare(plan)
             kernels = self._load(plan, compiled)

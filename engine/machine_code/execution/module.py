@@ -30,8 +30,8 @@ class Module:
     entries: Mapping[str, Entry]  # with addresses in their constants
 
 
-def load_module(cubin: Cubin) -> Module:
-    """Lay out the cubin's variables.
+def load_module(cubin: Cubin, first_address: int = _FIRST_ADDRESS) -> Module:
+    """Lay out the cubin's variables, from `first_address` on.
 
     Raises:
         CompileError: it refers to something in a way that is not known here.
@@ -45,7 +45,7 @@ def load_module(cubin: Cubin) -> Module:
         content = np.zeros(-(-section.size // 8) * 8, np.uint8)
         if section.kind != _NO_BITS:
             content[: section.size] = np.frombuffer(section.of(cubin.data), np.uint8)
-        address_of[number] = _FIRST_ADDRESS + len(buffers) * _STEP
+        address_of[number] = first_address + len(buffers) * _STEP
         buffers.append(GlobalBuffer(section.name, address_of[number], content[: section.size]))
     entries = dict(cubin.entries)
     for section in sections:

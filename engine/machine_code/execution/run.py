@@ -23,7 +23,7 @@ from engine.machine_code.native_library import load_library
 _SOURCE = Path(__file__).resolve().parents[1] / "native" / "execute.cpp"
 _ERROR_BYTES = 1024
 _NO_LIMIT = 2**62
-_WINDOWS = (0x100, 0x200)  # SHARED_HIGH and LOCAL_HIGH of native/emulator.cpp
+WINDOWS = (0x100, 0x200)  # SHARED_HIGH and LOCAL_HIGH of native/emulator.cpp
 _PLACE = re.compile(r"^\S+ at 0x([0-9a-f]+) ")
 _REACHES = re.compile(r"^\S+ at 0x[0-9a-f]+ reaches ")  # what native code says of an address
 _BUFFER = re.compile(r"BUFFER (\d+)")
@@ -97,7 +97,7 @@ def execute(
     """
     library = _library()
     code = Code.of(program, library)
-    request = new_request(program, entry, launch, code, _WINDOWS, cluster)
+    request = new_request(program, entry, launch, code, WINDOWS, cluster)
     ordered = sorted(buffers, key=lambda buffer: buffer.address)
     ranges = (_Range * len(ordered))(
         *(_Range(b.address, b.data.nbytes, b.data.ctypes.data) for b in ordered)

@@ -34,7 +34,7 @@ void Warp::asynchronous(const Instruction& i, bool& moves) {
 }
 
 uint32_t Warp::special(const Instruction& i, int which) {
-    const auto now = static_cast<uint64_t>(cta.steps);  // instructions issued so far
+    const uint64_t now = cta.request.clock + static_cast<uint64_t>(cta.steps);  // instructions issued so far
     const std::string& name = i.s[1].text;
     if (which == SR_CLOCKLO) return static_cast<uint32_t>(now);
     if (which == SR_CLOCKHI) return static_cast<uint32_t>(now >> 32);

@@ -1,0 +1,31 @@
+// What the emulator is asked to run. `Code` and <cstdint> come before this.
+struct Request {
+    const Code* code;
+    int32_t arch;                 // 75 … 120
+    uint32_t grid[3], block[3], cta[3];
+    const uint8_t* constants[8];  // banks; bank 0 with the launch filled in
+    int32_t constant_bytes[8];
+    uint32_t smem_bytes;          // addressable, the reserved first KiB of sm_90 included
+    uint32_t local_bytes;         // a power of two, per thread
+    int64_t max_steps;            // warp instructions
+    int32_t keep_trace;
+    const uint8_t* left_out;      // [n] barriers taken as not there, to see which others are needed
+    int32_t find_hazards;         // which barriers order accesses
+    uint64_t known_at;            // words of global memory that are read as they are: a table
+    const uint8_t* known;
+    uint32_t known_bytes;
+    const int32_t* probe_site;    // [n] of the instructions whose first address is asked for, else -1
+    uint64_t* probe_out;          // [sites] the lowest sector of the first access, 0: not reached
+    int32_t probe_sites;          // the CTA is left when all have one
+    // Only where memory is real:
+    const struct Buffer* buffers;  // all of global memory, ascending
+    int32_t buffer_count;
+    uint32_t cluster[3];           // CTAs
+    uint64_t clock;                // of the SMs when the launch begins
+};
+
+// Global memory from `base` on, as it lies on the host.
+struct Buffer {
+    uint64_t base, size;
+    uint8_t* host;
+};

@@ -1,0 +1,1 @@
+"""A GPU in software for programs that are written for CUDA: see README.md."""

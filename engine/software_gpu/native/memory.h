@@ -1,0 +1,130 @@
+// Memory that kernels can reach: device memory at addresses of its own, and host memory that is
+// pinned or managed, which they reach where it lies.
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <vector>
+
+namespace memory {
+
+// Bit 47 is set in no address of a Linux process: host code that follows one is stopped at once.
+constexpr uint64_t FIRST_ADDRESS = 0x800000000000ull;
+constexpr uint64_t ALIGNMENT = 512;        // cuMemAlloc gives 256 at least
+constexpr uint64_t GAP = 2 << 20;          // behind each allocation: nothing reaches the next by mistake
+constexpr uint8_t UNWRITTEN = 0xa5;        // what new memory holds: CUDA promises nothing
+constexpr uint64_t PIECE = 64 << 20;       // of what is filled when it is touched
+
+enum class Kind { DEVICE, PINNED, MANAGED, REGISTERED, MODULE };
+
+struct Allocation {
+    uint64_t address, size;
+    uint8_t* host;
+    uint64_t mapped;  // bytes to unmap; 0: somebody else's
+    Kind kind;
+    int device;
+};
+
+// Never destroyed: work may go on while the process ends.
+inline std::mutex& lock = *new std::mutex;
+inline std::map<uint64_t, Allocation>& by_address = *new std::map<uint64_t, Allocation>;
+inline uint64_t next_address = FIRST_ADDRESS;
+inline uint64_t changes = 1;  // counts what was added and taken away
+inline uint64_t used[64] = {};  // of each device
+
+// Pages that hold the pattern without being written: a file's, copied when they are.
+inline uint8_t* map_unwritten(uint64_t size) {
+    const int protection = PROT_READ | PROT_WRITE;
+    void* at = mmap(nullptr, size, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) return nullptr;
+    auto* bytes = static_cast<uint8_t*>(at);
+    if (size <= PIECE) {
+        std::memset(bytes, UNWRITTEN, size);
+        return bytes;
+    }
+    static const int file = [] {
+        const int made = memfd_create("unwritten", MFD_CLOEXEC);
+        if (made < 0 || ftruncate(made, PIECE)) return -1;
+        void* piece = mmap(nullptr, PIECE, PROT_READ | PROT_WRITE, MAP_SHARED, made, 0);
+        if (piece == MAP_FAILED) return -1;
+        std::memset(piece, UNWRITTEN, PIECE);
+        munmap(piece, PIECE);
+        return made;
+    }();
+    for (uint64_t done = 0; file >= 0 && done < size; done += PIECE)
+        mmap(bytes + done, std::min(PIECE, size - done), protection, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, file, 0);
+    return bytes;
+}
+
+inline uint64_t page_aligned(uint64_t size) { return (size + 4095) & ~uint64_t{4095}; }
+
+// An address for `size` bytes that nothing had before: one that was freed is never valid again.
+inline uint64_t new_address(uint64_t size) {
+    const uint64_t address = next_address;
+    next_address += (size + GAP + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return address;
+}
+
+inline void add(const Allocation& a) {
+    by_address[a.address] = a;
+    changes++;
+    if (a.kind == Kind::DEVICE) used[a.device] += a.size;
+}
+
+// 0 where there is no room.
+inline uint64_t allocate(uint64_t size, Kind kind, int device, uint64_t capacity) {
+    std::lock_guard<std::mutex> hold(lock);
+    const bool on_device = kind == Kind::DEVICE;
+    if (on_device && (size > capacity || used[device] + size > capacity)) return 0;
+    uint8_t* host = map_unwritten(page_aligned(size));
+    if (!host) return 0;
+    const uint64_t address = on_device ? new_address(size) : reinterpret_cast<uint64_t>(host);
+    add({address, size, host, page_aligned(size), kind, device});
+    return address;
+}
+
+inline bool release(uint64_t address, std::initializer_list<Kind> kinds) {
+    std::lock_guard<std::mutex> hold(lock);
+    const auto it = by_address.find(address);
+    if (it == by_address.end()) return false;
+    const Allocation a = it->second;
+    bool fits = false;
+    for (const Kind kind : kinds) fits |= kind == a.kind;
+    if (!fits) return false;
+    by_address.erase(it);
+    changes++;
+    if (a.kind == Kind::DEVICE) used[a.device] -= a.size;
+    if (a.mapped) munmap(a.host, a.mapped);
+    return true;
+}
+
+inline const Allocation* find_locked(uint64_t address) {
+    auto it = by_address.upper_bound(address);
+    if (it == by_address.begin()) return nullptr;
+    const Allocation& a = (--it)->second;
+    return address - a.address < a.size ? &a : nullptr;
+}
+
+inline bool find(uint64_t address, Allocation& out) {
+    std::lock_guard<std::mutex> hold(lock);
+    const Allocation* a = find_locked(address);
+    if (a) out = *a;
+    return a != nullptr;
+}
+
+inline bool is_device_address(uint64_t address) { return address >= FIRST_ADDRESS; }
+
+// Where `size` bytes from `address` on lie on the host, or null: they are not all in one allocation.
+inline uint8_t* on_host(uint64_t address, uint64_t size) {
+    if (!is_device_address(address)) return reinterpret_cast<uint8_t*>(address);
+    Allocation a;
+    if (!find(address, a) || size > a.size - (address - a.address)) return nullptr;
+    return a.host + (address - a.address);
+}
+
+}  // namespace memory
