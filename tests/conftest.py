@@ -46,7 +46,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Once per run: the workers of xdist inherit the environment of their parent."""
     if hasattr(config, "workerinput"):
         return
-    for name in [n for n in os.environ if n.startswith("ATTUNE_") and not n.startswith(_OF_THE_TESTS)]:
+    for name in [
+        n for n in os.environ if n.startswith("ATTUNE_") and not n.startswith(_OF_THE_TESTS)
+    ]:
         del os.environ[name]
     root = config.stash[_ROOT] = Path(tempfile.mkdtemp(prefix="attune-tests-"))
     for name in _FOLDERS:

@@ -131,9 +131,7 @@ def _variables(cubin: Cubin, section_at: dict[str, int]) -> Iterator[tuple[str, 
     if table is None:
         return
     strings = sections[table.link].of(cubin.data)
-    for name, info, _, section, value, size in struct.iter_unpack(
-        "<IBBHQQ", table.of(cubin.data)
-    ):
+    for name, info, _, section, value, size in struct.iter_unpack("<IBBHQQ", table.of(cubin.data)):
         if info & 0xF == _VARIABLE and section < len(sections):
             at = section_at.get(sections[section].name)
             if at is not None:

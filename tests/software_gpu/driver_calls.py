@@ -1,0 +1,128 @@
+"""Run on the software GPU, with cuda.bindings alone: what each call answers, as JSON."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver as cu
+from cuda.bindings import nvml
+
+found: dict[str, Any] = {}
+
+
+def call(function: Any, *arguments: Any) -> Any:
+    """The results of a call that must succeed."""
+    status, *results = function(*arguments)
+    assert status == cu.CUresult.CUDA_SUCCESS, (function.__name__, status)
+    return results[0] if len(results) == 1 else results
+
+
+def refused(name: str, function: Any, *arguments: Any) -> None:
+    found[name] = function(*arguments)[0].name
+
+
+def launch(
+    kernel: Any, arguments: list[Any], stream: Any = 0, block: int = 32, smem: int = 0
+) -> Any:
+    values = [np.asarray(a) for a in arguments]
+    pointers = np.array([v.ctypes.data for v in values], np.uint64)
+    return cu.cuLaunchKernel(kernel, 1, 1, 1, block, 1, 1, smem, stream, pointers.ctypes.data, 0)
+
+
+cubin = Path(sys.argv[1]).read_bytes()
+call(cu.cuInit, 0)
+found["count"] = call(cu.cuDeviceGetCount)
+found["names"] = [
+    call(cu.cuDeviceGetName, 64, n).split(b"\0")[0].decode() for n in range(found["count"])
+]
+nvml.init_v2()
+found["nvml_name"] = nvml.device_get_name(nvml.device_get_handle_by_index_v2(0))
+device = call(cu.cuDeviceGet, 0)
+call(cu.cuCtxSetCurrent, call(cu.cuDevicePrimaryCtxRetain, device))
+refused("no such device", cu.cuDeviceGet, 7)
+
+module = call(cu.cuModuleLoadData, cubin)
+add = call(cu.cuModuleGetFunction, module, b"add")
+poke = call(cu.cuModuleGetFunction, module, b"poke")
+refused("no such kernel", cu.cuModuleGetFunction, module, b"nothing")
+refused("PTX", cu.cuModuleLoadData, b".version 8.0\n.target sm_89\n\0")
+refused("damaged cubin", cu.cuModuleLoadData, cubin[:64] + bytes(256))
+
+found["registers"] = call(
+    cu.cuFuncGetAttribute, cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NUM_REGS, add
+)
+found["occupancy"] = [
+    call(cu.cuOccupancyMaxActiveBlocksPerMultiprocessor, add, threads, smem)
+    for threads in (32, 96, 256, 1024)
+    for smem in (0, 5000, 40000)
+]
+
+# 32 numbers, and what lies beside them.
+given = np.arange(32, dtype=np.int32)
+here = call(cu.cuMemAlloc, given.nbytes)
+call(cu.cuMemcpyHtoD, here, given.ctypes.data, given.nbytes)
+refused("copy past the end", cu.cuMemcpyHtoD, here, given.ctypes.data, given.nbytes + 1)
+refused("more memory than there is", cu.cuMemAlloc, 1 << 50)
+stream = call(cu.cuStreamCreate, 1)
+arguments = [np.uint64(int(here)), np.int32(5)]
+call(launch, add, arguments, stream)
+call(cu.cuStreamSynchronize, stream)
+back = np.zeros_like(given)
+call(cu.cuMemcpyDtoH, back.ctypes.data, here, back.nbytes)
+found["added"] = bool((back == given + 5).all())
+refused("threads beyond a CTA", launch, add, arguments, stream, 2048)
+refused("shared memory beyond the limit", launch, add, arguments, stream, 32, 49153)
+
+# A variable of the module, by name.
+total, size = call(cu.cuModuleGetGlobal, module, b"total")
+call(cu.cuMemcpyDtoH, back.ctypes.data, total, size)
+found["variable"] = int(back[0])
+
+# A capture: nothing runs until the graph does, and what waits for it ends it.
+call(cu.cuStreamBeginCapture, stream, cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)
+call(launch, add, arguments, stream)
+graph = call(cu.cuStreamEndCapture, stream)
+executable = call(cu.cuGraphInstantiate, graph, 0)
+for _ in range(3):
+    call(cu.cuGraphLaunch, executable, stream)
+call(cu.cuStreamSynchronize, stream)
+call(cu.cuMemcpyDtoH, back.ctypes.data, here, back.nbytes)
+found["replayed"] = bool((back == given + 20).all())
+call(cu.cuStreamBeginCapture, stream, cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)
+refused("waiting in a capture", cu.cuStreamSynchronize, stream)
+refused("the end of that capture", cu.cuStreamEndCapture, stream)
+
+# A tensor map is 64-byte aligned; only a GPU of 9.0 or newer takes one.
+space = np.zeros(256, np.uint8)
+status, encode, _ = cu.cuGetProcAddress(
+    b"cuTensorMapEncodeTiled", 12000, cu.CUdriverProcAddress_flags(0)
+)
+prototype = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_int,
+    ctypes.c_uint32,
+    ctypes.c_void_p,
+    *(ctypes.c_void_p,) * 4,
+    *(ctypes.c_int,) * 4,
+)
+dims, strides = (ctypes.c_uint64 * 2)(64, 64), (ctypes.c_uint64 * 1)(128)
+box, ones = (ctypes.c_uint32 * 2)(64, 8), (ctypes.c_uint32 * 2)(1, 1)
+aligned = space.ctypes.data + -space.ctypes.data % 64
+for name, where in (("aligned map", aligned), ("map that is not aligned", aligned + 16)):
+    code = prototype(int(encode))(where, 6, 2, int(here), dims, strides, box, ones, 0, 3, 0, 0)
+    found[name] = cu.CUresult(code).name
+
+refused("not there", cu.cuCtxSetLimit, cu.CUlimit.CU_LIMIT_STACK_SIZE, 4096)
+
+# After a wrong address every call of the context answers its error.
+call(launch, poke, [np.uint64(int(here) + given.nbytes)], stream)
+refused("wrong address", cu.cuStreamSynchronize, stream)
+refused("after it", cu.cuMemAlloc, 64)
+found["sentence"] = call(cu.cuGetErrorString, cu.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS).decode()
+print(json.dumps(found))

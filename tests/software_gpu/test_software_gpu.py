@@ -1,0 +1,168 @@
+"""The GPU in software: its driver through NVIDIA's own bindings, the installed CuPy on it, and
+that nothing it takes is ever a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.backends.cuda import availability
+from engine.backends.cuda.backend import CudaBackend
+from engine.base.errors import InvalidProblem, MeasureError, UnknownName
+from engine.cuda_source import compile_kernel
+from engine.devices import find_device, limits_for
+from engine.devices.software import is_software
+from engine.machine_code.cubin import read_cubin
+from engine.model.occupancy import ctas_per_sm
+from engine.software_gpu.environment import device_table
+
+pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
+pytest.importorskip("cuda.bindings.driver", reason="cuda.bindings is not installed")
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+KERNELS = """
+__device__ int total = 7;
+extern "C" __global__ void add(int* x, int n) { x[threadIdx.x] += n; }
+extern "C" __global__ void poke(int* x) { x[threadIdx.x] = total; }
+"""
+CUPY = """
+import cupy as cp
+x = cp.arange(1000, dtype=cp.float32)
+double = cp.RawKernel(
+    'extern "C" __global__ void k(float* x, int n) {'
+    ' int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] *= 2; }', 'k')
+double((8,), (128,), (x, cp.int32(1000)))
+assert float(x.sum()) == 999000 and float((x + 1).max()) == 1999
+print(cp.cuda.runtime.getDeviceProperties(0)["name"].decode())
+"""
+
+
+def softgpu(*command: str, gpus: str = "L4", more: tuple[str, ...] = ()) -> str:
+    """What the command prints on the software GPU."""
+    done = subprocess.run(
+        [sys.executable, "-m", "engine", "softgpu", "--gpus", gpus, *more, "--", *command],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    if "cannot be fetched" in done.stderr:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def cubin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cubin")
+    source = folder / "k.cu"
+    source.write_text(KERNELS)
+    made = compile_kernel(source, (), "sm_89", ("add", "poke"))
+    path = folder / "k.cubin"
+    path.write_bytes(made.cubin)
+    return path
+
+
+@pytest.fixture(scope="module")
+def answers(cubin: Path) -> dict[str, Any]:
+    script = str(HERE / "driver_calls.py")
+    more = ("--without-cupy",)
+    said = softgpu(sys.executable, script, str(cubin), gpus="L4,H200", more=more)
+    found: dict[str, Any] = json.loads(said)
+    return found
+
+
+def test_the_devices_call_themselves_software(answers: dict[str, Any]) -> None:
+    assert answers["names"] == ["software L4", "software H200"]
+    assert is_software(answers["nvml_name"])
+
+
+def test_kernels_do_what_they_should(answers: dict[str, Any]) -> None:
+    assert (answers["added"], answers["replayed"], answers["variable"]) == (True, True, 7)
+
+
+def test_the_driver_refuses_what_cuda_refuses(answers: dict[str, Any]) -> None:
+    expected = {
+        "no such device": "INVALID_DEVICE",
+        "no such kernel": "NOT_FOUND",
+        "PTX": "INVALID_PTX",
+        "damaged cubin": "INVALID_IMAGE",
+        "copy past the end": "INVALID_VALUE",
+        "more memory than there is": "OUT_OF_MEMORY",
+        "threads beyond a CTA": "INVALID_VALUE",
+        "shared memory beyond the limit": "INVALID_VALUE",
+        "waiting in a capture": "STREAM_CAPTURE_UNSUPPORTED",
+        "the end of that capture": "STREAM_CAPTURE_INVALIDATED",
+        "aligned map": "NOT_SUPPORTED",  # by an L4
+        "map that is not aligned": "NOT_SUPPORTED",
+        "not there": "NOT_SUPPORTED",
+        "wrong address": "ILLEGAL_ADDRESS",
+        "after it": "ILLEGAL_ADDRESS",
+    }
+    assert {name: answers[name] for name in expected} == {
+        name: f"CUDA_ERROR_{code}" for name, code in expected.items()
+    }
+
+
+def test_a_fault_names_instruction_line_and_cta(answers: dict[str, Any]) -> None:
+    for part in ("poke", "k.cu:4", "STG", "CTA 0, 0, 0"):
+        assert part in answers["sentence"], answers["sentence"]
+
+
+def test_the_driver_counts_occupancy_as_the_model(cubin: Path, answers: dict[str, Any]) -> None:
+    entry = read_cubin(cubin.read_bytes()).entries["add"]
+    limits = limits_for((8, 9))
+    ours = [
+        int(ctas_per_sm(limits, threads, entry.registers, smem).resident)
+        for threads in (32, 96, 256, 1024)
+        for smem in (0, 5000, 40000)
+    ]
+    assert (answers["registers"], answers["occupancy"]) == (entry.registers, ours)
+
+
+def test_devices_are_the_tables() -> None:
+    assert [line.split(";")[0] for line in device_table("H200, l4").splitlines()] == [
+        "software H200",
+        "software L4",
+    ]
+    with pytest.raises(UnknownName):
+        device_table("Voodoo 2")
+    with pytest.raises(InvalidProblem):
+        device_table(",")
+
+
+def test_it_stands_for_its_model_and_is_never_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert availability.is_same_model("software L4", find_device("L4"))
+    assert not availability.is_same_model("software L4", find_device("H200"))
+    backend = CudaBackend.__new__(CudaBackend)
+    backend._is_software = True
+    passed: Any = type("Passed", (), {"passed": True})
+    with pytest.raises(MeasureError), backend.timer(None, None, passed):  # type: ignore[arg-type]
+        pass
+    monkeypatch.setattr(availability, "_local_gpu", lambda: (None, "NVIDIA L4"))
+    assert not availability.is_software_gpu()
+
+
+@pytest.mark.slow
+def test_the_installed_cupy_runs_on_it() -> None:
+    assert softgpu(sys.executable, "-c", CUPY) == "software L4\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["v01", "v17"])
+def test_an_evaluation_is_right_and_carries_no_measured_time(variant: str) -> None:
+    size = ("-B1", "-H2", "-S65", "-D64", "--gpu", "H200", "--json")
+    command = (sys.executable, "-m", "engine", "evaluate", variant, "--backend", "cuda", *size)
+    said = json.loads(softgpu(*command, gpus="H200"))
+    text = json.dumps(said)
+    assert '"passed"' in text.lower()
+    assert '"measured"' not in text
