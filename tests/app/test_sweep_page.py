@@ -79,7 +79,7 @@ def test_nothing_yet_says_how_to_begin(open_app):
     at = open_app("sweep", gpu="L4")
     assert not at.exception
     assert "No sweep yet" in texts(at)
-    assert "predicted for L4" in texts(at)
+    assert "No NVIDIA GPU on this machine" in texts(at)
 
 
 def test_the_estimate_counts_before_anything_is_compiled(open_app):
