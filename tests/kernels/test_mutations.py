@@ -88,7 +88,7 @@ def test_every_mutation_fits_its_kernel(tmp_path: Path) -> None:
         source, places = plant(mutation, variant, tmp_path)
         assert places
         changed = tmp_path / (mutation.header or source.name)
-        original = (OWN_KERNELS if is_own(changed.name) else KERNELS_DIR) / changed.name
+        original = (OWN_KERNELS if is_own(variant) else KERNELS_DIR) / changed.name
         assert changed.read_text("utf-8") != original.read_text("utf-8"), mutation.name
 
 
