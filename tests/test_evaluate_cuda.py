@@ -76,6 +76,7 @@ class MadeUpCuda:
     """Right answers, for which PyTorch is asked; it notes who held the GPU meanwhile."""
 
     name = "cuda"
+    is_software = False
     gpu_error = None
 
     def __init__(self) -> None:

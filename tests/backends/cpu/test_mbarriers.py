@@ -105,7 +105,7 @@ def test_who_has_waited_for_nothing_is_told_so(client, library):
     kernel = "waits_for_nothing"
     for schedule in ("in_order", "reverse"):
         result = planted.run(client, library, kernel, schedule=schedule)
-        assert result.status is Status.LAUNCH_ERROR
+        assert result.status is Status.RACE
         assert result.kind in (ErrorKind.COPY_NOT_COMPLETE, ErrorKind.SHARED_RACE)
         assert "this thread has waited for no mbarrier" in result.reason
 

@@ -46,7 +46,8 @@ KINDS = {
     "fusion_without_fence": "global memory race",
     "fence_before_the_writes": "global memory race",
     "fence_of_one_thread": "global memory race",
-    "no_barrier_before_the_arrival": "global memory race",
+    # The other CTA, at the same time, may have written nothing yet: then nothing raced.
+    "no_barrier_before_the_arrival": ("global memory race", "uninitialised global memory"),
     "no_fence_before_the_reads": "global memory race",
     "one_thread_fences_before_the_reads": "global memory race",
     "fence_of_cta_scope": "global memory race",
@@ -99,7 +100,8 @@ def test_planted_bug(client, bugs, entry):
             "race" in result.kind or "not compl" in result.kind
         )
         assert result.status is Status.OUT_OF_BOUNDS or "out of bounds" not in result.kind
-        assert KINDS[entry] in result.reason
+        kinds = KINDS[entry] if isinstance(KINDS[entry], tuple) else (KINDS[entry],)
+        assert any(kind in result.reason for kind in kinds)
         assert line in result.reason
         assert "CTA (" in result.reason
         assert "thread (" in result.reason
@@ -107,7 +109,10 @@ def test_planted_bug(client, bugs, entry):
 
 
 def test_a_missing_barrier_is_no_missing_fence(client, bugs):
-    result = planted.run(client, bugs, "no_barrier_before_the_arrival")
+    for _ in range(8):  # until the other CTA has written first
+        result = planted.run(client, bugs, "no_barrier_before_the_arrival")
+        if result.kind is ErrorKind.GLOBAL_RACE:
+            break
     assert result.kind is ErrorKind.GLOBAL_RACE
     assert "a __syncthreads() is missing before the arrival" in result.reason
     for entry in ("fence_before_the_writes", "fence_of_one_thread"):

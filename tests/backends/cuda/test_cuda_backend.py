@@ -152,7 +152,7 @@ def test_an_illegal_address_names_its_pass_and_loses_the_context(inputs: Inputs)
 
     backend = CudaBackend(gpu_with(finish=strays).calls())
     result = backend.run(make_plan(), inputs, OPTIONS)
-    assert result.status is Status.LAUNCH_ERROR
+    assert result.status is Status.OUT_OF_BOUNDS
     assert result.reason.startswith("finish read or wrote memory that is not its own: run it on")
     assert "check build" in result.reason
     again = backend.run(make_plan(), inputs, OPTIONS)
