@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from slow_cases import one_in
 
 from engine.base.errors import CompileError
 from engine.cuda_on_host.build import build_kernels
@@ -19,7 +20,9 @@ def written(folder: Path, text: str) -> Path:
     return source
 
 
-@pytest.mark.parametrize("include", ["", "#include <cuda_runtime.h>\n", "#include <math.h>\n"])
+@pytest.mark.parametrize(
+    "include", one_in(3, ["", "#include <cuda_runtime.h>\n", "#include <math.h>\n"], slow=2)
+)
 def test_names_that_nvcc_has_without_an_include(tmp_path: Path, include: str) -> None:
     sum_of_all = "lowest + NAN + M_PI + M_SQRT1_2 + INT_MAX + (uint32_t)1 + (int64_t)p[1] + (uint)2"
     text = f"{include}constexpr float lowest = -INFINITY;\n{BODY.format(sum_of_all)}"
@@ -53,7 +56,7 @@ LIBRARIES = [
 ]
 
 
-@pytest.mark.parametrize(("header", "use", "name"), LIBRARIES)
+@pytest.mark.parametrize(("header", "use", "name"), one_in(5, LIBRARIES, slow=2))
 def test_a_library_that_is_used_is_one_sentence(
     tmp_path: Path, header: str, use: str, name: str
 ) -> None:
@@ -85,7 +88,7 @@ def test_cooperative_groups_need_no_other_package(tmp_path: Path) -> None:
     assert build_kernels(source, ["k"]).entries == ("k",)
 
 
-@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("check", one_in(2, [False, True]))
 def test_an_excerpt_is_of_the_line_it_names(tmp_path: Path, check: bool) -> None:
     text = "// one\n#include <math.h>\n" + BODY.format("unheard_of")
     source = written(tmp_path, text)

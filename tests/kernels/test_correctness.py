@@ -76,7 +76,7 @@ def _numbers(variant: Variant) -> list[int]:
 
 @pytest.mark.parametrize(
     ("variant_id", "number"),
-    of_each([(v.id, number) for v in LADDER for number in _numbers(v)], slow=6),
+    of_each([(v.id, number) for v in LADDER for number in _numbers(v)], slow=4),
 )
 def test_variant_is_right(cpu: CpuBackend, variant_id: str, number: int) -> None:
     variant, case = by_id(variant_id), _cases(variant_id)[number]
@@ -101,7 +101,7 @@ SPLITTING = [v.id for v in LADDER if any(t.name == "num_splits" for t in v.tunab
 @pytest.mark.parametrize(
     ("variant_id", "causal", "seqlen"),
     of_each(
-        list(itertools.product(SPLITTING, (False, True), (1, 64, 65, 129, 300))), slow=4, every=3
+        list(itertools.product(SPLITTING, (False, True), (1, 64, 65, 129, 300))), slow=2, every=3
     ),
 )
 def test_more_splits_than_tiles(

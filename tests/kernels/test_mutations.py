@@ -18,7 +18,7 @@ from kernels.ladder import LADDER
 from kernels.variant import KERNELS_DIR
 
 # Of the table, each how-manieth is run by `pytest -m slow`, and each how-manieth of all by default.
-_SLOW, _QUICK = 48, 192
+_SLOW, _QUICK = 72, 216
 
 
 @pytest.fixture(scope="module")

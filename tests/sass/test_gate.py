@@ -17,7 +17,7 @@ CASES = cases()
 QUICK = CASES.index(("v08", "sm_80"))
 
 
-@pytest.mark.parametrize(("name", "arch"), one_in(len(CASES), CASES, offset=QUICK, slow=7))
+@pytest.mark.parametrize(("name", "arch"), one_in(len(CASES), CASES, offset=QUICK, slow=12))
 def test_the_machine_code_is_as_good_as_recorded(name: str, arch: str) -> None:
     variant = LADDER.by_id(name)
     excused = {rule for kernel, rule in EXCEPTIONS if kernel == name}
