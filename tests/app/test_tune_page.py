@@ -162,7 +162,7 @@ def test_a_machine_without_a_gpu_says_so_in_a_chip(open_app):
 
 def test_each_tab_has_its_content(open_app):
     at = until(open_app(tab="Occupancy"), compiled)
-    assert len(charts(at)) == 6
+    assert len(charts(at)) in (6, 7)  # one more where its machine code was read before
     at = until(open_app(tab="Latency", H="3"), simulated, 240)
     assert list(charts(at)) == ["terms"]  # one time stands beside nothing
     assert "predicted" in texts(at)

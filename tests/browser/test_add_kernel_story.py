@@ -69,7 +69,8 @@ def test_add_describe_run_and_edit_a_kernel(new_tab, tmp_path):
     # A finding that knows its line opens the source there.
     twice = "s *= softmax_scale * softmax_scale;"
     source.write_text(text.replace("s *= softmax_scale;", twice), encoding="utf-8")
-    named = app.page.get_by_role("button", name="story_flash.cu:58")
+    # The verdict's button of that name stands above the finding's.
+    named = app.page.get_by_role("button", name="story_flash.cu:58").filter(has_text=twice)
     expect(named).to_contain_text(twice, timeout=WAIT_MS)
     named.click()
     line = app.page.locator(".attune-source-line")

@@ -47,7 +47,7 @@ def test_choose_run_read_save_reload_and_open_again(new_tab, server):
     app.see("which says nothing about a GPU")
     app.tab("Occupancy")
     app.see("What limits")
-    expect(app.page.locator(".js-plotly-plot")).to_have_count(6, timeout=WAIT_MS)
+    expect(app.page.locator(".js-plotly-plot")).to_have_count(7, timeout=WAIT_MS)
     app.tab("Source and resources")
     app.see("Compile flags")
     link = app.page.get_by_role("link", name="Open in editor")
