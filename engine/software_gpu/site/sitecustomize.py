@@ -14,7 +14,7 @@ _FILE = os.environ.get("ATTUNE_SOFTWARE_GPU_RUNTIME", "")
 
 class _Runtime:
     @staticmethod
-    def find_spec(name, path=None, target=None):  # noqa: ARG004 (importlib gives all three)
+    def find_spec(name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
         if name != _NAME:
             return None
         loader = importlib.machinery.ExtensionFileLoader(name, _FILE)
