@@ -35,11 +35,11 @@ def test_choose_run_read_save_reload_and_open_again(new_tab, server):
     # Run, and read the verdict and the maps.
     app.press("run")
     app.see_metric("Correctness", "Passed")
-    # What is next stands in the verdict, once the machine code is read, and leads to its line.
+    # The verdict says what binds once the machine code is read, which the run asks for.
     verdict = app.key("verdict")
     expect(verdict).to_contain_text("Right", timeout=WAIT_MS)
     expect(verdict).to_contain_text("of the FMA roof", timeout=WAIT_MS)
-    expect(verdict).to_contain_text("next: ", timeout=2 * WAIT_MS)
+    expect(verdict).to_contain_text("Shared memory binds", timeout=WAIT_MS)
     assert app.page.title() == "Tune · Attune"
     app.tab("Correctness")
     app.see("By query tile and key tile")
