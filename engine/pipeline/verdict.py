@@ -79,9 +79,9 @@ class VerdictTime:
 
 @dataclass(frozen=True, slots=True)
 class RoofShare:
-    """How near the time is to the lowest roof above it, 0 to 1."""
+    """How near the time is to the lower roof above it, 0 to 1."""
 
-    roof: str  # "tensor", "FMA", "DRAM", "L2"
+    roof: str  # "tensor", "FMA" or "DRAM"
     share: float
 
 
@@ -382,14 +382,12 @@ def _roof(
         return None
     math = "FMA" if variant.work.math_unit == "fma" else "tensor"
     reached = problem.flops / us / 1e6
-    lowest = min(
-        roofline_points(roofs, work, [(us, "predicted")]),
-        key=lambda p: p.roof_tflops,
-        default=None,
-    )
-    if lowest is None or lowest.roof_tflops >= roofs.math_tflops:
+    # L2's bandwidth is assumed: a share of it would say less than it seems to.
+    points = roofline_points(roofs, work, [(us, "predicted")])
+    dram = next((p for p in points if p.level == "DRAM"), None)
+    if dram is None or dram.roof_tflops >= roofs.math_tflops:
         return RoofShare(math, reached / roofs.math_tflops)
-    return RoofShare(lowest.level, lowest.share)
+    return RoofShare(dram.level, dram.share)
 
 
 def _limit(report: PassReport) -> Limit | None:
