@@ -23,6 +23,9 @@ Table = Mapping[str, Any]
 _NO_CHOICE = re.compile(r"argument (.+?): invalid choice: '(.*?)' \(choose from (.+)\)", re.DOTALL)
 
 
+_AS_MODULE = ("engine", "__main__.py")  # how `python -m engine` is started
+
+
 class BadUsage(BadInput):
     """Words that no command takes."""
 
@@ -95,7 +98,7 @@ def parser(only: str | None = None) -> _Root:
             modules are not imported.
     """
     root = _Root(
-        prog="python -m engine" if Path(sys.argv[0]).name == "__main__.py" else "attune",
+        prog="python -m engine" if Path(sys.argv[0]).parts[-2:] == _AS_MODULE else "attune",
         usage="%(prog)s [--help] [--version] command …",
         description="Attune: is the kernel right, what does it occupy, how fast is it.",
         epilog=_overview(),

@@ -228,7 +228,7 @@ def test_bad_usage_is_one_sentence_and_exit_code_2(
         ("evaluate v01 --gpu L4 --seed -1", "--seed: must be 0 to 2^63 - 1"),
         ("evaluate v01 --gpu L4 --seed 9223372036854775808", "--seed: must be 0 to 2^63 - 1"),
         ("evaluate v01 --gpu L4 --seed 1e23", "--seed: takes a whole number, not '1e23'"),
-        ("evaluate v01 --seqlen 1.5", "--seqlen/-S: takes a whole number, not '1.5' (see attune"),
+        ("evaluate v01 --seqlen 1.5", "not '1.5' (see attune evaluate --help)"),
         ("recommend-batch v01 --gpu L4 -S 64 --utilisation 2", "at most 1, not 2"),
         ("recommend-batch v01 --gpu L4 -S 64 --target 101", "at most 100 %, not 101"),
         ("recommend-batch v01 --gpu L4 -S 64 --target x", "--target: takes a number, not 'x'"),
