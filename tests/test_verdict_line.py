@@ -136,6 +136,21 @@ def test_an_incorrect_output_is_told_by_its_first_finding() -> None:
     assert verdict_of(run, V08, PROBLEM, is_running=True).result == "running"
 
 
+@pytest.mark.parametrize("status", [Status.PASSED, Status.INCORRECT, Status.OUT_OF_BOUNDS])
+def test_a_part_is_told_while_the_rest_runs(status: Status) -> None:
+    some = replace(FAST, partial="partial: 9 of 4,096 CTAs")
+    part = replace(PASSED, status=status, reason="It is as it is.", execution=some)
+    failed_before = replace(PASSED, status=Status.TIMEOUT, reason="Too slow.")
+    found = verdict_of(failed_before, V08, PROBLEM, latency=PREDICTED, is_running=True, part=part)
+    assert (found.result, found.partial) == (status.lower(), "9 of 4,096 CTAs")
+    assert found.awaits_whole
+    assert not found.races_unchecked  # of all CTAs that is said at the end
+    assert (found.time is None) == (status is not Status.PASSED)
+    assert "the rest is running" in found.parts[0].text
+    over = verdict_of(PASSED, V08, PROBLEM, latency=PREDICTED)
+    assert (over.partial, over.awaits_whole) == ("", False)
+
+
 def test_what_cannot_be_run_says_so_whatever_was_run_before() -> None:
     found = verdict_of(PASSED, V08, PROBLEM, latency=PREDICTED, stopped=Status.SKIPPED)
     assert (found.result, codes(found)) == ("skipped", ["result", "next"])

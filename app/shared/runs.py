@@ -46,6 +46,11 @@ def evaluation_of(job: JobStatus) -> Evaluation | None:
     return decode(Evaluation, job.result, name="The result") if job.result else None
 
 
+def part_of(job: JobStatus) -> Evaluation | None:
+    """What a few CTAs of a run computed; None where that is not known (yet)."""
+    return decode(Evaluation, job.part, name="The result of a part") if job.part else None
+
+
 @lru_cache(maxsize=16)
 def error_maps_of(job_id: str) -> tuple[ErrorMap, ...]:
     """The error maps of a finished job, which never change; none where it has none."""

@@ -14,6 +14,7 @@ from app.shared.runs import (
     evaluation_of,
     is_machine_code_asked,
     machine_code_job,
+    part_of,
     runs_of,
     simulate_job,
 )
@@ -45,6 +46,7 @@ class RunState:
     job: JobStatus | None  # the newest run
     evaluation: Evaluation | None  # the result of the newest finished run
     evaluation_job: str  # its job's id
+    part: Evaluation | None  # of a few CTAs, while the newest run goes on
     digest: str  # of the source on disk
     is_stale: bool  # the source has changed since the evaluation
 
@@ -69,8 +71,8 @@ def has_changed(selection: Selection, state: RunState) -> bool:
     return _stamps(newest, compiling, simulating) != known
 
 
-def _stamps(*jobs: JobStatus | None) -> list[tuple[str, bool] | None]:
-    return [(job.job_id, job.is_over) if job else None for job in jobs]
+def _stamps(*jobs: JobStatus | None) -> list[tuple[str, bool, bool] | None]:
+    return [(job.job_id, job.is_over, job.part is not None) if job else None for job in jobs]
 
 
 def run_state(selection: Selection) -> RunState:
@@ -105,6 +107,7 @@ def run_state(selection: Selection) -> RunState:
         job=runs[0] if runs else None,
         evaluation=evaluation,
         evaluation_job=job.job_id if job else "",
+        part=part_of(runs[0]) if runs and not runs[0].is_over else None,
         digest=digest,
         is_stale=_is_stale(evaluation, selection.variant),
     )

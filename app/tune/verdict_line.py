@@ -99,6 +99,7 @@ def _verdict(
         stopped=stopped,
         is_stale=state.is_stale,
         is_running=state.is_running,
+        part=state.part,
     )
 
 

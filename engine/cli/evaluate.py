@@ -39,7 +39,10 @@ def run(args: argparse.Namespace) -> int:
     )
     history = open_history()
     request = _at_clock(request, args.clock, history)
-    outcome = evaluate(request, None if args.json else _show_stage, history)
+    tells = not args.json
+    outcome = evaluate(
+        request, _show_stage if tells else None, history, _show_part if tells else None
+    )
     evaluation, config = outcome.evaluation, outcome.config
     times = history.at(evaluation.problem, evaluation.device)
     verdict = verdict_on_run(request, evaluation, history)
@@ -79,6 +82,10 @@ def _at_clock(request: EvaluationRequest, word: str | None, history: History) ->
 
 def _show_stage(stage: str) -> None:
     print(f"{stage} …", file=sys.stderr)
+
+
+def _show_part(part: Evaluation) -> None:
+    print(f"{part.status}: {part.reason} The rest is running.", file=sys.stderr)
 
 
 def _print_human(e: Evaluation, config_origin: str) -> None:

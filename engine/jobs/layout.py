@@ -193,6 +193,7 @@ class JobStatus:
     started: float | None = None
     ended: float | None = None
     result: dict[str, Any] | None = None
+    part: dict[str, Any] | None = None  # the encoded `Evaluation` of a few CTAs, while it runs
     error: str = ""
     log: str = ""
     kind: JobKind = "evaluate"
@@ -236,6 +237,8 @@ class JobStatus:
             return replace(self, state="running", started=self.started or when)
         if kind == "stage":
             return replace(self, stage=str(event.get("stage", "")))
+        if kind == "part":
+            return replace(self, part=event.get("result"))
         if kind == "progress":
             return replace(self, progress=decode(JobProgress, event["progress"]))
         if kind == "finished":
@@ -243,6 +246,7 @@ class JobStatus:
                 self,
                 state="done",
                 ended=when,
+                part=None,
                 result=event.get("result"),
                 end=str(event.get("end", "")),
                 final=tuple(event.get("final", ())),

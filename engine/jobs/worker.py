@@ -19,6 +19,7 @@ from typing import Any
 from engine.base import files
 from engine.base.errors import AttuneError
 from engine.devices.detect import detect_local
+from engine.evaluation import Evaluation
 from engine.jobs.latency_stream.job import run_latency_stream
 from engine.jobs.layout import JobKind, JobStatus, RunDir
 from engine.jobs.supervisor import JobRunner, JobType, code_stamp
@@ -43,8 +44,13 @@ def run_evaluation(runner: JobRunner, job: JobStatus, request: EvaluationRequest
     def on_stage(stage: str) -> None:
         runner.event(job.job_id, "stage", stage=stage)
 
+    def on_part(evaluation: Evaluation) -> None:
+        runner.event(job.job_id, "part", result=encode(evaluation))
+
     # What a page only compiles it asks to be simulated by itself.
-    outcome = runner.evaluator.evaluate(request, on_stage, simulates=request.execute)
+    outcome = runner.evaluator.evaluate(
+        request, on_stage, simulates=request.execute, on_part=on_part
+    )
     if outcome.maps:
         runner.run.write_maps(job.job_id, outcome.maps)
     runner.event(job.job_id, "finished", result=encode(outcome.evaluation))

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from engine.pipeline.partial import PartialRun
 
 OnStage: TypeAlias = Callable[[str], None]
+OnPart: TypeAlias = Callable[[Evaluation], None]
 _WHERE: Mapping[BackendName, str] = {
     "cpu": "on the CPU",
     "cuda": "on the GPU",
@@ -132,10 +133,13 @@ class Evaluator:
         source: Path | None = None,
         simulates: bool = True,
         keeps: bool = True,
+        on_part: OnPart | None = None,
     ) -> EvaluationOutcome:
         """Run the whole pipeline. Expected failures come back as statuses.
 
         Args:
+            on_part: gets the evaluation of a few CTAs, in about a second, where executing all of
+                them on the CPU takes much longer; not called where they cannot be told apart.
             simulates: False takes CTA times by machine code only where they are known already.
             keeps: writes the prediction down; False leaves that to the caller.
             source: a `.cu` file to take in place of the variant's own, its headers beside it. What
@@ -147,7 +151,7 @@ class Evaluator:
         """
         stage = on_stage or (lambda _: None)
         resolved = resolve(request, self.history, source)
-        outcome = _Run(self, request, resolved, stage, simulates).outcome()
+        outcome = _Run(self, request, resolved, stage, simulates, on_part).outcome()
         if keeps and request.clock == "boost":  # times are measured at the clock a GPU chooses
             self.history.keep(outcome.evaluation, outcome.predicted)
         return outcome
@@ -157,10 +161,11 @@ def evaluate(
     request: EvaluationRequest,
     on_stage: OnStage | None = None,
     history: History | None = None,
+    on_part: OnPart | None = None,
 ) -> EvaluationOutcome:
     """One evaluation with backends of its own. See `Evaluator.evaluate`."""
     with Evaluator(history) as evaluator:
-        return evaluator.evaluate(request, on_stage)
+        return evaluator.evaluate(request, on_stage, on_part=on_part)
 
 
 @dataclass
@@ -172,6 +177,7 @@ class _Run:
     resolved: ResolvedRequest
     stage: OnStage
     simulates: bool
+    on_part: OnPart | None
     estimate: Estimate | None = None
     compiled: CompiledKernel | None = None
     maps: tuple[ErrorMap, ...] = ()
@@ -273,8 +279,6 @@ class _Run:
         name, why_not = choose_backend(self.request, self.resolved.device)
         if why_not is not None:
             return self._stop(Status.LAUNCH_ERROR, why_not)
-        from engine.correctness import check_against, with_passing_inputs
-
         # The device's own free memory is looked at by the CUDA backend, which can ask the driver.
         too_big = check_host_memory(plan, name)
         part = self._part(plan, too_big) if name == "cpu" else None
@@ -282,6 +286,46 @@ class _Run:
             return part
         if too_big is not None and part is None:
             return self._stop(Status.OUT_OF_MEMORY, too_big)
+        if name == "cpu" and part is None:
+            self._judge_some_ctas_first(plan)
+        passed = self._judge(plan, name, part)
+        if passed.status is not Status.PASSED:
+            return passed
+        if name == "cuda" and not cast("CudaBackend", self.evaluator.backend(name)).is_software:
+            first = self.evaluator.expected.prepare(problem, request.seed, request.input_kind)
+            backend = cast("CudaBackend", self.evaluator.backend(name))
+            return self._measure(backend, plan, first.inputs, passed)
+        return self._with_prediction(plan, passed)
+
+    def _judge_some_ctas_first(self, plan: LaunchPlan) -> None:
+        """Tell what a few CTAs compute, where executing all of them takes long."""
+        from engine.backends.cpu import CpuBackend
+        from engine.backends.partial import PartialRunError
+        from engine.pipeline.partial import PartialRun, first_flops, takes_a_while
+
+        request = self.request
+        if self.on_part is None or request.partial == "never":
+            return
+        if not takes_a_while(plan, request.check):
+            return
+        before = self.base
+        self.stage("Executing a few CTAs first")
+        backend = cast(CpuBackend, self.evaluator.backend("cpu"))
+        options = self._options(repeat=False)
+        try:
+            part = PartialRun.choose(backend, plan, options, first_flops(request.check))
+        except PartialRunError:
+            return
+        # What does not compile, the run of all CTAs says.
+        if isinstance(part, PartialRun):
+            self.on_part(self._judge(plan, "cpu", part))
+        self.base, self.maps = before, ()
+
+    def _judge(self, plan: LaunchPlan, name: BackendName, part: PartialRun | None) -> Evaluation:
+        """Execute all CTAs, or a part of them, with every kind of inputs, and compare."""
+        from engine.correctness import check_against, with_passing_inputs
+
+        request, problem = self.request, self.request.problem
         backend = self.evaluator.backend(name)
         judged: list[Correctness] = []
         executed: ExecutedStatements | None = None
@@ -344,11 +388,7 @@ class _Run:
                 ],
             )
         )
-        passed = replace(self.base, status=Status.PASSED, reason=reason, correctness=judged[0])
-        if name == "cuda" and not cast("CudaBackend", backend).is_software:
-            first = self.evaluator.expected.prepare(problem, request.seed, request.input_kind)
-            return self._measure(cast("CudaBackend", backend), plan, first.inputs, passed)
-        return self._with_prediction(plan, passed)
+        return replace(self.base, status=Status.PASSED, reason=reason, correctness=judged[0])
 
     def _with_lse(self, inputs: Inputs, lse: FloatArray, passed: Correctness) -> Correctness:
         """The verdict on O, and on the LSE that a kernel writes beside it."""

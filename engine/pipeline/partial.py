@@ -25,11 +25,23 @@ if TYPE_CHECKING:
 _MOST_FLOPS_PER_S = {False: 4e9, True: 4e8}  # by whether it is the check build
 _SURE_FLOPS_PER_S = {False: 5e8, True: 5e7}
 _SHARE_OF_LIMIT = 0.25
+_A_WHILE_S = 2.0  # of execution; a run of at most that is not worth a first look at a part
+_FIRST_S = 0.5
 
 
 def takes_too_long(plan: LaunchPlan, check: bool, timeout_s: float) -> bool:
     """Whether executing all of it would surely exceed the time limit."""
     return plan.problem.flops > _MOST_FLOPS_PER_S[check] * timeout_s
+
+
+def takes_a_while(plan: LaunchPlan, check: bool) -> bool:
+    """Whether executing all of it may take so long that a part is worth judging first."""
+    return plan.problem.flops > _MOST_FLOPS_PER_S[check] * _A_WHILE_S
+
+
+def first_flops(check: bool) -> float:
+    """What the part that is judged first may compute."""
+    return _SURE_FLOPS_PER_S[check] * _FIRST_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +54,23 @@ class PartialRun:
     options: RunOptions
 
     @classmethod
-    def choose(cls, backend: CpuBackend, plan: LaunchPlan, options: RunOptions) -> Self | RunResult:
+    def choose(
+        cls,
+        backend: CpuBackend,
+        plan: LaunchPlan,
+        options: RunOptions,
+        max_flops: float | None = None,
+    ) -> Self | RunResult:
         """Choose the CTAs; the result instead where the kernel does not compile.
+
+        Args:
+            max_flops: what they may compute together; None takes a share of the time limit.
 
         Raises:
             PartialRunError: it cannot be told which CTAs belong together.
         """
-        max_flops = _SURE_FLOPS_PER_S[options.check] * options.timeout_s * _SHARE_OF_LIMIT
+        if max_flops is None:
+            max_flops = _SURE_FLOPS_PER_S[options.check] * options.timeout_s * _SHARE_OF_LIMIT
         chosen = backend.choose_part(plan, options, max_flops)
         return chosen if isinstance(chosen, RunResult) else cls(backend, plan, chosen, options)
 

@@ -136,6 +136,7 @@ class LaunchVerdict:
 
     result: Result
     partial: str = ""  # "12 of 131,072 CTAs": of a run in part
+    awaits_whole: bool = False  # the part was judged first: all CTAs are being executed
     finding: str = ""  # what is wrong, of an incorrect output
     place: Place | None = None  # where
     remedy: str = ""  # of a launch that failed
@@ -182,7 +183,9 @@ class LaunchVerdict:
             "passed": "Right",
         }
         said = words.get(self.result, self.result.replace("_", " ").capitalize())
-        return f"{said} in {self.partial}" if self.partial else said
+        if not self.partial:
+            return said
+        return f"{said} in {self.partial}" + (", the rest is running" if self.awaits_whole else "")
 
     def _time(self) -> str:
         if self.time is None:
@@ -229,6 +232,7 @@ def verdict_of(
     stopped: Status | None = None,
     is_stale: bool = False,
     is_running: bool = False,
+    part: Evaluation | None = None,
 ) -> LaunchVerdict:
     """The verdict.
 
@@ -242,14 +246,18 @@ def verdict_of(
         choice: of `auto`, for the problem on the GPU.
         stopped: why it cannot be run, or does not compile, as it stands now.
         is_stale: the source has changed since the run.
+        part: of a few CTAs of the run that goes on.
     """
     if stopped is not None:
         where = _place(evaluation) if stopped is Status.COMPILE_ERROR else None
         return LaunchVerdict(stopped.lower(), place=where, remedy=REMEDIES[stopped])
+    awaits_whole = is_running and part is not None
+    if part is not None and awaits_whole:
+        evaluation, is_stale, is_running = part, False, False
     executed = evaluation is not None and _was_executed(evaluation)
     has_failed = executed and evaluation is not None and evaluation.status is not Status.PASSED
     if evaluation is not None and has_failed and not is_stale and not is_running:
-        return _failed(evaluation)
+        return replace(_failed(evaluation), partial=_partial(evaluation), awaits_whole=awaits_whole)
     result: Result = "passed" if executed else "not_run"
     if is_running:
         result = "running"
@@ -260,13 +268,14 @@ def verdict_of(
     run = evaluation.execution if evaluation is not None and result == "passed" else None
     return LaunchVerdict(
         result,
-        partial=run.partial.removeprefix("partial: ") if run is not None else "",
+        partial=_partial(evaluation) if evaluation is not None and run is not None else "",
+        awaits_whole=awaits_whole,
         time=time,
         roof=_roof(kernel, problem, time.us, ctas_per_sm) if time and is_known else None,
         limit=_limit(report) if report is not None else None,
         next=_next(report, kernel) if report is not None else None,
         auto=_auto(choice, kernel, time) if choice is not None else None,
-        races_unchecked=run is not None and _looks_for_no_races(run),
+        races_unchecked=run is not None and not awaits_whole and _looks_for_no_races(run),
     )
 
 
@@ -322,6 +331,12 @@ def place_in(text: str) -> Place | None:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.2g} %" if share < 0.01 else f"{100 * share:.0f} %"
+
+
+def _partial(evaluation: Evaluation) -> str:
+    """`12 of 131,072 CTAs`; empty where all were executed."""
+    run = evaluation.execution
+    return run.partial.removeprefix("partial: ") if run is not None else ""
 
 
 def _was_executed(evaluation: Evaluation) -> bool:

@@ -20,6 +20,7 @@ from engine.evaluation import BaselineTiming, Evaluation, Execution, Finding, La
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
+from engine.schema import encode
 from kernels.ladder import by_id
 
 PREDICTED = Latency("predicted", 540.0, 110.0, 2600.0, "One CTA takes most of it.")
@@ -142,6 +143,21 @@ def test_while_it_runs_the_button_cancels(open_app, jobs):
     assert jobs.cancelled
     assert "Cancelled before it finished" in texts(at)
     assert at.button(key="run")
+
+
+def test_what_a_few_ctas_gave_is_told_before_the_rest(open_app, jobs):
+    some = replace(BASE.execution, partial="partial: 9 of 4,096 CTAs")
+    part = replace(BASE, execution=some, latency=None)
+    jobs.answer = {"state": "running", "stage": "Executing on the CPU", "part": encode(part)}
+    at = run(open_app())
+    assert "Right in 9 of 4,096 CTAs, the rest is running" in texts(at)
+    assert "Executing on the CPU" in texts(at)
+    assert at.button(key="cancel")
+    wrong = replace(part, status=Status.INCORRECT, reason="Partial: 3 elements are off.")
+    jobs.answer = {"state": "running", "part": encode(wrong)}
+    at.run()
+    assert "Incorrect in 9 of 4,096 CTAs, the rest is running" in texts(at)
+    assert "3 elements are off" in texts(at)
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,15 @@ def test_a_job_runs_and_its_maps_are_kept(shared: JobManager) -> None:
     assert [j.job_id for j in shared.jobs()].count(job.job_id) == 1
 
 
+def test_a_part_is_told_until_the_job_is_over() -> None:
+    queued = JobStatus.queued({"job": "1", "event": "queued", "t": 1.0})
+    part = {"event": "part", "result": {"status": "PASSED"}}
+    told = queued.after({"event": "started", "t": 2.0}).after(part)
+    assert (told.state, told.part, told.result) == ("running", {"status": "PASSED"}, None)
+    over = told.after({"event": "finished", "t": 3.0, "result": {"status": "INCORRECT"}})
+    assert (over.part, over.result) == (None, {"status": "INCORRECT"})
+
+
 @pytest.mark.slow
 def test_a_simulation_runs_beside_a_run_and_serves_the_preview(manager: JobManager) -> None:
     running = manager.submit(LONG)

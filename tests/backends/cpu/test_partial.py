@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from engine.base.launch import PassLaunch
 from engine.base.status import Status
 from engine.correctness.check import check_against
 from engine.correctness.expected import expect
+from engine.evaluation import Evaluation
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.partial import PartialRun
 from engine.pipeline.request import EvaluationRequest
@@ -200,3 +202,47 @@ def test_rows_outside_of_the_part_are_not_judged(backend):
     expected = prepared.expected.result()
     assert expected.coverage.index(1, 0)[:2] == run.part.pairs[1]
     assert expect(prepared.inputs).coverage.complete
+
+
+class _Enough(Exception):
+    """Ends an evaluation whose rest would take ten seconds."""
+
+
+def _first_look(request: EvaluationRequest, source: Path | None = None) -> Evaluation:
+    """What is told before all CTAs are executed."""
+    told: list[Evaluation] = []
+
+    def on_part(evaluation: Evaluation) -> None:
+        told.append(evaluation)
+        raise _Enough
+
+    with Evaluator() as evaluator, pytest.raises(_Enough):
+        evaluator.evaluate(request, source=source, on_part=on_part)
+    return told[0]
+
+
+def test_a_few_ctas_of_a_long_run_are_judged_first(tmp_path: Path) -> None:
+    long = EvaluationRequest("v01", Problem(8, 16, 512, 64), gpu="L4", backend="cpu")
+    part = _first_look(long)
+    assert part.status is Status.PASSED, part.reason
+    assert part.execution.partial.startswith("partial: ")
+    assert part.latency is None  # the whole may be wrong yet
+    source = by_id("v01").source
+    broken = tmp_path / source.name
+    for header in source.parent.glob("*.cuh"):
+        shutil.copy(header, tmp_path)
+    text = source.read_text()
+    assert text.count("1.0f / l;") == 1
+    broken.write_text(text.replace("1.0f / l;", "1.1f / l;"))
+    wrong = _first_look(long, broken)
+    assert wrong.status is Status.INCORRECT
+    assert wrong.reason.startswith("Partial: ")
+
+
+def test_what_is_executed_soon_is_not_judged_in_part() -> None:
+    told: list[Evaluation] = []
+    with Evaluator() as evaluator:
+        request = EvaluationRequest("v01", SMALL, gpu="L4", backend="cpu")
+        whole = evaluator.evaluate(request, on_part=told.append).evaluation
+    assert whole.status is Status.PASSED
+    assert not told
