@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
@@ -23,6 +24,9 @@ from app.shared.palette import Theme
 from engine.base.units import format_us
 
 _MAX_STEPS = 40  # more would be a solid line
+# Labels of a logarithmic axis nearer than these factors would overlap.
+_POINTS_APART = 1.25
+_POWERS_APART = 1.5
 _LOWER_TOP = 0.44  # of the figure's height; the upper panel begins a little above
 _UPPER_BOTTOM = 0.56
 
@@ -53,7 +57,7 @@ def curves(
         data.append(_line(curve, middle, unit, color, panel))
         data.append(_steps(curve, middle, theme, panel))
         data += _measured(measured, middle, color, theme, panel)
-    powers = [2**k for k in range(int(curve["batch"].max()).bit_length())]
+    ticks = batch_ticks(int(curve["batch"].max()), [*measured["batch"], *marks["batch"]])
     return figure(
         theme,
         520,
@@ -63,8 +67,8 @@ def curves(
             theme,
             f"{unit} (logarithmic)",
             type="log",
-            tickvals=powers,
-            ticktext=[f"{n:,}" for n in powers],
+            tickvals=ticks,
+            ticktext=[f"{n:,}" for n in ticks],
             anchor="y2",
         ),
         yaxis=time_axis(
@@ -89,6 +93,19 @@ def curves(
             *_labels(marks, theme),
         ],
     )
+
+
+def batch_ticks(most: int, points: Iterable[int]) -> list[int]:
+    """Ticks of a logarithmic axis from 1: at the points, and at powers of two between them."""
+    ticks: list[int] = []
+    for wanted, apart in (
+        (sorted({int(p) for p in points}), _POINTS_APART),
+        ([2**k for k in range(most.bit_length())], _POWERS_APART),
+    ):
+        for n in wanted:
+            if all(max(n, tick) >= apart * min(n, tick) for tick in ticks):
+                ticks.append(n)
+    return sorted(ticks)
 
 
 def _heading(text: str, y: float, theme: Theme) -> Part:

@@ -26,6 +26,8 @@ from engine.sessions.store.store import Store, default_store
 _NONE = "none"
 _UPLOAD = "csv"
 _MEASURED_HERE = "here"
+_DEFAULT = "points_default"  # in the tab's state: what is taken where nothing was selected
+_MOST_LOOKED_INTO = 3  # snapshots, for points that match: at every step of a slider
 _FILE = "points_file"  # in the URL: the name of the uploaded file
 _TITLES = {_NONE: "none", _UPLOAD: "a CSV file", _MEASURED_HERE: "measured here"}
 
@@ -61,15 +63,19 @@ def draw(selection: Selection, device: DeviceSpec) -> MeasuredPoints:
         st.caption(plain_markdown(str(error)))
         store, snapshots = None, {}
     sources = [_NONE, _UPLOAD, *([_MEASURED_HERE] if mine else []), *snapshots]
-    if st.session_state.get("points", _NONE) not in sources:
-        st.session_state["points"] = _NONE
+    default = _NONE
+    if mine:
+        default = _MEASURED_HERE
+    elif store is not None:
+        default = _matching(store, tuple(snapshots), selection, device)
+    _follow(default, sources)
     titles = {**_TITLES, **snapshots}
     source = url_state.select(
         st,
         "Measured points",
         "points",
         sources,
-        _NONE,
+        default,
         format_func=titles.__getitem__,
         help=TERMS["points"],
     )
@@ -80,6 +86,26 @@ def draw(selection: Selection, device: DeviceSpec) -> MeasuredPoints:
     if source not in snapshots or store is None:
         return MeasuredPoints(titles[_NONE], (), "Select measured points above.")
     return _from_snapshot(store, titles[source], source, selection, device)
+
+
+def _follow(default: str, sources: list[str]) -> None:
+    """Points that nobody selected change with the variant, config and GPU."""
+    before = st.session_state.get(_DEFAULT, default)
+    st.session_state[_DEFAULT] = default
+    selected = st.session_state.get("points")
+    if selected is not None and (selected == before or selected not in sources):
+        st.session_state["points"] = default
+
+
+def _matching(
+    store: Store, names: tuple[str, ...], selection: Selection, device: DeviceSpec
+) -> str:
+    """The newest snapshot with times of the variant's file as it stands; "none" without one."""
+    for name in names[:_MOST_LOOKED_INTO]:
+        points = _from_snapshot(store, name, name, selection, device)
+        if points.measurements and points.is_own_file:
+            return name
+    return _NONE
 
 
 @st.cache_data(ttl=15, show_spinner=False)

@@ -78,7 +78,7 @@ def _tiles(result: BatchResult, axis: str) -> None:
             "Recommended",
             f"{axis} = {recommended.batch:,}",
             f"{recommended.speedup_per_unit:.3g}× per unit",
-            f"{recommended.target:.0%} of the plateau{_between(recommended)}; "
+            f"{recommended.share_of_plateau:.0%} of the plateau{_between(recommended)}; "
             f"{format_us(recommended.latency_us)} per launch {recommended.origin}; "
             f"{_memory(recommended)}",
             term=f"{TERMS['plateau']} The range follows the uncertainty of the latency.",

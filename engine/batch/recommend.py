@@ -21,7 +21,7 @@ from engine.batch.table import (
     batch_table,
     explain_knee,
     memory_feasible,
-    smallest_batches,
+    recommended_batches,
     step_warning,
 )
 from engine.batch.types import BatchRequest, BatchResult, Calibrated, Point
@@ -179,7 +179,7 @@ def recommend_batch(
         _measured_batches(request, calibrated),
         "measured" if request.measured_here else "recorded",
     )
-    recommendations = smallest_batches(table, curve.ends_us, device, request.targets)
+    recommendations = recommended_batches(table, curve.ends_us, device, request.targets)
 
     batch_now = min(request.batch_now, fitting)
     impossible = ""

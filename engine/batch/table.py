@@ -106,10 +106,12 @@ def _cheaper_batches(batch: np.ndarray[Any, Any], per_unit_us: FloatArray) -> Fl
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The smallest batch that reaches a share of the plateau."""
+    """The batch for a share of the plateau: of those that take as long as the smallest that reaches
+    it, the largest, which is the end of its wave."""
 
     target: float
     batch: int
+    enough_batch: int  # the smallest that reaches it
     low_batch: int  # 90 % interval of the batch, see `engine.batch.curve`
     high_batch: int
     same_latency_up_to: int  # the largest batch whose launch takes no longer
@@ -133,13 +135,13 @@ class Recommendation:
     warning: str  # empty, or why a neighbouring batch is better
 
 
-def smallest_batches(
+def recommended_batches(
     table: pd.DataFrame,
     ends_us: FloatArray,
     device: DeviceSpec,
     targets: Sequence[float] = DEFAULT_TARGETS,
 ) -> tuple[Recommendation, ...]:
-    """The smallest batch that reaches each target.
+    """The smallest batch that reaches each target, and the end of the wave in which it lies.
 
     Args:
         table: of `batch_table`, only batches that fit in memory.
@@ -184,32 +186,35 @@ def _recommendation(
     throughput: FloatArray,
     indices: list[int],
 ) -> Recommendation:
-    i = indices[0]
+    total_us = table["latency_us"].to_numpy()
+    enough = int(table["batch"].iloc[indices[0]])
+    i, *ends = (_same_latency_up_to(total_us, index) for index in indices)
     row: Any = table.iloc[i]
     share = float(throughput[i] / throughput.max())
-    free = _same_latency_up_to(table, i)
     figures: Any = table.iloc[[i]][list(_OF_ROW)].to_dict("records")[0]  # as Python's own numbers
     if device.memory_bytes is None:
         figures["memory_share"] = None
+    free = ""
+    if enough < row.batch:
+        free = f" B={enough:,} is enough for {target:.0%}; up to B={row.batch:,} costs nothing."
     return Recommendation(
         target=target,
-        low_batch=int(table["batch"].iloc[min(indices)]),
-        high_batch=int(table["batch"].iloc[max(indices)]),
-        same_latency_up_to=free,
+        enough_batch=enough,
+        low_batch=int(table["batch"].iloc[min(i, *ends)]),
+        high_batch=int(table["batch"].iloc[max(i, *ends)]),
+        same_latency_up_to=int(table["batch"].iloc[_same_latency_up_to(total_us, i)]),
         share_of_plateau=share,
         memory_bytes=int(row.device_bytes),
-        reason=_reason(table, i, share, device)
-        + (f" Up to B={free:,} the launch takes no longer." if free > row.batch else ""),
+        reason=_reason(table, i, share, device) + free,
         warning=step_warning(table, int(row.batch)),
         **figures,
     )
 
 
-def _same_latency_up_to(table: pd.DataFrame, i: int) -> int:
-    total_us = table["latency_us"].to_numpy()
+def _same_latency_up_to(total_us: FloatArray, i: int) -> int:
+    """Index of the last batch before the first whose launch takes longer than that of batch i."""
     longer = np.flatnonzero(total_us[i:] > (1 + _NO_LONGER) * total_us[i])
-    last = len(total_us) - 1 if len(longer) == 0 else i + int(longer[0]) - 1
-    return int(table["batch"].iloc[last])
+    return len(total_us) - 1 if len(longer) == 0 else i + int(longer[0]) - 1
 
 
 def _reason(table: pd.DataFrame, i: int, share: float, device: DeviceSpec) -> str:

@@ -139,6 +139,7 @@ class BatchResult(Tabular):
             {
                 "plateau": f"{r.target:.0%}",
                 "batch": r.batch,
+                "enough": r.enough_batch,
                 "between": f"{r.low_batch:,}"
                 if r.low_batch == r.high_batch
                 else f"{r.low_batch:,} – {r.high_batch:,}",

@@ -13,7 +13,7 @@ from engine.batch.table import (
     batch_table,
     explain_knee,
     memory_feasible,
-    smallest_batches,
+    recommended_batches,
     step_warning,
 )
 from engine.devices import find_device
@@ -118,21 +118,23 @@ def test_ordinals() -> None:
     assert "21st wave" in step_warning(last, 58 * 20 + 1)
 
 
-@pytest.mark.parametrize(("target", "batch"), [(0.5, 29), (0.7, 41), (0.9, 53), (1.0, 58)])
-def test_the_smallest_batch_that_reaches_the_target(target: float, batch: int) -> None:
+@pytest.mark.parametrize(("target", "enough"), [(0.5, 29), (0.7, 41), (0.9, 53), (1.0, 58)])
+def test_the_end_of_the_wave_that_reaches_the_target(target: float, enough: int) -> None:
     table = table_of(waves_of_58(300))
-    (found,) = smallest_batches(table, table["predicted_us"].to_numpy()[None], L4, (target,))
-    assert (found.batch, found.target) == (batch, target)
-    assert found.share_of_plateau >= target
-    assert batch == 1 or (batch - 1) / 58 < target
+    (found,) = recommended_batches(table, table["predicted_us"].to_numpy()[None], L4, (target,))
+    assert (found.batch, found.enough_batch, found.target) == (58, enough, target)
+    assert found.share_of_plateau == pytest.approx(1.0)
+    assert enough / 58 >= target > (enough - 1) / 58
     assert found.same_latency_up_to == 58
-    # As sure as the latency, whose interval is a factor of 1.6 wide.
-    assert 0.9 * batch <= found.low_batch <= batch <= found.high_batch <= min(58, 1.1 * batch)
+    assert (
+        found.low_batch == found.high_batch == 58
+    )  # whichever batch is enough, its wave ends here
     assert found.latency_us == 100.0
     assert (found.low_us, found.high_us) == (80.0, 130.0)
-    assert found.sm_fill == pytest.approx(batch / 58)
-    assert f"B={batch}" in found.reason
+    assert found.sm_fill == pytest.approx(1.0)
+    assert "B=58" in found.reason
     assert "SMs were idle" in found.reason
+    assert (f"B={enough} is enough for {target:.0%}" in found.reason) == (enough < 58)
     assert found.warning == ""
 
 
@@ -141,23 +143,26 @@ def test_the_interval_comes_from_the_model_being_unsure() -> None:
     batches = np.arange(1, 301)
     slow_floor = waves_of_58(300) + 500.0  # a larger launch floor: only big batches pay
     ends = np.stack([waves_of_58(300), slow_floor])
-    (found,) = smallest_batches(table, ends, L4, (0.9,))
+    (found,) = recommended_batches(table, ends, L4, (0.9,))
     rate = batches / slow_floor
     expected = int(batches[np.argmax(rate >= 0.9 * rate.max())])
-    assert found.batch == 53
-    assert 50 <= found.low_batch <= 53
-    # In quadrature with the latency's own interval: no less than the parameters alone.
-    assert expected <= found.high_batch <= 1.1 * expected
+    assert (found.batch, found.enough_batch) == (58, 53)
+    assert found.low_batch == 58
+    # In quadrature with the latency's own interval: no less than the parameters alone. Both are
+    # ends of waves.
+    end = 58 * -(-expected // 58)
+    assert end <= found.high_batch <= 1.1 * end + 58
+    assert found.high_batch % 58 == 0 or found.high_batch == 300
 
 
 def test_the_interval_follows_the_uncertainty_of_the_latency() -> None:
-    total = waves_of_58(300)
+    total = waves_of_58(300) + 0.6 * np.arange(300)  # no two batches take as long
     widths = []
     for factor in (1.0, 1.2, 5.0):
         frame = curve(total).assign(low_us=total / factor, high_us=total * factor)
         table = batch_table(frame, ONE_TILE, L4)
-        (found,) = smallest_batches(table, total[None], L4, (0.9,))
-        assert found.low_batch <= 53 <= found.high_batch
+        (found,) = recommended_batches(table, total[None], L4, (0.9,))
+        assert found.low_batch <= found.batch <= found.high_batch
         widths.append(found.high_batch - found.low_batch)
     assert widths[0] == 0
     assert widths[0] < widths[1] < widths[2]
@@ -171,7 +176,7 @@ def test_a_measured_point_is_not_overruled() -> None:
     assert (row["low_us"][58], row["high_us"][58], row["predicted_us"][58]) == (200.0, 200.0, 100.0)
     assert row["per_unit_us"][40] == 50.0 / 40
     assert (row["origin"][57], row["latency_us"][57]) == ("predicted", 100.0)
-    (found,) = smallest_batches(table, total[None], L4, (1.0,))
+    (found,) = recommended_batches(table, total[None], L4, (1.0,))
     # 40 in 50 µs is more than the model lets any batch do.
     assert (found.batch, found.latency_us, found.origin) == (40, 50.0, "measured")
 
@@ -189,7 +194,7 @@ def test_the_knee_is_explained_by_what_runs_at_once() -> None:
 
 def test_several_targets_come_in_order() -> None:
     table = table_of(waves_of_58(300))
-    found = smallest_batches(table, table["predicted_us"].to_numpy()[None], L4, (0.95, 0.7))
+    found = recommended_batches(table, table["predicted_us"].to_numpy()[None], L4, (0.95, 0.7))
     assert [r.target for r in found] == [0.7, 0.95]
 
 
@@ -203,7 +208,7 @@ def test_reasons_name_what_binds() -> None:
     ]
     for total, kwargs, target, words in cases:
         table = table_of(total, **kwargs)
-        (found,) = smallest_batches(table, total[None], L4, (target,))
+        (found,) = recommended_batches(table, total[None], L4, (target,))
         assert words in found.reason
 
 
@@ -211,7 +216,7 @@ def test_wave_quantization_is_a_reason() -> None:
     """The best batch of a curve that ends in the middle of a wave."""
     total = waves_of_58(70)
     table = batch_table(curve(total).iloc[60:].reset_index(drop=True), ONE_TILE, L4)
-    (found,) = smallest_batches(table, total[None, 60:], L4, (1.0,))
+    (found,) = recommended_batches(table, total[None, 60:], L4, (1.0,))
     assert found.batch == 70
     assert "wave quantization" in found.reason
 
@@ -220,13 +225,13 @@ def test_wave_quantization_is_a_reason() -> None:
 def test_targets_out_of_range(targets: tuple[float, ...]) -> None:
     table = table_of(waves_of_58(10))
     with pytest.raises(InvalidProblem, match="share of the plateau"):
-        smallest_batches(table, table["predicted_us"].to_numpy()[None], L4, targets)
+        recommended_batches(table, table["predicted_us"].to_numpy()[None], L4, targets)
 
 
 def test_no_target() -> None:
     table = table_of(waves_of_58(10))
     with pytest.raises(InvalidProblem, match="at least one"):
-        smallest_batches(table, table["predicted_us"].to_numpy()[None], L4, ())
+        recommended_batches(table, table["predicted_us"].to_numpy()[None], L4, ())
 
 
 def test_memory_bounds_the_batch() -> None:
@@ -242,5 +247,5 @@ def test_unknown_peak_and_memory_are_not_invented() -> None:
     table = batch_table(curve(waves_of_58(60)), ONE_TILE, unknown)
     assert table["percent_of_peak"].isna().all()
     assert table["memory_share"].isna().all()
-    (found,) = smallest_batches(table, table["predicted_us"].to_numpy()[None], unknown, (0.9,))
+    (found,) = recommended_batches(table, table["predicted_us"].to_numpy()[None], unknown, (0.9,))
     assert found.memory_share is None

@@ -127,8 +127,8 @@ def test_recommendations_fill_the_gpu(ask: Ask) -> None:
     """S=128 is two CTAs a unit and two fit on each of 58 SMs: 58 units are a full wave."""
     result = ask()
     last = result.recommendations[-1]
-    assert last.same_latency_up_to == 58
-    assert 52 <= last.batch <= 58
+    assert last.batch == last.same_latency_up_to == 58
+    assert 52 <= last.enough_batch <= 58
     assert last.low_batch <= last.batch <= last.high_batch
     assert last.speedup_per_unit > 30
 
@@ -138,7 +138,7 @@ def test_free_heads_make_units_the_axis(ask: Ask) -> None:
     assert fixed.problem.num_heads == 8
     assert free.problem.num_heads == 1
     assert free.recommendations[-1].batch == ask().recommendations[-1].batch
-    assert fixed.recommendations[-1].batch == -(-free.recommendations[-1].batch // 8)
+    assert fixed.recommendations[-1].batch == -(-free.recommendations[-1].enough_batch // 8)
 
 
 def test_what_is_run_now_is_warned_about(ask: Ask) -> None:
