@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.batch import inputs, points, save, summary, tabs
+from app.batch import inputs, invariance, points, save, summary, tabs
 from app.batch.question import Question
 from app.shared import saving, sidebar, url_state
 from app.shared.machine import local_gpu
@@ -40,6 +40,7 @@ def page() -> None:
         with save_container:
             save.button(question, answer.result, checked.validation)
         summary.draw(answer.result, question)
+        waiting += invariance.draw(question, answer.result)
         waiting += checked.waiting + tabs.draw(question, answer.result, checked)
     elif waiting:
         busy("Compiling the kernel for this GPU.")

@@ -113,6 +113,23 @@ def rung_job(request: EvaluationRequest, version: str = "") -> JobStatus | None:
     return _job_of("rung", request, version)
 
 
+def ask_invariance(request: EvaluationRequest, version: str) -> None:
+    """Submit the job that looks for batch-invariance; a button's callback."""
+    with notices.errors_to("run"):
+        _job_of("invariance", request, version)
+
+
+def invariance_job(request: EvaluationRequest, version: str) -> JobStatus | None:
+    """The job of `ask_invariance`; None where this tab has not asked, or it was cancelled."""
+    submitted: dict[str, str] = st.session_state.get(_COMPILES, {})
+    job_id = submitted.get(_key("invariance", request, version))
+    job = manager().status(job_id) if job_id is not None else None
+    if job is not None and job.state == "cancelled":
+        del submitted[_key("invariance", request, version)]
+        return None
+    return job
+
+
 def _job_of(
     kind: SingleJob,
     request: EvaluationRequest,
@@ -201,7 +218,8 @@ def collect() -> None:
 
 def measured_here() -> tuple[Evaluation, ...]:
     """What this server's runs measured on a GPU, newest first."""
-    results = (evaluation_of(job) for job in manager().jobs() if job.result)
+    runs = (job for job in manager().jobs() if job.kind == "evaluate" and job.result)
+    results = map(evaluation_of, runs)
     return tuple(
         e for e in results if e is not None and e.latency and e.latency.origin == "measured"
     )

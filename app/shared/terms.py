@@ -104,6 +104,9 @@ TERMS: dict[str, str] = {
     "calibrated on them, the page answers for that kernel.",
     "calibrate": "Fit the model's parameters to these points, which narrows the interval. They no "
     "longer validate the model then; the leave-one-out error is shown instead.",
+    "invariance": "Executes one sequence on the CPU, alone and in batches, with CTAs in several "
+    "orders and with every number of splits, and compares the bits of its output. A server that "
+    "must answer the same whatever else it serves needs a kernel for which they are equal.",
     "plateau": "The plateau is the highest throughput, in units of work per second, of any batch "
     "on the curve.",
     "rerun_on_change": "Run again whenever the problem, the config or the kernel's files on disk "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
+from typing import Any
 
 from engine.base.errors import InvalidProblem
 from engine.base.table import Table
@@ -13,6 +15,11 @@ from engine.batch.table import DEFAULT_TARGETS
 from engine.cli.options import config_from, fields_from, number
 from engine.cli.output import print_json, print_table
 from engine.devices import find_device
+from engine.history import History
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.invariance import BatchInvariance, batch_invariance
+from engine.pipeline.request import EvaluationRequest
+from engine.schema import encode
 from engine.sessions.known_times import open_history
 from kernels.variant import DTYPES
 
@@ -76,12 +83,30 @@ def run(args: argparse.Namespace) -> int:
         traffic_per_day=next(iter(named.values()), None),
         traffic_unit=next(iter(named), "queries"),
     )
-    result = recommend_for_choice(request, open_history())
+    history = open_history()
+    result = recommend_for_choice(request, history)
+    invariance = _invariance(request, result, history) if args.invariance else None
     if args.json:
-        print_json(result.to_dict(with_curve=args.curve))
-    else:
-        _print_human(result)
+        told = {} if invariance is None else {"invariance": _encoded(invariance)}
+        print_json(result.to_dict(with_curve=args.curve) | told)
+        return 0
+    _print_human(result)
+    if invariance is not None:
+        print_table(invariance.tables()[0])
     return 0
+
+
+def _invariance(request: BatchRequest, result: BatchResult, history: History) -> BatchInvariance:
+    problem = replace(result.problem, batch=result.recommended.batch)
+    gpu = request.gpu if isinstance(request.gpu, str) else request.gpu.name
+    asked = EvaluationRequest(result.variant, problem, result.config, gpu=gpu, backend="cpu")
+    with Evaluator(history) as evaluator:
+        return batch_invariance(evaluator, asked, [result.problem.batch])
+
+
+def _encoded(found: BatchInvariance) -> dict[str, Any]:
+    verdict = {"is_invariant": found.is_invariant, "depends_on_splits": found.depends_on_splits}
+    return {"sentence": found.sentence, **verdict, **encode(found)}
 
 
 def _print_human(result: BatchResult) -> None:

@@ -132,7 +132,7 @@ class RunDir:
 
 
 # Of one request, and short.
-SingleJob: TypeAlias = Literal["evaluate", "simulate", "machine_code", "rung"]
+SingleJob: TypeAlias = Literal["evaluate", "simulate", "machine_code", "rung", "invariance"]
 JobKind: TypeAlias = SingleJob | Literal["sweep", "live"]
 JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled", "crashed"]
 ENDED: frozenset[str] = frozenset({"done", "failed", "cancelled", "crashed"})

@@ -26,6 +26,7 @@ from engine.jobs.supervisor import JobRunner, JobType, code_stamp
 from engine.jobs.sweep.job import run_sweep_job
 from engine.kernel_figures import work_out_rung
 from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.invariance import batch_invariance
 from engine.pipeline.read_machine_code import read_machine_code
 from engine.pipeline.request import EvaluationRequest
 from engine.pipeline.simulate import simulated_us
@@ -74,8 +75,15 @@ def run_rung(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> N
     runner.event(job.job_id, "finished")
 
 
+def run_invariance(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> None:
+    """Whether a kernel gives a sequence the same bits in every batch."""
+    runner.event(job.job_id, "stage", stage="Executing a sequence alone and in batches")
+    runner.event(job.job_id, "finished", result=encode(batch_invariance(runner.evaluator, request)))
+
+
 JOB_TYPES: Mapping[JobKind, JobType[Any]] = {
     "evaluate": JobType(EvaluationRequest, run_evaluation, is_long=False),
+    "invariance": JobType(EvaluationRequest, run_invariance, is_long=False),
     "sweep": JobType(SweepSpec, run_sweep_job, is_long=True),
     "live": JobType(EvaluationRequest, run_latency_stream, is_long=True),
 }

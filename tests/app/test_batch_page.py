@@ -236,6 +236,15 @@ def test_times_of_this_very_file_are_taken_by_default(open_app):
     assert at.selectbox(key="points").value == "none"
 
 
+@pytest.mark.slow
+def test_batch_invariance_is_found_out_by_a_job(open_app):
+    at = open_batch(open_app, S="64", D="32")
+    at.button(key="invariance").click().run()
+    until(at, lambda page: "is batch-invariant" in texts(page), timeout_s=120)
+    assert not at.exception
+    assert any("elements that differ" in d.value for d in at.dataframe)
+
+
 def test_ticks_stand_where_the_points_are() -> None:
     assert batch_ticks(64, []) == [1, 2, 4, 8, 16, 32, 64]
     assert batch_ticks(64, [58, 3, 3, 1]) == [1, 2, 3, 8, 16, 32, 58]

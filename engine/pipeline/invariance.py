@@ -1,0 +1,289 @@
+"""Batch-invariance: whether a sequence gets the same bits alone and in a batch.
+
+Servers that must answer the same whatever else they serve ask it of an attention kernel. It is
+found out by execution, in several orders of CTAs and with every number of splits; what the choice
+of one number of splits for all batches costs is predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from engine.backends.base import RunOptions
+from engine.base.errors import AttuneError, ExecutionError, InvalidProblem
+from engine.base.status import Status
+from engine.base.table import Table, Tabular
+from engine.cuda_on_host.options import Schedule
+from engine.history import History
+from engine.model.kernel import Kernel
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.request import EvaluationRequest, resolve
+from engine.problem import Problem
+from engine.schema import Count, NotNegative, Stored
+from engine.tensors import Inputs, RawArray, bits_of, decode, make_inputs
+
+ORDERS: tuple[Schedule, ...] = ("in_order", "reverse", "random")
+SPLITS = "num_splits"  # the tunable that sets how many CTAs share a sequence's keys
+_PERSISTENT = "num_ctas"
+_SMALLER = (2, 3, 5)  # batches that are executed too: few grids divide by all of them
+_MOST_BATCH = 8
+_MOST_FLOPS = 1e9  # of the batch that is executed: under a second of two host threads, mostly
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison(Stored):
+    """One execution beside the first: the sequence alone, CTAs in order, the config asked for."""
+
+    batch: Count
+    num_splits: Count | None  # None: the kernel has no such tunable
+    order: str
+    differing: Count  # elements of the sequence's output with other bits
+    largest: NotNegative  # difference of two such elements
+
+
+@dataclass(frozen=True, slots=True)
+class SplitChoice(Stored):
+    """One number of splits for all batches, and what it costs against the fastest of each batch."""
+
+    num_splits: Count
+    cost: NotNegative  # 0.1: the launch takes 10 % longer, at the batch where it costs most
+    batch: Count  # that batch
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInvariance(Stored, Tabular):
+    """What was found of one kernel."""
+
+    variant: str
+    problem: Problem  # the one sequence that was compared
+    comparisons: tuple[Comparison, ...]  # of the config asked for, then of other splits
+    choice: SplitChoice | None  # where another number of splits gives other bits
+
+    @property
+    def is_invariant(self) -> bool:
+        """Whether the config gives the same bits in every batch and order that was executed."""
+        return not any(c.differing for c in self._of_the_config())
+
+    @property
+    def depends_on_splits(self) -> bool:
+        """Whether another number of splits gives other bits."""
+        asked = self.comparisons[0].num_splits
+        return any(c.differing for c in self.comparisons if c.num_splits != asked)
+
+    @property
+    def sentence(self) -> str:
+        """The answer, and what to do."""
+        kernel = self.variant
+        most = max(c.batch for c in self.comparisons)
+        orders = f"alone and in batches of up to {most}, CTAs in order, reversed and at random"
+        if not self.is_invariant:
+            worst = max(self._of_the_config(), key=lambda c: c.differing)
+            return (
+                f"{kernel} is not batch-invariant: with B={worst.batch} and CTAs "
+                f"{_ORDER_WORDS[worst.order]}, {worst.differing:,} elements of a sequence differ "
+                f"from what it gives alone (by up to {worst.largest:.2g}). Take a kernel whose "
+                "CTAs do not share a sequence's keys by arrival or by the grid's size."
+            )
+        if not self.depends_on_splits:
+            return f"{kernel} is batch-invariant: the same bits {orders}."
+        words = (
+            f"{kernel} gives the same bits {orders}, as long as num_splits stays what it is: "
+            "another number gives others, so choose one for all batches."
+        )
+        if self.choice is None:
+            return words
+        price = (
+            f"costs up to {self.choice.cost:.0%} (simulated, at B={self.choice.batch:,})"
+            if self.choice.cost >= 0.005
+            else "costs nothing (simulated)"
+        )
+        return f"{words} num_splits={self.choice.num_splits} {price}."
+
+    def tables(self) -> tuple[Table, ...]:
+        """A row for each execution."""
+        records = (
+            {
+                "batch": c.batch,
+                "num_splits": c.num_splits,
+                "CTAs": _ORDER_WORDS[c.order],
+                "elements that differ": c.differing,
+                "by up to": f"{c.largest:.2g}" if c.differing else None,
+            }
+            for c in self.comparisons
+        )
+        return (Table.of("One sequence, alone and in a batch", records, self.sentence),)
+
+    def _of_the_config(self) -> Iterable[Comparison]:
+        asked = self.comparisons[0].num_splits
+        return (c for c in self.comparisons if c.num_splits == asked)
+
+
+_ORDER_WORDS = {"in_order": "in order", "reverse": "in reverse", "random": "at random"}
+
+
+def batch_invariance(
+    evaluator: Evaluator, request: EvaluationRequest, batches: Iterable[int] = ()
+) -> BatchInvariance:
+    """Execute a sequence alone and in batches on the CPU, and compare bits.
+
+    One K/V head is executed, of as many positions as a second or so allows.
+
+    Args:
+        request: of the kernel; its batch is one that is to be served.
+        batches: further batches that one number of splits is to serve.
+
+    Raises:
+        InvalidProblem, UnknownName, InvalidKernel, CompileError: as in an evaluation.
+        ExecutionError: the kernel fails where it is executed.
+    """
+    resolved = resolve(request, evaluator.history)
+    kernel = resolved.kernel
+    if kernel is None:
+        raise InvalidProblem(f"Batch-invariance is of a kernel on a GPU: {resolved.device_reason}")
+    whole = _one_sequence(request.problem)
+    asked = kernel.config.get(SPLITS)
+    batch = _batch_to_execute(whole, request.problem.batch)
+    run = _Run(evaluator, request, resolved.arch, whole)
+    executed = _with_few_ctas(kernel)
+    first = run.output(executed, 1, "in_order")
+    compared: list[Comparison] = []
+    for order in ORDERS[1:]:
+        compared.append(run.compare(executed, 1, order, first))
+    for smaller in (n for n in _SMALLER if n < batch):
+        compared.append(run.compare(executed, smaller, "in_order", first))
+    for order in ORDERS:
+        compared.append(run.compare(executed, batch, order, first))
+    others = [k for k in _with_other_splits(kernel) if k.unsupported(whole) is None]
+    compared += [run.compare(other, 1, "in_order", first) for other in others]
+    found = BatchInvariance(kernel.variant.id, whole, tuple(compared), None)
+    if asked is None or not (found.is_invariant and found.depends_on_splits):
+        return found
+    problems = [
+        replace(request.problem, batch=b) for b in sorted({1, request.problem.batch, *batches})
+    ]
+    return replace(found, choice=cheapest_splits([kernel, *others], problems, evaluator.history))
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    evaluator: Evaluator
+    request: EvaluationRequest
+    arch: str
+    problem: Problem  # one sequence
+
+    def compare(self, kernel: Kernel, batch: int, order: Schedule, first: RawArray) -> Comparison:
+        # The sequence stands first and last in the batch.
+        output = self.output(kernel, batch, order)[[0, -1]]
+        dtype = self.problem.dtype
+        differs = bits_of(output) != bits_of(first)
+        apart = np.abs(decode(output, dtype) - decode(first, dtype))[differs]
+        return Comparison(
+            batch=batch,
+            num_splits=kernel.config.get(SPLITS),
+            order=order,
+            differing=int(differs.any(axis=0).sum()),
+            largest=float(np.nan_to_num(apart, nan=0.0).max(initial=0.0)),
+        )
+
+    def output(self, kernel: Kernel, batch: int, order: Schedule) -> RawArray:
+        """`[batch, …]`; of a batch of one `[1, …]`.
+
+        Raises:
+            ExecutionError: it fails.
+        """
+        problem = replace(self.problem, batch=batch)
+        plan = kernel.plan(problem)
+        request = self.request
+        options = RunOptions(
+            schedule=order,
+            seed=request.seed,
+            timeout_s=request.timeout_s,
+            repeat=False,
+            arch=self.arch,
+        )
+        inputs = _with_the_sequence(make_inputs(problem, request.seed + batch), self._sequence())
+        result = self.evaluator.backend("cpu").run(plan, inputs, options)
+        if result.status is not Status.PASSED or result.out is None:
+            raise ExecutionError(f"{kernel.variant.id} with B={batch}: {result.reason}")
+        return result.out
+
+    def _sequence(self) -> Inputs:
+        return make_inputs(self.problem, self.request.seed)
+
+
+def _with_the_sequence(inputs: Inputs, sequence: Inputs) -> Inputs:
+    """The batch with one sequence as its first and its last."""
+    tensors = {}
+    for name in ("q", "k", "v"):
+        tensor = getattr(inputs, name).copy()
+        tensor[[0, -1]] = getattr(sequence, name)
+        tensors[name] = tensor
+    return replace(inputs, **tensors)
+
+
+def _one_sequence(problem: Problem) -> Problem:
+    """With one K/V head, and halved until it is executed in a moment."""
+    one = replace(
+        problem,
+        batch=1,
+        num_heads=problem.head_group,
+        num_heads_kv=1 if problem.num_heads_kv is not None else None,
+    )
+    while 2 * one.flops > _MOST_FLOPS and one.seqlen > 1:
+        kv = one.seqlen_kv
+        one = replace(
+            one, seqlen=(one.seqlen + 1) // 2, seqlen_kv=None if kv is None else (kv + 1) // 2
+        )
+    return one
+
+
+def _batch_to_execute(one: Problem, batch: int) -> int:
+    affordable = int(_MOST_FLOPS // one.flops)
+    return max(2, min(batch, affordable, _MOST_BATCH))
+
+
+def _with_few_ctas(kernel: Kernel) -> Kernel:
+    """Persistent CTAs take several tiles each, as they do on a full GPU: as few as there may be."""
+    values = next((t.values for t in kernel.variant.tunables if t.name == _PERSISTENT), None)
+    return kernel if values is None else kernel.with_config(**{_PERSISTENT: min(values)})
+
+
+def _with_other_splits(kernel: Kernel) -> list[Kernel]:
+    values = next((t.values for t in kernel.variant.tunables if t.name == SPLITS), ())
+    asked = kernel.config.get(SPLITS)
+    return [kernel.with_config(**{SPLITS: value}) for value in values if value != asked]
+
+
+def cheapest_splits(
+    kernels: Iterable[Kernel], problems: Iterable[Problem], history: History
+) -> SplitChoice | None:
+    """Of kernels that differ in their number of splits, the one whose worst batch loses least.
+
+    Returns:
+        None where a time is not known of two of them at least.
+    """
+    times: dict[int, dict[int, float]] = {}
+    problems = tuple(problems)
+    for kernel in kernels:
+        of_batch: dict[int, float] = {}
+        for problem in problems:
+            try:
+                estimate = history.estimate(kernel, problem)
+            except AttuneError:
+                continue
+            if estimate.latency is not None and estimate.by_machine_code:
+                of_batch[problem.batch] = estimate.latency.median_us
+        if len(of_batch) == len(problems):
+            times[kernel.config[SPLITS]] = of_batch
+    if len(times) < 2:
+        return None
+    fastest = {p.batch: min(t[p.batch] for t in times.values()) for p in problems}
+    worst = {
+        splits: max((us / fastest[batch] - 1.0, batch) for batch, us in of_batch.items())
+        for splits, of_batch in times.items()
+    }
+    chosen = min(worst, key=lambda splits: (worst[splits][0], splits))
+    return SplitChoice(chosen, worst[chosen][0], worst[chosen][1])
