@@ -1000,13 +1000,6 @@ FRESH: tuple[Unseen, ...] = (
             (r"mbarrier", r"copy not complete"),
         ),
         (
-            "V is not waited for",
-            ("v22",),
-            "        if (step == 0) mbarrier_wait(v_full, 0);\n",
-            "",
-            (r"mbarrier", r"copy not complete"),
-        ),
-        (
             "K given back before its products are done",
             ("v17",),
             "        wgmma_wait<0>(acc_rmem, s_rmem);\n"
@@ -1080,7 +1073,27 @@ FRESH: tuple[Unseen, ...] = (
         config=_SEVERAL,
         on=_ROUNDS,
     ),
+    *rows(
+        "mbarrier",
+        (
+            "V is not waited for",
+            ("v22",),
+            "        if (step == 0) mbarrier_wait(v_full, 0);\n",
+            "",
+            (r"mbarrier", r"copy not complete"),
+        ),
+    ),
     # ---- wgmma ----
+    *rows(
+        "wgmma",
+        (
+            "O is not waited for",
+            ("v22",),
+            "    wgmma_wait<0>(acc_rmem);\n",
+            "",
+            (r"running wgmma",),
+        ),
+    ),
     *rows(
         "wgmma",
         (
@@ -1104,13 +1117,6 @@ FRESH: tuple[Unseen, ...] = (
             "        wgmma_commit();\n",
             "            else wgmma<true>(s_rmem, q_columns, k_columns);\n        }\n",
             (r"running wgmma", r"commit"),
-        ),
-        (
-            "O is not waited for",
-            ("v22",),
-            "    wgmma_wait<0>(acc_rmem);\n",
-            "",
-            (r"running wgmma",),
         ),
         (
             "no fence before the products",

@@ -168,7 +168,8 @@ static const char *verb(AccessKind kind) {
     fail_at("uninitialised shared memory", place,
             "%s is read, which no thread of this CTA has written yet: a barrier is missing before "
             "this read (a __syncwarp() where lanes of this warp write it, else a __syncthreads()), "
-            "or nothing ever writes it",
+            "nothing ever writes it, or its address is worked out with another stride or index "
+            "than the writer's",
             where);
 }
 
@@ -377,11 +378,16 @@ static bool conflict(Worker *w, const GlobalAccess &earlier, const GlobalAccess 
     const dim3 &block = self->block_dim;
     const uint3 thread{earlier.thread % block.x, earlier.thread / block.x % block.y,
                        earlier.thread / (block.x * block.y)};
+    const bool is_same_line =
+        !earlier.atomic && !now.atomic && kind == AccessKind::write && earlier.place == now.place;
     if (earlier.cta == w->cta) {
         fail_at_two("global memory race", place, expand(earlier.place),
                     "%s of %s at byte %zu, which thread (%u,%u,%u) of the same CTA %s at {other} "
-                    "with no barrier since",
-                    verb(kind), b.name, byte, thread.x, thread.y, thread.z, earlier_verb);
+                    "with no barrier since%s",
+                    verb(kind), b.name, byte, thread.x, thread.y, thread.z, earlier_verb,
+                    !is_same_line ? "" : ": both write it from one line, so that its index leaves "
+                                         "out what tells the two threads apart (a row, a column, "
+                                         "a lane or a warp)");
     }
     const MemoryOrder &mine = w->orders[self->linear];
     const char *missing =
@@ -399,11 +405,10 @@ static bool conflict(Worker *w, const GlobalAccess &earlier, const GlobalAccess 
                   "that told of it";
     }
     const uint32_t *grid = w->settings->grid;
-    const bool is_same_line =
-        !earlier.atomic && !now.atomic && kind == AccessKind::write && earlier.place == now.place;
     if (is_same_line) {
         missing = "both write it from one line, so that its index leaves out what tells the two "
-                  "CTAs apart (a head, a batch, a tile or a split), or both have one share of work";
+                  "CTAs apart (a head, a batch, a tile or a split), or is not kept from running past "
+                  "the end into what is the other's";
     }
     fail_at_two("global memory race", place, expand(earlier.place),
                 "%s of %s at byte %zu, which thread (%u,%u,%u) of CTA (%u,%u,%u) %s at {other} in "
