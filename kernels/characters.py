@@ -34,6 +34,8 @@ def hidden_in(text: str) -> str:
 
 def visible(text: str) -> str:
     """The text with each such character written out: `^M`, `^[`, `<U+202E>`."""
+    if text.isascii() and text.isprintable():  # most are, and this is ten times as fast
+        return text
     return _HIDDEN.sub(_shown, text)
 
 

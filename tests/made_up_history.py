@@ -65,8 +65,14 @@ class Times:
 
     of: Mapping[str, tuple[KnownTime, ...]]  # by GPU
 
-    def on(self, device: str) -> tuple[KnownTime, ...]:
-        return self.of.get(device, ())
+    def on(
+        self, device: str, problem: Problem | None = None, name: str = ""
+    ) -> tuple[KnownTime, ...]:
+        return tuple(
+            t
+            for t in self.of.get(device, ())
+            if problem in (None, t.problem) and name in ("", t.name)
+        )
 
 
 def estimate_of(

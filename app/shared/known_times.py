@@ -12,10 +12,12 @@ from engine.sessions.known_times import KnownTimes, open_history
 from engine.sessions.session import working_folder
 from engine.sessions.store.store import SETTING
 
+_MOST_S = 0.5  # that a page waits for the files of sessions; the next time it draws goes on
+
 
 @lru_cache(maxsize=4)
 def _kept(*_: str) -> History:
-    return open_history()
+    return open_history(_MOST_S)
 
 
 def history() -> History:
@@ -27,6 +29,17 @@ def known() -> KnownTimes | None:
     """The times themselves; None where the store cannot be opened."""
     times = history().times
     return times if isinstance(times, KnownTimes) else None
+
+
+def unread() -> str:
+    """A sentence where sessions hold times that the page does not show yet; else empty."""
+    times = known()
+    if times is None or not times.unread:
+        return ""
+    return (
+        f"The times in {times.unread:,} saved sessions are still being read, the newest first: "
+        "they are taken in as the page is drawn again."
+    )
 
 
 def at(problem: Problem, device: str) -> tuple[KnownTime, ...]:

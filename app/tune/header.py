@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.shared import notices, pinned, sidebar, url_state, working_session
+from app.shared import known_times, notices, pinned, sidebar, url_state, working_session
 from app.shared.runs import cancel, run
 from app.shared.selection import Selection, variant_label
 from app.shared.terms import TERMS
@@ -81,6 +81,8 @@ def problems(state: RunState) -> None:
             st.caption("Correctness below is that of the last source that compiled.")
     else:
         _without_verdict(state)
+    if said := known_times.unread():
+        st.caption(f":material/hourglass: {said}")
     for note in compiled.notes if compiled else ():
         st.caption(f":material/info: {plain_markdown(note)}")
     if job is not None and job.state == "cancelled":

@@ -50,14 +50,19 @@ class Table:
     @property
     def texts(self) -> tuple[tuple[str, ...], ...]:
         """The rows as they are written."""
-        return tuple(tuple(map(cell_text, row)) for row in self.rows)
+        return tuple(zip(*self.text_columns, strict=True))
+
+    @property
+    def text_columns(self) -> tuple[tuple[str, ...], ...]:
+        """The columns as they are written, without their names."""
+        return tuple(tuple(map(cell_text, column)) for column in zip(*self.rows, strict=True))
 
     @property
     def numeric(self) -> tuple[bool, ...]:
         """Which columns hold nothing but figures, and are set right."""
         if not self.rows:
             return (False,) * len(self.columns)
-        return tuple(all(map(_FIGURE.match, column)) for column in zip(*self.texts, strict=True))
+        return tuple(map(is_numeric, self.text_columns))
 
     def frame(self) -> pd.DataFrame:
         """The table as a DataFrame: numbers stay numbers, but a column with a dash is text."""
@@ -143,11 +148,18 @@ def _written(result: Tabular, suffix: str) -> bytes:
 
 def cell_text(value: object) -> str:
     """One value as a table shows it."""
+    if isinstance(value, str):
+        return str(value)
     if value is None:
         return NONE
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def is_numeric(column: Iterable[str]) -> bool:
+    """Whether texts are nothing but figures."""
+    return all(map(_FIGURE.match, column))
 
 
 def as_markdown(table: Table) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-from engine.base.table import Table
+from engine.base.table import Table, is_numeric
 from kernels.characters import visible
 
 
@@ -77,17 +77,15 @@ _MOST_FITTED = 500  # rows; to fit a thousand to the terminal takes half a secon
 
 def _write(table: Table) -> None:
     """A long table in the same form, its lines whole however wide they are."""
-    rows = [[visible(text).replace("\n", " ") for text in row] for row in table.texts]
-    columns = [visible(name) for name in table.columns]
-    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
-    numeric = table.numeric
-    lines = [visible(table.title), " " + "─" * (sum(widths) + 3 * len(widths) - 2)]
-    for row in (columns, *rows):
-        cells = [
-            text.rjust(width) if is_numeric else text.ljust(width)
-            for text, width, is_numeric in zip(row, widths, numeric, strict=True)
-        ]
-        lines.append(f" {'   '.join(cells)}".rstrip())
+    columns = []
+    for name, texts in zip(table.columns, table.text_columns, strict=True):
+        shown = [visible(text).replace("\n", " ") for text in (name, *texts)]
+        width = max(map(len, shown))
+        set_to = str.rjust if is_numeric(texts) else str.ljust
+        columns.append([set_to(text, width) for text in shown])
+    rows = [f" {'   '.join(row)}".rstrip() for row in zip(*columns, strict=True)]
+    rule = " " + "─" * (sum(len(column[0]) + 3 for column in columns) - 2)
+    lines = [visible(table.title), rows[0], rule, *rows[1:]]
     print("\n".join(lines))
 
 
@@ -98,9 +96,9 @@ def _draw(table: Table) -> None:
 
     title = visible(table.title)
     drawn = RichTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, is_numeric in zip(table.columns, table.numeric, strict=True):
+    for name, figures in zip(table.columns, table.numeric, strict=True):
         # Where the terminal is narrow, a cell goes on in the next line: none is cut.
-        drawn.add_column(visible(name), justify="right" if is_numeric else "left", overflow="fold")
+        drawn.add_column(visible(name), justify="right" if figures else "left", overflow="fold")
     for row in table.texts:
         drawn.add_row(*map(visible, row))
     # A pipe has no width: lines stay whole there, so that grep and diff work on them.

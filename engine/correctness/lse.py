@@ -26,6 +26,7 @@ from engine.correctness.roundoff import NOISE
 from engine.tensors import FloatArray, Inputs
 
 _RELATIVE: Final = 1e-3
+_BLOCK: Final = 16  # keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def check_lse(inputs: Inputs, lse: FloatArray) -> LseVerdict:
         )
     at = np.unravel_index(int(error.argmax()), error.shape)
     batch, head, row = coverage.index(int(at[0]), int(at[1]))
-    guess = _suspicion(covered, ref, maxima, problem.softmax_scale, allowed)
+    guess = _suspicion(covered, ref, maxima, inputs, coverage, allowed)
     return LseVerdict(
         False,
         f"LSE is wrong: at batch {batch}, head {head}, row {row} it is {covered[at]:.6g} and not "
@@ -83,9 +84,15 @@ def check_lse(inputs: Inputs, lse: FloatArray) -> LseVerdict:
 
 
 def _suspicion(
-    lse: FloatArray, ref: Float64Array, maxima: Float64Array, scale: float, allowed: float
+    lse: FloatArray,
+    ref: Float64Array,
+    maxima: Float64Array,
+    inputs: Inputs,
+    coverage: Coverage,
+    allowed: float,
 ) -> str:
     """What would give these values; empty where nothing usual does."""
+    scale = inputs.problem.softmax_scale
     candidates = {
         'It is the base-2 logarithm: say so by `lse = {base = "2"}`.': ref / np.log(2),
         "It is natural where the description says base 2.": ref * np.log(2),
@@ -95,10 +102,58 @@ def _suspicion(
         "The row maximum is added back unscaled.": ref - maxima + maxima / scale,
         "It is the row maximum alone, without the logarithm of the sum.": maxima,
         "The row maximum is added back twice.": ref + maxima,
+        "Its sign is wrong.": -ref,
+        "The sum under the logarithm is twice what it is.": ref + np.log(2),
+        "The sum under the logarithm is half of what it is.": ref - np.log(2),
     }
     for sentence, values in candidates.items():
         if float(np.abs(lse - values).max()) <= allowed * max(1.0, 1 / scale):
             return f" {sentence}"
+    if said := _of_a_part(lse, inputs, coverage, ref, allowed):
+        return f" {said}"
     if float(np.abs(np.sort(lse, axis=None) - np.sort(ref, axis=None)).max()) <= allowed:
         return " The values are right and in each other's places: look at the index of LSE."
     return ""
+
+
+def _of_a_part(
+    lse: FloatArray, inputs: Inputs, coverage: Coverage, ref: Float64Array, allowed: float
+) -> str:
+    """What a wrong combination of equal parts of the keys (splits, tiles) would give.
+
+    The parts are tried in all sizes of whole blocks of 16 keys.
+    """
+    blocks = _lse_of_blocks(inputs, coverage)
+    for size in range(1, blocks.shape[-1]):
+        starts = np.arange(0, blocks.shape[-1], size)
+        parts = np.logaddexp.reduceat(blocks, starts, axis=-1)
+        largest = parts.max(axis=-1)
+        keys = size * _BLOCK
+        for sentence, values in (
+            (f"It is that of keys 0 to {keys - 1} alone, one split or tile.", parts[..., 0]),
+            (f"It is that of the last part of {keys} keys alone.", parts[..., -1]),
+            (
+                f"It is the largest of the LSEs of parts of {keys} keys (splits or tiles): their "
+                "sum is left out, where the maximum among them is taken.",
+                largest,
+            ),
+            (
+                f"The maximum of the LSEs of the parts of {keys} keys (splits or tiles) is not "
+                "added back to the logarithm of their sum.",
+                ref - largest,
+            ),
+        ):
+            if float(np.abs(lse - values).max()) <= allowed:
+                return sentence
+    return ""
+
+
+def _lse_of_blocks(inputs: Inputs, coverage: Coverage) -> Float64Array:
+    """Of every 16 keys, `[slices, rows, blocks]`; −inf where a row sees none of them."""
+    starts = np.arange(0, inputs.problem.num_keys, _BLOCK)
+    found = np.empty((len(coverage.slices), len(coverage.rows), len(starts)))
+    for group in slice_groups(len(coverage.slices), inputs.problem):
+        q, k, _ = slice_qkv(inputs, coverage.slices[group])
+        for block, scores in score_blocks(inputs.problem, q, k, coverage.rows):
+            found[group, block] = np.logaddexp.reduceat(scores, starts, axis=-1)
+    return found

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 Work: TypeAlias = Literal["look up", "compile", "simulate"]
 
 _MOST_FITS = 64
+_MOST_POINTS = 256  # that a calibration is made on, of the newest sessions
 NOT_COMPILED = "Its kernel is not compiled yet."
 
 
@@ -155,8 +156,7 @@ class History:
 
     def at(self, problem: Problem, device: str) -> tuple[KnownTime, ...]:
         """All taken times of one problem on one GPU: kernels of any source, PyTorch's attention."""
-        on = self.times.on(device) if self.times is not None else ()
-        return tuple(t for t in on if t.problem == problem)
+        return self.times.on(device, problem) if self.times is not None else ()
 
     def taken(self, kernel: Kernel, problem: Problem) -> KnownTime | None:
         """The time that was taken of this very source, config, problem and GPU."""
@@ -306,14 +306,15 @@ class History:
             return ()
         mine = [
             t
-            for t in self.times.on(kernel.device.name)
-            if t.name == kernel.variant.id
-            and not t.is_sdpa
+            for t in self.times.on(kernel.device.name, name=kernel.variant.id)
+            if not t.is_sdpa
             and dict(t.config) == kernel.config
             and t.problem.dtype == problem.dtype
             and source_match(t, kernel.variant) == "this source"
         ]
-        return tuple(p for p in points_of(mine) if self._has_resources(kernel, p.problem))
+        points = points_of(mine)[:_MOST_POINTS]
+        has = {q: self._has_resources(kernel, q) for q in dict.fromkeys(p.problem for p in points)}
+        return tuple(p for p in points if has[p.problem])
 
     def _has_resources(self, kernel: Kernel, problem: Problem) -> bool:
         try:

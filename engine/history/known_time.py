@@ -86,8 +86,12 @@ def kernel_name(evaluation: Evaluation, session: str) -> str:
 class TakenTimes(Protocol):
     """Where taken times are kept; `engine.sessions.known_times.KnownTimes` is it."""
 
-    def on(self, device: str) -> tuple[KnownTime, ...]:
-        """The times of one GPU."""
+    def on(
+        self, device: str, problem: Problem | None = None, name: str = ""
+    ) -> tuple[KnownTime, ...]:
+        """The times of one GPU, the newest session's first; of one problem, or of kernels of one
+        name, where it is given.
+        """
         ...
 
 

@@ -2,50 +2,145 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 import time
-from collections.abc import Iterable
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
+from typing import Annotated, NamedTuple
 
-from engine.base.errors import AttuneError
+from pydantic import Field
+
+from engine.base.errors import AttuneError, SnapshotError
 from engine.history.history import History
 from engine.history.known_time import KnownTime, times_of
 from engine.problem import Problem
 from engine.sessions.session import Session, working_folder
+from engine.sessions.snapshot import SCHEMA_VERSION, Record
 from engine.sessions.store.store import SnapshotInfo, Store, default_store
 
-# More kernels than a snapshot's summary lists may be in it all the same.
+# More kernels and problems than a snapshot's summary lists may be in it all the same.
 _SUMMARY_DEVICES = 8
+_SUMMARY_VARIANTS = 64
+_SUMMARY_PROBLEMS = 200
 _LEAST_S = 1.0  # between two looks at the folders
 _SHARE = 0.05  # of the time that looking may take
+_AT_ONCE = 64  # files whose times are fetched and kept together
+_MOST_OF_A_LAUNCH = 32  # times of one kernel, config, problem and GPU, the newest files first
+_LAYOUT = f"schema {SCHEMA_VERSION}, times 1"
 
 
-def open_history() -> History:
+def open_history(most_s: float | None = None) -> History:
     """All that is known of times on this machine.
 
     Without times of sessions on a machine that can only measure, or cannot read them.
+
+    Args:
+        most_s: as `KnownTimes` has it.
     """
     try:
-        return History(KnownTimes())
+        return History(KnownTimes(most_s=most_s))
     except (ImportError, AttuneError):
         return History()
 
 
-class KnownTimes:
-    """The times of a store and of the open sessions; each file is read once.
+class _Kept(Record):
+    """What the index keeps of one file."""
 
-    The folders are looked at again about once a second, when times are asked for. Calls from
-    several threads are safe. A file that cannot be read has no times.
+    times: Annotated[tuple[KnownTime, ...], Field(strict=False)]
+
+
+class _Asked(NamedTuple):
+    """Which times are asked for; what is empty is not asked after."""
+
+    device: str = ""
+    problem: Problem | None = None
+    name: str = ""
+
+    def holds(self, t: KnownTime) -> bool:
+        return (
+            (not self.device or t.device == self.device)
+            and (self.problem is None or t.problem == self.problem)
+            and (not self.name or t.name == self.name)
+        )
+
+    def may_be_in(self, info: SnapshotInfo) -> bool:
+        """Whether a snapshot may hold such times, by its summary."""
+        s = info.summary
+        if s is None or s.origins in ((), ("predicted",)):
+            return False
+        if self.device and self.device not in s.devices and len(s.devices) < _SUMMARY_DEVICES:
+            return False
+        if self.name and self.name not in s.variants and len(s.variants) < _SUMMARY_VARIANTS:
+            return False
+        if self.problem is None or len(s.problems) >= _SUMMARY_PROBLEMS:
+            return True
+        return self.problem.label() in s.problems
+
+
+@dataclass(slots=True)
+class _Answer:
+    """The times of one question, file by file, as far as they are read."""
+
+    files: dict[str, str] = field(default_factory=dict)  # what is read: name → key
+    times: dict[str, tuple[KnownTime, ...]] = field(default_factory=dict)
+    of_launch: Counter[object] = field(default_factory=Counter)
+    listing: int = -1  # of which the parts below are
+    joined: tuple[KnownTime, ...] = ()
+    unread: int = 0
+
+    def take(self, info: SnapshotInfo, times: Iterable[KnownTime]) -> None:
+        self.files[info.name] = info.key
+        taken = []
+        for t in times:
+            launch = (t.name, t.device, t.problem, *sorted(t.config.items()), t.latency.kind)
+            launch = (*launch, t.latency.origin, t.source_sha256, t.series)
+            self.of_launch[launch] += 1
+            if self.of_launch[launch] <= _MOST_OF_A_LAUNCH:
+                taken.append(t)
+        if taken:
+            self.times[info.name] = tuple(taken)
+
+
+class KnownTimes:
+    """The times of a store and of the open sessions; each file is opened once.
+
+    What is read of a snapshot is kept in an index beside the list of the store and is read again
+    where the file is another. The folders are looked at again about once a second, when times are
+    asked for. Of one launch (kernel, source, config, problem, GPU) the 32 newest files count. Calls
+    from several threads are safe. A file that cannot be read has no times.
+
+    Args:
+        most_s: seconds that answers may take to read files between two looks, the newest files
+            first, and again as many for those of one problem; the next ones go on, and `unread`
+            says what is left. None: all is read at once.
     """
 
-    def __init__(self, store: Store | None = None, working: Path | None = None) -> None:
+    def __init__(
+        self,
+        store: Store | None = None,
+        working: Path | None = None,
+        most_s: float | None = None,
+    ) -> None:
         self._store = store or default_store()
         self._working = working or working_folder()
+        self._most_s = most_s
+        self._left_s = dict.fromkeys((True, False), 0.0)  # by whether a problem is asked after
         self._infos: list[SnapshotInfo] = []
-        self._snapshots: dict[str, tuple[KnownTime, ...]] = {}
+        self._listing = 0  # counts the looks that found other files
+        self._answers: dict[_Asked, _Answer] = {}
         self._sessions: dict[Path, tuple[Session, tuple[KnownTime, ...]]] = {}
         self._lock = threading.Lock()
         self._next_look = 0.0
+
+    @property
+    def unread(self) -> int:
+        """Snapshots whose times the last answers did not hold yet."""
+        return max((answer.unread for answer in self._answers.values()), default=0)
 
     def refresh(self) -> None:
         """Take in at once what was saved, removed or run since."""
@@ -56,55 +151,84 @@ class KnownTimes:
             except AttuneError:
                 infos = []
             # Removed and saved again under one name is another file.
-            kept = {(i.name, i.size_bytes, i.updated) for i in self._infos}
-            same = {i.name for i in infos if (i.name, i.size_bytes, i.updated) in kept}
-            self._snapshots = {n: t for n, t in self._snapshots.items() if n in same}
-            self._infos = infos
+            if {(i.name, i.key) for i in self._infos} - {(i.name, i.key) for i in infos}:
+                self._answers.clear()
+            if infos != self._infos:
+                self._infos = infos
+                self._listing += 1
             paths = sorted(self._working.glob("*.jsonl"))
             self._sessions = {p: s for p, s in self._sessions.items() if p in paths}
             for path in paths:
                 self._refresh_session(path)
             took = time.monotonic() - begin
             self._next_look = begin + max(_LEAST_S, took / _SHARE)
-
-    def _look(self) -> None:
-        if time.monotonic() > self._next_look:
-            self.refresh()
+            self._left_s = dict.fromkeys(self._left_s, self._most_s or 0.0)
 
     def all(self) -> tuple[KnownTime, ...]:
-        """Every time there is; opens every snapshot with times."""
-        self._look()
-        with self._lock:
-            return self._times(self._infos)
+        """Every time there is."""
+        return self._times(_Asked())
 
-    def on(self, device: str) -> tuple[KnownTime, ...]:
-        """The times of one GPU."""
-        self._look()
-        with self._lock:
-            times = self._times(i for i in self._infos if _may_hold(i, device))
-        return tuple(t for t in times if t.device == device)
+    def on(
+        self, device: str, problem: Problem | None = None, name: str = ""
+    ) -> tuple[KnownTime, ...]:
+        """The times of one GPU; of one problem, or of a kernel of this name, where it is given."""
+        return self._times(_Asked(device, problem, name))
 
     def at(self, problem: Problem, device: str) -> tuple[KnownTime, ...]:
         """The times of one problem on one GPU, kernels and PyTorch's attention."""
-        return tuple(t for t in self.on(device) if t.problem == problem)
+        return self.on(device, problem)
 
-    def _times(self, infos: Iterable[SnapshotInfo]) -> tuple[KnownTime, ...]:
-        known: list[KnownTime] = []
-        for info in infos:
-            if info.summary is None or info.summary.origins in ((), ("predicted",)):
-                continue
-            if info.name not in self._snapshots:
-                self._snapshots[info.name] = self._read(info)
-            known += self._snapshots[info.name]
-        for _, times in self._sessions.values():
-            known += times
-        return tuple(known)
+    def _times(self, asked: _Asked) -> tuple[KnownTime, ...]:
+        if time.monotonic() > self._next_look:
+            self.refresh()
+        with self._lock:
+            answer = self._answers.setdefault(asked, _Answer())
+            if answer.unread or answer.listing != self._listing:
+                infos = [info for info in self._infos if asked.may_be_in(info)]
+                unread = [info for info in infos if info.name not in answer.files]
+                answer.unread = self._read(asked, answer, unread)
+                kept = (answer.times.get(info.name, ()) for info in infos)
+                answer.joined = tuple(chain.from_iterable(kept))
+                answer.listing = self._listing
+            of_sessions = (times for _, times in self._sessions.values())
+            return (*answer.joined, *filter(asked.holds, chain.from_iterable(of_sessions)))
 
-    def _read(self, info: SnapshotInfo) -> tuple[KnownTime, ...]:
-        try:
-            snapshot = self._store.open(info.name)
-        except AttuneError:
-            return ()
+    def _read(self, asked: _Asked, answer: _Answer, infos: Sequence[SnapshotInfo]) -> int:
+        """Take the times of these files into the answer; how many there was no time for."""
+        for done in range(0, len(infos), _AT_ONCE):
+            begin = time.monotonic()
+            if self._most_s is not None and self._left_s[asked.problem is not None] <= 0:
+                return len(infos) - done
+            for info, times in self._of_files(infos[done : done + _AT_ONCE]):
+                answer.take(info, filter(asked.holds, times))
+            self._left_s[asked.problem is not None] -= time.monotonic() - begin
+        return 0
+
+    def _of_files(
+        self, infos: Sequence[SnapshotInfo]
+    ) -> Iterator[tuple[SnapshotInfo, tuple[KnownTime, ...]]]:
+        for shipped in (False, True):
+            index = self._store.index(_LAYOUT, shipped=shipped)
+            mine = [info for info in infos if info.shipped == shipped]
+            kept = index.of([info.name for info in mine]) if mine else {}
+            fresh: dict[tuple[str, str], str] = {}
+            for info in mine:
+                times = _from_index(kept.get((info.name, info.key)))
+                if times is None:
+                    try:
+                        times = self._opened(info)
+                        fresh[info.name, info.key] = _for_index(times)
+                    except SnapshotError:  # the content is at fault
+                        times = ()
+                        fresh[info.name, info.key] = _for_index(times)
+                    except (AttuneError, ValueError):  # the disk; a form that no index keeps
+                        times = times or ()
+                yield info, times
+            if fresh:
+                index.update(fresh)
+
+    def _opened(self, info: SnapshotInfo) -> tuple[KnownTime, ...]:
+        snapshot = self._store.open(info.name)
         return times_of(
             snapshot.opened(),
             session=info.title,
@@ -129,6 +253,16 @@ class KnownTimes:
             self._sessions.pop(path, None)
 
 
-def _may_hold(info: SnapshotInfo, device: str) -> bool:
-    s = info.summary
-    return s is not None and (device in s.devices or len(s.devices) >= _SUMMARY_DEVICES)
+def _for_index(times: tuple[KnownTime, ...]) -> str:
+    """Packed: the times of one file repeat themselves, and an index of 10,000 is 300 MB."""
+    text = _Kept(times=times).model_dump_json().encode()
+    return base64.b85encode(zlib.compress(text, 1)).decode()
+
+
+def _from_index(text: str | None) -> tuple[KnownTime, ...] | None:
+    if text is None:
+        return None
+    try:
+        return _Kept.model_validate_json(zlib.decompress(base64.b85decode(text))).times
+    except (ValueError, zlib.error):  # a ValidationError is a ValueError
+        return None

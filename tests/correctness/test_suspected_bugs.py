@@ -96,6 +96,31 @@ def _without_the_last_of_a_tile(q: Any, k: Any, v: Any, _: Any) -> Any:
     return (e * (KEYS % 64 < 48)) @ v / e.sum(axis=1, keepdims=True)
 
 
+def _with_piece(x: np.ndarray) -> np.ndarray:
+    """The upper right 8 × 8 of every 16 × 16 in the place of the upper left one."""
+    padded = np.pad(x, ((0, -len(x) % 16), (0, 0)))
+    pieces = padded.reshape(-1, 2, 8, x.shape[1] // 16, 2, 8).copy()
+    pieces[:, 0, :, :, 0] = pieces[:, 0, :, :, 1].copy()
+    return np.asarray(pieces.reshape(padded.shape)[: len(x)])
+
+
+def _tiles(x: np.ndarray, *order: int) -> np.ndarray:
+    """Tiles of 64 rows in another order; rows behind the last are zeros."""
+    tiles = np.pad(x, ((0, -len(x) % BLOCK), (0, 0))).reshape(-1, BLOCK, x.shape[1])
+    return np.asarray(tiles[list(order)].reshape(-1, x.shape[1])[: len(x)])
+
+
+def _fused_with_the_first_l(q: Any, k: Any, v: Any, _: Any) -> Any:
+    """l_i of the first split for all of them."""
+    s = q @ k.T / np.sqrt(q.shape[1])
+    parts = [slice(i, i + 64) for i in range(0, SEQLEN, 64)]
+    m = np.stack([s[:, p].max(axis=1) for p in parts])
+    w = np.exp(m - m.max(axis=0))
+    e = [np.exp(s[:, p] - m[i][:, None]) for i, p in enumerate(parts)]
+    total = (w * e[0].sum(axis=1)).sum(axis=0)
+    return sum(w[i][:, None] * (e[i] @ v[p]) for i, p in enumerate(parts)) / total[:, None]
+
+
 def _times(weights: Any) -> HeadBug:
     return lambda q, k, v, _: weighted(q, k, v, weights)
 
@@ -125,6 +150,27 @@ def _times(weights: Any) -> HeadBug:
             "score_columns",
             "leave out the last 16 columns",
         ),
+        (
+            lambda q, k, v, _: weighted(q, _with_piece(k), v),
+            "mma_fragment",
+            "of K: of 16 × 16 the upper right one in the place of the upper left one",
+        ),
+        (
+            lambda q, k, v, _: weighted(q, k, v[KEYS ^ 1]),
+            "mma_fragment",
+            "keys of P 1 apart exchanged",
+        ),
+        (
+            lambda q, k, v, _: weighted(q, _tiles(k, 0, 1, 0, 1), v),
+            "key_tile",
+            "K read from another key tile: the first two key tiles in turn",
+        ),
+        (
+            lambda q, k, v, _: weighted(q, k, _tiles(v, 2, 1, 0, 3)),
+            "key_tile",
+            "key tile 0 takes V of key tile 2, key tile 2 takes V of key tile 0",
+        ),
+        (_fused_with_the_first_l, "fusion_rescale", "takes l_i of the first one for all"),
         (_without_the_last_of_a_tile, "key_tile", "the last 16 keys of every key tile out of P·V"),
         (_not_divided, "not_normalised", "never divided by l"),
         (_past_the_end, "tail_mask", "56 rows past the end of its head"),
@@ -164,8 +210,11 @@ def test_a_bug_is_named(bug: HeadBug, pattern: str, words: str) -> None:
         (KEYS >= ROWS, "causal_mask", "the wrong way round"),
         (KEYS >= 0 * ROWS, "causal_mask", "without the causal mask"),
         (KEYS < (ROWS // BLOCK + 1) * BLOCK, "causal_mask", "by whole tiles"),
-        (ROWS - 8 * (ROWS % 16 >= 8) >= KEYS, "causal_mask", "row 8 up to key 0 (8 too few)"),
-        (KEYS <= (ROWS | 1), "causal_mask", "row 0 up to key 1 (1 too many)"),
+        (ROWS - 8 * (ROWS % 16 >= 8) >= KEYS, "causal_mask", "the upper of two rows 8 apart"),
+        (KEYS <= (ROWS | 1), "causal_mask", "the first of two neighbouring keys for both"),
+        (KEYS <= (ROWS | 3), "causal_mask", "row 0 up to key 3 (3 too many)"),
+        (ROWS // 64 * 64 + ROWS % 16 >= KEYS, "causal_mask", "those of one warp, for all"),
+        ((ROWS >= KEYS) & (ROWS // 64 * 64 + 32 > KEYS), "causal_mask", "the middle row of the"),
     ],
 )
 def test_a_causal_bug_is_named(mask: np.ndarray, pattern: str, words: str) -> None:

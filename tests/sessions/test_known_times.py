@@ -99,3 +99,59 @@ def test_only_times_of_this_very_source_calibrate(store: Store, tmp_path: Path) 
     assert calibration.points == 1
     assert calibrated("ab" * 32, "float16") is None
     assert calibrated(sha, "bfloat16") is None
+
+
+def test_times_are_kept_beside_the_list_and_read_again_where_the_file_is_another(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second process opens nothing; a damaged index costs opening the files again."""
+    opened: list[str] = []
+    real_open = Store.open
+    monkeypatch.setattr(Store, "open", lambda s, n: opened.append(n) or real_open(s, n))
+    name = store.save(session(evaluation(100.0)))
+
+    def seen() -> list[float]:
+        known = KnownTimes(store, tmp_path / "working")
+        opened.clear()
+        return [t.latency.median_us for t in known.on("L4", name="v05") if t.file == name]
+
+    before = seen()
+    assert before
+    assert name in opened
+    assert seen() == before
+    assert not opened
+    for index in (tmp_path / "index").glob("*.sqlite"):
+        index.write_bytes(b"no index" * 100)
+    assert seen() == before
+    assert name in opened
+    store.remove(name)
+    other = store.save(session(evaluation(50.0)))
+    (tmp_path / "store" / other).rename(tmp_path / "store" / name)
+    assert seen() == [50.0]
+
+
+def test_a_page_reads_for_a_while_and_goes_on_at_its_next_look(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.sessions.known_times._AT_ONCE", 1)
+    for seqlen in (128, 256, 512):
+        store.save(session(evaluation(100.0, seqlen=seqlen)))
+    known = KnownTimes(store, tmp_path / "working", most_s=1e-9)
+    left = []
+    for _ in range(4):
+        known.refresh()
+        known.on("L4", name="v05")
+        left.append(known.unread)
+    assert left == [2, 1, 0, 0]
+    assert {t.problem.seqlen for t in known.on("L4", name="v05")} == {128, 256, 512}
+
+
+def test_of_one_launch_the_newest_count(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.sessions.known_times._MOST_OF_A_LAUNCH", 2)
+    for median_us in (100.0, 101.0, 102.0):
+        store.save(session(evaluation(median_us)))
+    known = KnownTimes(store, tmp_path / "working")
+    names = [info.name for info in store.list() if not info.shipped]
+    assert [t.file for t in known.on("L4", name="v05")] == names[:2]

@@ -1,7 +1,7 @@
 """Where and why an output is wrong, in words.
 
 Three questions in turn. Is something missing or NaN, and where? Does a known bug explain the rest:
-the outputs that some 250 suspected bugs would give are computed and compared with the actual one.
+the outputs that some 500 suspected bugs would give are computed and compared with the actual one.
 And what sets the wrong elements apart: one head, the tail tile, the rows of one warp, columns of d.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from engine.correctness.compared_output import BoolArray, BrokenElements, ComparedOutput
 from engine.correctness.diagnosis.limits import wrong_limits
 from engine.correctness.diagnosis.patterns import find_patterns
-from engine.correctness.diagnosis.permuted import moved_columns, moved_rows
+from engine.correctness.diagnosis.permuted import moved_blocks_of_v, moved_columns, moved_rows
 from engine.correctness.diagnosis.regions import Region, place_of
 from engine.correctness.diagnosis.weights import far_scores_words, wrong_weights
 from engine.correctness.finding_codes import FindingCode
@@ -111,6 +111,7 @@ def _cause_of(cases: list[Case]) -> Match | None:
         best_match(cases)
         or moved_columns(cases)
         or moved_rows(cases)
+        or moved_blocks_of_v(cases)
         or wrong_limits(cases)
         or _in_wrong_columns(cases)
         or wrong_weights(cases)

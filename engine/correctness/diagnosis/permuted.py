@@ -1,4 +1,9 @@
-"""Outputs that are right but in the wrong place: rows or columns that hold each other's results."""
+"""Rows, columns and key tiles that are in each other's places.
+
+Rows and columns of the output are looked for among those of the reference. Blocks of V are found by
+least squares: a row is Σ_t P_t · V_σ(t) over the blocks t of the keys, and where every product
+P_t · V_s of two blocks is an unknown's factor, σ is read off the unknowns that are 1.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +14,16 @@ import numpy as np
 from engine.correctness.diagnosis.regions import span
 from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import Float64Array, IntArray
-from engine.correctness.suspected_bugs import Case, Match, SuspectedBug
+from engine.correctness.roundoff import NOISE
+from engine.correctness.suspected_bugs import MIN_EXPLAINED, Case, Match, SuspectedBug
 
 # Share of the wrong rows or columns that must be found elsewhere.
 _MIN_MOVED = 0.8
 # Squared distance to the place it is found at, against that to the right place.
 _MAX_REST = 0.01
 _MAX_NAMED = 3
+_BLOCK = 16  # keys
+_MAX_BLOCKS = 13  # of V that are told apart: their pairs are the unknowns
 
 
 def moved_columns(cases: Sequence[Case]) -> Match | None:
@@ -57,6 +65,64 @@ def moved_rows(cases: Sequence[Case]) -> Match | None:
     what = f"rows that hold each other's results: {_pairs('row', rows, sources)}"
     look_at = "look at the query row that a result is computed for, and the one it is stored to"
     return _match(FindingCode.QUERY_INDEX, what, look_at, share)
+
+
+def moved_blocks_of_v(cases: Sequence[Case]) -> Match | None:
+    """Rows of V that are multiplied by the weights of other keys, block by block."""
+    if not cases:
+        return None
+    block_n = cases[0].tiles.block_n
+    for size in dict.fromkeys((block_n, _BLOCK)):
+        blocks = -(-cases[0].problem.num_keys // size)
+        if 2 <= blocks <= _MAX_BLOCKS and (match := _moved_blocks(cases, size, blocks)):
+            return match
+    return None
+
+
+def _moved_blocks(cases: Sequence[Case], size: int, blocks: int) -> Match | None:
+    before = after = 0.0
+    sources: list[tuple[int, ...]] = []
+    for case in cases:
+        rows = np.flatnonzero(np.isfinite(case.out).all(axis=1))
+        products = _products(case, rows, size, blocks)
+        out = case.out[rows].ravel()
+        square = products @ products.T
+        square += 1e-9 * np.trace(square) / len(square) * np.eye(len(square))
+        factors = np.linalg.solve(square, products @ out).reshape(blocks, blocks)
+        rounded = np.where(factors > 0.5, 1.0, 0.0)
+        rest = out - rounded.ravel() @ products
+        noise = NOISE[case.problem.dtype] * out
+        before += float(((out - case.reference[rows].ravel()) ** 2).sum())
+        after += max(0.0, float(rest @ rest) - float(noise @ noise))
+        taken = (rounded.argmax(axis=1), rounded.sum(axis=1))
+        if (taken[1] > 1).any():
+            return None
+        found = (int(s) if n else -1 for s, n in zip(*taken, strict=True))
+        sources.append(tuple(found))
+    explained = 1.0 - after / before if before else 0.0
+    if explained < MIN_EXPLAINED or len(set(sources)) > 1:
+        return None
+    unit = "key tile" if size == cases[0].tiles.block_n else f"{size} keys"
+    listed = [
+        f"{unit} {t} takes V of {unit} {s}" if s >= 0 else f"{unit} {t} takes no V"
+        for t, s in enumerate(sources[0])
+        if s != t
+    ]
+    what = f"V of other keys: {', '.join(listed[:_MAX_NAMED])}"
+    look_at = "look at the stage, address or descriptor that V of a key tile is read from"
+    return _match(FindingCode.KEY_TILE, what, look_at, explained)
+
+
+def _products(case: Case, rows: IntArray, size: int, blocks: int) -> Float64Array:
+    """P_t · V_s of all pairs of blocks, `[blocks · blocks, rows · head_dim]`; no row behind V."""
+    scores = np.where(case.visible[rows], case.scores[rows], -np.inf)
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    weights /= weights.sum(axis=1, keepdims=True)
+    padding = ((0, blocks * size - case.problem.num_keys), (0, 0))
+    p = np.pad(weights, padding[::-1]).reshape(len(rows), blocks, size)
+    v = np.pad(case.v, padding).reshape(blocks, size, -1)
+    products = np.einsum("rtk,skd->tsrd", p, v, optimize=True)
+    return np.asarray(products.reshape(blocks * blocks, -1))
 
 
 def _nearest(

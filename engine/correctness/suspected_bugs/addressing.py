@@ -48,6 +48,7 @@ def addressing_bugs(case: Case) -> Iterator[SuspectedBug]:
         yield from _heads()
     yield from _offsets(case)
     yield from _zero_filled(case)
+    yield from _tiles_of_others(case)
     yield from _exchanged(case)
 
 
@@ -65,6 +66,14 @@ def _queries(case: Case) -> Iterator[SuspectedBug]:
             ("the next query tile", lambda i, s: i + m + 0 * s),
             ("the previous query tile", lambda i, s: i - m + 0 * s),
         ]
+    for count in (64, 32, 16, 8):
+        if count < m:
+            maps.append(
+                (
+                    f"the first {count} rows of the query tile again and again",
+                    partial(_first_of_tile, m, count),
+                )
+            )
     if tiles.num_chunks > 1:
         maps += [
             ("query tile s, s being the split", lambda i, s: s * m + i % m),
@@ -85,6 +94,10 @@ def _queries(case: Case) -> Iterator[SuspectedBug]:
                 f"look at the query row that Q is loaded from{split_pass}",
                 partial(_wrong_query, query_of, own_mask),
             )
+
+
+def _first_of_tile(block_m: int, count: int, rows: IntArray, split: IntArray) -> IntArray:
+    return np.asarray(rows // block_m * block_m + rows % count + 0 * split)
 
 
 def _wrong_query(query_of: QueryMap, own_mask: bool, case: Case) -> Float64Array:
@@ -165,6 +178,67 @@ def _zero_filled(case: Case) -> Iterator[SuspectedBug]:
                     "that is guarded",
                     partial(_read_shifted, operands, step),
                 )
+
+
+def _tiles_of_others(case: Case) -> Iterator[SuspectedBug]:
+    """Key tiles of K or V that are read in another one's place: a wrong stage, page or counter."""
+    tiles = case.tiles
+    total = tiles.num_key_tiles
+    if total < 2:
+        return
+    warps = tiles.threads // 32
+    in_chunk = max(1, tiles.chunk_rows // tiles.block_n)
+    maps: list[tuple[str, Callable[[IntArray], IntArray]]] = [
+        ("the first key tile in every tile's place", lambda t: 0 * t),
+        ("the key tile before", lambda t: np.maximum(t - 1, 0)),
+        ("the key tile behind", lambda t: np.minimum(t + 1, total - 1)),
+        ("the first of two key tiles in the place of both", lambda t: t // 2 * 2),
+        ("every second key tile in the place of the one before it", lambda t: t | 1),
+        ("the first two key tiles in turn", lambda t: t % 2),
+        ("the first three key tiles in turn", lambda t: t % 3),
+        ("the key tile of twice the number", lambda t: 2 * t),
+        ("the key tile of half the number", lambda t: t // 2),
+        ("the last key tiles first", lambda t: total - 1 - t),
+    ]
+    if tiles.num_chunks > 1:
+        maps += [
+            (f"the first {tiles.chunk_name}'s key tiles in all", lambda t: t % in_chunk),
+            (
+                f"the first key tile of its {tiles.chunk_name} in every tile's place",
+                lambda t: t // in_chunk * in_chunk,
+            ),
+        ]
+    if 1 < warps < total:
+        maps.append(
+            (
+                "the key tile of the CTA's first warp in those of the others",
+                lambda t: t - t % in_chunk % warps,
+            )
+        )
+    for operands in ("v", "k", "kv"):
+        names = " and ".join(operands.upper())
+        for which, tile_of in maps:
+            yield SuspectedBug(
+                FindingCode.KEY_TILE,
+                f"{names} read from another key tile: {which}",
+                f"look at the stage, page or row that {names} of a key tile is copied to and read "
+                "from",
+                partial(_of_other_tiles, operands, tile_of),
+            )
+
+
+def _of_other_tiles(
+    operands: str, tile_of: Callable[[IntArray], IntArray], case: Case
+) -> Float64Array:
+    """Rows behind the last key are zeros."""
+    block_n, count = case.tiles.block_n, case.problem.num_keys
+    rows = tile_of(case.keys // block_n) * block_n + case.keys % block_n
+    inside = (rows < count)[:, None]
+    k, v = (
+        np.where(inside, x[np.minimum(rows, count - 1)], 0.0) if name in operands else x
+        for name, x in (("k", case.k), ("v", case.v))
+    )
+    return attend(case.problem.softmax_scale * case.q[case.rows] @ k.T, case.visible, v)
 
 
 def _read_shifted(operands: str, by: int, case: Case) -> Float64Array | None:

@@ -7,6 +7,7 @@ whole pieces.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -92,6 +93,14 @@ def fragment_bugs(case: Case) -> Iterator[SuspectedBug]:
             registers,
             partial(_moved_p, move),
         )
+    yield from _one_piece(registers)
+    for distance in (1, 2, 4):
+        yield SuspectedBug(
+            FindingCode.MMA_FRAGMENT,
+            f"keys of P {distance} apart exchanged between P and V, within fragments of 8",
+            registers,
+            partial(_moved, None, partial(_exchanged_rows, distance)),
+        )
     yield from _swizzles()
     for count in (1, 2, 4, 8, 16, 32):
         for side in ("last", "first"):
@@ -111,6 +120,34 @@ def fragment_bugs(case: Case) -> Iterator[SuspectedBug]:
                 "look at the loop or the instructions that sum Q·Kᵀ over d",
                 partial(_columns_left_out, bit, is_set),
             )
+
+
+def _one_piece(look_at: str) -> Iterator[SuspectedBug]:
+    """One of the four pieces of 16 × 16 in the place of another, as one wrong register gives."""
+    names = ("upper left", "upper right", "lower left", "lower right")
+    for operand in "KVQ":
+        for target, source in itertools.permutations(range(4), 2):
+            move = partial(_with_piece, target, source)
+            yield SuspectedBug(
+                FindingCode.MMA_FRAGMENT,
+                f"mma fragments (8 × 8 pieces) of {operand}: of 16 × 16 the {names[source]} one in "
+                f"the place of the {names[target]} one",
+                look_at,
+                partial(_moved_q, move)
+                if operand == "Q"
+                else partial(_moved, *((move, None) if operand == "K" else (None, move))),
+            )
+
+
+def _with_piece(target: int, source: int, x: Float64Array) -> Float64Array:
+    pieces = x.reshape(x.shape[0] // _STEP, 2, _PIECE, x.shape[1] // _STEP, 2, _PIECE).copy()
+    taken = pieces[:, source // 2, :, :, source % 2].copy()
+    pieces[:, target // 2, :, :, target % 2] = taken
+    return np.asarray(pieces.reshape(x.shape))
+
+
+def _exchanged_rows(distance: int, x: Float64Array) -> Float64Array:
+    return np.take(x, np.arange(x.shape[0]) ^ distance, axis=0)
 
 
 def _moved(of_k: Move | None, of_v: Move | None, case: Case) -> Float64Array:

@@ -36,7 +36,7 @@ def kv_split_bugs(case: Case) -> Iterator[SuspectedBug]:
     if tiles.block_n >= 16:
         yield from _parts_of_tiles(case)
     if 1 < tiles.num_key_tiles <= _MAX_TILES:
-        yield from _every_second(case)
+        yield from _every_nth(case)
         yield from _whole_segments(case, tiles.block_n, "key tile", FindingCode.KEY_TILE)
         yield from _seams(case, tiles.block_n, "key tile", FindingCode.KEY_TILE)
 
@@ -77,6 +77,28 @@ def _fusion(case: Case) -> Iterator[SuspectedBug]:
         look_at,
         _upside_down,
     )
+
+    for name, parts in (("O_i", "acc"), ("l_i", "l"), ("m_i", "m")):
+        for what, moved in (
+            ("of the first one for all", 0),
+            ("of the one behind", -1),
+            ("of the one before", 1),
+        ):
+            yield SuspectedBug(
+                FindingCode.FUSION_RESCALE,
+                f"{whole} that takes {name} {what}",
+                f"look at the index of the partial {name} that the fusion reads",
+                partial(_with_others, parts, moved),
+            )
+
+
+def _with_others(name: str, moved: int, case: Case) -> Float64Array:
+    """m, l or acc of another chunk."""
+    chunks = _chunks(case)
+    parts = {"m": chunks.m, "l": chunks.l, "acc": chunks.acc}
+    held = parts[name]
+    parts[name] = np.roll(held, moved, axis=0) if moved else np.repeat(held[:1], len(held), axis=0)
+    return merge(parts["m"], parts["l"], parts["acc"])
 
 
 def _chunks(case: Case) -> State:
@@ -168,18 +190,22 @@ def _partly_counted(keys: BoolArray, in_sum: bool, case: Case) -> Float64Array:
     return np.asarray(in_o @ case.v / np.where(total > 0, total, np.nan))
 
 
-def _every_second(case: Case) -> Iterator[SuspectedBug]:
-    """Every second key tile of a chunk left out."""
+def _every_nth(case: Case) -> Iterator[SuspectedBug]:
+    """Every n-th key tile of a chunk left out, or counted twice: a step, or one warp of n."""
     in_chunk = case.keys % case.tiles.chunk_rows // case.tiles.block_n
-    for left_out, which in ((1, "second, the fourth, …"), (0, "first, the third, …")):
-        keys = np.flatnonzero(in_chunk % 2 == left_out)
-        if case.tiles.num_key_tiles > 2:
-            yield SuspectedBug(
-                FindingCode.KEY_TILE,
-                f"a loop that leaves out every second key tile (the {which})",
-                "look at the step of the key loop",
-                partial(_counted, keys, 0.0),
-            )
+    for step, word in ((2, "second"), (4, "fourth"), (8, "eighth")):
+        if case.tiles.num_key_tiles <= step:
+            return
+        warp = "" if step * 32 != case.tiles.threads else f", that of one of {step} warps,"
+        for first in range(step):
+            keys = np.flatnonzero(in_chunk % step == first)
+            for what, times in (("leaves out", 0.0), ("counts twice", 2.0)):
+                yield SuspectedBug(
+                    FindingCode.KEY_TILE,
+                    f"a loop that {what} every {word} key tile{warp} from the {first + 1}. one on",
+                    "look at the step of the key loop, and at what each warp adds to the whole",
+                    partial(_counted, keys, times),
+                )
 
 
 def _seams(case: Case, size: int, name: str, pattern: FindingCode) -> Iterator[SuspectedBug]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
 
 from engine.correctness.compared_output import BoolArray
 from engine.correctness.finding_codes import FindingCode
-from engine.correctness.reference import Float64Array
+from engine.correctness.reference import Float64Array, IntArray
 from engine.correctness.suspected_bugs.case import Case, SuspectedBug, attend
 from engine.tensors import decode
 from kernels.variant import ceil_div
@@ -130,6 +130,89 @@ def _causal(case: Case) -> Iterator[SuspectedBug]:
         look_at,
         lambda c: attend(c.scores, c.keys >= c.rows[:, None], c.v),
     )
+    yield from _masked_as_another(case)
+    yield from _ends_early(case)
+
+
+def _masked_as_another(case: Case) -> Iterator[SuspectedBug]:
+    """The diagonal of another row or key than the score's, as a wrong index of a lane gives."""
+    m, n, group = case.tiles.block_m, case.tiles.block_n, case.problem.head_group
+    head = case.slice_index % case.problem.num_heads % group
+    rows: list[tuple[str, Callable[[IntArray], IntArray]]] = [
+        ("the upper of two rows 8 apart for both", lambda i: i & ~8),
+        ("the lower of two rows 8 apart for both", lambda i: i | 8),
+        ("the first row of the query tile for all of it", lambda i: i // m * m),
+    ]
+    for count, whose in ((16, "warp"), (64, "warpgroup")):
+        if m > count:
+            rows.append(
+                (
+                    f"the first {count} rows of the query tile, those of one {whose}, for all",
+                    partial(_within, m, count),
+                )
+            )
+    if case.tiles.num_query_tiles > 1:
+        rows.append(("its place within the query tile", lambda i: i % m))
+    if group > 1:
+        rows += [
+            ("the packed row, query times heads of a group", lambda i: i * group + head),
+            ("the head within its group", lambda i: 0 * i + head),
+        ]
+    look_at = "look at the query row that the causal mask compares with: "
+    for which, row_of in rows:
+        yield SuspectedBug(
+            FindingCode.CAUSAL_MASK,
+            f"a causal mask of a wrong row, {which}",
+            look_at + "rows of lanes, warps and groups each add to it",
+            partial(_masked_by, row_of, lambda j: j),
+        )
+    keys: list[tuple[str, Callable[[IntArray], IntArray]]] = [
+        ("the first of two neighbouring keys for both", lambda j: j & ~1),
+        ("the second of two neighbouring keys for both", lambda j: j | 1),
+        ("the first of eight keys for all of them", lambda j: j & ~7),
+        ("its place within the key tile", lambda j: j % n),
+        ("the first key of the tile for all of it", lambda j: j // n * n),
+    ]
+    for which, key_of in keys:
+        yield SuspectedBug(
+            FindingCode.CAUSAL_MASK,
+            f"a causal mask of a wrong key, {which}",
+            "look at the key that the causal mask compares with",
+            partial(_masked_by, lambda i: i, key_of),
+        )
+
+
+def _within(block_m: int, count: int, rows: IntArray) -> IntArray:
+    return np.asarray(rows // block_m * block_m + rows % count)
+
+
+def _masked_by(
+    row_of: Callable[[IntArray], IntArray], key_of: Callable[[IntArray], IntArray], case: Case
+) -> Float64Array:
+    visible = key_of(case.keys) <= row_of(case.rows)[:, None]
+    return attend(case.scores, visible & _visited(case), case.v)
+
+
+def _ends_early(case: Case) -> Iterator[SuspectedBug]:
+    """A key loop whose end is not that of the query tile's last row."""
+    m, n = case.tiles.block_m, case.tiles.block_n
+    for what, end_of in (
+        ("the first row of the query tile", lambda i: i // m * m),
+        ("the middle row of the query tile", lambda i: i // m * m + m // 2),
+        ("the last row of the query tile but one key tile", lambda i: (i // m + 1) * m - n),
+    ):
+        for name, unit in (("", 1), (", rounded up to whole key tiles", n)):
+            yield SuspectedBug(
+                FindingCode.CAUSAL_MASK,
+                f"a causal key loop that ends with {what}{name}, so that visible keys are left out",
+                "look at the upper bound of the key loop of a causal query tile",
+                partial(_ended, end_of, unit),
+            )
+
+
+def _ended(end_of: Callable[[IntArray], IntArray], unit: int, case: Case) -> Float64Array:
+    end = -(-end_of(case.rows) // unit) * unit
+    return attend(case.scores, case.visible & (case.keys < end[:, None]), case.v)
 
 
 def _visited(case: Case) -> BoolArray:

@@ -134,9 +134,14 @@ static const char *verb(AccessKind kind) {
     const bool has_mbarriers = w->hopper && !w->hopper->mbarriers.empty();
     const bool is_one_warp = has_mbarriers && earlier.thread() / WARP == self->linear / WARP;
     fail_at_two("shared memory race", place, earlier.place,
-                "%s of %s is not ordered with the earlier %s by thread (%u,%u,%u) at {other}: %s",
-                verb(kind), where, earlier_verb, other.x, other.y, other.z,
+                "%s of %s is not ordered with the earlier %s by %sthread (%u,%u,%u) at {other}: %s",
+                verb(kind), where, earlier_verb,
+                earlier.is(Access::by_wgmma) ? "the wgmma of " : "", other.x, other.y, other.z,
                 passed_by[0]    ? passed_by
+                : earlier.is(Access::by_wgmma)
+                    ? "a wgmma still reads its operand there; every warp of its warpgroup waits "
+                      "for its own part alone, so that a barrier of the warpgroup behind "
+                      "wgmma.wait_group is missing, or one of the two uses memory of another group"
                 : is_one_warp   ? "a __syncwarp() between the two is missing, as both are lanes of "
                                   "one warp, or one of them uses memory of the other"
                 : has_mbarriers ? "a barrier between the two (a named one, an mbarrier or a "
@@ -163,7 +168,8 @@ static const char *verb(AccessKind kind) {
     fail_at("uninitialised shared memory", place,
             "%s is read, which no thread of this CTA has written yet: a barrier is missing before "
             "this read (a __syncwarp() where lanes of this warp write it, else a __syncthreads()), "
-            "or nothing ever writes it",
+            "nothing ever writes it, or its address is worked out with another stride or index "
+            "than the writer's",
             where);
 }
 
@@ -205,6 +211,7 @@ static inline void remember(Worker *w, SharedShadow &shadow, const Access &acces
 static inline Access make_access(Worker *w, AccessKind kind, Place place) {
     uint64_t flags = 0;
     if (kind == AccessKind::read) flags = Access::read;
+    if (w->reads_by_descriptor) flags |= Access::by_wgmma;
     if (is_atomic(kind)) flags = Access::atomic;
     return Access(thread_of_cluster(), clock_of(w, self->linear), flags, place);
 }
@@ -371,11 +378,16 @@ static bool conflict(Worker *w, const GlobalAccess &earlier, const GlobalAccess 
     const dim3 &block = self->block_dim;
     const uint3 thread{earlier.thread % block.x, earlier.thread / block.x % block.y,
                        earlier.thread / (block.x * block.y)};
+    const bool is_same_line =
+        !earlier.atomic && !now.atomic && kind == AccessKind::write && earlier.place == now.place;
     if (earlier.cta == w->cta) {
         fail_at_two("global memory race", place, expand(earlier.place),
                     "%s of %s at byte %zu, which thread (%u,%u,%u) of the same CTA %s at {other} "
-                    "with no barrier since",
-                    verb(kind), b.name, byte, thread.x, thread.y, thread.z, earlier_verb);
+                    "with no barrier since%s",
+                    verb(kind), b.name, byte, thread.x, thread.y, thread.z, earlier_verb,
+                    !is_same_line ? "" : ": both write it from one line, so that its index leaves "
+                                         "out what tells the two threads apart (a row, a column, "
+                                         "a lane or a warp)");
     }
     const MemoryOrder &mine = w->orders[self->linear];
     const char *missing =
@@ -393,6 +405,11 @@ static bool conflict(Worker *w, const GlobalAccess &earlier, const GlobalAccess 
                   "that told of it";
     }
     const uint32_t *grid = w->settings->grid;
+    if (is_same_line) {
+        missing = "both write it from one line, so that its index leaves out what tells the two "
+                  "CTAs apart (a head, a batch, a tile or a split), or is not kept from running past "
+                  "the end into what is the other's";
+    }
     fail_at_two("global memory race", place, expand(earlier.place),
                 "%s of %s at byte %zu, which thread (%u,%u,%u) of CTA (%u,%u,%u) %s at {other} in "
                 "this launch: %s",
@@ -439,7 +456,10 @@ static void check_global_granule(Worker *w, Buffer &b, size_t g, size_t byte, Gl
     }
     if (needs_a_value(kind) && b.uninitialised && !initialised) {
         fail_at("uninitialised global memory", place,
-                "%s is read at byte %zu, which no thread has written", b.name, byte);
+                "%s is read at byte %zu, which no thread has written: its reader came before the "
+                "CTA that writes it has arrived (look at the count of arrivals that lets it in), "
+                "one of the two works out another index, or it belongs to a part that is empty",
+                b.name, byte);
     }
     if (!earlier_verb) return;
     if (earlier.atomic && last_change_is_own(w, (uintptr_t)b.base + byte)) return;

@@ -30,11 +30,12 @@ static void fill_report(const char *kind, Place place, Place other, const char *
     vsnprintf(report.message, sizeof report.message, format, arguments);
     const bool is_elsewhere = !strcmp(kind, "uninitialised shared memory") ||
                               !strcmp(kind, "shared memory out of bounds") ||
+                              !strcmp(kind, "asynchronous copy not complete") ||
                               !strcmp(kind, "illegal address");
     if (worker && worker->reads_by_descriptor && is_elsewhere) {
         const size_t length = strlen(report.message);
         snprintf(report.message + length, sizeof report.message - length, "; a wgmma descriptor "
-                 "says what is read here: its start, leading, stride or swizzle, or the place that "
+                 "says what is read here, which it may lead to from elsewhere: its start, leading, stride or swizzle, or the place that "
                  "TMA was given for a box");
     }
     report_place(report.place, place);

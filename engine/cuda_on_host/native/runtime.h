@@ -110,6 +110,7 @@ public:
         atomic = 1ull << 56,  // atomics do not race with each other
         read = 1ull << 57,
         async = 1ull << 58,  // written by TMA: needs no proxy fence before TMA or wgmma reads it
+        by_wgmma = 1ull << 59,  // an operand that a wgmma reads by its descriptor
     };
     Access() = default;
     // `thread`: its number in the CTA with the CTA's rank in its cluster, see thread_of_cluster().

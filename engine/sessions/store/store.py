@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -64,6 +64,7 @@ class SnapshotInfo:
     size_bytes: int
     summary: Summary | None
     damage: str = ""
+    key: str = ""  # another where the file's content is another
 
     @property
     def title(self) -> str:
@@ -76,6 +77,10 @@ class SnapshotInfo:
 
 
 Infos: TypeAlias = list[SnapshotInfo]  # `Store.list` hides the type's own name
+
+
+# By folder, and whether it is the shipped one: a page lists the store whenever it is drawn.
+_last_listings: dict[tuple[str, bool], tuple[Sequence[Entry], Infos]] = {}
 
 
 class Store:
@@ -140,6 +145,11 @@ class Store:
             f"{self.url} has a thousand sessions of this name and second: save again later."
         )
 
+    def index(self, layout: str, *, shipped: bool) -> Index:
+        """Where something else that is read of the snapshots' files is kept beside the list."""
+        folder = self._shipped if shipped and self._shipped is not None else self._own
+        return Index(folder.url, layout, self._index_folder)
+
     def remove(self, name: str) -> str:
         """Move one's own snapshot to the trash folder, and return its name there."""
         folder = self._folder_of(checked_name(name))
@@ -175,28 +185,41 @@ class Store:
             return True  # it is there; reading it will say what is wrong
         return True
 
-    def _listing(self, folder: Folder | None, *, shipped: bool) -> Iterator[SnapshotInfo]:
+    def _listing(self, folder: Folder | None, *, shipped: bool) -> Infos:
         if folder is None:
-            return
+            return []
         with _sentences(folder, "read"):
             entries = [e for e in folder.entries() if is_snapshot_name(e.name)]
+        last = _last_listings.get((folder.url, shipped))
+        if last is not None and last[0] == entries:
+            return last[1]
+        infos, is_lasting = [], True
         index = Index(folder.url, _LAYOUT, self._index_folder)
         known = index.known()
-        fresh: dict[Entry, str] = {}
+        fresh: dict[tuple[str, str], str] = {}
         for entry in entries:
-            listed = _from_index(known.get((entry.name, key_of(entry))))
+            key = key_of(entry)
+            listed = _from_index(known.get((entry.name, key)))
             if listed is None:
                 try:
                     listed = _read_listed(folder, entry)
-                    fresh[entry] = listed.model_dump_json()
+                    fresh[entry.name, key] = listed.model_dump_json()
                 except FileNotFoundError:  # removed since the folder was read
                     continue
                 except OSError as error:  # not the content's fault: look again next time
                     listed = _Listed(damage=f"{entry.name} cannot be read: {error.strerror}.")
-            yield SnapshotInfo(entry.name, shipped, entry.size_bytes, listed.summary, listed.damage)
+                    is_lasting = False
+            infos.append(
+                SnapshotInfo(
+                    entry.name, shipped, entry.size_bytes, listed.summary, listed.damage, key
+                )
+            )
         gone = {name for name, _ in known} - {e.name for e in entries}
         if fresh or gone:
             index.update(fresh, gone)
+        if is_lasting and len(infos) == len(entries):
+            _last_listings[folder.url, shipped] = entries, infos
+        return infos
 
 
 def default_store() -> Store:
@@ -235,6 +258,8 @@ def search(
         )
 
     words = _words(problem)
+    if not any((text, gpu, variant, words, since, until)):
+        return list(infos)
     return [info for info in infos if fits(info)]
 
 

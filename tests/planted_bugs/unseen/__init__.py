@@ -1,7 +1,7 @@
 """Bugs that the checker was not tuned on, and changes that are none.
 
-`values`, `places` and `order` are the first set. `planted_bugs.held_out` and `planted_bugs.thin`
-are later ones.
+`values`, `places` and `order` are the first set. `planted_bugs.held_out`, `planted_bugs.thin`
+and `planted_bugs.fresh` are later ones.
 """
 
 from planted_bugs.unseen.bug import Unseen, rows
