@@ -30,7 +30,12 @@ def run(args: argparse.Namespace) -> int:
     try:
         with open_trees(args.base, args.head, Path.cwd()) as (base, head):
             report = judge(
-                base, head, only=args.kernel, execute=args.run_kernels, on_done=_progress(args)
+                base,
+                head,
+                only=args.kernel,
+                native=args.run_kernels,
+                measure=args.measure,
+                on_done=_progress(args),
             )
             _write(report, args)
     except ToolMissing as error:

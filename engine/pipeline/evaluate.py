@@ -294,7 +294,7 @@ class _Run:
             # The second inputs of a thorough check run in another order of threads, too.
             schedule = request.schedule
             if judged and request.check and schedule == "in_order" and part is None:
-                schedule = "random"
+                schedule = "random" if name == "cpu" else "reverse"
             told = _told(kind, "" if schedule == request.schedule else schedule)
             self.stage(f"Executing {_WHERE[name]}{_inputs_of(kind)}")
             result = (
