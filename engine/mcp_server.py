@@ -78,8 +78,8 @@ class Tools:
 
     async def check(self, kernel: str, problem: str = "B1 H2 S203 D64", gpu: str = "L4") -> Answer:
         """Is the kernel right? Executes it in software, machine code alone, and compares with
-        float64. Where the server may run native code it executes that on this CPU instead and looks
-        for races, missing fences and accesses out of bounds; each finding has its code and place."""
+        float64. Where the server may run native code it executes that on this CPU instead, and
+        looks for races, missing fences and accesses out of bounds, each with code and place."""
         backend = "cpu" if self._rights.run else "machine-code"
         found = await self._json(
             "evaluate", self._kernel(kernel), *_problem(problem), f"--gpu={gpu}",
