@@ -15,6 +15,7 @@ from engine.config import default_config
 from engine.devices import find_device
 from engine.names import variant_from
 from engine.problem import Problem
+from engine.schema import Stored
 from kernels.description import read_own
 from kernels.ladder import is_numbered
 from kernels.toml_block import KernelDescriptionError
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(Stored):
     """Of all passes of a launch; counted but for the time. None: it could not be found out."""
 
     registers: int  # per thread, of the pass that takes most
@@ -47,7 +48,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Stored):
     """What became of one side: figures, or the sentence why there are none."""
 
     code: str = ""  # of the machine code and the launch: equal ones run alike

@@ -18,6 +18,7 @@ from engine.base.units import format_us
 from engine.gate.figures import Answer, Figures
 from engine.gate.ranking import default_threshold
 from engine.measure.verdict import Comparison, Verdict
+from engine.schema import Stored
 
 
 class GateVerdict(StrEnum):
@@ -89,7 +90,7 @@ class Thresholds:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Stored):
     """One verdict. `is_regression` decides the exit code."""
 
     verdict: GateVerdict

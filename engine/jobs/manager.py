@@ -64,7 +64,8 @@ class JobManager:
         Args:
             kind: "simulate" puts the CTA time of the request's kernel into the cache instead,
                 "machine_code" what `engine.pipeline.read_machine_code` makes, "rung" the
-                figures of `engine.kernel_figures`.
+                figures of `engine.kernel_figures`, "history" those of the kernel's last
+                commits (`engine.gate.history`).
         """
         return self._submit(kind, encode(request))
 
