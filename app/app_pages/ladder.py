@@ -18,11 +18,6 @@ def page() -> None:
     if selection.problem is None:
         problem(selection.error)
         return
-    st.markdown(
-        "A rung is one CUDA file with one idea more than the rung before. Read from top to "
-        "bottom: what each idea costs and gains on the problem and GPU of the sidebar, then each "
-        "rung in its own words, with what changed in its source and in its machine code."
-    )
     ladder, over_commits = url_state.tabs(("Rungs", "History"), "kernels_tab")
     if over_commits.open:
         with over_commits, errors_as_sentences():
@@ -34,6 +29,11 @@ def page() -> None:
 
 def _draw_rungs(selection: Selection) -> None:
     assert selection.problem is not None
+    st.markdown(
+        "A rung is one CUDA file with one idea more than the rung before. Read from top to "
+        "bottom: what each idea costs and gains on the problem and GPU of the sidebar, then each "
+        "rung in its own words, with what changed in its source and in its machine code."
+    )
     known, waiting = rungs.of(selection)
     choice = selection.choice or auto.choice_for(selection.problem, selection.gpu)
     overview.draw(selection, known, waiting, choice)

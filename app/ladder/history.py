@@ -17,6 +17,7 @@ from engine.pipeline.request import EvaluationRequest
 _POLL_S = 0.5
 _ROWS = 8  # a longer history scrolls
 _DIFF_PX = 460
+_DIFF_LINES = 24  # that fit into it
 
 
 def draw(selection: Selection) -> None:
@@ -72,7 +73,12 @@ def _draw(history: KernelHistory) -> None:
         )
         plot.draw(charts.history(frame, theme()), key="history_chart", tools=False)
     table = history_table(history)
-    tables.draw(table.frame(), rows=_ROWS, key="history_table")
+    tables.draw(
+        table.frame(),
+        rows=_ROWS,
+        columns={"subject": st.column_config.TextColumn(width="medium")},
+        key="history_table",
+    )
     st.caption(plain_markdown(table.remark))
     _draw_diff(history)
 
@@ -92,12 +98,14 @@ def _draw_diff(history: KernelHistory) -> None:
     step = steps[chosen]
     with errors_as_sentences():
         for found in step.findings:
-            icon = ":material/trending_up:" if found.is_regression else ":material/check:"
+            icon = ":material/warning:" if found.is_regression else ":material/check:"
             st.caption(f"{icon} {plain_markdown(f'{found.verdict}: {found.what}')}")
-        if why := step.answer.fault or step.answer.obstacle:
+        why = step.answer.fault or step.answer.obstacle
+        if why and not any(why in found.what for found in step.findings):
             st.caption(f":material/block: {plain_markdown(why)}")
         if step.diff:
-            st.code(step.diff, language="diff", height=_DIFF_PX)
+            is_long = step.diff.count("\n") > _DIFF_LINES
+            st.code(step.diff, language="diff", height=_DIFF_PX if is_long else "content")
         else:
             st.caption("It is the first of these commits: there is none before to compare with.")
 

@@ -114,13 +114,15 @@ def history_of(
     steps: list[Step] = []
     before: Answer | None = None
     for (commit, day, subject), version in zip(commits, found, strict=True):
+        if version is None and not steps:
+            continue  # before its first commit, or before it had its name
         answer = _answer(version, done.get(version.digest) if version else None)
         findings: tuple[Finding, ...] = ()
         if before is not None:
             findings = compare_answers(before, answer, settings.thresholds)
         diff = source_diff(tree.root, commit, here.files)[:_MOST_DIFF] if before is not None else ""
         steps.append(Step(commit, day, subject, answer, findings, diff))
-        before = answer
+        before = answer if version is not None else None
     return KernelHistory(kernel, asked, on, tuple(steps))
 
 
@@ -190,10 +192,10 @@ def history_table(history: KernelHistory) -> Table:
         figures = step.answer.figures
         cells = [figure_text(n, None if figures is None else getattr(figures, n)) for n in names]
         verdicts = dict.fromkeys(str(f.verdict) for f in step.findings)
-        rows.append((step.commit[:7], step.day, step.subject[:60], *cells, ", ".join(verdicts)))
+        rows.append((step.commit[:7], step.day, step.subject[:60], ", ".join(verdicts), *cells))
     columns = (
-        *("commit", "day", "subject", "simulated time", "registers", "spills, bytes"),
-        *("warp instructions", "against the one before"),
+        *("commit", "day", "subject", "against the one before"),
+        *("simulated time", "registers", "spills, bytes", "warp instructions"),
     )
     title = f"{history.kernel} on {history.gpu}, {history.problem.label()}"
     remark = "Times are simulated, none is measured."
