@@ -64,6 +64,8 @@ def _run(args: argparse.Namespace) -> int:
         )
     if args.against is not None and args.timeline is None:
         raise InvalidProblem("--against draws a second launch into the --timeline: name its FILE.")
+    if args.against == args.kernel:
+        raise InvalidProblem(f"--against takes another kernel than {args.kernel}.")
     results = _results(args, device)
     if args.timeline is not None:
         _write_timeline(args, results, device)
@@ -86,10 +88,6 @@ def _write_timeline(
     if args.against is not None:
         other = argparse.Namespace(**vars(args) | {"kernel": args.against})
         names = str(args.kernel), str(other.kernel)
-        if names[0] == names[1]:
-            raise InvalidProblem(
-                f"--against takes another kernel than {names[0]}, to compare with."
-            )
         trace = beside(trace, _trace(_results(other, device)), names)
     write_timeline(Path(args.timeline), trace)
 

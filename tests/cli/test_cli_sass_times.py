@@ -70,6 +70,7 @@ def test_a_time_says_its_clock_and_what_binds_it(
     assert end <= 1.05 * boost["latency"]["median_us"]
 
 
+@pytest.mark.slow
 def test_two_launches_stand_in_one_trace(
     source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,7 +96,10 @@ def test_two_launches_stand_in_one_trace(
 
 @pytest.mark.parametrize(
     ("more", "said"),
-    [(["--against", "v09"], "name its FILE"), (["--against", "v08", "--timeline", "t"], "another")],
+    [
+        (["--against", "v09"], "name its FILE"),
+        (["--against", "v08", "--timeline", "t"], "takes another kernel"),
+    ],
 )
 def test_a_second_launch_needs_a_trace_and_another_kernel(
     more: list[str], said: str, capsys: pytest.CaptureFixture[str]
