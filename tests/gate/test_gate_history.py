@@ -38,7 +38,8 @@ HEADS = (
     "// where this head's Q and O begin\n"
     "    const size_t kv_head = kv_index * seqlen_kv * HEAD_DIM;  // and its K and V\n"
 )
-BARRIER = "// Every warp reads rows that other warps loaded.\n        __syncthreads();\n"
+LOADED = "// Every warp reads rows that other warps loaded.\n"
+BARRIER = f"{LOADED}        __syncthreads();\n"
 REFACTORINGS = (
     Change("A comment", (("once for all tiles.", "once for all of the tiles."),)),
     Change("A local's name", (("inv_l", "inverse_sum"),)),
@@ -91,7 +92,7 @@ REGRESSIONS = (
     ),
     Change(
         "A barrier is gone",
-        ((BARRIER, "\n"),),
+        ((BARRIER, LOADED),),
         "INCORRECT",
         "exceeds",
     ),
@@ -130,6 +131,7 @@ def _check(report: GateReport, change: Change, back: bool) -> None:
         assert any(v == change.expected and change.what in what for v, what in worse), worse
         return
     assert worse == []
+    assert [kernel.kernel for kernel in report.kernels] == ["v08"]
     assert report.exit_code == 0
     if not change.expected:  # equal code has no verdict at all
         assert {v for v, _ in other} <= {"SAME CODE", "UNDECIDED"}, other
@@ -173,7 +175,7 @@ def test_each_of_thirty_commits_is_judged_rightly(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 def test_native_code_that_may_run_says_which_barrier(tmp_path: Path) -> None:
     repo = repository(tmp_path / "r", "v08")
-    edit(kernel_file(repo, "v08"), (BARRIER, "\n"))
+    edit(kernel_file(repo, "v08"), (BARRIER, LOADED))
     commit(repo, "A barrier is gone")
     trees = [open_tree(name, repo, tmp_path / name) for name in ("HEAD~1", "HEAD")]
     report = judge(trees[0], trees[1], native=True)
