@@ -3,7 +3,7 @@
 Each call is one command in a process of its own: it has a limit of time, ends when the call is
 cancelled, and its answer is cut to what another program reads. Files outside of the folder that the
 server was started in are refused. Nothing is written but the cache of compiled kernels, unless the
-server was started with `--write`, and no kernel is executed, unless with `--run`.
+server was started with `--write`, and no native code of a kernel is run, unless with `--run`.
 """
 
 from __future__ import annotations
@@ -77,20 +77,18 @@ class Tools:
         )
 
     async def check(self, kernel: str, problem: str = "B1 H2 S203 D64", gpu: str = "L4") -> Answer:
-        """Is the kernel right? Executes it on this CPU with checks for races, missing fences and
-        accesses out of bounds; each finding has its code and its place."""
-        if not self._rights.run:
-            raise Refused(
-                "This would execute the kernel's native code, which the server was not started "
-                "for: start it with --run, or use predict, counts and advice."
-            )
+        """Is the kernel right? Executes it in software, machine code alone, and compares with
+        float64. Where the server may run native code it executes that on this CPU instead, and
+        looks for races, missing fences and accesses out of bounds, each with code and place."""
+        backend = "cpu" if self._rights.run else "machine-code"
         found = await self._json(
             "evaluate", self._kernel(kernel), *_problem(problem), f"--gpu={gpu}",
-            "--backend=cpu", "--check", "--json", may_fail=True,
+            f"--backend={backend}", "--check", "--json", may_fail=True,
         )  # fmt: skip
         correctness = found.get("correctness") or {}
         return {
             "status": found["status"],
+            "executed": "native code" if self._rights.run else "machine code in software",
             "reason": found["reason"],
             "max_abs_err": correctness.get("max_abs_err"),
             "tolerance": correctness.get("tolerance"),

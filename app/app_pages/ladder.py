@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.ladder import overview, rung_by_rung, rungs
-from app.shared import auto, sidebar
+from app.ladder import history, overview, rung_by_rung, rungs
+from app.shared import auto, sidebar, url_state
 from app.shared.machine import device_of
-from app.shared.widgets import problem
+from app.shared.selection import Selection
+from app.shared.widgets import errors_as_sentences, problem
 
 
 def page() -> None:
@@ -17,6 +18,17 @@ def page() -> None:
     if selection.problem is None:
         problem(selection.error)
         return
+    ladder, over_commits = url_state.tabs(("Rungs", "History"), "kernels_tab")
+    if over_commits.open:
+        with over_commits, errors_as_sentences():
+            history.draw(selection)
+    if ladder.open:
+        with ladder:
+            _draw_rungs(selection)
+
+
+def _draw_rungs(selection: Selection) -> None:
+    assert selection.problem is not None
     st.markdown(
         "A rung is one CUDA file with one idea more than the rung before. Read from top to "
         "bottom: what each idea costs and gains on the problem and GPU of the sidebar, then each "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import pandas as pd
@@ -92,4 +93,66 @@ def times(frame: pd.DataFrame, theme: Theme) -> go.Figure:
         xaxis=time_axis(theme, low, high, "time of one launch, logarithmic"),
         yaxis=plain_axis(theme, autorange="reversed", showgrid=False),
         uirevision="ladder",
+    )
+
+
+_FLAT_LABELS = 12  # more commits than this have slanted labels
+_HISTORY_PX = 150  # of one figure over the commits
+# Column → what its axis is called.
+_OVER_COMMITS = {
+    "simulated_us": "simulated µs",
+    "registers": "registers per thread",
+    "instructions": "warp instructions",
+}
+
+
+def history(frame: pd.DataFrame, theme: Theme) -> go.Figure:
+    """Simulated time, registers and instructions over commits, one below the other.
+
+    Columns: as `engine.gate.history.history_frame`.
+    """
+    colors = [theme.bad if worse else theme.accent for worse in frame["is_worse"]]
+    told = [
+        f"{plain(commit)} {day}<br>{plain(subject)}<br>{plain(verdicts)}"
+        for commit, day, subject, verdicts in zip(
+            frame["commit"], frame["day"], frame["subject"], frame["verdicts"], strict=True
+        )
+    ]
+    data: list[Trace] = []
+    axes: dict[str, Trace] = {}
+    count = len(_OVER_COMMITS)
+    for number, (column, title) in enumerate(_OVER_COMMITS.items()):
+        suffix = str(number + 1) if number else ""
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "x": list(range(len(frame))),
+                "y": [None if math.isnan(value) else value for value in frame[column]],
+                "yaxis": f"y{suffix}",
+                "connectgaps": False,
+                "line": {"color": theme.line, "width": 1.5, "shape": "hv"},
+                "marker": {"color": colors, "size": 9},
+                "text": told,
+                "hovertemplate": f"%{{text}}<br><b>%{{y:,.4~g}}</b> {title}<extra></extra>",
+            }
+        )
+        top = 1 - number / count
+        axes[f"yaxis{suffix}"] = plain_axis(
+            theme, title, domain=[top - 0.84 / count, top], rangemode="tozero", nticks=4
+        )
+    return figure(
+        theme,
+        TOOLS_PX + 40 + _HISTORY_PX * count,
+        data,
+        xaxis=plain_axis(
+            theme,
+            tickvals=list(range(len(frame))),
+            ticktext=list(frame["commit"]),
+            tickangle=-45 if len(frame) > _FLAT_LABELS else 0,
+            anchor=f"y{count}",
+            showgrid=False,
+        ),
+        uirevision="history",
+        **axes,
     )

@@ -24,7 +24,7 @@ _KERNEL = (
 # The names that a page reads from its URL, by its title.
 _NAMES = {
     "Tune": (*_KERNEL, "live", "tab"),
-    "Kernels": _KERNEL,
+    "Kernels": (*_KERNEL, "kernels_tab"),
     "Batch size": (
         *_KERNEL,
         *("heads_free", "max_batch", "points", "points_file", "calibrate", "batch_tab"),

@@ -26,7 +26,7 @@ def draw(job: JobStatus, key: str) -> None:
 
 def _job_ahead(job: JobStatus) -> JobStatus | None:
     """The job that runs before this one, else the next in line; single runs go in between."""
-    beside = ("simulate", "machine_code", "rung")  # nobody waits for these
+    beside = ("simulate", "machine_code", "rung", "history")  # nobody waits for these
     ahead = [j for j in manager().jobs() if not j.is_over and j.job_id < job.job_id]
     ahead = [j for j in ahead if j.kind not in beside]
     long = [j for j in ahead if j.kind != "evaluate"] or ahead

@@ -17,6 +17,7 @@ import streamlit as st
 from app.shared import notices, working_session
 from engine.correctness.maps import ErrorMap, maps_from_arrays
 from engine.evaluation import Evaluation
+from engine.gate.history import KernelHistory
 from engine.jobs.layout import SingleJob
 from engine.jobs.manager import JobStatus, manager
 from engine.pipeline.request import EvaluationRequest
@@ -128,6 +129,33 @@ def invariance_job(request: EvaluationRequest, version: str) -> JobStatus | None
         del submitted[_key("invariance", request, version)]
         return None
     return job
+
+
+def history_job(request: EvaluationRequest, commit: str) -> JobStatus | None:
+    """The job that goes over the kernel's last commits, as `compile_job` compiles it.
+
+    Args:
+        commit: at which the repository stands.
+    """
+    return _job_of("history", request, commit)
+
+
+def stage_of(job_id: str) -> str:
+    """What a job does now, in words."""
+    job = manager().status(job_id)
+    if job is None or job.state == "queued":
+        return "Waiting for the worker process"
+    return job.stage or "Compiling and simulating the versions of the kernel"
+
+
+def forget_history(request: EvaluationRequest, commit: str) -> None:
+    """Let the next `history_job` begin anew; a button's callback."""
+    st.session_state.get(_COMPILES, {}).pop(_key("history", request, commit), None)
+
+
+def history_of(job: JobStatus) -> KernelHistory:
+    """What a finished `history_job` found."""
+    return decode(KernelHistory, job.result, name="The result")
 
 
 def _job_of(

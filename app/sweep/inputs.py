@@ -120,6 +120,7 @@ def draw(selection: Selection) -> SweepRequest:
             execute=search.execute,
             effort="full" if search.full else "quick",
             input_kind=selection.input_kind,  # type: ignore[arg-type]  # the sidebar's own options
+            refuse_spills=True,
         ),
         strategy=search.strategy,
         budget=search.budget,

@@ -17,7 +17,8 @@ BackendName: TypeAlias = Literal["cuda", "cpu", "machine-code"]
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How to execute. `check`, `schedule`, `seed` and `arch` are for the CPU backend alone."""
+    """How to execute. `check` and `seed` are for the CPU backend alone; `schedule` and `arch` also
+    for machine code."""
 
     check: bool = False  # the check build: races, bounds, uninitialised reads, divergent barriers
     schedule: Schedule = "in_order"
@@ -31,7 +32,8 @@ class RunOptions:
 class RunResult:
     """One execution for correctness. `out` is None unless status is PASSED ("it ran")."""
 
-    status: Status  # PASSED, COMPILE_ERROR, OUT_OF_MEMORY, TIMEOUT, one of FAULTS
+    # PASSED, COMPILE_ERROR, OUT_OF_MEMORY, TIMEOUT, one of FAULTS, or SKIPPED: not executed here
+    status: Status
     reason: str = ""  # one sentence with file.cu:line, CTA and thread where known
     log: str = ""
     out: RawArray | None = None  # [batch, num_heads, seqlen, head_dim], poisoned before the run

@@ -24,19 +24,39 @@ from engine.gate.trees import open_trees, working_tree
 
 def run(args: argparse.Namespace) -> int:
     if args.accept or args.history is not None:
+        _refuse_what_is_ignored(args)
         return _accept(args) if args.accept else _history(args)
     if args.base is None:
         raise InvalidProblem("gate takes BASE, for instance HEAD~1, origin/main or a folder.")
     try:
         with open_trees(args.base, args.head, Path.cwd()) as (base, head):
             report = judge(
-                base, head, only=args.kernel, execute=args.run_kernels, on_done=_progress(args)
+                base,
+                head,
+                only=args.kernel,
+                native=args.run_kernels,
+                measure=args.measure,
+                on_done=_progress(args),
             )
             _write(report, args)
     except ToolMissing as error:
         print(f"error: {error}", file=sys.stderr)
         return 3
     return report.exit_code
+
+
+def _refuse_what_is_ignored(args: argparse.Namespace) -> None:
+    """InvalidProblem for an option that says nothing beside --accept or --history."""
+    mode = "--accept" if args.accept else "--history"
+    for name, value in (
+        ("BASE", args.base),
+        ("--run", args.run_kernels),
+        ("--measure", args.measure),
+        ("--markdown", args.markdown),
+        ("--kernel", args.kernel and not args.accept),
+    ):
+        if value:
+            raise InvalidProblem(f"{mode} goes without {name}: leave one of them out.")
 
 
 def _accept(args: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import argparse
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from engine.base import files
 from engine.base.errors import InvalidProblem, UnknownName
@@ -22,7 +23,7 @@ from engine.devices import DeviceSpec, find_device
 from engine.machine_code.analysis import Analysis, analyse
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.launch import Launch, parse_arguments
-from engine.machine_code.timing.timeline import timeline, write_timeline
+from engine.machine_code.timing.timeline import beside, timeline, write_timeline
 from engine.model.estimate import launch_plan
 from engine.model.kernel import Kernel
 from engine.names import find_variant, has_description, variant_from
@@ -61,12 +62,45 @@ def _run(args: argparse.Namespace) -> int:
         raise UnknownName(
             f"There is no folder {folder} for the --timeline: make it, or name another."
         )
-    results = _of_file(args, device) if _is_file(args.kernel) else _of_variant(args, device)
+    if args.against is not None and args.timeline is None:
+        raise InvalidProblem("--against draws a second launch into the --timeline: name its FILE.")
+    if args.against == args.kernel:
+        raise InvalidProblem(f"--against takes another kernel than {args.kernel}.")
+    results = _results(args, device)
+    if args.timeline is not None:
+        _write_timeline(args, results, device)
     if args.json:
         print_json(as_json(args.kernel, results, device))
     else:
         print_results(args.kernel, results, device, args.lines, args.listing)
     return 0
+
+
+def _results(args: argparse.Namespace, device: DeviceSpec | None) -> list[Result]:
+    return _of_file(args, device) if _is_file(args.kernel) else _of_variant(args, device)
+
+
+def _write_timeline(
+    args: argparse.Namespace, results: Sequence[Result], device: DeviceSpec | None
+) -> None:
+    """The longest pass as a trace, with that of a second kernel, launched alike, beside it."""
+    trace = _trace(results)
+    if args.against is not None:
+        other = argparse.Namespace(**vars(args) | {"kernel": args.against})
+        names = str(args.kernel), str(other.kernel)
+        trace = beside(trace, _trace(_results(other, device)), names)
+    write_timeline(Path(args.timeline), trace)
+
+
+def _trace(results: Sequence[Result]) -> dict[str, Any]:
+    def us(result: Result) -> float:
+        assert result.timed is not None
+        return result.timed.simulated.latency.median_us
+
+    longest = max(results, key=us)
+    assert longest.timed is not None
+    assert longest.device is not None
+    return timeline(longest.analysis, longest.device, longest.timed.simulated)
 
 
 def _is_file(kernel: str) -> bool:
@@ -114,11 +148,7 @@ def _timed(
     at = device_at(device, args.clock, analyses, lambda: time_at(device))
     timed = time_at(at)
     note = clock_note(at, analyses, timed)
-    if args.timeline is not None:
-        longest = max(range(len(timed)), key=lambda n: timed[n].simulated.latency.median_us)
-        trace = timeline(analyses[longest], at, timed[longest].simulated)
-        write_timeline(Path(args.timeline), trace)
-    return [Result(*pair, note) for pair in zip(analyses, timed, strict=True)]
+    return [Result(*pair, note, at) for pair in zip(analyses, timed, strict=True)]
 
 
 def _time_passes(

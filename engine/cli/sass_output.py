@@ -35,6 +35,7 @@ class Result:
     analysis: Analysis
     timed: TimedLaunch | None
     of_clock: str = ""  # what to know of the clock
+    device: DeviceSpec | None = None  # at that clock
 
     @property
     def notes(self) -> tuple[str, ...]:

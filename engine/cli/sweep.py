@@ -189,6 +189,7 @@ def _spec(args: argparse.Namespace) -> SweepSpec:
             execute=not args.no_execute,
             effort="full" if args.full else "quick",
             input_kind=args.inputs or NORMAL,
+            refuse_spills=not args.allow_spills,
         ),
         strategy=args.strategy,
         budget=Budget(args.budget_evaluations, args.budget_seconds),

@@ -16,15 +16,24 @@ _OPTIONS: dict[str, Callable[[str], str]] = {
     "FAST_MATH": lambda _: "--use_fast_math",
     "PTXAS_LEVEL": lambda value: f"--ptxas-options=-O{value}",
 }
+_VERSION = "NVRTC"  # of the compiler itself: 1209 is 12.9; 0 is the one that CuPy loads
 
 
 def options_of(defines: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """The compiler's options for macros: `-D` and what stands above, in their order."""
     options = []
     for name, value in defines:
+        if name == _VERSION:
+            continue
         option = _OPTIONS.get(name)
         if option is None:
             options.append(f"-D{name}={value}")
         elif value != "0":
             options.append(option(value))
     return tuple(options)
+
+
+def compiler_version(defines: Iterable[tuple[str, str]]) -> int:
+    """Which version of NVRTC macros ask for, 1209 for 12.9; 0: the usual one."""
+    value = dict(defines).get(_VERSION, "0")
+    return int(value) if value.isdigit() else 0

@@ -1,7 +1,7 @@
 """Compile `.cu` files for any GPU with NVRTC, no GPU needed: cubin, resources and log.
 
-The only module that touches `cupy.cuda.nvrtc`. Results are kept in the cache on disk under the
-content they were made from.
+The only module that touches `cupy.cuda.nvrtc`; `other_nvrtc` loads further versions. Results are
+kept in the cache on disk under the content they were made from.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from engine.base.errors import (
 )
 from engine.base.text import MAX_LOG
 from engine.cuda_source.cache import cache_root, read_entry, write_entry
-from engine.cuda_source.knobs import options_of
+from engine.cuda_source.knobs import compiler_version, options_of
+from engine.cuda_source.other_nvrtc import headers_beside, other_nvrtc, version_of
 from engine.cuda_source.ptxas import (
     PtxasInfo,
     first_error,
@@ -48,6 +49,7 @@ from engine.cuda_source.sources import (
 )
 from engine.cuda_source.toolkit import (
     INSTALL_HINT,
+    choose_include_dir,
     find_include_dir,
     hint,
     is_libcudacxx,
@@ -167,6 +169,21 @@ def toolchain() -> Toolchain:
     return Toolchain(nvrtc, version, _release(version[0]), archs, find_include_dir(version))
 
 
+@functools.cache
+def _toolchain(version: int) -> Toolchain:
+    """The NVRTC of a version, 1209 for 12.9; 0: the usual one. Raises ToolMissing."""
+    usual = toolchain()
+    wanted = version_of(version)
+    if version == 0 or wanted == usual.version:
+        return usual
+    library, path = other_nvrtc(wanted)
+    try:
+        headers = choose_include_dir(headers_beside(path), wanted)
+    except ToolMissing:
+        headers = find_include_dir(wanted)
+    return Toolchain(library, wanted, "", tuple(sorted(library.getSupportedArchs())), headers)
+
+
 def _release(major: int) -> str:
     for wheel in ("nvidia-cuda-nvrtc", f"nvidia-cuda-nvrtc-cu{major}"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -251,7 +268,7 @@ class _Build:
         cpp: CppStandard,
         more_flags: tuple[str, ...] = (),
     ) -> Self:
-        tools = toolchain()
+        tools = _toolchain(compiler_version(defines))
         _check_arch(arch, tools)
         libraries = tuple(folder for folder in include_folders if is_libcudacxx(folder))
         own_folders = tuple(folder for folder in include_folders if folder not in libraries)

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from engine.base.errors import AttuneError, CompileError, InvalidKernel, InvalidProblem, ToolMissing
 from engine.config import default_config
 from engine.devices import find_device
 from engine.names import variant_from
 from engine.problem import Problem
+from engine.schema import Stored
 from kernels.description import read_own
 from kernels.ladder import is_numbered
 from kernels.toml_block import KernelDescriptionError
 from kernels.variant import Variant
 
+if TYPE_CHECKING:
+    from engine.backends.cuda import CudaBackend
+    from engine.measure.verdict import Comparison
+    from engine.pipeline.evaluate import Evaluator
+
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(Stored):
     """Of all passes of a launch; counted but for the time. None: it could not be found out."""
 
     registers: int  # per thread, of the pass that takes most
@@ -40,7 +48,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Stored):
     """What became of one side: figures, or the sentence why there are none."""
 
     code: str = ""  # of the machine code and the launch: equal ones run alike
@@ -154,10 +162,15 @@ def compile_fault(path: Path, problem: Problem, arch: str, config: Mapping[str, 
     return Answer()
 
 
-def check_output(path: Path, problem: Problem, gpu: str, config: Mapping[str, int]) -> Checked:
-    """Compile for the host, execute with the checker, compare with float64.
+def check_output(
+    path: Path, problem: Problem, gpu: str, config: Mapping[str, int], *, native: bool
+) -> Checked:
+    """Execute a kernel on poisoned output and compare with float64.
 
-    This runs native code of the kernel with the caller's rights.
+    Args:
+        native: compile it for the host, with checks of every access, which runs native code of the
+            kernel with the caller's rights. Else its machine code is executed in software, once in
+            the usual order of warps and CTAs and once, on harsh inputs, in the reverse one.
     """
     from engine.base.status import Status
     from engine.history import History
@@ -171,20 +184,112 @@ def check_output(path: Path, problem: Problem, gpu: str, config: Mapping[str, in
             problem=problem,
             config=default_config(variant, config),
             gpu=gpu,
-            backend="cpu",
+            backend="cpu" if native else "machine-code",
             check=True,
         )
         with Evaluator(History()) as evaluator:
-            done = evaluator.evaluate(request, source=path).evaluation
+            done = evaluator.evaluate(request, source=path, simulates=False, keeps=False).evaluation
     except ToolMissing as error:
         return Checked(None, str(error))
     except AttuneError as error:
         return Checked(False, str(error))
+    unknown = (Status.TIMEOUT, Status.CANCELLED, Status.OUT_OF_MEMORY)
+    # What is skipped after it began holds an instruction that is not executed in software.
+    if done.status in unknown or (done.status is Status.SKIPPED and done.execution is not None):
+        return Checked(None, done.reason)
     if done.status in (Status.PASSED, Status.SKIPPED):
         return Checked(True, done.reason or "The output is right, and the checker found nothing.")
-    if done.status in (Status.TIMEOUT, Status.CANCELLED, Status.OUT_OF_MEMORY):
-        return Checked(None, done.reason)
     return Checked(False, done.reason)
+
+
+def measuring_gpu() -> str:
+    """The name of this machine's GPU, on which `measure_pair` measures.
+
+    Raises:
+        ToolMissing: there is none that can be measured on; says why.
+    """
+    from engine.backends.cuda import why_not_cuda
+    from engine.backends.cuda.availability import is_software_gpu
+    from engine.pipeline.request import target_device
+
+    why = why_not_cuda()
+    if why is None and is_software_gpu():
+        why = "The GPU here is one in software, whose times say nothing of a GPU."
+    local = target_device(None) if why is None else None
+    if local is None:
+        why = why or "The driver does not say which GPU this is."
+        raise ToolMissing(f"--measure takes times on a GPU of this machine: {why} Leave it out.")
+    return local.name
+
+
+def measure_pair(
+    before: Path,
+    after: Path,
+    problem: Problem,
+    gpu: str,
+    config: Mapping[str, int],
+    evaluator: Evaluator | None = None,
+) -> Comparison | str:
+    """Check both sides on this machine's GPU, then time them in interleaved rounds.
+
+    Args:
+        gpu: the name of that GPU.
+        evaluator: whose backend is taken; None makes one.
+
+    Returns:
+        The later side beside the earlier one, or the sentence why neither is timed.
+    """
+    from engine.history import History
+    from engine.pipeline.evaluate import Evaluator
+
+    try:
+        with nullcontext(evaluator) if evaluator is not None else Evaluator(History()) as held:
+            return _measured(before, after, problem, gpu, config, held)
+    except AttuneError as error:
+        return str(error)
+
+
+def _measured(
+    before: Path,
+    after: Path,
+    problem: Problem,
+    gpu: str,
+    config: Mapping[str, int],
+    evaluator: Evaluator,
+) -> Comparison | str:
+    from engine.base.status import Status
+    from engine.measure.device_lock import measuring
+    from engine.measure.sampler import SamplerSettings
+    from engine.measure.side_by_side import TimingGroup
+    from engine.model.estimate import launch_plan
+    from engine.pipeline.request import EvaluationRequest
+    from engine.tensors import make_inputs
+
+    settings = SamplerSettings(kinds=("device_warm",))
+    inputs, device = make_inputs(problem), find_device(gpu)
+    timers = {}
+    for side, path in (("before", before), ("after", after)):
+        variant = variant_of(path)
+        given = default_config(variant, config)
+        request = EvaluationRequest(
+            variant.id, problem, given, gpu=gpu, backend="cuda", effort="none"
+        )
+        done = evaluator.evaluate(request, source=path, simulates=False, keeps=False).evaluation
+        if done.status is not Status.PASSED or done.correctness is None:
+            return f"On the GPU the kernel {side} the change is {done.status}: {done.reason}"
+        plan = launch_plan(variant, problem, given, device)
+        backend = cast("CudaBackend", evaluator.backend("cuda"))
+        timers[side] = partial(backend.timer, plan, inputs, done.correctness)
+    purpose = f"gate, {problem.label()}"
+    with measuring(purpose) as read_state, TimingGroup(read_state, settings.kinds) as group:
+        for side, timer in timers.items():
+            group.add(side, timer)
+        if not group.failures:
+            run = group.run("before", settings, ["after"])
+        if group.failures:
+            side, why = next(iter(group.failures.items()))
+            return f"The kernel {side} the change cannot be timed: {why}"
+        return run.throttled or run.comparison("after")
 
 
 def _failed(error: AttuneError) -> Answer:

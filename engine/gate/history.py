@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from engine.base.errors import InvalidProblem
 from engine.base.table import Table
@@ -13,17 +14,30 @@ from engine.gate.figures import Answer
 from engine.gate.found import Found, find_kernels
 from engine.gate.judge import Work, do_work
 from engine.gate.settings import read_settings
-from engine.gate.trees import Tree, commits_of, open_tree, source_diff
+from engine.gate.trees import (
+    NoTree,
+    Tree,
+    commits_of,
+    last_commit,
+    open_tree,
+    source_diff,
+    working_tree,
+)
 from engine.gate.verdicts import Finding, compare_answers, figure_text
 from engine.gate.workers import Failed, Workers
 from engine.names import unknown
 from engine.problem import Problem
+from engine.schema import Stored
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MOST_COMMITS = 500
+_MOST_DIFF = 100_000  # characters
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Step(Stored):
     """One commit, and what it did to the kernel."""
 
     commit: str
@@ -31,7 +45,7 @@ class Step:
     subject: str
     answer: Answer
     findings: tuple[Finding, ...]  # against the commit before; none for the first
-    diff: str = ""  # of the kernel and its headers, where it became worse
+    diff: str = ""  # of the kernel and its headers, against the commit before; none for the first
 
     @property
     def is_worse(self) -> bool:
@@ -39,7 +53,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelHistory:
+class KernelHistory(Stored):
     """Its commits, the oldest first, on one problem and GPU."""
 
     kernel: str
@@ -88,25 +102,27 @@ def history_of(
         distinct = {f.digest: f for f in found if f is not None and f.variant is not None}
         works = [Work(kernel, None, f.path, on, (asked,), config) for f in distinct.values()]
 
-        def tell(_work: Work, _done: object) -> None:
+        ended: list[Work] = []
+
+        def tell(work: Work, _done: object) -> None:
+            ended.append(work)
             if on_done is not None:
-                on_done(f"{kernel}: a version")
+                on_done(f"{kernel}: version {len(ended)} of {len(works)}")
 
         workers = Workers(do_work, settings.seconds, settings.memory_gib, processes)
         done = dict(zip(distinct, workers.run(works, tell), strict=True))
     steps: list[Step] = []
     before: Answer | None = None
     for (commit, day, subject), version in zip(commits, found, strict=True):
+        if version is None and not steps:
+            continue  # before its first commit, or before it had its name
         answer = _answer(version, done.get(version.digest) if version else None)
         findings: tuple[Finding, ...] = ()
         if before is not None:
             findings = compare_answers(before, answer, settings.thresholds)
-        step = Step(commit, day, subject, answer, findings)
-        if step.is_worse:
-            diff = source_diff(tree.root, commit, here.files)
-            step = Step(commit, day, subject, answer, findings, diff)
-        steps.append(step)
-        before = answer
+        diff = source_diff(tree.root, commit, here.files)[:_MOST_DIFF] if before is not None else ""
+        steps.append(Step(commit, day, subject, answer, findings, diff))
+        before = answer if version is not None else None
     return KernelHistory(kernel, asked, on, tuple(steps))
 
 
@@ -121,6 +137,53 @@ def _answer(version: Found | None, done: object) -> Answer:
     return answers[0][1] if answers else Answer(obstacle="It was not judged.")
 
 
+def history_of_source(
+    source: Path,
+    last: int,
+    *,
+    gpu: str | None = None,
+    problem: Problem | None = None,
+    on_done: Callable[[str], None] | None = None,
+) -> KernelHistory:
+    """The history of the kernel in this file, as `history_of`, in the repository it lies in."""
+    last_commit(source.parent)
+    tree = working_tree(source.parent)
+    kernels = find_kernels(tree, ())
+    for name, found in kernels.items():
+        if found.path.resolve() == source.resolve():
+            return history_of(
+                tree, name, last, gpu=gpu, problem=problem, processes=1, on_done=on_done
+            )
+    raise NoTree(f"{source.name} is not in git, or git ignores it: commit it first.")
+
+
+def history_frame(history: KernelHistory) -> pd.DataFrame:
+    """A row for each commit, the oldest first.
+
+    Columns: commit (7 digits), day, subject, simulated_us, registers, instructions (NaN: not
+    known), is_worse, verdicts (a text).
+    """
+    import pandas as pd
+
+    rows = [
+        {
+            "commit": step.commit[:7],
+            "day": step.day,
+            "subject": step.subject,
+            **{
+                name: getattr(step.answer.figures, name, None)
+                for name in ("simulated_us", "registers", "instructions")
+            },
+            "is_worse": step.is_worse,
+            "verdicts": ", ".join(dict.fromkeys(str(f.verdict) for f in step.findings)),
+        }
+        for step in history.steps
+    ]
+    return pd.DataFrame(rows).astype(
+        {"simulated_us": float, "registers": float, "instructions": float}
+    )
+
+
 def history_table(history: KernelHistory) -> Table:
     """A row for each commit, the newest first."""
     names = ("simulated_us", "registers", "spill_bytes", "instructions")
@@ -129,10 +192,10 @@ def history_table(history: KernelHistory) -> Table:
         figures = step.answer.figures
         cells = [figure_text(n, None if figures is None else getattr(figures, n)) for n in names]
         verdicts = dict.fromkeys(str(f.verdict) for f in step.findings)
-        rows.append((step.commit[:7], step.day, step.subject[:60], *cells, ", ".join(verdicts)))
+        rows.append((step.commit[:7], step.day, step.subject[:60], ", ".join(verdicts), *cells))
     columns = (
-        *("commit", "day", "subject", "simulated time", "registers", "spills, bytes"),
-        *("warp instructions", "against the one before"),
+        *("commit", "day", "subject", "against the one before"),
+        *("simulated time", "registers", "spills, bytes", "warp instructions"),
     )
     title = f"{history.kernel} on {history.gpu}, {history.problem.label()}"
     remark = "Times are simulated, none is measured."
@@ -153,7 +216,7 @@ def to_dict(history: KernelHistory) -> dict[str, object]:
                 "figures": step.answer.figures.as_dict() if step.answer.figures else None,
                 "why_none": step.answer.fault or step.answer.obstacle or None,
                 "verdicts": [{"verdict": str(f.verdict), "what": f.what} for f in step.findings],
-                "diff": step.diff or None,
+                "diff": step.diff if step.is_worse else None,
             }
             for step in history.steps
         ],

@@ -6,7 +6,9 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal, TypeAlias
 
+from engine.devices import find_device
 from engine.gate.budgets import Budget, exceeded
 from engine.gate.figures import (
     Answer,
@@ -14,12 +16,20 @@ from engine.gate.figures import (
     check_output,
     compile_fault,
     compiled_answer,
+    measure_pair,
+    measuring_gpu,
     variant_of,
 )
 from engine.gate.found import Found, find_kernels
 from engine.gate.settings import Settings, read_settings
 from engine.gate.trees import SETTINGS_NAME, Tree, settings_of
-from engine.gate.verdicts import Finding, GateVerdict, compare_answers, finding
+from engine.gate.verdicts import (
+    Finding,
+    GateVerdict,
+    compare_answers,
+    finding,
+    measured_finding,
+)
 from engine.gate.workers import Failed, Workers
 from engine.names import unknown
 from engine.problem import Problem
@@ -83,6 +93,9 @@ class GateReport:
         return 3 if any(f.verdict is GateVerdict.NOT_JUDGED for f in findings) else 0
 
 
+Execution: TypeAlias = Literal["machine code", "native code"]
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What one process does in one go: all problems of one kernel on one GPU."""
@@ -94,7 +107,8 @@ class Work:
     problems: tuple[Problem, ...]
     config: Mapping[str, int]
     archs: tuple[str, ...] = ()  # in place of a GPU: compile for them, that is all
-    execute: bool = False  # or: execute the later side
+    execute: Execution | None = None  # or: execute the later side
+    measure: bool = False  # or: time both sides on this machine's GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +116,7 @@ class Done:
     answers: tuple[tuple[Answer, Answer], ...] = ()  # for each problem: before, after
     arch_answers: tuple[tuple[str, Answer, Answer], ...] = ()
     checked: tuple[tuple[Problem, Checked], ...] = ()
+    measured: tuple[tuple[Problem, Finding], ...] = ()
 
 
 def judge(
@@ -110,7 +125,8 @@ def judge(
     *,
     settings: Settings | None = None,
     only: Sequence[str] = (),
-    execute: bool = False,
+    native: bool = False,
+    measure: bool = False,
     processes: int = 0,
     on_done: Callable[[str], None] | None = None,
 ) -> GateReport:
@@ -119,14 +135,21 @@ def judge(
     Args:
         settings: by default those of the later tree.
         only: ids of kernels; none: all.
-        execute: run the later side's kernels on the CPU too, which runs native code of theirs.
+        native: check the later side's kernels by their native code on this CPU, instead of by
+            their machine code in software.
+        measure: time kernels whose code changed on this machine's GPU, both sides in one run of
+            the sampler; its verdicts stand for those on times simulated for that GPU.
         on_done: called with a line about each piece of work that is finished.
 
     Raises:
         SettingsError: a mistake in `attune-gate.toml`.
         UnknownName: one of `only` is in neither tree, and has no budget.
+        ToolMissing: there is no GPU to measure on.
     """
     chosen = settings or read_settings(head.root)
+    here = measuring_gpu() if measure else ""
+    if here and here not in chosen.gpus:
+        chosen = replace(chosen, gpus=(here, *chosen.gpus))
     first, second = find_kernels(base, chosen.kernels), find_kernels(head, chosen.kernels)
     if len(base.names) == len(head.names) == 1:  # two files: whatever they are called
         first = dict(zip(second, first.values(), strict=False))
@@ -137,11 +160,19 @@ def judge(
     ids = [k for k in dict.fromkeys([*second, *first]) if not only or k in only]
     changed = [k for k in ids if _digest(first.get(k)) != _digest(second.get(k))]
     budgets = [b for b in chosen.budgets if not only or b.kernel in only]
-    works = [w for k in changed for w in _works(k, first.get(k), second.get(k), chosen, execute)]
+    works = [w for k in changed for w in _works(k, first.get(k), second.get(k), chosen, native)]
     # Of a kernel that did not change the budget was kept before, unless it is the budget that did.
     asked = ids if _settings_text(base) != _settings_text(head) else changed
     works += _budget_works(budgets, second, set(asked), chosen)
     answers = _run(works, chosen, processes, on_done)
+    if here:  # alone, when the CPU has nothing else to do
+        timed = [
+            replace(work, measure=True)
+            for work in works
+            if work.gpu == here and work.before is not None and work.execute is None
+        ]
+        for kernel, done in _run(timed, chosen, 1, on_done).items():
+            answers[kernel] += done
     reports = tuple(_report(k, first.get(k), second.get(k), answers[k], chosen) for k in changed)
     return GateReport(
         base=base.label,
@@ -150,7 +181,7 @@ def judge(
         kernels=reports,
         unchanged=tuple(k for k in ids if k not in changed),
         budgets=tuple((b, _budget_findings(b, second, answers)) for b in budgets),
-        remarks=tuple(_remarks(base, head, changed, execute, chosen, ids)),
+        remarks=tuple(_remarks(base, head, changed, native, here, chosen, ids)),
     )
 
 
@@ -167,7 +198,7 @@ def _run(
 
     def tell(work: Work, _: Done | Failed) -> None:
         if on_done is not None:
-            what = "other archs" if work.archs else "execution" if work.execute else work.gpu
+            what = "other archs" if work.archs else work.execute or work.gpu
             on_done(f"{work.kernel}: {what}")
 
     workers = Workers(do_work, settings.seconds, settings.memory_gib, processes)
@@ -184,12 +215,27 @@ class _Default(dict[str, list[tuple[Work, "Done | Failed"]]]):
 
 def do_work(work: Work) -> Done:
     """In a process of its own."""
-    if work.execute:
+    if work.execute is not None:
         assert work.after is not None
         os.environ["ATTUNE_KERNELS"] = str(work.after)
+        is_native = work.execute == "native code"
         return Done(
             checked=tuple(
-                (p, check_output(work.after, p, work.gpu, work.config)) for p in work.problems
+                (p, check_output(work.after, p, work.gpu, work.config, native=is_native))
+                for p in work.problems
+                if is_native or not _is_same_code(work, p)
+            )
+        )
+    if work.measure:
+        assert work.before is not None
+        assert work.after is not None
+        os.environ["ATTUNE_KERNELS"] = str(work.after)
+        pair = work.before, work.after
+        return Done(
+            measured=tuple(
+                (p, measured_finding(measure_pair(*pair, p, work.gpu, work.config)))
+                for p in work.problems
+                if _both_compile(work, p) and not _is_same_code(work, p)
             )
         )
     if work.archs:
@@ -215,6 +261,25 @@ def _both(work: Work, problem: Problem) -> tuple[Answer, Answer]:
     return full[0], full[1]
 
 
+def _is_same_code(work: Work, problem: Problem) -> bool:
+    """Whether both sides are one machine code: what was right is right, and takes as long."""
+    codes = _codes(work, problem)
+    return len(codes) == 2 and codes[0] == codes[1] != ""
+
+
+def _both_compile(work: Work, problem: Problem) -> bool:
+    return all(_codes(work, problem))
+
+
+def _codes(work: Work, problem: Problem) -> list[str]:
+    """Of the sides that there are; empty texts for those that do not compile."""
+    return [
+        compiled_answer(path, problem, work.gpu, work.config)[0].code
+        for path in (work.before, work.after)
+        if path is not None
+    ]
+
+
 def _of_arch(path: Path | None, work: Work, arch: str) -> Answer:
     if path is None:
         return Answer()
@@ -222,7 +287,7 @@ def _of_arch(path: Path | None, work: Work, arch: str) -> Answer:
 
 
 def _works(
-    kernel: str, before: Found | None, after: Found | None, settings: Settings, execute: bool
+    kernel: str, before: Found | None, after: Found | None, settings: Settings, native: bool
 ) -> Iterable[Work]:
     if after is None or after.variant is None:
         return
@@ -236,10 +301,16 @@ def _works(
         taken = [p for p in problems if after.variant.unsupported(p, _full(after, config)) is None]
         if taken:
             yield Work(kernel, first, after.path, "", (taken[0],), config, archs=archs)
-    if execute:
-        small = dict.fromkeys(_small(p) for p in problems)
+    small = tuple(dict.fromkeys(_small(p) for p in problems))
+    if native:
         gpu = settings.gpus[0]
-        yield Work(kernel, first, after.path, gpu, tuple(small), config, execute=True)
+        yield Work(kernel, first, after.path, gpu, small, config, execute="native code")
+        return
+    by_arch: dict[str, str] = {}
+    for name in settings.gpus:
+        by_arch.setdefault(find_device(name).arch, name)
+    for gpu in by_arch.values():
+        yield Work(kernel, first, after.path, gpu, small, config, execute="machine code")
 
 
 def _budget_works(
@@ -298,6 +369,12 @@ def _report(
         verdict = GateVerdict.FIXED if before is not None else GateVerdict.NEW
         findings.append(finding(verdict, why))
     rows: list[Row] = []
+    measured = {
+        (work.gpu, problem): found
+        for work, result in done
+        if isinstance(result, Done)
+        for problem, found in result.measured
+    }
     for work, result in done:
         if isinstance(result, Failed):
             sentence = f"On {work.gpu or 'other archs'}: {result.sentence}"
@@ -306,9 +383,12 @@ def _report(
         if work.before is None and not is_new:
             continue  # of a budget
         pairs = zip(work.problems, result.answers, strict=False)
-        rows += [r for p, (a, b) in pairs if (r := _row(work, p, a, b, settings, is_new))]
+        for problem, (a, b) in pairs:
+            by_time = measured.get((work.gpu, problem))
+            row = _row(work, problem, a, b, settings, by_time, is_new=is_new)
+            rows += [row] if row is not None else []
         findings += _arch_findings(result.arch_answers, is_new)
-        findings += _checked_findings(result.checked)
+    findings += _checked_findings(done)
     if not rows and not any(f.verdict is GateVerdict.NOT_JUDGED for f in findings):
         problems = "; ".join(p.label() for p in settings.problems_of(after.variant))
         gpus = ", ".join(settings.gpus)
@@ -320,10 +400,17 @@ def _report(
 
 
 def _row(
-    work: Work, problem: Problem, before: Answer, after: Answer, settings: Settings, is_new: bool
+    work: Work,
+    problem: Problem,
+    before: Answer,
+    after: Answer,
+    settings: Settings,
+    measured: Finding | None,
+    *,
+    is_new: bool,
 ) -> Row | None:
     if not is_new:
-        findings = compare_answers(before, after, settings.thresholds)
+        findings = compare_answers(before, after, settings.thresholds, measured)
         if not findings:
             return None
     elif after.refused:
@@ -345,14 +432,19 @@ def _arch_findings(
             yield finding(GateVerdict.BROKEN, f"For {arch}: {after.fault}")
 
 
-def _checked_findings(checked: Iterable[tuple[Problem, Checked]]) -> Iterable[Finding]:
-    for problem, outcome in checked:
+def _checked_findings(done: Sequence[tuple[Work, Done | Failed]]) -> Iterable[Finding]:
+    """What execution showed, once for all GPUs whose code shows the same."""
+    gpus: dict[tuple[Problem, Checked], list[str]] = {}
+    for work, result in done:
+        if isinstance(result, Done):
+            for problem, outcome in result.checked:
+                gpus.setdefault((problem, outcome), []).append(work.gpu)
+    for (problem, outcome), where in gpus.items():
+        what = f"{problem.label()}, code for {', '.join(where)}: {outcome.sentence}"
         if outcome.passed is False:
-            what = f"{problem.label()}: {outcome.sentence}"
             yield finding(GateVerdict.INCORRECT, what)
         elif outcome.passed is None:
-            what = f"{problem.label()}: whether it is right is not known. {outcome.sentence}"
-            yield finding(GateVerdict.NOT_JUDGED, what)
+            yield finding(GateVerdict.NOT_JUDGED, f"Whether it is right is not known. {what}")
 
 
 def _changed_meaning(before: Found | None, after: Found) -> Iterable[str]:
@@ -387,17 +479,26 @@ def _remarks(
     base: Tree,
     head: Tree,
     changed: Sequence[str],
-    execute: bool,
+    native: bool,
+    measured_on: str,
     settings: Settings,
     ids: Sequence[str],
 ) -> Iterable[str]:
     if not ids:
         where = " that match kernels = …" if settings.kernels else ""
         yield f"Neither side holds kernels that describe themselves{where}."
-    if changed and not execute:
+    if changed and native:
+        yield "Results were checked by the kernels' native code, run on this CPU with your rights."
+    if changed and measured_on:
         yield (
-            "Nothing of the change was executed, so whether results are right and free of races "
-            "was not judged: --run executes the kernels on this CPU, with your rights."
+            f"Times on {measured_on} were measured on this machine, both versions in one run in "
+            "shuffled rounds; the others are simulated."
+        )
+    if changed and not native:
+        yield (
+            "No native code of the change was run. Results were checked by executing the machine "
+            "code in software, in two orders of warps: --run looks at every access for races, "
+            "missing fences and bounds, on this CPU and with your rights."
         )
     if _settings_text(base) != _settings_text(head) and len(head.names) > 1:
         yield f"The change edits {SETTINGS_NAME} too, by which it is judged: read that diff."

@@ -120,6 +120,21 @@ def commits_of(top: Path, paths: Sequence[str], last: int) -> list[tuple[str, st
     return [(h, day, subject) for h, day, subject in (r.split("\x1f") for r in records if r)]
 
 
+def last_commit(folder: Path) -> str:
+    """The hash of the commit that the folder's repository stands at.
+
+    Raises:
+        NoTree: the folder is in no repository, or that has no commit.
+    """
+    top = repository(folder)
+    commit = _commit(top, "HEAD") if top is not None else ""
+    if not commit:
+        raise NoTree(
+            f"{folder} is in no git repository with a commit, and a history is that of commits."
+        )
+    return commit
+
+
 def source_diff(top: Path, commit: str, paths: Sequence[str]) -> str:
     """What a commit changed in these paths, as git shows it."""
     shown = _git(top, "show", "--format=", "--no-ext-diff", "--no-textconv", commit, "--", *paths)

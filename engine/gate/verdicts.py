@@ -1,7 +1,8 @@
 """The rules: what two sets of figures of one kernel, before and after, allow to say.
 
 Counted figures are exact, so any difference is one; simulated times have a verdict where they are
-further apart than what recorded pairs of neighbours need (`ranking`). Nothing here is measured.
+further apart than what recorded pairs of neighbours need (`ranking`), and measured ones by the
+rule of the sampler (`engine.measure.verdict`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Final
 from engine.base.units import format_us
 from engine.gate.figures import Answer, Figures
 from engine.gate.ranking import default_threshold
+from engine.measure.verdict import Comparison, Verdict
+from engine.schema import Stored
 
 
 class GateVerdict(StrEnum):
@@ -46,6 +49,8 @@ _ALWAYS_BAD = {
     GateVerdict.INCORRECT,
     GateVerdict.OVER_BUDGET,
 }
+
+_FASTER = {GateVerdict.SIMULATED_FASTER, GateVerdict.MEASURED_FASTER}
 
 # Figure → the growth that is worse, as a share; 0: any. Registers, shared memory and size of the
 # code have a verdict only where the settings give them one: what they cost is in the others.
@@ -85,7 +90,7 @@ class Thresholds:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Stored):
     """One verdict. `is_regression` decides the exit code."""
 
     verdict: GateVerdict
@@ -98,8 +103,30 @@ def finding(verdict: GateVerdict, what: str) -> Finding:
     return Finding(verdict, what, verdict in _ALWAYS_BAD)
 
 
-def compare_answers(before: Answer, after: Answer, thresholds: Thresholds) -> tuple[Finding, ...]:
-    """The verdicts on one problem and GPU; regressions first, never none."""
+def measured_finding(comparison: Comparison | str) -> Finding:
+    """The verdict on two kernels timed side by side; a sentence is why they were not."""
+    if isinstance(comparison, str):
+        return finding(GateVerdict.NOT_JUDGED, comparison)
+    verdict = {
+        Verdict.FASTER: GateVerdict.MEASURED_FASTER,
+        Verdict.SLOWER: GateVerdict.MEASURED_SLOWER,
+        Verdict.SAME: GateVerdict.MEASURED_SAME,
+        Verdict.UNDECIDED: GateVerdict.UNDECIDED,
+    }[comparison.verdict]
+    return finding(verdict, f"measured: {comparison.reason}")
+
+
+def compare_answers(
+    before: Answer, after: Answer, thresholds: Thresholds, measured: Finding | None = None
+) -> tuple[Finding, ...]:
+    """The verdicts on one problem and GPU; regressions first.
+
+    Args:
+        measured: the verdict on times that were taken, which stands for that on simulated ones.
+
+    Returns:
+        None at all only where neither side takes the problem.
+    """
     if after.fault:
         if before.refused and after.refused:
             return ()  # neither side takes the problem
@@ -110,11 +137,14 @@ def compare_answers(before: Answer, after: Answer, thresholds: Thresholds) -> tu
         return (finding(GateVerdict.FIXED, f"Before: {before.fault}"),)
     if before.code and before.code == after.code:
         return (finding(GateVerdict.SAME_CODE, "The machine code is bit-equal."),)
-    if (obstacle := after.obstacle or before.obstacle) and not (after.figures and before.figures):
+    obstacle = after.obstacle or before.obstacle
+    if obstacle and not (after.figures and before.figures):
         return (finding(GateVerdict.NOT_JUDGED, obstacle),)
     assert before.figures is not None  # there is neither a fault nor an obstacle
     assert after.figures is not None
-    findings = compare_figures(before.figures, after.figures, thresholds)
+    findings = compare_figures(before.figures, after.figures, thresholds, measured)
+    if measured is not None:
+        return findings
     if obstacle and not any(f.is_regression for f in findings):
         findings = (*findings, finding(GateVerdict.NOT_JUDGED, obstacle))
     return findings or (
@@ -122,14 +152,18 @@ def compare_answers(before: Answer, after: Answer, thresholds: Thresholds) -> tu
     )
 
 
-def compare_figures(before: Figures, after: Figures, thresholds: Thresholds) -> tuple[Finding, ...]:
+def compare_figures(
+    before: Figures, after: Figures, thresholds: Thresholds, measured: Finding | None = None
+) -> tuple[Finding, ...]:
     """What is worse, then what is better; nothing where nothing exceeds its threshold.
 
-    Counts that are worse are no regression where the whole is simulated faster: they are its price.
-    Spills always are one.
+    Counts that are worse are no regression where the whole is simulated or measured faster: they
+    are its price. Spills always are one.
     """
-    time = simulated_finding(before.simulated_us, after.simulated_us, thresholds.simulated)
-    is_faster = time is not None and time.verdict is GateVerdict.SIMULATED_FASTER
+    time = measured or simulated_finding(
+        before.simulated_us, after.simulated_us, thresholds.simulated
+    )
+    is_faster = time is not None and time.verdict in _FASTER
     findings = [time] if time is not None else []
     for name, limit in thresholds.counted.items():
         first, second = getattr(before, name), getattr(after, name)

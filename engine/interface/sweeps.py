@@ -177,7 +177,9 @@ def sweep(
         values,
         own_values=not defaults_only,
     )
-    options = SweepOptions(gpu=target, backend=backend, execute=execute, seed=seed)
+    options = SweepOptions(
+        gpu=target, backend=backend, execute=execute, seed=seed, refuse_spills=True
+    )
     spec = SweepSpec(space, options, strategy, Budget(evaluations, seconds), seed)
     with TemporaryDirectory(prefix="attune-sweep-") as folder:
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")

@@ -132,7 +132,9 @@ class RunDir:
 
 
 # Of one request, and short.
-SingleJob: TypeAlias = Literal["evaluate", "simulate", "machine_code", "rung", "invariance"]
+SingleJob: TypeAlias = Literal[
+    "evaluate", "simulate", "machine_code", "rung", "history", "invariance"
+]
 JobKind: TypeAlias = SingleJob | Literal["sweep", "live"]
 JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled", "crashed"]
 ENDED: frozenset[str] = frozenset({"done", "failed", "cancelled", "crashed"})
@@ -180,9 +182,9 @@ def _heading(row: SweepRow, gpu: str) -> str:
 class JobStatus:
     """The status of one job.
 
-    `result` is the encoded `Evaluation` once an evaluation is done; a sweep's rows are in its own
-    journal (`JobManager.rows`), the samples of a latency stream in its file
-    (`JobManager.read_stream`).
+    `result` is the encoded `Evaluation` once an evaluation is done, and the `KernelHistory` of a
+    history; a sweep's rows are in its own journal (`JobManager.rows`), the samples of a latency
+    stream in its file (`JobManager.read_stream`).
     """
 
     job_id: str

@@ -64,7 +64,8 @@ class JobManager:
         Args:
             kind: "simulate" puts the CTA time of the request's kernel into the cache instead,
                 "machine_code" what `engine.pipeline.read_machine_code` makes, "rung" the
-                figures of `engine.kernel_figures`; the result of "invariance" is a
+                figures of `engine.kernel_figures`, "history" those of the kernel's last
+                commits (`engine.gate.history`); the result of "invariance" is a
                 `BatchInvariance`.
         """
         return self._submit(kind, encode(request))

@@ -20,11 +20,13 @@ from engine.base import files
 from engine.base.errors import AttuneError
 from engine.devices.detect import detect_local
 from engine.evaluation import Evaluation
+from engine.gate.history import history_of_source
 from engine.jobs.latency_stream.job import run_latency_stream
 from engine.jobs.layout import JobKind, JobStatus, RunDir
 from engine.jobs.supervisor import JobRunner, JobType, code_stamp
 from engine.jobs.sweep.job import run_sweep_job
 from engine.kernel_figures import work_out_rung
+from engine.names import find_variant
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.invariance import batch_invariance
 from engine.pipeline.read_machine_code import read_machine_code
@@ -36,6 +38,7 @@ from engine.sessions.known_times import open_history
 
 POLL_S = 0.02
 IDLE_CHECK_S = 300.0  # an idle worker looks this often whether any server still wants it
+HISTORY_COMMITS = 30
 PYTORCH_AFTER_S = 1.0  # of idleness after a job: PyTorch is loaded ahead of the next one
 
 
@@ -81,6 +84,19 @@ def run_invariance(runner: JobRunner, job: JobStatus, request: EvaluationRequest
     runner.event(job.job_id, "finished", result=encode(batch_invariance(runner.evaluator, request)))
 
 
+def run_history(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> None:
+    """A kernel's figures over the last commits that touched it."""
+
+    def on_done(stage: str) -> None:
+        runner.event(job.job_id, "stage", stage=stage)
+
+    source = find_variant(request.variant).source
+    found = history_of_source(
+        source, HISTORY_COMMITS, gpu=request.gpu, problem=request.problem, on_done=on_done
+    )
+    runner.event(job.job_id, "finished", result=encode(found))
+
+
 JOB_TYPES: Mapping[JobKind, JobType[Any]] = {
     "evaluate": JobType(EvaluationRequest, run_evaluation, is_long=False),
     "invariance": JobType(EvaluationRequest, run_invariance, is_long=False),
@@ -92,6 +108,7 @@ BESIDE_TYPES: Mapping[JobKind, JobType[Any]] = {
     "simulate": JobType(EvaluationRequest, run_simulation, is_long=False),
     "machine_code": JobType(EvaluationRequest, run_machine_code, is_long=False),
     "rung": JobType(EvaluationRequest, run_rung, is_long=False),
+    "history": JobType(EvaluationRequest, run_history, is_long=False),
 }
 
 

@@ -77,6 +77,7 @@ class _Request(ctypes.Structure):
         ("buffer_count", ctypes.c_int32),
         ("cluster", ctypes.c_uint32 * 3),
         ("clock", ctypes.c_uint64),
+        ("reversed", ctypes.c_int32),
     )
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias, cast
 from engine.backends.base import Backend, BackendName, RunOptions, RunResult
 from engine.base.errors import AttuneError, CompileError, InvalidProblem, ToolMissing
 from engine.base.status import Status
-from engine.config import ResolvedConfig
+from engine.config import ResolvedConfig, default_config
 from engine.coverage import coverage_of, describe_lines, largest_block
 from engine.cuda_on_host.executed import ExecutedStatements
 from engine.cuda_on_host.options import Schedule
@@ -253,9 +253,33 @@ class _Run:
             source_sha256=compiled.source_sha256,
             flags=compiled.flags,
         )
-        if why := made.misfit:
+        if why := made.misfit or self._refused_spills(plan):
             return self._stop(Status.SKIPPED, why)
         return self._check_register_budgets(plan, compiled)
+
+    def _refused_spills(self, plan: LaunchPlan) -> str:
+        """Why a config that spills is not ranked; empty where it is."""
+        variant, device = self.resolved.variant, self.resolved.device
+        spilled = max((p.resources.spill_bytes for p in self.base.passes), default=0)
+        if not self.request.refuse_spills or not spilled or device is None:
+            return ""
+        usual = default_config(variant, {}, device)
+        is_measured = self.request.execute and choose_backend(self.request, device)[0] == "cuda"
+        if is_measured or usual == dict(self.resolved.config):
+            return ""
+        from engine.compiled_plan import compile_plan, resources
+
+        try:
+            default = launch_plan(variant, plan.problem, usual, device)
+            before = resources(default, compile_plan(default, device.arch))
+        except AttuneError:  # there is no default to be better than
+            return ""
+        if any(each.spill_bytes for each in before):
+            return ""
+        return (
+            f"It spills {spilled:,} bytes per thread, and the default config none: not ranked by a "
+            "predicted time (--allow-spills ranks it)."
+        )
 
     def _estimate(self, plan: LaunchPlan, compiled: CompiledKernel, *, simulates: bool) -> Estimate:
         kernel = self.resolved.kernel
@@ -338,7 +362,7 @@ class _Run:
             # The second inputs of a thorough check run in another order of threads, too.
             schedule = request.schedule
             if judged and request.check and schedule == "in_order" and part is None:
-                schedule = "random"
+                schedule = "random" if name == "cpu" else "reverse"
             told = _told(kind, "" if schedule == request.schedule else schedule)
             self.stage(f"Executing {_WHERE[name]}{_inputs_of(kind)}")
             result = (

@@ -51,6 +51,9 @@ class EvaluationRequest(Stored):
     # What is measured on a GPU. "quick": the warm device time alone, in few rounds and without the
     # baselines. "none": nothing; the output is checked all the same.
     effort: Effort = "full"
+    # A config that spills registers, unlike the default one, is SKIPPED where its time would be
+    # predicted: what spills cost hangs on caches, of which a prediction knows least.
+    refuse_spills: bool = False
     # SM clock of predicted times in MHz, and what it is; None: the boost clock.
     clock_mhz: float | None = None
     clock: ClockKind = "boost"

@@ -50,6 +50,7 @@ class SweepOptions(Stored):
     execute: bool = True
     effort: Effort = "quick"  # of many points most lose; the best are measured again
     input_kind: InputKind = NORMAL
+    refuse_spills: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +194,9 @@ def point_id(request: EvaluationRequest) -> str:
     }
     for f in fields(request):
         value = getattr(request, f.name)
-        # How long it may take does not change what is evaluated.
-        if f.name not in (*named, "timeout_s") and f.default is not MISSING and value != f.default:
+        # How long it may take, and what is ranked, does not change what is evaluated.
+        unnamed = (*named, "timeout_s", "refuse_spills")
+        if f.name not in unnamed and f.default is not MISSING and value != f.default:
             named[f.name] = value
     defaults = {f.name: f.default for f in fields(Problem) if f.default is not MISSING}
     named["problem"] = {k: v for k, v in named["problem"].items() if defaults.get(k, ...) != v}

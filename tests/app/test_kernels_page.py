@@ -9,15 +9,21 @@ from app_driver import charts, texts
 from fake_jobs import FakeManager
 
 from app.ladder import charts as ladder_charts
+from app.ladder import history as history_tab
 from app.ladder import overview, rungs
 from app.shared import runs
 from app.shared.palette import DARK, LIGHT
 from app.tune import polling, run_state
 from engine.evaluation import Latency
+from engine.gate.figures import Answer, Figures
+from engine.gate.history import KernelHistory, Step, history_frame
+from engine.gate.trees import NoTree
+from engine.gate.verdicts import Finding, GateVerdict
 from engine.history.known_time import KnownTime
 from engine.kernel_figures.counts import TileCounts
 from engine.kernel_figures.rung import Rung, known_rung, request_of
 from engine.problem import Problem
+from engine.schema import encode
 from kernels.ladder import LADDER
 
 PROBLEM = Problem(1, 8, 1024, 64)
@@ -109,6 +115,67 @@ def test_known_figures_are_table_and_chart(open_app, monkeypatch):
     figure = charts(at)["kernels_chart"]
     assert figure["data"][0]["error_x"]["array"]
     assert "Against v08: simulated 19 µs where that takes 18 µs" in texts(at).replace("\\", "")
+
+
+FIGURES = Figures(100, 0, 1024, 3, 8000, 1000, 0, 500, 4000, 0, 40.0)
+
+
+def made_up_history() -> KernelHistory:
+    slower = Finding(GateVerdict.SIMULATED_SLOWER, "simulated time 40 µs → 60 µs", True)
+    slow = replace(FIGURES, simulated_us=60.0)
+    steps = (
+        Step("a" * 40, "2026-11-01", "First", Answer("a", FIGURES), ()),
+        Step("b" * 40, "2026-11-02", "<b>One</b> load", Answer("b", slow), (slower,), "-fast\n"),
+        Step("c" * 40, "2026-11-03", "Slip", Answer(fault="No."), (), "+slip\n"),
+    )
+    return KernelHistory("v08", PROBLEM, "L4", steps)
+
+
+def open_history(at):
+    at.session_state["kernels_tab"] = "History"
+    return at.run()
+
+
+def test_the_history_opens_where_it_became_worse(open_app, jobs):
+    jobs.compile_answer = {"state": "done", "result": encode(made_up_history())}
+    at = open_history(open_app("ladder", gpu="L4", H="8", S="1024", variant="v08"))
+    assert not at.exception
+    frame = at.dataframe[0].value
+    assert list(frame["commit"]) == ["ccccccc", "bbbbbbb", "aaaaaaa"]
+    assert "SIMULATED SLOWER: simulated time 40 µs" in texts(at)
+    assert at.code[0].value.strip() == "-fast"
+    at.selectbox(key="history_commit").select("c" * 40).run()
+    assert at.code[0].value.strip() == "+slip"
+    assert "No." in texts(at)
+    figure = charts(at)["history_chart"]
+    assert [len(trace["x"]) for trace in figure["data"]] == [3, 3, 3]
+    assert figure["data"][0]["y"] == [40.0, 60.0, None]
+    assert "&lt;b&gt;One" in figure["data"][0]["text"][1]
+
+
+def test_a_history_that_cannot_be_read_is_a_sentence(open_app, jobs, monkeypatch):
+    jobs.compile_answer = {"state": "failed", "error": "git is not installed."}
+    at = open_history(open_app("ladder", gpu="L4", variant="v08"))
+    assert "git is not installed." in texts(at)
+    before = len(jobs.submitted)
+    at.button(key="history_again").click().run()
+    assert len(jobs.submitted) == before + 1
+
+    def nowhere(_: object) -> str:
+        raise NoTree("It is in no git repository.")
+
+    monkeypatch.setattr(history_tab, "last_commit", nowhere)
+    at = open_history(open_app("ladder", gpu="L4", variant="v08"))
+    assert "in no git repository" in texts(at)
+    assert not at.exception
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_the_history_chart_marks_what_became_worse(theme):
+    figure = ladder_charts.history(history_frame(made_up_history()), theme)
+    assert [trace.marker.color[1] for trace in figure.data] == [theme.bad] * 3
+    assert figure.data[0].marker.color[0] == theme.accent
+    assert list(figure.layout.xaxis.ticktext) == ["aaaaaaa", "bbbbbbb", "ccccccc"]
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])

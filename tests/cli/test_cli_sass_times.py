@@ -71,6 +71,44 @@ def test_a_time_says_its_clock_and_what_binds_it(
 
 
 @pytest.mark.slow
+def test_two_launches_stand_in_one_trace(
+    source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = tmp_path / "slow.cu"
+    slow.write_text(SCALE.replace("n; i++", "2 * n; i++"))
+    file = tmp_path / "trace.json"
+    alone = printed(capsys, source, *ON_L4, "--timeline", str(file))
+    first = json.loads(file.read_text())["traceEvents"]
+    both = printed(capsys, source, *ON_L4, "--timeline", str(file), "--against", str(slow))
+    assert both["latency"] == alone["latency"]  # what is printed is of the first
+    trace = json.loads(file.read_text())
+    slices = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+    assert [e for e in slices if e["pid"] < 10_000_000] == [e for e in first if e["ph"] == "X"]
+    ends = [
+        max(e["ts"] + e["dur"] for e in slices if (e["pid"] >= 10_000_000) is second)
+        for second in (False, True)
+    ]
+    assert ends[1] > 1.5 * ends[0]
+    named = {e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"}
+    assert {f"{source}: CTA 0", f"{slow}: CTA 0"} <= named
+    assert [each["origin"] for each in trace["otherData"]["launches"]] == ["simulated"] * 2
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--against", "v09"], "name its FILE"),
+        (["--against", "v08", "--timeline", "t"], "takes another kernel"),
+    ],
+)
+def test_a_second_launch_needs_a_trace_and_another_kernel(
+    more: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sass", "v08", "--gpu", "L4", "-S", "128", *more]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_flags_reach_the_compiler(source: str, capsys: pytest.CaptureFixture[str]) -> None:
     plain = printed(capsys, source, *PLAIN, "--arch", "sm_89")
     fast = printed(capsys, source, *PLAIN, "--arch", "sm_89", "--flag=--use_fast_math")

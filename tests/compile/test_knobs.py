@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from engine.base.errors import CompileError, ToolMissing
 from engine.cli import main
 from engine.cuda_source import compile_kernel
 from engine.cuda_source.knobs import options_of
+from engine.cuda_source.nvrtc import toolchain
+from engine.cuda_source.other_nvrtc import other_nvrtc
 from engine.machine_code.cubin import read_cubin
 from kernels.variant import KERNELS_DIR
 
@@ -66,10 +70,35 @@ def test_a_sweep_ranks_them_by_simulation(
     mine.write_text(text.replace("__launch_bounds__(NUM_THREADS, 1)", ""))  # it would outrank it
     options = ["--heads", "8", "--seqlen", "256", "--gpu", "L4", "--no-execute", "--defaults-only"]
     options += ["--tunable", "maxrregcount=0,64", "--strategy", "simulated", "--json"]
-    options += ["--journal", str(tmp_path / "journal.jsonl")]
-    code = main(["sweep", str(mine), *options])
+    journal = tmp_path / "journal.jsonl"
+    code = main(["sweep", str(mine), *options, "--journal", str(journal)])
     found = json.loads(capsys.readouterr().out)
     assert code == 0
-    places = found["best"][0]["places"]
-    assert [place["config"]["maxrregcount"] for place in places] == [0, 64]  # which spill
+    assert [p["config"]["maxrregcount"] for p in found["best"][0]["places"]] == [0]
+    (refused,) = (row for row in found["rows"] if row["config.maxrregcount"] == 64)
+    assert (refused["status"], refused["median_us"]) == ("SKIPPED", None)
+    assert "spills" in refused["reason"]
+    journal.unlink()
+    assert main(["sweep", str(mine), *options, "--journal", str(journal), "--allow-spills"]) == 0
+    places = json.loads(capsys.readouterr().out)["best"][0]["places"]
+    assert [place["config"]["maxrregcount"] for place in places] == [0, 64]
     assert places[1]["median_us"] > places[0]["median_us"]
+
+
+def test_another_compiler_is_a_tunable_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = toolchain().version
+    code = built(tmp_path)[2]
+    assert built(tmp_path, nvrtc=version[0] * 100 + version[1])[2] == code
+    with pytest.raises(ToolMissing, match=r"NVRTC 9\.1 is not installed here \(there is"):
+        built(tmp_path, nvrtc=901)
+    # The library that CuPy loads, loaded as another one: the same code, the same errors.
+    library, path = other_nvrtc(version)
+    assert path.name.startswith("libnvrtc.so")
+    other = replace(toolchain(), nvrtc=library, archs=tuple(sorted(library.getSupportedArchs())))
+    assert other.archs == toolchain().archs
+    monkeypatch.setattr("engine.cuda_source.nvrtc._toolchain", lambda _: other)
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path / "cache"))
+    assert built(tmp_path)[2] == code
+    (tmp_path / "sum.cu").write_text(SOURCE.replace("total;", "total"))
+    with pytest.raises(CompileError, match=r"sum\.cu\(\d+\): expected a \";\""):
+        compile_kernel(tmp_path / "sum.cu", (), "sm_89", ("sum",))

@@ -95,6 +95,22 @@ def test_exit_codes_of_bad_usage(
         assert err.startswith("error: ")
 
 
+def test_options_that_would_say_nothing_are_refused(
+    repo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(repo)
+    for arguments in (
+        ["HEAD", "--accept"],
+        ["--accept", "--measure"],
+        ["--history", "v01", "--run"],
+        ["--history", "v01", "--kernel", "v01"],
+        ["--history", "v01", "--markdown", "x.md"],
+    ):
+        code, out, err = gate(*arguments, capsys=capsys)
+        assert (code, out) == (2, "")
+        assert "leave one of them out" in err
+
+
 def test_an_unchanged_ladder_costs_no_compile(
     repo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -45,11 +45,14 @@ EDITS = {
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(900)
-def test_following_advice_makes_a_poor_kernel_three_times_as_fast(tmp_path: Path) -> None:
+@pytest.mark.parametrize("native", [True, False], ids=["native", "machine-code"])
+def test_following_advice_makes_a_poor_kernel_three_times_as_fast(
+    tmp_path: Path, native: bool
+) -> None:
     repo = repository(tmp_path / "r", "v08").resolve()
     source = kernel_file(repo, "v08").rename(repo / "kernels" / "mine.cu")
     edit(source, *POOR)
-    tools = Tools(Rights(repo, run=True, seconds=300.0), tmp_path / "data")
+    tools = Tools(Rights(repo, run=native, seconds=300.0), tmp_path / "data")
     asyncio.run(_improve(tools, source))
 
 

@@ -188,6 +188,7 @@ def run(
     grid: int = 1,
     timeout_s: float = 20.0,
     top: str = "",
+    reverse: bool = False,
 ) -> NDArray[np.int32]:
     """`k(int* data, int n)` on 64 words that count up, n = 64; what they are then."""
     path = folder / "k.cu"
@@ -202,6 +203,7 @@ def run(
         Launch((grid, 1, 1), (threads, 1, 1), 0, arguments),
         [GlobalBuffer("data", buffer_address(0), data.view(np.uint8)), *module.buffers],
         timeout_s=timeout_s,
+        reverse=reverse,
         threads=2,
     )
     return data
@@ -261,6 +263,25 @@ def test_a_copy_that_is_not_waited_for_has_not_come(tmp_path: Path) -> None:
     wait = 'asm volatile("cp.async.wait_group 0;");'
     assert run(tmp_path, body.replace("{wait}", wait))[:32].tolist() == list(range(32))
     assert set(run(tmp_path, body.replace("{wait}", ""))[:32].tolist()) == {-1}
+
+
+def test_what_nothing_orders_ends_otherwise_in_reverse(tmp_path: Path) -> None:
+    """Two warps without a barrier between them, and two CTAs that write one word."""
+    body = """
+    __shared__ int s[64];
+    if (threadIdx.x < 32) s[threadIdx.x] = 5;
+    {barrier}
+    if (threadIdx.x == 32) data[0] = s[n - n];
+    data[1] = blockIdx.x;
+    """
+    with_barrier = body.replace("{barrier}", "__syncthreads();")
+    for reverse in (False, True):
+        found = run(tmp_path, with_barrier, threads=64, grid=2, reverse=reverse)
+        assert found[0] == 5
+        assert found[1] == 1 - reverse
+    without = body.replace("{barrier}", "")
+    assert run(tmp_path, without, threads=64)[0] == 5
+    assert run(tmp_path, without, threads=64, reverse=True)[0] != 5
 
 
 def test_variables_of_the_module_keep_their_values(tmp_path: Path) -> None:

@@ -26,11 +26,17 @@ _NO_LIMIT = 2**62
 WINDOWS = (0x100, 0x200)  # SHARED_HIGH and LOCAL_HIGH of native/emulator.cpp
 _PLACE = re.compile(r"^\S+ at 0x([0-9a-f]+) ")
 _REACHES = re.compile(r"^\S+ at 0x[0-9a-f]+ reaches ")  # what native code says of an address
+# What native code says of code that it does not execute, rather than that is wrong.
+_NOT_FOLLOWED = re.compile(r"\bnot (?:known|executed) here\b")
 _BUFFER = re.compile(r"BUFFER (\d+)")
 
 
 class ExecutionFault(AttuneError):
     """The code did what a GPU refuses or what is not known here: instruction, line, CTA."""
+
+
+class NotFollowed(ExecutionFault):
+    """An instruction, modifier or operand whose values are not known here: no fault of the code."""
 
 
 class OutOfBounds(ExecutionFault):
@@ -78,19 +84,22 @@ def execute(
     cluster: tuple[int, int, int] = (1, 1, 1),
     timeout_s: float = 60.0,
     threads: int = 1,
+    reverse: bool = False,
 ) -> int:
     """Run every CTA of the launch; the buffers hold what it wrote.
 
     Args:
         threads: of the host that run CTAs.
+        reverse: CTAs, and warps of each, take turns in the reverse of their order. What nothing
+            orders then ends otherwise.
 
     Returns:
         How many warp instructions were executed.
 
     Raises:
         OutOfBounds: an access beyond a buffer.
-        ExecutionFault: one that is not aligned, a trap, a deadlock, or an instruction that is not
-            known.
+        NotFollowed: an instruction that is not executed here.
+        ExecutionFault: an access that is not aligned, a trap or a deadlock.
         ExecutionTimeout: it took longer than `timeout_s`.
         InvalidProblem: the launch does not fit the entry.
         ToolMissing, CompileError: the native library cannot be built.
@@ -102,6 +111,7 @@ def execute(
     ranges = (_Range * len(ordered))(
         *(_Range(b.address, b.data.nbytes, b.data.ctypes.data) for b in ordered)
     )
+    request.reversed = int(reverse)
     request.max_steps = _NO_LIMIT  # the time limit ends what never ends
     request.buffers, request.buffer_count = ctypes.addressof(ranges), len(ordered)
     error = ctypes.create_string_buffer(_ERROR_BYTES)
@@ -119,7 +129,9 @@ def execute(
     if status == 1:
         names = [buffer.name for buffer in ordered]
         what = error.value.decode(errors="replace")
-        fault = OutOfBounds if _REACHES.match(what) else ExecutionFault
+        fault: type[ExecutionFault] = OutOfBounds if _REACHES.match(what) else ExecutionFault
+        if _NOT_FOLLOWED.search(what):
+            fault = NotFollowed
         raise fault(_sentence(program, what, names, tuple(cta.tolist())))
     if status == 2:
         raise ExecutionTimeout(f"{program.entry} did not finish within {timeout_s:g} s.")

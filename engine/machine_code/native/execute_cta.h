@@ -35,7 +35,8 @@ bool advance(int64_t turn, bool& moved) {
     for (;;) {
         bool progress = false, left = false;
         const int64_t before = steps;
-        for (Warp* w : warps) {
+        for (size_t n = 0; n < warps.size(); n++) {
+            Warp* w = warps[request.reversed ? warps.size() - 1 - n : n];
             w->turn_ends = std::min(steps + TURN_OF_A_WARP, ends);
             w->run();
             left |= w->alive != 0;

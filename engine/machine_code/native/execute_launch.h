@@ -35,7 +35,8 @@ struct Task {  // the CTAs of a cluster, which run by turns on one core
         bool moved = false, left = false;
         do {
             moved = left = false;
-            for (size_t n = 0; n < ctas.size(); n++) {
+            for (size_t k = 0; k < ctas.size(); k++) {
+                const size_t n = requests[0]->reversed ? ctas.size() - 1 - k : k;
                 if (done[n]) continue;
                 current = n;
                 done[n] = ctas[n]->advance(ctas.size() > 1 ? 1 << 16 : TURN, moved);
@@ -81,7 +82,7 @@ struct Execution {
             bool done = false;
             std::string what;
             try {
-                if (!task) task = std::make_unique<Task>(launch, number);
+                if (!task) task = std::make_unique<Task>(launch, launch.reversed ? tasks - 1 - number : number);
                 done = task->turn();
             } catch (const std::exception& problem) {
                 what = problem.what();

@@ -22,6 +22,7 @@ struct Request {
     int32_t buffer_count;
     uint32_t cluster[3];           // CTAs
     uint64_t clock;                // of the SMs when the launch begins
+    int32_t reversed;              // CTAs, and warps of each, run in the reverse of their order
 };
 
 // Global memory from `base` on, as it lies on the host.

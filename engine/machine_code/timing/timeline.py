@@ -25,6 +25,7 @@ from engine.machine_code.timing.sm import Regime, allocated_smem, gpu_rates, sm_
 
 _MOST_EVENTS = 60_000  # some 15 MB of JSON
 _TENSOR_CORES, _COPIES = 1_000_000, 1_000_001  # numbers of processes, behind those of CTAs
+_NEXT_LAUNCH = 10_000_000  # beyond every number of a launch's processes
 _UNIT = "displayTimeUnit"
 
 
@@ -79,6 +80,30 @@ def timeline(analysis: Analysis, device: DeviceSpec, simulated: SimulatedLaunch)
             "origin": "simulated",
             "complete": len(events) < _MOST_EVENTS,
         },
+    }
+
+
+def beside(first: dict[str, Any], second: dict[str, Any], names: tuple[str, str]) -> dict[str, Any]:
+    """Two launches in one trace, both from time 0: every process says which launch it is of.
+
+    Args:
+        names: what the launches are called.
+    """
+    rows: list[dict[str, Any]] = []
+    for number, (trace, name) in enumerate(zip((first, second), names, strict=True)):
+        for event in trace["traceEvents"]:
+            moved = event | {"pid": event["pid"] + number * _NEXT_LAUNCH}
+            if event["name"] == "process_name":
+                moved["args"] = {"name": f"{name}: {event['args']['name']}"}
+                order = {"sort_index": moved["pid"]}
+                rows.append(moved | {"name": "process_sort_index", "args": order})
+            rows.append(moved)
+    told = [trace["otherData"] for trace in (first, second)]
+    both = [{"name": name, **each} for name, each in zip(names, told, strict=True)]
+    return {
+        "traceEvents": rows,
+        _UNIT: first[_UNIT],
+        "otherData": {"origin": "simulated", "launches": both},
     }
 
 

@@ -1,0 +1,142 @@
+"""`gate --measure`: both versions timed by the sampler on a made-up GPU; and without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.cli import main
+from engine.evaluation import Correctness
+from engine.gate import judge
+from engine.gate.figures import measure_pair
+from engine.gate.trees import open_tree, working_tree
+from engine.gate.verdicts import measured_finding
+from engine.measure import device_lock
+from engine.pipeline.evaluate import Evaluator
+from engine.plan import LaunchPlan
+from engine.problem import Problem
+from engine.tensors import Inputs
+from tests.gate.repositories import edit, kernel_file, repository
+from tests.test_evaluate_cuda import MadeUpCuda, MadeUpTimer
+
+pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
+
+PROBLEM = Problem(1, 2, 128, 64)
+SLOWER = ("unroll 4", "unroll 1")
+
+
+class Timer(MadeUpTimer):
+    def __init__(self, us: float) -> None:
+        super().__init__()
+        self._us = us
+
+    def graph(self, launches: int, copies: int) -> Any:
+        sample = super().graph(launches, copies)
+        return lambda: sample() * self._us / 5.0
+
+    def once_us(self) -> float:
+        return self._us
+
+
+class Gpu(MadeUpCuda):
+    """One on which loads that wait for one another take 6 µs in place of 5."""
+
+    @contextmanager
+    def timer(
+        self, plan: LaunchPlan, inputs: Inputs, correctness: Correctness
+    ) -> Iterator[MadeUpTimer]:
+        assert correctness.passed
+        assert inputs.problem == plan.problem
+        yield Timer(6.0 if SLOWER[1] in plan.source.read_text() else 5.0)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Evaluator]:
+    monkeypatch.setenv("ATTUNE_LOCK_DIR", str(tmp_path / "locks"))
+    monkeypatch.setattr("engine.backends.cuda.why_not_cuda", lambda *_: None)
+    monkeypatch.setattr(device_lock, "_uuid", lambda: "GPU-1")
+    with Evaluator() as made:
+        made._backends["cuda"] = Gpu()
+        yield made
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    folder = repository(tmp_path / "r", "v08")
+    edit(kernel_file(folder, "v08"), SLOWER)
+    return folder
+
+
+@pytest.mark.slow
+def test_both_versions_are_timed_in_one_run(
+    repo: Path, tmp_path: Path, gpu: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = open_tree("HEAD", repo, tmp_path / "base")
+    names = kernel_file(before.root, "v08"), kernel_file(repo, "v08")
+    slower = measure_pair(*names, PROBLEM, "L4", {}, gpu)
+    found = measured_finding(slower)
+    assert (str(found.verdict), found.is_regression) == ("MEASURED SLOWER", True)
+    assert "20." in found.what or "19." in found.what
+    faster = measured_finding(measure_pair(*names[::-1], PROBLEM, "L4", {}, gpu))
+    assert (str(faster.verdict), faster.is_regression) == ("MEASURED FASTER", False)
+    same = measured_finding(measure_pair(names[0], names[0], PROBLEM, "L4", {}, gpu))
+    assert str(same.verdict) == "MEASURED SAME"
+
+    # The whole run: that verdict stands where the simulated one would.
+    class Inline:
+        def __init__(self, function: Any, *_: object) -> None:
+            self._function = function
+
+        def run(self, works: Sequence[Any], tell: Callable[..., None]) -> list[Any]:
+            done = [self._function(work) for work in works]
+            tell(works[0], done[0])
+            return done
+
+    monkeypatch.setattr(judge, "Workers", Inline)
+    monkeypatch.setattr(judge, "measure_pair", lambda *args: measure_pair(*args, gpu))
+    monkeypatch.setattr(judge, "measuring_gpu", lambda: "L4")
+    monkeypatch.setenv("ATTUNE_KERNELS", "")
+    report = judge.judge(before, working_tree(repo), measure=True)
+    verdicts = {str(f.verdict) for *_, f in report.verdicts}
+    assert "MEASURED SLOWER" in verdicts
+    assert not verdicts & {"SIMULATED SLOWER", "SIMULATED FASTER"}
+    assert report.exit_code == 1
+    assert any("measured on this machine" in remark for remark in report.remarks)
+
+
+def test_what_is_wrong_is_not_timed(
+    repo: Path, gpu: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = kernel_file(repo, "v08")
+    monkeypatch.setattr(Gpu, "timer", lambda *_: pytest.fail("it was timed"))
+    edit(path, ("row_sum(", "row_sum((("))
+    found = measured_finding(measure_pair(path, path, PROBLEM, "L4", {}, gpu))
+    assert str(found.verdict) == "NOT JUDGED"
+    assert "COMPILE_ERROR" in found.what
+
+
+@pytest.mark.parametrize(
+    ("why", "in_software", "said"),
+    [("No GPU here.", False, "No GPU here."), (None, True, "in software")],
+)
+def test_without_a_gpu_that_can_be_measured(
+    repo: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    why: str | None,
+    in_software: bool,
+    said: str,
+) -> None:
+    monkeypatch.setattr("engine.backends.cuda.why_not_cuda", lambda *_: why)
+    monkeypatch.setattr("engine.backends.cuda.availability.is_software_gpu", lambda: in_software)
+    monkeypatch.chdir(repo)
+    assert main(["gate", "HEAD", "--measure"]) == 3
+    out = capsys.readouterr()
+    assert out.out == ""
+    assert out.err.startswith("error: --measure takes times on a GPU of this machine: ")
+    assert said in out.err
+    assert len(out.err.splitlines()) == 1
