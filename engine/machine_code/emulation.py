@@ -77,6 +77,9 @@ class _Request(ctypes.Structure):
         ("buffer_count", ctypes.c_int32),
         ("cluster", ctypes.c_uint32 * 3),
         ("clock", ctypes.c_uint64),
+        ("hazards", ctypes.c_void_p),
+        ("hazard_capacity", ctypes.c_int32),
+        ("hazard_count", ctypes.c_void_p),
     )
 
 

@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 from engine.base.errors import AttuneError
 from engine.machine_code.cubin import Entry
 from engine.machine_code.emulation import Code, new_request
-from engine.machine_code.instruction import Instruction, Program
+from engine.machine_code.execution.hazards import (
+    MOST,
+    Hazard,
+    HazardRow,
+    hazard_of,
+    lines_of,
+)
+from engine.machine_code.instruction import Program
 from engine.machine_code.launch import Launch
 from engine.machine_code.native_library import load_library
 
@@ -78,11 +85,14 @@ def execute(
     cluster: tuple[int, int, int] = (1, 1, 1),
     timeout_s: float = 60.0,
     threads: int = 1,
+    hazards: list[Hazard] | None = None,
 ) -> int:
     """Run every CTA of the launch; the buffers hold what it wrote.
 
     Args:
         threads: of the host that run CTAs.
+        hazards: takes those of shared memory that are found, also where an error ends the launch;
+            None: they are not looked for, which is several times faster.
 
     Returns:
         How many warp instructions were executed.
@@ -107,6 +117,10 @@ def execute(
     error = ctypes.create_string_buffer(_ERROR_BYTES)
     cta, steps = np.zeros(3, np.uint32), np.zeros(1, np.int64)
     ctas = launch.ctas // prod(cluster)
+    found, found_count = (HazardRow * MOST)(), ctypes.c_int32(0)
+    if hazards is not None:
+        request.hazards, request.hazard_capacity = ctypes.addressof(found), MOST
+        request.hazard_count = ctypes.addressof(found_count)
     status = library.sass_execute(
         ctypes.byref(request),
         min(threads, ctas),
@@ -116,6 +130,8 @@ def execute(
         ctypes.c_void_p(cta.ctypes.data),
         ctypes.c_void_p(steps.ctypes.data),
     )
+    if hazards is not None:
+        hazards += (hazard_of(program, found[n]) for n in range(min(MOST, found_count.value)))
     if status == 1:
         names = [buffer.name for buffer in ordered]
         what = error.value.decode(errors="replace")
@@ -133,19 +149,8 @@ def _sentence(program: Program, what: str, names: Sequence[str], cta: tuple[int,
     line = ""
     if place is not None:
         at = next((i for i in program.instructions if i.address == int(place[1], 16)), None)
-        line = _lines(at)
+        line = lines_of(at)
     return f"{program.entry}{line}: {said} (CTA {cta[0]}, {cta[1]}, {cta[2]})."
-
-
-def _lines(at: Instruction | None) -> str:
-    """` (tiles.cuh:31 in v08_mma_sync.cu:90)`, innermost first."""
-    if at is None or not at.source:
-        return ""
-    first, last = at.source[0], at.source[-1]
-    places = [f"{first.file}:{first.line}"]
-    if last != first:
-        places.append(f"{last.file}:{last.line}")
-    return f" ({' in '.join(places)})"
 
 
 def _library() -> Any:
