@@ -17,9 +17,12 @@ BackendName: TypeAlias = Literal["cuda", "cpu", "machine-code"]
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How to execute. `check`, `schedule`, `seed` and `arch` are for the CPU backend alone."""
+    """How to execute. `schedule` and `seed` are for the CPU backend alone, `check` and `arch` for
+    it and for machine code."""
 
-    check: bool = False  # the check build: races, bounds, uninitialised reads, divergent barriers
+    # The check build: races, bounds, uninitialised reads, divergent barriers. Of machine code:
+    # races of shared memory.
+    check: bool = False
     schedule: Schedule = "in_order"
     seed: int = 0
     timeout_s: float = 60.0

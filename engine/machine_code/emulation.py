@@ -80,6 +80,8 @@ class _Request(ctypes.Structure):
         ("hazards", ctypes.c_void_p),
         ("hazard_capacity", ctypes.c_int32),
         ("hazard_count", ctypes.c_void_p),
+        ("watched", ctypes.c_uint64),
+        ("last_write", ctypes.c_void_p),
     )
 
 

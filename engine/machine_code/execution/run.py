@@ -22,6 +22,7 @@ from engine.machine_code.execution.hazards import (
     HazardRow,
     hazard_of,
     lines_of,
+    place_of,
 )
 from engine.machine_code.instruction import Program
 from engine.machine_code.launch import Launch
@@ -57,6 +58,24 @@ class GlobalBuffer:
     data: NDArray[np.uint8]
 
 
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Asks who writes the byte at a global address last."""
+
+    address: int
+    writes: list[str]  # takes one sentence; none where nothing wrote it
+
+
+class _Write(ctypes.Structure):
+    """`Write` of native/request.h."""
+
+    _fields_ = (
+        ("at", ctypes.c_int32),
+        ("cta", ctypes.c_uint32 * 3),
+        ("warp", ctypes.c_int32),
+    )
+
+
 class _Range(ctypes.Structure):
     """`Buffer` of native/emulator.cpp."""
 
@@ -86,6 +105,7 @@ def execute(
     timeout_s: float = 60.0,
     threads: int = 1,
     hazards: list[Hazard] | None = None,
+    watch: Watch | None = None,
 ) -> int:
     """Run every CTA of the launch; the buffers hold what it wrote.
 
@@ -93,6 +113,7 @@ def execute(
         threads: of the host that run CTAs.
         hazards: takes those of shared memory that are found, also where an error ends the launch;
             None: they are not looked for, which is several times faster.
+        watch: a byte whose last writer is asked for; give one thread with it.
 
     Returns:
         How many warp instructions were executed.
@@ -121,6 +142,9 @@ def execute(
     if hazards is not None:
         request.hazards, request.hazard_capacity = ctypes.addressof(found), MOST
         request.hazard_count = ctypes.addressof(found_count)
+    written = _Write(-1)
+    if watch is not None:
+        request.watched, request.last_write = watch.address, ctypes.addressof(written)
     status = library.sass_execute(
         ctypes.byref(request),
         min(threads, ctas),
@@ -132,6 +156,10 @@ def execute(
     )
     if hazards is not None:
         hazards += (hazard_of(program, found[n]) for n in range(min(MOST, found_count.value)))
+    if watch is not None and written.at >= 0:
+        x, y, z = written.cta
+        at = place_of(program.instructions[written.at])
+        watch.writes.append(f"{program.entry}: {at} (CTA {x}, {y}, {z}, warp {written.warp})")
     if status == 1:
         names = [buffer.name for buffer in ordered]
         what = error.value.decode(errors="replace")

@@ -257,6 +257,7 @@ void Warp::store_tile(const Instruction& i) {
         const int e = static_cast<int>(map.element_bytes);
         const uint8_t* bytes = &cta.smem[shared_at(cta, i, place, e)];
         if (looked_for()) reads_shared(cta, place & (SHARED_WINDOW - 1), e);
+        if (address && cta.request.last_write) note_write(address, e);
         if (address) std::memcpy(global_byte(i, address, e), bytes, static_cast<size_t>(e));
     });
 }

@@ -56,6 +56,12 @@ void Warp::touch_shared(const Instruction& i, const Wide& where, int width) {
     }
 }
 
+void Warp::note_write(uint64_t address, int width) {
+    const Request& r = cta.request;
+    if (r.watched - address >= static_cast<uint64_t>(width)) return;
+    *r.last_write = {index, {r.cta[0], r.cta[1], r.cta[2]}, number};
+}
+
 void Warp::note_landed(const AsyncCopy& copy) {
     Races* races = looked_for();
     if (!races) return;
@@ -363,6 +369,9 @@ void Warp::execute(const Instruction& i) {
         else at[l] = shared ? shared_byte(i, where[l], width) : generic_byte(i, where[l], width, l);
     }
     if (looked_for()) touch_shared(i, where, width);
+    if (cta.request.last_write && i.op != OP_LDS && i.op != OP_LDG && i.op != OP_LD && !shared)
+        for (int l = 0; l < 32; l++)
+            if (on >> l & 1) note_write(where[l], width);
     if (i.polls) cta.polls++;
     if (atomically) return atomic(i, at);
     const int words = std::max(1, width / 4);

@@ -21,6 +21,7 @@ void writes_shared(Cta& owner, uint64_t address, int width, bool same = false);
 void touch_shared(const Instruction& i, const Wide& where, int width);
 void finish_reading(size_t open_groups);
 void note_reading(uint64_t address);
+void note_write(uint64_t address, int width);
 void note_landed(const AsyncCopy& copy);
 
 bool go_straight(int here, uint32_t active, uint32_t ready);

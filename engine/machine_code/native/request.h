@@ -25,6 +25,14 @@ struct Request {
     struct Hazard* hazards;        // [hazard_capacity] found in shared memory; null: not looked for
     int32_t hazard_capacity;
     int32_t* hazard_count;         // of all that were found
+    uint64_t watched;              // an address whose last write is asked for
+    struct Write* last_write;      // null: of none
+};
+
+struct Write {
+    int32_t at;  // instruction, -1: nothing wrote it
+    uint32_t cta[3];
+    int32_t warp;
 };
 
 // Two accesses of the same bytes of shared memory that nothing orders.
