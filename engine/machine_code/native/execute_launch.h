@@ -28,6 +28,8 @@ struct Task {  // the CTAs of a cluster, which run by turns on one core
             if (launch.hazards) {
                 const int warps = static_cast<int>(cta.warps.size());
                 if (!n) cluster.races.begin(static_cast<int>(size[0] * size[1] * size[2]), warps);
+                constexpr size_t MOST_FOLLOWED = 256;  // warps, and a copier for each CTA
+                if (cluster.races.size() > MOST_FOLLOWED) throw std::runtime_error("clusters of so many warps are not checked for hazards");
                 cta.shadow.begin(cta.smem.size(), cluster.races.size());
             }
             for (size_t b = 0; b + 1 < cta.smem.size(); b += 2) cta.smem[b] = 0xa5, cta.smem[b + 1] = 0x7f;  // nothing that was stored

@@ -65,7 +65,8 @@ void Warp::note_write(uint64_t address, int width) {
 void Warp::note_landed(const AsyncCopy& copy) {
     Races* races = looked_for();
     if (!races) return;
-    cta.shadow.landed(static_cast<uint64_t>(copy.to - cta.smem.data()), copy.size, self(), races->clock[self()][self()]);
+    const auto at = reinterpret_cast<uint64_t>(copy.to) - reinterpret_cast<uint64_t>(cta.smem.data());
+    if (at < cta.smem.size()) cta.shadow.landed(at, copy.size, self(), races->clock[self()][self()]);
 }
 
 void Warp::note_reading(uint64_t address) {
@@ -224,7 +225,7 @@ void Warp::copy_asynchronously(const Instruction& i) {  // LDGSTS: a lane whose 
     for (int l = 0; l < 32; l++) {
         if (!(on >> l & 1)) continue;
         AsyncCopy copy{shared_byte(i, to[l], i.width), static_cast<uint8_t>(i.width), {}};
-        if (Races* races = looked_for()) {
+        if (Races* races = looked_for(); races && to[l] / SHARED_WINDOW == cta.rank) {
             const Clock& known = races->clock[self()];
             cta.shadow.write(*races, to[l] & (SHARED_WINDOW - 1), i.width, self(), index, UNDER_WAY, known, cta.request.cta);
         }
