@@ -63,11 +63,17 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     libraries are built into the person's own cache.
     """
     if (gpus := config.option.software_gpu) and "ATTUNE_SOFTWARE_GPU_TABLE" not in os.environ:
+        from engine.base.errors import ToolMissing
         from engine.software_gpu.environment import software_environment
 
-        environment = software_environment(os.environ, gpus)
+        try:
+            environment = software_environment(os.environ, gpus)
+        except ToolMissing as missing:
+            pytest.exit(f"skipped, as there is no GPU in software: {missing}", returncode=0)
         command = [sys.executable, "-m", "pytest", *config.invocation_params.args]
-        os.execve(sys.executable, [*command, "-n0", "-m", "gpu"], environment)
+        os.execve(sys.executable, [*command, "-m", "gpu"], environment)
+    if config.option.software_gpu:  # one of its own for each process
+        return
     if re.search(r"(?<!not )\bgpu\b", config.option.markexpr) and not hasattr(
         config, "workerinput"
     ):

@@ -19,7 +19,7 @@ from kernels.variant import AUTO, Variant
 
 _KERNEL = (
     *("gpu", "variant", *SIZES, "KV", "HKV", "dtype", "causal"),
-    *("check", "schedule", "inputs", "factor", "seed", "timeout"),
+    *("backend", "check", "schedule", "inputs", "factor", "seed", "timeout"),
 )
 # The names that a page reads from its URL, by its title.
 _NAMES = {

@@ -16,7 +16,7 @@ from engine.base.errors import InvalidProblem
 from engine.devices import all_devices
 from engine.names import find_variant
 from engine.own_kernels.registry import all_variants
-from engine.pipeline.request import EvaluationRequest
+from engine.pipeline.request import BackendChoice, EvaluationRequest
 from engine.presets import Preset, presets
 from engine.problem import Problem
 from kernels.variant import Tunable, Variant
@@ -30,6 +30,13 @@ STOPS = {
     "S": (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384),
 }
 SCHEDULES = ("in_order", "random", "reverse")
+# Where kernels are executed, and what it is called on the screen.
+BACKENDS: dict[BackendChoice, str] = {
+    "auto": "GPU, else host build",
+    "cpu": "host build",
+    "machine-code": "machine code",
+    "cuda": "GPU",
+}
 FORMATS = {"float16": "FP16", "bfloat16": "BF16", "float32": "FP32"}
 DTYPES = tuple(FORMATS)
 
@@ -45,6 +52,7 @@ class Selection:
     problem: Problem | None
     error: str
     choice: Choice | None  # where `auto` is selected: why `variant` and `config` are these
+    backend: BackendChoice
     check: bool
     schedule: str
     seed: int
@@ -66,6 +74,7 @@ class Selection:
         return EvaluationRequest(
             **common,
             gpu=self.gpu,
+            backend=self.backend,
             check=self.check,
             schedule=self.schedule,
             seed=self.seed,

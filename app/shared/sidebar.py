@@ -11,6 +11,7 @@ import streamlit as st
 from app.shared import auto, copy_link, tuned_config, url_state
 from app.shared.machine import device_of, local_gpu
 from app.shared.selection import (
+    BACKENDS,
     DEFAULT_GPU,
     DTYPES,
     FORMATS,
@@ -318,6 +319,15 @@ def _execution() -> dict[str, Any]:
 
 
 def _draw_execution() -> None:
+    url_state.select(
+        st,
+        "Execute",
+        "backend",
+        tuple(BACKENDS),
+        "auto",
+        format_func=BACKENDS.__getitem__,
+        help=TERMS["backend"],
+    )
     url_state.toggle(st, "Check build", "check", help=TERMS["check"])
     url_state.select(
         st,
@@ -362,6 +372,7 @@ def _execution_values(read: _Read) -> dict[str, Any]:
         factor = read("factor", DEFAULT_FACTOR, url_state.amount_from(*_FACTORS))
         input_kind = f"scaled:{factor:g}"
     return {
+        "backend": read("backend", "auto", {name: name for name in BACKENDS}.get),
         "check": read("check", False, url_state.TRUTH.get),
         "schedule": read("schedule", SCHEDULES[0], {name: name for name in SCHEDULES}.get),
         "input_kind": input_kind,

@@ -80,9 +80,13 @@ TERMS: dict[str, str] = {
     "moves, and per second. The roofs are the most that the GPU can do: the math unit that the "
     "kernel uses, and the bandwidth of L2 and DRAM. Bytes are modelled, of a warm launch: each CTA "
     "asks L2 for its Q and K/V rows, and what L2 does not keep comes from DRAM.",
+    "backend": "Host build: the source, compiled for this CPU; finds races by line. Machine code: "
+    "what the compiler made for the GPU that is named, executed on this CPU; where its output is "
+    "wrong the host build is compared with it. GPU: this machine's.",
     "check": "Runs a CPU build that detects races, out-of-bounds accesses, reads of uninitialized "
     "memory and barriers that not every thread reaches, marks the source lines that never ran, and "
-    "runs harsh inputs besides. Slower.",
+    "runs harsh inputs besides. Of machine code: finds races of shared memory by instruction and "
+    "line. Slower.",
     "schedule": "Order in which the CPU backend runs CTAs and threads. A kernel that is correct in "
     "one order only lacks a barrier.",
     "seed": "Seed of the random inputs and of the random schedule; the same seed gives the same "

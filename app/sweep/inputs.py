@@ -113,6 +113,7 @@ def draw(selection: Selection) -> SweepRequest:
         ),
         options=SweepOptions(
             gpu=selection.gpu,
+            backend=selection.backend,
             check=selection.check,
             schedule=selection.schedule,  # type: ignore[arg-type]  # the sidebar's own options
             seed=selection.seed,

@@ -17,10 +17,12 @@ BackendName: TypeAlias = Literal["cuda", "cpu", "machine-code"]
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How to execute. `check` and `seed` are for the CPU backend alone; `schedule` and `arch` also
-    for machine code."""
+    """How to execute. `seed` is for the CPU backend alone, `schedule`, `check` and `arch` also for
+    machine code."""
 
-    check: bool = False  # the check build: races, bounds, uninitialised reads, divergent barriers
+    # The check build: races, bounds, uninitialised reads, divergent barriers. Of machine code:
+    # races of shared memory.
+    check: bool = False
     schedule: Schedule = "in_order"
     seed: int = 0
     timeout_s: float = 60.0

@@ -16,6 +16,7 @@ from engine.cuda_source.nvrtc import CompiledKernel
 from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import Cubin, read_cubin
 from engine.machine_code.disassembly import find_entry
+from engine.machine_code.execution.hazards import Hazard
 from engine.machine_code.execution.module import Module, load_module
 from engine.machine_code.execution.run import (
     ExecutionFault,
@@ -23,6 +24,7 @@ from engine.machine_code.execution.run import (
     GlobalBuffer,
     NotFollowed,
     OutOfBounds,
+    Watch,
     execute,
     prepare,
 )
@@ -45,9 +47,10 @@ class MachineCodeBackend:
     def run(self, plan: LaunchPlan, inputs: Inputs, options: RunOptions) -> RunResult:
         """Execute every pass on poisoned output and scratch, and report what happened.
 
-        With `options.repeat` a second time, on the scratch as the first run left its counters. A
-        schedule other than "in_order" runs CTAs and warps in the reverse of their order. SKIPPED:
-        the code holds an instruction that is not executed here.
+        With `options.repeat` a second time, on the scratch as the first run left its counters. With
+        `options.check` hazards of shared memory end it as RACE, with both instructions. A schedule
+        other than "in_order" runs CTAs and warps in the reverse of their order. SKIPPED: the code
+        holds an instruction that is not executed here.
         """
         try:
             prepare()
@@ -57,12 +60,13 @@ class MachineCodeBackend:
         except (ToolMissing, UnknownName) as error:
             return RunResult(Status.COMPILE_ERROR, str(error))
         memory = _memory(plan, inputs)
+        hazards: list[Hazard] | None = [] if options.check else None
         given = {n: memory[n].copy() for n in memory if n not in _written(plan)}
         try:
             cubin = read_cubin(compiled.cubin)
             module = load_module(cubin)
             begin = time.perf_counter()
-            _execute(plan, compiled, cubin, module, memory, options)
+            _execute(plan, compiled, cubin, module, memory, options, hazards)
             execution_ms = (time.perf_counter() - begin) * 1000
             first = {n: memory[n].copy() for n in _outputs(plan)}
             repeatable = True
@@ -80,6 +84,9 @@ class MachineCodeBackend:
             return RunResult(Status.LAUNCH_ERROR, str(error), compiled.log)
         except AttuneError as error:
             return RunResult(Status.COMPILE_ERROR, str(error), compiled.log)
+        if hazards:
+            said = [hazard.sentence for hazard in hazards]
+            return RunResult(Status.RACE, said[0], "\n".join([*said, compiled.log]).strip())
         out = output_of(first["out"], plan.problem, plan.layouts.get("out", "bhsd"))
         return RunResult(
             Status.PASSED,
@@ -90,6 +97,27 @@ class MachineCodeBackend:
             repeatable=repeatable,
             execution_ms=execution_ms,
         )
+
+    def writer_of(
+        self, plan: LaunchPlan, inputs: Inputs, options: RunOptions, element: int
+    ) -> str | None:
+        """Which instruction writes this element of `out` last, with source line, CTA and warp; None
+        where none does, or the kernel does not come to its end.
+
+        Args:
+            element: its place in memory, in the layout that the plan gives the output.
+        """
+        try:
+            compiled = compile_plan(plan, options.arch.removesuffix("a"))
+            cubin = read_cubin(compiled.cubin)
+            number = list(plan.buffer_bytes).index("out")
+            size = plan.buffer_bytes["out"] // plan.problem.elements
+            watch = Watch(buffer_address(number) + element * size, [])
+            memory = _memory(plan, inputs)
+            _execute(plan, compiled, cubin, load_module(cubin), memory, options, None, watch)
+        except AttuneError:
+            return None
+        return watch.writes[-1] if watch.writes else None
 
     def close(self) -> None:
         """Nothing is kept."""
@@ -132,6 +160,8 @@ def _execute(
     module: Module,
     memory: dict[str, NDArray[np.uint8]],
     options: RunOptions,
+    hazards: list[Hazard] | None = None,
+    watch: Watch | None = None,
 ) -> None:
     buffers = [
         GlobalBuffer(name, buffer_address(n), memory[name])
@@ -147,6 +177,8 @@ def _execute(
             [*buffers, *module.buffers],
             cluster=launch.cluster,
             timeout_s=max(0.1, deadline - time.monotonic()),
-            threads=worker_threads(),
+            threads=worker_threads() if watch is None else 1,
             reverse=options.schedule != "in_order",
+            hazards=hazards,
+            watch=watch,
         )

@@ -14,6 +14,7 @@ from engine.cli.apart import run_apart
 from engine.cli.known import resolved_with_note
 from engine.cli.options import PROBLEM, first_given, given_config, problem_from
 from engine.cli.output import print_json
+from engine.cli.sass_execute import run_executed
 from engine.cli.sass_output import Result, as_json, print_results
 from engine.compiled_plan import analyse_plan
 from engine.config import default_config, resolve_config
@@ -22,7 +23,7 @@ from engine.cuda_source.nvrtc import compiler_flag
 from engine.devices import DeviceSpec, find_device
 from engine.machine_code.analysis import Analysis, analyse
 from engine.machine_code.cubin import read_cubin
-from engine.machine_code.launch import Launch, parse_arguments
+from engine.machine_code.launch import Content, Launch, arguments_and_memory
 from engine.machine_code.timing.timeline import beside, timeline, write_timeline
 from engine.model.estimate import launch_plan
 from engine.model.kernel import Kernel
@@ -66,6 +67,10 @@ def _run(args: argparse.Namespace) -> int:
         raise InvalidProblem("--against draws a second launch into the --timeline: name its FILE.")
     if args.against == args.kernel:
         raise InvalidProblem(f"--against takes another kernel than {args.kernel}.")
+    if args.check and not args.execute:
+        raise InvalidProblem("--check is of an execution: give --execute with it.")
+    if args.execute:
+        return _execute(args, device)
     results = _results(args, device)
     if args.timeline is not None:
         _write_timeline(args, results, device)
@@ -163,6 +168,23 @@ def _time_passes(
     return time_passes(variant, plan, analyses, device, predicted)
 
 
+def _execute(args: argparse.Namespace, device: DeviceSpec | None) -> int:
+    path = Path(args.kernel)
+    if not _is_file(args.kernel) or (path.suffix != ".cubin" and args.grid is None):
+        raise InvalidProblem(
+            "--execute is for a FILE.cu or FILE.cubin with --grid, --block and --arg: a variant is "
+            "executed by `evaluate --backend machine-code`."
+        )
+    for flag in ("clock", "timeline", "listing"):
+        if getattr(args, flag):
+            raise InvalidProblem(f"--{flag} is of a simulation, and --execute only executes.")
+    launch, contents = _launch_of_file(args, path)
+    cubin, entry = _code_of_file(args, path, device)
+    return run_executed(
+        args.kernel, cubin, entry, launch, contents, check=args.check, as_json=args.json
+    )
+
+
 def _of_file(args: argparse.Namespace, device: DeviceSpec | None) -> list[Result]:
     path = Path(args.kernel)
     if not path.is_file():
@@ -172,6 +194,18 @@ def _of_file(args: argparse.Namespace, device: DeviceSpec | None) -> list[Result
             return _of_variant(args, device, use_kernel(path))
         if has_description(path):
             return _of_variant(args, device, variant_from(path, path.stem))
+    launch, _ = _launch_of_file(args, path)
+    cubin, entry = _code_of_file(args, path, device)
+    analysis = analyse(cubin, entry, launch)
+    if device is None:
+        return [Result(analysis, None)]
+    _check_runs_on(analysis.program.arch, device)
+    return _timed(args, device, [analysis], lambda d: [time_launch(analysis, d)])
+
+
+def _launch_of_file(
+    args: argparse.Namespace, path: Path
+) -> tuple[Launch, tuple[Content | None, ...]]:
     if (named := first_given(args, (*PROBLEM, "config", "defaults_only"))) is not None:
         raise InvalidProblem(
             f"--{named.replace('_', '-')} is of a variant: give {path.name} --grid, --block, --arg."
@@ -183,20 +217,16 @@ def _of_file(args: argparse.Namespace, device: DeviceSpec | None) -> list[Result
             )
     if args.smem < 0:
         raise InvalidProblem(f"--smem is a number of bytes from 0, not {args.smem}.")
-    launch = Launch(
-        grid=_three(args.grid, "--grid"),
-        block=_three(args.block, "--block"),
-        dynamic_smem_bytes=args.smem,
-        arguments=parse_arguments(args.arg),
-    )
-    cubin, entry = (
-        _read_cubin(args, path) if path.suffix == ".cubin" else _compile(args, path, device)
-    )
-    analysis = analyse(cubin, entry, launch)
-    if device is None:
-        return [Result(analysis, None)]
-    _check_runs_on(analysis.program.arch, device)
-    return _timed(args, device, [analysis], lambda d: [time_launch(analysis, d)])
+    arguments, contents = arguments_and_memory(args.arg)
+    grid, block = _three(args.grid, "--grid"), _three(args.block, "--block")
+    return Launch(grid, block, args.smem, arguments), contents
+
+
+def _code_of_file(
+    args: argparse.Namespace, path: Path, device: DeviceSpec | None
+) -> tuple[bytes, str | None]:
+    """The cubin, and the entry that is asked for."""
+    return _read_cubin(args, path) if path.suffix == ".cubin" else _compile(args, path, device)
 
 
 def _read_cubin(args: argparse.Namespace, path: Path) -> tuple[bytes, str | None]:

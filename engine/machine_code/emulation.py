@@ -78,6 +78,11 @@ class _Request(ctypes.Structure):
         ("cluster", ctypes.c_uint32 * 3),
         ("clock", ctypes.c_uint64),
         ("reversed", ctypes.c_int32),
+        ("hazards", ctypes.c_void_p),
+        ("hazard_capacity", ctypes.c_int32),
+        ("hazard_count", ctypes.c_void_p),
+        ("watched", ctypes.c_uint64),
+        ("last_write", ctypes.c_void_p),
     )
 
 

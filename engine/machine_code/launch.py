@@ -158,7 +158,8 @@ def check_arguments(entry: Entry, arguments: tuple[bytes, ...]) -> None:
 
 
 _USAGE = (
-    "arguments are written ptr, i8:, u8:, i16:, u16:, i32:, u32:, i64:, u64: with a whole number, "
+    "arguments are written ptr, to be executed ptr:4096 (bytes) or ptr:f16[2,64] (numbers), "
+    "i8:, u8:, i16:, u16:, i32:, u32:, i64:, u64: with a whole number, "
     "f32: or f64: with a number, bytes: with hexadecimal digits in which @ptr stands for an "
     "address, or tensormap:f16[4096,4096]box[64,128]swizzle128 (innermost dimension first; the "
     "swizzle may be left out)"
@@ -184,6 +185,22 @@ _ELEMENT_BYTES = {
 }
 _MOST_DIMENSIONS = 5
 _MOST_BYTES = 1 << 32  # what lies between two made-up buffers
+_MOST_CONTENT_BYTES = 2 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a pointer points to where the launch is executed: `count` elements.
+
+    `dtype`: one of the names above; "" for bytes that nobody wrote.
+    """
+
+    dtype: str
+    count: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.count * _ELEMENT_BYTES.get(self.dtype, 1)
 
 
 def parse_arguments(texts: Sequence[str]) -> tuple[bytes, ...]:
@@ -192,22 +209,66 @@ def parse_arguments(texts: Sequence[str]) -> tuple[bytes, ...]:
     Raises:
         InvalidProblem: one of them is not of the forms above.
     """
+    return arguments_and_memory(texts)[0]
+
+
+def arguments_and_memory(
+    texts: Sequence[str],
+) -> tuple[tuple[bytes, ...], tuple[Content | None, ...]]:
+    """The arguments, and the content of each made-up buffer; None where a pointer does not say.
+
+    Raises:
+        InvalidProblem: one of them is not of the forms above.
+    """
     values: list[bytes] = []
-    buffers = 0
+    contents: list[Content | None] = []
     for text in texts:
-        value, used = _parse(text.strip(), buffers)
+        value, pointed = _parse(text.strip(), len(contents))
         values.append(value)
-        buffers += used
-    return tuple(values)
+        contents += pointed
+    return tuple(values), tuple(contents)
 
 
-def _parse(text: str, first_buffer: int) -> tuple[bytes, int]:
-    """(bytes, pointers in them)."""
+def _parse(text: str, first_buffer: int) -> tuple[bytes, list[Content | None]]:
+    """(bytes, what the pointers in them point to)."""
     if text == "ptr":
-        return _address(first_buffer), 1
+        return _address(first_buffer), [None]
     kind, colon, value = text.partition(":")
     if not colon:
         raise _mistake(text)
+    if kind == "ptr":
+        return _address(first_buffer), [_content(text, value)]
+    if kind == "tensormap":
+        try:
+            return _tensor_map(text, value, first_buffer)
+        except ValueError:
+            raise _mistake(text) from None
+    value_bytes, pointers = _parse_value(text, kind, value, first_buffer)
+    return value_bytes, [None] * pointers
+
+
+def _content(text: str, value: str) -> Content:
+    """`4096` bytes, or `f16[2,64]`."""
+    match = re.fullmatch(r"(?:([a-z]\w*)\[([\d,\s]+)\]|(\d+))", value)
+    if match is None or (match[1] and match[1] not in _ELEMENT_BYTES):
+        raise InvalidProblem(
+            f"{value!r} is no content of a pointer (argument {text!r}): write its bytes, ptr:4096, "
+            f"or its numbers, ptr:f16[2,64], of one of {', '.join(_ELEMENT_BYTES)}."
+        )
+    try:
+        count = math.prod(int(n) for n in match[2].split(",")) if match[1] else int(match[3])
+    except ValueError:
+        raise _mistake(text) from None
+    content = Content(match[1] or "", count)
+    if not 1 <= content.size_bytes <= _MOST_CONTENT_BYTES:
+        raise InvalidProblem(
+            f"A buffer has 1 byte to {_MOST_CONTENT_BYTES >> 30} GiB (argument {text!r})."
+        )
+    return content
+
+
+def _parse_value(text: str, kind: str, value: str, first_buffer: int) -> tuple[bytes, int]:
+    """(bytes, pointers in them)."""
     try:
         if kind in _INTEGERS:
             return struct.pack("<" + _INTEGERS[kind], int(value, 0)), 0
@@ -215,8 +276,6 @@ def _parse(text: str, first_buffer: int) -> tuple[bytes, int]:
             return struct.pack("<" + _FLOATS[kind], float(value)), 0
         if kind == "bytes":
             return _bytes(value, first_buffer)
-        if kind == "tensormap":
-            return _tensor_map(text, value, first_buffer), 1
     except (ValueError, OverflowError):
         raise _mistake(text) from None
     except struct.error:
@@ -224,8 +283,8 @@ def _parse(text: str, first_buffer: int) -> tuple[bytes, int]:
     raise _mistake(text)
 
 
-def _tensor_map(text: str, value: str, buffer: int) -> bytes:
-    """Of a dense tensor."""
+def _tensor_map(text: str, value: str, buffer: int) -> tuple[bytes, list[Content | None]]:
+    """Of a dense tensor, and the tensor."""
     match = _TENSOR_MAP.fullmatch(value)
     if match is None:
         raise _mistake(text)
@@ -252,7 +311,8 @@ def _tensor_map(text: str, value: str, buffer: int) -> bytes:
     arg = TensorMapArg("map", "buffer", dims, strides, box, swizzle, element_bytes)
     if (why := arg.mistake) is not None:
         raise InvalidProblem(f"A driver refuses the tensor map {text!r}: {why}.")
-    return encode_argument(arg).with_addresses({"buffer": buffer_address(buffer)})
+    encoded = encode_argument(arg).with_addresses({"buffer": buffer_address(buffer)})
+    return encoded, [Content(match[1], math.prod(dims))]
 
 
 def _bytes(text: str, first_buffer: int) -> tuple[bytes, int]:

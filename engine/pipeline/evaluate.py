@@ -394,6 +394,8 @@ class _Run:
                 reason = told + correctness.reason
                 if judged:  # on other inputs it passes
                     correctness = with_passing_inputs(correctness, plan.source)
+                elif name == "machine-code":
+                    reason += self._disagreement(plan, prepared.inputs, result)
                 incorrect = replace(correctness, reason=reason)
                 return replace(self._stop(Status.INCORRECT, reason), correctness=incorrect)
             judged.append(correctness)
@@ -421,6 +423,23 @@ class _Run:
         verdict = check_lse(inputs, lse)
         reason = f"{passed.reason} {verdict.sentence}" if verdict.passed else verdict.sentence
         return replace(passed, passed=verdict.passed, reason=reason)
+
+    def _disagreement(self, plan: LaunchPlan, inputs: Inputs, result: RunResult) -> str:
+        """What the host build says of an output that the machine code got wrong."""
+        from engine.backends.cpu import CpuBackend
+        from engine.backends.machine_code import MachineCodeBackend
+        from engine.pipeline.disagreement import disagreement
+
+        self.stage("Executing the host build to compare")
+        said = disagreement(
+            cast(CpuBackend, self.evaluator.backend("cpu")),
+            cast(MachineCodeBackend, self.evaluator.backend("machine-code")),
+            plan,
+            inputs,
+            self._options(repeat=False),
+            result,
+        )
+        return f" {said}" if said else ""
 
     def _largest_block(self, source: Path) -> str:
         """Where most of what never ran stands, and what reaches it; empty where all of it ran."""

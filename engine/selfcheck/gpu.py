@@ -15,6 +15,7 @@ import numpy as np
 
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.cuda import CudaBackend, why_not_cuda
+from engine.backends.cuda.backend import SOFTWARE_TIMES
 from engine.backends.sdpa import BACKENDS, baseline, require_torch_on_gpu
 from engine.base.errors import ToolMissing
 from engine.base.launch import PassLaunch, TensorArg
@@ -207,6 +208,8 @@ def graph_timing(backend: CudaBackend) -> str:
         finally:
             calls.free(memory)
             calls.unload(kernels)
+    if backend.is_software:
+        return f"Graphs replay. {SOFTWARE_TIMES}"
     ratio = (twice - empty) / max(once - empty, 1e-9)
     if empty > _MAX_EMPTY_US or abs(ratio / 2 - 1) > _MAX_DISAGREEMENT:
         raise CheckFailed(
@@ -219,6 +222,8 @@ def graph_timing(backend: CudaBackend) -> str:
 
 def aa_floor(backend: CudaBackend) -> str:
     """How far identical runs seem apart."""
+    if backend.is_software:
+        raise ToolMissing(SOFTWARE_TIMES)
     plan = first_plan()
     correctness = checked(backend, plan)
     name = plan.variant

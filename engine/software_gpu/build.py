@@ -91,10 +91,10 @@ def runtime_module(driver: Path) -> Path:
     toolchain, include = find_toolchain(), find_include_dir(_CUDA)
 
     def build(folder: Path) -> None:
-        sources = _fetch_cupy(version, folder)
         cuda, cython = _run([sys.executable, "-c", _VERSIONS], "CuPy does not import").split()[-2:]
-        tools = folder / "cython"
-        _pip("install", "--no-deps", "--target", str(tools), f"Cython=={cython}")
+        tools = folder / "tools"
+        _pip({}, "install", "--no-deps", "--target", str(tools), f"Cython=={cython}", "setuptools")
+        sources = _fetch_cupy(version, folder, tools)
         translated = folder / "runtime.cpp"
         _run(
             [sys.executable, "-c", _TRANSLATE, str(sources), _PYX, str(translated), cuda, cython],
@@ -138,21 +138,26 @@ def _missing(translated: str) -> str:
     return "\n".join([*lines, "}", ""])
 
 
-def _fetch_cupy(version: str, folder: Path) -> Path:
-    """CuPy's sources, unpacked."""
-    # What makes CuPy's own setup look for no CUDA; pip runs it to read the package's name.
-    _pip("download", "--no-deps", "--no-binary", "cupy", "-d", str(folder), f"cupy=={version}")
+def _fetch_cupy(version: str, folder: Path, tools: Path) -> Path:
+    """CuPy's sources, unpacked. pip runs CuPy's own setup to read the package's name, with the
+    `tools` that are there: fetching others takes most of a minute."""
+    _pip(
+        # What makes that setup look for no CUDA.
+        {"READTHEDOCS": "True", "PYTHONPATH": str(tools)},
+        *("download", "--no-deps", "--no-build-isolation", "--no-binary", "cupy"),
+        *("-d", str(folder), f"cupy=={version}"),
+    )
     archive = next(folder.glob("cupy-*.tar.gz"))
     with tarfile.open(archive) as content:
         content.extractall(folder, filter="data")
     return folder / f"cupy-{version}"
 
 
-def _pip(*arguments: str) -> None:
+def _pip(more: dict[str, str], *arguments: str) -> None:
     _run(
         [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", *arguments],
         "CuPy's source, which the software GPU compiles one module of, cannot be fetched by pip",
-        {"READTHEDOCS": "True"},
+        more,
     )
 
 

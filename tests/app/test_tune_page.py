@@ -103,6 +103,17 @@ def test_how_to_execute_is_kept_while_its_expander_is_closed(open_app):
     assert at.number_input(key="seed").value == 3
 
 
+def test_machine_code_is_a_choice_of_the_execution(open_app):
+    at = open_app(backend="machine-code")
+    at.session_state["execution"] = True
+    at.run()
+    choice = at.selectbox(key="backend")
+    assert choice.value == "machine-code"
+    assert choice.options == ["GPU, else host build", "host build", "machine code", "GPU"]
+    choice.set_value("cpu").run()
+    assert at.query_params["backend"] == "cpu"
+
+
 def test_choices_with_labels_are_kept_in_the_url_under_their_plain_name(open_app):
     at = open_app()
     at.selectbox(key="variant").set_value("v05").run()

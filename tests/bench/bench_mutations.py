@@ -25,7 +25,7 @@ from planted_bugs import Mode, Mutation, Seen, cases, look
 
 from engine.pipeline.evaluate import Evaluator
 
-MODES: tuple[Mode, ...] = ("plain", "random", "check")
+MODES: tuple[Mode, ...] = ("plain", "random", "check", "machine code")
 
 
 def main() -> None:

@@ -210,3 +210,15 @@ def test_narrow_and_wide_windows_show_all_figures(new_tab, width):
 
 def _is_local(url: str) -> bool:
     return bool(re.match(r"(https?|wss?)://127\.0\.0\.1[:/]|data:|blob:", url))
+
+
+def test_machine_code_is_executed_and_says_so(new_tab):
+    app = new_tab("/?variant=v02&S=65&D=32&gpu=L4")
+    app.page.get_by_text("Execution", exact=True).first.click()
+    app.select("backend", "machine code")
+    expect(app.page).to_have_url(re.compile("backend=machine-code"))
+    app.press("run")
+    app.see_metric("Correctness", "Passed")
+    app.tab("Correctness")
+    app.see("Executed on the CPU, machine code")
+    app.see("which says nothing about a GPU")

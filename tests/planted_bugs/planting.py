@@ -18,7 +18,8 @@ from planted_bugs import algorithm, execution, fusion, hopper, instructions, mem
 from planted_bugs.mutation import Mutation
 
 OWN_KERNELS = Path(__file__).parents[1] / "own_kernels" / "kernels"
-Mode = Literal["plain", "random", "check"]
+Mode = Literal["plain", "random", "check", "machine code"]
+_GPU = "H200"  # whose machine code is executed: every rung is made for it
 MUTATIONS = (
     *algorithm.MUTATIONS,
     *fusion.MUTATIONS,
@@ -89,8 +90,9 @@ def look(evaluator: Evaluator, mutation: Mutation, variant: str, mode: Mode, fol
             name,
             problem,
             mutation.config,
-            backend="cpu",
-            check=mode == "check",
+            gpu=_GPU if mode == "machine code" else None,
+            backend="machine-code" if mode == "machine code" else "cpu",
+            check=mode in ("check", "machine code"),
             schedule="random" if mode == "random" else "in_order",
             timeout_s=60.0,  # a machine under load must not seem to have found a hang
         )

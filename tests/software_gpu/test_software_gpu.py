@@ -157,6 +157,25 @@ def test_the_installed_cupy_runs_on_it() -> None:
     assert softgpu(sys.executable, "-c", CUPY) == "software L4\n"
 
 
+def test_a_piece_of_what_is_marked_gpu_passes_on_it() -> None:
+    """All of it is `pytest --software-gpu`."""
+    names = "(agrees_with_sdpa and v08 and S65 and D64) or fingerprint or fill_covers"
+    test = str(ROOT / "tests" / "backends" / "cuda" / "test_cuda_gpu.py")
+    command = [sys.executable, "-m", "pytest", "--software-gpu", "L4", test, "-k", names]
+    done = subprocess.run(
+        [*command, "-n0", "-p", "no:cacheprovider"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    if "there is no GPU in software" in done.stdout + done.stderr:
+        pytest.skip((done.stdout + done.stderr).strip())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "9 passed" in done.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["v01", "v17"])
 def test_an_evaluation_is_right_and_carries_no_measured_time(variant: str) -> None:
@@ -166,3 +185,19 @@ def test_an_evaluation_is_right_and_carries_no_measured_time(variant: str) -> No
     text = json.dumps(said)
     assert '"passed"' in text.lower()
     assert '"measured"' not in text
+
+
+@pytest.mark.slow
+def test_nothing_of_it_is_kept_as_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep, with what it keeps: journal, snapshot, tuned configs, the ledger of predictions."""
+    monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path))
+    sweep = (sys.executable, "-m", "engine", "sweep", "v02", "-S", "65", "-D", "32", "-H", "2")
+    more = ("--gpu", "L4", "--backend", "cuda", "--budget-evaluations", "2")
+    said = softgpu(*sweep, *more)
+    assert "measured" not in said.replace("Not measured", "").replace("nothing is measured", "")
+    kept = [path for path in tmp_path.rglob("*") if path.is_file()]
+    for path in kept:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        for word in ('"origin": "measured"', '"origin":"measured"'):
+            assert word not in text, path
+    assert not list(tmp_path.rglob("tuned*.json"))

@@ -21,6 +21,10 @@ from engine.evaluation import Correctness
 from engine.plan import LaunchPlan
 from engine.tensors import Inputs
 
+SOFTWARE_TIMES = (
+    "This GPU is one in software, whose times say nothing of a GPU: nothing is measured on it."
+)
+
 
 class CudaBackend:
     """Satisfies `engine.backends.base.Backend`. One per process and GPU; not thread-safe.
@@ -95,10 +99,7 @@ class CudaBackend:
         if not correctness.passed:
             raise ValueError("no timing for a result that is not correct")
         if self._is_software:
-            raise MeasureError(
-                "This GPU is one in software, whose times say nothing of a GPU: nothing is "
-                "measured on it."
-            )
+            raise MeasureError(SOFTWARE_TIMES)
         try:
             compiled = self._prepare(plan)
             kernels = self._load(plan, compiled)

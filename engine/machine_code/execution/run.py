@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 from engine.base.errors import AttuneError
 from engine.machine_code.cubin import Entry
 from engine.machine_code.emulation import Code, new_request
-from engine.machine_code.instruction import Instruction, Program
+from engine.machine_code.execution.hazards import (
+    MOST,
+    Hazard,
+    HazardRow,
+    hazard_of,
+    lines_of,
+    place_of,
+)
+from engine.machine_code.instruction import Program
 from engine.machine_code.launch import Launch
 from engine.machine_code.native_library import load_library
 
@@ -56,6 +64,24 @@ class GlobalBuffer:
     data: NDArray[np.uint8]
 
 
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Asks who writes the byte at a global address last."""
+
+    address: int
+    writes: list[str]  # takes one sentence; none where nothing wrote it
+
+
+class _Write(ctypes.Structure):
+    """`Write` of native/request.h."""
+
+    _fields_ = (
+        ("at", ctypes.c_int32),
+        ("cta", ctypes.c_uint32 * 3),
+        ("warp", ctypes.c_int32),
+    )
+
+
 class _Range(ctypes.Structure):
     """`Buffer` of native/emulator.cpp."""
 
@@ -85,6 +111,8 @@ def execute(
     timeout_s: float = 60.0,
     threads: int = 1,
     reverse: bool = False,
+    hazards: list[Hazard] | None = None,
+    watch: Watch | None = None,
 ) -> int:
     """Run every CTA of the launch; the buffers hold what it wrote.
 
@@ -92,6 +120,9 @@ def execute(
         threads: of the host that run CTAs.
         reverse: CTAs, and warps of each, take turns in the reverse of their order. What nothing
             orders then ends otherwise.
+        hazards: takes those of shared memory that are found, also where an error ends the launch;
+            None: they are not looked for, which is several times faster.
+        watch: a byte whose last writer is asked for; give one thread with it.
 
     Returns:
         How many warp instructions were executed.
@@ -117,6 +148,13 @@ def execute(
     error = ctypes.create_string_buffer(_ERROR_BYTES)
     cta, steps = np.zeros(3, np.uint32), np.zeros(1, np.int64)
     ctas = launch.ctas // prod(cluster)
+    found, found_count = (HazardRow * MOST)(), ctypes.c_int32(0)
+    if hazards is not None:
+        request.hazards, request.hazard_capacity = ctypes.addressof(found), MOST
+        request.hazard_count = ctypes.addressof(found_count)
+    written = _Write(-1)
+    if watch is not None:
+        request.watched, request.last_write = watch.address, ctypes.addressof(written)
     status = library.sass_execute(
         ctypes.byref(request),
         min(threads, ctas),
@@ -126,6 +164,12 @@ def execute(
         ctypes.c_void_p(cta.ctypes.data),
         ctypes.c_void_p(steps.ctypes.data),
     )
+    if hazards is not None:
+        hazards += (hazard_of(program, found[n]) for n in range(min(MOST, found_count.value)))
+    if watch is not None and written.at >= 0:
+        x, y, z = written.cta
+        at = place_of(program.instructions[written.at])
+        watch.writes.append(f"{program.entry}: {at} (CTA {x}, {y}, {z}, warp {written.warp})")
     if status == 1:
         names = [buffer.name for buffer in ordered]
         what = error.value.decode(errors="replace")
@@ -145,19 +189,8 @@ def _sentence(program: Program, what: str, names: Sequence[str], cta: tuple[int,
     line = ""
     if place is not None:
         at = next((i for i in program.instructions if i.address == int(place[1], 16)), None)
-        line = _lines(at)
+        line = lines_of(at)
     return f"{program.entry}{line}: {said} (CTA {cta[0]}, {cta[1]}, {cta[2]})."
-
-
-def _lines(at: Instruction | None) -> str:
-    """` (tiles.cuh:31 in v08_mma_sync.cu:90)`, innermost first."""
-    if at is None or not at.source:
-        return ""
-    first, last = at.source[0], at.source[-1]
-    places = [f"{first.file}:{first.line}"]
-    if last != first:
-        places.append(f"{last.file}:{last.line}")
-    return f" ({' in '.join(places)})"
 
 
 def _library() -> Any:

@@ -24,6 +24,9 @@ int Warp::barriers(const Instruction& i, bool& moves) {
             const uint32_t value = predicate(i.pd.empty() ? i.ps[0] : i.pd[0]) & on;
             bar.any |= value != 0, bar.every &= value == on, bar.count += __builtin_popcount(value);
         }
+#if EXECUTES
+        if (Races* races = looked_for()) races->release(self(), bar.released);
+#endif
         row.kind = i.has(MOD_ARV) ? BARRIER_ARRIVE : BARRIER;
         row.address = b;
         row.amount = static_cast<int32_t>(threads ? threads : static_cast<uint32_t>(cta.living()));

@@ -71,15 +71,27 @@ struct Trace {
     std::vector<uint8_t> lanes;
 };
 
+struct Code;
+#include "request.h"
+#if EXECUTES
+#include "races.h"
+#endif
+
 struct Barrier {
     int arrived = 0, expected = 0;  // threads; expected 0: all of the CTA that have not exited
     int any = 0, every = 1, count = 0;
     bool votes = false;  // it carries a value
+#if EXECUTES
+    Clock released;
+#endif
 };
 
 struct MBarrier {
     int needed = 1, pending = 1, phase = 0;
     int64_t bytes = 0;  // that are expected and have not come; counted where memory is real
+#if EXECUTES
+    Clock pending_clock, done_clock;  // of the phase that is not complete, and of those that are
+#endif
 };
 
 struct Code {
@@ -87,8 +99,6 @@ struct Code {
     std::unordered_map<int64_t, int> index_of;  // by address
     std::string error;
 };
-
-#include "request.h"
 
 [[noreturn]] void fail(const Instruction& i, const std::string& what) {
     char where[32];
@@ -394,6 +404,9 @@ struct Cta {
                     if (lanes >> l & 1) w->pc[l]++;
                 w->blocked &= ~lanes;
                 w->at_bar[b] = 0;
+#if EXECUTES
+                passed(*w, bar);
+#endif
             }
             if (!hazards.wanted) {
             } else if (whole && site >= 0 && !bar.votes) {
@@ -693,6 +706,12 @@ int32_t sass_execute(const Request* request, int32_t threads, double timeout_s, 
     for (std::thread& each : others) each.join();
     *steps = execution.steps;
     std::copy(execution.cta, execution.cta + 3, cta);
+    if (request->hazards) {
+        *request->hazard_count = static_cast<int32_t>(execution.hazards.size());
+        int32_t n = 0;
+        for (const auto& [key, hazard] : execution.hazards)
+            if (n < request->hazard_capacity) request->hazards[n++] = hazard;
+    }
     std::snprintf(error, static_cast<size_t>(error_bytes), "%s", execution.error.c_str());
     return !execution.error.empty() ? 1 : execution.late ? 2 : 0;
 }

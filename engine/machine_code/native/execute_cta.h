@@ -6,12 +6,19 @@ const Buffer* last_buffer = nullptr;   // the one that was used last
 int polls = 0;                         // loads in this turn that may wait for another CTA
 int cluster_arrivals = 0;              // threads at the cluster's barrier
 int cluster_phase = 0;                 // how often it was complete
+Shadow shadow;
+std::map<uint64_t, Clock> atomics;     // what each word of shared memory passes on
+uint32_t copies_landed = 0;            // by TMA: their epoch
+
+void passed(Warp& w, const Barrier& bar);
 
 // A TMA load that is under way: it lands when its mbarrier is asked, so that a missing wait shows.
 struct Tile {
     TensorMap map;
     uint32_t coordinates[5];
     uint64_t to, mbarrier;  // in shared memory
+    int32_t at;             // of the instruction
+    Clock known;            // to the warp that asked for it
 };
 std::vector<Tile> tiles;
 
@@ -20,6 +27,8 @@ void settle(MBarrier& bar) {  // a phase ends when all have arrived and all byte
     if (bar.pending > 0 || bar.bytes != 0) return;
     bar.pending = bar.needed;
     bar.phase++;
+    join(bar.done_clock, bar.pending_clock);
+    bar.pending_clock.clear();
     wake();
 }
 void wake() {

@@ -28,6 +28,9 @@ void Warp::asynchronous(const Instruction& i, bool& moves) {
         return multiply_group(i);
     case OP_UBLKCP:
         fail(i, "is a bulk copy, which is not executed here yet");
+    case OP_WARPGROUP:
+        if (i.has(MOD_DEPBAR)) finish_reading(i.s.empty() || i.s.back().kind != Kind::IMM ? 0 : static_cast<size_t>(std::max<int64_t>(0, i.s.back().imm)));
+        return;
     default:  // stores are done when they are asked for, sums when they are issued
         return;
     }
@@ -61,11 +64,14 @@ void Warp::nothing(const Instruction& i, bool& moves) {
     if (!cta.cluster) return;
     Cluster& cluster = *cta.cluster;
     if (i.name == "UCGABAR_ARV") {
+        if (Races* races = looked_for()) races->release(self(), races->cluster_pending);
         // Counted by threads: all of the cluster's that have not exited.
         cta.cluster_arrivals += __builtin_popcount(on);
         int expected = 0, arrived = 0;
         for (const Cta* c : cluster.ctas) expected += c->living(), arrived += c->cluster_arrivals;
         if (arrived < expected) return;
+        join(cluster.races.cluster_done, cluster.races.cluster_pending);
+        cluster.races.cluster_pending.clear();
         for (Cta* c : cluster.ctas) {
             c->cluster_arrivals = 0;
             c->cluster_phase++;
@@ -77,6 +83,7 @@ void Warp::nothing(const Instruction& i, bool& moves) {
             return;
         }
         cluster_waits++;
+        if (Races* races = looked_for()) races->acquire(self(), races->cluster_done);
     }
 }
 
@@ -109,6 +116,7 @@ void Warp::synchronise(const Instruction& i, bool& moves) {
             at_mbar |= on, blocked |= on, moves = false;
             return;
         }
+        if (Races* races = done ? looked_for() : nullptr) races->acquire(self(), bar.done_clock);
         for (const Operand& p : i.pd) write_predicate(p, done ? FULL : 0);
         return;
     }
@@ -121,7 +129,10 @@ void Warp::synchronise(const Instruction& i, bool& moves) {
         for (int l = 0; l < 32; l++)
             if (on >> l & 1) bar.bytes += bytes[l] & 0xfffff;
     }
-    if (!i.has(MOD_A0T1)) bar.pending -= __builtin_popcount(on);
+    if (!i.has(MOD_A0T1)) {
+        bar.pending -= __builtin_popcount(on);
+        if (Races* races = looked_for()) races->release(self(), bar.pending_clock);
+    }
     if (bar.pending < 0) fail(i, "arrives at an mbarrier more often than it expects");
     owner->settle(bar);
     if (i.s.size() > 1 && i.s[0].kind == Kind::REG) write(i.s[0], Lanes{});
@@ -183,6 +194,8 @@ void Warp::load_tile(const Instruction& i) {
     tile.map = map_at(*this, i, U[source.ureg] | static_cast<uint64_t>(U[source.ureg + 1]) << 32);
     tile.to = from[0] & (SHARED_WINDOW - 1), tile.mbarrier = from[1] & (SHARED_WINDOW - 1);
     std::copy(from + 2, from + 2 + tile.map.rank, tile.coordinates);
+    tile.at = index;
+    if (const Races* races = looked_for()) tile.known = races->clock[self()];
     uint64_t bytes = tile.map.element_bytes;
     for (uint32_t d = 0; d < tile.map.rank; d++) bytes *= tile.map.box[d];
     if (tile.to % 128) misaligned(i, tile.to, 128);
@@ -214,12 +227,20 @@ void Cta::land_tiles(uint64_t mbarrier) {
         const uint32_t e = tile.map.element_bytes;
         int64_t bytes = 0;
         const Instruction nobody;
+        const bool looked_for = !tile.known.empty();
+        const uint32_t epoch = ++copies_landed;
+        const size_t copies = looked_for ? cluster->races.copies_of(rank) : 0;
         for_box(tile.map, tile.coordinates, tile.to, [&](uint64_t to, uint64_t from) {
+            if (looked_for) shadow.write(cluster->races, to, static_cast<int>(e), copies, tile.at, epoch, tile.known, request.cta);
             if (from) std::memcpy(&smem[to], warps[0]->global_byte(nobody, from, static_cast<int>(e)), e);
             else std::memset(&smem[to], 0, e);
             bytes += e;
         });
         known->second.bytes -= bytes;
+        if (looked_for) {
+            tile.known[copies] = epoch;
+            join(known->second.pending_clock, tile.known);
+        }
     }
     tiles.resize(kept);
     if (known != mbarriers.end()) settle(known->second);
@@ -235,6 +256,8 @@ void Warp::store_tile(const Instruction& i) {
     for_box(map, from + 1, shared, [&](uint64_t place, uint64_t address) {
         const int e = static_cast<int>(map.element_bytes);
         const uint8_t* bytes = &cta.smem[shared_at(cta, i, place, e)];
+        if (looked_for()) reads_shared(cta, place & (SHARED_WINDOW - 1), e);
+        if (address && cta.request.last_write) note_write(address, e);
         if (address) std::memcpy(global_byte(i, address, e), bytes, static_cast<size_t>(e));
     });
 }
@@ -257,6 +280,7 @@ inline void read_shared_matrix(Warp& warp, const Instruction& i, uint64_t descri
             address ^= (address >> 7 & (row_bytes / 16 - 1)) << 4;
             uint16_t bits[8];
             std::memcpy(bits, &warp.cta.smem[shared_at(warp.cta, i, address, 16)], 16);
+            warp.note_reading(address);
             for (int n = 0; n < 8; n++) {
                 const int at_mn = transposed ? m + n - first : m - first, at_k = transposed ? k : k + n;
                 out[at_mn * mn_step + at_k * k_step] = bfloat ? bfloat_to_float(bits[n]) : half_to_float(bits[n]);
@@ -310,4 +334,6 @@ void Warp::multiply_group(const Instruction& i) {  // this warp's 16 rows of the
     for (int block = 0; block < columns / 8; block++)
         for (int word = 0; word < 4; word++)
             write(i.raw[0], each([&](int l) { return bits_of(c[l / 4 + 8 * (word >> 1)][8 * block + 2 * (l % 4) + (word & 1)]); }), 4 * block + word);
+    for (const Operand& o : i.raw)
+        if (o.text == "gsb0") reading_groups.push_back(reading.size());  // it closes its group
 }

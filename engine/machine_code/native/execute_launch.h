@@ -25,6 +25,13 @@ struct Task {  // the CTAs of a cluster, which run by turns on one core
             cta.rank = n, cta.cluster = &cluster;
             cluster.ctas.push_back(&cta);
             cta.begin();
+            if (launch.hazards) {
+                const int warps = static_cast<int>(cta.warps.size());
+                if (!n) cluster.races.begin(static_cast<int>(size[0] * size[1] * size[2]), warps);
+                constexpr size_t MOST_FOLLOWED = 256;  // warps, and a copier for each CTA
+                if (cluster.races.size() > MOST_FOLLOWED) throw std::runtime_error("clusters of so many warps are not checked for hazards");
+                cta.shadow.begin(cta.smem.size(), cluster.races.size());
+            }
             for (size_t b = 0; b + 1 < cta.smem.size(); b += 2) cta.smem[b] = 0xa5, cta.smem[b + 1] = 0x7f;  // nothing that was stored
         }
         done.assign(ctas.size(), false);
@@ -58,12 +65,20 @@ struct Execution {
     std::mutex lock;
     std::condition_variable changed;
     std::string error;
+    std::map<std::array<int32_t, 3>, Hazard> hazards;
     uint32_t cta[3] = {};
     std::chrono::steady_clock::time_point deadline;
     bool late = false;
 
     explicit Execution(const Request& r) : launch(r) {
         tasks = static_cast<int64_t>(r.grid[0]) * r.grid[1] * r.grid[2] / (r.cluster[0] * r.cluster[1] * r.cluster[2]);
+    }
+
+    void take(const Races& races) {
+        for (const auto& [key, hazard] : races.found) {
+            const auto [known, fresh] = hazards.try_emplace(key, hazard);
+            if (!fresh) known->second.count += hazard.count;
+        }
     }
 
     bool over() const { return late || !error.empty(); }
@@ -89,6 +104,7 @@ struct Execution {
             }
             hold.lock();
             running--;
+            if (task && (done || !what.empty())) take(task->cluster.races);
             late |= std::chrono::steady_clock::now() > deadline;
             if (!what.empty()) {
                 if (error.empty()) {

@@ -2,8 +2,90 @@
 
 struct Cluster {
     std::vector<Cta*> ctas;
-    int arrived = 0;
+    Races races;
 };
+
+// ---- what is known of hazards ----
+
+Races* Warp::looked_for() { return cta.cluster && cta.cluster->races.wanted ? &cta.cluster->races : nullptr; }
+size_t Warp::self() { return cta.rank * static_cast<size_t>(cta.cluster->races.warps_per_cta) + static_cast<size_t>(number); }
+
+void Cta::passed(Warp& w, const Barrier& bar) {
+    if (Races* races = w.looked_for()) races->acquire(w.self(), bar.released);
+}
+
+void Warp::reads_shared(Cta& owner, uint64_t address, int width) {
+    Races& races = cta.cluster->races;
+    const Clock& known = races.clock[self()];
+    owner.shadow.read(races, address, width, self(), index, known[self()], known, owner.request.cta);
+}
+
+void Warp::writes_shared(Cta& owner, uint64_t address, int width, bool same) {
+    Races& races = cta.cluster->races;
+    const Clock& known = races.clock[self()];
+    owner.shadow.write(races, address, width, self(), index, known[self()], known, owner.request.cta, false, same);
+}
+
+// Loads, stores and atomics, before they are done. A store of what lies there already is no hazard to
+// another store.
+void Warp::touch_shared(const Instruction& i, const Wide& where, int width) {
+    Races& races = cta.cluster->races;
+    const bool generic = i.op != OP_LDS && i.op != OP_STS && i.op != OP_ATOMS;
+    const bool stores = i.op == OP_STS || i.op == OP_ST || i.op == OP_STG;
+    const bool loads = i.op == OP_LDS || i.op == OP_LD || i.op == OP_LDG;
+    Lanes t;
+    for (int l = 0; l < 32; l++) {
+        if (!(on >> l & 1) || (generic && where[l] >> 32 != SHARED_HIGH)) continue;
+        const uint64_t address = where[l] & FULL, rank = address / SHARED_WINDOW;
+        Cta& owner = rank == cta.rank ? cta : *cta.cluster->ctas[rank];
+        const uint64_t at = address & (SHARED_WINDOW - 1);
+        if (loads) {
+            reads_shared(owner, at, width);
+        } else if (stores) {
+            bool same = true;
+            for (int w = 0; w < std::max(1, width / 4); w++)
+                same &= !std::memcmp(&owner.smem[at + 4 * static_cast<size_t>(w)], &read(i.s.back(), t, w).v[l], static_cast<size_t>(std::min(4, width)));
+            writes_shared(owner, at, width, same);
+        } else {
+            Clock& passed = owner.atomics[at];
+            races.acquire(self(), passed);
+            const Clock& known = races.clock[self()];
+            owner.shadow.write(races, at, width, self(), index, known[self()], known, owner.request.cta, true);
+            races.release(self(), passed);
+        }
+    }
+}
+
+void Warp::note_write(uint64_t address, int width) {
+    const Request& r = cta.request;
+    if (r.watched - address >= static_cast<uint64_t>(width)) return;
+    *r.last_write = {index, {r.cta[0], r.cta[1], r.cta[2]}, number};
+}
+
+void Warp::note_landed(const AsyncCopy& copy) {
+    Races* races = looked_for();
+    if (!races) return;
+    const auto at = reinterpret_cast<uint64_t>(copy.to) - reinterpret_cast<uint64_t>(cta.smem.data());
+    if (at < cta.smem.size()) cta.shadow.landed(at, copy.size, self(), races->clock[self()][self()]);
+}
+
+void Warp::note_reading(uint64_t address) {
+    Races* races = looked_for();
+    if (!races) return;
+    cta.shadow.read(*races, address, 16, self(), index, UNDER_WAY, races->clock[self()], cta.request.cta);
+    reading.push_back(address);
+}
+
+void Warp::finish_reading(size_t open_groups) {
+    Races* races = looked_for();
+    if (!races || reading_groups.size() <= open_groups) return;
+    const size_t done = reading_groups[reading_groups.size() - open_groups - 1];
+    for (size_t n = 0; n < done; n++) cta.shadow.was_read(reading[n], 16, self(), races->clock[self()][self()]);
+    reading.erase(reading.begin(), reading.begin() + static_cast<std::ptrdiff_t>(done));
+    for (const uint64_t address : reading) cta.shadow.was_read(address, 16, self(), UNDER_WAY);
+    reading_groups.erase(reading_groups.begin(), reading_groups.end() - static_cast<std::ptrdiff_t>(open_groups));
+    for (size_t& end : reading_groups) end -= done;
+}
 
 [[noreturn]] inline void misaligned(const Instruction& i, uint64_t address, int width) {
     char what[96];
@@ -74,6 +156,13 @@ void Warp::load_matrices(const Instruction& i) {  // LDSM, STSM
             for (int r = 0; r < 8; r++) rows[r] = &cta.smem[where[8 * m + r]];
         else
             for (int r = 0; r < 8; r++) rows[r] = shared_byte(i, where[8 * m + r], 16);
+        if (looked_for())
+            for (int r = 0; r < 8; r++) {
+                const uint64_t place = where[8 * m + r];
+                Cta& owner = place / SHARED_WINDOW == cta.rank ? cta : *cta.cluster->ctas[place / SHARED_WINDOW];
+                if (stores) writes_shared(owner, place & (SHARED_WINDOW - 1), 16);
+                else reads_shared(owner, place & (SHARED_WINDOW - 1), 16);
+            }
         uint16_t matrix[8][8];
         if (stores) {
             const Lanes& v = read(i.s.back(), t, m);
@@ -136,6 +225,10 @@ void Warp::copy_asynchronously(const Instruction& i) {  // LDGSTS: a lane whose 
     for (int l = 0; l < 32; l++) {
         if (!(on >> l & 1)) continue;
         AsyncCopy copy{shared_byte(i, to[l], i.width), static_cast<uint8_t>(i.width), {}};
+        if (Races* races = looked_for(); races && to[l] / SHARED_WINDOW == cta.rank) {
+            const Clock& known = races->clock[self()];
+            cta.shadow.write(*races, to[l] & (SHARED_WINDOW - 1), i.width, self(), index, UNDER_WAY, known, cta.request.cta);
+        }
         if (loads >> l & 1) std::memcpy(copy.data, global_byte(i, from[l], i.width), static_cast<size_t>(i.width));
         in_flight.push_back(copy);
     }
@@ -276,6 +369,10 @@ void Warp::execute(const Instruction& i) {
         if (!(on >> l & 1)) at[l] = nullptr;
         else at[l] = shared ? shared_byte(i, where[l], width) : generic_byte(i, where[l], width, l);
     }
+    if (looked_for()) touch_shared(i, where, width);
+    if (cta.request.last_write && i.op != OP_LDS && i.op != OP_LDG && i.op != OP_LD && !shared)
+        for (int l = 0; l < 32; l++)
+            if (on >> l & 1) note_write(where[l], width);
     if (i.polls) cta.polls++;
     if (atomically) return atomic(i, at);
     const int words = std::max(1, width / 4);

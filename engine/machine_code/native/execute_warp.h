@@ -10,6 +10,19 @@ struct AsyncCopy {
 std::vector<AsyncCopy> in_flight;
 int cluster_waits = 0;       // how often this warp waited for the cluster
 std::vector<size_t> groups;  // ends of the committed ones in `in_flight`
+// Of wgmma: shared memory that is being read, 16 bytes each, and where its groups end.
+std::vector<uint64_t> reading;
+std::vector<size_t> reading_groups;
+
+Races* looked_for();   // null: hazards are not
+size_t self();         // in the cluster
+void reads_shared(Cta& owner, uint64_t address, int width);
+void writes_shared(Cta& owner, uint64_t address, int width, bool same = false);
+void touch_shared(const Instruction& i, const Wide& where, int width);
+void finish_reading(size_t open_groups);
+void note_reading(uint64_t address);
+void note_write(uint64_t address, int width);
+void note_landed(const AsyncCopy& copy);
 
 bool go_straight(int here, uint32_t active, uint32_t ready);
 void execute(const Instruction& i);  // a load, store, atomic or copy
@@ -35,7 +48,10 @@ void land_copies(size_t open_groups) {
     const size_t committed = groups.size();
     if (committed <= open_groups) return;
     const size_t count = groups[committed - open_groups - 1];
-    for (size_t n = 0; n < count; n++) std::memcpy(in_flight[n].to, in_flight[n].data, in_flight[n].size);
+    for (size_t n = 0; n < count; n++) {
+        std::memcpy(in_flight[n].to, in_flight[n].data, in_flight[n].size);
+        note_landed(in_flight[n]);
+    }
     in_flight.erase(in_flight.begin(), in_flight.begin() + static_cast<std::ptrdiff_t>(count));
     groups.erase(groups.begin(), groups.end() - static_cast<std::ptrdiff_t>(open_groups));
     for (size_t& end : groups) end -= count;

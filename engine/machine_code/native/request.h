@@ -23,6 +23,28 @@ struct Request {
     uint32_t cluster[3];           // CTAs
     uint64_t clock;                // of the SMs when the launch begins
     int32_t reversed;              // CTAs, and warps of each, run in the reverse of their order
+    struct Hazard* hazards;        // [hazard_capacity] found in shared memory; null: not looked for
+    int32_t hazard_capacity;
+    int32_t* hazard_count;         // of all that were found
+    uint64_t watched;              // an address whose last write is asked for
+    struct Write* last_write;      // null: of none
+};
+
+struct Write {
+    int32_t at;  // instruction, -1: nothing wrote it
+    uint32_t cta[3];
+    int32_t warp;
+};
+
+// Two accesses of the same bytes of shared memory that nothing orders.
+struct Hazard {
+    int32_t kind;                   // 0: a read of a write, 1: a write of what was read, 2: of what was written
+    int32_t before, now;            // instructions
+    int32_t under_way;              // 1: the earlier one was asynchronous, and nobody waited for it
+    int32_t warp_before, warp_now;  // of the CTA, -1: a copy by TMA
+    uint32_t cta[3];                // whose memory it is
+    uint32_t address;               // in it
+    int64_t count;
 };
 
 // Global memory from `base` on, as it lies on the host.

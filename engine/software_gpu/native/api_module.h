@@ -78,8 +78,8 @@ int ctas_per_sm(const Device& d, const CUfunc_st& f, int64_t threads, int64_t dy
 
 extern "C" {
 
-CUresult cuModuleLoadData(CUmodule* out, const void* image) { return driver::load(out, image); }
-CUresult cuModuleLoadDataEx(CUmodule* out, const void* image, unsigned, CUjit_option*, void**) { return driver::load(out, image); }
+CUresult cuModuleLoadData(CUmodule* out, const void* image) { STARTED return driver::load(out, image); }
+CUresult cuModuleLoadDataEx(CUmodule* out, const void* image, unsigned, CUjit_option*, void**) { STARTED return driver::load(out, image); }
 CUresult cuModuleLoadFatBinary(CUmodule* out, const void* image) { return driver::load(out, image); }
 
 CUresult cuModuleLoad(CUmodule* out, const char* path) {

@@ -122,6 +122,7 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
     return driver::enqueue(context, stream, CU_GRAPH_NODE_TYPE_EVENT_RECORD, [=](double&) {
         std::lock_guard<std::mutex> hold(queue::lock);
         event->reached = number, event->time_ns = queue::clock_ns;
+        virtual_clock::begin_sample();
         return CUDA_SUCCESS;
     });
 }

@@ -61,7 +61,7 @@ const char* cudaGetErrorName(cudaError_t error) {
 #define NAMED(name) {name, #name}
     static const std::map<int, const char*> names = {
         NAMED(cudaSuccess), NAMED(cudaErrorInvalidValue), NAMED(cudaErrorMemoryAllocation), NAMED(cudaErrorInitializationError),
-        NAMED(cudaErrorInvalidConfiguration), NAMED(cudaErrorInsufficientDriver), NAMED(cudaErrorNoDevice), NAMED(cudaErrorInvalidDevice),
+        NAMED(cudaErrorInvalidConfiguration), NAMED(cudaErrorInsufficientDriver), NAMED(cudaErrorDevicesUnavailable), NAMED(cudaErrorNoDevice), NAMED(cudaErrorInvalidDevice),
         NAMED(cudaErrorInvalidKernelImage), NAMED(cudaErrorDeviceUninitialized), NAMED(cudaErrorNoKernelImageForDevice), NAMED(cudaErrorInvalidPtx),
         NAMED(cudaErrorFileNotFound), NAMED(cudaErrorInvalidResourceHandle), NAMED(cudaErrorIllegalState), NAMED(cudaErrorSymbolNotFound),
         NAMED(cudaErrorNotReady), NAMED(cudaErrorIllegalAddress), NAMED(cudaErrorLaunchOutOfResources), NAMED(cudaErrorLaunchTimeout),

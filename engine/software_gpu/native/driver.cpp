@@ -39,6 +39,9 @@ inline void* missing_named(const std::string& name) {
 
 extern "C" {
 
+// Not CUDA's: see virtual_clock.h.
+int softwareGpuSet(const char* text) { return virtual_clock::set(text ? text : ""); }
+
 // NVIDIA's own libraries ask for private tables by it (NVRTC does, and goes on without). None is
 // answered, whatever is asked for.
 CUresult cuGetExportTable(const void** table, const CUuuid*) {

@@ -13,6 +13,7 @@
 #include "module.h"
 #include "queue.h"
 #include "table.h"
+#include "virtual_clock.h"
 
 namespace driver {
 
@@ -48,9 +49,12 @@ inline CUresult check_started() {
     return initialised && getpid() == process ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 
+inline CUresult check_planted(const char* function);
 inline CUcontext current() { return stack.empty() ? nullptr : stack.back(); }
 
-#define STARTED if (const CUresult why_not = driver::check_started()) return why_not;
+#define STARTED \
+    if (const CUresult why_not = driver::check_started()) return why_not; \
+    if (const CUresult why_not = driver::check_planted(__func__)) return why_not;
 // `context` is the current one, and no kernel has broken it.
 #define CONTEXT \
     STARTED \
@@ -84,6 +88,12 @@ inline CUresult refuse_in_capture() {
             return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
         }
     return CUDA_SUCCESS;
+}
+inline CUresult check_planted(const char* function) {
+    CUresult sticky = CUDA_SUCCESS;
+    const CUresult found = virtual_clock::planted(function, sticky);
+    if (CUcontext context = current(); context && sticky && context->error == CUDA_SUCCESS) context->error = sticky;
+    return found;
 }
 #define NOT_IN_CAPTURE if (const CUresult why_not = driver::refuse_in_capture()) return why_not;
 

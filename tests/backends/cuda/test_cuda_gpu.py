@@ -51,7 +51,9 @@ def backend() -> Iterator[CudaBackend]:
 @pytest.fixture(autouse=True)
 def alone_on_the_gpu(backend: CudaBackend) -> Iterator[None]:
     """Other test processes wait: these tests measure, and fill the memory."""
-    del backend
+    if backend.is_software:  # which each process has one of
+        yield
+        return
     import fcntl
 
     with (Path(tempfile.gettempdir()) / "attune-gpu-tests.lock").open("w") as lock:

@@ -1,0 +1,181 @@
+"""`sass FILE --execute`: the machine code of any kernel run on this CPU, with memory of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.base.errors import InvalidProblem
+from engine.base.units import format_bytes
+from engine.cli.output import print_json
+from engine.cuda_on_host.client import worker_threads
+from engine.machine_code.analysis import program_of
+from engine.machine_code.cubin import read_cubin
+from engine.machine_code.disassembly import find_entry
+from engine.machine_code.execution import (
+    ExecutionFault,
+    ExecutionTimeout,
+    GlobalBuffer,
+    Hazard,
+    execute,
+    load_module,
+)
+from engine.machine_code.execution.run import prepare
+from engine.machine_code.launch import Content, Launch, buffer_address
+from engine.tensors import POISON_BITS
+
+_TIME_LIMIT_S = 300.0
+_FLOATS = {"f16": np.float16, "f32": np.float32, "f64": np.float64, "tf32": np.float32}
+
+
+@dataclass(frozen=True, slots=True)
+class _Executed:
+    entry: str
+    arch: str
+    instructions: int
+    seconds: float
+    fault: str
+    hazards: tuple[Hazard, ...]
+    buffers: tuple[tuple[int, int, int], ...]  # number of the pointer, bytes, bytes that changed
+
+
+def run_executed(
+    file: str,
+    cubin_data: bytes,
+    entry_name: str | None,
+    launch: Launch,
+    contents: Sequence[Content | None],
+    *,
+    check: bool,
+    as_json: bool,
+) -> int:
+    """Execute, print, and return the exit code: 1 where a fault or a hazard was found.
+
+    Raises:
+        InvalidProblem: the launch does not fit the entry, or a pointer does not say its size.
+        CompileError, ToolMissing: the cubin or the emulator cannot be had.
+    """
+    found = _executed(cubin_data, entry_name, launch, contents, check)
+    if as_json:
+        print_json(_as_json(file, found, check))
+    else:
+        _print(file, found, check)
+    return 1 if found.fault or found.hazards else 0
+
+
+def _executed(
+    data: bytes,
+    entry_name: str | None,
+    launch: Launch,
+    contents: Sequence[Content | None],
+    check: bool,
+) -> _Executed:
+    cubin = read_cubin(data)
+    entry = find_entry(cubin, entry_name)
+    memory = [_memory(number, content) for number, content in enumerate(contents)]
+    given = [buffer.data.copy() for buffer in memory]
+    module = load_module(cubin)
+    hazards: list[Hazard] | None = [] if check else None
+    fault, instructions = "", 0
+    prepare()
+    begin = time.perf_counter()
+    try:
+        instructions = execute(
+            program_of(cubin, entry.name),
+            module.entries[entry.name],
+            launch,
+            [*memory, *module.buffers],
+            cluster=entry.cluster if prod(entry.cluster) > 1 else (1, 1, 1),
+            timeout_s=_TIME_LIMIT_S,
+            threads=worker_threads(),
+            hazards=hazards,
+        )
+    except (ExecutionFault, ExecutionTimeout) as error:
+        fault = str(error)
+    return _Executed(
+        entry.name,
+        cubin.arch,
+        instructions,
+        time.perf_counter() - begin,
+        fault,
+        tuple(hazards or ()),
+        tuple(
+            (number + 1, buffer.data.nbytes, int(np.count_nonzero(buffer.data != before)))
+            for number, (buffer, before) in enumerate(zip(memory, given, strict=True))
+        ),
+    )
+
+
+def _memory(number: int, content: Content | None) -> GlobalBuffer:
+    """Floats are normal, the same in each run; integers are zero; plain bytes hold NaN patterns."""
+    if content is None:
+        raise InvalidProblem(
+            f"Pointer {number + 1} does not say how much memory it has: write ptr:4096 (bytes) or "
+            "ptr:f16[2,64] (numbers)."
+        )
+    words = np.zeros(-(-content.size_bytes // 8), np.uint64)
+    data: NDArray[np.uint8] = words.view(np.uint8)[: content.size_bytes]
+    rng = np.random.default_rng(number)
+    if content.dtype in _FLOATS:
+        kind = _FLOATS[content.dtype]
+        data[:] = rng.standard_normal(content.count, np.float32).astype(kind).view(np.uint8)
+    elif content.dtype == "bf16":
+        numbers = rng.standard_normal(content.count, np.float32).view(np.uint32)
+        data[:] = (numbers >> 16).astype(np.uint16).view(np.uint8)
+    elif not content.dtype:
+        data[: data.size // 2 * 2].view(np.uint16)[:] = POISON_BITS
+    return GlobalBuffer(f"pointer {number + 1}", buffer_address(number), data)
+
+
+def _print(file: str, found: _Executed, check: bool) -> None:
+    print(f"{file}: {found.entry}, {found.arch}, executed on this CPU.")
+    if found.fault:
+        print(found.fault)
+    else:
+        print(
+            f"It came to its end after {found.instructions:,} warp instructions "
+            f"({found.seconds:.2f} s here, which says nothing of a GPU)."
+        )
+    for number, size, changed in found.buffers:
+        print(f"pointer {number}: {changed:,} of {format_bytes(size)} changed")
+    for hazard in found.hazards:
+        print(f"{hazard.kind}: {hazard.sentence}")
+    if check and not found.hazards:
+        so_far = " up to there" if found.fault else ""
+        print(f"No hazard of shared memory was found{so_far}.")
+
+
+def _as_json(file: str, found: _Executed, check: bool) -> dict[str, Any]:
+    return {
+        "kernel": file,
+        "entry": found.entry,
+        "arch": found.arch,
+        "warp_instructions": found.instructions,
+        "fault": found.fault,
+        "checked": check,
+        "hazards": [
+            {
+                "kind": hazard.kind,
+                "sentence": hazard.sentence,
+                "addresses": [hazard.before.address, hazard.now.address],
+                "lines": [
+                    f"{at.source[0].file}:{at.source[0].line}" if at.source else ""
+                    for at in (hazard.before, hazard.now)
+                ],
+                "under_way": hazard.under_way,
+                "warps": hazard.warps,
+                "cta": hazard.cta,
+                "count": hazard.count,
+            }
+            for hazard in found.hazards
+        ],
+        "pointers": [
+            {"bytes": size, "changed_bytes": changed} for _, size, changed in found.buffers
+        ],
+    }

@@ -1,0 +1,115 @@
+// What a test sets: how the device's own clock misbehaves, and which calls fail. By
+// `softwareGpuSet("noise=0.01 drift=0.02")`, one after the other, or for a whole process by
+// ATTUNE_SOFTWARE_GPU_SET; an empty text takes everything back. No time of it is a measurement.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <random>
+#include <sstream>
+#include <string>
+
+namespace virtual_clock {
+
+struct Settings {
+    std::map<std::string, double> numbers;
+    struct Failure {
+        CUresult code;
+        int64_t after;  // so many calls succeed first
+        bool sticky;    // it breaks the context
+    };
+    std::map<std::string, Failure> failures;  // by function
+    std::mt19937_64 random;
+    double noise = 1;  // of this sample
+
+    double number(const char* name, double otherwise) const {
+        const auto known = numbers.find(name);
+        return known == numbers.end() ? otherwise : known->second;
+    }
+};
+
+inline std::mutex& lock = *new std::mutex;
+inline Settings& settings = *new Settings;
+inline std::atomic<bool> fails{false};
+
+// 0: done, else the number of the word that is not understood, from 1 on.
+inline int set(const std::string& text) {
+    std::lock_guard<std::mutex> hold(lock);
+    Settings made;
+    std::istringstream words(text);
+    int number = 0;
+    for (std::string word; words >> word;) {
+        number++;
+        const size_t equals = word.find('=');
+        if (equals == std::string::npos) return number;
+        const std::string name = word.substr(0, equals);
+        const char* value = word.c_str() + equals + 1;
+        char* end = nullptr;
+        const double given = std::strtod(value, &end);
+        if (end == value || !std::isfinite(given)) return number;
+        if (name.substr(0, 2) != "cu") {
+            static const char* const KNOWN[] = {"noise", "drift", "drift_period_s", "placement", "cta_us", "clock_share", "seed"};
+            bool known = false;
+            for (const char* each : KNOWN) known |= name == each;
+            if (!known || *end) return number;
+            made.numbers[name] = given;
+            continue;
+        }
+        // cuGraphInstantiateWithFlags=2, …=2@5: from the sixth call on, …=719!: the context is lost
+        Settings::Failure failure{static_cast<CUresult>(given), 0, false};
+        if (*end == '!') failure.sticky = true, end++;
+        if (*end == '@') failure.after = std::strtoll(end + 1, &end, 10);
+        if (*end) return number;
+        made.failures[name] = failure;
+    }
+    made.random.seed(static_cast<uint64_t>(made.number("seed", 0)));
+    fails = !made.failures.empty();
+    settings = std::move(made);
+    return 0;
+}
+
+inline const bool from_environment = [] {
+    const char* given = std::getenv("ATTUNE_SOFTWARE_GPU_SET");
+    return given && set(given) == 0;
+}();
+
+// The error that this call of `function` is to answer.
+inline CUresult planted(const char* function, CUresult& sticky) {
+    if (!fails) return CUDA_SUCCESS;
+    std::lock_guard<std::mutex> hold(lock);
+    std::string name = function;  // without its version: cuMemAlloc_v2
+    if (const size_t at = name.rfind("_v"); at != std::string::npos) name.resize(at);
+    const auto known = settings.failures.find(name);
+    if (known == settings.failures.end() || known->second.after-- > 0) return CUDA_SUCCESS;
+    if (known->second.sticky) sticky = known->second.code;
+    return known->second.code;
+}
+
+// A new sample begins: an event was recorded.
+inline void begin_sample() {
+    std::lock_guard<std::mutex> hold(lock);
+    std::normal_distribution<double> normal;
+    settings.noise = std::exp(settings.number("noise", 0) * normal(settings.random));
+}
+
+// What a kernel of so many CTAs takes that would take `ns`, at this time, on this memory.
+inline double taken_ns(double ns, int64_t ctas, double now_ns, uint64_t memory) {
+    std::lock_guard<std::mutex> hold(lock);
+    if (settings.numbers.empty()) return ns;
+    if (const double each_us = settings.number("cta_us", 0); each_us > 0) ns = 1000 * each_us * static_cast<double>(ctas);
+    const double turns = now_ns / 1e9 / settings.number("drift_period_s", 7);
+    double share = settings.number("clock_share", 1) * std::exp(settings.number("drift", 0) * std::sin(2 * M_PI * turns));
+    if (const double spread = settings.number("placement", 0); spread != 0) {
+        std::mt19937_64 of_place(memory);
+        std::normal_distribution<double> normal;
+        share *= std::exp(-spread * normal(of_place));
+    }
+    return ns * settings.noise / share;
+}
+
+}  // namespace virtual_clock

@@ -1,0 +1,280 @@
+"""The sampler, the bench and the backend on the GPU in software through the real CuPy: a clock with
+noise, drift and placement that the test sets, and faults that it plants. By `pytest --software-gpu`
+alone; no time of it is a measurement, and nothing keeps one."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import expm1
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import pytest
+from verdicts import RIGHT
+
+from engine.backends.base import RunOptions
+from engine.backends.cuda import CudaBackend, why_not_cuda
+from engine.backends.cuda.availability import is_software_gpu
+from engine.base.errors import MeasureError
+from engine.base.launch import PassLaunch, ScalarArg, TensorArg
+from engine.base.status import Status
+from engine.evaluation import Evaluation
+from engine.measure.device_lock import gpu_states
+from engine.measure.sampler import SamplerSettings, SamplingRun
+from engine.measure.side_by_side import TimingGroup, time_evaluation
+from engine.measure.verdict import Verdict
+from engine.plan import LaunchPlan
+from engine.problem import Problem
+from engine.tensors import make_inputs
+
+pytestmark = pytest.mark.gpu
+
+Set: TypeAlias = Callable[[str], None]
+
+PROBLEM = Problem(1, 1, 16, 32)
+INPUTS = make_inputs(PROBLEM)
+WARM = SamplerSettings(kinds=("device_warm",), min_rounds=10, max_rounds=30)
+ROUGH = "cta_us=20 noise=0.01 drift=0.01 drift_period_s=0.05"
+SOURCE = """
+extern "C" __global__ void k(const unsigned short* q, unsigned short* out, int n) {
+    for (int i = threadIdx.x; i < n; i += 32) out[i] = q[i];
+}
+"""
+
+
+@pytest.fixture
+def set_gpu() -> Iterator[Set]:
+    """`softwareGpuSet` of native/virtual_clock.h; what was set is taken back."""
+    if (why := why_not_cuda()) is not None or not is_software_gpu():
+        pytest.skip(why or "This GPU is none in software: nothing can be planted in it.")
+    library = ctypes.CDLL("libcuda.so.1")
+
+    def put(text: str) -> None:
+        assert library.softwareGpuSet(text.encode()) == 0, text
+
+    put("")
+    yield put
+    put("")
+
+
+@pytest.fixture
+def backend(set_gpu: Set) -> Iterator[CudaBackend]:
+    """With calls of its own it times as on any GPU."""
+    from engine.backends.cuda.cupy_calls import CupyCalls
+
+    del set_gpu  # its skip
+    made = CudaBackend(CupyCalls())
+    assert not made.is_software
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "k.cu"
+    path.write_text(SOURCE)
+    return path
+
+
+def plan_of(source: Path, ctas: int = 10) -> LaunchPlan:
+    args = (TensorArg("q"), TensorArg("out"), ScalarArg("n", "int32", PROBLEM.elements))
+    return LaunchPlan(
+        variant="t01",
+        problem=PROBLEM,
+        config={},
+        source=source,
+        defines=(),
+        scratch=(),
+        passes=(PassLaunch("k", (ctas, 1, 1), 32, 0, args),),
+    )
+
+
+def compared(
+    backend: CudaBackend, one: LaunchPlan, other: LaunchPlan, seed: int, placements: int = 4
+) -> SamplingRun:
+    """Both side by side; `a` is the incumbent."""
+    settings = dataclasses.replace(WARM, seed=seed)
+    with gpu_states() as read, TimingGroup(read, WARM.kinds, placements=placements) as group:
+        for name, plan in (("a", one), ("b", other)):
+            assert group.add(name, partial(backend.timer, plan, INPUTS, RIGHT)), group.failures
+        return group.run("a", settings)
+
+
+def test_what_is_not_understood_is_refused(set_gpu: Set) -> None:
+    library = ctypes.CDLL("libcuda.so.1")
+    for text, word in (("noise=0.01 drfit=1", 2), ("noise", 1), ("cuInit=2x", 1), ("seed=a", 1)):
+        assert library.softwareGpuSet(text.encode()) == word
+    set_gpu("noise=0")
+
+
+# ---- the virtual clock ----
+
+
+def test_a_kernel_is_never_faster_than_itself(
+    backend: CudaBackend, set_gpu: Set, source: Path
+) -> None:
+    plan = plan_of(source)
+    seen: Counter[Verdict] = Counter()
+    for seed in range(2):
+        set_gpu(f"{ROUGH} placement=0.01 seed={seed}")
+        seen[compared(backend, plan, plan, seed).comparison("b").verdict] += 1
+    assert set(seen) <= {Verdict.SAME, Verdict.UNDECIDED}, seen
+
+
+def test_a_tenth_is_seen_through_noise_and_drift(
+    backend: CudaBackend, set_gpu: Set, source: Path
+) -> None:
+    for seed, (ctas, verdict) in enumerate(((11, Verdict.SLOWER), (9, Verdict.FASTER))):
+        set_gpu(f"{ROUGH} seed={seed}")
+        found = compared(backend, plan_of(source), plan_of(source, ctas), seed).comparison("b")
+        assert found.verdict is verdict, found.reason
+        assert found.ratio == pytest.approx(ctas / 10, rel=0.02)
+
+
+def test_where_a_kernel_lies_in_memory_is_told_from_what_it_takes(
+    backend: CudaBackend, set_gpu: Set, source: Path
+) -> None:
+    """Placements that differ by 10 % hide a difference of 3 %; without them it is seen."""
+    one, other = plan_of(source, 100), plan_of(source, 103)
+    floors = []
+    for placement in (0.0, 0.1):
+        set_gpu(f"cta_us=2 noise=0.002 placement={placement}")
+        run = compared(backend, one, other, seed=1)
+        floors.append(expm1(run.table.floor("device_warm")))
+        seen = run.comparison("b").verdict
+        assert (seen is Verdict.SLOWER) == (placement == 0.0), run.comparison("b").reason
+    assert floors[1] > 4 * floors[0]
+
+
+def test_a_graph_takes_what_its_launches_take(
+    backend: CudaBackend, set_gpu: Set, source: Path
+) -> None:
+    set_gpu("cta_us=7")
+    with backend.timer(plan_of(source), INPUTS, RIGHT) as timer:
+        for launches in (1, 3, 50):
+            assert timer.graph(launches, 1)() == pytest.approx(70 * launches, rel=1e-3)
+        set_gpu("cta_us=7 clock_share=0.5")
+        assert timer.once_us() == pytest.approx(140, rel=1e-3)
+
+
+# ---- what NVML says ----
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "words"),
+    [
+        ("sm_clock_mhz=1500", Status.PASSED, ""),
+        ("reasons=64", Status.THROTTLED, "hardware thermal slowdown"),
+    ],
+)
+def test_a_throttled_gpu_is_a_status(
+    backend: CudaBackend,
+    set_gpu: Set,
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    said: str,
+    status: Status,
+    words: str,
+) -> None:
+    file = tmp_path / "nvml"
+    file.write_text(said)
+    monkeypatch.setenv("ATTUNE_SOFTWARE_NVML", str(file))
+    set_gpu(ROUGH)
+    passed = Evaluation(
+        status=Status.PASSED,
+        reason="right",
+        variant="t01",
+        problem=PROBLEM,
+        config={},
+        device="L4",
+        when="",
+        correctness=RIGHT,
+    )
+    with gpu_states() as read:
+        found = time_evaluation(
+            backend, plan_of(source), INPUTS, passed, read, full=False, settings=WARM
+        )
+    assert found.status is status
+    assert words in found.reason
+
+
+# ---- planted faults ----
+
+
+@pytest.mark.parametrize(
+    ("planted", "status", "words"),
+    [
+        ("cuMemAlloc=2", Status.OUT_OF_MEMORY, "ran out of memory"),
+        ("cuMemAlloc=2@2", Status.OUT_OF_MEMORY, "ran out of memory"),
+        ("cuLaunchKernel=701", Status.LAUNCH_ERROR, "needs more registers"),
+        ("cuMemGetInfo=46", Status.LAUNCH_ERROR, "busy or unavailable"),
+        ("cuModuleLoadData=209", Status.LAUNCH_ERROR, "NO_BINARY_FOR_GPU"),
+    ],
+)
+def test_a_call_that_fails_is_a_status_and_the_next_run_is_right(
+    backend: CudaBackend, set_gpu: Set, source: Path, planted: str, status: Status, words: str
+) -> None:
+    backend.calls.free_bytes()  # what the pool holds is allocated anew
+    set_gpu(planted)
+    result = backend.run(plan_of(source), INPUTS, RunOptions())
+    assert result.status is status, result.reason
+    assert words in result.reason
+    set_gpu("")
+    assert backend.gpu_error is None
+    again = backend.run(plan_of(source), INPUTS, RunOptions())
+    assert (again.status, again.reason) == (Status.PASSED, "")
+    assert again.out is not None
+    np.testing.assert_array_equal(again.out.view(np.uint16), INPUTS.q.view(np.uint16))
+
+
+def test_a_graph_that_is_not_instantiated_is_a_sentence(
+    backend: CudaBackend, set_gpu: Set, source: Path
+) -> None:
+    set_gpu("cta_us=20 cuGraphInstantiateWithFlags=2")
+    with gpu_states() as read, TimingGroup(read, WARM.kinds, placements=1) as group:
+        added = group.add("k", partial(backend.timer, plan_of(source), INPUTS, RIGHT))
+        if added:
+            with pytest.raises(MeasureError, match="ran out of memory"):
+                group.run("k", WARM)
+        else:
+            assert "ran out of memory" in group.failures["k"]
+    set_gpu("cta_us=20")
+    assert backend.gpu_error is None
+    compared(backend, plan_of(source), plan_of(source), 0, placements=1)
+
+
+@pytest.mark.parametrize("planted", ["cuLaunchKernel=719!", "cuStreamQuery=700!"])
+@pytest.mark.usefixtures("set_gpu")
+def test_a_lost_context_is_said_and_the_process_goes_on(source: Path, planted: str) -> None:
+    code = f"""
+import ctypes, sys
+from pathlib import Path
+sys.path[:0] = {sys.path!r}
+from test_virtual_gpu import INPUTS, plan_of
+from engine.backends.base import RunOptions
+from engine.backends.cuda import CudaBackend
+backend = CudaBackend()
+plan = plan_of(Path({str(source)!r}))
+print(backend.run(plan, INPUTS, RunOptions()).status)
+ctypes.CDLL("libcuda.so.1").softwareGpuSet({planted.encode()!r})
+for _ in range(2):
+    result = backend.run(plan, INPUTS, RunOptions())
+    print(result.status, result.reason)
+backend.close()
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    lines = found.stdout.splitlines()
+    assert len(lines) == 3, found.stdout + found.stderr
+    assert lines[0] == "PASSED"
+    assert lines[1].startswith(("LAUNCH_ERROR", "OUT_OF_BOUNDS"))
+    assert "to use the GPU again" in lines[2]
