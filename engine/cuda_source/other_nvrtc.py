@@ -126,7 +126,7 @@ def other_nvrtc(version: tuple[int, int]) -> tuple[OtherNvrtc, Path]:
     Raises:
         ToolMissing: it is not installed; says which are.
     """
-    found = {}
+    found: dict[tuple[int, int], tuple[OtherNvrtc, Path]] = {}
     for path in _libraries():
         with contextlib.suppress(OSError, AttributeError, NvrtcError):
             library = OtherNvrtc(path)
