@@ -160,7 +160,7 @@ def _sample(total: int, wanted: set[int], count: int) -> IntArray:
 
 
 def reference(inputs: Inputs) -> Float64Array:
-    """softmax(Q·Kᵀ/√D)·V, with the problem's features, in float64, `[batch, num_heads, seqlen, head_dim]`."""
+    """softmax(Q·Kᵀ/√D)·V with the problem's features in float64, of `Problem.shape`."""
     return covered_reference(inputs, everything(inputs.problem)).reshape(inputs.problem.shape)
 
 

@@ -323,6 +323,7 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
     1: lambda raw: raw,
     2: lambda raw: raw,
     3: lambda raw: raw,
+    4: lambda raw: raw,
 }
 
 _HEAD = re.compile(rb'\{"format":"%b","schema_version":(\d{1,9}),"summary":' % FORMAT.encode())

@@ -70,7 +70,8 @@ def _bug(rows: IntArray, offsets: IntArray, first: int) -> SuspectedBug:
     order = np.unique(rows, return_index=True)[1]
     rows, offsets = rows[order], offsets[order]
     named = ", ".join(
-        f"row {row} up to key {row + first + offset} ({abs(offset)} too {'many' if offset > 0 else 'few'})"
+        f"row {row} up to key {row + first + offset} "
+        f"({abs(offset)} too {'many' if offset > 0 else 'few'})"
         for row, offset in zip(rows[:_MAX_NAMED], offsets[:_MAX_NAMED], strict=True)
     )
     lanes = np.unique(rows % _LANES)
