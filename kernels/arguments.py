@@ -12,8 +12,8 @@ Known names: `q k v out`, `qkv` where they are packed in one tensor (`q k v` the
 each sequence), which are left out where the problem has none, as in a parameter list under
 `#if HAS_SINKS`; the scratch buffers, the tensor maps; of the problem `batch num_heads num_heads_kv
 seqlen seqlen_kv head_dim` and `causal`; `softmax_scale` and `softmax_scale_log2`; and the strides
-of each tensor in elements, `q_stride_batch q_stride_head q_stride_row` and so on for k, v and out, as its
-layout has them. Whole numbers are int32 and fractions float32 where nothing is said.
+of each tensor in elements, `q_stride_batch q_stride_head q_stride_row` and so on for k, v and out,
+as its layout has them. Whole numbers are int32 and fractions float32 where nothing is said.
 """
 
 from __future__ import annotations

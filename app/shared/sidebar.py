@@ -262,7 +262,13 @@ def _features() -> dict[str, Any]:
             row, "Window, keys", "window", low=1, placeholder="none", help=TERMS["window"]
         )
         softcap = url_state.amount_or_none(
-            row, "Softcap", "softcap", low=0.0, placeholder="none", help=TERMS["softcap"]
+            row,
+            "Softcap",
+            "softcap",
+            low=0.0,
+            format="%g",
+            placeholder="none",
+            help=TERMS["softcap"],
         )
         seqlens = url_state.text(
             st, "Keys of each sequence", "seqlens", placeholder="5,17,200", help=TERMS["seqlens"]
