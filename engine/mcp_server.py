@@ -26,6 +26,7 @@ from engine.base.errors import AttuneError, BadInput, ToolMissing
 from engine.cuda_source.sources import included_files
 from engine.gate.figures import variant_of
 from engine.gate.settings import parse_problem
+from engine.problem import feature_options
 
 Answer: TypeAlias = dict[str, Any]
 Tool: TypeAlias = Callable[..., Coroutine[Any, Any, Answer]]
@@ -320,6 +321,7 @@ def _problem(text: str, *, sweep: bool = False) -> list[str]:
         "dtype": {"float16": "fp16", "bfloat16": "bf16"}[problem.dtype],
     }
     given = [f"--{name}={value}" for name, value in options.items() if value is not None]
+    given += feature_options(problem)
     if problem.causal:
         given.append("--causal=yes" if sweep else "--causal")
     return given

@@ -74,6 +74,8 @@ class Pages:
         nan = _NAN_BITS[tensor.itemsize == 4]
         padded = np.full((batch, heads, self.per_sequence * self.rows, head_dim), nan)
         padded[:, :, :keys] = tensor.view(nan.dtype)
+        for sequence, own in zip(padded, self.problem.seqlens or (), strict=False):
+            sequence[:, own:] = nan  # behind its last key
         split = padded.reshape(batch, heads, self.per_sequence, self.rows, head_dim)
         pages = np.full(self.shape, nan)
         pages[self.table()] = split.transpose(0, 2, 1, 3, 4)

@@ -26,7 +26,7 @@ from engine.base.launch import (
 )
 from engine.paged_kv import Pages
 from engine.problem import Problem
-from kernels.arguments import BLOCK_TABLE, PACKED
+from kernels.arguments import BLOCK_TABLE, OF_FEATURES, PACKED
 from kernels.variant import Argument as DescribedArgument
 from kernels.variant import (
     Config,
@@ -128,13 +128,22 @@ class LaunchPlan:
             sizes[BLOCK_TABLE] = self.pages.table_bytes
         if self.lse is not None:
             sizes["lse"] = self.lse_bytes
+        sizes |= {name: 4 * self._entries_of(name) for name in self._of_features}
         return sizes | {scratch.name: scratch.size_bytes for scratch in self.scratch}
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """The buffers that a kernel only reads."""
         tensors = (PACKED,) if self.packed else ("q", "k", "v")
-        return tensors if self.pages is None else (*tensors, BLOCK_TABLE)
+        table = () if self.pages is None else (BLOCK_TABLE,)
+        return (*tensors, *table, *self._of_features)
+
+    @property
+    def _of_features(self) -> tuple[str, ...]:
+        return tuple(OF_FEATURES[f] for f in self.problem.features if f in OF_FEATURES)
+
+    def _entries_of(self, name: str) -> int:
+        return self.problem.batch if name == OF_FEATURES["varlen"] else self.problem.num_heads
 
     @property
     def inside(self) -> dict[str, tuple[str, int]]:
@@ -177,13 +186,14 @@ def make_plan(variant: Variant, problem: Problem, config: Config) -> LaunchPlan:
         )
         for s in variant.scratch
     )
+    absent = {name for f, name in OF_FEATURES.items() if f not in problem.features}
     passes = tuple(
         PassLaunch(
             entry=p.entry if p.entry_of is None else p.entry_of(problem, config),
             grid=p.grid(problem, config),
             threads=p.threads(problem, config),
             dynamic_smem_bytes=p.dynamic_smem_bytes(problem, config),
-            args=tuple(_argument(variant, a, problem, config) for a in p.args),
+            args=tuple(_argument(variant, a, problem, config) for a in p.args if a not in absent),
             block_shape=None if p.block is None else p.block(problem, config),
             cluster=(1, 1, 1) if p.cluster is None else p.cluster(problem, config),
             warpgroup_registers=(

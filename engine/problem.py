@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, get_args
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, TypeAlias, get_args
 
 from engine.base.errors import InvalidProblem
 from engine.schema import FieldError, Stored
-from kernels.variant import Dtype
+from kernels.variant import Dtype, Feature
 
 # Above these a typing slip is far more likely than a wish; index arithmetic stays within int64.
 MAX_BATCH = 1 << 20
 MAX_HEADS = 1 << 12
 MAX_SEQLEN = 1 << 22
 MAX_HEAD_DIM = 1 << 10
+MAX_SOFTCAP = 1e6
+MAX_SEQUENCES = 1 << 12
+
+Direction: TypeAlias = Literal["forward", "backward"]
 
 BYTES_PER_ELEMENT: Mapping[Dtype, int] = {"float16": 2, "bfloat16": 2, "float32": 4}
 # As tables name them.
@@ -23,6 +28,8 @@ SHORT_DTYPES: Mapping[Dtype, str] = {"float16": "fp16", "bfloat16": "bf16", "flo
 
 # Sizes of K and V that may differ from those of Q.
 _OF_KV = {"seqlen_kv": "seqlen", "num_heads_kv": "num_heads"}
+# Fields that files leave out where they say nothing: versions before 5 of the format lack them.
+_LEFT_OUT = ("window", "softcap", "alibi", "sinks", "seqlens", "direction")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +42,27 @@ class Problem(Stored):
     `seqlen` or `num_heads` becomes None, so that one problem has one representation; `num_keys` and
     `kv_heads` are the numbers either way.
 
+    The last query stands at the last key: query i is at position p = i + KV − S (the mask of
+    FlashAttention from 2.1 on, "bottom-right aligned"). A score is `softmax_scale · q·k`; a softcap
+    makes `softcap · tanh(score / softcap)` of it (Gemma 2), then ALiBi takes `slope · |p − j|`
+    away, then the mask hides key j or not.
+
+    Args:
+        causal: query at p sees keys j ≤ p.
+        window: query at p sees keys with |p − j| < window. With a causal mask these are `window`
+            keys, its own among them: Mistral's sliding window, `window_size = (window − 1, 0)` of
+            FlashAttention; without one `window_size = (window − 1, window − 1)`.
+        softcap: bound of the scores; above 0.
+        alibi: a slope for each query head, those of Press et al. (arXiv 2108.12409).
+        sinks: a learned logit for each query head takes part in the row sum, and has no value
+            (gpt-oss); `Inputs.sinks` holds them.
+        seqlens: keys of each sequence, of which `seqlen_kv`, or `seqlen`, is the largest. Each
+            has its last min(seqlen, keys) positions as queries; rows behind them are not there.
+        direction: "backward" asks for dQ, dK and dV.
+
     Raises:
-        InvalidProblem: a size below 1 or above its limit, an unknown dtype, causal with two
-            different lengths, or heads that do not share the K/V heads evenly.
+        InvalidProblem: a size below 1 or above its limit, an unknown dtype, a mask that hides all
+            keys from some query, or heads that do not share the K/V heads evenly.
     """
 
     batch: int
@@ -48,6 +73,12 @@ class Problem(Stored):
     dtype: Dtype = "float16"
     seqlen_kv: int | None = None
     num_heads_kv: int | None = None
+    window: int | None = None
+    softcap: float | None = None
+    alibi: bool = False
+    sinks: bool = False
+    seqlens: tuple[int, ...] | None = None
+    direction: Direction = "forward"
 
     def __post_init__(self) -> None:
         limits = {
@@ -60,6 +91,8 @@ class Problem(Stored):
             limits["seqlen_kv"] = MAX_SEQLEN
         if self.num_heads_kv is not None:
             limits["num_heads_kv"] = MAX_HEADS
+        if self.window is not None:
+            limits["window"] = MAX_SEQLEN
         for name, limit in limits.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
@@ -68,20 +101,19 @@ class Problem(Stored):
                 raise InvalidProblem(f"{name} must be at least 1, not {value}.")
             if value > limit:
                 raise InvalidProblem(f"{name} must be at most {limit:,}, not {value:,}.")
-        if not isinstance(self.causal, bool):
-            raise InvalidProblem(f"causal must be true or false, not {self.causal!r}.")
-        if self.dtype not in get_args(Dtype):
-            raise InvalidProblem(
-                f"dtype must be one of {', '.join(get_args(Dtype))}, not {self.dtype!r}."
-            )
+        for name in ("causal", "alibi", "sinks"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise InvalidProblem(f"{name} must be true or false, not {value!r}.")
+        for name, known in (("dtype", get_args(Dtype)), ("direction", get_args(Direction))):
+            if (value := getattr(self, name)) not in known:
+                raise InvalidProblem(f"{name} must be one of {', '.join(known)}, not {value!r}.")
+        if self.softcap is not None:
+            object.__setattr__(self, "softcap", _checked_softcap(self.softcap))
         if self.seqlen_kv == self.seqlen:
             object.__setattr__(self, "seqlen_kv", None)
-        if self.causal and self.seqlen_kv is not None:
-            raise InvalidProblem(
-                f"Causal is not defined here where S = {self.seqlen:,} and KV = "
-                f"{self.seqlen_kv:,}, as libraries disagree on which keys the first query sees: "
-                "leave causal out, or give both one length."
-            )
+        if self.seqlens is not None:
+            self._check_seqlens(self.seqlens)
+        self._check_mask()
         if self.num_heads_kv == self.num_heads:
             object.__setattr__(self, "num_heads_kv", None)
         if self.num_heads % self.kv_heads:
@@ -89,6 +121,80 @@ class Problem(Stored):
                 f"{self.num_heads:,} query heads cannot share {self.kv_heads:,} K/V heads evenly: "
                 "num_heads must be a multiple of num_heads_kv."
             )
+
+    def _check_seqlens(self, lengths: tuple[int, ...]) -> None:
+        if not isinstance(lengths, tuple) or not all(type(n) is int and n > 0 for n in lengths):
+            raise InvalidProblem(
+                "seqlens must be whole numbers from 1, the keys of each sequence: for instance "
+                "5,17,200."
+            )
+        if len(lengths) != self.batch or max(lengths) != self.num_keys:
+            raise InvalidProblem(
+                f"seqlens names {len(lengths):,} sequences of up to {max(lengths, default=0):,} "
+                f"keys, and the problem has {self.batch:,} of up to {self.num_keys:,}: leave the "
+                "batch and the number of keys out."
+            )
+        if self.seqlen > self.num_keys:
+            raise InvalidProblem(
+                f"Each sequence has its last positions as queries, and S = {self.seqlen:,} is more "
+                f"than the {self.num_keys:,} keys of the longest: lower S, or leave it out."
+            )
+        if len(set(lengths)) == 1 and self.seqlen <= lengths[0]:
+            object.__setattr__(self, "seqlens", None)
+
+    def _check_mask(self) -> None:
+        """InvalidProblem where the first query sees no key."""
+        if self.num_keys >= self.seqlen or self.seqlens is not None:
+            return
+        hidden = self.seqlen - self.num_keys
+        if self.causal:
+            raise InvalidProblem(
+                f"A causal mask ends at the last key, so that the first {hidden:,} of S = "
+                f"{self.seqlen:,} queries would see none of KV = {self.num_keys:,} keys: give at "
+                "least as many keys as queries, or leave causal out."
+            )
+        if self.window is not None and hidden >= self.window:
+            raise InvalidProblem(
+                f"The last query stands at the last key, so that the first of S = {self.seqlen:,} "
+                f"queries is {hidden:,} before the first of KV = {self.num_keys:,} keys, outside a "
+                f"window of {self.window:,}: give more keys, or a wider window."
+            )
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """What the problem asks for beyond plain and square causal attention."""
+        has_positions = self.causal or self.window is not None or self.alibi
+        offset = has_positions and self.seqlen_kv is not None
+        used: dict[Feature, bool] = {
+            "backward": self.direction == "backward",
+            "varlen": self.seqlens is not None,
+            "kv_offset": offset,
+            "window": self.window is not None,
+            "softcap": self.softcap is not None,
+            "alibi": self.alibi,
+            "sinks": self.sinks,
+        }
+        return tuple(name for name, is_used in used.items() if is_used)
+
+    @property
+    def kv_offset(self) -> int:
+        """Position of the first query: KV − S, so that the last one stands at the last key."""
+        return self.num_keys - self.seqlen
+
+    def keys_seen(self, row: int) -> tuple[int, int]:
+        """(first key, key behind the last) that a query row sees."""
+        position = row + self.kv_offset
+        first, end = 0, self.num_keys
+        if self.window is not None:
+            first, end = max(0, position - self.window + 1), min(end, position + self.window)
+        return first, min(end, position + 1) if self.causal else end
+
+    def of_sequence(self, index: int) -> Problem:
+        """One sequence of a batch as a problem of its own."""
+        if self.seqlens is None:
+            return replace(self, batch=1)
+        keys = self.seqlens[index]
+        return replace(self, batch=1, seqlens=None, seqlen=min(self.seqlen, keys), seqlen_kv=keys)
 
     @property
     def num_keys(self) -> int:
@@ -141,11 +247,23 @@ class Problem(Stored):
         return 2 * self.tensor_bytes + 2 * self.kv_bytes
 
     @property
+    def twice_scores(self) -> int:
+        """Twice the scores of one head of all sequences that the mask leaves, as FlashAttention
+        counts them: KV − S/2 keys a query where causal, and the exact number in a window."""
+        if self.seqlens is not None:
+            return sum(self.of_sequence(i).twice_scores for i in range(self.batch))
+        if self.window is not None:
+            return 2 * self.batch * _scores_of_window(self)
+        full = 2 * self.batch * self.seqlen * self.num_keys
+        return full - self.batch * self.seqlen**2 if self.causal else full
+
+    @property
     def flops(self) -> int:
-        """4·B·H·S·KV·D, which is 4·B·H·S²·D for one length, halved when causal (FlashAttention's
-        convention). Sharing K/V heads saves bytes, not FLOPs."""
-        full = 4 * self.batch * self.num_heads * self.seqlen * self.num_keys * self.head_dim
-        return full // 2 if self.causal else full
+        """4·H·D times the scores, which is 4·B·H·S·KV·D, and 2·B·H·S²·D where it is causal with one
+        length (FlashAttention's convention); 2.5 times as many backward. Sharing K/V heads saves
+        bytes, not FLOPs."""
+        forward = 2 * self.num_heads * self.head_dim * self.twice_scores
+        return forward if self.direction == "forward" else 5 * forward // 2
 
     @property
     def softmax_scale(self) -> float:
@@ -155,8 +273,26 @@ class Problem(Stored):
     def label(self) -> str:
         """`B1 H8 S128 D64 fp16 causal` or `B1 H32 HKV8 S1 KV4096 D64 fp16`, for tables."""
         dtype = SHORT_DTYPES[self.dtype]
-        mask = " causal" if self.causal else ""
-        return f"B{self.batch} {self.heads()} {self.lengths()} D{self.head_dim} {dtype}{mask}"
+        words = " ".join((f"D{self.head_dim}", dtype, *self.words()))
+        return f"B{self.batch} {self.heads()} {self.lengths()} {words}"
+
+    def words(self) -> tuple[str, ...]:
+        """`("causal", "window128", "softcap50", "alibi", "sinks")`, as many as there are."""
+        return (
+            *(["causal"] if self.causal else []),
+            *([f"window{self.window}"] if self.window is not None else []),
+            *([f"softcap{self.softcap:g}"] if self.softcap is not None else []),
+            *(["alibi"] if self.alibi else []),
+            *(["sinks"] if self.sinks else []),
+            *([f"seqlens{_listed(self.seqlens)}"] if self.seqlens is not None else []),
+            *([self.direction] if self.direction != "forward" else []),
+        )
+
+    @property
+    def rest(self) -> tuple[object, ...]:
+        """All but batch and query heads: problems of one curve over either share it."""
+        kind = (self.direction, self.words(), self.seqlens)
+        return (self.lengths(), self.head_dim, self.dtype, *kind)
 
     def heads(self) -> str:
         """`H8`, or `H32 HKV8` where query heads share K/V heads."""
@@ -169,9 +305,10 @@ class Problem(Stored):
         return f"S{self.seqlen}{keys}"
 
     def _to_file(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Those of K and V only where they differ: versions 1 and 2 of the format lack them."""
-        for name in _OF_KV:
-            if fields[name] is None:
+        """Sizes of K and V only where they differ, and features where there are some: older
+        versions of the format lack them."""
+        for name in (*_OF_KV, *_LEFT_OUT):
+            if getattr(self, name) == _DEFAULTS[name]:
                 del fields[name]
         return fields
 
@@ -179,3 +316,83 @@ class Problem(Stored):
         for name, of_q in _OF_KV.items():
             if raw.get(name) != getattr(self, name):
                 raise FieldError(f"{name} is left out where it equals {of_q}", name)
+
+
+_DEFAULTS = {f.name: f.default for f in fields(Problem)}
+
+
+def _checked_softcap(softcap: object) -> float:
+    number = isinstance(softcap, int | float) and not isinstance(softcap, bool)
+    if not number or not 0 < float(softcap) <= MAX_SOFTCAP:  # type: ignore[arg-type]
+        raise InvalidProblem(
+            f"softcap must be a number above 0 and at most {MAX_SOFTCAP:,.0f}, not {softcap!r}."
+        )
+    return float(softcap)  # type: ignore[arg-type]
+
+
+def _scores_of_window(problem: Problem) -> int:
+    """Scores of one head and sequence within a window: Σ over its queries of the keys each sees.
+
+    Linear where the window meets neither end, so that the sum is one of arithmetic series.
+    """
+    first, behind = problem.kv_offset, problem.num_keys  # positions of the first and past the last
+    window = problem.window or problem.num_keys
+    reach = 1 if problem.causal else window  # keys seen from a position on
+    ends = _sum_clipped(first + reach, behind + reach, problem.num_keys)
+    begins = _sum_clipped(first - window + 1, behind - window + 1, problem.num_keys)
+    return ends - begins
+
+
+def _sum_clipped(start: int, stop: int, most: int) -> int:
+    """Σ of min(most, max(0, i)) for i from `start` to `stop` − 1."""
+    start, inside = max(start, 0), min(stop, most + 1)
+    rising = max(0, inside - start) * (start + inside - 1) // 2
+    above = max(0, stop - max(start, most + 1))
+    return rising + above * most
+
+
+def features_of(problem: Problem) -> dict[str, Any]:
+    """The fields of its features that say something, by name."""
+    values = {name: getattr(problem, name) for name in _LEFT_OUT}
+    return {name: value for name, value in values.items() if value != _DEFAULTS[name]}
+
+
+def feature_options(problem: Problem) -> list[str]:
+    """The options of the command line that give a problem's features, the causal mask left out."""
+    values = {"window": problem.window, "softcap": problem.softcap}
+    given = [f"--{name}={value:g}" for name, value in values.items() if value is not None]
+    given += [f"--{name}" for name in ("alibi", "sinks") if getattr(problem, name)]
+    if problem.seqlens is not None:
+        given.append(f"--seqlens={','.join(map(str, problem.seqlens))}")
+    return given + ["--backward"] * (problem.direction == "backward")
+
+
+def parse_seqlens(text: str) -> tuple[int, ...]:
+    """`5,17,200`, or `uniform:COUNT:SHORTEST:LONGEST:SEED`: lengths drawn by a seed, 0 if left out.
+
+    Raises:
+        InvalidProblem: the text is neither.
+    """
+    kind, _, rest = text.strip().partition(":")
+    numbers = (rest if kind == "uniform" else text).split(":" if kind == "uniform" else ",")
+    try:
+        values = [int(number) for number in numbers]
+    except ValueError:
+        values = []
+    if kind != "uniform" and values and min(values) > 0:
+        return tuple(values)
+    if kind == "uniform" and len(values) in (3, 4):
+        count, low, high, seed = (*values, 0)[:4]
+        if 0 < count <= MAX_SEQUENCES and 0 < low <= high <= MAX_SEQLEN and seed >= 0:
+            return tuple(random.Random(seed).choices(range(low, high + 1), k=count))
+    raise InvalidProblem(
+        f"seqlens takes whole numbers from 1, such as 5,17,200, or uniform:8:16:512:0 for 8 "
+        f"lengths from 16 to 512 drawn with seed 0, not {text[:60]!r}."
+    )
+
+
+def _listed(lengths: tuple[int, ...]) -> str:
+    """`5,17,200`, or their number and ends where there are many."""
+    if len(lengths) <= 4:
+        return ",".join(map(str, lengths))
+    return f"{lengths[0]},…({len(lengths)}),{lengths[-1]}"

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from engine.input_kinds import NORMAL, InputKind, shape_inputs
 from engine.paged_kv import Pages
 from engine.problem import Problem
-from kernels.arguments import BLOCK_TABLE, PACKED
+from kernels.arguments import ALIBI_SLOPES, BLOCK_TABLE, PACKED, SEQLENS, SINKS
 from kernels.variant import Dtype, Layout, Lse
 
 RawArray: TypeAlias = npt.NDArray[np.float16] | npt.NDArray[np.uint16] | npt.NDArray[np.float32]
@@ -67,12 +67,29 @@ def decode(raw: RawArray, dtype: Dtype) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Raw Q `[batch, num_heads, seqlen, head_dim]`, and K and V of `Problem.kv_shape`."""
+    """Raw Q `[batch, num_heads, seqlen, head_dim]`, and K and V of `Problem.kv_shape`.
+
+    Of sequences of different lengths, rows behind the last query and the last key are zeros.
+    """
 
     problem: Problem
     q: RawArray
     k: RawArray
     v: RawArray
+    sinks: FloatArray | None = None  # logits, `[num_heads]`, where the problem has them
+
+    @property
+    def per_head(self) -> dict[str, FloatArray | npt.NDArray[np.int32]]:
+        """What kernels are given by the problem's features beside Q, K and V, by name: slopes and
+        sinks of each query head, `[num_heads]`, and keys of each sequence, `[batch]`."""
+        found: dict[str, FloatArray | npt.NDArray[np.int32]] = {}
+        if self.problem.alibi:
+            found[ALIBI_SLOPES] = alibi_slopes(self.problem.num_heads)
+        if self.sinks is not None:
+            found[SINKS] = self.sinks
+        if self.problem.seqlens is not None:
+            found[SEQLENS] = np.array(self.problem.seqlens, np.int32)
+        return found
 
     def in_layouts(
         self,
@@ -81,19 +98,32 @@ class Inputs:
         *,
         packed: bool = False,
     ) -> dict[str, RawArray | npt.NDArray[np.int32]]:
-        """Q, K and V by name, contiguous in the order of dimensions that a kernel reads.
+        """Q, K and V by name, contiguous in the order of dimensions that a kernel reads, and
+        `per_head`.
 
         In pages, K and V come with the table that finds them; packed, the three are one.
         """
         if packed:
             by_row = [x.transpose(0, 2, 1, 3) for x in (self.q, self.k, self.v)]
-            return {PACKED: cast(RawArray, np.stack(by_row, axis=2))}
+            return {PACKED: cast(RawArray, np.stack(by_row, axis=2))} | self.per_head
         tensors = {"q": self.q, "k": self.k, "v": self.v}
         ordered = {n: _reordered(x, layouts.get(n, "bhsd")) for n, x in tensors.items()}
         if pages is None:
-            return {**ordered}
+            return {**ordered} | self.per_head
         kv = {name: pages.scatter(tensors[name]) for name in ("k", "v")}
-        return ordered | kv | {BLOCK_TABLE: pages.table()}
+        return ordered | kv | {BLOCK_TABLE: pages.table()} | self.per_head
+
+
+def alibi_slopes(num_heads: int) -> FloatArray:
+    """The slope of each query head, `[num_heads]`: 2^(−8 (h + 1) / H) where H is a power of two.
+
+    Otherwise those of the power of two below, and every other one of twice as many for the rest,
+    as Press et al. publish them (arXiv 2108.12409).
+    """
+    below = 1 << (num_heads.bit_length() - 1)
+    slopes = 2.0 ** (-8 * np.arange(1, below + 1) / below)
+    between = 2.0 ** (-4 * np.arange(1, 2 * below + 1, 2) / below)
+    return np.concatenate([slopes, between])[:num_heads].astype(np.float32)
 
 
 def _reordered(tensor: RawArray, layout: Layout) -> RawArray:
@@ -103,13 +133,24 @@ def _reordered(tensor: RawArray, layout: Layout) -> RawArray:
 
 
 def output_of(raw: npt.NDArray[np.uint8], problem: Problem, layout: Layout) -> RawArray:
-    """O as `[batch, num_heads, seqlen, head_dim]`, from the bytes that a kernel wrote."""
+    """O as `[batch, num_heads, seqlen, head_dim]`, from the bytes that a kernel wrote.
+
+    Rows behind the last query of a shorter sequence are 0 where the kernel has not written them.
+    """
     words = cast(RawArray, raw.view(_STORED_AS[problem.dtype]))
-    if layout == "bhsd":
-        return words.reshape(problem.shape)
-    batch, heads, rows, head_dim = problem.shape
-    ordered = words.reshape(batch, rows, heads, head_dim).transpose(0, 2, 1, 3)
-    return cast(RawArray, np.ascontiguousarray(ordered))
+    out = words.reshape(problem.shape)
+    if layout != "bhsd":
+        batch, heads, rows, head_dim = problem.shape
+        ordered = words.reshape(batch, rows, heads, head_dim).transpose(0, 2, 1, 3)
+        out = cast(RawArray, np.ascontiguousarray(ordered))
+    if problem.seqlens is None:
+        return out
+    out = cast(RawArray, out.copy())
+    bits = bits_of(out)
+    for sequence, keys in zip(bits, problem.seqlens, strict=True):
+        behind = sequence[:, min(problem.seqlen, keys) :]
+        behind[behind == poison_of(problem.dtype)] = 0
+    return out
 
 
 def lse_of(raw: npt.NDArray[np.uint8], problem: Problem, lse: Lse) -> FloatArray:
@@ -135,4 +176,14 @@ def make_inputs(problem: Problem, seed: int = 0, kind: InputKind = NORMAL) -> In
     shapes = (problem.shape, problem.kv_shape, problem.kv_shape)
     q, k, v = (rng.standard_normal(shape, dtype=np.float32) for shape in shapes)
     shape_inputs(kind, q, k, v, rng)
-    return Inputs(problem, *(encode(x, problem.dtype) for x in (q, k, v)))
+    if problem.seqlens is not None:
+        for x, most in ((q, problem.seqlen), (k, problem.num_keys), (v, problem.num_keys)):
+            for sequence, keys in zip(x, problem.seqlens, strict=True):
+                sequence[:, min(most, keys) :] = 0
+    sinks = None
+    if problem.sinks:
+        # About as large as the logarithm of a row sum, so that one that is left out shows.
+        keys = min(problem.num_keys, problem.window or problem.num_keys)
+        sinks = rng.standard_normal(problem.num_heads, dtype=np.float32)
+        sinks += np.float32(math.log(keys))
+    return Inputs(problem, *(encode(x, problem.dtype) for x in (q, k, v)), sinks)

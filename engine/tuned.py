@@ -61,7 +61,7 @@ def problem_class(problem: Problem) -> str:
     """`D64 fp16 causal S129-256 BH5-8`: the powers of two that S and B·H lie between; and KV's,
     where there are other keys than queries. `BH17-32 G4`: 4 query heads share a K/V head."""
     dtype = "fp16" if problem.dtype == "float16" else "bf16"
-    mask = " causal" if problem.causal else ""
+    mask = "".join(f" {word}" for word in problem.words())
     heads = _octave(problem.batch * problem.num_heads)
     keys = "" if problem.seqlen_kv is None else f" KV{_octave(problem.seqlen_kv)}"
     group = "" if problem.head_group == 1 else f" G{problem.head_group}"

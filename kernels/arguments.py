@@ -7,11 +7,13 @@
             {name = "params", fields = ["q", {name = "scale", ctype = "float32", value = 0.5}]}]
 
 Known names: `q k v out`, `qkv` where they are packed in one tensor (`q k v` then point into it),
-`lse`, `block_table` (`[batch, pages of a sequence]`, int32, where K and V lie in pages), the
-scratch buffers, the tensor maps; of the problem `batch num_heads num_heads_kv seqlen seqlen_kv
-head_dim` and `causal`; `softmax_scale` and `softmax_scale_log2`; and the strides of each tensor in
-elements, `q_stride_batch q_stride_head q_stride_row` and so on for k, v and out, as its layout has
-them. Whole numbers are int32 and fractions float32 where nothing is said.
+`lse`, `block_table` (`[batch, pages of a sequence]`, int32, where K and V lie in pages),
+`alibi_slopes` and `sinks` (`[num_heads]`, float32) and `seqlens` (`[batch]`, int32: the keys of
+each sequence), which are left out where the problem has none, as in a parameter list under
+`#if HAS_SINKS`; the scratch buffers, the tensor maps; of the problem `batch num_heads num_heads_kv
+seqlen seqlen_kv head_dim` and `causal`; `softmax_scale` and `softmax_scale_log2`; and the strides
+of each tensor in elements, `q_stride_batch q_stride_head q_stride_row` and so on for k, v and out,
+as its layout has them. Whole numbers are int32 and fractions float32 where nothing is said.
 """
 
 from __future__ import annotations
@@ -37,6 +39,11 @@ TENSORS: Final = ("q", "k", "v", "out")
 PACKED: Final = "qkv"
 LSE: Final = "lse"
 BLOCK_TABLE: Final = "block_table"
+# Buffers of a problem's features: a pass is given them where the problem has them alone.
+ALIBI_SLOPES: Final = "alibi_slopes"
+SINKS: Final = "sinks"
+SEQLENS: Final = "seqlens"
+OF_FEATURES: Final = {"alibi": ALIBI_SLOPES, "sinks": SINKS, "varlen": SEQLENS}
 NUMBERS: Final = ("batch", "num_heads", "num_heads_kv", "seqlen", "seqlen_kv", "head_dim")
 STRIDES: Final = tuple(f"{t}_stride_{d}" for t in TENSORS for d in ("batch", "head", "row"))
 KNOWN: Final = (*TENSORS, LSE, *NUMBERS, *STRIDES, "causal", *FRACTIONS)
@@ -77,7 +84,7 @@ class ArgumentReader:
     ) -> None:
         self._scope = scope
         self._tensor_maps = tensor_maps
-        self._pointers = (*TENSORS, LSE, *buffers)
+        self._pointers = (*TENSORS, LSE, *OF_FEATURES.values(), *buffers)
         self.taken: set[str] = set()
 
     def read(self, table: Table) -> tuple[Argument, ...]:

@@ -39,6 +39,9 @@ What may be added:
                                                        # float32
     tf32 = true                                        # multiplies FP32 in TF32: judged by that
     causal = [false]                                   # masks that it computes; both
+    takes = ["window", "softcap"]                      # features of a problem that it computes
+                                                       # besides (see `kernels.variant.FEATURES`,
+                                                       # and `feature_macros`); none
     gqa = true                                         # query heads may share K/V heads; for an
                                                        # own kernel: whether num_heads_kv is told
     arch_specific = true                               # needs sm_90a or the like; false
@@ -93,6 +96,7 @@ from kernels.variant import (
     Constraint,
     CppStandard,
     Dtype,
+    Feature,
     IntFormula,
     Lse,
     LseBase,
@@ -267,7 +271,8 @@ class _Reader:
         block.allow(
             "idea", "head_dims", "dtypes", "causal", "gqa", "min_compute_capability",
             "arch_specific", "layout", "page_rows", "lse", "defines", "include", "tf32", "out_fill",
-            "std", "tunables", "let", "constraints", "scratch", "tensor_maps", "passes", "work",
+            "std", "takes", "tunables", "let", "constraints", "scratch", "tensor_maps", "passes",
+            "work",
         )  # fmt: skip
         on_ladder = None if self.is_own else _LADDER_NAME.fullmatch(path.stem)
         variant_id = on_ladder["id"] if on_ladder else path.stem
@@ -337,6 +342,7 @@ class _Reader:
             gqa=block.get("gqa", bool, "true or false", self.is_own and "num_heads_kv" in told),
             arch_specific=block.get("arch_specific", bool, "true or false", False),
             causal=_masks(block, "causal" in told),
+            takes=_takes(block),
             layouts=tuple(layouts.items()),
             lse=_lse(block, LSE in used),
             page_rows=None if page_rows is None else self.scope.function(page_rows),
@@ -589,6 +595,14 @@ def _masks(block: Table, is_told: bool) -> tuple[bool, ...]:
     if not values or not all(type(v) is bool for v in values) or len(set(values)) < len(values):
         block.error("causal", f"it is a list of false and true, not {shown(values)}")
     return tuple(sorted(values))
+
+
+def _takes(block: Table) -> tuple[Feature, ...]:
+    known: tuple[Feature, ...] = get_args(Feature)
+    values = block.items("takes", f"a list of {', '.join(known)}", [])
+    if not all(v in known for v in values) or len(set(values)) < len(values):
+        block.error("takes", f"it is a list of {', '.join(known)}, not {shown(values)}")
+    return tuple(values)
 
 
 def _lse(block: Table, is_written: bool) -> Lse | None:

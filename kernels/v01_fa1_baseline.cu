@@ -10,6 +10,7 @@
 idea = "FlashAttention-1 order: sequential K/V tiles under an online softmax, a thread per row."
 head_dims = [4, 32, 64, 96, 128]
 min_compute_capability = 7.5
+takes = ["kv_offset", "window", "softcap", "alibi", "sinks", "varlen"]
 let.block_m = 64
 
 [tunables]
@@ -21,7 +22,8 @@ grid = ["ceil_div(seqlen, block_m)", "num_heads", "batch"]
 threads = 256
 # Q, K and V, and the scores S as floats.
 smem_bytes = "(block_m + 2 * block_n) * head_dim * element_bytes + block_m * block_n * 4"
-args = ["q", "k", "v", "out", "num_heads", "seqlen", "seqlen_kv", "softmax_scale"]
+args = ["q", "k", "v", "out", "num_heads", "seqlen", "seqlen_kv", "softmax_scale",
+        "alibi_slopes", "sinks", "seqlens"]
 
 [work]
 math_unit = "fma"
@@ -31,6 +33,7 @@ kv_rows = "round_up(seqlen_kv, block_n)"
 */
 #include "element.cuh"
 #include "exp2.cuh"
+#include "features.cuh"
 
 constexpr int BLOCK_M = 64;       // query rows per CTA, one computing thread each
 constexpr int NUM_THREADS = 256;  // all of them load, the first BLOCK_M compute
@@ -59,7 +62,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                   const element* __restrict__ k,  // [batch, num_heads, seqlen_kv, HEAD_DIM]
                   const element* __restrict__ v,  // [batch, num_heads, seqlen_kv, HEAD_DIM]
                   element* __restrict__ out,      // [batch, num_heads, seqlen, HEAD_DIM]
-                  int num_heads, int seqlen, int seqlen_kv, float softmax_scale) {
+                  int num_heads, int seqlen, int seqlen_kv,
+                  float softmax_scale FEATURE_PARAMETERS) {
     // Dynamic, because at D = 128 the tiles exceed the 48 KB that a static array may have.
     extern __shared__ __align__(16) unsigned char smem[];
     element* q_smem = reinterpret_cast<element*>(smem);             // [BLOCK_M, HEAD_DIM]
@@ -77,8 +81,12 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const size_t head_index = (size_t)blockIdx.z * num_heads + blockIdx.y;
     const size_t q_head = head_index * seqlen * HEAD_DIM;      // where this head's Q and O begin
     const size_t kv_head = head_index * seqlen_kv * HEAD_DIM;  // and its K and V
+    const Features given = FEATURES_GIVEN;
+    OWN_LENGTHS(given, blockIdx.z);
+    if (HAS_VARLEN && m0 >= NUM_QUERIES) return;  // the sequence ends before this tile
+    const ScoreFunction bend = score_function_of(given, blockIdx.y, softmax_scale);
 
-    load_tile<BLOCK_M>(q_smem, q + q_head, m0, seqlen);
+    load_tile<BLOCK_M>(q_smem, q + q_head, m0, NUM_QUERIES);
 
     float acc_rmem[HEAD_DIM];  // O of this row, not yet divided by l
 #pragma unroll
@@ -88,10 +96,11 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const float scale_log2 = softmax_scale * LOG2_E;  // exp(x) = 2^(x log2(e))
 
     // Causal: keys after the tile's last query are masked for all of its rows, so stop there.
-    const int kv_end = IS_CAUSAL ? min(seqlen_kv, m0 + BLOCK_M) : seqlen_kv;
-    for (int n0 = 0; n0 < kv_end; n0 += BLOCK_N) {
-        load_tile<BLOCK_N>(k_smem, k + kv_head, n0, seqlen_kv);
-        load_tile<BLOCK_N>(v_smem, v + kv_head, n0, seqlen_kv);
+    const int begin = POSITION_OF(m0), end = POSITION_OF(m0 + BLOCK_M);
+    const int kv_end = END_OF_KEYS(end);
+    for (int n0 = FIRST_KEY(begin) / BLOCK_N * BLOCK_N; n0 < kv_end; n0 += BLOCK_N) {
+        load_tile<BLOCK_N>(k_smem, k + kv_head, n0, NUM_KEYS);
+        load_tile<BLOCK_N>(v_smem, v + kv_head, n0, NUM_KEYS);
         // The computing threads read rows that other threads loaded (Q too, the first time).
         __syncthreads();
 
@@ -109,7 +118,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                     score += to_float(q_row[d]) * to_float(k_smem[n * HEAD_DIM + d]);
                 }
                 const int key = n0 + n;
-                const bool visible = key < seqlen_kv && (!IS_CAUSAL || key <= query);
+                if constexpr (BENDS_SCORES) score = bend(score, POSITION_OF(query) - key);
+                const bool visible = IS_VISIBLE(key, POSITION_OF(query));
                 if (!visible) score = -INFINITY;
                 s_row[n] = score;
                 m_new = fmaxf(m_new, score);
@@ -117,7 +127,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
 
             // Online softmax: what was summed under the old maximum shrinks to the new one. Key 0
             // is visible to every row, so m_new is finite from the first tile on.
-            const float m_scaled = m_new * scale_log2;
+            const float m_scaled = SCALED_MAXIMUM(m_new, scale_log2);
             const float correction = fast_exp2(m * scale_log2 - m_scaled);
             l *= correction;
 #pragma unroll
@@ -140,8 +150,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     }
 
     // O = O / l. Each thread writes its own row, so a warp's stores are a row apart (uncoalesced).
-    if (tid < BLOCK_M && query < seqlen) {
-        const float inv_l = 1.0f / l;
+    if (tid < BLOCK_M && query < NUM_QUERIES) {
+        const float inv_l = 1.0f / with_sink(l, given, blockIdx.y, m * scale_log2);
 #pragma unroll
         for (int d = 0; d < HEAD_DIM; d++) {
             out[q_head + (size_t)query * HEAD_DIM + d] = to_element(acc_rmem[d] * inv_l);

@@ -14,6 +14,7 @@ idea = "A ring of K/V tiles filled by cp.async while the tile before is computed
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 7.5
 gqa = true
+takes = ["kv_offset", "window", "softcap", "alibi", "sinks", "varlen"]
 let.block_m = "16 * num_warps"
 
 [tunables]
@@ -28,7 +29,7 @@ threads = "32 * num_warps"
 # The ring of K and V; Q lives in registers.
 smem_bytes = "2 * stages * block_n * head_dim * element_bytes"
 args = ["q", "k", "v", "out", "num_heads", "num_heads_kv", "seqlen", "seqlen_kv",
-        "softmax_scale"]
+        "softmax_scale", "alibi_slopes", "sinks", "seqlens"]
 
 [work]
 math_unit = "tensor"
@@ -38,6 +39,7 @@ conflict_ways = 1
 */
 #include "async_copy.cuh"
 #include "exp2.cuh"
+#include "features.cuh"
 #include "mma.cuh"
 
 constexpr int WARP_ROWS = 16;                   // query rows per warp: one mma tile
@@ -101,7 +103,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                   const element* __restrict__ k,  // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
                   const element* __restrict__ v,  // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
                   element* __restrict__ out,      // [batch, num_heads, seqlen, HEAD_DIM]
-                  int num_heads, int num_heads_kv, int seqlen, int seqlen_kv, float softmax_scale) {
+                  int num_heads, int num_heads_kv, int seqlen, int seqlen_kv,
+                  float softmax_scale FEATURE_PARAMETERS) {
     extern __shared__ __align__(16) unsigned char smem[];
     element* ring = reinterpret_cast<element*>(smem);  // [STAGES, K and V, BLOCK_N, HEAD_DIM]
     constexpr int TILE = BLOCK_N * HEAD_DIM;
@@ -122,6 +125,10 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const size_t kv_index = (size_t)blockIdx.z * num_heads_kv + blockIdx.y / group;
     const size_t q_head = q_index * seqlen * HEAD_DIM;       // where this head's Q and O begin
     const size_t kv_head = kv_index * seqlen_kv * HEAD_DIM;  // and its K and V
+    const Features given = FEATURES_GIVEN;
+    OWN_LENGTHS(given, blockIdx.z);
+    if (HAS_VARLEN && m0 >= NUM_QUERIES) return;  // the sequence ends before this tile
+    const ScoreFunction bend = score_function_of(given, blockIdx.y, softmax_scale);
 
     // Q as the left operand, once for all tiles. Four lanes read 16 bytes of a row and its other
     // half comes with the next 8 columns, so no sector is read twice and Q needs no shared memory.
@@ -135,7 +142,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             const element* source = q + q_head + (size_t)query * HEAD_DIM + d;
             ElementPair elements;
             elements.bits = 0;  // rows past the end: any finite value would do
-            if (query < seqlen) elements.elements = *reinterpret_cast<const element2*>(source);
+            if (query < NUM_QUERIES) elements.elements = *reinterpret_cast<const element2*>(source);
             q_rmem[step][i] = elements.bits;
         }
     }
@@ -147,22 +154,26 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const float scale_log2 = softmax_scale * LOG2_E;  // exp(x) = 2^(x log2(e))
 
     // Causal: keys after the tile's last query are masked for all of its rows, so stop there.
-    const int kv_end = IS_CAUSAL ? min(seqlen_kv, m0 + BLOCK_M) : seqlen_kv;
+    const int begin = POSITION_OF(m0), end = POSITION_OF(m0 + BLOCK_M);
+    const int kv_end = END_OF_KEYS(end);
+    const int kv_begin = FIRST_KEY(begin) / BLOCK_N * BLOCK_N;
 
     // Copies the K/V tile whose first key is n, if there is one, into a stage. A group of its own
     // either way, so that the groups under way can be counted.
     const auto start_copies = [&](int stage, int n) {
         if (n < kv_end) {
-            load_tile<BLOCK_N>(ring + 2 * stage * TILE, k + kv_head, n, seqlen_kv);
-            load_tile<BLOCK_N>(ring + (2 * stage + 1) * TILE, v + kv_head, n, seqlen_kv);
+            load_tile<BLOCK_N>(ring + 2 * stage * TILE, k + kv_head, n, NUM_KEYS);
+            load_tile<BLOCK_N>(ring + (2 * stage + 1) * TILE, v + kv_head, n, NUM_KEYS);
         }
         cp_async_commit();
     };
 #pragma unroll
-    for (int stage = 0; stage < STAGES - 1; stage++) start_copies(stage, stage * BLOCK_N);
+    for (int stage = 0; stage < STAGES - 1; stage++) {
+        start_copies(stage, kv_begin + stage * BLOCK_N);
+    }
 
     int stage = 0;  // where this tile lies
-    for (int n0 = 0; n0 < kv_end; n0 += BLOCK_N) {
+    for (int n0 = kv_begin; n0 < kv_end; n0 += BLOCK_N) {
         cp_async_wait<STAGES - 2>();
         // All threads' parts of this tile are there, and the tile before is read by nobody any
         // more: its stage takes the next copies.
@@ -188,15 +199,29 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             }
         }
 
-        // Only tiles across the end of the keys or across the diagonal have anything to mask.
-        if (n0 + BLOCK_N > (IS_CAUSAL ? min(seqlen_kv, m0 + 1) : seqlen_kv)) {
+        if constexpr (BENDS_SCORES) {
+#pragma unroll
+            for (int tile = 0; tile < BLOCK_N / 8; tile++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const int key = n0 + tile * 8 + pair + i % 2;
+                    const int position = POSITION_OF(query0 + i / 2 * 8);
+                    s_rmem[tile][i] = bend(s_rmem[tile][i], position - key);
+                }
+            }
+        }
+
+        // Only tiles across the end of the keys, across the diagonal or across the edge of a window
+        // have anything to mask.
+        if (n0 + BLOCK_N > END_SEEN_BY_ALL(begin) || IS_BEFORE_A_WINDOW(n0, end)) {
 #pragma unroll
             for (int tile = 0; tile < BLOCK_N / 8; tile++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {  // bit 0: the second column, bit 1: the second row
                     const int key = n0 + tile * 8 + pair + i % 2;
                     const int query = query0 + i / 2 * 8;
-                    const bool visible = key < seqlen_kv && (!IS_CAUSAL || key <= query);
+                    const bool visible =
+                        IS_VISIBLE(key, POSITION_OF(query));
                     if (!visible) s_rmem[tile][i] = -INFINITY;
                 }
             }
@@ -214,7 +239,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             m_new[r] = row_max(m_new[r]);
-            m_scaled[r] = m_new[r] * scale_log2;
+            m_scaled[r] = SCALED_MAXIMUM(m_new[r], scale_log2);
             correction[r] = fast_exp2(m_rmem[r] * scale_log2 - m_scaled[r]);
             m_rmem[r] = m_new[r];
             l_rmem[r] *= correction[r];
@@ -259,8 +284,10 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int query = query0 + r * 8;
-        const float inv_l = 1.0f / row_sum(l_rmem[r]);  // before rows past the end drop out
-        if (query >= seqlen) continue;
+        // Before rows past the end drop out.
+        const float l = with_sink(row_sum(l_rmem[r]), given, blockIdx.y, m_rmem[r] * scale_log2);
+        const float inv_l = 1.0f / l;
+        if (query >= NUM_QUERIES) continue;
         element* out_row = out + q_head + (size_t)query * HEAD_DIM;
 #pragma unroll
         for (int tile = 0; tile < HEAD_DIM / 8; tile++) {

@@ -15,6 +15,7 @@ idea = "Two 16-row tiles a warp share each K/V fragment; Q in registers or share
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 7.5
 gqa = true
+takes = ["kv_offset", "window", "softcap", "alibi", "sinks", "varlen"]
 let.block_m = "16 * row_tiles * num_warps"
 # Where O and S leave too few registers for Q, it stays in shared memory.
 let.q_rows = "block_m * min(1, (row_tiles * (head_dim + block_n) - 1) // 192)"
@@ -38,7 +39,7 @@ threads = "32 * num_warps"
 # The ring of K and V, and Q where it is not in registers. O takes their place at the end.
 smem_bytes = "max(2 * stages * block_n + q_rows, block_m) * head_dim * element_bytes"
 args = ["q", "k", "v", "out", "num_heads", "num_heads_kv", "seqlen", "seqlen_kv",
-        "softmax_scale"]
+        "softmax_scale", "alibi_slopes", "sinks", "seqlens"]
 
 [work]
 math_unit = "tensor"
@@ -48,6 +49,7 @@ conflict_ways = 1
 */
 #include "async_copy.cuh"
 #include "exp2.cuh"
+#include "features.cuh"
 #include "mma.cuh"
 
 constexpr int WARP_ROWS = 16 * ROW_TILES;       // query rows per warp
@@ -58,8 +60,10 @@ constexpr int KEY_STEPS = BLOCK_N / 16;   // and 16 rows of V
 constexpr int VECTOR = 8;                 // elements per 16-byte access
 constexpr int TILE = BLOCK_N * HEAD_DIM;  // elements of K or V in a tile
 constexpr bool Q_IN_SMEM = ROW_TILES * (HEAD_DIM + BLOCK_N) > 192;
-// Whether tiles with nothing to mask have a loop of their own: not where two loops would spill.
+// Whether tiles with nothing to mask have a loop of their own: not where two loops would spill, nor
+// where a window masks tiles at both ends.
 constexpr bool TWO_LOOPS =
+    WINDOW == 0 &&
     !(IS_CAUSAL && Q_IN_SMEM &&
       (ROW_TILES * BLOCK_N >= 128 || (__CUDA_ARCH__ == 900 && HEAD_DIM == 96)));
 // P of a tile's first EARLY steps of keys is worked out beside the products before, of the others
@@ -204,9 +208,27 @@ __device__ __forceinline__ void multiply_scores(Scores& s_rmem, Fragments& q_rme
     }
 }
 
-// Scores of keys behind the end or the diagonal become -infinity; n0 is the tile's first key.
+// Softcap and ALiBi; n0 is the tile's first key.
+__device__ __forceinline__ void bend_scores(Scores& s_rmem, int n0, int query0, int pair,
+                                            LENGTHS_PARAMETER,
+                                            const ScoreFunction& bend) {
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; t++) {
+#pragma unroll
+        for (int tile = 0; tile < BLOCK_N / 8; tile++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int key = n0 + tile * 8 + pair + i % 2;
+                const int position = POSITION_OF(query0 + t * 16 + i / 2 * 8);
+                s_rmem[t][tile][i] = bend(s_rmem[t][tile][i], position - key);
+            }
+        }
+    }
+}
+
+// Scores of keys behind the end or the diagonal, or outside the window, become -infinity.
 __device__ __forceinline__ void mask_scores(Scores& s_rmem, int n0, int query0, int pair,
-                                            int seqlen_kv) {
+                                            LENGTHS_PARAMETER) {
 #pragma unroll
     for (int t = 0; t < ROW_TILES; t++) {
 #pragma unroll
@@ -215,7 +237,7 @@ __device__ __forceinline__ void mask_scores(Scores& s_rmem, int n0, int query0, 
             for (int i = 0; i < 4; i++) {  // bit 0: second column, bit 1: second row
                 const int key = n0 + tile * 8 + pair + i % 2;
                 const int query = query0 + t * 16 + i / 2 * 8;
-                const bool visible = key < seqlen_kv && (!IS_CAUSAL || key <= query);
+                const bool visible = IS_VISIBLE(key, POSITION_OF(query));
                 if (!visible) s_rmem[t][tile][i] = -INFINITY;
             }
         }
@@ -306,7 +328,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                   const element* __restrict__ k,  // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
                   const element* __restrict__ v,  // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
                   element* __restrict__ out,      // [batch, num_heads, seqlen, HEAD_DIM]
-                  int num_heads, int num_heads_kv, int seqlen, int seqlen_kv, float softmax_scale) {
+                  int num_heads, int num_heads_kv, int seqlen, int seqlen_kv,
+                  float softmax_scale FEATURE_PARAMETERS) {
     extern __shared__ __align__(128) unsigned char smem[];
     element* ring = reinterpret_cast<element*>(smem);  // [STAGES, K and V, BLOCK_N, HEAD_DIM]
     // Behind it [BLOCK_M, HEAD_DIM] of Q, if Q_IN_SMEM.
@@ -325,6 +348,10 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         (size_t)blockIdx.z * num_heads_kv + blockIdx.y / (num_heads / num_heads_kv);
     const size_t q_head = q_index * seqlen * HEAD_DIM;       // where this head's Q and O begin
     const size_t kv_head = kv_index * seqlen_kv * HEAD_DIM;  // and its K and V
+    const Features given = FEATURES_GIVEN;
+    OWN_LENGTHS(given, blockIdx.z);
+    if (HAS_VARLEN && m0 >= NUM_QUERIES) return;  // the sequence ends before this tile
+    const ScoreFunction bend = score_function_of(given, blockIdx.y, softmax_scale);
 
     // Q as the left operand of two tiles of 8 rows and two of 8 columns: from global memory as in
     // v08, or step by step from shared memory.
@@ -336,7 +363,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     if constexpr (Q_IN_SMEM) {
         load_tile<BLOCK_M>(copy_address + 2 * RING_ROWS * HEAD_DIM,
                            q + q_head + (size_t)m0 * HEAD_DIM + copy_offset,
-                           seqlen - m0 - copy_row);
+                           NUM_QUERIES - m0 - copy_row);
     } else {
 #pragma unroll
         for (int t = 0; t < ROW_TILES; t++) {
@@ -349,7 +376,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                     const element* source = q + q_head + (size_t)query * HEAD_DIM + d;
                     ElementPair elements;
                     elements.bits = 0;  // rows past the end: any finite value would do
-                    if (query < seqlen) {
+                    if (query < NUM_QUERIES) {
                         elements.elements = *reinterpret_cast<const element2*>(source);
                     }
                     q_rmem[t][step][i] = elements.bits;
@@ -363,27 +390,29 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     Rows l_rmem = {};      // running sums over this lane's keys only
     Rows correction;       // what is summed so far is to be multiplied by, for the new maxima
 #pragma unroll
-    for (int t = 0; t < ROW_TILES; t++) m_scaled[t][0] = m_scaled[t][1] = -INFINITY;
+    for (int t = 0; t < ROW_TILES; t++) m_scaled[t][0] = m_scaled[t][1] = FIRST_SCALED_MAXIMUM;
 
     const float scale_log2 = softmax_scale * LOG2_E;  // exp(x) = 2^(x log2(e))
 
     // Causal: keys after the tile's last query are masked for all of its rows, so stop there.
-    const int kv_end = IS_CAUSAL ? min(seqlen_kv, m0 + BLOCK_M) : seqlen_kv;
+    const int begin = POSITION_OF(m0), end = POSITION_OF(m0 + BLOCK_M);
+    const int kv_end = END_OF_KEYS(end);
+    const int kv_begin = FIRST_KEY(begin) / BLOCK_N * BLOCK_N;
 
     // Copies the tile whose first key is n; behind the last one, zeros. Places in the ring are in
     // elements. V is reached from K's pointer, to save registers.
     const int rows_left = kv_end - copy_row;
-    const element* lane_source = k + kv_head + copy_offset;
+    const element* lane_source = k + kv_head + (size_t)kv_begin * HEAD_DIM + copy_offset;
     const auto start_copy = [&](int place, const element* source, int n) {
         load_tile<BLOCK_N>(copy_address + 2 * place, source, rows_left - n);
     };
     // Every group holds a tile of K and the V of the tile before.
 #pragma unroll
     for (int i = 0; i < STAGES; i++) {
-        start_copy(2 * i * TILE, lane_source + i * TILE, i * BLOCK_N);
+        start_copy(2 * i * TILE, lane_source + i * TILE, kv_begin + i * BLOCK_N);
         if (i > 0) {
             start_copy((2 * i - 1) * TILE, lane_source + (v - k) + (i - 1) * TILE,
-                       (i - 1) * BLOCK_N);
+                       kv_begin + (i - 1) * BLOCK_N);
         }
         cp_async_commit();
     }
@@ -396,8 +425,9 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     unsigned q_lane = ring_address + 2 * (RING_ROWS + warp * WARP_ROWS) * HEAD_DIM +
                             2 * swizzled(v_row, lane / 16 * 8);
 
-    // Only tiles across the end of the keys or across the diagonal have anything to mask.
-    const int all_visible = IS_CAUSAL ? min(seqlen_kv, m0 + 1) : seqlen_kv;
+    // Only tiles across the end of the keys, across the diagonal or across the edge of a window have
+    // anything to mask.
+    const int all_visible = END_SEEN_BY_ALL(begin);
 
     // S and P of the first tile.
     Scores s_rmem;
@@ -408,11 +438,14 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     __syncthreads();
     load_ahead(k_ahead, k_lane);
     multiply_scores<0, KEY_STEPS>(s_rmem, q_rmem, k_ahead, q_lane, k_lane);
-    if (BLOCK_N > all_visible) mask_scores(s_rmem, 0, query0, pair, seqlen_kv);
+    if constexpr (BENDS_SCORES) bend_scores(s_rmem, kv_begin, query0, pair, LENGTHS, bend);
+    if (kv_begin + BLOCK_N > all_visible || IS_BEFORE_A_WINDOW(kv_begin, end)) {
+        mask_scores(s_rmem, kv_begin, query0, pair, LENGTHS);
+    }
     cp_async_wait<STAGES - 2>();
     // The second K is there, and the first is read by nobody any more.
     __syncthreads();
-    start_copy(0, lane_source + STAGES * TILE, STAGES * BLOCK_N);
+    start_copy(0, lane_source + STAGES * TILE, kv_begin + STAGES * BLOCK_N);
     cp_async_commit();
     update_maxima(s_rmem, m_scaled, l_rmem, correction, scale_log2);
     exponentiate<0, EARLY>(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
@@ -421,7 +454,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     constexpr int LAST_STAGE = 2 * (STAGES - 1) * TILE;
     int v_stage = 0;         // where this tile lies in the ring, K before V: its V is to be read
     int k_stage = 2 * TILE;  // and the next, whose K is
-    int next = BLOCK_N;      // first key of the next tile
+    int next = (WINDOW > 0 ? kv_begin : 0) + BLOCK_N;  // first key of the next tile
     lane_source += (STAGES - 1) * TILE;  // of the V that is copied next
     // Why the tensor pipe is no busier, simulated: percent at D = 64, 128 on an A100 and on an H200
     // with one thing left out of the loop (results are then wrong), before warps issued in the
@@ -449,8 +482,10 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             multiply_scores<EARLY, KEY_STEPS>(s_rmem, q_rmem, k_ahead, q_lane, k_next);
         }
         rescale(acc_rmem, correction);
-        if (decltype(kind)::value && (TWO_LOOPS || next + BLOCK_N > all_visible)) {
-            mask_scores(s_rmem, next, query0, pair, seqlen_kv);
+        if constexpr (BENDS_SCORES) bend_scores(s_rmem, next, query0, pair, LENGTHS, bend);
+        if (decltype(kind)::value &&
+            (TWO_LOOPS || next + BLOCK_N > all_visible || IS_BEFORE_A_WINDOW(next, end))) {
+            mask_scores(s_rmem, next, query0, pair, LENGTHS);
         }
 
         cp_async_wait<STAGES - 2>();
@@ -500,7 +535,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int row = t * 16 + lane / 4 + r * 8;
-            const float inv_l = 1.0f / row_sum(l_rmem[t][r]);
+            const float inv_l =
+                1.0f / with_sink(row_sum(l_rmem[t][r]), given, blockIdx.y, m_scaled[t][r]);
 #pragma unroll
             for (int tile = 0; tile < HEAD_DIM / 8; tile++) {
                 const float(&o)[4] = acc_rmem[t][tile];
@@ -513,7 +549,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     asm volatile("" : "+r"(num_heads), "+r"(seqlen));
     const size_t o_index = (size_t)blockIdx.z * num_heads + blockIdx.y;
     element* out_rows = out + (o_index * seqlen + m0 + warp * WARP_ROWS) * HEAD_DIM;
-    const int num_rows = seqlen - m0 - warp * WARP_ROWS;
+    const int num_rows = (HAS_VARLEN ? NUM_QUERIES : seqlen) - m0 - warp * WARP_ROWS;
     // Each warp stores its own rows, 16 bytes a lane; other lanes wrote them.
     __syncwarp();
 #pragma unroll

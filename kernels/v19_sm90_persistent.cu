@@ -16,6 +16,7 @@ head_dims = [32, 64, 96, 128]
 min_compute_capability = 9.0
 arch_specific = true
 gqa = true
+takes = ["kv_offset", "window", "softcap", "alibi", "sinks"]
 let.block_m = "64 * consumers"
 let.query_tiles = "ceil_div(seqlen, block_m)"
 let.ctas = "min(num_ctas, query_tiles * num_heads * batch)"
@@ -62,7 +63,7 @@ warpgroup_registers = ["40 if consumers == 2 else 32", "232 if consumers == 2 el
 smem_bytes = "2 * (block_m + stages * block_n) * head_dim * element_bytes + 8 * (4 + 4 * stages)"
 args = ["q_map", "k_map", "v_map", "out_map", "batch", "num_heads", "num_heads_kv", "seqlen",
         "seqlen_kv", {name = "heads_at_once", ctype = "int32", value = "heads_at_once"},
-        "softmax_scale"]
+        "softmax_scale", "alibi_slopes", "sinks"]
 
 [work]
 math_unit = "tensor"
@@ -73,6 +74,7 @@ conflict_ways = 1
 schedule = {shares = "query tiles", heads_at_once = "heads_at_once"}
 */
 #include "exp2.cuh"
+#include "features.cuh"
 #include "hopper.cuh"
 
 constexpr int GROUP_ROWS = 64;                      // query rows of a warpgroup
@@ -128,6 +130,11 @@ struct QueryTile {
     int tiles;  // of keys that it visits; 0 behind the last query tile
 };
 
+// First key of the first tile of keys that a query tile visits: 0 without a window.
+__device__ __forceinline__ int first_key_of(int m0, int seqlen, int seqlen_kv) {
+    return FIRST_KEY(POSITION_OF(m0)) / BLOCK_N * BLOCK_N;
+}
+
 // Where a CTA stands in the line of all query tiles in one round.
 __device__ __forceinline__ int position_of(int round) {
     return round * gridDim.x + (round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
@@ -155,13 +162,14 @@ __device__ __forceinline__ QueryTile query_tile_of(int round, int batch, int num
     const int head = first_head + within % heads;  // over batches, too
     found.batch = head / num_heads;
     found.head = head % num_heads;
-    found.tiles = (seqlen_kv + BLOCK_N - 1) / BLOCK_N;
     if (IS_CAUSAL) {
         const int last_section = (all_heads - 1) / heads_at_once;
         if ((last_section - section) % 2 == 0) tile_index = query_tiles - 1 - tile_index;
-        // Keys after the tile's last query are masked for all of its rows, so stop there.
-        found.tiles = (min(seqlen_kv, (tile_index + 1) * BLOCK_M) + BLOCK_N - 1) / BLOCK_N;
     }
+    // Keys after the tile's last query, or outside all windows, are masked for all of its rows.
+    const int end = END_OF_KEYS(POSITION_OF((tile_index + 1) * BLOCK_M));
+    const int begin = first_key_of(tile_index * BLOCK_M, seqlen, seqlen_kv);
+    found.tiles = (end - begin + BLOCK_N - 1) / BLOCK_N;
     found.m0 = tile_index * BLOCK_M;
     return found;
 }
@@ -173,7 +181,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
                   const __grid_constant__ TensorMap out_map,  // [batch, num_heads, seqlen, D]
                   int batch, int num_heads, int num_heads_kv, int seqlen, int seqlen_kv,
                   int heads_at_once,  // query heads of a section of the line
-                  float softmax_scale) {
+                  float softmax_scale FEATURE_PARAMETERS) {
     extern __shared__ __align__(1024) unsigned char smem[];
     unsigned char* q_smem = smem;                // [2, BOXES, BLOCK_M, COLUMNS], swizzled
     unsigned char* k_ring = q_smem + 2 * Q_BYTES;  // [STAGES, BOXES, BLOCK_N, COLUMNS]
@@ -185,6 +193,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     Mbarrier* k_empty = v_full + STAGES;   // and has been read by every consumer warp
     Mbarrier* v_empty = k_empty + STAGES;
 
+    const Features given = FEATURES_GIVEN;
     const auto query_tile = [&](int round) {
         return query_tile_of(round, batch, num_heads, heads_at_once, seqlen, seqlen_kv);
     };
@@ -239,10 +248,10 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
                 const QueryTile now = query_tile(round);
                 const int kv_head = now.head / (num_heads / num_heads_kv);
                 for (int tile = 0; tile < now.tiles; tile++, count++) {
-                    load_tile(&k_map, k_ring, k_full, k_empty, count, tile * BLOCK_N, kv_head,
-                              now.batch);
+                    const int row = first_key_of(now.m0, seqlen, seqlen_kv) + tile * BLOCK_N;
+                    load_tile(&k_map, k_ring, k_full, k_empty, count, row, kv_head, now.batch);
                     if (count > 0) load_last_v();
-                    last_row = tile * BLOCK_N;
+                    last_row = row;
                     last_kv_head = kv_head;
                     last_batch = now.batch;
                 }
@@ -333,15 +342,26 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     };
 
     // P = exp(scale (S - m)) in the place of S, and what O is to shrink by.
-    const auto softmax = [&](int m0, int tile, float (&correction)[2]) {
-        // Only tiles across the end of the keys or across the diagonal have anything to mask.
-        const int n0 = tile * BLOCK_N;
-        if (n0 + BLOCK_N > (IS_CAUSAL ? min(seqlen_kv, m0 + 1) : seqlen_kv)) {
+    const auto softmax = [&](int m0, int head, int tile, float (&correction)[2]) {
+        const int n0 = first_key_of(m0, seqlen, seqlen_kv) + tile * BLOCK_N;
+        if constexpr (BENDS_SCORES) {
+            const ScoreFunction bend = score_function_of(given, head, softmax_scale);
+#pragma unroll
+            for (int i = 0; i < BLOCK_N / 2; i++) {
+                const int key = n0 + i / 4 * 8 + pair + i % 2;
+                const int position = POSITION_OF(m0 + group_row + i / 2 % 2 * 8);
+                s_rmem[i] = bend(s_rmem[i], position - key);
+            }
+        }
+        // Only tiles across the end of the keys, across the diagonal or across the edge of a window
+        // have anything to mask.
+        if (n0 + BLOCK_N > END_SEEN_BY_ALL(POSITION_OF(m0)) ||
+            IS_BEFORE_A_WINDOW(n0, POSITION_OF(m0 + BLOCK_M))) {
 #pragma unroll
             for (int i = 0; i < BLOCK_N / 2; i++) {  // bit 0: second column, bit 1: second row
                 const int key = n0 + i / 4 * 8 + pair + i % 2;
                 const int query = m0 + group_row + i / 2 % 2 * 8;
-                const bool visible = key < seqlen_kv && (!IS_CAUSAL || key <= query);
+                const bool visible = IS_VISIBLE(key, POSITION_OF(query));
                 if (!visible) s_rmem[i] = -INFINITY;
             }
         }
@@ -358,7 +378,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
                 m_new = fmaxf(m_new, fmaxf(s_rmem[i], s_rmem[i + 1]));
             }
             m_new = row_max(m_new);
-            m_scaled[r] = m_new * scale_log2;
+            m_scaled[r] = SCALED_MAXIMUM(m_new, scale_log2);
             correction[r] = fast_exp2(m_rmem[r] * scale_log2 - m_scaled[r]);
             m_rmem[r] = m_new;
             l_rmem[r] *= correction[r];
@@ -380,9 +400,11 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         }
     };
 
-    const auto divide_one_by_l = [&](float (&inv_l)[2]) {
+    const auto divide_one_by_l = [&](int head, float (&inv_l)[2]) {
 #pragma unroll
-        for (int r = 0; r < 2; r++) inv_l[r] = 1.0f / row_sum(l_rmem[r]);
+        for (int r = 0; r < 2; r++) {
+            inv_l[r] = 1.0f / with_sink(row_sum(l_rmem[r]), given, head, m_rmem[r] * scale_log2);
+        }
     };
 
     // O takes the place of the group's own rows of Q: its warps waited for their products with Q
@@ -458,7 +480,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     named_barrier_arrive(next_turn, 2 * WARPGROUP);
     wgmma_wait<0>(s_rmem);
     if (lane == 0) mbarrier_arrive(k_empty);
-    softmax(now.m0, 0, correction);
+    softmax(now.m0, now.head, 0, correction);
     bool is_next = is_query_tile(1);  // whether there is another query tile
     wait_for_next_k(now.tiles > 1 || is_next);
     pack_p();
@@ -468,7 +490,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         for (int tile = 1; tile < now.tiles; tile++, step_ring()) {
             start_products(round - 1);
             wait_for_s();
-            softmax(now.m0, tile, correction);
+            softmax(now.m0, now.head, tile, correction);
             wait_for_next_k(tile + 1 < now.tiles || is_next);
             wait_for_o();
             rescale_o(correction);
@@ -476,14 +498,15 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         }
         if (!is_next) break;
         // The last keys of one query tile, and the first of the next.
+        const int head = now.head;
         now = query_tile(round);
         is_next = is_query_tile(round + 1);
-        divide_one_by_l(inv_l);
+        divide_one_by_l(head, inv_l);
         start_rows();
         mbarrier_wait(q_full + round % 2, round / 2 % 2);
         start_products(round);
         wait_for_s();
-        softmax(now.m0, 0, correction);
+        softmax(now.m0, now.head, 0, correction);
         wait_for_next_k(now.tiles > 1 || is_next);
         wait_for_o();
         store_rows(round - 1, inv_l);
@@ -497,7 +520,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     wgmma_fence();
     multiply_p_v(last_stage);
     if (!is_last) named_barrier_arrive(next_turn, 2 * WARPGROUP);
-    divide_one_by_l(inv_l);
+    divide_one_by_l(now.head, inv_l);
     wgmma_wait<0>(acc_rmem);
     store_rows(round - 1, inv_l);
 }

@@ -14,6 +14,7 @@ idea = "Decoding from pages: v14 with a block table, asked one tile ahead of the
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 7.5
 gqa = true
+takes = ["kv_offset", "window", "softcap", "alibi", "sinks", "varlen"]
 page_rows = "page_size"
 let.block_m = 16
 let.row_tiles = "ceil_div(seqlen * (num_heads // num_heads_kv), block_m)"
@@ -62,7 +63,8 @@ cluster = ["cluster_size", 1, 1]
 # A ring of K and V for each warp, later its O; m and l as floats.
 smem_bytes = "num_warps * (2 * stages * block_n * head_dim * element_bytes + 2 * block_m * 4)"
 args = ["q", "k", "v", "out", "block_table", "o_partial", "m_partial", "l_partial", "arrivals",
-        "num_heads", "num_heads_kv", "seqlen", "seqlen_kv", "softmax_scale"]
+        "num_heads", "num_heads_kv", "seqlen", "seqlen_kv", "softmax_scale",
+        "alibi_slopes", "sinks", "seqlens"]
 
 [work]
 math_unit = "tensor"
@@ -74,6 +76,7 @@ conflict_ways = 1
 #include "async_copy.cuh"
 #include "cluster.cuh"
 #include "exp2.cuh"
+#include "features.cuh"
 #include "mma.cuh"
 
 constexpr int BLOCK_M = 16;  // packed query rows per CTA: one mma tile
@@ -148,7 +151,8 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
                   float* __restrict__ m_partial,   // [splits, batch, num_heads, seqlen]
                   float* __restrict__ l_partial,   // [splits, batch, num_heads, seqlen]
                   int* __restrict__ arrivals,      // [batch, num_heads_kv, row tiles, CLUSTER_SIZE]
-                  int num_heads, int num_heads_kv, int seqlen, int seqlen_kv, float softmax_scale) {
+                  int num_heads, int num_heads_kv, int seqlen, int seqlen_kv,
+                  float softmax_scale FEATURE_PARAMETERS) {
     extern __shared__ __align__(128) unsigned char smem[];
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
@@ -158,8 +162,10 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
 
     // Packed rows: the query heads of one K/V head beside each other, for every query in turn.
     const int group = num_heads / num_heads_kv;
-    const int num_rows = seqlen * group;
-    const int row_tiles = (num_rows + BLOCK_M - 1) / BLOCK_M;
+    const Features given = FEATURES_GIVEN;
+    OWN_LENGTHS(given, blockIdx.z);
+    const int num_rows = NUM_QUERIES * group;
+    const int row_tiles = (seqlen * group + BLOCK_M - 1) / BLOCK_M;
     const int kv_head_index = blockIdx.y / row_tiles;
     const int row0 = blockIdx.y % row_tiles * BLOCK_M;  // this CTA's first packed row
     const int split = blockIdx.x;
@@ -169,6 +175,9 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
         const size_t head = (size_t)blockIdx.z * num_heads + kv_head_index * group + row % group;
         return head * seqlen + row / group;
     };
+
+    if (HAS_VARLEN && row0 >= num_rows) return;  // the sequence ends before this tile
+    const auto head_of = [&](int row) { return kv_head_index * group + row % group; };
 
     // Q as the left operand, as in v08: rows lane / 4 and lane / 4 + 8.
     const int pair = 2 * (lane % 4);  // first of a lane's two columns
@@ -200,11 +209,14 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
 
     // Causal: no row of this tile sees a key behind its last query.
     const int last_query = min(num_rows, row0 + BLOCK_M) - 1;
-    const int kv_end = IS_CAUSAL ? min(seqlen_kv, last_query / group + 1) : seqlen_kv;
+    const int end = POSITION_OF(last_query / group + 1);
+    const int kv_end = END_OF_KEYS(end);
     // Even splits: the number of tiles differs by one at most. 64-bit: tiles * splits may be large.
-    const int tiles = (kv_end + BLOCK_N - 1) / BLOCK_N;
-    const int first_tile = (int)((long long)tiles * split / NUM_SPLITS);
-    const int end_tile = (int)((long long)tiles * (split + 1) / NUM_SPLITS);
+    // Tiles outside of all windows.
+    const int before = FIRST_KEY(POSITION_OF(row0 / group)) / BLOCK_N;
+    const int tiles = (kv_end + BLOCK_N - 1) / BLOCK_N - before;
+    const int first_tile = before + (int)((long long)tiles * split / NUM_SPLITS);
+    const int end_tile = before + (int)((long long)tiles * (split + 1) / NUM_SPLITS);
 
     constexpr int TILES_PER_PAGE = PAGE_SIZE / BLOCK_N;
     const auto page_of = [&](int tile) {
@@ -216,8 +228,8 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
             // 64-bit: pages * num_heads_kv * PAGE_SIZE * HEAD_DIM may pass 2^31.
             const size_t start = (((size_t)page * num_heads_kv + kv_head_index) * PAGE_SIZE +
                                   tile % TILES_PER_PAGE * BLOCK_N) * HEAD_DIM;
-            load_tile(ring + 2 * stage * TILE, k + start, seqlen_kv - tile * BLOCK_N);
-            load_tile(ring + (2 * stage + 1) * TILE, v + start, seqlen_kv - tile * BLOCK_N);
+            load_tile(ring + 2 * stage * TILE, k + start, NUM_KEYS - tile * BLOCK_N);
+            load_tile(ring + (2 * stage + 1) * TILE, v + start, NUM_KEYS - tile * BLOCK_N);
         }
         cp_async_commit();
     };
@@ -260,14 +272,31 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
                 mma_m16n8k16(s_rmem[2 * key_step + 1], q_rmem[step], k_rmem[2], k_rmem[3]);
             }
         }
-        if (n0 + BLOCK_N > (IS_CAUSAL ? min(seqlen_kv, row0 / group + 1) : seqlen_kv)) {
+        if constexpr (BENDS_SCORES) {
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const int row = min(row0 + lane / 4 + r * 8, num_rows - 1);
+                const ScoreFunction bend = score_function_of(given, head_of(row), softmax_scale);
+                const int position = POSITION_OF(row / group);
+#pragma unroll
+                for (int t = 0; t < KEY_TILES; t++) {
+#pragma unroll
+                    for (int i = 2 * r; i < 2 * r + 2; i++) {
+                        const int key = n0 + t * 8 + pair + i % 2;
+                        s_rmem[t][i] = bend(s_rmem[t][i], position - key);
+                    }
+                }
+            }
+        }
+        if (n0 + BLOCK_N > END_SEEN_BY_ALL(POSITION_OF(row0 / group)) || IS_BEFORE_A_WINDOW(n0, end)) {
 #pragma unroll
             for (int t = 0; t < KEY_TILES; t++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {  // bit 0: the second column, bit 1: the second row
                     const int key = n0 + t * 8 + pair + i % 2;
                     const int query = (row0 + lane / 4 + i / 2 * 8) / group;
-                    const bool visible = key < seqlen_kv && (!IS_CAUSAL || key <= query);
+                    const bool visible =
+                        IS_VISIBLE(key, POSITION_OF(query));
                     if (!visible) s_rmem[t][i] = -INFINITY;
                 }
             }
@@ -478,7 +507,7 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
     if (!has_row) return;
 
     // O = O / l, two columns a store.
-    const float inv_l = 1.0f / l;
+    const float inv_l = 1.0f / with_sink(l, given, head_of(row), m * scale_log2);
 #pragma unroll
     for (int j = 0; j < SHARE_PAIRS; j++) {
         *reinterpret_cast<element2*>(out + out_row * HEAD_DIM + d0 + 2 * j * MERGE_THREADS) =

@@ -31,6 +31,19 @@ DTYPES: Mapping[str, Dtype] = {
     "fp16": "float16",
     "fp32": "float32",
 }
+# What a problem may ask for that a kernel takes only where its block says so, and the words for it.
+Feature: TypeAlias = Literal[
+    "backward", "varlen", "kv_offset", "window", "softcap", "alibi", "sinks"
+]  # fmt: skip
+FEATURES: Mapping[Feature, str] = {
+    "backward": "the backward pass",
+    "varlen": "sequences of different lengths (seqlens)",
+    "kv_offset": "positions where S ≠ KV (a mask or ALiBi over other numbers of queries and keys)",
+    "window": "a sliding window",
+    "softcap": "a softcap of the scores",
+    "alibi": "ALiBi",
+    "sinks": "attention sinks",
+}
 MathUnit: TypeAlias = Literal["fma", "tensor"]
 ScalarType: TypeAlias = Literal["int32", "uint32", "int64", "uint64", "bool", "float32", "float64"]
 # The order of a tensor's dimensions in memory: batch, head, sequence, head_dim.
@@ -69,6 +82,16 @@ class ProblemLike(Protocol):
     def causal(self) -> bool: ...
     @property
     def dtype(self) -> Dtype: ...
+    @property
+    def window(self) -> int | None: ...
+    @property
+    def softcap(self) -> float | None: ...
+    @property
+    def seqlens(self) -> tuple[int, ...] | None: ...
+    @property
+    def twice_scores(self) -> int: ...
+    @property
+    def features(self) -> tuple[Feature, ...]: ...
 
 
 IntFormula: TypeAlias = Callable[[ProblemLike, Config], int]
@@ -270,6 +293,7 @@ class Variant:
     gqa: bool = False  # reads K and V of fewer heads than Q's, num_heads / num_heads_kv to each
     arch_specific: bool = False  # needs the "a" target (sm_90a): wgmma, setmaxnreg
     causal: tuple[bool, ...] = (False, True)  # masks that it computes
+    takes: tuple[Feature, ...] = ()  # features of a problem that it computes
     layouts: tuple[tuple[str, Layout], ...] = ()  # of the tensors that are not bhsd
     lse: Lse | None = None  # where it writes one
     page_rows: IntFormula | None = None  # keys of a page, where K and V lie in pages
@@ -287,13 +311,14 @@ class Variant:
     def defines(self, problem: ProblemLike, config: Config) -> tuple[tuple[str, str], ...]:
         """The `-D` macros of one compile, sorted so that equal builds have equal keys."""
         if self.macros is not None:
-            return tuple(sorted((name, text(problem, config)) for name, text in self.macros))
+            own = {name: text(problem, config) for name, text in self.macros}
+            return tuple(sorted((own | feature_macros(problem)).items()))
         macros = {
             "HEAD_DIM": str(problem.head_dim),
             "IS_CAUSAL": str(int(problem.causal)),
             "IS_BF16": str(int(problem.dtype == "bfloat16")),
         }
-        macros |= {t.macro: str(config[t.name]) for t in self.tunables}
+        macros |= {t.macro: str(config[t.name]) for t in self.tunables} | feature_macros(problem)
         return tuple(sorted(macros.items()))
 
     def unoffered(self, given: Config) -> str | None:
@@ -328,6 +353,8 @@ class Variant:
         if problem.causal not in self.causal:
             known = "causal" if self.causal[0] else "problems without a causal mask"
             return f"{self.id} computes {known} alone: choose such a problem."
+        if (why := self._untaken(problem.features)) is not None:
+            return why
         if (why := self.unoffered(config)) is not None:
             return why
         for tunable in self.tunables:
@@ -337,3 +364,32 @@ class Variant:
             if not constraint.holds(problem, config):
                 return constraint.reason(problem, config)
         return None
+
+    def _untaken(self, features: tuple[Feature, ...]) -> str | None:
+        """Why it cannot compute what a problem asks for, or None when it can."""
+        missing = [FEATURES[name] for name in features if name not in self.takes]
+        if not missing:
+            return None
+        if "backward" in features:
+            return "No rung computes the backward pass yet: leave backward out."
+        what = " and ".join(", ".join(missing).rsplit(", ", 1))
+        return (
+            f"{self.id} does not take {what}: choose a variant that does (`variants` lists what "
+            "each takes), or leave it out."
+        )
+
+
+def feature_macros(problem: ProblemLike) -> dict[str, str]:
+    """The `-D` macros of what a problem asks for, none for plain attention.
+
+    `HAS_KV_OFFSET`, `WINDOW` (keys), `SOFTCAP` (a float), `HAS_ALIBI` and `HAS_SINKS`; kernels of
+    the ladder read them in `score.cuh`.
+    """
+    used = problem.features
+    macros = {f"HAS_{name.upper()}": "1" for name in used if name not in ("window", "softcap")}
+    if "window" in used:
+        macros["WINDOW"] = str(problem.window)
+    if "softcap" in used and problem.softcap is not None:
+        text = repr(float(problem.softcap))
+        macros["SOFTCAP"] = f"{text}f"
+    return macros

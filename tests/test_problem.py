@@ -130,9 +130,11 @@ def test_kv_heads_that_cannot_be_are_refused(value: Any, said: str) -> None:
         Problem(**GOOD, num_heads_kv=value)
 
 
-def test_causal_with_two_lengths_is_refused() -> None:
-    with pytest.raises(InvalidProblem, match="where S = 1 and KV = 4,096"):
-        Problem(1, 1, 1, 64, causal=True, seqlen_kv=4096)
+def test_a_causal_mask_ends_at_the_last_key() -> None:
+    chunk = Problem(1, 1, 3, 64, causal=True, seqlen_kv=4096)
+    assert [chunk.keys_seen(row) for row in range(3)] == [(0, 4094), (0, 4095), (0, 4096)]
+    with pytest.raises(InvalidProblem, match="first 1 of S = 9 queries would see none of KV = 8"):
+        Problem(1, 1, 9, 64, causal=True, seqlen_kv=8)
     assert Problem(1, 1, 8, 64, causal=True, seqlen_kv=8).causal
 
 

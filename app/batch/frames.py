@@ -67,7 +67,7 @@ def _is_on_curve(point: Problem, problem: Problem, heads_free: bool) -> bool:
     """Whether they differ in the batch alone, or with `heads_free` in the heads too."""
 
     def shape(p: Problem) -> tuple[object, ...]:
-        return p.num_heads_kv, p.lengths(), p.head_dim, p.causal, p.dtype
+        return p.num_heads_kv, p.rest
 
     return shape(point) == shape(problem) and (heads_free or point.num_heads == problem.num_heads)
 

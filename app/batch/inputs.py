@@ -15,7 +15,7 @@ from engine.batch.cost import TrafficUnit
 from engine.batch.types import BatchRequest
 from engine.devices import all_devices
 from engine.devices.spec import DeviceSpec
-from engine.problem import Problem
+from engine.problem import Problem, features_of
 
 TRAFFIC_UNITS: tuple[TrafficUnit, ...] = get_args(TrafficUnit)
 _LIMITS = (256, 1024, 4096, 16384)
@@ -161,6 +161,7 @@ def batch_request(
         heads_kv=problem.num_heads_kv,
         causal=problem.causal,
         dtype=problem.dtype,
+        features=features_of(problem),
         config=selection.config,
         batch_now=_present_batch(problem, inputs["heads_free"]),
         measured=counted or None,

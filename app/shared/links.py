@@ -9,7 +9,7 @@ import streamlit as st
 
 from app.shared import url_state
 from app.shared.machine import local_gpu
-from app.shared.selection import LOCAL_GPU, SIZES, tunable_key
+from app.shared.selection import FEATURES, LOCAL_GPU, SIZES, tunable_key
 from app.shared.widgets import plain_markdown
 from engine.base.errors import AttuneError
 from engine.devices import all_devices, find_device
@@ -19,6 +19,7 @@ from kernels.variant import AUTO, Variant
 
 _KERNEL = (
     *("gpu", "variant", *SIZES, "KV", "HKV", "dtype", "causal"),
+    *FEATURES,
     *("backend", "check", "schedule", "inputs", "factor", "seed", "timeout"),
 )
 # The names that a page reads from its URL, by its title.

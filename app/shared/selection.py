@@ -18,7 +18,7 @@ from engine.names import find_variant
 from engine.own_kernels.registry import all_variants
 from engine.pipeline.request import BackendChoice, EvaluationRequest
 from engine.presets import Preset, presets
-from engine.problem import Problem
+from engine.problem import Problem, parse_seqlens
 from kernels.variant import Tunable, Variant
 
 LOCAL_GPU = "local"
@@ -39,6 +39,7 @@ BACKENDS: dict[BackendChoice, str] = {
 }
 FORMATS = {"float16": "FP16", "bfloat16": "BF16", "float32": "FP32"}
 DTYPES = tuple(FORMATS)
+FEATURES = ("window", "softcap", "alibi", "sinks", "seqlens")  # under "More"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +97,22 @@ def tunable_key(variant: Variant, tunable: Tunable) -> str:
 def make_problem(values: Mapping[str, Any]) -> tuple[Problem | None, str]:
     """The problem of widget values, or None and the reason why they are invalid."""
     try:
+        seqlens = parse_seqlens(values["seqlens"]) if values["seqlens"] else None
+        longest = max(seqlens) if seqlens else None
         problem = Problem(
-            batch=values["B"],
+            batch=len(seqlens) if seqlens else values["B"],
             num_heads=values["H"],
-            seqlen=values["S"],
+            seqlen=min(values["S"], longest or values["S"]),
             head_dim=values["D"],
             causal=bool(values["causal"]),
             dtype=values["dtype"],
-            seqlen_kv=values["KV"],
+            seqlen_kv=longest or values["KV"],
             num_heads_kv=values["HKV"],
+            window=values["window"],
+            softcap=values["softcap"],
+            alibi=values["alibi"],
+            sinks=values["sinks"],
+            seqlens=seqlens,
         )
     except InvalidProblem as error:
         return None, str(error)
@@ -122,6 +130,11 @@ def problem_values(problem: Problem) -> dict[str, Any]:
         "D": problem.head_dim,
         "causal": problem.causal,
         "dtype": problem.dtype,
+        "window": problem.window,
+        "softcap": problem.softcap,
+        "alibi": problem.alibi,
+        "sinks": problem.sinks,
+        "seqlens": ",".join(map(str, problem.seqlens or ())),
     }
 
 

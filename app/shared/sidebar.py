@@ -150,6 +150,10 @@ def _subject(
         **{name: read(name, None, url_state.whole_from(1)) for name in ("KV", "HKV")},
         "dtype": read("dtype", DTYPES[0], {name: name for name in DTYPES}.get),
         "causal": read("causal", False, url_state.TRUTH.get),
+        "window": read("window", None, url_state.whole_from(1)),
+        "softcap": read("softcap", None, url_state.amount_from(0)),
+        **{name: read(name, False, url_state.TRUTH.get) for name in ("alibi", "sinks")},
+        "seqlens": read("seqlens", "", str),
     }
     problem, error = make_problem(values)
     choice = auto.choice_for(problem, gpu) if name == AUTO else None
@@ -245,9 +249,37 @@ def _problem(draggable: tuple[str, ...]) -> tuple[Problem | None, str]:
         help=TERMS["dtype"],
     )
     values["causal"] = url_state.toggle(row, "Causal", "causal", help=TERMS["causal"])
+    values |= _features()
     problem, error = make_problem(values)
     _presets(container, matching_preset(problem))
     return problem, error
+
+
+def _features() -> dict[str, Any]:
+    """What servers ask for besides; open where something of it is set."""
+    with st.expander("More", icon=":material/add:", key="features"):
+        row = st.container(horizontal=True, gap="xsmall")
+        window = url_state.number_or_none(
+            row, "Window, keys", "window", low=1, placeholder="none", help=TERMS["window"]
+        )
+        softcap = url_state.amount_or_none(
+            row,
+            "Softcap",
+            "softcap",
+            low=0.0,
+            format="%g",
+            placeholder="none",
+            help=TERMS["softcap"],
+        )
+        seqlens = url_state.text(
+            st, "Keys of each sequence", "seqlens", placeholder="5,17,200", help=TERMS["seqlens"]
+        )
+        row = st.container(horizontal=True, gap="xsmall")
+        switches = {
+            name: url_state.toggle(row, label, name, help=TERMS[name])
+            for name, label in (("alibi", "ALiBi"), ("sinks", "Sinks"))
+        }
+    return {"window": window, "softcap": softcap, "seqlens": seqlens, **switches}
 
 
 def _size(container: Any, name: str, draw: Any, **options: Any) -> int:

@@ -50,7 +50,14 @@ TERMS: dict[str, str] = {
     "num_heads_kv": "Heads of K and V where query heads share them (grouped-query attention). "
     "Empty: H. H must be a multiple of it.",
     "seqlen_kv": "Rows of K and V per head where they are not S, as in decoding: one query (S = 1) "
-    "against a long KV cache. Empty: S. Cannot be combined with Causal.",
+    "against a long KV cache. Empty: S. With Causal the last query sees the last key.",
+    "window": "Sliding window: a query at position p sees keys j with |p − j| < this. With Causal "
+    "so many keys, its own among them (Mistral). Empty: no window.",
+    "softcap": "Scores become X · tanh(score / X), as in Gemma 2. Empty: no softcap.",
+    "alibi": "ALiBi: scores lose slope · |p − j|, a slope for each query head (Press et al.).",
+    "sinks": "Attention sinks: a logit of each query head takes part in the row sum (gpt-oss).",
+    "seqlens": "Lengths of the sequences of a batch, in place of B and KV; each has its last S "
+    "positions as queries. Or uniform:8:16:512:0: 8 lengths from 16 to 512 drawn with seed 0.",
     "head_dim": "D, width of one head.",
     "causal": "Each query attends only to keys up to its own position: half the work.",
     "dtype": "Format of Q, K, V and O. Accumulation is FP32 either way.",

@@ -179,6 +179,15 @@ def number_or_none(container: Any, label: str, key: str, *, low: int, **options:
     return keep(key, value, None)
 
 
+def amount_or_none(
+    container: Any, label: str, key: str, *, low: float, **options: Any
+) -> float | None:
+    """A number with a fraction, or nothing."""
+    seed(key, None, amount_from(low))
+    value = container.number_input(label, low, None, None, key=key, **options, **_KEPT)
+    return keep(key, value, None, _text)
+
+
 def text(container: Any, label: str, key: str, **options: Any) -> str:
     """A line of text; empty by default."""
     seed(key, "", str)

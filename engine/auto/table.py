@@ -68,6 +68,8 @@ class Row:
 
     def is_of(self, problem: Problem) -> bool:
         """Whether the problem is this very one, but for its format."""
+        if problem.features:
+            return False
         return self.distance(problem, problem.batch * problem.num_heads) == 0
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from engine.base.errors import MeasureError, ToolMissing
 from engine.problem import Problem
 from engine.tensors import FloatArray, Inputs, RawArray
+from kernels.variant import FEATURES
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +26,15 @@ BACKENDS = {
     "efficient": "EFFICIENT_ATTENTION",
     "math": "MATH",
 }
+
+
+def unsupported_features(problem: Problem) -> str:
+    """What of a problem PyTorch's SDPA cannot compute, in words; empty where it can.
+
+    ALiBi it takes as a mask of the inputs' 16 bits alone, which rounds the bias: not the same.
+    """
+    lacking = [FEATURES[f] for f in problem.features if f not in ("kv_offset", "window")]
+    return " and ".join(lacking)
 
 
 def sdpa_same_dtype(
@@ -76,6 +86,8 @@ def baseline(name: str, problem: Problem, inputs: Inputs) -> Iterator[SdpaTimer]
         MeasureError: there is no memory for the inputs.
     """
     torch = require_torch_on_gpu()
+    if what := unsupported_features(problem):
+        raise MeasureError(f"PyTorch's SDPA has no way to compute {what}: it gives no baseline.")
     timer = SdpaTimer(name, problem, inputs)
     try:
         yield timer
@@ -207,11 +219,36 @@ class SdpaTimer:
 
 
 def _attention(problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    attend = _import_torch().nn.functional.scaled_dot_product_attention
+    torch = _import_torch()
+    attend = torch.nn.functional.scaled_dot_product_attention
     # Given only where it is needed: backends without GQA refuse the flag itself.
     gqa = {"enable_gqa": True} if problem.num_heads_kv is not None else {}
-    out: torch.Tensor = attend(q, k, v, is_causal=problem.causal, **gqa)
+    out: torch.Tensor
+    if problem.window is not None:
+        out = attend(q, k, v, attn_mask=_visible(problem, q.device), **gqa)
+    elif problem.causal and problem.kv_offset:
+        # `is_causal` would let the first query see the first key alone.
+        from torch.nn.attention.bias import causal_lower_right
+
+        mask: Any = causal_lower_right(problem.seqlen, problem.num_keys)
+        if q.device.type == "cpu":
+            mask = _visible(problem, q.device)
+        out = attend(q, k, v, attn_mask=mask, **gqa)
+    else:
+        out = attend(q, k, v, is_causal=problem.causal, **gqa)
     return out
+
+
+def _visible(problem: Problem, device: torch.device) -> torch.Tensor:
+    """Which keys each query sees, `[seqlen, num_keys]`."""
+    torch = _import_torch()
+    position = torch.arange(problem.seqlen, device=device)[:, None] + problem.kv_offset
+    keys = torch.arange(problem.num_keys, device=device)
+    visible = keys <= position if problem.causal else keys >= 0
+    if problem.window is not None:
+        visible = visible & ((position - keys).abs() < problem.window)
+    mask: torch.Tensor = visible
+    return mask
 
 
 def require_torch_on_gpu() -> Any:

@@ -273,6 +273,7 @@ def _problem(request: BatchRequest) -> Problem:
         dtype=request.dtype,
         seqlen_kv=request.seqlen_kv,
         num_heads_kv=None if request.heads_free else request.heads_kv,
+        **request.features,
     )
 
 

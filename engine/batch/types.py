@@ -46,6 +46,7 @@ class BatchRequest:
     dtype: Dtype = "float16"
     seqlen_kv: int | None = None  # where there are other keys than queries
     heads_kv: int | None = None  # where query heads share K/V heads
+    features: Mapping[str, Any] = field(default_factory=dict)  # as `features_of` a problem
     config: Mapping[str, int] = field(default_factory=dict)
     max_batch: int = DEFAULT_MAX_BATCH
     targets: tuple[float, ...] = DEFAULT_TARGETS

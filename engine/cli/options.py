@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PROBLEM = (
     *("preset", "batch", "heads", "seqlen", "head_dim"),
     *("seqlen_kv", "heads_kv", "causal", "dtype"),
+    *("window", "softcap", "alibi", "sinks", "seqlens", "backward"),
 )
 
 
@@ -46,13 +47,34 @@ def problem_from(args: argparse.Namespace) -> Problem:
         "seqlen_kv": args.seqlen_kv,
         "num_heads_kv": args.heads_kv,
     }
+    for name, value in features_from(
+        args
+    ).items():  # sizes that are given win over those of lengths
+        given[name] = value if given.get(name) is None else given[name]
+    if args.backward is False:
+        given["direction"] = "forward"
     if args.heads is not None and args.heads_kv is None and args.preset:
         # Other heads than the preset's do not share its K/V heads.
         base = replace(base, num_heads_kv=None)
-    merged = {
-        name: getattr(base, name) if value is None else value for name, value in given.items()
-    }
-    return Problem(**merged)
+    return replace(base, **{name: value for name, value in given.items() if value is not None})
+
+
+def scores_from(args: argparse.Namespace) -> dict[str, Any]:
+    """The fields of a problem that the options of `[shared.scores]` give."""
+    names = ("window", "softcap", "alibi", "sinks")
+    return {name: value for name in names if (value := getattr(args, name)) is not None}
+
+
+def features_from(args: argparse.Namespace) -> dict[str, Any]:
+    """As `scores_from`, of `[shared.features]`; lengths give the batch and the rows, too."""
+    given = scores_from(args)
+    if args.backward:
+        given["direction"] = "backward"
+    if args.seqlens is not None:
+        longest = max(args.seqlens)
+        given |= {"seqlens": args.seqlens, "batch": len(args.seqlens)}
+        given |= {"seqlen": longest, "seqlen_kv": longest}
+    return given
 
 
 def _only_dtype(args: argparse.Namespace) -> Dtype | None:
@@ -150,6 +172,16 @@ def integer(text: str) -> int:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"takes a whole number, not {text!r}") from None
+
+
+def seqlens(text: str) -> tuple[int, ...]:
+    """For `type=`: lengths of sequences."""
+    from engine.problem import parse_seqlens
+
+    try:
+        return parse_seqlens(text)
+    except InvalidProblem as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def number(text: str) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 
 from engine.cli.known import resolved_with_note
@@ -12,7 +12,7 @@ from engine.cli.options import config_from, problem_from
 from engine.cli.output import print_table
 from engine.pipeline.request import EvaluationRequest
 from engine.plan import make_plan
-from engine.problem import SHORT_DTYPES, Problem
+from engine.problem import SHORT_DTYPES, Problem, feature_options, features_of
 from engine.sessions.counters import METRICS, counters_table
 from engine.sessions.files import read_file
 from engine.sessions.importers import ImportOptions, import_measurements
@@ -33,12 +33,14 @@ def run(args: argparse.Namespace) -> int:
         return 0
 
     path = Path(args.csv)
+    known = {f.name for f in fields(problem)}
     options = ImportOptions(
         variant=variant.id,
         device=resolved.device.name if resolved.device is not None else args.gpu or "",
         config=resolved.config,
         title=f"Profile of {variant.id} on {problem.label()}",
-        **asdict(problem),
+        **{f.name: getattr(problem, f.name) for f in fields(ImportOptions) if f.name in known},
+        features=features_of(problem),
     )
     snapshot = import_measurements(read_file(path), name=path.name, options=options)
     print(f"Kept as {default_store().save(snapshot)}.")
@@ -61,6 +63,7 @@ def ncu_command(variant: Variant, problem: Problem, config: dict[str, int]) -> s
     evaluate = ["python", "-m", "engine", "evaluate", variant.id]
     evaluate += [f"{name}={value}" for name, value in given.items() if value is not None]
     evaluate += ["--causal"] if problem.causal else []
+    evaluate += feature_options(problem)
     for name, value in config.items():
         evaluate += ["--config", f"{name}={value}"]
     ncu = ["ncu", "--csv", "--page", "raw", "--print-units", "base"]

@@ -12,7 +12,7 @@ from engine.base.units import format_us, format_usd
 from engine.batch.cost import Saving, TrafficUnit, WaitPlan
 from engine.batch.recommend import BatchRequest, BatchResult, recommend_for_choice
 from engine.batch.table import DEFAULT_TARGETS
-from engine.cli.options import config_from, fields_from, number
+from engine.cli.options import config_from, fields_from, number, scores_from
 from engine.cli.output import print_json, print_table
 from engine.devices import find_device
 from engine.history import History
@@ -76,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
     request = BatchRequest(
         **fields_from(args, BatchRequest, "dtype", "config", "predict"),
         dtype=DTYPES[args.dtype],
+        features=scores_from(args),
         config=config_from(args),
         targets=tuple(args.target) if args.target else DEFAULT_TARGETS,
         predict=tuple(args.predict),

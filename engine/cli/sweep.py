@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from engine.auto import chosen_variants
 from engine.base.errors import ClusterError, InvalidProblem
 from engine.base.table import csv_text
-from engine.cli.options import PROBLEM, fields_from, first_given
+from engine.cli.options import PROBLEM, features_from, fields_from, first_given
 from engine.cli.output import print_json
 from engine.cli.sweep_output import Reporter, plan_dict, print_plan, print_results, result_dict
 from engine.cuda_source import cache_root
@@ -225,9 +226,11 @@ def _problems(args: argparse.Namespace) -> tuple[Any, ...]:
         axes["causal"] = {"no": (False,), "yes": (True,), "both": (False, True)}[args.causal]
     if args.dtype is not None:
         axes["dtype"] = tuple(_dtype(name.strip()) for name in args.dtype.split(","))
-    if presets and not axes:
-        return presets
-    return tuple(dict.fromkeys((*presets, *ProblemAxes(**axes).problems())))
+    problems = presets
+    if axes or not presets:
+        problems = tuple(dict.fromkeys((*presets, *ProblemAxes(**axes).problems())))
+    features = features_from(args)
+    return tuple(replace(problem, **features) for problem in problems) if features else problems
 
 
 def _dtype(name: str) -> Any:

@@ -55,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
                     "idea": v.idea,
                     "head_dims": list(v.head_dims),
                     "dtypes": list(v.dtypes),
+                    "takes": list(v.takes),
                     "min_compute_capability": list(v.min_compute_capability),
                     "passes": [p.entry for p in v.passes],
                     "tunables": [asdict(t) for t in v.tunables],
@@ -68,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
             "variant": v.name,
             "idea": v.idea,
             "head_dim": " ".join(map(str, v.head_dims)),
+            "takes besides": " ".join(v.takes),
             "tunables (default)": ", ".join(f"{t.name}={t.default}" for t in v.tunables) or "none",
         }
         for v in variants

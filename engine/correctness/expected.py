@@ -95,6 +95,10 @@ def _largest(values: Float64Array) -> float:
     return max(float(values.max()), -float(values.min()))
 
 
+class _NoBaseline(Exception):
+    """PyTorch has no such attention; the text, which ends a sentence, says what it lacks."""
+
+
 def _baseline(
     inputs: Inputs, coverage: Coverage, sdpa: tuple[FloatArray, str] | None
 ) -> tuple[FloatArray, str]:
@@ -105,12 +109,16 @@ def _baseline(
         baseline = coverage.take(sdpa[0]), sdpa[1]
     elif coverage.all_rows:
         try:
-            from engine.backends.sdpa import sdpa_same_dtype
+            from engine.backends.sdpa import sdpa_same_dtype, unsupported_features
 
+            if what := unsupported_features(inputs.problem):
+                raise _NoBaseline(f"as PyTorch's SDPA cannot compute {what}")
             out, name = sdpa_same_dtype(coverage.select(inputs), device="cpu")
             baseline = out.reshape(len(coverage.slices), *out.shape[2:]), name
         except ToolMissing:
             why = "because PyTorch is not installed"
+        except _NoBaseline as error:
+            why = str(error)
     if baseline is not None:
         if np.isfinite(baseline[0]).all():
             return baseline

@@ -6,7 +6,9 @@ from enum import StrEnum
 
 
 class FindingCode(StrEnum):
+    ALIBI = "alibi"
     ALL_ZERO = "all_zero"
+    CAUSAL_CORNER = "causal_corner"
     CAUSAL_DIAGONAL = "causal_diagonal"
     CAUSAL_MASK = "causal_mask"
     COLUMNS_OF_D = "columns_of_d"
@@ -40,6 +42,9 @@ class FindingCode(StrEnum):
     ROWS_OF_ONE_WARP = "rows_of_one_warp"
     SCORE_COLUMNS = "score_columns"
     SCORE_PRECISION = "score_precision"
+    SEQUENCE_LENGTH = "sequence_length"
+    SINKS = "sinks"
+    SOFTCAP = "softcap"
     SOFTMAX_SCALE = "softmax_scale"
     SOME_HEADS = "some_heads"
     SOME_ROWS = "some_rows"
@@ -48,3 +53,4 @@ class FindingCode(StrEnum):
     TAIL_MASK = "tail_mask"
     TAIL_TILE = "tail_tile"
     UNWRITTEN = "unwritten"
+    WINDOW = "window"

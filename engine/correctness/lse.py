@@ -18,9 +18,8 @@ from engine.correctness.reference import (
     Coverage,
     Float64Array,
     choose_coverage,
-    score_blocks,
-    slice_groups,
-    slice_qkv,
+    covered_blocks,
+    softmax_parts,
 )
 from engine.correctness.roundoff import NOISE
 from engine.tensors import FloatArray, Inputs
@@ -39,15 +38,15 @@ class LseVerdict:
 
 def covered_lse(inputs: Inputs, coverage: Coverage) -> tuple[Float64Array, Float64Array]:
     """The reference for the covered rows, and their largest scores: both `[slices, rows]`."""
-    lse = np.empty((len(coverage.slices), len(coverage.rows)))
-    maxima = np.empty_like(lse)
-    for group in slice_groups(len(coverage.slices), inputs.problem):
-        q, k, _ = slice_qkv(inputs, coverage.slices[group])
-        for block, scores in score_blocks(inputs.problem, q, k, coverage.rows):
-            highest = scores.max(axis=-1, keepdims=True)
-            sums = np.exp(scores - highest).sum(axis=-1)
-            lse[group, block] = highest[..., 0] + np.log(sums)
-            maxima[group, block] = highest[..., 0]
+    lse = np.zeros((len(coverage.slices), len(coverage.rows)))
+    maxima = np.zeros_like(lse)
+    for part in covered_blocks(inputs, coverage):
+        highest = part.scores.max(axis=-1, keepdims=True)
+        if part.sinks is not None:
+            highest = np.maximum(highest, part.sinks)
+        _, sums = softmax_parts(part.scores, part.sinks)
+        lse[part.slices, part.rows] = (highest + np.log(sums))[..., 0]
+        maxima[part.slices, part.rows] = highest[..., 0]
     return lse, maxima
 
 
@@ -151,9 +150,9 @@ def _of_a_part(
 def _lse_of_blocks(inputs: Inputs, coverage: Coverage) -> Float64Array:
     """Of every 16 keys, `[slices, rows, blocks]`; −inf where a row sees none of them."""
     starts = np.arange(0, inputs.problem.num_keys, _BLOCK)
-    found = np.empty((len(coverage.slices), len(coverage.rows), len(starts)))
-    for group in slice_groups(len(coverage.slices), inputs.problem):
-        q, k, _ = slice_qkv(inputs, coverage.slices[group])
-        for block, scores in score_blocks(inputs.problem, q, k, coverage.rows):
-            found[group, block] = np.logaddexp.reduceat(scores, starts, axis=-1)
+    found = np.full((len(coverage.slices), len(coverage.rows), len(starts)), -np.inf)
+    for part in covered_blocks(inputs, coverage):
+        own = starts[starts < part.scores.shape[-1]]
+        of_blocks = np.logaddexp.reduceat(part.scores, own, axis=-1)
+        found[part.slices, part.rows, : len(own)] = of_blocks
     return found

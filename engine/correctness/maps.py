@@ -17,9 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.correctness.compared_output import ComparedOutput
-from engine.correctness.reference import Float64Array, IntArray, slice_qkv
+from engine.correctness.reference import (
+    Float64Array,
+    IntArray,
+    final_scores,
+    slice_qkv,
+    visible_keys,
+)
 from engine.correctness.tiles import Tiles
-from engine.tensors import Inputs
+from engine.tensors import Inputs, alibi_slopes
 from kernels.variant import ceil_div
 
 # Tiles beyond this are merged: the fit grows with the cube of their number.
@@ -48,7 +54,8 @@ def error_by_key_tile(
     """
     problem, rows = inputs.problem, compared.coverage.rows
     equations = min(problem.seqlen, tiles.block_m, _MAX_ROWS) * problem.head_dim
-    solvable = equations // (_OVERDETERMINED * (2 if problem.causal else 1))
+    is_masked = problem.causal or problem.window is not None
+    solvable = equations // (_OVERDETERMINED * (2 if is_masked else 1))
     merged = (
         ceil_div(tiles.num_query_tiles, _MAX_TILES),
         ceil_div(tiles.num_key_tiles, min(_MAX_TILES, max(1, solvable))),
@@ -56,9 +63,12 @@ def error_by_key_tile(
     block_m, block_n = tiles.block_m * merged[0], tiles.block_n * merged[1]
     starts = np.arange(0, problem.num_keys, block_n)
     q, k, v = (x[0] for x in slice_qkv(inputs, compared.coverage.slices[[position]]))
+    batch, head = divmod(int(compared.coverage.slices[position]), problem.num_heads)
+    own, keys = problem.of_sequence(batch), np.arange(problem.num_keys)
+    slope = alibi_slopes(problem.num_heads)[head] if problem.alibi else None
     result = np.full((ceil_div(problem.seqlen, block_m), len(starts)), -1.0)
     for tile in range(len(result)):
-        inside = np.flatnonzero(rows // block_m == tile)
+        inside = np.flatnonzero((rows // block_m == tile) & (rows < own.seqlen))
         if not inside.size:
             continue
         if not compared.finite[position, inside].all():
@@ -66,30 +76,34 @@ def error_by_key_tile(
             continue
         chosen = inside[np.unique(np.linspace(0, inside.size - 1, _MAX_ROWS).astype(int))]
         scores = problem.softmax_scale * q[rows[chosen]] @ k.T
-        directions = _directions(scores, rows[chosen], problem.causal, v, starts)
+        scores = final_scores(own, scores, rows[chosen], keys, slope)
+        directions = _directions(scores, visible_keys(own, rows[chosen], keys), v, starts)
         error = compared.out[position, chosen] - compared.reference[position, chosen]
         result[tile] = _by_tile(error, directions)
     return result, merged
 
 
 def _directions(
-    scores: Float64Array, rows: IntArray, causal: bool, v: Float64Array, starts: IntArray
+    scores: Float64Array, visible: npt.NDArray[np.bool_], v: Float64Array, starts: IntArray
 ) -> Float64Array:
     """What each key tile contributes, `[kinds, key tiles, rows, head_dim]`.
 
-    Kinds: the visible keys; where causal also the masked keys, the first masked key (row + 1) and
-    the last visible one (the row itself).
+    Kinds: the visible keys; where some are masked also those, and at either end of the visible keys
+    the first masked one and the last visible one.
     """
     keys = np.arange(scores.shape[1])
-    visible = keys <= rows[:, None] if causal else np.ones(scores.shape, bool)
     top = np.where(visible, scores, -np.inf).max(axis=1, keepdims=True)
     log_sum = top + np.log(
         np.exp(scores - top, where=visible, out=np.zeros_like(scores)).sum(axis=1, keepdims=True)
     )
     weights = np.exp(np.minimum(scores - log_sum, _MAX_LOG_WEIGHT))
     kinds = [visible]
-    if causal:
-        kinds += [~visible, keys == rows[:, None] + 1, keys == rows[:, None]]
+    if not visible.all():
+        first = visible.argmax(axis=1)[:, None]
+        last = len(keys) - 1 - visible[:, ::-1].argmax(axis=1)[:, None]
+        kinds += [~visible, keys == last + 1, keys == last]
+        if first.any():  # a window
+            kinds += [keys == first - 1, keys == first]
     return np.stack([_per_tile(weights * kind, v, starts) for kind in kinds])
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.problem import Problem
-from engine.tensors import FloatArray, Inputs, RawArray, decode, encode
+from engine.tensors import FloatArray, Inputs, RawArray, alibi_slopes, decode, encode
 
 Float64Array: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.intp]
@@ -113,7 +113,7 @@ def coverage_size(problem: Problem) -> tuple[int, int]:
     """(slices, query rows of each) that the budgets of time and memory allow."""
     total, rows = problem.batch * problem.num_heads, problem.seqlen
     work_per_row = problem.num_keys * (4 * problem.head_dim + _SOFTMAX_WORK_PER_SCORE)
-    if problem.causal:
+    if problem.causal and problem.kv_offset == 0:
         work_per_row //= 2
     widened = 2 * problem.num_keys * problem.head_dim
     work_per_row += widened * _WORK_PER_WIDENED_ELEMENT // rows
@@ -160,33 +160,112 @@ def _sample(total: int, wanted: set[int], count: int) -> IntArray:
 
 
 def reference(inputs: Inputs) -> Float64Array:
-    """softmax(Q·Kᵀ/√D)·V in float64, `[batch, num_heads, seqlen, head_dim]`."""
+    """softmax(Q·Kᵀ/√D)·V with the problem's features in float64, of `Problem.shape`."""
     return covered_reference(inputs, everything(inputs.problem)).reshape(inputs.problem.shape)
 
 
 def covered_reference(inputs: Inputs, coverage: Coverage) -> Float64Array:
-    """The reference for the covered rows, `[slices, rows, head_dim]`."""
+    """The reference for the covered rows, `[slices, rows, head_dim]`; 0 in rows that are not there.
+
+    Those are the rows behind the last query of a sequence that is shorter than others.
+    """
     problem = inputs.problem
-    out = np.empty((len(coverage.slices), len(coverage.rows), problem.head_dim))
-    for group in slice_groups(len(coverage.slices), problem):
-        q, k, v = slice_qkv(inputs, coverage.slices[group])
-        for block, scores in score_blocks(problem, q, k, coverage.rows):
-            weights, row_sum = softmax_parts(scores)
-            out[group, block] = (weights @ v[:, : weights.shape[-1]]) / row_sum
+    out = np.zeros((len(coverage.slices), len(coverage.rows), problem.head_dim))
+    for part in covered_blocks(inputs, coverage):
+        weights, row_sum = softmax_parts(part.scores, part.sinks)
+        out[part.slices, part.rows] = (weights @ part.v[:, : weights.shape[-1]]) / row_sum
     return out
 
 
-def softmax_parts(scores: Floats) -> tuple[Floats, Floats]:
-    """exp(scores − row maximum) in place, and its row sums `[..., 1]`."""
-    scores -= scores.max(axis=-1, keepdims=True)
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Scores of some covered rows: `scores` `[slices, rows, keys]`, `v` `[slices, num_keys, D]`."""
+
+    slices: slice  # positions among the covered slices
+    rows: slice  # positions among the covered rows
+    scores: Floats
+    v: Floats
+    sinks: Floats | None  # `[slices, 1, 1]`
+
+
+def covered_blocks(
+    inputs: Inputs, coverage: Coverage, given: Callable[[Floats], Floats] | None = None
+) -> Iterator[Block]:
+    """The final scores of all covered rows that are there, block by block.
+
+    Args:
+        given: what becomes of Q, K and V before they are multiplied; float64 where left out.
+    """
+    problem, rows = inputs.problem, coverage.rows
+    for group in slice_groups(len(coverage.slices), problem):
+        slices = coverage.slices[group]
+        q, k, v = slice_qkv(inputs, slices)
+        of, seen = problem, rows
+        if problem.seqlens is not None:  # a group is one slice
+            of = problem.of_sequence(int(slices[0]) // problem.num_heads)
+            q, k, v = q[:, : of.seqlen], k[:, : of.num_keys], v[:, : of.num_keys]
+            seen = rows[rows < of.seqlen]
+        if given is not None:
+            q, k, v = given(q), given(k), given(v)
+        heads = slices % problem.num_heads
+        slopes = alibi_slopes(problem.num_heads)[heads] if problem.alibi else None
+        sinks = None if inputs.sinks is None else inputs.sinks[heads][:, None, None]
+        for block, scores in score_blocks(of, q, k, seen, slopes):
+            yield Block(group, block, scores, v, sinks)
+
+
+def softmax_parts(scores: Floats, sinks: Floats | None = None) -> tuple[Floats, Floats]:
+    """exp(scores − row maximum) in place, and its row sums `[..., 1]`.
+
+    Args:
+        sinks: logits that take part in the sums, of a shape that broadcasts to them.
+    """
+    top = scores.max(axis=-1, keepdims=True)
+    if sinks is not None:
+        top = np.maximum(top, sinks.astype(scores.dtype))
+    scores -= top
     weights = np.exp(scores, out=scores)
-    return weights, weights.sum(axis=-1, keepdims=True)
+    sums = weights.sum(axis=-1, keepdims=True)
+    return weights, sums if sinks is None else sums + np.exp(sinks.astype(scores.dtype) - top)
+
+
+def final_scores(
+    problem: Problem, scaled: Floats, rows: IntArray, keys: IntArray, slopes: Floats | None
+) -> Floats:
+    """Scaled products in the last step before the mask: softcap, then ALiBi, in place.
+
+    Args:
+        scaled: softmax_scale · q·k, `[..., rows, keys]`.
+        slopes: of the heads, of a shape that broadcasts to `scaled`; None without ALiBi.
+    """
+    if problem.softcap is not None:
+        scaled /= problem.softcap
+        np.tanh(scaled, out=scaled)
+        scaled *= problem.softcap
+    if slopes is not None:
+        scaled -= slopes * np.abs(rows[:, None] + problem.kv_offset - keys).astype(scaled.dtype)
+    return scaled
+
+
+def visible_keys(problem: Problem, rows: IntArray, keys: IntArray) -> npt.NDArray[np.bool_]:
+    """Which keys each row sees, `[rows, keys]`; all of them without a mask."""
+    position = rows[:, None] + problem.kv_offset
+    visible = keys < np.full_like(position, problem.num_keys)
+    if problem.causal:
+        visible &= keys <= position
+    if problem.window is not None:
+        visible &= np.abs(position - keys) < problem.window
+    return visible
 
 
 def slice_groups(num_slices: int, problem: Problem) -> Iterator[slice]:
     """Slices of short sequences go through BLAS together, long ones by themselves."""
     widest = max(problem.seqlen, problem.head_dim)  # of the scores, and of K and V
-    step = max(1, _BLOCK_BYTES // (8 * problem.num_keys * widest))
+    step = (
+        1
+        if problem.seqlens is not None
+        else max(1, _BLOCK_BYTES // (8 * problem.num_keys * widest))
+    )
     for start in range(0, num_slices, step):
         yield slice(start, min(start + step, num_slices))
 
@@ -213,26 +292,31 @@ def slice_qkv(inputs: Inputs, slices: IntArray) -> tuple[Float64Array, Float64Ar
 
 
 def score_blocks(
-    problem: Problem, q: Floats, k: Floats, rows: IntArray
+    problem: Problem, q: Floats, k: Floats, rows: IntArray, slopes: Floats | None = None
 ) -> Iterator[tuple[slice, Floats]]:
-    """Scaled, masked scores block by block: (positions in `rows`, `[slices, block, keys]`).
+    """Final, masked scores block by block: (positions in `rows`, `[slices, block, keys]`).
 
     Args:
         q: `[slices, seqlen, head_dim]`, of which `rows` are taken.
         k: `[slices, num_keys, head_dim]`.
+        slopes: of ALiBi, `[slices]`.
 
-    Keys that no row of a block sees are left out: `keys` may be less than num_keys when causal.
+    Keys behind the last that a row of a block sees are left out: `keys` may be less than num_keys
+    when causal.
     """
     step = max(_MIN_BLOCK_ROWS, _BLOCK_BYTES // (8 * len(q) * problem.num_keys))
     if problem.causal:
         # Short blocks skip most of the masked half.
         step = min(step, max(64, problem.seqlen // 16))
+    bias = None if slopes is None else slopes[:, None, None].astype(q.dtype)
     for start in range(0, len(rows), step):
         block = slice(start, min(start + step, len(rows)))
-        seen = int(rows[block][-1]) + 1 if problem.causal else problem.num_keys
+        seen = problem.keys_seen(int(rows[block][-1]))[1]
         scores = (q[:, rows[block]] * problem.softmax_scale) @ k[:, :seen].transpose(0, 2, 1)
-        if problem.causal:
-            np.copyto(scores, -np.inf, where=np.arange(seen) > rows[block][:, None])
+        keys = np.arange(seen)
+        scores = final_scores(problem, scores, rows[block], keys, bias)
+        if problem.causal or problem.window is not None:
+            np.copyto(scores, -np.inf, where=~visible_keys(problem, rows[block], keys))
         yield block, scores
 
 
@@ -258,11 +342,9 @@ def emulated_attention(
     """
     problem = inputs.problem
     given = products or (lambda values: values)
-    out = np.empty((len(coverage.slices), len(coverage.rows), problem.head_dim), np.float32)
-    for group in slice_groups(len(coverage.slices), problem):
-        q, k, v = (given(x.astype(np.float32)) for x in slice_qkv(inputs, coverage.slices[group]))
-        for block, scores in score_blocks(problem, q, k, coverage.rows):
-            weights, row_sum = softmax_parts(scores)
-            weights = given(decode(encode(weights, problem.dtype), problem.dtype))
-            out[group, block] = (weights @ v[:, : weights.shape[-1]]) / row_sum
+    out = np.zeros((len(coverage.slices), len(coverage.rows), problem.head_dim), np.float32)
+    for part in covered_blocks(inputs, coverage, lambda x: given(x.astype(np.float32))):
+        weights, row_sum = softmax_parts(part.scores, part.sinks)
+        weights = given(decode(encode(weights, problem.dtype), problem.dtype))
+        out[part.slices, part.rows] = (weights @ part.v[:, : weights.shape[-1]]) / row_sum
     return decode(encode(out, problem.dtype), problem.dtype)

@@ -456,6 +456,7 @@ def _changed_meaning(before: Found | None, after: Found) -> Iterable[str]:
         ("head_dims", first.head_dims, second.head_dims),
         ("dtypes", first.dtypes, second.dtypes),
         ("causal", first.causal, second.causal),
+        ("takes", first.takes, second.takes),
         ("least compute capability", first.min_compute_capability, second.min_compute_capability),
         ("shared K/V heads", first.gqa, second.gqa),
     ):
@@ -536,4 +537,5 @@ def _small(problem: Problem) -> Problem:
         num_heads_kv=heads,
         seqlen=min(problem.seqlen, _MOST_ROWS),
         seqlen_kv=keys,
+        seqlens=None,
     )

@@ -14,7 +14,7 @@ from engine.devices import find_device
 from engine.gate.budgets import LIMITS, Budget
 from engine.gate.trees import SETTINGS_NAME, settings_of
 from engine.gate.verdicts import COUNTED, LABELS, Thresholds
-from engine.problem import Problem
+from engine.problem import Problem, parse_seqlens
 from kernels.variant import Variant
 
 DEFAULT_GPUS = ("L4", "H100 80GB SXM")
@@ -22,6 +22,7 @@ DEFAULT_ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"
 DEFAULT_SECONDS, DEFAULT_MEMORY_GIB = 300.0, 16.0
 _KEYS = ("kernels", "gpus", "archs", "problems", "thresholds", "config", "budget", "limits")
 _WORD = re.compile(r"(?P<name>B|H|HKV|S|KV|D)(?P<size>\d+)", re.IGNORECASE)
+_FEATURE = re.compile(r"(?P<name>window|softcap|seqlens)(?P<value>[\d.,]{1,200})")
 _FIELDS = {
     "B": "batch", "H": "num_heads", "HKV": "num_heads_kv",
     "S": "seqlen", "KV": "seqlen_kv", "D": "head_dim",
@@ -98,6 +99,12 @@ def parse_problem(text: str) -> Problem:
             given[_FIELDS[match["name"].upper()]] = int(match["size"])
         elif word == "causal":
             given["causal"] = True
+        elif word in ("alibi", "sinks"):
+            given[word] = True
+        elif word == "backward":
+            given["direction"] = word
+        elif match := _FEATURE.fullmatch(word):
+            given |= _feature(match["name"], match["value"])
         elif word in ("fp16", "bf16"):
             given["dtype"] = "float16" if word == "fp16" else "bfloat16"
         else:
@@ -106,6 +113,14 @@ def parse_problem(text: str) -> Problem:
                 "is none of its words."
             )
     return Problem(**given)
+
+
+def _feature(name: str, value: str) -> dict[str, Any]:
+    """Fields of a problem by `window128`, `softcap50` or `seqlens5,17,200`."""
+    if name != "seqlens":
+        return {name: int(value) if name == "window" else float(value)}
+    lengths = parse_seqlens(value)
+    return {"seqlens": lengths, "batch": len(lengths)}
 
 
 def _settings(raw: Mapping[str, Any]) -> Settings:

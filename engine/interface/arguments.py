@@ -26,19 +26,32 @@ class Sizes(TypedDict, total=False):
     dtype: str  # "fp16", "bf16" or "fp32"; fp16, or the one that the kernel takes
     seqlen_kv: int | None  # length of K and V where it differs, as in decoding
     heads_kv: int | None  # heads of K and V where query heads share them
+    # See `engine.problem.Problem` for what these mean.
+    window: int | None
+    softcap: float | None
+    alibi: bool
+    sinks: bool
+    seqlens: tuple[int, ...] | None  # then batch and lengths may be left out
 
 
 def problem_of(sizes: Sizes, variant: Variant | None = None) -> Problem:
     """The problem that the keywords describe. InvalidProblem for sizes that cannot be."""
+    lengths = sizes.get("seqlens")
+    longest = max(lengths) if lengths else None
     return Problem(
-        batch=sizes.get("batch", 1),
+        batch=sizes.get("batch", len(lengths) if lengths else 1),
         num_heads=sizes.get("heads", 1),
-        seqlen=sizes.get("seqlen", 128),
+        seqlen=sizes.get("seqlen", longest or 128),
         head_dim=sizes.get("head_dim", 64),
         causal=sizes.get("causal", False),
         dtype=dtype_of(sizes.get("dtype"), variant),
-        seqlen_kv=sizes.get("seqlen_kv"),
+        seqlen_kv=sizes.get("seqlen_kv", longest),
         num_heads_kv=sizes.get("heads_kv"),
+        window=sizes.get("window"),
+        softcap=sizes.get("softcap"),
+        alibi=sizes.get("alibi", False),
+        sinks=sizes.get("sinks", False),
+        seqlens=lengths,
     )
 
 

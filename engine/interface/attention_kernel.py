@@ -66,7 +66,8 @@ class AttentionKernel:
     """A kernel, a GPU and values of tunables, to be asked about problems. Made by `kernel`.
 
     Every method takes the problem by keywords: `batch`, `heads`, `seqlen`, `head_dim`, `causal`,
-    `dtype`, `seqlen_kv`, `heads_kv` (see `Sizes` for what each is where it is left out).
+    `dtype`, `seqlen_kv`, `heads_kv`, `window`, `softcap`, `alibi`, `sinks`, `seqlens` (see `Sizes`
+    for what each is where it is left out).
     """
 
     name: str  # the variant's, or "auto"

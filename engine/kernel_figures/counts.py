@@ -135,12 +135,15 @@ def _count(variant: Variant, plan: LaunchPlan, compiled: CompiledKernel) -> Tile
 
 def _two_lengths(variant: Variant, problem: Problem, config: Config) -> list[LaunchPlan]:
     """Plans whose CTAs visit different numbers of keys; the problem's own where that is fixed."""
-    small = replace(problem, batch=1, num_heads=problem.head_group, num_heads_kv=1)
+    group = problem.head_group
+    small = replace(problem, batch=1, num_heads=group, num_heads_kv=1, seqlens=None)
     plans: dict[int, LaunchPlan] = {}
     for keys in _KEYS:
         longer = (
             replace(small, seqlen=keys)
             if problem.seqlen_kv is None
+            else replace(small, seqlen=min(small.seqlen, keys), seqlen_kv=keys)
+            if "kv_offset" in problem.features
             else replace(small, seqlen_kv=keys)
         )
         try:

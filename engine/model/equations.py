@@ -406,11 +406,17 @@ def bytes_beyond_l2(launches: Launches, m: Machine) -> FloatArray:
 
 def visited_share(launches: Launches) -> FloatArray:
     """The share of its K/V rows that a CTA visits on average, `[n]`: less than 1 where causal."""
-    # A causal CTA visits K/V up to its own rows: half on average, all of it at the last tile.
-    half = np.minimum(1.0, 0.5 * (1.0 + launches.query_rows / launches.seqlen))
+    # A causal CTA visits K/V up to its own rows: half on average, all of it at the last tile; and
+    # the keys in front of the first query.
+    seqlen, before = launches.seqlen, launches.num_keys - launches.seqlen
+    half = np.minimum(1.0, (before + 0.5 * (seqlen + launches.query_rows)) / launches.num_keys)
     # The keys that CTAs of empty splits do not visit are visited by the others all the same.
     causal = np.minimum(1.0, half * launches.ctas[0] / launches.useful_ctas)
-    return np.where(launches.causal, causal, 1.0)
+    share = np.where(launches.causal, causal, 1.0)
+    # A window brings each row its keys on one side or both, and a query tile those of its rows.
+    seen = np.where(launches.causal, 1, 2) * launches.window + launches.query_rows
+    inside = np.minimum(share, seen / launches.num_keys)
+    return np.where(launches.window > 0, inside, share)
 
 
 @dataclass(frozen=True, slots=True)

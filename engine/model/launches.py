@@ -22,7 +22,7 @@ from engine.model.occupancy import WARP_SIZE, IntArray
 from engine.paged_kv import Pages
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import BYTES_PER_ELEMENT, Problem
-from kernels.variant import Config, Dtype, ProblemLike, Variant
+from kernels.variant import Config, Dtype, Feature, ProblemLike, Variant
 
 _NUM_BANKS = 32
 _BANK_BYTES = 4
@@ -39,6 +39,8 @@ class Launches:
     num_keys: IntArray
     head_dim: IntArray
     causal: npt.NDArray[np.bool_]
+    window: IntArray  # keys of a sliding window; 0 where there is none
+    twice_scores: IntArray  # of one head of all sequences, see `Problem.twice_scores`
     element_bytes: IntArray  # of Q, K, V and O
     ctas: IntArray  # [passes, n]
     useful_ctas: IntArray  # of the main pass: those that have keys to visit
@@ -77,8 +79,8 @@ class Launches:
 
     @property
     def flops(self) -> IntArray:
-        """FlashAttention's count: 4·B·H·S·KV·D, halved when causal."""
-        return np.where(self.causal, 2, 4) * self.elements * self.num_keys
+        """As `Problem.flops`, of the forward pass."""
+        return 2 * self.num_heads * self.head_dim * self.twice_scores
 
 
 class BatchedShape:
@@ -86,6 +88,7 @@ class BatchedShape:
 
     __slots__ = (
         *("batch", "causal", "dtype", "head_dim", "kv_heads", "num_heads", "num_keys", "seqlen"),
+        *("features", "softcap", "twice_scores_each", "window"),
     )
 
     def __init__(self, problem: ProblemLike) -> None:
@@ -97,6 +100,14 @@ class BatchedShape:
         self.head_dim: int = problem.head_dim
         self.causal: bool = problem.causal
         self.dtype: Dtype = problem.dtype
+        self.window: int | None = problem.window
+        self.softcap: float | None = problem.softcap
+        self.features: tuple[Feature, ...] = problem.features
+        self.twice_scores_each: int = problem.twice_scores // problem.batch
+
+    @property
+    def twice_scores(self) -> Any:
+        return self.batch * self.twice_scores_each
 
 
 def collect(variant: Variant, config: Config, problems: Iterable[ProblemLike]) -> Launches:
@@ -137,7 +148,7 @@ def _launchable_everywhere(variant: Variant, config: Config, shape: BatchedShape
 
 
 def _figures(variant: Variant, config: Config, p: ProblemLike) -> tuple[Any, ...]:
-    """One problem's fifteen figures, then CTAs, threads and dynamic shared memory of each pass."""
+    """A problem's seventeen figures, then CTAs, threads and dynamic shared memory of each pass."""
     work = variant.work
     math_threads = work.math_threads(p, config)
     query_rows = work.query_rows(p, config)
@@ -148,6 +159,7 @@ def _figures(variant: Variant, config: Config, p: ProblemLike) -> tuple[Any, ...
         ways = work.conflict_ways(p, config)
     return (
         *(p.batch, p.num_heads, p.kv_heads, p.seqlen, p.num_keys, p.head_dim, p.causal),
+        *(p.window or 0, p.twice_scores),
         element_bytes,
         sum(s.element_bytes * prod(s.shape(p, config)) for s in variant.scratch),
         0 if variant.page_rows is None else Pages(p, variant.page_rows(p, config)).extra_bytes,
@@ -159,10 +171,11 @@ def _figures(variant: Variant, config: Config, p: ProblemLike) -> tuple[Any, ...
 
 
 def _launches(columns: IntArray, num_passes: int) -> Launches:
-    """`columns` is `[15 + 3 · passes, n]`, in the order of `_figures`."""
+    """`columns` is `[17 + 3 · passes, n]`, in the order of `_figures`."""
     batch, num_heads, kv_heads, seqlen, num_keys, head_dim, causal = columns[:7]
-    element_bytes, scratch, pages, rows, kv, math, ways, splits = columns[7:15]
-    ctas, threads, smem = columns[15:].reshape(3, num_passes, -1)
+    window, twice_scores = columns[7:9]
+    element_bytes, scratch, pages, rows, kv, math, ways, splits = columns[9:17]
+    ctas, threads, smem = columns[17:].reshape(3, num_passes, -1)
     return Launches(
         batch=batch,
         num_heads=num_heads,
@@ -171,10 +184,20 @@ def _launches(columns: IntArray, num_passes: int) -> Launches:
         num_keys=num_keys,
         head_dim=head_dim,
         causal=causal.astype(bool),
+        window=window,
+        twice_scores=twice_scores,
         element_bytes=element_bytes,
         ctas=ctas,
         useful_ctas=_useful_ctas(
-            ctas[0], splits, batch * num_heads, -(-seqlen // rows), num_keys, rows, kv, causal
+            ctas[0],
+            splits,
+            batch * num_heads,
+            -(-seqlen // rows),
+            num_keys,
+            rows,
+            kv,
+            causal,
+            seqlen,
         ),
         threads=threads,
         dynamic_smem_bytes=smem,
@@ -196,6 +219,7 @@ def _useful_ctas(
     query_rows: IntArray,
     kv_rows: IntArray,
     causal: IntArray,
+    seqlen: IntArray,
 ) -> IntArray:
     """CTAs with keys to visit: of a split K/V, chunks that begin past the last key have none.
 
@@ -209,7 +233,8 @@ def _useful_ctas(
     for split in range(int(splits.max(initial=1))):
         first_key = split * kv_rows
         # Causal: the tiles that end before the chunk begins do not see it.
-        before = np.where(causal > 0, np.minimum(first_key // query_rows, tiles), 0)
+        own = np.maximum(0, first_key - (num_keys - seqlen))  # counted from the first query's
+        before = np.where(causal > 0, np.minimum(own // query_rows, tiles), 0)
         has_keys = (split < splits) & (first_key < num_keys)
         useful += np.where(has_keys, slices * (tiles - before), 0)
     per_split = slices * tiles * splits
@@ -277,6 +302,8 @@ def _kv_shares(variant: Variant, plan: LaunchPlan) -> tuple[int, int, int] | Non
         seqlen=64,
         seqlen_kv=problem.num_keys,
         causal=False,
+        window=None,
+        seqlens=None,
     )
 
     def grows(larger: Problem) -> tuple[bool, ...]:

@@ -22,10 +22,16 @@ from engine.base.units import format_bytes
 from engine.own_kernels.host_launch import Signature
 from engine.plan import LaunchPlan
 from engine.problem import Problem
-from kernels.arguments import BLOCK_TABLE, PACKED
+from kernels.arguments import ALIBI_SLOPES, BLOCK_TABLE, OF_FEATURES, PACKED, SEQLENS, SINKS
 from kernels.description import has_block, parse_variant, read_text, sidecar_of
 from kernels.toml_block import KernelDescriptionError
 from kernels.variant import Variant
+
+_OF_FEATURES = {
+    ALIBI_SLOPES: "float32, a slope for each query head",
+    SINKS: "float32, a logit for each query head",
+    SEQLENS: "int32, keys of each sequence",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +122,9 @@ def _buffer(plan: LaunchPlan, name: str) -> str:
         return f"{_shape((problem.batch, pages.per_sequence))} int32, pages of K and V"
     if pages is not None and name in ("k", "v"):
         return f"{_shape(pages.shape)} {problem.dtype}, in pages"
+    if name in OF_FEATURES.values():
+        entries, what = plan.buffer_bytes[name] // 4, _OF_FEATURES[name]
+        return f"{_shape((entries,))} {what}"
     if plan.packed and name in (PACKED, *"qkv"):
         packed = (problem.batch, problem.seqlen, 3, problem.num_heads, problem.head_dim)
         part = "" if name == PACKED else f", from {name.upper()} on"

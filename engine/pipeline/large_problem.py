@@ -57,6 +57,8 @@ def large_problem(problem: Problem) -> Problem | None:
 
     None where no number of them brings both below 2³² elements.
     """
+    if problem.alibi or problem.sinks or problem.seqlens is not None:
+        return None  # its heads and sequences differ, so that no part stands for the others
     heads = 1
     size = max(problem.elements, problem.kv_bytes // 2) // problem.batch
     while size * heads * _MAX_GRID_Z < _LEAST:

@@ -184,7 +184,7 @@ def _per_unit_gains(_: Goal, evaluations: list[Evaluation]) -> list[Figure]:
     groups: dict[object, list[Evaluation]] = {}
     for e in _last_of_each(evaluations):
         p = e.problem
-        rest = (p.head_group, p.lengths(), p.head_dim, p.causal, p.dtype)
+        rest = (p.head_group, p.rest)
         key = (e.variant, tuple(sorted(e.config.items())), e.device, rest)
         groups.setdefault(key, []).append(e)
     figures = []

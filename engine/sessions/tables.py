@@ -259,7 +259,7 @@ def batch_table(evaluations: Iterable[Evaluation]) -> Table:
     for e in evaluations:
         if e.latency is not None and e.status is not Status.INCORRECT:
             p = e.problem
-            rest = (p.head_group, p.lengths(), p.head_dim, p.causal, p.dtype)
+            rest = (p.head_group, p.rest)
             key = (e.variant, _config(e), e.device, e.latency.origin, rest)
             units = p.batch * p.num_heads
             groups.setdefault(key, []).append((units, e.latency.median_us / units, e))

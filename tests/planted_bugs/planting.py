@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +66,9 @@ def plant(mutation: Mutation, variant: str, folder: Path) -> tuple[Path, tuple[s
         shutil.copy(header, folder)
     shutil.copy(source, folder)
     changed = folder / (mutation.header or source.name)
-    pieces = changed.read_text(encoding="utf-8").split(mutation.old)
+    original = changed.read_text(encoding="utf-8")
+    # A bug in what a feature adds is planted in the text as it stands.
+    pieces = (original if mutation.old in original else plain(original)).split(mutation.old)
     if len(pieces) <= (mutation.nth or 0) + 1:
         raise AssertionError(f"{changed.name} no longer holds {mutation.old!r}")
     places, text = [], pieces[0]
@@ -78,6 +81,37 @@ def plant(mutation: Mutation, variant: str, folder: Path) -> tuple[Path, tuple[s
         text += (mutation.new if here else mutation.old) + piece
     changed.write_text(text, encoding="utf-8")
     return folder / source.name, tuple(places)
+
+
+# What the macros of `features.cuh` stand for in plain attention, and what is left out there.
+_PLAIN = (
+    (r"^ *OWN_LENGTHS\([^;]*;\n", ""),
+    (r"^ *if \(HAS_VARLEN .*\n", ""),
+    (
+        r"IS_VISIBLE\(\s*key, POSITION_OF\(query\)\)",
+        "key < seqlen_kv && (!IS_CAUSAL || key <= query)",
+    ),
+    (r"END_OF_KEYS\(end\)", "IS_CAUSAL ? min(seqlen_kv, m0 + BLOCK_M) : seqlen_kv"),
+    (r"END_SEEN_BY_ALL\(begin\)", "(IS_CAUSAL ? min(seqlen_kv, m0 + 1) : seqlen_kv)"),
+    (r"\(end - begin \+ BLOCK_N - 1\)", "(seqlen_kv + BLOCK_N - 1)"),
+    (r"FIRST_KEY\(begin\) / BLOCK_N \* BLOCK_N", "0"),
+    (r"int n0 = kv_begin;", "int n0 = 0;"),
+    (r"with_sink\(((?:[^(),]|\([^()]*\))+),[^;]*\);", r"\1;"),
+    (
+        r"const float l = (row_sum.*);\n( *)const float inv_l = 1.0f / l;",
+        r"const float inv_l = 1.0f / \1;",
+    ),
+    (r"SCALED_MAXIMUM\((\S+), scale_log2\)", r"\1 * scale_log2"),
+    (r"NUM_QUERIES", "seqlen"),
+    (r"NUM_KEYS", "seqlen_kv"),
+)
+
+
+def plain(text: str) -> str:
+    """A kernel's text as it reads for plain attention, which is what most bugs are planted in."""
+    for macro, meaning in _PLAIN:
+        text = re.sub(macro, meaning, text, flags=re.MULTILINE)
+    return text
 
 
 def look(evaluator: Evaluator, mutation: Mutation, variant: str, mode: Mode, folder: Path) -> Seen:

@@ -24,7 +24,7 @@ _MAX_NAMED = 3
 
 def wrong_limits(cases: Sequence[Case]) -> Match | None:
     """The causal mask as the wrong rows of all cases have it, where each ends at some other key."""
-    if not cases or not cases[0].problem.causal:
+    if not cases or not cases[0].problem.causal or cases[0].sink is not None:
         return None
     rows: list[IntArray] = []
     by: list[IntArray] = []
@@ -35,12 +35,13 @@ def wrong_limits(cases: Sequence[Case]) -> Match | None:
             return None
         wrong, ends, share = found
         rows.append(wrong)
-        by.append(ends - (wrong + 1))
+        by.append(ends - (wrong + case.own.kv_offset + 1))
         explained = min(explained, share)
     all_rows, offsets = np.concatenate(rows), np.concatenate(by)
     if explained < MIN_EXPLAINED or len(all_rows) < _FEWEST_ROWS:
         return None
-    return Match(_bug(all_rows, offsets), explained, explained)
+    bug = _bug(all_rows, offsets, cases[0].own.kv_offset)
+    return Match(bug, explained, explained)
 
 
 def _ends(case: Case) -> tuple[IntArray, IntArray, float] | None:
@@ -54,8 +55,9 @@ def _ends(case: Case) -> tuple[IntArray, IntArray, float] | None:
     wrong = wrong[np.unique(np.linspace(0, len(wrong) - 1, limit).astype(int))]
     scores = case.scores[wrong]
     weights = np.exp(np.maximum(scores - scores.max(axis=1, keepdims=True), -700.0))
+    weights[np.arange(scores.shape[1]) < case.visible[wrong].argmax(axis=1)[:, None]] = 0
     sums = np.cumsum(weights[:, :, None] * case.v[None], axis=1)
-    sums /= np.cumsum(weights, axis=1)[:, :, None]
+    sums /= np.maximum(np.cumsum(weights, axis=1), np.finfo(float).tiny)[:, :, None]
     rest = np.square(sums - case.out[wrong][:, None]).sum(axis=2)
     ends = rest.argmin(axis=1)
     before = np.square(case.reference[wrong] - case.out[wrong]).sum()
@@ -63,11 +65,13 @@ def _ends(case: Case) -> tuple[IntArray, IntArray, float] | None:
     return case.rows[wrong], ends + 1, float(1 - after / before)
 
 
-def _bug(rows: IntArray, offsets: IntArray) -> SuspectedBug:
+def _bug(rows: IntArray, offsets: IntArray, first: int) -> SuspectedBug:
+    """`first`: the position of the first query."""
     order = np.unique(rows, return_index=True)[1]
     rows, offsets = rows[order], offsets[order]
     named = ", ".join(
-        f"row {row} up to key {row + offset} ({abs(offset)} too {'many' if offset > 0 else 'few'})"
+        f"row {row} up to key {row + first + offset} "
+        f"({abs(offset)} too {'many' if offset > 0 else 'few'})"
         for row, offset in zip(rows[:_MAX_NAMED], offsets[:_MAX_NAMED], strict=True)
     )
     lanes = np.unique(rows % _LANES)

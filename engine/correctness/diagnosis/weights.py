@@ -12,14 +12,14 @@ and the others one of their own, tiles that a query tile leaves out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from engine.correctness.compared_output import BoolArray, ComparedOutput
 from engine.correctness.diagnosis.regions import span
 from engine.correctness.finding_codes import FindingCode
-from engine.correctness.reference import Float64Array, IntArray, score_blocks, slice_qkv
+from engine.correctness.reference import Float64Array, IntArray, covered_blocks
 from engine.correctness.roundoff import NOISE
 from engine.correctness.suspected_bugs import MIN_EXPLAINED, Case, Match, SuspectedBug
 from engine.tensors import Inputs
@@ -299,10 +299,10 @@ def _score_range(
 ) -> tuple[Float64Array, Float64Array]:
     """Smallest and largest visible score of the covered rows of some slices, `[slices, rows]`."""
     coverage = compared.coverage
-    q, k, _ = slice_qkv(inputs, coverage.slices[positions])
-    lowest = np.empty((len(positions), len(coverage.rows)))
-    top = np.empty_like(lowest)
-    for block, scores in score_blocks(inputs.problem, q, k, coverage.rows):
-        top[:, block] = scores.max(axis=-1)
-        lowest[:, block] = np.where(np.isneginf(scores), np.inf, scores).min(axis=-1)
+    lowest = np.zeros((len(positions), len(coverage.rows)))
+    top = np.zeros_like(lowest)
+    for part in covered_blocks(inputs, replace(coverage, slices=coverage.slices[positions])):
+        at, scores = (part.slices, part.rows), part.scores
+        top[at] = scores.max(axis=-1)
+        lowest[at] = np.where(np.isneginf(scores), np.inf, scores).min(axis=-1)
     return lowest, top

@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 
 from engine.correctness.finding_codes import FindingCode
-from engine.correctness.reference import Float64Array, IntArray
-from engine.correctness.suspected_bugs.case import Case, SuspectedBug, attend
+from engine.correctness.reference import Float64Array, IntArray, visible_keys
+from engine.correctness.suspected_bugs.case import Case, SuspectedBug
 from engine.tensors import RawArray, decode
 
 # Heads on either side that a wrong offset is looked for in.
@@ -111,10 +111,10 @@ def _wrong_query(query_of: QueryMap, own_mask: bool, case: Case) -> Float64Array
         mapped = query_of(case.rows, np.array(split))
         inside = (mapped >= 0) & (mapped < seqlen)
         q = np.where(inside[:, None], case.q[np.clip(mapped, 0, seqlen - 1)], 0.0)
-        scores[:, keys] = case.problem.softmax_scale * q @ case.k[keys].T
+        scores[:, keys] = case.scored(q, case.k)[:, keys]
         if not own_mask:
-            visible[:, keys] = keys <= mapped[:, None]
-    return attend(scores, visible, case.v)
+            visible[:, keys] = visible_keys(case.own, mapped, keys)
+    return case.attend(scores, visible, case.v)
 
 
 def _lengths(case: Case) -> Iterator[SuspectedBug]:
@@ -238,7 +238,7 @@ def _of_other_tiles(
         np.where(inside, x[np.minimum(rows, count - 1)], 0.0) if name in operands else x
         for name, x in (("k", case.k), ("v", case.v))
     )
-    return attend(case.problem.softmax_scale * case.q[case.rows] @ k.T, case.visible, v)
+    return case.attend(case.scored(case.q[case.rows], k), case.visible, v)
 
 
 def _read_shifted(operands: str, by: int, case: Case) -> Float64Array | None:
@@ -251,7 +251,7 @@ def _read_shifted(operands: str, by: int, case: Case) -> Float64Array | None:
         np.where(inside, x[np.clip(rows, 0, count - 1)], 0.0) if name in operands else x
         for name, x in (("k", case.k), ("v", case.v))
     )
-    return attend(case.problem.softmax_scale * case.q[case.rows] @ k.T, case.visible, v)
+    return case.attend(case.scored(case.q[case.rows], k), case.visible, v)
 
 
 def _groups() -> Iterator[SuspectedBug]:
@@ -298,8 +298,8 @@ def _exchanged(case: Case) -> Iterator[SuspectedBug]:
 def _replaced(operand: str, source: str, case: Case) -> Float64Array:
     tensors = {"q": case.q, "k": case.k, "v": case.v}
     tensors[operand] = tensors[source]
-    scores = case.problem.softmax_scale * tensors["q"][case.rows] @ tensors["k"].T
-    return attend(scores, case.visible, tensors["v"])
+    scores = case.scored(tensors["q"][case.rows], tensors["k"])
+    return case.attend(scores, case.visible, tensors["v"])
 
 
 def _head_at_distance(step: int, operand: Operand, batch: int, head: int) -> int:
@@ -349,7 +349,7 @@ def _read_at(base_of: BaseMap, operands: str, case: Case) -> Float64Array | None
             return None
         read.append(_segment(operand.raw, base, operand.own, case))
     q, k, v = read
-    return attend(case.problem.softmax_scale * q[case.rows] @ k.T, case.visible, v)
+    return case.attend(case.scored(q[case.rows], k), case.visible, v)
 
 
 def _segment(raw: RawArray, base: int, own: Float64Array, case: Case) -> Float64Array:

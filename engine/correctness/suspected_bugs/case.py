@@ -10,15 +10,23 @@ import numpy as np
 
 from engine.correctness.compared_output import BoolArray, ComparedOutput
 from engine.correctness.finding_codes import FindingCode
-from engine.correctness.reference import Float64Array, IntArray, kv_slices, slice_qkv
+from engine.correctness.reference import (
+    Float64Array,
+    IntArray,
+    final_scores,
+    kv_slices,
+    slice_qkv,
+    visible_keys,
+)
 from engine.correctness.tiles import Tiles
 from engine.problem import Problem
-from engine.tensors import Inputs
+from engine.tensors import Inputs, alibi_slopes
 
 MAX_CASES = 3
 _MAX_ROWS = 256
 # Multiply-adds up to which BLAS does not start threads, which cost more than they bring.
 _QUICK_WORK = 1 << 18
+_LARGEST_LOG = 700.0  # exp of more is infinite in float64
 # Scores of one case; keeps a prediction at about 10 ms.
 _MAX_SCORES = 1 << 20
 
@@ -47,6 +55,27 @@ class Case:
         return self.inputs.problem
 
     @cached_property
+    def own(self) -> Problem:
+        """Of the case's sequence alone."""
+        return self.problem.of_sequence(self.slice_index // self.problem.num_heads)
+
+    @property
+    def head(self) -> int:
+        return self.slice_index % self.problem.num_heads
+
+    def slope(self, head: int | None = None) -> float | None:
+        """Of ALiBi, of the case's head or another; None without ALiBi."""
+        if not self.problem.alibi:
+            return None
+        slopes = alibi_slopes(self.problem.num_heads)
+        return float(slopes[self.head if head is None else head])
+
+    @property
+    def sink(self) -> float | None:
+        """The logit that takes part in the row sums of the case's head; None without sinks."""
+        return None if self.inputs.sinks is None else float(self.inputs.sinks[self.head])
+
+    @cached_property
     def quick(self) -> Case:
         """A few wrong rows: enough to drop the bugs that do not fit at all."""
         wrong = np.flatnonzero(self.bad.any(axis=1))
@@ -67,14 +96,45 @@ class Case:
     @cached_property
     def scores(self) -> Float64Array:
         """Scaled scores of the rows against all keys, no mask, `[R, num_keys]`."""
-        return self.problem.softmax_scale * self.q[self.rows] @ self.k.T
+        return self.scored(self.q[self.rows], self.k)
+
+    def scored(
+        self, q: Float64Array, k: Float64Array, rows: IntArray | None = None
+    ) -> Float64Array:
+        """Final scores of queries against keys from the first on, `[len(q), len(k)]`.
+
+        Args:
+            rows: positions of `q` among the queries; those of the case where left out.
+        """
+        slope = self.slope()
+        return final_scores(
+            self.own,
+            self.problem.softmax_scale * q @ k.T,
+            self.rows if rows is None else rows,
+            np.arange(len(k)),
+            None if slope is None else np.array(slope),
+        )
 
     @cached_property
     def visible(self) -> BoolArray:
         """The right mask, `[R, num_keys]`."""
-        if not self.problem.causal:
-            return np.ones((len(self.rows), self.problem.num_keys), bool)
-        return self.keys <= self.rows[:, None]
+        return visible_keys(self.own, self.rows, self.keys)
+
+    @cached_property
+    def positions(self) -> IntArray:
+        """Where the rows stand among the keys, `[R, 1]`."""
+        return self.rows[:, None] + self.own.kv_offset
+
+    def attend(
+        self,
+        scores: Float64Array,
+        visible: BoolArray,
+        v: Float64Array,
+        zero_keys: int = 0,
+        times: Float64Array | None = None,
+    ) -> Float64Array:
+        """As `attend`, with the sink of the case's head."""
+        return attend(scores, visible, v, zero_keys, times, self.sink)
 
     @cached_property
     def tile_states(self) -> State:
@@ -158,6 +218,7 @@ def attend(
     v: Float64Array,
     zero_keys: int = 0,
     times: Float64Array | None = None,
+    sink: float | None = None,
 ) -> Float64Array:
     """softmax(scores)·V over visible keys; NaN in rows that see none.
 
@@ -165,6 +226,7 @@ def attend(
         scores: `[R, keys]`; visible: the same shape; v: `[keys, head_dim]`.
         zero_keys: how many keys of all zeros (score 0, value 0) take part besides.
         times: how often each key counts, `[keys]`.
+        sink: a logit that takes part in the row sums.
     """
     masked = np.where(visible, scores, -np.inf)
     top = masked.max(axis=1, keepdims=True, initial=0.0 if zero_keys else -np.inf)
@@ -174,6 +236,8 @@ def attend(
     total = weights.sum(axis=1, keepdims=True)
     if zero_keys:
         total += zero_keys * np.exp(-top)
+    if sink is not None:
+        total += np.exp(np.minimum(sink - finite_or_zero(top), _LARGEST_LOG))
     return _divide(weights @ v, total)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import Float64Array, IntArray
-from engine.correctness.suspected_bugs.case import Case, SuspectedBug, attend
+from engine.correctness.suspected_bugs.case import Case, SuspectedBug
 from engine.correctness.tiles import Box
 
 _GROUP_ROWS = 64  # of A that a warpgroup multiplies
@@ -88,8 +88,8 @@ def _read(reader: _Reader, operands: str, case: Case) -> Float64Array | None:
 
 
 def _attend(tensors: dict[str, Float64Array], case: Case) -> Float64Array:
-    scores = case.problem.softmax_scale * tensors["q"][case.rows] @ tensors["k"].T
-    return attend(scores, case.visible, tensors["v"])
+    scores = case.scored(tensors["q"][case.rows], tensors["k"])
+    return case.attend(scores, case.visible, tensors["v"])
 
 
 def _moved(

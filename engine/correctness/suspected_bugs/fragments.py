@@ -14,8 +14,8 @@ from functools import partial
 import numpy as np
 
 from engine.correctness.finding_codes import FindingCode
-from engine.correctness.reference import Float64Array, IntArray
-from engine.correctness.suspected_bugs.case import Case, SuspectedBug, attend
+from engine.correctness.reference import Float64Array, IntArray, visible_keys
+from engine.correctness.suspected_bugs.case import Case, SuspectedBug
 
 _STEP = 16  # columns of Q and K, or keys of P and V, of one mma
 _PIECE = 8
@@ -157,7 +157,7 @@ def _moved(of_k: Move | None, of_v: Move | None, case: Case) -> Float64Array:
         x if move is None else move(np.pad(x, padding))[keys]
         for x, move in ((case.k, of_k), (case.v, of_v))
     )
-    return attend(case.problem.softmax_scale * case.q[case.rows] @ k.T, case.visible, v)
+    return case.attend(case.scored(case.q[case.rows], k), case.visible, v)
 
 
 def _swizzles() -> Iterator[SuspectedBug]:
@@ -199,7 +199,7 @@ def _swizzled_inputs(of_q: bool, of_k: bool, of_v: bool, case: Case) -> Float64A
     q = _unswizzled(q, case.rows) if of_q else q
     k = _unswizzled(case.k, case.keys) if of_k else case.k
     v = _unswizzled(case.v, case.keys) if of_v else case.v
-    return attend(case.problem.softmax_scale * q @ k.T, case.visible, v)
+    return case.attend(case.scored(q, k), case.visible, v)
 
 
 def _swizzled_output(case: Case) -> Float64Array:
@@ -209,7 +209,7 @@ def _swizzled_output(case: Case) -> Float64Array:
 def _moved_q(move: Move, case: Case) -> Float64Array:
     padded = np.pad(case.q, ((0, -case.problem.seqlen % _STEP), (0, 0)))
     q = move(padded)[case.rows]
-    return attend(case.problem.softmax_scale * q @ case.k.T, case.visible, case.v)
+    return case.attend(case.scored(q, case.k), case.visible, case.v)
 
 
 def _moved_p(move: Move, case: Case) -> Float64Array:
@@ -221,9 +221,8 @@ def _moved_p(move: Move, case: Case) -> Float64Array:
     rows = (blocks[:, None] * _STEP + np.arange(_STEP)).ravel()
     inside = rows < problem.seqlen
     scores = np.zeros((len(rows), problem.num_keys))  # rows past the end are zeros
-    scores[inside] = problem.softmax_scale * case.q[rows[inside]] @ case.k.T
-    if problem.causal:
-        scores[case.keys > rows[:, None]] = -np.inf
+    scores[inside] = case.scored(case.q[rows[inside]], case.k, rows[inside])
+    scores[~visible_keys(case.own, rows, case.keys)] = -np.inf
     starts = np.arange(0, problem.num_keys, block_n)
     running = np.maximum.accumulate(np.maximum.reduceat(scores, starts, axis=1), axis=1)
     running = np.repeat(np.where(np.isfinite(running), running, 0.0), block_n, axis=1)
@@ -240,14 +239,14 @@ def _moved_p(move: Move, case: Case) -> Float64Array:
 
 def _columns_cut(count: int, last: bool, case: Case) -> Float64Array:
     kept = slice(0, -count) if last else slice(count, None)
-    scores = case.problem.softmax_scale * case.q[case.rows][:, kept] @ case.k[:, kept].T
-    return attend(scores, case.visible, case.v)
+    scores = case.scored(case.q[case.rows][:, kept], case.k[:, kept])
+    return case.attend(scores, case.visible, case.v)
 
 
 def _columns_left_out(bit: int, is_set: bool, case: Case) -> Float64Array:
     kept = (np.arange(case.problem.head_dim) >> bit & 1) != is_set
-    scores = case.problem.softmax_scale * case.q[case.rows][:, kept] @ case.k[:, kept].T
-    return attend(scores, case.visible, case.v)
+    scores = case.scored(case.q[case.rows][:, kept], case.k[:, kept])
+    return case.attend(scores, case.visible, case.v)
 
 
 def _transposed(x: Float64Array) -> Float64Array:

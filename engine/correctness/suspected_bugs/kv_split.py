@@ -14,7 +14,6 @@ from engine.correctness.suspected_bugs.case import (
     Case,
     State,
     SuspectedBug,
-    attend,
     finite_or_zero,
     merge,
     segment_states,
@@ -239,10 +238,10 @@ def _seams(case: Case, size: int, name: str, pattern: FindingCode) -> Iterator[S
 def _counted(keys: slice | IntArray, count: float, case: Case) -> Float64Array:
     times = np.ones(case.problem.num_keys)
     times[keys] = count
-    return attend(case.scores, case.visible, case.v, times=times)
+    return case.attend(case.scores, case.visible, case.v, times=times)
 
 
 def _only(keys: slice, case: Case) -> Float64Array:
     times = np.zeros(case.problem.num_keys)
     times[keys] = 1.0
-    return attend(case.scores, case.visible, case.v, times=times)
+    return case.attend(case.scores, case.visible, case.v, times=times)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from engine.correctness.compared_output import BoolArray
 from engine.correctness.finding_codes import FindingCode
-from engine.correctness.reference import Float64Array, IntArray
-from engine.correctness.suspected_bugs.case import Case, SuspectedBug, attend
+from engine.correctness.reference import Float64Array, IntArray, visible_keys
+from engine.correctness.suspected_bugs.case import Case, SuspectedBug
 from engine.tensors import decode
 from kernels.variant import ceil_div
 
@@ -21,7 +22,8 @@ def mask_bugs(case: Case) -> Iterator[SuspectedBug]:
     yield from _causal(case)
     yield from _lengths(case)
     tiles = case.tiles
-    if tiles.padding and not case.problem.causal:
+    plain = case.problem.window is None and not case.problem.causal
+    if tiles.padding and plain:
         letter = "S" if tiles.num_keys == tiles.seqlen else "KV"
         size = f"{letter} = {tiles.num_keys} is no multiple of the key tile, {tiles.block_n}"
         yield SuspectedBug(
@@ -29,14 +31,14 @@ def mask_bugs(case: Case) -> Iterator[SuspectedBug]:
             f"a missing tail mask, the {tiles.padding} padded keys of the last tile taking part as "
             f"zeros ({size})",
             "look at the test key < seqlen_kv where scores are masked",
-            lambda c: attend(c.scores, c.visible, c.v, zero_keys=c.tiles.padding),
+            lambda c: c.attend(c.scores, c.visible, c.v, zero_keys=c.tiles.padding),
         )
         if tiles.padding > 1:
             yield SuspectedBug(
                 FindingCode.TAIL_MASK,
                 f"a tail mask off by one, one padded key taking part as zeros ({size})",
                 "look at the test key < seqlen_kv where scores are masked",
-                lambda c: attend(c.scores, c.visible, c.v, zero_keys=1),
+                lambda c: c.attend(c.scores, c.visible, c.v, zero_keys=1),
             )
         yield SuspectedBug(
             FindingCode.TAIL_MASK,
@@ -70,7 +72,7 @@ def mask_bugs(case: Case) -> Iterator[SuspectedBug]:
         FindingCode.FIRST_KEY,
         "a loop that leaves out the first key",
         "look at the lower bound of the key loop",
-        lambda c: attend(c.scores, c.visible & (c.keys > 0), c.v),
+        lambda c: c.attend(c.scores, c.visible & (c.keys > 0), c.v),
     )
 
 
@@ -98,7 +100,7 @@ def _causal(case: Case) -> Iterator[SuspectedBug]:
             FindingCode.CAUSAL_MASK,
             "a causal mask that this problem does not have",
             "look at IS_CAUSAL and the mask",
-            lambda c: attend(c.scores, c.keys <= c.rows[:, None], c.v),
+            lambda c: c.attend(c.scores, c.visible & (c.keys <= c.positions), c.v),
         )
         return
     look_at = "look at the comparison of key and query row where the causal mask is computed"
@@ -116,22 +118,24 @@ def _causal(case: Case) -> Iterator[SuspectedBug]:
         FindingCode.CAUSAL_MASK,
         "attention without the causal mask",
         "look at IS_CAUSAL and the mask",
-        lambda c: attend(c.scores, np.ones_like(c.visible), c.v),
+        lambda c: c.attend(c.scores, _not_causal(c), c.v),
     )
     yield SuspectedBug(
         FindingCode.CAUSAL_MASK,
         "a causal mask by whole tiles, missing inside the tiles on the diagonal",
         "look at the mask of the last visited key tile",
-        lambda c: attend(c.scores, _visited(c), c.v),
+        lambda c: c.attend(c.scores, _not_causal(c) & _visited(c), c.v),
     )
     yield SuspectedBug(
         FindingCode.CAUSAL_MASK,
         "a causal mask the wrong way round (key ≥ row)",
         look_at,
-        lambda c: attend(c.scores, c.keys >= c.rows[:, None], c.v),
+        lambda c: c.attend(c.scores, _not_causal(c) & (c.keys >= c.positions), c.v),
     )
     yield from _masked_as_another(case)
     yield from _ends_early(case)
+    if case.own.kv_offset:
+        yield from _corners(case)
 
 
 def _masked_as_another(case: Case) -> Iterator[SuspectedBug]:
@@ -189,8 +193,8 @@ def _within(block_m: int, count: int, rows: IntArray) -> IntArray:
 def _masked_by(
     row_of: Callable[[IntArray], IntArray], key_of: Callable[[IntArray], IntArray], case: Case
 ) -> Float64Array:
-    visible = key_of(case.keys) <= row_of(case.rows)[:, None]
-    return attend(case.scores, visible & _visited(case), case.v)
+    visible = key_of(case.keys) <= row_of(case.rows)[:, None] + case.own.kv_offset
+    return case.attend(case.scores, visible & _not_causal(case) & _visited(case), case.v)
 
 
 def _ends_early(case: Case) -> Iterator[SuspectedBug]:
@@ -211,25 +215,47 @@ def _ends_early(case: Case) -> Iterator[SuspectedBug]:
 
 
 def _ended(end_of: Callable[[IntArray], IntArray], unit: int, case: Case) -> Float64Array:
-    end = -(-end_of(case.rows) // unit) * unit
-    return attend(case.scores, case.visible & (case.keys < end[:, None]), case.v)
+    end = -(-(end_of(case.rows) + case.own.kv_offset) // unit) * unit
+    return case.attend(case.scores, case.visible & (case.keys < end[:, None]), case.v)
+
+
+def _corners(case: Case) -> Iterator[SuspectedBug]:
+    """With other numbers of queries and keys: the diagonal in another corner."""
+    look_at = "look at where the KV − S keys before the first query enter the mask"
+    for corner, offset in (
+        ("the upper left corner, key ≤ row", 0),
+        ("KV behind each row, in the place of KV − S", case.own.num_keys),
+        ("twice KV − S behind each row", 2 * case.own.kv_offset),
+        ("S − KV behind each row, the wrong way round", -case.own.kv_offset),
+    ):
+        yield SuspectedBug(
+            FindingCode.CAUSAL_CORNER,
+            f"a causal mask whose diagonal begins in the wrong place: {corner}",
+            look_at,
+            partial(_shifted, offset - case.own.kv_offset, False),
+        )
+
+
+def _not_causal(case: Case) -> BoolArray:
+    """The mask without its causal part: the window, and the sequence's end."""
+    return visible_keys(replace(case.own, causal=False), case.rows, case.keys)
 
 
 def _visited(case: Case) -> BoolArray:
     """Keys of the tiles that a causal kernel visits for each row's query tile."""
     tiles = case.tiles
-    last_query = (case.rows // tiles.block_m + 1) * tiles.block_m
+    last_query = (case.rows // tiles.block_m + 1) * tiles.block_m + case.own.kv_offset
     end = -(-last_query // tiles.block_n) * tiles.block_n
     return case.keys < end[:, None]
 
 
 def _shifted(by: int, visited_only: bool, case: Case) -> Float64Array:
-    visible = case.keys <= case.rows[:, None] + by
-    return attend(case.scores, visible & _visited(case) if visited_only else visible, case.v)
+    visible = _not_causal(case) & (case.keys <= case.positions + by)
+    return case.attend(case.scores, visible & _visited(case) if visited_only else visible, case.v)
 
 
 def _first_keys(count: int, case: Case) -> Float64Array:
-    return attend(case.scores, case.visible & (case.keys < count), case.v)
+    return case.attend(case.scores, case.visible & (case.keys < count), case.v)
 
 
 def _past_the_end(case: Case) -> Float64Array | None:
@@ -243,6 +269,5 @@ def _past_the_end(case: Case) -> Float64Array | None:
         decode(x.reshape(rows, problem.head_dim)[begin : begin + padding], problem.dtype)
         for x in (case.inputs.k, case.inputs.v)
     )
-    extra = problem.softmax_scale * case.q[case.rows] @ k.astype(np.float64).T
-    scores = np.concatenate([case.scores, extra], axis=1)
-    return attend(scores, np.ones(scores.shape, bool), np.concatenate([case.v, v]))
+    scores = case.scored(case.q[case.rows], np.concatenate([case.k, k.astype(np.float64)]))
+    return case.attend(scores, np.ones(scores.shape, bool), np.concatenate([case.v, v]))

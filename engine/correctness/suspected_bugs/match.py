@@ -13,6 +13,7 @@ from engine.correctness.roundoff import NOISE
 from engine.correctness.suspected_bugs.addressing import addressing_bugs
 from engine.correctness.suspected_bugs.case import Case, SuspectedBug
 from engine.correctness.suspected_bugs.descriptors import descriptor_bugs
+from engine.correctness.suspected_bugs.features import feature_bugs
 from engine.correctness.suspected_bugs.fragments import fragment_bugs
 from engine.correctness.suspected_bugs.kv_split import kv_split_bugs
 from engine.correctness.suspected_bugs.masks import mask_bugs
@@ -40,6 +41,7 @@ class Match:
 _FAMILIES: tuple[Callable[[Case], Iterator[SuspectedBug]], ...] = (
     softmax_bugs,
     mask_bugs,
+    feature_bugs,
     page_bugs,
     kv_split_bugs,
     addressing_bugs,
@@ -51,7 +53,7 @@ _FAMILIES: tuple[Callable[[Case], Iterator[SuspectedBug]], ...] = (
 
 def small_bugs(case: Case) -> Iterator[SuspectedBug]:
     """Those whose effect may be within the tolerance: a key or a weight more or less."""
-    for family in (softmax_bugs, mask_bugs, kv_split_bugs, precision_bugs):
+    for family in (softmax_bugs, mask_bugs, feature_bugs, kv_split_bugs, precision_bugs):
         yield from family(case)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import Float64Array, IntArray
-from engine.correctness.suspected_bugs.case import Case, SuspectedBug, attend
+from engine.correctness.suspected_bugs.case import Case, SuspectedBug
 from engine.paged_kv import Pages
 from engine.tensors import decode
 
@@ -114,5 +114,5 @@ def _read_from(read: PageMap, operands: str, case: Case) -> Float64Array | None:
     for name in operands:
         raw = getattr(case.inputs, name)[entry // pages.per_sequence, head, key]
         tensors[name] = decode(raw, problem.dtype).astype(np.float64)
-    scores = problem.softmax_scale * case.q[case.rows] @ tensors["k"].T
-    return attend(scores, case.visible, tensors["v"])
+    scores = case.scored(case.q[case.rows], tensors["k"])
+    return case.attend(scores, case.visible, tensors["v"])

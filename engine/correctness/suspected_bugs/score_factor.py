@@ -9,7 +9,7 @@ import numpy as np
 
 from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import Float64Array
-from engine.correctness.suspected_bugs.case import Case, SuspectedBug, attend
+from engine.correctness.suspected_bugs.case import Case, SuspectedBug
 
 # A fitted factor explains all but rounding, or it is not one.
 EXPLAINED_BY_FACTOR = 0.999
@@ -66,4 +66,4 @@ def scaled_scores(case: Case) -> SuspectedBug | None:
 
 def scaled(factor: float, case: Case) -> Float64Array:
     """Attention with all scores multiplied by `factor`."""
-    return attend(case.scores * factor, case.visible, case.v)
+    return case.attend(case.scores * factor, case.visible, case.v)

@@ -10,7 +10,7 @@ import numpy as np
 
 from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import Float64Array
-from engine.correctness.suspected_bugs.case import Case, SuspectedBug, attend, finite_or_zero, merge
+from engine.correctness.suspected_bugs.case import Case, SuspectedBug, finite_or_zero, merge
 from engine.correctness.suspected_bugs.score_factor import EXPLAINED_BY_FACTOR, scaled
 from engine.tensors import decode, encode
 
@@ -29,13 +29,13 @@ def softmax_bugs(case: Case) -> Iterator[SuspectedBug]:
         FindingCode.MEAN_V,
         "the plain mean of the visible V rows",
         "all scores come out equal, so look at S = Q·Kᵀ: is Q or K zero, or the score overwritten?",
-        lambda c: attend(np.zeros_like(c.scores), c.visible, c.v),
+        lambda c: c.attend(np.zeros_like(c.scores), c.visible, c.v),
     )
     yield SuspectedBug(
         FindingCode.MEAN_V,
         "the plain mean of all V rows",
         "all scores come out equal, so look at S = Q·Kᵀ and at the mask",
-        lambda c: attend(np.zeros_like(c.scores), np.ones_like(c.visible), c.v),
+        lambda c: c.attend(np.zeros_like(c.scores), np.ones_like(c.visible), c.v),
     )
     for what, factor in (
         ("scores without the scale 1/√D", 1 / case.problem.softmax_scale),
@@ -99,7 +99,7 @@ def _rounded_scores(scale: float, case: Case) -> Float64Array | None:
         rounded = decode(encode((case.scores / scale).astype(np.float32), dtype), dtype)
     if not np.isfinite(rounded).all():
         return None
-    return attend(rounded * np.float64(scale), case.visible, case.v)
+    return case.attend(rounded * np.float64(scale), case.visible, case.v)
 
 
 def _not_normalised(case: Case) -> Float64Array:
@@ -114,9 +114,10 @@ def _last_tile_alone(case: Case) -> Float64Array | None:
         return None
     end = np.full(len(case.rows), problem.num_keys)
     if problem.causal:
-        end = np.minimum(end, (case.rows // tiles.block_m + 1) * tiles.block_m)
+        last_query = (case.rows // tiles.block_m + 1) * tiles.block_m
+        end = np.minimum(end, last_query + case.own.kv_offset)
     first = (end - 1) // tiles.block_n * tiles.block_n
-    return attend(case.scores, case.visible & (case.keys >= first[:, None]), case.v)
+    return case.attend(case.scores, case.visible & (case.keys >= first[:, None]), case.v)
 
 
 def _online(acc_times: int, l_times: int, case: Case) -> Float64Array:

@@ -53,12 +53,19 @@ def pieces_of(variant: Variant, problem: Problem, config: Config, ctas: int) -> 
 def _query_tiles(problem: Problem, query_rows: int, config: Config) -> tuple[IntArray, IntArray]:
     """K/V tiles of each query tile of a head, and how many of them need no mask."""
     first = np.arange(-(-problem.seqlen // query_rows)) * query_rows
-    keys = np.full(len(first), problem.num_keys)
-    all_see = keys
+    position = first + problem.kv_offset
+    end = np.full(len(first), problem.num_keys)
+    begin, seen_by_all, all_see = np.zeros_like(end), np.zeros_like(end), end
+    if problem.window is not None:
+        begin = np.maximum(0, position - problem.window + 1)
+        seen_by_all = np.maximum(0, position + query_rows - problem.window)
+        end = np.minimum(end, position + query_rows - 1 + problem.window)
+        all_see = np.minimum(end, position + problem.window)
     if problem.causal:
-        keys, all_see = np.minimum(keys, first + query_rows), np.minimum(keys, first + 1)
+        end, all_see = np.minimum(end, position + query_rows), np.minimum(end, position + 1)
     rows = config.get("block_n", 1)
-    return -(-keys // rows), all_see // rows
+    tiles = -(-end // rows) - begin // rows
+    return tiles, np.maximum(0, all_see // rows - -(-seen_by_all // rows))
 
 
 def _key_tiles(
@@ -155,7 +162,7 @@ class SimulatedCtas:
         longest = np.where(slices > 0, launches.kv_rows, rows)
         lines = self.times.table(longest)
         cycles = self.times.launch(launches.useful_ctas, longest, num_sms)
-        several = launches.causal | (config.get("num_splits", 1) > 1)
+        several = launches.causal | (launches.window > 0) | (config.get("num_splits", 1) > 1)
         absent = np.where(several, 0, launches.kv_rows - launches.num_keys)
         lines = lines + self.cut(np.arange(self.times.resident + 1), absent[:, np.newaxis])
         cycles += self.cut(-(-launches.useful_ctas // num_sms), absent)
@@ -232,8 +239,12 @@ class SimulatedCtas:
         query_rows, step = int(launches.query_rows[i]), config.get("block_n", 1)
         tiles = -(-int(launches.seqlen[i]) // query_rows)
         ends = np.full(tiles, keys)
-        if launches.causal[i]:  # query tiles see the keys up to their own rows
-            ends = np.minimum(keys, np.arange(1, tiles + 1) * query_rows)
+        # Query tiles see the keys up to their own rows. A window does not show here: the CTAs
+        # that were followed have it, and their times are by the keys up to their ends.
+        if launches.causal[i] or launches.window[i]:
+            reach = 0 if launches.causal[i] else int(launches.window[i]) - 1
+            own = keys - int(launches.seqlen[i]) + np.arange(1, tiles + 1) * query_rows
+            ends = np.minimum(keys, own + reach)
         ends, splits = -(-ends // step), config.get("num_splits", 1)
         if self.longest_first:
             ends = ends[::-1]

@@ -82,8 +82,9 @@ def _plan(variant: Variant, problem: Problem, config: Config, rows: int) -> Laun
 def _with_keys(problem: Problem, keys: int) -> Problem:
     """One sequence. Decoding keeps its few queries; otherwise there are as many as keys."""
     if problem.seqlen_kv is None:
-        return replace(problem, batch=1, seqlen=keys)
-    return replace(problem, batch=1, seqlen_kv=keys)
+        return replace(problem, batch=1, seqlen=keys, seqlens=None)
+    seqlen = min(problem.seqlen, keys) if "kv_offset" in problem.features else problem.seqlen
+    return replace(problem, batch=1, seqlen=seqlen, seqlen_kv=keys, seqlens=None)
 
 
 def rows_in_turn(config: Config) -> tuple[int, ...]:
@@ -126,7 +127,8 @@ def cut_ctas(
     Empty where tiles are never cut or CTAs are of several lengths: causal ones, splits of keys.
     """
     problem, config = plan.problem, plan.config
-    if problem.causal or config.get("num_splits", 1) > 1 or len(lengths) == 1:
+    masked = problem.causal or problem.window is not None
+    if masked or config.get("num_splits", 1) > 1 or len(lengths) == 1:
         return {}
     step = config.get("block_n", 1)
     of_some = [int(x) for x in lengths if x in _CUT_ROWS] or [int(lengths[1])]
@@ -160,7 +162,8 @@ def cut_query_tiles(
     """
     problem, config = plan.problem, plan.config
     tile = variant.work.query_rows(problem, config)
-    few = problem.causal or config.get("num_splits", 1) > 1 or len(lengths) == 1
+    masked = problem.causal or problem.window is not None
+    few = masked or config.get("num_splits", 1) > 1 or len(lengths) == 1
     if few or resident == 1 or tile == 1:
         return {}
     found: dict[int, tuple[CtaTrace, CtaTrace]] = {}

@@ -138,6 +138,7 @@ def _problem(launches: Launches, i: int) -> Problem:
         seqlen_kv=None if keys == seqlen else keys,
         head_dim=int(launches.head_dim[i]),
         causal=bool(launches.causal[i]),
+        window=int(launches.window[i]) or None,
     )
 
 
@@ -250,7 +251,7 @@ def _short_launches(
 
     def short(heads: int, seqlen: int, num_keys: int) -> Problem:
         kv = None if num_keys == seqlen else num_keys
-        one = replace(problem, batch=1, num_heads=heads, num_heads_kv=None)
+        one = replace(problem, batch=1, num_heads=heads, num_heads_kv=None, seqlens=None)
         return replace(one, seqlen=seqlen, seqlen_kv=kv)
 
     first = _knots(config, _FIRST_ROWS, (1, 2, 4))

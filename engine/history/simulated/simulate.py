@@ -56,7 +56,9 @@ def simulate(
             resident,
             # Where few SMs work, one has one CTA at most.
             most=1 if regime == "alone" else None,
-            mixed=plan.problem.causal or plan.config.get("num_splits", 1) > 1,
+            mixed=plan.problem.causal
+            or plan.problem.window is not None
+            or plan.config.get("num_splits", 1) > 1,
             slightly_shorter=shorter,
         )
         cut_cycles = tuple(

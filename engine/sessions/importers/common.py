@@ -73,6 +73,7 @@ class ImportOptions:
     head_dim: int | None = None
     seqlen_kv: int | None = None
     num_heads_kv: int | None = None
+    features: Mapping[str, Any] = field(default_factory=dict)  # further fields of a problem
     causal: bool = False
     dtype: Dtype = "float16"
     config: Mapping[str, int] = field(default_factory=dict)
@@ -127,7 +128,7 @@ def problem_from(
     if dtype is None:
         location.reject(", dtype must be float16 or bfloat16")
     try:
-        return Problem(**sizes, causal=causal, dtype=dtype)
+        return Problem(**sizes, causal=causal, dtype=dtype, **options.features)
     except InvalidProblem as error:
         location.reject(f": {str(error).rstrip('.')}")
 

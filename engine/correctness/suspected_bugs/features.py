@@ -1,0 +1,254 @@
+"""Bugs in what a problem asks for beyond plain attention: window, softcap, ALiBi, sinks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from engine.correctness.compared_output import BoolArray
+from engine.correctness.finding_codes import FindingCode
+from engine.correctness.reference import Float64Array, final_scores, visible_keys
+from engine.correctness.suspected_bugs.case import Case, SuspectedBug, attend
+
+
+def feature_bugs(case: Case) -> Iterator[SuspectedBug]:
+    """Of the features that the problem has, and none for plain attention."""
+    if case.problem.window is not None:
+        yield from _window(case.problem.window)
+    if case.problem.softcap is not None:
+        yield from _softcap(case.problem.softcap)
+    if case.problem.alibi:
+        yield from _alibi(case)
+    if case.inputs.sinks is not None:
+        yield from _sinks(case)
+    if case.problem.seqlens is not None:
+        yield from _lengths()
+
+
+def _window(window: int) -> Iterator[SuspectedBug]:
+    look_at = "look at the comparison of key and position where the window is computed"
+    for by, what in (
+        (1, "|p − j| ≤ window: each row sees a key too many at its edge"),
+        (-1, "|p − j| < window − 1: each row misses the last key of its window"),
+    ):
+        if window + by > 0:
+            yield SuspectedBug(
+                FindingCode.WINDOW,
+                f"a window off by one, {what}",
+                look_at,
+                partial(_with_window, window + by),
+            )
+    yield SuspectedBug(
+        FindingCode.WINDOW,
+        "attention without the window",
+        "look at WINDOW and the mask",
+        partial(_with_window, None),
+    )
+    yield SuspectedBug(
+        FindingCode.WINDOW,
+        "a window by whole key tiles, missing inside the first tile that a query tile visits",
+        "look at the mask of the first visited key tile",
+        lambda c: c.attend(c.scores, _from_first_tile(c), c.v),
+    )
+    yield SuspectedBug(
+        FindingCode.WINDOW,
+        "a window whose position is the query row, without the KV − S keys before it",
+        look_at,
+        partial(_in_other_corner, 0),
+    )
+    yield SuspectedBug(
+        FindingCode.WINDOW,
+        "a window that is open on its left side",
+        look_at,
+        lambda c: c.attend(c.scores, _one_sided(c, left=False), c.v),
+    )
+    yield SuspectedBug(
+        FindingCode.WINDOW,
+        "a window that is open on its right side",
+        look_at,
+        lambda c: c.attend(c.scores, _one_sided(c, left=True), c.v),
+    )
+
+
+def _with_window(window: int | None, case: Case) -> Float64Array:
+    other = replace(case.own, window=window)
+    return case.attend(case.scores, visible_keys(other, case.rows, case.keys), case.v)
+
+
+def _open(case: Case) -> BoolArray:
+    """The mask without its window."""
+    return visible_keys(replace(case.own, window=None), case.rows, case.keys)
+
+
+def _from_first_tile(case: Case) -> BoolArray:
+    tiles = case.tiles
+    m0 = case.rows // tiles.block_m * tiles.block_m
+    first = np.array([case.own.keys_seen(int(row))[0] for row in m0])
+    begin = first // tiles.block_n * tiles.block_n
+    behind = case.keys - case.positions < (case.problem.window or 0)
+    return _open(case) & behind & (case.keys >= begin[:, None])
+
+
+def _in_other_corner(offset: int, case: Case) -> Float64Array | None:
+    if case.own.kv_offset == offset:
+        return None
+    near = np.abs(case.rows[:, None] + offset - case.keys) < (case.problem.window or 0)
+    return case.attend(case.scores, _open(case) & near, case.v)
+
+
+def _one_sided(case: Case, *, left: bool) -> BoolArray:
+    distance = case.positions - case.keys
+    return _open(case) & ((distance if left else -distance) < (case.problem.window or 0))
+
+
+# (scaled scores, softmax scale) → what becomes of them.
+_Cap = Callable[[Float64Array, float], Float64Array]
+
+
+def _softcap(softcap: float) -> Iterator[SuspectedBug]:
+    look_at = "look at SOFTCAP, and at where softcap · tanh(score / softcap) is computed"
+    choices: tuple[tuple[str, _Cap], ...] = (
+        ("attention without the softcap", lambda s, _: s),
+        (
+            "a softcap of scores that are not scaled by 1/√D before it, but after it",
+            lambda s, scale: scale * softcap * np.tanh(s / scale / softcap),
+        ),
+        (
+            "a softcap without the product with softcap, tanh(score / softcap) alone",
+            lambda s, _: np.asarray(np.tanh(s / softcap)),
+        ),
+        (
+            "a softcap without the division by softcap, softcap · tanh(score)",
+            lambda s, _: softcap * np.tanh(s),
+        ),
+        (
+            "a softcap of scores that were multiplied by log2(e) before",
+            lambda s, _: softcap * np.tanh(s / math.log(2) / softcap) * math.log(2),
+        ),
+        (
+            "scores that are clamped at the softcap, not bent towards it",
+            lambda s, _: np.asarray(np.clip(s, -softcap, softcap)),
+        ),
+    )
+    for what, capped in choices:
+        yield SuspectedBug(FindingCode.SOFTCAP, what, look_at, partial(_capped, capped))
+
+
+def _capped(capped: _Cap, case: Case) -> Float64Array:
+    plain = replace(case.own, softcap=None)
+    scale = case.problem.softmax_scale
+    scores = capped(scale * case.q[case.rows] @ case.k.T, scale)
+    slope = case.slope()
+    bias = None if slope is None else np.array(slope)
+    scores = final_scores(plain, scores, case.rows, case.keys, bias)
+    return case.attend(scores, case.visible, case.v)
+
+
+# Which other head a kernel may take by mistake: words, and its number from (head, head group).
+_HEADS: tuple[tuple[str, Callable[[int, int], int]], ...] = (
+    ("the next head", lambda head, _: head + 1),
+    ("the head before", lambda head, _: head - 1),
+    ("head 0", lambda *_: 0),
+    ("the K/V head", lambda head, group: head // group),
+    ("the head's place in its group", lambda head, group: head % group),
+)
+
+
+def _alibi(case: Case) -> Iterator[SuspectedBug]:
+    look_at = "look at the bias − slope · |p − j|, and at what the score is multiplied by after it"
+    for what, factor in (
+        ("attention without ALiBi's bias", 0.0),
+        ("ALiBi's bias with the wrong sign", -1.0),
+        ("ALiBi's bias multiplied by the softmax scale", case.problem.softmax_scale),
+        ("ALiBi's bias without the product with log2(e) before exp2", math.log(2)),
+    ):
+        yield SuspectedBug(FindingCode.ALIBI, what, look_at, partial(_biased, factor))
+    for name, head_of in _HEADS:
+        what = f"ALiBi with the slope of {name}"
+        yield SuspectedBug(FindingCode.ALIBI, what, look_at, partial(_with_slope_of, head_of))
+    yield SuspectedBug(
+        FindingCode.ALIBI,
+        "ALiBi's distance from the query row, without the KV − S keys before it",
+        look_at,
+        _biased_in_other_corner,
+    )
+
+
+def _biased(factor: float, case: Case) -> Float64Array:
+    """With a bias of `factor` times what is right."""
+    rest = (factor - 1) * (case.slope() or 0.0) * np.abs(case.positions - case.keys)
+    return case.attend(case.scores - rest, case.visible, case.v)
+
+
+def _other_head(head_of: Callable[[int, int], int], case: Case) -> int | None:
+    """None where it is the case's own, or none."""
+    other = head_of(case.head, case.problem.head_group)
+    return other if 0 <= other < case.problem.num_heads and other != case.head else None
+
+
+def _with_slope_of(head_of: Callable[[int, int], int], case: Case) -> Float64Array | None:
+    other = _other_head(head_of, case)
+    if other is None:
+        return None
+    return _biased((case.slope(other) or 0.0) / (case.slope() or 1.0), case)
+
+
+def _biased_in_other_corner(case: Case) -> Float64Array | None:
+    if not case.own.kv_offset:
+        return None
+    wrong = np.abs(case.rows[:, None] - case.keys) - np.abs(case.positions - case.keys)
+    return case.attend(case.scores - (case.slope() or 0.0) * wrong, case.visible, case.v)
+
+
+def _sinks(case: Case) -> Iterator[SuspectedBug]:
+    look_at = "look at where exp(sink − m) enters the row sum"
+    splits, tiles = case.tiles.num_chunks, case.tiles.num_key_tiles
+    choices: list[tuple[str, Callable[[float], float]]] = [
+        ("attention whose row sum leaves the sink out", lambda _: -math.inf),
+        (
+            "a sink that is multiplied by the softmax scale",
+            lambda sink: sink * case.problem.softmax_scale,
+        ),
+        (
+            "a sink that is not multiplied by log2(e) before exp2",
+            lambda sink: sink * math.log(2),
+        ),
+        ("a sink of 0 in the place of the head's own", lambda _: 0.0),
+        ("a sink that takes part twice", lambda sink: sink + math.log(2)),
+    ]
+    if splits > 2:
+        choices.append((f"a sink that all {splits} splits add", lambda s: s + math.log(splits)))
+    if tiles > 2 and tiles != splits:
+        choices.append(("a sink that every key tile adds", lambda s: s + math.log(tiles)))
+    for what, wrong in choices:
+        yield SuspectedBug(FindingCode.SINKS, what, look_at, partial(_with_sink, wrong))
+    for name, head_of in _HEADS:
+        what = f"the sink of {name}"
+        yield SuspectedBug(FindingCode.SINKS, what, look_at, partial(_with_sink_of, head_of))
+
+
+def _with_sink(wrong: Callable[[float], float], case: Case) -> Float64Array:
+    return attend(case.scores, case.visible, case.v, sink=wrong(case.sink or 0.0))
+
+
+def _with_sink_of(head_of: Callable[[int, int], int], case: Case) -> Float64Array | None:
+    other = _other_head(head_of, case)
+    if other is None or case.inputs.sinks is None:
+        return None
+    return attend(case.scores, case.visible, case.v, sink=float(case.inputs.sinks[other]))
+
+
+def _lengths() -> Iterator[SuspectedBug]:
+    yield SuspectedBug(
+        FindingCode.SEQUENCE_LENGTH,
+        "sequences that are all taken to be as long as the longest, so that keys of zeros take "
+        "part",
+        "look at the argument seqlens, and at the sequence that a CTA reads it for",
+        lambda c: c.attend(
+            c.scores, visible_keys(replace(c.problem, seqlens=None), c.rows, c.keys), c.v
+        ),
+    )

@@ -1,0 +1,164 @@
+// What a problem asks for beyond plain and square causal attention: by -D, each only where it is
+// asked for, so that the machine code of plain attention holds nothing of it (a test compares).
+//   HAS_KV_OFFSET  the last query stands at the last key, and there are more keys than queries
+//   WINDOW         a query at p sees keys j with |p - j| < WINDOW (0: all), Mistral's where causal
+//   SOFTCAP        a score becomes SOFTCAP tanh(score / SOFTCAP) (0: it does not), Gemma 2's
+//   HAS_ALIBI      then it loses slope |p - j|, a slope for each query head (Press et al., 2022)
+//   HAS_SINKS      a logit of each query head takes part in the row sums, gpt-oss's
+//   HAS_VARLEN     every sequence has keys of its own, and its last positions as queries
+// Kernels keep scores as Q @ K^T gives them and scale them in the exponent, so that what is added
+// or bent here is divided by the softmax scale.
+#pragma once
+
+#include "element.cuh"
+#include "exp2.cuh"
+
+#ifndef HAS_KV_OFFSET
+#define HAS_KV_OFFSET 0
+#endif
+#ifndef WINDOW
+#define WINDOW 0
+#endif
+#ifndef SOFTCAP
+#define SOFTCAP 0.0f
+#endif
+#ifndef HAS_ALIBI
+#define HAS_ALIBI 0
+#endif
+#ifndef HAS_SINKS
+#define HAS_SINKS 0
+#endif
+#ifndef HAS_VARLEN
+#define HAS_VARLEN 0
+#endif
+
+// What stands behind the other parameters of a kernel, in this order, and the same as a Features.
+#if HAS_ALIBI
+#define ALIBI_PARAMETER , const float* __restrict__ alibi_slopes
+#define ALIBI_GIVEN alibi_slopes
+#else
+#define ALIBI_PARAMETER
+#define ALIBI_GIVEN nullptr
+#endif
+#if HAS_SINKS
+#define SINKS_PARAMETER , const float* __restrict__ sinks
+#define SINKS_GIVEN sinks
+#else
+#define SINKS_PARAMETER
+#define SINKS_GIVEN nullptr
+#endif
+#if HAS_VARLEN
+#define SEQLENS_PARAMETER , const int* __restrict__ seqlens
+#define SEQLENS_GIVEN seqlens
+#else
+#define SEQLENS_PARAMETER
+#define SEQLENS_GIVEN nullptr
+#endif
+#define FEATURE_PARAMETERS ALIBI_PARAMETER SINKS_PARAMETER SEQLENS_PARAMETER
+#define FEATURES_GIVEN {ALIBI_GIVEN, SINKS_GIVEN, SEQLENS_GIVEN}
+
+struct Features {
+    const float* alibi_slopes;  // [num_heads]
+    const float* sinks;         // [num_heads]
+    const int* seqlens;         // [batch], keys
+};
+
+#define BENDS_SCORES (SOFTCAP > 0.0f || HAS_ALIBI)  // a constexpr would take constant memory
+
+// A query's window may lie behind the first tiles, where it sees no key: a maximum that is finite
+// keeps -infinity - -infinity, which is NaN, out of the exponent. Of scores that are not scaled yet
+// the maximum that is subtracted, and the one to begin with where it is scaled.
+#if WINDOW
+#define SCALED_MAXIMUM(m, scale) ((m) == -INFINITY ? 0.0f : (m) * (scale))
+#define FIRST_SCALED_MAXIMUM -1e30f
+#else
+#define SCALED_MAXIMUM(m, scale) ((m) * (scale))
+#define FIRST_SCALED_MAXIMUM -INFINITY
+#endif
+
+// Rows of Q and of K and V of the sequence that a CTA works on, by the names of a kernel's
+// parameters: behind OWN_LENGTHS, where sequences have lengths of their own. These and what follows
+// are macros, as ptxas would order the code around inlined functions another way.
+struct Lengths {
+    int queries, keys;
+};
+
+#if HAS_VARLEN
+#define OWN_LENGTHS(given, batch) \
+    const Lengths own = {min(seqlen, (given).seqlens[batch]), (given).seqlens[batch]}
+#define NUM_QUERIES own.queries
+#define NUM_KEYS own.keys
+#define LENGTHS own
+#define LENGTHS_PARAMETER Lengths own
+#else
+#define OWN_LENGTHS(given, batch)
+#define NUM_QUERIES seqlen
+#define NUM_KEYS seqlen_kv
+#if HAS_KV_OFFSET
+#define LENGTHS seqlen, seqlen_kv
+#define LENGTHS_PARAMETER int seqlen, int seqlen_kv
+#else
+#define LENGTHS seqlen_kv
+#define LENGTHS_PARAMETER int seqlen_kv
+#endif
+#endif
+
+// Where a query stands among the keys, and which keys it sees.
+#if HAS_KV_OFFSET
+#define POSITION_OF(query) ((query) + NUM_KEYS - NUM_QUERIES)
+#else
+#define POSITION_OF(query) (query)
+#endif
+#if WINDOW
+#define IS_IN_WINDOW(key, position) \
+    ((key) > (position) - WINDOW && (IS_CAUSAL || (key) < (position) + WINDOW))
+#else
+#define IS_IN_WINDOW(key, position) true
+#endif
+#define IS_VISIBLE(key, position) \
+    ((key) < NUM_KEYS && (!IS_CAUSAL || (key) <= (position)) && IS_IN_WINDOW(key, position))
+
+// Of neighbouring rows from position `begin` to before `end`: the first key that one of them sees,
+// where their keys end, where those end that all of them see, and whether some see key n no more.
+#if WINDOW
+#define FIRST_KEY(begin) max(0, (begin) - WINDOW + 1)
+#define END_OF_KEYS(end) (IS_CAUSAL ? min(NUM_KEYS, end) : min(NUM_KEYS, (end) - 1 + WINDOW))
+#define END_SEEN_BY_ALL(begin) \
+    (IS_CAUSAL ? min(NUM_KEYS, (begin) + 1) : min(NUM_KEYS, (begin) + WINDOW))
+#define IS_BEFORE_A_WINDOW(n, end) ((n) < FIRST_KEY((end) - 1))
+#else
+#define FIRST_KEY(begin) 0
+#define END_OF_KEYS(end) (IS_CAUSAL ? min(NUM_KEYS, end) : NUM_KEYS)
+#define END_SEEN_BY_ALL(begin) (IS_CAUSAL ? min(NUM_KEYS, (begin) + 1) : NUM_KEYS)
+#define IS_BEFORE_A_WINDOW(n, end) false
+#endif
+
+// What becomes of scores of one query head.
+struct ScoreFunction {
+    float softmax_scale;
+    float slope;  // of ALiBi, for scores that are not scaled
+
+    // `distance`: from the key to the query's position.
+    __device__ __forceinline__ float operator()(float score, int distance) const {
+        if constexpr (SOFTCAP > 0.0f) {
+            // tanh(x) = 1 - 2 / (1 + e^2x): errs by 1e-7, where tanh.approx errs by 5e-4.
+            const float power = fast_exp2(score * (softmax_scale * (2.0f * LOG2_E / SOFTCAP)));
+            score = (SOFTCAP - 2.0f * SOFTCAP * fast_reciprocal(1.0f + power)) / softmax_scale;
+        }
+        if constexpr (HAS_ALIBI) score -= slope * (float)abs(distance);
+        return score;
+    }
+};
+
+__device__ __forceinline__ ScoreFunction score_function_of(Features given, int head,
+                                                           float softmax_scale) {
+    float slope = 0.0f;
+    if constexpr (HAS_ALIBI) slope = given.alibi_slopes[head] / softmax_scale;
+    return {softmax_scale, slope};
+}
+
+// The row sum with the head's sink; `m_scaled` is the row's maximum times scale log2(e).
+__device__ __forceinline__ float with_sink(float l, Features given, int head, float m_scaled) {
+    if constexpr (HAS_SINKS) l += fast_exp2(given.sinks[head] * LOG2_E - m_scaled);
+    return l;
+}

@@ -1,0 +1,227 @@
+"""Windows, softcaps, ALiBi, sinks and lengths: reference, kernels, planted bugs, machine code."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.backends.base import RunOptions
+from engine.backends.cpu import CpuBackend
+from engine.base.errors import InvalidProblem
+from engine.compiled_plan import target_arch
+from engine.correctness import check_output
+from engine.correctness.reference import reference
+from engine.cuda_source.nvrtc import compile_kernel
+from engine.evaluation import Correctness
+from engine.machine_code.cubin import read_cubin
+from engine.plan import make_plan
+from engine.problem import Problem, feature_options, parse_seqlens
+from engine.schema import decode, encode
+from engine.tensors import alibi_slopes, make_inputs
+from engine.tensors import decode as decoded
+from kernels.ladder import LADDER, by_id
+from kernels.variant import FEATURES, KERNELS_DIR
+
+_WIDE = {"batch": 2, "num_heads": 4, "head_dim": 64}
+CHUNKED = Problem(**_WIDE, seqlen=70, seqlen_kv=150, causal=True)
+WINDOW = Problem(**_WIDE, seqlen=130, causal=True, window=37)
+TWO_SIDED = Problem(**_WIDE, seqlen=100, seqlen_kv=150, window=20)
+SOFTCAP = Problem(**_WIDE, seqlen=70, softcap=2.0)
+ALIBI = Problem(**_WIDE, seqlen=65, seqlen_kv=130, alibi=True)
+SINKS = Problem(**_WIDE, seqlen=70, causal=True, sinks=True)
+ALL = Problem(
+    **_WIDE, seqlen=40, seqlen_kv=140, causal=True, window=33, softcap=3.0, alibi=True, sinks=True
+)
+VARLEN = Problem(3, 4, 100, 64, causal=True, seqlens=(5, 17, 100))
+DECODING = Problem(3, 4, 1, 64, seqlen_kv=100, seqlens=(1, 64, 100))
+PROBLEMS = (CHUNKED, WINDOW, TWO_SIDED, SOFTCAP, ALIBI, SINKS, ALL, VARLEN, DECODING)
+TAKING = tuple(v.id for v in LADDER if v.takes)
+
+
+@pytest.fixture(scope="module")
+def cpu() -> Iterator[CpuBackend]:
+    backend = CpuBackend()
+    yield backend
+    backend.close()
+
+
+def _by_hand(problem: Problem) -> np.ndarray:
+    """The reference as a loop over queries, from the definitions alone."""
+    inputs = make_inputs(problem)
+    q, k, v = (decoded(x, problem.dtype).astype(float) for x in (inputs.q, inputs.k, inputs.v))
+    out = np.zeros(problem.shape)
+    for b, h in np.ndindex(problem.batch, problem.num_heads):
+        keys = problem.num_keys if problem.seqlens is None else problem.seqlens[b]
+        queries = min(problem.seqlen, keys) if problem.seqlens else problem.seqlen
+        kv = h // problem.head_group
+        for i in range(queries):
+            p = i + keys - queries
+            top = keys if not problem.causal else min(keys, p + 1)
+            seen = [j for j in range(top) if not problem.window or abs(p - j) < problem.window]
+            s = k[b, kv, seen] @ q[b, h, i] * problem.softmax_scale
+            if problem.softcap:
+                s = problem.softcap * np.tanh(s / problem.softcap)
+            if problem.alibi:
+                s = s - alibi_slopes(problem.num_heads)[h] * np.abs(p - np.array(seen))
+            weights = np.exp(s)
+            total = weights.sum()
+            if inputs.sinks is not None:
+                total += np.exp(float(inputs.sinks[h]))
+            out[b, h, i] = weights @ v[b, kv, seen] / total
+    return out
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=Problem.label)
+def test_the_reference_is_the_definition(problem: Problem) -> None:
+    assert np.abs(reference(make_inputs(problem)) - _by_hand(problem)).max() < 1e-12
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=Problem.label)
+def test_files_labels_and_options_hold_the_features(problem: Problem) -> None:
+    assert decode(Problem, encode(problem)) == problem
+    assert all(word in problem.label() for word in problem.words())
+    plain = Problem(**{**_WIDE, "seqlen": 70})
+    assert set(encode(plain)) == {*_WIDE, "seqlen", "causal", "dtype"}
+    assert not feature_options(plain)
+
+
+def test_press_et_al_publish_these_slopes() -> None:
+    assert alibi_slopes(8).tolist() == [2.0**-n for n in range(1, 9)]
+    assert alibi_slopes(6).tolist() == [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"causal": True, "seqlen_kv": 100},
+        {"window": 0},
+        {"window": 5, "seqlen_kv": 100},
+        {"softcap": 0.0},
+        {"softcap": float("nan")},
+        {"alibi": 1},
+        {"seqlens": (5, 17)},
+        {"seqlens": (0, 128)},
+        {"direction": "sideways"},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidProblem):
+        Problem(**{"batch": 2, "num_heads": 1, "seqlen": 128, "head_dim": 64, **wrong})
+
+
+def test_lengths_are_drawn_by_their_seed() -> None:
+    assert parse_seqlens("5,17,200") == (5, 17, 200)
+    drawn = parse_seqlens("uniform:8:16:512:3")
+    assert drawn == parse_seqlens("uniform:8:16:512:3") != parse_seqlens("uniform:8:16:512:4")
+    assert len(drawn) == 8
+    assert 16 <= min(drawn) <= max(drawn) <= 512
+
+
+def test_rungs_that_do_not_take_a_feature_say_so() -> None:
+    for variant in LADDER:
+        for problem in PROBLEMS:
+            why = variant._untaken(problem.features)
+            missing = [FEATURES[f] for f in problem.features if f not in variant.takes]
+            assert (why is None) == (not missing)
+            assert all(what in str(why) for what in missing)
+        backward = dataclasses.replace(SOFTCAP, direction="backward")
+        assert "backward" in str(variant.unsupported(backward, variant.default_config()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["in_order", "random"])
+@pytest.mark.parametrize("variant_id", TAKING)
+def test_kernels_are_right(cpu: CpuBackend, variant_id: str, schedule: str) -> None:
+    variant = by_id(variant_id)
+    config = variant.default_config()
+    for problem in PROBLEMS[schedule == "random" :: 2]:
+        shared = dataclasses.replace(problem, num_heads_kv=2 if variant.gqa else None)
+        if variant.unsupported(shared, config) is not None:
+            continue
+        found = _verdict(cpu, variant_id, shared, None, schedule=schedule)
+        assert found.passed, (shared.label(), found.reason, found.findings)
+
+
+# (variant, problem, text, what takes its place, code of the finding)
+_BUGS = (
+    ("v10", CHUNKED, "(query) + NUM_KEYS - NUM_QUERIES", "(query)", "causal_corner"),
+    ("v14", CHUNKED, "(query) + NUM_KEYS - NUM_QUERIES", "(query) + NUM_KEYS", "causal_mask"),
+    ("v01", CHUNKED, "(key) <= (position)", "(key) < (position)", "causal_diagonal"),
+    ("v10", WINDOW, "(key) > (position) - WINDOW", "(key) >= (position) - WINDOW", "window"),
+    ("v01", WINDOW, "(key) > (position) - WINDOW", "(key) > (position) - WINDOW + 1", "window"),
+    ("v10", TWO_SIDED, "(key) < (position) + WINDOW", "true", "window"),
+    ("v01", SOFTCAP, "if constexpr (SOFTCAP > 0.0f)", "if constexpr (false)", "softcap"),
+    ("v10", SOFTCAP, "(SOFTCAP - 2.0f * SOFTCAP *", "(1.0f - 2.0f *", "softcap"),
+    ("v10", ALIBI, "score -= slope", "score += slope", "alibi"),
+    ("v01", ALIBI, "alibi_slopes[head] /", "alibi_slopes[head + 1 - 1] * 0.0f /", "alibi"),
+    ("v14", ALIBI, "alibi_slopes[head] / softmax_scale", "alibi_slopes[head]", "alibi"),
+    ("v10", SINKS, "if constexpr (HAS_SINKS)", "if constexpr (false)", "sinks"),
+    ("v14", SINKS, "sinks[head] * LOG2_E", "sinks[head]", "sinks"),
+    ("v01", VARLEN, "(given).seqlens[batch]), (given).seqlens[batch]", "100), 100", "rows"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", _BUGS, ids=lambda bug: f"{bug[0]} {bug[4]} {bug[3][:30]}")
+def test_a_planted_bug_is_found_and_named(
+    cpu: CpuBackend, bug: tuple[str, Problem, str, str, str], tmp_path: Path
+) -> None:
+    variant_id, problem, old, new, code = bug
+    for file in (*KERNELS_DIR.glob("*.cuh"), by_id(variant_id).source):
+        shutil.copy(file, tmp_path)
+    header = tmp_path / "features.cuh"
+    text = header.read_text("utf-8")
+    assert old in text
+    header.write_text(text.replace(old, new), "utf-8")
+    found = _verdict(cpu, variant_id, problem, tmp_path)
+    assert not found.passed
+    codes = [finding.pattern for finding in found.findings]
+    if code == "rows":  # rows that are not there are written, or keys of zeros take part
+        assert codes
+    else:
+        assert codes[0] == code, found.findings
+
+
+def _verdict(
+    cpu: CpuBackend,
+    variant_id: str,
+    problem: Problem,
+    folder: Path | None,
+    schedule: str = "in_order",
+) -> Correctness:
+    variant = by_id(variant_id)
+    plan = make_plan(variant, problem, variant.default_config())
+    if folder is not None:
+        plan = dataclasses.replace(plan, source=folder / variant.source.name)
+    inputs = make_inputs(problem)
+    result = cpu.run(plan, inputs, RunOptions(schedule=schedule))
+    assert result.out is not None, result.reason
+    return check_output(inputs, result, plan=plan)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant_id", TAKING)
+def test_what_is_not_asked_for_costs_nothing(variant_id: str) -> None:
+    """Without the macros of features, and with values that mean none: the same machine code."""
+    variant = by_id(variant_id)
+    arch = "sm_90" if variant.arch_specific else "sm_80"
+    none = {"WINDOW": "0", "SOFTCAP": "0.0f", "HAS_VARLEN": "0", "HAS_KV_OFFSET": "0"}
+    none |= {"HAS_ALIBI": "0", "HAS_SINKS": "0"}
+    for causal in (False, True):
+        plan = make_plan(variant, Problem(1, 2, 128, 64, causal), variant.default_config())
+        assert not set(dict(plan.defines)) & set(none)
+
+        def code(defines: dict[str, str], plan=plan) -> str:
+            given = tuple(sorted(defines.items()))
+            made = compile_kernel(plan.source, given, target_arch(plan, arch), plan.entries)
+            return read_cubin(made.cubin).code_sha256
+
+        plain = dict(plan.defines)
+        assert code(plain) == code(plain | none)
+        assert code(plain) != code(plain | {"WINDOW": "33"})
