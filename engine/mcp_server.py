@@ -243,7 +243,10 @@ class Tools:
         code, out, err = await _run(arguments, self._rights.root, self._environment(), limit)
         if out and (code == 0 or may_fail):
             with contextlib.suppress(ValueError):
-                return json.loads(out)
+                found = json.loads(out)
+                if isinstance(found, dict) and set(found) == {"error"}:
+                    raise Refused(str(found["error"].get("message", found["error"])))
+                return found
         lines = err.decode("utf-8", errors="replace").strip().splitlines()
         said = [line for line in lines if line.startswith("error: ")]
         last = said[-1].removeprefix("error: ") if said else " ".join(lines[-1:])

@@ -128,9 +128,10 @@ def test_a_client_of_the_sdk_gets_answers(tmp_path: Path) -> None:
             for name, arguments in (
                 ("advice", {"kernel": source, "problem": "B1 H8 S128"}),
                 ("gate", {}),
-                ("check", {"kernel": source}),
+                ("check", {"kernel": "v01"}),
+                ("check of the ladder", {"kernel": source}),
             ):
-                result = await client.call_tool(name, arguments)
+                result = await client.call_tool(name.split()[0], arguments)
                 answers[name] = (result.is_error, result.content[0].text)
         return answers
 
@@ -146,5 +147,7 @@ def test_a_client_of_the_sdk_gets_answers(tmp_path: Path) -> None:
     assert {"conflicts", "few_ctas"} <= {each["code"] for each in advice}
     assert advice[1]["place"].startswith("v01")
     assert json.loads(found["gate"][1])["unchanged"] == ["v01"]
+    assert found["check of the ladder"][0]  # its error is one sentence
+    assert "rename" in found["check of the ladder"][1]
     checked = json.loads(found["check"][1])  # no native code was run
     assert (checked["status"], checked["executed"]) == ("PASSED", "machine code in software")
