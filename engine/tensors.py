@@ -186,4 +186,5 @@ def make_inputs(problem: Problem, seed: int = 0, kind: InputKind = NORMAL) -> In
         keys = min(problem.num_keys, problem.window or problem.num_keys)
         sinks = rng.standard_normal(problem.num_heads, dtype=np.float32)
         sinks += np.float32(math.log(keys))
-    return Inputs(problem, *(encode(x, problem.dtype) for x in (q, k, v)), sinks)
+    q_raw, k_raw, v_raw = (encode(x, problem.dtype) for x in (q, k, v))
+    return Inputs(problem, q_raw, k_raw, v_raw, sinks)

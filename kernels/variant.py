@@ -374,8 +374,8 @@ class Variant:
             return "No rung computes the backward pass yet: leave backward out."
         what = " and ".join(", ".join(missing).rsplit(", ", 1))
         return (
-            f"{self.id} does not take {what}: choose a variant that does (`variants` lists what "
-            "each takes), or leave it out."
+            f"{self.id} does not take {what}: choose one that does (`variants` lists what each "
+            "takes), or leave it out."
         )
 
 

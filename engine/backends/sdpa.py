@@ -219,8 +219,7 @@ class SdpaTimer:
 
 
 def _attention(problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    torch = _import_torch()
-    attend = torch.nn.functional.scaled_dot_product_attention
+    attend = _import_torch().nn.functional.scaled_dot_product_attention
     # Given only where it is needed: backends without GQA refuse the flag itself.
     gqa = {"enable_gqa": True} if problem.num_heads_kv is not None else {}
     out: torch.Tensor
@@ -241,9 +240,9 @@ def _attention(problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tens
 
 def _visible(problem: Problem, device: torch.device) -> torch.Tensor:
     """Which keys each query sees, `[seqlen, num_keys]`."""
-    torch = _import_torch()
-    position = torch.arange(problem.seqlen, device=device)[:, None] + problem.kv_offset
-    keys = torch.arange(problem.num_keys, device=device)
+    arange = _import_torch().arange
+    position = arange(problem.seqlen, device=device)[:, None] + problem.kv_offset
+    keys = arange(problem.num_keys, device=device)
     visible = keys <= position if problem.causal else keys >= 0
     if problem.window is not None:
         visible = visible & ((position - keys).abs() < problem.window)

@@ -205,13 +205,12 @@ def covered_blocks(
             of = problem.of_sequence(int(slices[0]) // problem.num_heads)
             q, k, v = q[:, : of.seqlen], k[:, : of.num_keys], v[:, : of.num_keys]
             seen = rows[rows < of.seqlen]
-        if given is not None:
-            q, k, v = given(q), given(k), given(v)
+        of_q, of_k, of_v = (x if given is None else given(x) for x in (q, k, v))
         heads = slices % problem.num_heads
         slopes = alibi_slopes(problem.num_heads)[heads] if problem.alibi else None
         sinks = None if inputs.sinks is None else inputs.sinks[heads][:, None, None]
-        for block, scores in score_blocks(of, q, k, seen, slopes):
-            yield Block(group, block, scores, v, sinks)
+        for block, scores in score_blocks(of, of_q, of_k, seen, slopes):
+            yield Block(group, block, scores, of_v, sinks)
 
 
 def softmax_parts(scores: Floats, sinks: Floats | None = None) -> tuple[Floats, Floats]:
@@ -230,8 +229,8 @@ def softmax_parts(scores: Floats, sinks: Floats | None = None) -> tuple[Floats, 
 
 
 def final_scores(
-    problem: Problem, scaled: Floats, rows: IntArray, keys: IntArray, slopes: Floats | None
-) -> Floats:
+    problem: Problem, scaled: Any, rows: IntArray, keys: IntArray, slopes: Floats | None
+) -> Any:
     """Scaled products in the last step before the mask: softcap, then ALiBi, in place.
 
     Args:

@@ -88,7 +88,7 @@ class BatchedShape:
 
     __slots__ = (
         *("batch", "causal", "dtype", "head_dim", "kv_heads", "num_heads", "num_keys", "seqlen"),
-        *("features", "softcap", "twice_scores_each", "window"),
+        *("features", "seqlens", "softcap", "twice_scores_each", "window"),
     )
 
     def __init__(self, problem: ProblemLike) -> None:
@@ -102,6 +102,7 @@ class BatchedShape:
         self.dtype: Dtype = problem.dtype
         self.window: int | None = problem.window
         self.softcap: float | None = problem.softcap
+        self.seqlens: tuple[int, ...] | None = problem.seqlens
         self.features: tuple[Feature, ...] = problem.features
         self.twice_scores_each: int = problem.twice_scores // problem.batch
 

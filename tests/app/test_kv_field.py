@@ -31,11 +31,22 @@ def test_typing_writes_it_into_the_url_and_emptying_takes_it_out(open_app):
     assert "B1 H1 S128 D64 fp16" in texts(at)
 
 
-def test_with_causal_it_is_one_sentence(open_app):
-    at = open_app(S="1", KV="512", causal="true")
+def test_with_causal_it_needs_a_key_for_each_query(open_app):
+    at = open_app(S="512", KV="1", causal="true")
     assert not at.exception
     assert len(at.error) == 1
-    assert "Causal is not defined here where S = 1 and KV = 512" in at.error[0].value
+    assert "the first 511 of S = 512 queries would see none" in at.error[0].value
+
+
+def test_more_of_a_problem_is_in_its_link(open_app):
+    at = open_app(variant="v10", S="64", KV="200", causal="true", window="32", softcap="30")
+    assert not at.exception
+    assert not at.error
+    assert at.number_input(key="window").value == 32
+    assert at.number_input(key="softcap").value == 30
+    at.toggle(key="sinks").set_value(True).run()
+    assert "true" in at.query_params["sinks"]
+    assert any("causal window32 softcap30 sinks" in m.value for m in (*at.markdown, *at.caption))
 
 
 def test_a_decode_preset_fills_it_and_another_one_empties_it(open_app):

@@ -82,7 +82,7 @@ def names_read_in(folder: str) -> Iterator[str]:
     first = {"seed", "value_of", "chosen", "remembered", "keep", "write"}
     second = {"tabs"}
     third = {"number", "amount", "number_or_none", "text", "toggle", "several", "select"}
-    third |= {"one_or_none", "segments", "stops", "slider"}
+    third |= {"amount_or_none", "one_or_none", "segments", "stops", "slider"}
     places = {**dict.fromkeys(first, 0), **dict.fromkeys(second, 1), **dict.fromkeys(third, 2)}
     for path in (APP / folder).rglob("*.py"):
         tree = ast.parse(path.read_text("utf-8"))

@@ -107,13 +107,14 @@ class Case:
             rows: positions of `q` among the queries; those of the case where left out.
         """
         slope = self.slope()
-        return final_scores(
+        final: Float64Array = final_scores(
             self.own,
             self.problem.softmax_scale * q @ k.T,
             self.rows if rows is None else rows,
             np.arange(len(k)),
             None if slope is None else np.array(slope),
         )
+        return final
 
     @cached_property
     def visible(self) -> BoolArray:

@@ -113,7 +113,7 @@ def problem_from(
     values: Mapping[str, Any], options: ImportOptions, location: FileLocation
 ) -> Problem:
     """The problem of one entry: `values` by `field_kind`, completed by the options."""
-    sizes: dict[str, int] = {}
+    sizes: dict[str, Any] = {}
     for name in _SIZE_NAMES:
         value = values.get(name, getattr(options, name))
         if value is None or value == "":
