@@ -132,6 +132,26 @@ def shape_inputs(
             _shift_scores(q, k, np.array([_FAR, -_FAR, 0.0, 0.0, 0.0], np.float32)[which])
 
 
+def told_before(kind: InputKind, schedule: str) -> str:
+    """What a run was given that is not the usual, before its reason; empty where all is."""
+    if kind == NORMAL:
+        return ""
+    order = f", threads in {schedule} order" if schedule else ""
+    return f"With {kind} inputs ({meaning(kind)}){order}: "
+
+
+def inputs_named(kind: InputKind) -> str:
+    """`, harsh inputs`, to be added to a stage; empty for the usual ones."""
+    return "" if kind == NORMAL else f", {kind.replace('_', ' ')} inputs"
+
+
+def passed_too(max_abs_err: float, tolerance: float) -> str:
+    """The sentence about the harsh inputs of a thorough check."""
+    return (
+        f"With {HARSH} inputs the largest error, {max_abs_err:.3g}, is within {tolerance:.3g} too."
+    )
+
+
 def _scale(factor: float, q: _Array, k: _Array) -> None:
     q *= factor
     k *= factor

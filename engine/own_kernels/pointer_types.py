@@ -14,6 +14,8 @@ from engine.base.launch import Argument, StructArg, TensorArg
 from engine.own_kernels.host_launch import Parameter, fields_of, kernels_of
 from engine.plan import LaunchPlan
 from kernels.arguments import PACKED, TENSORS
+from kernels.description import read_text
+from kernels.toml_block import KernelDescriptionError
 
 _ELEMENTS: Final = {
     "float": "float32", "half": "float16", "__half": "float16", "half2": "float16",
@@ -24,6 +26,14 @@ _ELEMENTS: Final = {
 }  # fmt: skip
 # A buffer of bits may hold the other.
 _ALIKE: Final = ({"int32", "uint32"}, {"int64", "uint64"})
+
+
+def mistaken_types(plan: LaunchPlan) -> str:
+    """Why an own kernel would misread its buffers; empty where nothing tells."""
+    try:
+        return why_types_differ(plan, read_text(plan.source))
+    except KernelDescriptionError:
+        return ""  # the compiler says why it cannot be read
 
 
 def why_types_differ(plan: LaunchPlan, text: str) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,8 +25,9 @@ from engine.cuda_on_host.executed import ExecutedStatements
 from engine.cuda_on_host.options import Schedule
 from engine.evaluation import Correctness, Evaluation, Execution, Latency
 from engine.history import History
-from engine.input_kinds import HARSH, NORMAL, InputKind, meaning
+from engine.input_kinds import HARSH, InputKind, inputs_named, passed_too, told_before
 from engine.model.estimate import Estimate, launch_plan
+from engine.pipeline.execute import alone_on_gpu
 from engine.pipeline.memory import check_host_memory
 from engine.pipeline.preview import NO_RESOURCES
 from engine.pipeline.request import (
@@ -216,8 +216,11 @@ class _Run:
             )
         except InvalidProblem as error:
             return self._stop(Status.SKIPPED, str(error))
-        if why := _mistaken_types(plan):
-            return self._stop(Status.COMPILE_ERROR, why)
+        if plan.source.parent != KERNELS_DIR:
+            from engine.own_kernels.pointer_types import mistaken_types
+
+            if why := mistaken_types(plan):
+                return self._stop(Status.COMPILE_ERROR, why)
         stopped = self._compile(plan)
         if stopped is not None:
             return stopped
@@ -363,8 +366,8 @@ class _Run:
             schedule = request.schedule
             if judged and request.check and schedule == "in_order" and part is None:
                 schedule = "random" if name == "cpu" else "reverse"
-            told = _told(kind, "" if schedule == request.schedule else schedule)
-            self.stage(f"Executing {_WHERE[name]}{_inputs_of(kind)}")
+            told = told_before(kind, "" if schedule == request.schedule else schedule)
+            self.stage(f"Executing {_WHERE[name]}{inputs_named(kind)}")
             result = (
                 self._run(backend, plan, prepared.inputs, schedule, repeat=not judged)
                 if part is None
@@ -408,7 +411,7 @@ class _Run:
                 [
                     part.part.sentence() if part is not None else "",
                     judged[0].reason,
-                    *map(_passed_too, judged[1:]),
+                    *(passed_too(c.max_abs_err, c.tolerance) for c in judged[1:]),
                     unexecuted,
                     self._largest_block(plan.source),
                 ],
@@ -483,7 +486,7 @@ class _Run:
         repeat: bool,
     ) -> RunResult:
         options = replace(self._options(repeat=repeat), schedule=schedule)
-        with self._lock(backend.name):
+        with alone_on_gpu(backend.name, self._purpose, self.stage):
             return backend.run(plan, inputs, options)
 
     def _options(self, *, repeat: bool) -> RunOptions:
@@ -557,14 +560,6 @@ class _Run:
         notes = evaluation.notes if why in known else (*evaluation.notes, why)
         return replace(evaluation, notes=notes)
 
-    def _lock(self, name: BackendName) -> AbstractContextManager[None]:
-        """On a GPU, no other process measures meanwhile."""
-        if name != "cuda":
-            return nullcontext()
-        from engine.measure.device_lock import gpu_lock
-
-        return gpu_lock(self._purpose, self.stage)
-
     @property
     def _purpose(self) -> str:
         return f"{self.resolved.variant.id}, {self.request.problem.label()}"
@@ -587,36 +582,10 @@ class _Run:
             return replace(passed, notes=(*passed.notes, f"Not measured: {error}"))
 
 
-def _mistaken_types(plan: LaunchPlan) -> str:
-    """Why an own kernel would misread its buffers; empty where nothing tells."""
-    if plan.source.parent == KERNELS_DIR:
-        return ""
-    from engine.own_kernels.pointer_types import why_types_differ
-    from kernels.description import read_text
-    from kernels.toml_block import KernelDescriptionError
-
-    try:
-        return why_types_differ(plan, read_text(plan.source))
-    except KernelDescriptionError:
-        return ""  # the compiler says why it cannot be read
-
-
 def _notes(resolved: ResolvedRequest) -> tuple[str, ...]:
     """What the request's resolution has to say."""
     chosen = resolved.choice.note() if resolved.choice is not None else ""
     return tuple(filter(None, [chosen, resolved.config_origin.error]))
-
-
-def _told(kind: InputKind, schedule: str) -> str:
-    """What the run was given that is not the usual, before its reason; empty where all is."""
-    if kind == NORMAL:
-        return ""
-    order = f", threads in {schedule} order" if schedule else ""
-    return f"With {kind} inputs ({meaning(kind)}){order}: "
-
-
-def _inputs_of(kind: InputKind) -> str:
-    return "" if kind == NORMAL else f", {kind.replace('_', ' ')} inputs"
 
 
 def _shared_heads(problem: Problem, reason: str) -> str:
@@ -626,11 +595,4 @@ def _shared_heads(problem: Problem, reason: str) -> str:
     return (
         f" K and V have {problem.kv_heads:,} heads where Q has {problem.num_heads:,}: one that "
         "takes the query head for the K/V head reads past their end."
-    )
-
-
-def _passed_too(harsh: Correctness) -> str:
-    return (
-        f"With {HARSH} inputs the largest error, {harsh.max_abs_err:.3g}, is within "
-        f"{harsh.tolerance:.3g} too."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,7 @@ def execute(evaluator: Evaluator, request: EvaluationRequest, inputs: Inputs) ->
         repeat=False,
         arch=resolved.arch,
     )
-    with _lock(name, f"{resolved.variant.id}, {request.problem.label()}"):
+    with alone_on_gpu(name, f"{resolved.variant.id}, {request.problem.label()}"):
         result = evaluator.backend(name).run(plan, inputs, options)
     if result.status is Status.COMPILE_ERROR:
         raise CompileError(result.reason, result.log)
@@ -54,10 +55,12 @@ def execute(evaluator: Evaluator, request: EvaluationRequest, inputs: Inputs) ->
     return result.out
 
 
-def _lock(name: BackendName, purpose: str) -> AbstractContextManager[None]:
+def alone_on_gpu(
+    name: BackendName, purpose: str, on_wait: Callable[[str], None] = lambda _: None
+) -> AbstractContextManager[None]:
     """On a GPU, no other process measures meanwhile."""
     if name != "cuda":
         return nullcontext()
     from engine.measure.device_lock import gpu_lock
 
-    return gpu_lock(purpose)
+    return gpu_lock(purpose, on_wait)
