@@ -96,9 +96,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const float scale_log2 = softmax_scale * LOG2_E;  // exp(x) = 2^(x log2(e))
 
     // Causal: keys after the tile's last query are masked for all of its rows, so stop there.
-    const int begin = POSITION_OF(m0), end = POSITION_OF(m0 + BLOCK_M);
-    const int kv_end = END_OF_KEYS(end);
-    for (int n0 = FIRST_KEY(begin) / BLOCK_N * BLOCK_N; n0 < kv_end; n0 += BLOCK_N) {
+    const int kv_end = END_OF_KEYS(POSITION_OF(m0 + BLOCK_M));
+    for (int n0 = FIRST_KEY(POSITION_OF(m0)) / BLOCK_N * BLOCK_N; n0 < kv_end; n0 += BLOCK_N) {
         load_tile<BLOCK_N>(k_smem, k + kv_head, n0, NUM_KEYS);
         load_tile<BLOCK_N>(v_smem, v + kv_head, n0, NUM_KEYS);
         // The computing threads read rows that other threads loaded (Q too, the first time).

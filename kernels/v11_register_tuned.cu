@@ -425,8 +425,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     unsigned q_lane = ring_address + 2 * (RING_ROWS + warp * WARP_ROWS) * HEAD_DIM +
                             2 * swizzled(v_row, lane / 16 * 8);
 
-    // Only tiles across the end of the keys, across the diagonal or across the edge of a window have
-    // anything to mask.
+    // Only tiles across the end of the keys, across the diagonal or across the edge of a window
+    // have anything to mask.
     const int all_visible = END_SEEN_BY_ALL(begin);
 
     // S and P of the first tile.

@@ -288,7 +288,8 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
                 }
             }
         }
-        if (n0 + BLOCK_N > END_SEEN_BY_ALL(POSITION_OF(row0 / group)) || IS_BEFORE_A_WINDOW(n0, end)) {
+        if (n0 + BLOCK_N > END_SEEN_BY_ALL(POSITION_OF(row0 / group)) ||
+            IS_BEFORE_A_WINDOW(n0, end)) {
 #pragma unroll
             for (int t = 0; t < KEY_TILES; t++) {
 #pragma unroll

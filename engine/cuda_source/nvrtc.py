@@ -169,13 +169,17 @@ def toolchain() -> Toolchain:
     return Toolchain(nvrtc, version, _release(version[0]), archs, find_include_dir(version))
 
 
-@functools.cache
 def _toolchain(version: int) -> Toolchain:
     """The NVRTC of a version, 1209 for 12.9; 0: the usual one. Raises ToolMissing."""
     usual = toolchain()
     wanted = version_of(version)
     if version == 0 or wanted == usual.version:
         return usual
+    return _other_toolchain(wanted)
+
+
+@functools.cache
+def _other_toolchain(wanted: tuple[int, int]) -> Toolchain:
     library, path = other_nvrtc(wanted)
     try:
         headers = choose_include_dir(headers_beside(path), wanted)

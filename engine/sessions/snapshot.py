@@ -6,9 +6,9 @@ The file is one JSON object: `format`, `schema_version` and `summary` (written b
 Version 2 adds `seqlen_kv` to problems; version 3 `num_heads_kv`, `idle_ctas` to occupancies,
 `warnings` to verdicts, `place` to findings, `attachments`, `spent`, `decision` and `phases`;
 version 4 the statuses RACE and OUT_OF_BOUNDS; version 5 a problem's features (`window`, `softcap`,
-`alibi`, `sinks`, `seqlens`, `direction`) and causal problems with S ≠ KV. A file is
-written in the oldest version that can hold
-it, so that whoever has an older Attune can open what they could open before.
+`alibi`, `sinks`, `seqlens`, `direction`) and causal problems with S ≠ KV. A file is written in the
+oldest version that can hold it, so that whoever has an older Attune can open what they could open
+before.
 """
 
 from __future__ import annotations

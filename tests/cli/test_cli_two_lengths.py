@@ -51,7 +51,10 @@ def test_a_preset_decodes_and_can_be_changed(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--causal"], "Causal is not defined here where S = 1 and KV = 300"),
+        (
+            ["--causal", "--seqlen", "400"],
+            "A causal mask ends at the last key, so that the first 100",
+        ),
         (["--seqlen-kv", "0"], "seqlen_kv must be at least 1"),
     ],
 )

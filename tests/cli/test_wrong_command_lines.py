@@ -62,7 +62,12 @@ evaluate v01 --gpu L4 -D 0
 evaluate v01 --gpu L4 -S 99999999999999
 evaluate v01 --gpu L4 -S 1e3
 evaluate v01 --gpu L4 --seqlen-kv 0
-evaluate v01 --gpu L4 --causal -S 64 --seqlen-kv 128
+evaluate v01 --gpu L4 --causal -S 128 --seqlen-kv 64
+evaluate v01 --gpu L4 --window 0
+evaluate v01 --gpu L4 --softcap 0
+evaluate v01 --gpu L4 --softcap nan
+evaluate v01 --gpu L4 --seqlens 5,x
+evaluate v01 --gpu L4 --seqlens 0,5
 evaluate v08 --gpu L4 -H 6 --heads-kv 4
 evaluate v01 --gpu L4 --config block_n=32.5
 evaluate v01 --gpu L4 --config block_n=1 --config block_n=2

@@ -92,7 +92,7 @@ def test_round_trip(compress: bool, problem: Problem, label: str) -> None:
 
 
 def test_a_summary_of_a_version_to_come_is_not_read() -> None:
-    data = dumps(decoding(), compress=False).replace(b'"schema_version":2', b'"schema_version":5')
+    data = dumps(decoding(), compress=False).replace(b'"schema_version":2', b'"schema_version":6')
     assert read_summary(data) is None
     with pytest.raises(SnapshotError, match="newer Attune"):
         loads(data, name="x.json")
@@ -106,11 +106,11 @@ def test_an_older_file_passes_every_step(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(codec, "MIGRATIONS", {number: step(number) for number in codec.MIGRATIONS})
     loads(dumps(snapshot_maker()), name="x")
-    assert steps == [1, 2, 3]
+    assert steps == [1, 2, 3, 4]
     loads(dumps(decoding()), name="x")
-    assert steps == [1, 2, 3, 2, 3]
+    assert steps == [1, 2, 3, 4, 2, 3, 4]
     loads(dumps(snapshot_maker(problems=[GQA])), name="x")
-    assert steps == [1, 2, 3, 2, 3, 3]
+    assert steps == [1, 2, 3, 4, 2, 3, 4, 3, 4]
 
 
 @pytest.mark.parametrize("status", [Status.RACE, Status.OUT_OF_BOUNDS])
@@ -157,8 +157,8 @@ def test_a_table_with_both_lengths_is_imported() -> None:
     assert problems == [DECODE, Problem(1, 32, 64, 128), Problem(1, 32, 64, 128)]
     csv = "variant,B,H,num_kv_heads,S,KV,D,median_us\nv08,1,32,8,1,4096,128,40\n"
     assert [e.problem for e in imported(csv)] == [GQA]
-    causal = "variant,B,H,S,seqlen_k,D,causal,median_us\nv05,1,1,1,64,64,true,40\n"
-    assert "line 2: Causal is not defined here" in refusal(causal)
+    causal = "variant,B,H,S,seqlen_k,D,causal,median_us\nv05,1,1,128,64,64,true,40\n"
+    assert "line 2: A causal mask ends at the last key" in refusal(causal)
 
 
 def test_a_source_of_another_interface_is_not_run(tmp_path: Path) -> None:

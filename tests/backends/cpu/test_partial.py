@@ -93,7 +93,7 @@ def test_grouped_heads_come_together(backend):
 
 
 OUTSIDE = r"^narrow\.cu:{}: global memory out of bounds in .* at byte -\d+ of buffer '{}'"
-OTHER_HEAD = r"^narrow\.cu:52: global memory of another head in .* of buffer 'k', which belongs to"
+OTHER_HEAD = r"^narrow\.cu:55: global memory of another head in .* of buffer 'k', which belongs to"
 # Q's own offset already shows when the CTAs of a head are looked for.
 NO_CTA = (
     r"^narrow\.cu: no CTA of kernel attention_forward works on Q or O of .*: an offset is wrong"
@@ -104,13 +104,13 @@ NO_CTA = (
     ("old", "new", "expected"),
     [
         pytest.param(
-            *("const size_t q_head = ", "const int q_head = (int)", OUTSIDE.format(52, "q")),
+            *("const size_t q_head = ", "const int q_head = (int)", OUTSIDE.format(55, "q")),
             marks=pytest.mark.slow,
         ),
-        ("const size_t kv_head = ", "const int kv_head = (int)", OUTSIDE.format(52, "k")),
+        ("const size_t kv_head = ", "const int kv_head = (int)", OUTSIDE.format(55, "k")),
         ("const size_t kv_head = ", "const unsigned kv_head = (unsigned)", OTHER_HEAD),
         ("const size_t q_head = ", "const unsigned q_head = (unsigned)", f"{OTHER_HEAD}|{NO_CTA}"),
-        ("out[q_head", "out[(int)q_head", OUTSIDE.format(147, "out")),
+        ("out[q_head", "out[(int)q_head", OUTSIDE.format(156, "out")),
     ],
 )
 @pytest.mark.parametrize("check", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -232,8 +232,8 @@ def test_a_few_ctas_of_a_long_run_are_judged_first(tmp_path: Path) -> None:
     for header in source.parent.glob("*.cuh"):
         shutil.copy(header, tmp_path)
     text = source.read_text()
-    assert text.count("1.0f / l;") == 1
-    broken.write_text(text.replace("1.0f / l;", "1.1f / l;"))
+    assert text.count("1.0f / with_sink(") == 1
+    broken.write_text(text.replace("1.0f / with_sink(", "1.1f / with_sink("))
     wrong = _first_look(long, broken)
     assert wrong.status is Status.INCORRECT
     assert wrong.reason.startswith("Partial: ")
