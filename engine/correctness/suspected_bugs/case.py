@@ -269,6 +269,7 @@ def merge(
     m: Float64Array,
     l: Float64Array,  # noqa: E741
     acc: Float64Array,
+    sink: float | None,
     *,
     weigh_acc: bool = True,
     weigh_l: bool = True,
@@ -276,11 +277,16 @@ def merge(
     """Fuse states over their first axis: Σ w·acc / Σ w·l with w = exp(m − max m).
 
     A bug that forgets the weight of one of the two sums is predicted by leaving it out here.
+
+    Args:
+        sink: a logit that takes part in the row sums; None where there is none.
     """
     top = m.max(axis=0)
     weight = np.exp(m - finite_or_zero(top))
     numerator = (acc * (weight[..., None] if weigh_acc else 1.0)).sum(axis=0)
     denominator = (l * (weight if weigh_l else 1.0)).sum(axis=0)
+    if sink is not None:
+        denominator = denominator + np.exp(np.minimum(sink - finite_or_zero(top), _LARGEST_LOG))
     return _divide(numerator, denominator[..., None])
 
 

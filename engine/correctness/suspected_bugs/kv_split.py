@@ -97,7 +97,7 @@ def _with_others(name: str, moved: int, case: Case) -> Float64Array:
     parts = {"m": chunks.m, "l": chunks.l, "acc": chunks.acc}
     held = parts[name]
     parts[name] = np.roll(held, moved, axis=0) if moved else np.repeat(held[:1], len(held), axis=0)
-    return merge(parts["m"], parts["l"], parts["acc"])
+    return merge(parts["m"], parts["l"], parts["acc"], case.sink)
 
 
 def _chunks(case: Case) -> State:
@@ -106,7 +106,7 @@ def _chunks(case: Case) -> State:
 
 def _fused(case: Case, *, weigh_acc: bool, weigh_l: bool) -> Float64Array:
     chunks = _chunks(case)
-    return merge(chunks.m, chunks.l, chunks.acc, weigh_acc=weigh_acc, weigh_l=weigh_l)
+    return merge(chunks.m, chunks.l, chunks.acc, case.sink, weigh_acc=weigh_acc, weigh_l=weigh_l)
 
 
 def _mean_of_splits(empty_too: bool, case: Case) -> Float64Array:

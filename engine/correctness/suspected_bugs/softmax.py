@@ -138,4 +138,4 @@ def _online(acc_times: int, l_times: int, case: Case) -> Float64Array:
         m.append(top)
         l_.append((weight_l * states.l[inside]).sum(axis=0))
         acc.append((weight_acc[..., None] * states.acc[inside]).sum(axis=0))
-    return merge(np.array(m), np.array(l_), np.array(acc))
+    return merge(np.array(m), np.array(l_), np.array(acc), case.sink)
