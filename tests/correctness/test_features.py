@@ -141,7 +141,8 @@ _RUNS = [(v, p, s) for v in TAKING for p in PROBLEMS for s in ("in_order", "rand
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant_id", "problem", "schedule"),
-    one_in(7, [pytest.param(*run, id=f"{run[0]} {run[1].label()} {run[2]}") for run in _RUNS]),
+    one_in(7, _RUNS, slow=99),
+    ids=lambda value: value.label() if isinstance(value, Problem) else value,
 )
 def test_kernels_are_right(
     cpu: CpuBackend, variant_id: str, problem: Problem, schedule: str
@@ -177,12 +178,19 @@ _BUGS = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "bug", one_in(3, _BUGS), ids=lambda bug: f"{bug[0]} {bug[4]} {bug[3][:30]}"
+    ("variant_id", "problem", "old", "new", "code"),
+    one_in(3, _BUGS, slow=99),
+    ids=lambda value: value.label() if isinstance(value, Problem) else value[:30],
 )
 def test_a_planted_bug_is_found_and_named(
-    cpu: CpuBackend, bug: tuple[str, Problem, str, str, str], tmp_path: Path
+    cpu: CpuBackend,
+    variant_id: str,
+    problem: Problem,
+    old: str,
+    new: str,
+    code: str,
+    tmp_path: Path,
 ) -> None:
-    variant_id, problem, old, new, code = bug
     for file in (*KERNELS_DIR.glob("*.cuh"), by_id(variant_id).source):
         shutil.copy(file, tmp_path)
     header = tmp_path / "features.cuh"
@@ -216,7 +224,7 @@ def _verdict(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant_id", one_in(2, TAKING))
+@pytest.mark.parametrize("variant_id", one_in(2, TAKING, slow=99))
 def test_what_is_not_asked_for_costs_nothing(variant_id: str) -> None:
     """Without the macros of features, and with values that mean none: the same machine code."""
     variant = by_id(variant_id)
