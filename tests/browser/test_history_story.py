@@ -31,6 +31,7 @@ def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     running.stop()
 
 
+@pytest.mark.exhaustive
 def test_where_it_became_slower(browser: Browser, own_server: Server) -> None:
     context = browser.new_context(viewport={"width": 1440, "height": 1000})
     try:

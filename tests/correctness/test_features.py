@@ -141,7 +141,7 @@ _RUNS = [(v, p, s) for v in TAKING for p in PROBLEMS for s in ("in_order", "rand
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant_id", "problem", "schedule"),
-    one_in(7, _RUNS, slow=99),
+    one_in(11, _RUNS, slow=99),
     ids=lambda value: value.label() if isinstance(value, Problem) else value,
 )
 def test_kernels_are_right(

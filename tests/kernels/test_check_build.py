@@ -106,7 +106,7 @@ def _without(variant: Variant, barrier: Barrier, folder: Path) -> Iterator[Launc
         yield replace(make_plan(variant, few, config), source=source)
 
 
-@pytest.mark.parametrize(("variant", "barrier"), one_in(12, BARRIERS, slow=4))
+@pytest.mark.parametrize(("variant", "barrier"), one_in(12, BARRIERS, slow=7))
 def test_no_barrier_can_go(
     cpu: CpuBackend, variant: Variant, barrier: Barrier, tmp_path: Path
 ) -> None:
