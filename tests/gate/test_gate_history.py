@@ -159,7 +159,7 @@ def test_there_are_thirty_commits() -> None:
     assert len(_ORDER) == 30
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_some_of_thirty_commits_are_judged_rightly(tmp_path: Path) -> None:
     """A comment, other code of the same meaning, conflicts and their mending, a slip, a race."""
     _judged_history(tmp_path, (0, 7, 10, 11, 20, 24))

@@ -83,7 +83,7 @@ BUILDS = [build for variant in LADDER for build in _named(variant)]
 
 
 @pytest.mark.parametrize(
-    ("variant", "arch", "problem", "config", "spill_bytes"), of_each(BUILDS, slow=2, every=2)
+    ("variant", "arch", "problem", "config", "spill_bytes"), of_each(BUILDS, slow=1, every=2)
 )
 def test_compiles_without_spills(
     variant: Variant, arch: str, problem: Problem, config: dict[str, int], spill_bytes: int

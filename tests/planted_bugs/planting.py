@@ -91,10 +91,13 @@ _PLAIN = (
         r"IS_VISIBLE\(\s*key, POSITION_OF\(query\)\)",
         "key < seqlen_kv && (!IS_CAUSAL || key <= query)",
     ),
-    (r"END_OF_KEYS\(end\)", "IS_CAUSAL ? min(seqlen_kv, m0 + BLOCK_M) : seqlen_kv"),
+    (
+        r"END_OF_KEYS\((?:end|POSITION_OF\(m0 \+ BLOCK_M\))\)",
+        "IS_CAUSAL ? min(seqlen_kv, m0 + BLOCK_M) : seqlen_kv",
+    ),
     (r"END_SEEN_BY_ALL\(begin\)", "(IS_CAUSAL ? min(seqlen_kv, m0 + 1) : seqlen_kv)"),
     (r"\(end - begin \+ BLOCK_N - 1\)", "(seqlen_kv + BLOCK_N - 1)"),
-    (r"FIRST_KEY\(begin\) / BLOCK_N \* BLOCK_N", "0"),
+    (r"FIRST_KEY\((?:begin|POSITION_OF\(m0\))\) / BLOCK_N \* BLOCK_N", "0"),
     (r"int n0 = kv_begin;", "int n0 = 0;"),
     (r"with_sink\(((?:[^(),]|\([^()]*\))+),[^;]*\);", r"\1;"),
     (
