@@ -144,7 +144,14 @@ def test_rounding_is_once_and_to_nearest_even(kind, client, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("header", ["cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        "cuda_fp16.h",
+        pytest.param("cuda_bf16.h", marks=pytest.mark.exhaustive),
+        pytest.param("cuda_fp8.h", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_no_function_of_nvidias_header_is_missing(header):
     try:
         folder = toolchain().include_dir
