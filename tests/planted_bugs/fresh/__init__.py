@@ -1,0 +1,13 @@
+"""A fourth set of bugs, over all rungs and kinds, as people who write kernels make them.
+
+Written before any of it was run; the same rules hold.
+"""
+
+from planted_bugs.fresh.order import ORDER
+from planted_bugs.fresh.places import PLACES
+from planted_bugs.fresh.values import VALUES
+from planted_bugs.unseen import Unseen
+
+FRESH: tuple[Unseen, ...] = (*VALUES, *PLACES, *ORDER)
+
+__all__ = ["FRESH"]
