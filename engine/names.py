@@ -64,7 +64,7 @@ def find_variant(name: str) -> Variant:
 
 def has_description(source: Path) -> bool:
     """Whether a `.cu` file describes itself as a variant; no where it cannot be read."""
-    from kernels.description import has_block, read_text
+    from kernels.source_text import has_block, read_text
     from kernels.toml_block import KernelDescriptionError
 
     try:
@@ -82,7 +82,8 @@ def variant_from(source: Path, name: str) -> Variant:
         UnknownName: as `find_variant`, for a source without a block.
         InvalidKernel: the file cannot be read, or there is a mistake in its description.
     """
-    from kernels.description import has_block, parse_variant, read_text
+    from kernels.description import parse_variant
+    from kernels.source_text import has_block, read_text
     from kernels.toml_block import KernelDescriptionError
 
     try:

@@ -69,13 +69,11 @@ limits of the grid need no constraint: they follow from the passes.
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, get_args
 
 from kernels.arguments import (
     BLOCK_TABLE,
@@ -90,6 +88,7 @@ from kernels.arguments import (
 from kernels.formula import ELEMENT_TYPE, RESERVED, Expression, FormulaError, Scope
 from kernels.layouts import read_layouts
 from kernels.possible import possible
+from kernels.source_text import description_blocks, read_sidecar, read_text, sidecar_of
 from kernels.tensor_maps import read_tensor_map
 from kernels.toml_block import KernelDescriptionError, Table, load_block, shown
 from kernels.variant import (
@@ -116,12 +115,9 @@ from kernels.variant import (
     Work,
 )
 
-SIDECAR_SUFFIX: Final = ".attune.toml"
 LEAST_COMPUTE_CAPABILITY: Final = 7.5  # of CUDA 13
-MAX_SOURCE_BYTES: Final = 1_000_000
 MAX_GRID: Final = (2**31 - 1, 65535, 65535)  # CUDA programming guide, technical specifications
 
-_BLOCK_HEAD = re.compile(r"^/\*[ \t]*attune[ \t]*\r?\n", re.MULTILINE)
 _TITLE = re.compile(r"// (?P<id>v\d\d) (?P<title>[^:\n]+): ")
 _LADDER_NAME = re.compile(r"(?P<id>v\d\d)_\w+")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -139,25 +135,6 @@ class MissingDescription(KernelDescriptionError):
         super().__init__(path, 1, "it has no description block `/* attune … */`.")
 
 
-def read_text(path: Path) -> str:
-    """The file's text. Raises KernelDescriptionError if it cannot be read or is not UTF-8."""
-    try:
-        # Without O_NONBLOCK the opening of a pipe would wait for a writer.
-        fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        with os.fdopen(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise KernelDescriptionError(path, 1, "it is no regular file.")
-            data = file.read(MAX_SOURCE_BYTES + 1)
-        if len(data) > MAX_SOURCE_BYTES:
-            raise KernelDescriptionError(path, 1, f"it is larger than {MAX_SOURCE_BYTES:,} bytes.")
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise KernelDescriptionError(path, 1, f"it is not UTF-8 (byte {error.start}).") from None
-    except OSError as error:
-        sentence = f"it cannot be read: {error.strerror or error}."
-        raise KernelDescriptionError(path, 1, sentence) from None
-
-
 def read_own(path: Path) -> Variant:
     """The variant that an own kernel describes, in itself or in the file beside it.
 
@@ -167,62 +144,6 @@ def read_own(path: Path) -> Variant:
         KernelDescriptionError: a file cannot be read, or as `parse_variant`.
     """
     return parse_variant(read_text(path), path, sidecar=read_sidecar(path), is_own=True)
-
-
-def sidecar_of(path: Path) -> Path:
-    """Where the description of a source may stand beside it: `fwd.cu` → `fwd.attune.toml`."""
-    return path.with_suffix(SIDECAR_SUFFIX)
-
-
-def read_sidecar(path: Path) -> str | None:
-    """The text of the file beside a source, or None where there is none."""
-    sidecar = sidecar_of(path)
-    return read_text(sidecar) if sidecar.is_file() else None
-
-
-class _Block(NamedTuple):
-    """One description block of a source."""
-
-    start: int
-    end: int
-    text: str
-    toml: str
-    line: int  # of the source, where it begins; the TOML begins in the next one
-
-
-def _blocks(text: str) -> Iterator[_Block]:
-    """The blocks in order, in time linear in the text whatever it holds."""
-    line, counted, position = 1, 0, 0
-    while head := _BLOCK_HEAD.search(text, position):
-        start, close = head.start(), text.find("*/", head.end())
-        if close < 0:
-            return
-        line, counted = line + text.count("\n", counted, start), start
-        position = close + 2
-        yield _Block(start, position, text[start:position], text[head.end() : close], line)
-
-
-def has_block(text: str) -> bool:
-    """Whether a source describes itself; those of old snapshots do not."""
-    return next(_blocks(text), None) is not None
-
-
-def without_block(text: str) -> str:
-    """The source with its block left empty. Lines keep their numbers."""
-    pieces, position = [], 0
-    for block in _blocks(text):
-        pieces += [text[position : block.start], "\n" * block.text.count("\n")]
-        position = block.end
-    return "".join([*pieces, text[position:]])
-
-
-def description_of(text: str) -> tuple[str, ...]:
-    """All of a source that its description depends on: the title's line, the blocks, their lines.
-
-    Sources for which it is equal have equal descriptions, whatever the rest of them says.
-    """
-    blocks = (f"{block.line - 1} {block.text}" for block in _blocks(text))
-    return (text.partition("\n")[0], *blocks)
 
 
 def parse_variant(
@@ -239,7 +160,7 @@ def parse_variant(
         MissingDescription: there is no block.
         KernelDescriptionError: there is a mistake in it.
     """
-    blocks = list(_blocks(text))
+    blocks = list(description_blocks(text))
     lines = [block.line + 1 for block in blocks]
     if sidecar is not None:
         if blocks:

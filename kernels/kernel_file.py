@@ -41,18 +41,17 @@ class KernelFile:
             return True
         # A file that was written just now may change again within the clock's resolution.
         self._stamps = stamps if is_settled else None
-        from kernels import description
+        from kernels.description import parse_variant
+        from kernels.source_text import description_of, read_sidecar, read_text
         from kernels.toml_block import KernelDescriptionError
 
         try:
-            text = description.read_text(self.path)
-            sidecar = description.read_sidecar(self.path) if self._is_own else None
-            described = (description.description_of(text), sidecar)
+            text = read_text(self.path)
+            sidecar = read_sidecar(self.path) if self._is_own else None
+            described = (description_of(text), sidecar)
             if described != self._described or self.error is not None:
                 self._described, self.error = described, None
-                self.variant = description.parse_variant(
-                    text, self.path, sidecar=sidecar, is_own=self._is_own
-                )
+                self.variant = parse_variant(text, self.path, sidecar=sidecar, is_own=self._is_own)
         except KernelDescriptionError as error:
             self.error = error
         return True
@@ -61,7 +60,7 @@ class KernelFile:
         """The stamps of the source and of the file beside it, and whether both are old enough."""
         paths = [self.path]
         if self._is_own:
-            from kernels.description import sidecar_of
+            from kernels.source_text import sidecar_of
 
             paths.append(sidecar_of(self.path))
         stamps: list[_Stamp] = []

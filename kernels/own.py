@@ -93,7 +93,7 @@ class OwnKernels:
 
 
 def _describes_itself(path: Path) -> bool:
-    from kernels.description import has_block, read_text, sidecar_of
+    from kernels.source_text import has_block, read_text, sidecar_of
     from kernels.toml_block import KernelDescriptionError
 
     if sidecar_of(path).is_file():

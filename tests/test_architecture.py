@@ -175,7 +175,7 @@ def test_no_circle_between_files_or_rooms(lazy: bool) -> None:
 # Libraries that know nothing of attention, and what each of them stands on. Of `kernels` they take
 # the folder of headers, the name of a standard of C++, and that a description is no part of code.
 LIBRARIES = {
-    "engine.cuda_source": {"engine.base", "kernels.description", "kernels.variant"},
+    "engine.cuda_source": {"engine.base", "kernels.source_text", "kernels.variant"},
     "engine.cuda_on_host": {"engine.base", "engine.cuda_source", "kernels.variant"},
     "engine.machine_code": {
         "engine.base",

@@ -18,7 +18,7 @@ from engine.measure import device_lock
 from engine.measure.device_lock import Holder
 from engine.model.measurements import read_measurements
 from engine.tuned import load_tuned
-from kernels.description import read_text
+from kernels.source_text import read_text
 from kernels.toml_block import KernelDescriptionError
 
 NO_FILES = ("/dev/zero", "fifo", "folder")

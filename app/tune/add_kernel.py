@@ -37,7 +37,7 @@ from engine.own_kernels.registry import (
 )
 from engine.own_kernels.trial import try_kernel
 from engine.plan import make_plan
-from kernels.description import read_text
+from kernels.source_text import read_text
 from kernels.toml_block import KernelDescriptionError
 from kernels.variant import Variant
 

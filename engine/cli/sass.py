@@ -38,7 +38,7 @@ from engine.pipeline.machine_code import (
 from engine.pipeline.request import EvaluationRequest
 from engine.plan import LaunchPlan
 from engine.sessions.known_times import open_history
-from kernels.description import sidecar_of
+from kernels.source_text import sidecar_of
 from kernels.variant import AUTO, Variant
 
 _ARCH = re.compile(r"sm_(\d{2,3})[af]?")

@@ -20,7 +20,7 @@ from engine.base import files
 from engine.base.errors import CompileError
 from engine.base.text import MAX_SOURCE
 from engine.cuda_source.host_code import without_host_code
-from kernels.description import without_block
+from kernels.source_text import without_block
 from kernels.variant import KERNELS_DIR
 
 _FOLDER: Final = Path(__file__).resolve().parent / "headers"

@@ -12,8 +12,9 @@ from engine.base.errors import AttuneError, CompileError
 from engine.cuda_source.sources import included_files, read_sources
 from engine.gate.trees import Tree
 from engine.names import has_description
-from kernels.description import parse_variant, read_sidecar, read_text, sidecar_of
+from kernels.description import parse_variant
 from kernels.ladder import is_numbered
+from kernels.source_text import read_sidecar, read_text, sidecar_of
 from kernels.toml_block import KernelDescriptionError
 from kernels.variant import Variant
 

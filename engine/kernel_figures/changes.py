@@ -15,8 +15,8 @@ from engine.cuda_source.sources import read_source
 from engine.kernel_figures.rung import Rung
 from engine.measure.verdict import RANKING_ERROR
 from engine.names import find_variant
-from kernels.description import without_block
 from kernels.ladder import LADDER
+from kernels.source_text import without_block
 from kernels.variant import Variant
 
 _HEADER = re.compile(r"//\s?(?:(?P<label>[A-Z][a-z]+): )?(?P<text>.*)")

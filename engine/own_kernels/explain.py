@@ -23,7 +23,8 @@ from engine.own_kernels.host_launch import Signature
 from engine.plan import LaunchPlan
 from engine.problem import Problem
 from kernels.arguments import ALIBI_SLOPES, BLOCK_TABLE, OF_FEATURES, PACKED, SEQLENS, SINKS
-from kernels.description import has_block, parse_variant, read_text, sidecar_of
+from kernels.description import parse_variant
+from kernels.source_text import has_block, read_text, sidecar_of
 from kernels.toml_block import KernelDescriptionError
 from kernels.variant import Variant
 

@@ -14,7 +14,7 @@ from engine.base.launch import Argument, StructArg, TensorArg
 from engine.own_kernels.host_launch import Parameter, fields_of, kernels_of
 from engine.plan import LaunchPlan
 from kernels.arguments import PACKED, TENSORS
-from kernels.description import read_text
+from kernels.source_text import read_text
 from kernels.toml_block import KernelDescriptionError
 
 _ELEMENTS: Final = {

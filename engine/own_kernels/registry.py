@@ -97,7 +97,8 @@ def source_named(text: str) -> Path:
 def check_kernel(path: Path) -> Variant:
     """The variant of a file that is to become an own kernel. Raises as `use_kernel`."""
     from engine.own_kernels.draft import draft_block
-    from kernels.description import read_own, read_text
+    from kernels.description import read_own
+    from kernels.source_text import read_text
     from kernels.toml_block import KernelDescriptionError
 
     if path.suffix != ".cu":

@@ -12,7 +12,7 @@ from engine.own_kernels.pointer_types import why_types_differ
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
 from engine.tensors import make_inputs
-from kernels.description import read_text
+from kernels.source_text import read_text
 from kernels.variant import Variant
 
 # No multiple of any tile, and small enough to take a second.

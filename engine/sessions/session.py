@@ -327,7 +327,7 @@ def sources_of(evaluation: Evaluation) -> list[Source]:
     """
     from engine.compiled_plan import variant_sources
     from engine.names import find_variant
-    from kernels.description import read_sidecar, sidecar_of
+    from kernels.source_text import read_sidecar, sidecar_of
     from kernels.toml_block import KernelDescriptionError
 
     try:

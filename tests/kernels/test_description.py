@@ -13,7 +13,8 @@ from engine.base.errors import InvalidProblem
 from engine.base.launch import ScalarArg, TensorArg
 from engine.plan import make_plan
 from engine.problem import Problem
-from kernels.description import KernelDescriptionError, description_of, parse_variant, without_block
+from kernels.description import KernelDescriptionError, parse_variant
+from kernels.source_text import description_of, without_block
 from kernels.variant import Variant
 
 PATH = Path("v30_test.cu")

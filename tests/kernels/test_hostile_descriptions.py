@@ -17,14 +17,8 @@ from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
 from engine.plan import make_plan
 from engine.problem import Problem
-from kernels.description import (
-    KernelDescriptionError,
-    MissingDescription,
-    description_of,
-    has_block,
-    parse_variant,
-    without_block,
-)
+from kernels.description import KernelDescriptionError, MissingDescription, parse_variant
+from kernels.source_text import description_of, has_block, without_block
 from kernels.variant import KERNELS_DIR, Variant
 
 SOURCE = (KERNELS_DIR / "v01_fa1_baseline.cu").read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ from engine.own_kernels.host_launch import fields_of, kernels_of
 from engine.own_kernels.registry import check_kernel
 from engine.plan import make_plan
 from engine.problem import Problem
-from kernels.description import has_block, without_block
+from kernels.source_text import has_block, without_block
 
 DATA = Path(__file__).with_name("kernels")
 PROBLEM = Problem(2, 8, 128, 64)
