@@ -75,7 +75,8 @@ class _Process:
 
         self.printed_too_much = False
         self._ended = threading.Event()
-        threading.Thread(target=self._watch_output, daemon=True).start()
+        self._watcher = threading.Thread(target=self._watch_output, daemon=True)
+        self._watcher.start()
 
     def _watch_output(self) -> None:
         """End the child when what it prints would fill the disk."""
@@ -93,6 +94,7 @@ class _Process:
         if os.getpid() == self.owner:  # a forked copy must leave the original's child alone
             self.process.kill()
             self.process.wait()
+            self._watcher.join()
         self.segment.close()
         self.output.close()
         return self.process.returncode or 0
