@@ -52,8 +52,9 @@ class Toolchain:
             "-fvisibility=hidden",
         ]
         if self.family == "gcc":
-            # GCC would share a template's statics between all kernel libraries of the process.
-            flags.append("-fno-gnu-unique")
+            # GCC would share a template's statics between all kernel libraries of the process, and
+            # would name its options in them, of which `native` is not the same on all cores.
+            flags += ["-fno-gnu-unique", "-gno-record-gcc-switches"]
         if self.family == "zig":
             flags.append("-fno-sanitize=undefined")
         if not check:
