@@ -63,7 +63,7 @@ def find_variant(name: str) -> Variant:
 
 
 def has_description(source: Path) -> bool:
-    """Whether a `.cu` file describes itself as a variant; no where it cannot be read."""
+    """Whether a `.cu` file has a description as a variant; no where it cannot be read."""
     from kernels.source_text import has_block, read_text
     from kernels.toml_block import KernelDescriptionError
 

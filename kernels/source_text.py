@@ -72,7 +72,7 @@ def description_blocks(text: str) -> Iterator[DescriptionBlock]:
 
 
 def has_block(text: str) -> bool:
-    """Whether a source describes itself; those of old snapshots do not."""
+    """Whether a source has a description; those of old snapshots do not."""
     return next(description_blocks(text), None) is not None
 
 

@@ -27,7 +27,7 @@ row_tiles = {values = [1, 2], default = 2, meaning = "16-row tiles per warp, whi
 num_ctas.values = [4, 58, 84, 108, 116, 132, 142, 168, 170, 216, 264, 284, 340, 396]
 num_ctas.default = 264
 num_ctas.per_sm = 2
-num_ctas.meaning = "CTAs that stay: the GPU's SMs times what each holds"
+num_ctas.meaning = "persistent CTAs: the GPU's SMs times what each holds"
 
 [[constraints]]
 # S counts twice: while P is made of it, S of the next tile begins.

@@ -32,7 +32,7 @@ polynomial = {values = [0, 1, 2, 4], default = 0, meaning = "of 16 exp2, those o
 num_ctas.values = [4, 78, 114, 132]
 num_ctas.default = 132
 num_ctas.per_sm = 1
-num_ctas.meaning = "CTAs that stay: the GPU's SMs"
+num_ctas.meaning = "persistent CTAs: the GPU's SMs"
 kv_mib = {values = [1, 16, 32], default = 32, meaning = "MiB of K and V of causal heads at a time"}
 
 [[constraints]]

@@ -270,7 +270,7 @@ class Work:
     # Ways of the shared-memory bank conflict in the inner loop, 1 when there is none. None stands
     # for row-major tiles without padding, which the latency model works out for itself.
     conflict_ways: IntFormula | None = None
-    schedule: Schedule | None = None  # of CTAs that stay for several query tiles
+    schedule: Schedule | None = None  # of persistent CTAs
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ def error_numbers(c: Correctness) -> pd.DataFrame:
     of = f"of the elements that are numbers: {broken:,} are not" if broken else ""
     rows = [
         ("largest |error|", f"{c.max_abs_err:.3g}", f"≤ {c.tolerance:.3g}", of or rule),
-        ("", "", f"≤ {c.fixed_bound:g}", f"the study's fixed bound, decides nothing: {old}"),
+        ("", "", f"≤ {c.fixed_bound:g}", f"the study's fixed bound, informative only: {old}"),
         ("mean |error|", f"{c.mean_abs_err:.3g}", "", ""),
         ("RMS error", f"{c.rms_err:.3g}", "", ""),
         ("cosine similarity", f"{c.cosine:.7f}", "", ""),

@@ -62,7 +62,7 @@ def _tiles(job: JobStatus, progress: JobProgress) -> None:
             left = format_duration(progress.eta_s) if progress.eta_s is not None else "–"
             tile("Left", left, term=TERMS["sweep_left"])
         tile(
-            "Without a time",
+            "Not timed",
             f"{progress.skipped + progress.failed:,}",
             f"{progress.skipped:,} excluded, {progress.failed:,} failed",
             term=TERMS["sweep_without"],

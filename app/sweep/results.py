@@ -49,7 +49,7 @@ TABS = (
     "Occupancy",
     "Roofline",
     "Table",
-    "Without a time",
+    "Not timed",
 )
 _EVERY = "all problems"
 _OUTLIERS_SHOWN = 5
@@ -89,7 +89,7 @@ def draw(
         with tab, errors_as_sentences():
             if title == "Table":
                 _table(rows, name)
-            elif title == "Without a time":
+            elif title == "Not timed":
                 _without(rows)
             elif rows.timed.empty:
                 _no_times(rows)

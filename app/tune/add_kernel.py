@@ -115,7 +115,7 @@ def _brought(dropped: Sequence[Any]) -> Path | None:
 
 
 def _file(path: Path, selection: Selection) -> None:
-    """A file that describes itself is added as it is; any other gets the form."""
+    """A file with a description is added as it is; any other gets the form."""
     try:
         variant = check_kernel(path)
     except InvalidKernel as error:
@@ -127,7 +127,7 @@ def _file(path: Path, selection: Selection) -> None:
     except AttuneError as error:
         problem(str(error))
         return
-    st.success(f"{plain_markdown(path.name)} describes itself.", icon=":material/check:")
+    st.success(f"{plain_markdown(path.name)} has its own description.", icon=":material/check:")
     _explanation(path, variant, selection)
     _try_button("Add", "add_described", path, variant, selection)
 

@@ -1,7 +1,7 @@
 """The one exception tree. Everything a person can cause or mend is an `AttuneError`.
 
 An error's text is one sentence (or two) that says what is wrong, why, and what to do. Pages and the
-command line print it as it is; anything that is not an `AttuneError` is a defect of ours.
+command line print it as it is; anything that is not an `AttuneError` is our own bug.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class _Task:
     deaths: int = 0
 
     def take_back(self) -> None:
-        """It waits again."""
+        """Requeue the task."""
         self.sent, self.answer.is_sent, self.worker = None, False, ""
 
 

@@ -1,4 +1,4 @@
-"""The kernels of one side: files that describe themselves, and what each is made of."""
+"""The kernels of one side: files with a description, and what each is made of."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def find_kernels(tree: Tree, patterns: Sequence[str]) -> dict[str, Found]:
     """The kernels of a side by id, in the order of their files' names.
 
     Args:
-        patterns: of names from the root (`kernels/*.cu`); none: every file that describes itself.
+        patterns: of names from the root (`kernels/*.cu`); none: every file with a description.
     """
     found: dict[str, Found] = {}
     for name in tree.sources:

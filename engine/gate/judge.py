@@ -487,7 +487,7 @@ def _remarks(
 ) -> Iterable[str]:
     if not ids:
         where = " that match kernels = …" if settings.kernels else ""
-        yield f"Neither side holds kernels that describe themselves{where}."
+        yield f"Neither side holds kernels with a description{where}."
     if changed and native:
         yield "Results were checked by the kernels' native code, run on this CPU with your rights."
     if changed and measured_on:

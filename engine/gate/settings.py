@@ -38,7 +38,7 @@ class SettingsError(BadInput):
 class Settings:
     """What the file says; everything has a default."""
 
-    kernels: tuple[str, ...] = ()  # patterns of file names; none: all that describe themselves
+    kernels: tuple[str, ...] = ()  # patterns of file names; none: all with a description
     gpus: tuple[str, ...] = DEFAULT_GPUS
     archs: tuple[str, ...] = DEFAULT_ARCHS
     problems: tuple[Problem, ...] = ()  # none: three that fit the kernel

@@ -273,7 +273,7 @@ class JobRunner:
             job_type.run(self, job, request)
         except AttuneError as error:
             self.event(job.job_id, "failed", error=str(error))
-        except Exception as error:  # a defect of ours: the page gets a sentence, the log the rest
+        except Exception as error:  # our own bug: the page gets a sentence, the log the rest
             self.event(
                 job.job_id,
                 "failed",

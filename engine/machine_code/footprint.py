@@ -7,7 +7,7 @@ Two looks at the same sectors, of which the one that finds more in common counts
   address at each instruction that accesses global memory. CTAs that begin at the same address of
   the same instruction read the same from there.
 
-Few CTAs that stay and take tiles in turn are all run: what they touch, and when, is seen.
+Few persistent CTAs are all run: what they touch, and when, is seen.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST_PROBED_STEPS = 600
 _MOST_PROBE_STEPS = 12_000_000  # of all CTAs together, about a second
 _MOST_PROBED_CTAS = 1 << 15
 _MOST_STAYING_STEPS = 50_000_000
-_SLICES = 64  # of time, in which CTAs that stay are looked at
+_SLICES = 64  # of time, in which persistent CTAs are looked at
 _MOST_FOLLOWED = 4_000_000  # touches of sectors: of more, every second, fourth … sector is followed
 _SCATTER = np.uint64(0x9E3779B97F4A7C15)  # spreads neighbours: tiles begin at round addresses
 

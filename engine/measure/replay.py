@@ -165,7 +165,7 @@ class Launchable(Protocol):
         ...
 
     def failed(self, error: Exception) -> MeasureError:
-        """The sentence for an error of this one; an error that is a defect of ours is raised."""
+        """Turn a launch error into a MeasureError; re-raise our own bugs."""
         ...
 
 
@@ -219,7 +219,7 @@ class ReplayDevice:
         return len(self._ready[candidate])
 
     def has_room(self, name: str) -> bool:
-        """Whether another placement of it leaves as much memory again to others.
+        """True if one more set of buffers fits and leaves as much free.
 
         Raises:
             MeasureError: the GPU failed.

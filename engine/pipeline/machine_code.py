@@ -76,7 +76,7 @@ def time_launch(
         traffic = launch_traffic(groups, launch.grid, running, kept)
         is_alone = moved_bytes is None and launch.ctas <= running
         if traffic.dram_bytes and is_alone and takes_several_tiles(longest):
-            # CTAs that stay take tiles that others took before: nothing but a run shows it.
+            # Persistent CTAs take tiles that others took before: nothing but a run shows it.
             together = staying_touch(emulator, analysis.counts.executed)
             if together is not None:
                 touched = together.touched_bytes

@@ -263,4 +263,4 @@ def result_tables(rows: Sequence[SweepRow], results: Sequence[ProblemResult]) ->
         {"points": count, "status": status, "reason": reason}
         for (status, reason), count in failures.most_common(_SHOWN_REASONS)
     )
-    return [*tables, Table.of("Without a time", lines)]
+    return [*tables, Table.of("Not timed", lines)]

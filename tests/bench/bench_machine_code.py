@@ -197,7 +197,7 @@ def _errors(
     if work.sum() > _MOST_INSTRUCTIONS:
         return of_ctas, [], 0.0
     grid = emulator.launch.grid
-    # CTAs that stay may execute as much in another order; of others, those that do are alike.
+    # Persistent CTAs may execute as much in another order; of others, those that do are alike.
     kinds = np.arange(ctas) if isinstance(known, PersistentCtas) else work.reshape(-1)
     _, first, queue = np.unique(kinds, return_index=True, return_inverse=True)
     shape = grid[::-1] if isinstance(known, PersistentCtas) else work.shape

@@ -276,7 +276,7 @@ def sgemm_points(gpu: str) -> Iterator[Point]:
 # ---- wgmma ----
 
 # TFLOP/s of kernel 6 of github.com/pranjalssh/fast.cu on an H100 SXM, by matrix size: BF16 there,
-# FP16 here, which take the same time. 128 CTAs that stay; the power limit sets their clock.
+# FP16 here, which take the same time. 128 persistent CTAs; the power limit sets their clock.
 WGMMA = {6144: 766.3, 12288: 777.9}
 PERSISTENT_CTAS = 128
 

@@ -133,7 +133,7 @@ def test_the_main_grid_covers_every_query_once(variant: Variant, seqlen: int) ->
     problem = Problem(3, 5, seqlen, variant.head_dims[-1])
     x, y, z = variant.passes[0].grid(problem, config)
     query_rows = variant.work.query_rows(problem, config)
-    if "num_ctas" in config:  # CTAs that stay share all tiles
+    if "num_ctas" in config:  # Persistent CTAs share all tiles
         assert x == min(config["num_ctas"], 15 * -(-seqlen // query_rows))
         return
     tiles, rest = divmod(x * y * z, 15 * config.get("num_splits", 1))

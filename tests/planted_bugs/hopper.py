@@ -130,7 +130,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "CONSUMERS == 2 ? 40 : 32",
         ("setmaxnreg",),
     ),
-    # ---- CTAs that stay for several query tiles ----
+    # ---- Persistent CTAs ----
     *(
         Mutation(name, PERSISTENT, old, new, words, config=_SEVERAL)
         for name, old, new, words in (

@@ -281,7 +281,7 @@ def test_a_clean_kernel_has_no_advice(tmp_path: Path) -> None:
         # What v10 mends is what v08 lacks, by its own header.
         ("v08", "L4", {"copy_ahead"}),
         ("v10", "L4", set()),
-        # CTAs that stay: the loop that copies lies in one over query tiles.
+        # Persistent CTAs: the loop that copies lies in one over query tiles.
         ("v13", "L4", set()),
         # What v19 and v20 mend; named barriers and mbarriers cannot be left out.
         ("v18", "H200", {"tensor_idle"}),

@@ -80,7 +80,7 @@ class Match:
         return self.groups[operand.kind]
 
     def operands(self) -> list[OperandForm]:
-        """Those of this spelling."""
+        """Forms with this mnemonic."""
         return [o for o in self.form.operands if not o.needs or self.groups[o.needs] != "false"]
 
     def code(self) -> str:

@@ -1,4 +1,4 @@
-"""CTAs that stay for several query tiles: what beginning one and each of its K/V tiles cost.
+"""Persistent CTAs: what beginning one and each of its K/V tiles cost.
 
 Short launches of the kernel's own machine code, of one CTA or few, are simulated; what their CTAs
 take is linear in the pieces of query tiles that they visit, by length. The schedule says which

@@ -78,7 +78,7 @@ def _copy_ahead(rerun: Rerun) -> Iterator[Finding]:
 
 
 def _copying_loop(rerun: Rerun, copies: Mask) -> Loop | None:
-    """The innermost loop with copies in it that is most of the launch: CTAs that stay have another
+    """The innermost loop with copies in it that is most of the launch: persistent CTAs have another
     around it, over query tiles."""
     if rerun.loop is None:
         return None

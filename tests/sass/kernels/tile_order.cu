@@ -1,6 +1,6 @@
 // C = A @ B^T of square matrices, tiles of 64 by 64: which CTA makes which tile is what differs.
 // ORDER 0: a grid of two axes; 1: one axis, row by row; 2: one axis, groups of 8 rows of tiles;
-// 3: few CTAs that stay and take tiles in turn, in the order of 2.
+// 3: few persistent CTAs, in the order of 2.
 constexpr int TILE = 64, DEPTH = 16, THREADS = 256, GROUP = 8;
 
 __device__ __forceinline__ void place_of(int number, int tiles, int& row, int& column) {
