@@ -41,6 +41,8 @@ TERMS: dict[str, str] = {
     "resident. The one near 100 % binds: only less work for it makes the kernel faster.",
     "stalls": "What warps do between two instructions, in Nsight Compute's words. Selected: the "
     "cycle in which they issue one. Wait: a fixed latency that the compiler planned.",
+    "timeline": "What the warps of one SM execute and wait for, its tensor cores and copies, as "
+    "simulated. Open the file in ui.perfetto.dev or chrome://tracing.",
     "residency": "The same code with another number of CTAs on each SM, simulated: what fewer "
     "registers or less shared memory would be worth.",
     "preset": "Shapes of real models to start from. Changing a number below makes it your own.",

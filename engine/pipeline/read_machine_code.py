@@ -83,6 +83,29 @@ def read_machine_code(request: EvaluationRequest, history: History) -> MachineCo
     return made
 
 
+def simulated_timeline(request: EvaluationRequest, history: History, pass_number: int) -> str:
+    """The simulated launch of one pass as the JSON text of a trace for Perfetto.
+
+    Args:
+        pass_number: from 0, in the order in which passes are launched.
+
+    Raises:
+        As `read_machine_code`; also InvalidProblem: the launch has no simulated time.
+    """
+    from engine.machine_code.timing.timeline import timeline
+
+    kernel = _kernel(request, history)
+    plan = kernel.plan(request.problem)
+    compiled = compile_plan(plan, kernel.device.arch)
+    predicted = history.doing("simulate").estimate_plan(kernel, plan, compiled)
+    analyses = analyse_plan(plan, kernel.device.arch)
+    timed, no_time = _timed(predicted, analyses)
+    if (chosen := timed[pass_number]) is None:
+        raise InvalidProblem(no_time)
+    trace = timeline(analyses[pass_number], kernel.device, chosen.simulated)
+    return json.dumps(trace, separators=(",", ":"))
+
+
 def _timed(
     predicted: Estimate, analyses: Sequence[Analysis]
 ) -> tuple[Sequence[TimedLaunch | None], str]:

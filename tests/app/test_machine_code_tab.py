@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from app_driver import charts, components, texts, until
 
+from app.shared import known_times
 from app.tune.machine_code import other, tab
 from app.tune.machine_code.reading import Reading
 from engine.machine_code.report import (
@@ -18,6 +21,9 @@ from engine.machine_code.report import (
     Residency,
     Share,
 )
+from engine.pipeline.read_machine_code import simulated_timeline
+from engine.pipeline.request import EvaluationRequest
+from engine.problem import Problem
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 LISTING = Listing(
@@ -82,6 +88,7 @@ def test_units_stalls_lines_and_the_listing(open_app, readings):
     assert units["data"][0]["text"] == ["91 % binds", "20 %"]
     assert stalls["data"][0]["y"] == ["Short scoreboard", "Selected"]
     assert "mc_live" in charts(at)
+    assert "Timeline of the simulated launch" in [b.proto.label for b in at.get("download_button")]
     lines = next(d.value for d in at.dataframe if "warps' cycles" in d.value)
     assert lines["line"].tolist() == ["v01.cu:2"]
     assert lines["wavefronts"].tolist() == ["128 (2.0×)"]
@@ -135,6 +142,10 @@ def test_a_kernel_is_read_by_a_job_and_times_of_other_residencies_follow(open_ap
     )
     assert not at.error
     assert len(listings(at)["listing"]["listing"]["text"]) > 100
+    request = EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", execute=False)
+    trace = json.loads(simulated_timeline(request, known_times.history(), 0))
+    assert trace["otherData"]["origin"] == "simulated"
+    assert {"stall", "fma"} <= {event.get("cat") for event in trace["traceEvents"]}
     tile = next(m.value for m in at.metric if m.label == "Latency")
     assert f"**{tile}** :gray[predicted by machine code, 90 % interval" in texts(at)
     at = open_app(tab="Occupancy", gpu="L4", S="64")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.shared import plot, tables
+from app.shared import known_times, plot, tables
 from app.shared.selection import Selection
 from app.shared.terms import TERMS
 from app.shared.widgets import busy, empty, plain_markdown, problem, theme
@@ -15,17 +15,21 @@ from app.tune.run_state import RunState
 from engine.base.units import format_us
 from engine.evaluation import Latency
 from engine.machine_code.report import MachineCode, PassReport, compare_counts
+from engine.pipeline.read_machine_code import simulated_timeline
+from engine.pipeline.request import EvaluationRequest
 
 
 def draw(selection: Selection, state: RunState) -> None:
     """Everything of the selected launch; what is still being made says so."""
-    reading = read(selection.request(execute=False), state.digest)
+    request = selection.request(execute=False)
+    reading = read(request, state.digest)
     if reading.code is None:
         _draw_missing(reading, f"Reading the machine code of {selection.variant.id}")
         return
     report = _which_pass(reading.code)
     predicted = state.preview.predicted if state.preview is not None else None
     _draw_time(report, predicted)
+    _draw_timeline(request, reading.code, report)
     _draw_overlaps(report)
     _draw_lines(reading.code, report)
     st.markdown("**Source and machine code**", help=TERMS["machine_code"])
@@ -83,6 +87,21 @@ def _draw_time(report: PassReport, predicted: Latency | None) -> None:
             frames.shares(report.stalls), "% of the warps' cycles, simulated", theme()
         )
         plot.draw(figure, "mc_stalls", tools=False)
+
+
+def _draw_timeline(request: EvaluationRequest, code: MachineCode, report: PassReport) -> None:
+    """A button for the simulated launch as a trace, which is made when it is pressed."""
+    if report.no_time:
+        return
+    history, number = known_times.history(), code.passes.index(report)
+    tables.download(
+        "Timeline of the simulated launch",
+        lambda: simulated_timeline(request, history, number).encode(),
+        f"{code.variant}-{report.entry}-{code.arch}.trace.json",
+        key="machine_code_timeline",
+        mime="application/json",
+        help=TERMS["timeline"],
+    )
 
 
 def _draw_overlaps(report: PassReport) -> None:
