@@ -84,6 +84,8 @@ class Resources(Stored):
 class Occupancy(Stored, Tabular):
     """How one pass fills the target GPU. `None` where the device row lacks the number of SMs."""
 
+    omitted_defaults: ClassVar[tuple[str, ...]] = ("idle_ctas",)
+
     ctas: Count
     ctas_per_sm: PerSm  # resident at once; 0 when not even one fits
     active_warps_per_sm: PerSm
@@ -168,12 +170,6 @@ class Occupancy(Stored, Tabular):
         fields = {n: getattr(self, n) for n in self.__slots__ if n != "limits"}
         return pd.DataFrame([fields])
 
-    def _to_file(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """`idle_ctas` only where there are some: versions 1 and 2 of the format lack it."""
-        if not self.idle_ctas:
-            del fields["idle_ctas"]
-        return fields
-
     def _check_file(self, raw: Mapping[str, Any]) -> None:
         if raw.get("idle_ctas", 1) < 1 or self.idle_ctas >= max(self.ctas, 1):
             raise FieldError("it is left out where it is 0, and less than ctas", "idle_ctas")
@@ -195,6 +191,8 @@ class PassReport(Stored):
 class Finding(Stored):
     """A pattern the diagnosis recognised, in words, with how strongly it explains the error."""
 
+    omitted_defaults: ClassVar[tuple[str, ...]] = ("place",)
+
     pattern: Line  # "kv_split_seam", "tail_tile", "one_head", …
     sentence: Sentence
     share: Share  # share of the wrong elements it covers, 0..1
@@ -205,18 +203,13 @@ class Finding(Stored):
         place = f" See {self.place}." if self.place else ""
         return f"{self.sentence}{place} ({self.share:.0%} of the wrong elements)"
 
-    def _to_file(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """`place` only where it is known: versions 1 and 2 of the format lack it."""
-        if not self.place:
-            del fields["place"]
-        return fields
-
 
 @dataclass(frozen=True, slots=True)
 class Correctness(Stored):
     """The verdict on one output against the float64 reference. See engine/correctness/check.py."""
 
     always_written: ClassVar[tuple[str, ...]] = ("findings",)
+    omitted_defaults: ClassVar[tuple[str, ...]] = ("warnings",)
 
     passed: bool
     reason: Sentence
@@ -239,12 +232,6 @@ class Correctness(Stored):
     findings: Annotated[tuple[Finding, ...], MaxLen(64)] = ()
     # Of an output that passes: errors too small for the tolerance that are not rounding's.
     warnings: Annotated[tuple[Sentence, ...], MaxLen(8)] = ()
-
-    def _to_file(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """`warnings` only where there are some: versions 1 and 2 of the format lack them."""
-        if not self.warnings:
-            del fields["warnings"]
-        return fields
 
 
 def are_comparable(origin: str, other: str) -> bool:
@@ -332,6 +319,8 @@ class BaselineTiming(Stored):
 class Execution(Stored):
     """How the kernel was really executed for the correctness check."""
 
+    omitted_defaults: ClassVar[tuple[str, ...]] = ("partial",)
+
     backend: Literal["cuda", "cpu", "machine-code"]
     build: Literal["fast", "check", "device"]
     schedule: Literal["in_order", "random", "reverse", "device"]
@@ -340,11 +329,6 @@ class Execution(Stored):
     # one.
     cpu_execution_ms: NotNegative | None
     partial: Line = ""  # "partial: 12 of 131,072 CTAs"; empty where all ran
-
-    def _to_file(self, fields: dict[str, Any]) -> dict[str, Any]:
-        if not self.partial:
-            del fields["partial"]
-        return fields
 
 
 LineRange: TypeAlias = tuple[Count, Count]  # first and last line
@@ -381,6 +365,7 @@ class Evaluation(Stored, Tabular):
     """Everything one evaluation found, as far as it got."""
 
     derived: ClassVar[tuple[str, ...]] = ("resources", "occupancy")
+    omitted_defaults: ClassVar[tuple[str, ...]] = ("line_coverage",)
     always_written: ClassVar[tuple[str, ...]] = (
         "passes",
         "execution",
@@ -517,9 +502,7 @@ class Evaluation(Stored, Tabular):
     def _to_file(self, fields: dict[str, Any]) -> dict[str, Any]:
         """With `resources` and `occupancy` of the main pass before the list of all `passes`."""
         written: dict[str, Any] = {}
-        for name, value in fields.items():
-            if name == "line_coverage" and not value:
-                continue
+        for name, value in Stored._to_file(self, fields).items():
             if name == "passes":
                 main = value[0] if value else dict.fromkeys(self.derived)
                 written |= {of: main[of] for of in self.derived}

@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from engine.base.errors import InvalidProblem
 from engine.schema import FieldError, Stored
@@ -64,6 +64,8 @@ class Problem(Stored):
         InvalidProblem: a size below 1 or above its limit, an unknown dtype, a mask that hides all
             keys from some query, or heads that do not share the K/V heads evenly.
     """
+
+    omitted_defaults: ClassVar[tuple[str, ...]] = (*_OF_KV, *_LEFT_OUT)
 
     batch: int
     num_heads: int
@@ -303,14 +305,6 @@ class Problem(Stored):
         """`S128`, or `S1 KV4096` where there are other keys than queries."""
         keys = "" if self.seqlen_kv is None else f" KV{self.seqlen_kv}"
         return f"S{self.seqlen}{keys}"
-
-    def _to_file(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Sizes of K and V only where they differ, and features where there are some: older
-        versions of the format lack them."""
-        for name in (*_OF_KV, *_LEFT_OUT):
-            if getattr(self, name) == _DEFAULTS[name]:
-                del fields[name]
-        return fields
 
     def _check_file(self, raw: Mapping[str, Any]) -> None:
         for name, of_q in _OF_KV.items():

@@ -75,11 +75,16 @@ class Stored:
 
     # Fields that a file must give, although they have a default.
     always_written: ClassVar[tuple[str, ...]] = ()
+    # Fields that a file lacks where they have their default: older versions do not know them.
+    omitted_defaults: ClassVar[tuple[str, ...]] = ()
     # What a file gives besides the fields.
     derived: ClassVar[tuple[str, ...]] = ()
 
     def _to_file(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The encoded fields as a file holds them; derived figures are added here."""
+        for name in self.omitted_defaults:
+            if getattr(self, name) == self.__dataclass_fields__[name].default:  # type: ignore[attr-defined]
+                del fields[name]
         return fields
 
     def _check_file(self, raw: Mapping[str, Any]) -> None:
@@ -96,7 +101,7 @@ class Stored:
             if field["name"] in cls.always_written and field["schema"]["type"] == "default":
                 field["schema"] = field["schema"]["schema"]
             _accept_json(field["schema"], handler.resolve_ref_schema)
-        if cls._to_file is Stored._to_file:
+        if cls._to_file is Stored._to_file and not cls.omitted_defaults:
             return schema
 
         def read(raw: Any, validate: Callable[[Any], Any]) -> Any:
