@@ -41,9 +41,9 @@ inline const uint32_t* floatings(Warp& w, const Source& s, Lanes& t) {
 
 // The lanes' highest bits.
 inline uint32_t signs_of(const uint32_t* v) {
-#if defined(__AVX512DQ__)
+#if defined(WIDE_MULTIPLY) && defined(__AVX512DQ__)
     return static_cast<uint32_t>(_mm512_movepi32_mask(_mm512_loadu_si512(v))) | static_cast<uint32_t>(_mm512_movepi32_mask(_mm512_loadu_si512(v + 16))) << 16;
-#elif defined(__AVX2__)
+#elif defined(WIDE_MULTIPLY)
     uint32_t mask = 0;
     for (int n = 0; n < 4; n++) mask |= static_cast<uint32_t>(_mm256_movemask_ps(_mm256_loadu_ps(reinterpret_cast<const float*>(v + 8 * n)))) << 8 * n;
     return mask;
@@ -125,7 +125,7 @@ void quick_widen(Warp& w, const Quick& q) {  // HADD2.F32 of -0 and one half
     const uint32_t* x = w.R[q.b.reg].v;
     uint32_t* d = w.R[q.to].v;
     const int shift = q.how;
-#if defined(__AVX512F__)
+#if defined(WIDE_MULTIPLY) && defined(__AVX512F__)
     for (int n = 0; n < 2; n++) {
         const __m512i bits = _mm512_srl_epi32(_mm512_load_si512(x + 16 * n), _mm_cvtsi32_si128(shift));
         _mm512_store_ps(d + 16 * n, _mm512_cvtph_ps(_mm512_cvtepi32_epi16(bits)));
@@ -355,7 +355,7 @@ inline bool all_inside(const uint32_t* offset, uint64_t size) {
 
 // 4 words of each of 4 lanes: to or from 4 registers of these lanes.
 inline void exchange(uint32_t m[4][4]) {
-#if defined(__SSE2__)
+#ifdef WIDE_MULTIPLY
     __m128i r[4];
     std::memcpy(r, m, sizeof r);
     const __m128i a = _mm_unpacklo_epi32(r[0], r[1]), b = _mm_unpackhi_epi32(r[0], r[1]), c = _mm_unpacklo_epi32(r[2], r[3]), d = _mm_unpackhi_epi32(r[2], r[3]);
