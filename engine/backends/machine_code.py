@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.base import BackendName, RunOptions, RunResult
+from engine.backends.partial import PartialRunError, PartOfLaunch, WrongOffsetError, choose_part
 from engine.base.errors import AttuneError, CompileError, ToolMissing, UnknownName
+from engine.base.launch import PassLaunch
 from engine.base.status import Status
 from engine.compiled_plan import compile_plan, launch_of_pass
 from engine.cuda_on_host.client import worker_threads
@@ -30,7 +34,9 @@ from engine.machine_code.execution.run import (
 )
 from engine.machine_code.launch import buffer_address
 from engine.plan import LaunchPlan
-from engine.tensors import POISON_BITS, Inputs, lse_of, output_of
+from engine.tensors import POISON_BITS, Inputs, RawArray, lse_of, output_of
+
+_MOST_PROBES = 1000  # CTAs along the axes of a pass, some 0.3 ms each
 
 
 class MachineCodeBackend:
@@ -98,6 +104,92 @@ class MachineCodeBackend:
             execution_ms=execution_ms,
         )
 
+    def choose_part(
+        self, plan: LaunchPlan, options: RunOptions, max_flops: float
+    ) -> PartOfLaunch | RunResult:
+        """Some CTAs to execute ahead of all: see `partial.choose_part`.
+
+        Raises:
+            PartialRunError: it cannot be told which CTAs belong together, or not in a moment.
+        """
+        if any(prod(launch.cluster) > 1 for launch in plan.passes):
+            raise PartialRunError("its CTAs run in clusters")
+        if any(sum(launch.grid) > _MOST_PROBES for launch in plan.passes):
+            raise PartialRunError("its grid is too wide to be looked through in a moment")
+        compiled, cubin, module = _loaded(plan, options)
+        zeros = {
+            n: _aligned(size) for n, size in plan.buffer_bytes.items() if n not in ("q", "out")
+        }
+        numbers = {name: number for number, name in enumerate(plan.buffer_bytes)}
+        buffers = [GlobalBuffer(n, buffer_address(numbers[n]), data) for n, data in zeros.items()]
+
+        def touched(launch: PassLaunch, cta: int) -> tuple[str, int] | None:
+            """Q and O are not there: the first access to either is a fault that names its place."""
+            try:
+                _execute_pass(plan, compiled, cubin, module, buffers, options, launch, (cta,))
+            except OutOfBounds as fault:
+                offsets = {n: fault.address - buffer_address(numbers[n]) for n in ("q", "out")}
+                return min(offsets.items(), key=lambda item: abs(item[1]))
+            except AttuneError as error:
+                raise PartialRunError(f"its CTAs cannot be probed: {error}".rstrip(".")) from None
+            return None
+
+        def probe(launch: PassLaunch, ctas: Sequence[int]) -> Sequence[tuple[str, int] | None]:
+            return [touched(launch, cta) for cta in ctas]
+
+        try:
+            return choose_part(plan, probe, max_flops)
+        except WrongOffsetError as mistake:  # the run of all CTAs says where
+            raise PartialRunError(str(mistake)) from None
+
+    def run_part(
+        self, plan: LaunchPlan, part: PartOfLaunch, inputs: Inputs, options: RunOptions
+    ) -> RunResult:
+        """Execute the CTAs of `part`, once. Of the tensors nothing but its slices is there.
+
+        Args:
+            inputs: those of `part.part.problem`.
+
+        Returns:
+            `out` is that problem's too; rows that do not belong to the part are zero.
+        """
+        problem, whole = part.part.problem, plan.problem
+        slices: dict[str, tuple[tuple[int, ...], NDArray[np.uint8], int]] = {}
+        q_bytes = whole.tensor_bytes // (whole.batch * whole.num_heads)
+        kv_bytes = whole.kv_bytes // (whole.batch * whole.kv_heads)
+        for name, raw in (("q", inputs.q), ("k", inputs.k), ("v", inputs.v)):
+            of = part.q_slices if name == "q" else part.kv_slices
+            slices[name] = of, _bytes_of(raw), q_bytes if name == "q" else kv_bytes
+        words = problem.tensor_bytes // 2
+        bytes_out = np.full(words, POISON_BITS, np.uint16).view(np.uint8)
+        slices["out"] = part.q_slices, bytes_out, q_bytes
+        buffers: list[GlobalBuffer] = []
+        fills = {scratch.name: scratch.fill for scratch in plan.scratch}
+        for number, (name, size) in enumerate(plan.buffer_bytes.items()):
+            if name not in slices:
+                content = _aligned(size)
+                if fills.get(name) != "zero":
+                    content.view(np.uint16)[:] = POISON_BITS
+                buffers.append(GlobalBuffer(name, buffer_address(number), content))
+                continue
+            of, data, step = slices[name]
+            for place, which in enumerate(of):
+                piece = data[place * step : (place + 1) * step]
+                buffers.append(GlobalBuffer(name, buffer_address(number) + which * step, piece))
+        begin = time.perf_counter()
+        try:
+            compiled, cubin, module = _loaded(plan, options)
+            for launch, ctas in zip(plan.passes, part.ctas, strict=True):
+                _execute_pass(plan, compiled, cubin, module, buffers, options, launch, ctas)
+        except AttuneError as error:
+            return RunResult(Status.LAUNCH_ERROR, str(error))
+        computed = output_of(bytes_out, problem, "bhsd")
+        others = np.ones(problem.seqlen, bool)
+        others[list(part.part.row_numbers)] = False
+        computed[:, :, others] = 0
+        took_ms = (time.perf_counter() - begin) * 1000
+        return RunResult(Status.PASSED, log=compiled.log, out=computed, execution_ms=took_ms)
+
     def writer_of(
         self, plan: LaunchPlan, inputs: Inputs, options: RunOptions, element: int
     ) -> str | None:
@@ -123,6 +215,45 @@ class MachineCodeBackend:
         """Nothing is kept."""
 
 
+def _loaded(plan: LaunchPlan, options: RunOptions) -> tuple[CompiledKernel, Cubin, Module]:
+    prepare()
+    compiled = compile_plan(plan, options.arch.removesuffix("a"))
+    cubin = read_cubin(compiled.cubin)
+    return compiled, cubin, load_module(cubin)
+
+
+def _execute_pass(
+    plan: LaunchPlan,
+    compiled: CompiledKernel,
+    cubin: Cubin,
+    module: Module,
+    buffers: Sequence[GlobalBuffer],
+    options: RunOptions,
+    launch: PassLaunch,
+    ctas: tuple[int, ...],
+) -> None:
+    """Some CTAs of one pass."""
+    name = find_entry(cubin, compiled.symbols.get(launch.entry, launch.entry)).name
+    execute(
+        program_of(cubin, name),
+        module.entries[name],
+        launch_of_pass(plan, plan.passes.index(launch)),
+        [*buffers, *module.buffers],
+        timeout_s=options.timeout_s,
+        threads=worker_threads() if len(ctas) > 1 else 1,
+        ctas=ctas,
+    )
+
+
+def _bytes_of(raw: RawArray) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(raw).reshape(-1).view(np.uint8)
+
+
+def _aligned(size: int) -> NDArray[np.uint8]:
+    """Zeros, as NumPy aligns large arrays: 16 bytes at least, which host atomics need."""
+    return np.zeros(-(-size // 8), np.uint64).view(np.uint8)[:size]
+
+
 def _outputs(plan: LaunchPlan) -> tuple[str, ...]:
     return ("out",) if plan.lse is None else ("out", "lse")
 
@@ -137,8 +268,7 @@ def _memory(plan: LaunchPlan, inputs: Inputs) -> dict[str, NDArray[np.uint8]]:
     tensors = inputs.in_layouts(plan.layouts, plan.pages)
     fills = {scratch.name: scratch.fill for scratch in plan.scratch}
     for name, size in plan.buffer_bytes.items():
-        # Aligned as NumPy aligns large arrays, 16 bytes at least, which host atomics need.
-        content = np.zeros(-(-size // 8), np.uint64).view(np.uint8)[:size]
+        content = _aligned(size)
         if name in tensors:
             content[:] = np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8)
         elif fills.get(name) != "zero":

@@ -320,15 +320,7 @@ def build_library(source: Path) -> Path:
         ToolMissing: there is no compiler.
     """
     toolchain = find_toolchain()
-    # Nothing reads floating-point exceptions or errno: loops with conditions become vector code.
-    own = ("-O3", "-ffp-contract=off", "-fno-trapping-math", "-fno-math-errno")
-    flags = (*toolchain.runtime_flags(), *own, "-fvisibility=default")
-    digest = hashlib.sha256()
-    for part in (*toolchain.command, toolchain.version, host_cpu(), *flags):
-        digest.update(f"{part}\0".encode())
-    for file in sorted(source.parent.iterdir()):
-        if file.suffix in (".cpp", ".h"):
-            digest.update(f"{file.name}\0".encode() + file.read_bytes())
+    flags = _library_flags(toolchain)
 
     def build(folder: Path) -> Path:
         command = [*toolchain.command, *flags, f"-ffile-prefix-map={source.parent}=."]
@@ -336,8 +328,29 @@ def build_library(source: Path) -> Path:
         _run_compiler(command, folder, "library.so", source.name, low_priority=True)
         return folder / "library.so"
 
-    name = f"attune-{source.stem}-{digest.hexdigest()[:20]}"
-    return _find_or_build(name, build, alone=True)[0]
+    return _find_or_build(_library_name(source, toolchain, flags), build, alone=True)[0]
+
+
+def find_library(source: Path) -> Path | None:
+    """What `build_library` has built of this file; None where it has not. Raises ToolMissing."""
+    toolchain = find_toolchain()
+    return _find_anywhere(_library_name(source, toolchain, _library_flags(toolchain)))
+
+
+def _library_flags(toolchain: Toolchain) -> tuple[str, ...]:
+    # Nothing reads floating-point exceptions or errno: loops with conditions become vector code.
+    own = ("-O3", "-ffp-contract=off", "-fno-trapping-math", "-fno-math-errno")
+    return (*toolchain.runtime_flags(), *own, "-fvisibility=default")
+
+
+def _library_name(source: Path, toolchain: Toolchain, flags: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for part in (*toolchain.command, toolchain.version, host_cpu(), *flags):
+        digest.update(f"{part}\0".encode())
+    for file in sorted(source.parent.iterdir()):
+        if file.suffix in (".cpp", ".h"):
+            digest.update(f"{file.name}\0".encode() + file.read_bytes())
+    return f"attune-{source.stem}-{digest.hexdigest()[:20]}"
 
 
 def _runtime_name(toolchain: Toolchain) -> str:

@@ -83,6 +83,8 @@ class _Request(ctypes.Structure):
         ("hazard_count", ctypes.c_void_p),
         ("watched", ctypes.c_uint64),
         ("last_write", ctypes.c_void_p),
+        ("chosen", ctypes.c_void_p),
+        ("chosen_count", ctypes.c_int64),
     )
 
 

@@ -6,7 +6,8 @@ import ctypes
 import threading
 from pathlib import Path
 
-from engine.cuda_on_host.build import build_library
+from engine.base.errors import ToolMissing
+from engine.cuda_on_host.build import build_library, find_library
 
 _loaded: dict[Path, ctypes.CDLL] = {}
 _lock = threading.Lock()  # a thread that needs what another one builds waits for it
@@ -24,6 +25,16 @@ def load_library(source: Path) -> ctypes.CDLL:
             if source not in _loaded:
                 _loaded[source] = ctypes.CDLL(str(build_library(source)))
     return _loaded[source]
+
+
+def is_built(source: Path) -> bool:
+    """Whether `load_library` finds it built."""
+    if source in _loaded:
+        return True
+    try:
+        return find_library(source) is not None
+    except ToolMissing:
+        return False
 
 
 def build_libraries() -> None:

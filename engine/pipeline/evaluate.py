@@ -27,7 +27,7 @@ from engine.evaluation import Correctness, Evaluation, Execution, Latency
 from engine.history import History
 from engine.input_kinds import HARSH, InputKind, inputs_named, passed_too, told_before
 from engine.model.estimate import Estimate, launch_plan
-from engine.pipeline.execute import alone_on_gpu
+from engine.pipeline.execute import NOT_HERE, alone_on_gpu, where_to_execute
 from engine.pipeline.memory import check_host_memory
 from engine.pipeline.preview import NO_RESOURCES
 from engine.pipeline.request import (
@@ -52,7 +52,7 @@ OnPart: TypeAlias = Callable[[Evaluation], None]
 _WHERE: Mapping[BackendName, str] = {
     "cpu": "on the CPU",
     "cuda": "on the GPU",
-    "machine-code": "machine code on the CPU",
+    "machine-code": "machine code in software",
 }
 
 
@@ -303,9 +303,15 @@ class _Run:
 
     def _execute(self, plan: LaunchPlan) -> Evaluation:
         request, problem = self.request, self.request.problem
-        name, why_not = choose_backend(self.request, self.resolved.device)
+        name, why_not = where_to_execute(request, self.resolved, plan)
         if why_not is not None:
             return self._stop(Status.LAUNCH_ERROR, why_not)
+        if name == "machine-code" and request.backend == "auto":
+            if self.compiled is not None:
+                judged = self._judge_machine_code(plan)
+                if judged is not None:
+                    return judged
+            name = "cpu"
         # The device's own free memory is looked at by the CUDA backend, which can ask the driver.
         too_big = check_host_memory(plan, name)
         part = self._part(plan, too_big) if name == "cpu" else None
@@ -313,8 +319,8 @@ class _Run:
             return part
         if too_big is not None and part is None:
             return self._stop(Status.OUT_OF_MEMORY, too_big)
-        if name == "cpu" and part is None:
-            self._judge_some_ctas_first(plan)
+        if part is None and name != "cuda":
+            self._judge_some_ctas_first(plan, name)
         passed = self._judge(plan, name, part)
         if passed.status is not Status.PASSED:
             return passed
@@ -324,28 +330,44 @@ class _Run:
             return self._measure(backend, plan, first.inputs, passed)
         return self._with_prediction(plan, passed)
 
-    def _judge_some_ctas_first(self, plan: LaunchPlan) -> None:
+    def _judge_machine_code(self, plan: LaunchPlan) -> Evaluation | None:
+        """The verdict by what the compiler made; None where that is not executed here."""
+        before = self.base
+        self._judge_some_ctas_first(plan, "machine-code")
+        judged = self._judge(plan, "machine-code", None)
+        if judged.status is Status.PASSED:
+            return self._with_prediction(plan, judged)
+        if judged.status not in NOT_HERE:
+            return judged
+        self.base = before
+        self._note(f"Executed by a host build, as its machine code is not: {judged.reason}")
+        return None
+
+    def _judge_some_ctas_first(self, plan: LaunchPlan, name: BackendName) -> None:
         """Tell what a few CTAs compute, where executing all of them takes long."""
         from engine.backends.cpu import CpuBackend
+        from engine.backends.machine_code import MachineCodeBackend
         from engine.backends.partial import PartialRunError
         from engine.pipeline.partial import PartialRun, first_flops, takes_a_while
 
         request = self.request
         if self.on_part is None or request.partial == "never":
             return
-        if not takes_a_while(plan, request.check):
+        if not takes_a_while(plan, name, request.check):
             return
         before = self.base
         self.stage("Executing a few CTAs first")
-        backend = cast(CpuBackend, self.evaluator.backend("cpu"))
+        backend = cast(CpuBackend | MachineCodeBackend, self.evaluator.backend(name))
         options = self._options(repeat=False)
         try:
             part = PartialRun.choose(backend, plan, options, first_flops(request.check))
-        except PartialRunError:
+        except (PartialRunError, AttuneError):
             return
-        # What does not compile, the run of all CTAs says.
+        # What does not compile, the run of all CTAs says; so do faults of machine code.
         if isinstance(part, PartialRun):
-            self.on_part(self._judge(plan, "cpu", part))
+            judged = self._judge(plan, name, part)
+            if name == "cpu" or judged.status in (Status.PASSED, Status.INCORRECT):
+                self.on_part(judged)
         self.base, self.maps = before, ()
 
     def _judge(self, plan: LaunchPlan, name: BackendName, part: PartialRun | None) -> Evaluation:
@@ -397,7 +419,7 @@ class _Run:
                 reason = told + correctness.reason
                 if judged:  # on other inputs it passes
                     correctness = with_passing_inputs(correctness, plan.source)
-                elif name == "machine-code":
+                elif name == "machine-code" and part is None:
                     reason += self._disagreement(plan, prepared.inputs, result)
                 incorrect = replace(correctness, reason=reason)
                 return replace(self._stop(Status.INCORRECT, reason), correctness=incorrect)
@@ -533,16 +555,11 @@ class _Run:
         self, name: BackendName, result: RunResult, part: PartialRun | None
     ) -> Execution:
         request = self.request
-        if name != "cpu":
-            return Execution(
-                name,
-                "device",
-                "device",
-                request.seed,
-                None if name == "cuda" else result.execution_ms,
-            )
-        build: Literal["check", "fast"] = "check" if request.check else "fast"
         counts = part.part.counts() if part is not None else ""
+        if name != "cpu":
+            took_ms = None if name == "cuda" else result.execution_ms
+            return Execution(name, "device", "device", request.seed, took_ms, counts)
+        build: Literal["check", "fast"] = "check" if request.check else "fast"
         return Execution("cpu", build, request.schedule, request.seed, result.execution_ms, counts)
 
     def _predict(self, plan: LaunchPlan) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from engine.backends.base import Part, RunOptions, RunResult
+from engine.backends.base import BackendName, Part, RunOptions, RunResult
 from engine.correctness.expected import Expected, Prepared, expect
 from engine.correctness.reference import Coverage
 from engine.evaluation import Correctness
@@ -18,11 +18,13 @@ from engine.tensors import Inputs, make_inputs
 
 if TYPE_CHECKING:
     from engine.backends.cpu import CpuBackend
+    from engine.backends.machine_code import MachineCodeBackend
     from engine.backends.partial import PartOfLaunch
 
 # What two host threads execute in a second, roughly: a launch that needs far more than the time
 # limit is not begun, and a part takes a share of the limit.
 _MOST_FLOPS_PER_S = {False: 4e9, True: 4e8}  # by whether it is the check build
+_MACHINE_CODE_FLOPS_PER_S = 8e9  # of tensor-core kernels, on a busy machine
 _SURE_FLOPS_PER_S = {False: 5e8, True: 5e7}
 _SHARE_OF_LIMIT = 0.25
 _A_WHILE_S = 2.0  # of execution; a run of at most that is not worth a first look at a part
@@ -34,9 +36,15 @@ def takes_too_long(plan: LaunchPlan, check: bool, timeout_s: float) -> bool:
     return plan.problem.flops > _MOST_FLOPS_PER_S[check] * timeout_s
 
 
-def takes_a_while(plan: LaunchPlan, check: bool) -> bool:
+def takes_a_while(plan: LaunchPlan, name: BackendName, check: bool) -> bool:
     """Whether executing all of it may take so long that a part is worth judging first."""
-    return plan.problem.flops > _MOST_FLOPS_PER_S[check] * _A_WHILE_S
+    per_s = _MOST_FLOPS_PER_S[check] if name == "cpu" else _MACHINE_CODE_FLOPS_PER_S
+    return plan.problem.flops > per_s * _A_WHILE_S
+
+
+def machine_code_ends_in_time(plan: LaunchPlan, timeout_s: float) -> bool:
+    """Whether executing all of its machine code most likely ends within the time limit."""
+    return plan.problem.flops <= _MACHINE_CODE_FLOPS_PER_S * timeout_s
 
 
 def first_flops(check: bool) -> float:
@@ -48,7 +56,7 @@ def first_flops(check: bool) -> float:
 class PartialRun:
     """The chosen CTAs of one plan, and how to run and to judge them."""
 
-    backend: CpuBackend
+    backend: CpuBackend | MachineCodeBackend
     plan: LaunchPlan
     chosen: PartOfLaunch
     options: RunOptions
@@ -56,7 +64,7 @@ class PartialRun:
     @classmethod
     def choose(
         cls,
-        backend: CpuBackend,
+        backend: CpuBackend | MachineCodeBackend,
         plan: LaunchPlan,
         options: RunOptions,
         max_flops: float | None = None,

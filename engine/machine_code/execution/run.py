@@ -26,13 +26,14 @@ from engine.machine_code.execution.hazards import (
 )
 from engine.machine_code.instruction import Program
 from engine.machine_code.launch import Launch
-from engine.machine_code.native_library import load_library
+from engine.machine_code.native_library import is_built, load_library
 
 _SOURCE = Path(__file__).resolve().parents[1] / "native" / "execute.cpp"
 _ERROR_BYTES = 1024
 _NO_LIMIT = 2**62
 WINDOWS = (0x100, 0x200)  # SHARED_HIGH and LOCAL_HIGH of native/emulator.cpp
 _PLACE = re.compile(r"^\S+ at 0x([0-9a-f]+) ")
+_ADDRESS = re.compile(r" bytes at 0x([0-9a-f]+)")  # of global memory
 _REACHES = re.compile(r"^\S+ at 0x[0-9a-f]+ reaches ")  # what native code says of an address
 # What native code says of code that it does not execute, rather than that is wrong.
 _NOT_FOLLOWED = re.compile(r"\bnot (?:known|executed) here\b")
@@ -48,7 +49,11 @@ class NotFollowed(ExecutionFault):
 
 
 class OutOfBounds(ExecutionFault):
-    """An access to memory that is not the launch's."""
+    """An access to memory that is not the launch's; `address` is the first byte."""
+
+    def __init__(self, message: str, address: int = 0) -> None:
+        super().__init__(message)
+        self.address = address
 
 
 class ExecutionTimeout(AttuneError):
@@ -92,6 +97,11 @@ class _Range(ctypes.Structure):
     )
 
 
+def is_prepared() -> bool:
+    """Whether the native library is there and nobody waits for its build."""
+    return is_built(_SOURCE)
+
+
 def prepare() -> None:
     """Build and load the native library ahead of its first use.
 
@@ -113,6 +123,7 @@ def execute(
     reverse: bool = False,
     hazards: list[Hazard] | None = None,
     watch: Watch | None = None,
+    ctas: Sequence[int] | None = None,
 ) -> int:
     """Run every CTA of the launch; the buffers hold what it wrote.
 
@@ -123,6 +134,7 @@ def execute(
         hazards: takes those of shared memory that are found, also where an error ends the launch;
             None: they are not looked for, which is several times faster.
         watch: a byte whose last writer is asked for; give one thread with it.
+        ctas: linear indices of those that run in place of all; of a launch without clusters.
 
     Returns:
         How many warp instructions were executed.
@@ -147,7 +159,11 @@ def execute(
     request.buffers, request.buffer_count = ctypes.addressof(ranges), len(ordered)
     error = ctypes.create_string_buffer(_ERROR_BYTES)
     cta, steps = np.zeros(3, np.uint32), np.zeros(1, np.int64)
-    ctas = launch.ctas // prod(cluster)
+    num_ctas = launch.ctas // prod(cluster)
+    if ctas is not None:
+        chosen = np.array(ctas, np.int64)
+        request.chosen, request.chosen_count = chosen.ctypes.data, len(chosen)
+        num_ctas = len(chosen)
     found, found_count = (HazardRow * MOST)(), ctypes.c_int32(0)
     if hazards is not None:
         request.hazards, request.hazard_capacity = ctypes.addressof(found), MOST
@@ -157,7 +173,7 @@ def execute(
         request.watched, request.last_write = watch.address, ctypes.addressof(written)
     status = library.sass_execute(
         ctypes.byref(request),
-        min(threads, ctas),
+        max(1, min(threads, num_ctas)),
         ctypes.c_double(timeout_s),
         error,
         _ERROR_BYTES,
@@ -173,10 +189,13 @@ def execute(
     if status == 1:
         names = [buffer.name for buffer in ordered]
         what = error.value.decode(errors="replace")
-        fault: type[ExecutionFault] = OutOfBounds if _REACHES.match(what) else ExecutionFault
+        said = _sentence(program, what, names, tuple(cta.tolist()))
         if _NOT_FOLLOWED.search(what):
-            fault = NotFollowed
-        raise fault(_sentence(program, what, names, tuple(cta.tolist())))
+            raise NotFollowed(said)
+        if _REACHES.match(what):
+            at = _ADDRESS.search(what)
+            raise OutOfBounds(said, int(at[1], 16) if at is not None else 0)
+        raise ExecutionFault(said)
     if status == 2:
         raise ExecutionTimeout(f"{program.entry} did not finish within {timeout_s:g} s.")
     return int(steps[0])

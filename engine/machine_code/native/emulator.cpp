@@ -94,10 +94,17 @@ struct MBarrier {
 #endif
 };
 
+#if EXECUTES
+#include "quick.h"
+#endif
+
 struct Code {
     std::vector<Instruction> instructions;
     std::unordered_map<int64_t, int> index_of;  // by address
     std::string error;
+#if EXECUTES
+    std::vector<Quick> quick;  // of each instruction
+#endif
 };
 
 [[noreturn]] void fail(const Instruction& i, const std::string& what) {
@@ -539,14 +546,14 @@ void Warp::addresses(const Operand& o, bool global, Wide& out) {
 #include "arithmetic.h"
 #include "floats.h"
 #include "memory.h"
-#if EXECUTES
-#include "execute_straight.h"
-#endif
 #include "control.h"
 #if EXECUTES
 #include "execute_tensor.h"
 #include "execute_memory.h"
 #include "execute_hopper.h"
+#include "execute_quick.h"
+#include "execute_bind.h"
+#include "execute_straight.h"
 #endif
 
 void decode_all(Code& code, const char* p, const int32_t* target, int count) {
@@ -570,6 +577,9 @@ void decode_all(Code& code, const char* p, const int32_t* target, int count) {
         code.index_of[i.address] = n;
         code.instructions.push_back(std::move(i));
     }
+#if EXECUTES
+    code.quick = bound(code.instructions);
+#endif
 }
 
 void Cta::begin() {

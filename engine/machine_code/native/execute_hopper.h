@@ -288,6 +288,54 @@ inline void read_shared_matrix(Warp& warp, const Instruction& i, uint64_t descri
         }
 }
 
+#ifdef QUICK_MULTIPLY
+// 8 rows of A or columns of B with 8 numbers along K each, as a register of all lanes has them.
+inline void load_fragment(Warp& warp, const Instruction& i, uint64_t descriptor, bool transposed, uint32_t mn, uint32_t k, Lanes& to) {
+    const uint32_t start = static_cast<uint32_t>(descriptor & 0x3fff) << 4, leading = static_cast<uint32_t>(descriptor >> 16 & 0x3fff) << 4;
+    const uint32_t stride = static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4, layout = static_cast<uint32_t>(descriptor >> 62);
+    if (layout == 0) fail(i, "is given operands without a swizzle, which are not executed here");
+    const uint32_t row_bytes = 256u >> layout, columns = row_bytes / 2;
+    __m128i rows[8];
+    for (uint32_t n = 0; n < 8; n++) {
+        uint32_t address = transposed ? start + mn / columns * leading + k / 8 * stride + n * row_bytes + mn % columns * 2
+                                      : start + mn / 8 * stride + n * row_bytes + k * 2;
+        address ^= (address >> 7 & (row_bytes / 16 - 1)) << 4;
+        rows[n] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(&warp.cta.smem[shared_at(warp.cta, i, address, 16)]));
+        warp.note_reading(address);
+    }
+    if (transposed) transpose(rows);
+    std::memcpy(to.v, rows, sizeof rows);
+}
+
+struct GroupOperands {
+    const Operand* in_registers;  // A, or null
+    uint64_t a, b;                // descriptors
+    bool a_transposed, b_transposed;
+    const Operand* sums;          // null: they begin at 0
+};
+
+template <bool BFLOAT>
+void multiply_group_quickly(Warp& warp, const Instruction& i, const GroupOperands& given) {
+    Lanes a[4], b[2];
+    const Lanes zero = {};
+    for (int part = 0; part < 4; part++) {
+        if (given.in_registers) a[part] = warp.read(*given.in_registers, a[part], part);
+        else load_fragment(warp, i, given.a, given.a_transposed, static_cast<uint32_t>(16 * (warp.number % 4) + 8 * (part & 1)), static_cast<uint32_t>(8 * (part >> 1)), a[part]);
+    }
+    const Factors& factors = factors_of<BFLOAT>(a);
+    alignas(64) Columns columns;
+    for (int block = 0; block < i.count / 8; block++) {
+        for (uint32_t part = 0; part < 2; part++) load_fragment(warp, i, given.b, given.b_transposed, static_cast<uint32_t>(8 * block), 8 * part, b[part]);
+        columns_of<BFLOAT>(b[0].v, b[1].v, columns);
+        const Lanes* before[4];
+        Lanes after[4];
+        for (int word = 0; word < 4; word++) before[word] = given.sums ? &warp.read(*given.sums, after[word], 4 * block + word) : &zero;
+        multiply_sums(factors, columns, before, after);
+        for (int word = 0; word < 4; word++) warp.write(i.raw[0], after[word], 4 * block + word);
+    }
+}
+#endif
+
 void Warp::multiply_group(const Instruction& i) {  // this warp's 16 rows of the warpgroup's 64
     const int columns = i.count;
     if (!starts(i.name, "HGMMA") || !i.has(MOD_F32) || columns < 8 || columns > 256 || i.name.find("x16") == std::string::npos)
@@ -299,10 +347,22 @@ void Warp::multiply_group(const Instruction& i) {  // this warp's 16 rows of the
     if (!descriptor || descriptor->ureg < 0) fail(i, "has no descriptor that is known here");
     auto pair = [&](int n) { return U[n] | static_cast<uint64_t>(U[n + 1]) << 32; };
     Lanes t;
-    float a[16][16];
-    static thread_local float b[16][256];
     const bool in_registers = i.raw.size() > 1 && i.raw[1].kind == Kind::REG;
     const int uniform = descriptor->ureg;  // A's descriptor, in the next two registers B's
+    const bool a_transposed = descriptor->text.find(".tnspA") != std::string::npos, b_transposed = descriptor->text.find(".tnspB") != std::string::npos;
+    // The accumulator is the register operand behind the descriptor; a predicate that is off drops it.
+    const Operand* sums = nullptr;
+    for (const Operand& o : i.raw)
+        if (&o > descriptor && o.kind == Kind::REG) sums = &o;
+    uint32_t adds = sums && sums->reg != RZ ? FULL : 0;
+    for (const Operand& p : i.ps) adds &= predicate(p);
+#ifdef QUICK_MULTIPLY
+    const GroupOperands given = {in_registers ? &i.raw[1] : nullptr, pair(uniform), pair(uniform + 2), a_transposed, b_transposed, adds ? sums : nullptr};
+    if (i.has(MOD_BF16)) multiply_group_quickly<true>(*this, i, given);
+    else multiply_group_quickly<false>(*this, i, given);
+#else
+    float a[16][16];
+    static thread_local float b[16][256];
     if (in_registers) {
         for (int part = 0; part < 4; part++) {
             float values[64];
@@ -311,15 +371,9 @@ void Warp::multiply_group(const Instruction& i) {  // this warp's 16 rows of the
         }
     } else {
         const int first = 16 * (number % 4);
-        read_shared_matrix(*this, i, pair(uniform), descriptor->text.find(".tnspA") != std::string::npos, first, 16, &a[0][0], 16, 1);
+        read_shared_matrix(*this, i, pair(uniform), a_transposed, first, 16, &a[0][0], 16, 1);
     }
-    read_shared_matrix(*this, i, pair(uniform + 2), descriptor->text.find(".tnspB") != std::string::npos, 0, columns, &b[0][0], 1, 256);
-    // The accumulator is the register operand behind the descriptor; a predicate that is off drops it.
-    const Operand* sums = nullptr;
-    for (const Operand& o : i.raw)
-        if (&o > descriptor && o.kind == Kind::REG) sums = &o;
-    uint32_t adds = sums && sums->reg != RZ ? FULL : 0;
-    for (const Operand& p : i.ps) adds &= predicate(p);
+    read_shared_matrix(*this, i, pair(uniform + 2), b_transposed, 0, columns, &b[0][0], 1, 256);
     static thread_local float c[16][256];
     for (int block = 0; block < columns / 8; block++)
         for (int word = 0; word < 4; word++) {
@@ -334,6 +388,7 @@ void Warp::multiply_group(const Instruction& i) {  // this warp's 16 rows of the
     for (int block = 0; block < columns / 8; block++)
         for (int word = 0; word < 4; word++)
             write(i.raw[0], each([&](int l) { return bits_of(c[l / 4 + 8 * (word >> 1)][8 * block + 2 * (l % 4) + (word & 1)]); }), 4 * block + word);
+#endif
     for (const Operand& o : i.raw)
         if (o.text == "gsb0") reading_groups.push_back(reading.size());  // it closes its group
 }

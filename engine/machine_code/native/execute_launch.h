@@ -71,7 +71,7 @@ struct Execution {
     bool late = false;
 
     explicit Execution(const Request& r) : launch(r) {
-        tasks = static_cast<int64_t>(r.grid[0]) * r.grid[1] * r.grid[2] / (r.cluster[0] * r.cluster[1] * r.cluster[2]);
+        tasks = r.chosen ? r.chosen_count : static_cast<int64_t>(r.grid[0]) * r.grid[1] * r.grid[2] / (r.cluster[0] * r.cluster[1] * r.cluster[2]);
     }
 
     void take(const Races& races) {
@@ -97,7 +97,8 @@ struct Execution {
             bool done = false;
             std::string what;
             try {
-                if (!task) task = std::make_unique<Task>(launch, launch.reversed ? tasks - 1 - number : number);
+                if (launch.reversed) number = tasks - 1 - number;
+                if (!task) task = std::make_unique<Task>(launch, launch.chosen ? launch.chosen[number] : number);
                 done = task->turn();
             } catch (const std::exception& problem) {
                 what = problem.what();

@@ -9,17 +9,27 @@ bool Warp::go_straight(int here, uint32_t active, uint32_t ready) {
         for (int l = 0; l < 32; l++)
             if ((ready & ~active) >> l & 1) limit = std::min(limit, pc[l]);
     const Instruction* const code = cta.code.data();
+    const Quick* const quick = cta.request.code->quick.data();
+    const bool plainly = !looked_for() && !cta.request.last_write;  // nobody asks who touches what
     int n = here;
     const int64_t most = turn_ends - cta.steps;
     int64_t executed = 0;
     while (n < limit && executed < most) {
-        const Instruction& i = code[n];
+        const Quick& q = quick[n];
         uint32_t lanes = active;
-        if (i.guard != PT || i.guard_not) {
-            const uint32_t guard = i.guard_uniform ? UP[i.guard] : P[i.guard];
-            lanes &= i.guard_not ? ~guard : guard;
+        if (q.guarded) {
+            const uint32_t guard = q.guard_uniform ? UP[q.guard] : P[q.guard];
+            lanes &= q.guard_not ? ~guard : guard;
         }
-        if (!i.straight) {
+        if (q.run && lanes == FULL && plainly) {
+            executed++;
+            index = n++;
+            on = FULL;
+            q.run(*this, q);
+            continue;
+        }
+        const Instruction& i = code[n];
+        if (!q.straight) {
             // A branch that all lanes take, or none.
             if (i.op != OP_BRA || !i.pd.empty() || i.has(MOD_DIV) || (lanes && lanes != active) || (lanes && i.target < 0)) break;
             executed++;

@@ -48,6 +48,104 @@ inline void multiply_wide(const Lanes* const* a, const Lanes* const* b, int dept
 }
 #endif
 
+#if defined(WIDE_MULTIPLY) && defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
+#define QUICK_MULTIPLY 1
+
+// m16n8k16 with sums in FP32. A register of sums has four of the eight columns, the even or the odd
+// ones, of eight rows: sums stay as they lie. For each k, A's number of a row stands beside each of
+// its columns, and B's four columns beside each row. The order of additions is k's, as below.
+
+template <bool BFLOAT>
+inline void halves_apart(__m512i bits, __m512& low, __m512& high) {  // numbers of even and of odd k
+    if (BFLOAT) {
+        low = _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
+        high = _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+    } else {
+        low = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(bits));
+        high = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
+    }
+}
+
+struct alignas(64) Factors {  // A, as multiplied: it often stays for several products
+    uint32_t bits[4][32];
+    float of[16][4][16];  // [k][four rows][row, beside each column]
+    int kind = 0;         // 1: FP16, 2: BF16
+};
+
+typedef float Columns[2][16][4];  // B: [even or odd columns][k][column]
+
+template <bool BFLOAT>
+const Factors& factors_of(const Lanes* a) {
+    static thread_local Factors kept[2];
+    static thread_local int oldest = 0;
+    for (const Factors& each : kept) {
+        if (each.kind != 1 + BFLOAT) continue;
+        __mmask16 same = 0xffff;
+        for (int n = 0; n < 8; n++) same &= _mm512_cmpeq_epi32_mask(_mm512_load_si512(&each.bits[n / 2][n % 2 * 16]), _mm512_load_si512(a[n / 2].v + n % 2 * 16));
+        if (same == 0xffff) return each;
+    }
+    Factors& factors = kept[oldest];
+    oldest ^= 1;
+    factors.kind = 1 + BFLOAT;
+    for (int n = 0; n < 8; n++) {
+        const int part = n / 2, rows = n % 2 + 2 * (part & 1), k = 8 * (part >> 1);
+        const __m512i bits = _mm512_load_si512(a[part].v + n % 2 * 16);
+        _mm512_store_si512(&factors.bits[part][n % 2 * 16], bits);
+        __m512 low, high;
+        halves_apart<BFLOAT>(bits, low, high);
+        _mm512_store_ps(factors.of[k + 0][rows], _mm512_permute_ps(low, 0x00));
+        _mm512_store_ps(factors.of[k + 1][rows], _mm512_permute_ps(high, 0x00));
+        _mm512_store_ps(factors.of[k + 2][rows], _mm512_permute_ps(low, 0x55));
+        _mm512_store_ps(factors.of[k + 3][rows], _mm512_permute_ps(high, 0x55));
+        _mm512_store_ps(factors.of[k + 4][rows], _mm512_permute_ps(low, 0xaa));
+        _mm512_store_ps(factors.of[k + 5][rows], _mm512_permute_ps(high, 0xaa));
+        _mm512_store_ps(factors.of[k + 6][rows], _mm512_permute_ps(low, 0xff));
+        _mm512_store_ps(factors.of[k + 7][rows], _mm512_permute_ps(high, 0xff));
+    }
+    return factors;
+}
+
+// From two registers of all lanes, k 0 to 7 and 8 to 15. A word of one is [column][pair of k].
+template <bool BFLOAT>
+inline void columns_of(const void* lower, const void* upper, Columns& columns) {
+    const __m512i even = _mm512_setr_epi32(0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27);
+    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(4));
+    for (int part = 0; part < 2; part++) {
+        const auto* v = static_cast<const uint32_t*>(part ? upper : lower);
+        const __m512i first = _mm512_loadu_si512(v), last = _mm512_loadu_si512(v + 16);
+        for (int parity = 0; parity < 2; parity++) {
+            __m512 low, high;  // four pairs of k, four columns each
+            halves_apart<BFLOAT>(_mm512_permutex2var_epi32(first, parity ? odd : even, last), low, high);
+            float* to = &columns[parity][8 * part][0];
+            _mm_store_ps(to, _mm512_castps512_ps128(low)), _mm_store_ps(to + 4, _mm512_castps512_ps128(high));
+            _mm_store_ps(to + 8, _mm512_extractf32x4_ps(low, 1)), _mm_store_ps(to + 12, _mm512_extractf32x4_ps(high, 1));
+            _mm_store_ps(to + 16, _mm512_extractf32x4_ps(low, 2)), _mm_store_ps(to + 20, _mm512_extractf32x4_ps(high, 2));
+            _mm_store_ps(to + 24, _mm512_extractf32x4_ps(low, 3)), _mm_store_ps(to + 28, _mm512_extractf32x4_ps(high, 3));
+        }
+    }
+}
+
+inline void multiply_sums(const Factors& factors, const Columns& columns, const Lanes* const* before, Lanes* after) {
+    __m512 sums[4][2];  // [four rows][even or odd columns]
+    for (int rows = 0; rows < 4; rows++)
+        for (int parity = 0; parity < 2; parity++)
+            sums[rows][parity] = _mm512_load_ps(before[2 * (rows >> 1) + parity]->v + rows % 2 * 16);
+#pragma GCC unroll 16
+    for (int k = 0; k < 16; k++) {
+        const __m512 even = _mm512_broadcast_f32x4(_mm_load_ps(columns[0][k])), odd = _mm512_broadcast_f32x4(_mm_load_ps(columns[1][k]));
+#pragma GCC unroll 4
+        for (int rows = 0; rows < 4; rows++) {
+            const __m512 factor = _mm512_load_ps(factors.of[k][rows]);
+            sums[rows][0] = _mm512_fmadd_ps(factor, even, sums[rows][0]);
+            sums[rows][1] = _mm512_fmadd_ps(factor, odd, sums[rows][1]);
+        }
+    }
+    for (int rows = 0; rows < 4; rows++)
+        for (int parity = 0; parity < 2; parity++)
+            _mm512_store_ps(after[2 * (rows >> 1) + parity].v + rows % 2 * 16, sums[rows][parity]);
+}
+#endif
+
 inline void to_floats(const Lanes& v, bool bfloat, float* out) {
     uint16_t bits[64];
     std::memcpy(bits, v.v, sizeof bits);

@@ -28,6 +28,8 @@ struct Request {
     int32_t* hazard_count;         // of all that were found
     uint64_t watched;              // an address whose last write is asked for
     struct Write* last_write;      // null: of none
+    const int64_t* chosen;         // [chosen_count] numbers of the clusters that run; null: all do
+    int64_t chosen_count;
 };
 
 struct Write {

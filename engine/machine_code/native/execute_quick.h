@@ -1,0 +1,503 @@
+// Usual forms of usual instructions, each bound to a function of its own when its code is first run:
+// for all 32 lanes, with nothing left to look up or to decide. `Warp::step` and what it calls say what
+// an instruction means; a function here gives the same bits, or there is none. Included by emulator.cpp.
+
+// ---- operands ----
+
+inline const uint32_t* spread_word(uint32_t value, Lanes& t) {
+    for (auto& x : t.v) x = value;
+    return t.v;
+}
+
+inline uint32_t scalar(Warp& w, const Source& s, int word = 0) {
+    switch (s.kind) {
+    case Kind::UREG: return s.reg == RZ ? 0 : w.U[s.reg + word];
+    case Kind::IMM: return word ? 0 : s.value;
+    case Kind::CONST: return w.constant(*s.operand, word);
+    default: return w.R[s.reg][__builtin_ctz(w.on)];
+    }
+}
+
+inline const uint32_t* lanes_of(Warp& w, const Source& s, Lanes& t, int word = 0) {
+    if (s.kind == Kind::REG) return w.R[s.reg == RZ ? RZ : s.reg + word].v;
+    return spread_word(scalar(w, s, word), t);
+}
+
+inline const uint32_t* integers(Warp& w, const Source& s, Lanes& t) {
+    const uint32_t* v = lanes_of(w, s, t);
+    if (s.plain()) return v;
+    const uint32_t flip = s.inv || s.neg ? FULL : 0, one = s.neg;  // never both, never `abs`
+    for (int l = 0; l < 32; l++) t[l] = (v[l] ^ flip) + one;
+    return t.v;
+}
+
+inline const uint32_t* floatings(Warp& w, const Source& s, Lanes& t) {
+    const uint32_t* v = lanes_of(w, s, t);
+    if (s.plain()) return v;
+    const uint32_t kept = s.abs ? 0x7fffffffu : FULL, flip = s.neg ? 0x80000000u : 0;
+    for (int l = 0; l < 32; l++) t[l] = (v[l] & kept) ^ flip;
+    return t.v;
+}
+
+// The lanes' highest bits.
+inline uint32_t signs_of(const uint32_t* v) {
+#if defined(WIDE_MULTIPLY) && defined(__AVX512DQ__)
+    return static_cast<uint32_t>(_mm512_movepi32_mask(_mm512_loadu_si512(v))) | static_cast<uint32_t>(_mm512_movepi32_mask(_mm512_loadu_si512(v + 16))) << 16;
+#elif defined(WIDE_MULTIPLY)
+    uint32_t mask = 0;
+    for (int n = 0; n < 4; n++) mask |= static_cast<uint32_t>(_mm256_movemask_ps(_mm256_loadu_ps(reinterpret_cast<const float*>(v + 8 * n)))) << 8 * n;
+    return mask;
+#else
+    uint32_t mask = 0;
+    for (int l = 0; l < 32; l++) mask |= v[l] >> 31 << l;
+    return mask;
+#endif
+}
+
+template <typename F>
+inline uint32_t lanes_where(F f) {  // f without branches
+    alignas(64) uint32_t v[32];
+    for (int l = 0; l < 32; l++) v[l] = f(l) ? FULL : 0;
+    return signs_of(v);
+}
+
+// Sources may be the destination: each lane is read before it is written.
+#define QUICK_LOOP _Pragma("GCC ivdep") for (int l = 0; l < 32; l++)
+
+// ---- floats ----
+
+template <Opcode OP, bool FLUSHES>
+void quick_float(Warp& w, const Quick& q) {
+    Lanes ta, tb, tc;
+    const uint32_t *x = floatings(w, q.a, ta), *y = floatings(w, q.b, tb);
+    const uint32_t* z = OP == OP_FFMA ? floatings(w, q.c, tc) : y;
+    uint32_t* d = w.R[q.to].v;
+    const auto f = [](uint32_t bits) {
+        const float value = float_of(bits);
+        return FLUSHES && std::fabs(value) < 0x1p-126f ? std::copysign(0.0f, value) : value;
+    };
+    QUICK_LOOP {
+        const float a = f(x[l]), b = f(y[l]);
+        const float value = OP == OP_FADD ? a + b : OP == OP_FMUL ? a * b : __builtin_fmaf(a, b, f(z[l]));
+        d[l] = FLUSHES ? bits_of(f(bits_of(value))) : bits_of(value);
+    }
+}
+
+template <bool LEAST>
+void quick_minmax(Warp& w, const Quick& q) {
+    Lanes ta, tb;
+    const uint32_t *x = floatings(w, q.a, ta), *y = floatings(w, q.b, tb);
+    uint32_t* d = w.R[q.to].v;
+    QUICK_LOOP {
+        const float a = float_of(x[l]), b = float_of(y[l]);
+        uint32_t value = LEAST ? (b < a ? y[l] : x[l]) : (a < b ? y[l] : x[l]);
+        value = b != b ? x[l] : value;
+        d[l] = a != a ? y[l] : value;
+    }
+}
+
+void quick_power(Warp& w, const Quick& q) {
+    Lanes ta;
+    const uint32_t* x = floatings(w, q.a, ta);
+    uint32_t* d = w.R[q.to].v;
+    QUICK_LOOP d[l] = bits_of(power_of_two(float_of(x[l])));
+}
+
+void quick_reciprocal(Warp& w, const Quick& q) {
+    Lanes ta;
+    const uint32_t* x = floatings(w, q.a, ta);
+    uint32_t* d = w.R[q.to].v;
+    QUICK_LOOP d[l] = bits_of(1 / float_of(x[l]));
+}
+
+template <bool BFLOAT>
+void quick_pack(Warp& w, const Quick& q) {
+    Lanes ta, tb;
+    const uint32_t *x = floatings(w, q.a, ta), *y = floatings(w, q.b, tb);
+    uint32_t* d = w.R[q.to].v;
+    QUICK_LOOP {
+        if (BFLOAT) d[l] = float_to_bfloat(float_of(x[l])) << 16 | float_to_bfloat(float_of(y[l]));
+        else d[l] = float_to_half(float_of(x[l])) << 16 | float_to_half(float_of(y[l]));
+    }
+}
+
+void quick_widen(Warp& w, const Quick& q) {  // HADD2.F32 of -0 and one half
+    const uint32_t* x = w.R[q.b.reg].v;
+    uint32_t* d = w.R[q.to].v;
+    const int shift = q.how;
+#if defined(WIDE_MULTIPLY) && defined(__AVX512F__)
+    for (int n = 0; n < 2; n++) {
+        const __m512i bits = _mm512_srl_epi32(_mm512_load_si512(x + 16 * n), _mm_cvtsi32_si128(shift));
+        _mm512_store_ps(d + 16 * n, _mm512_cvtph_ps(_mm512_cvtepi32_epi16(bits)));
+    }
+#else
+    QUICK_LOOP d[l] = bits_of(-0.0f + half_to_float(x[l] >> shift & 0xffff));
+#endif
+}
+
+// ---- integers ----
+
+void quick_move(Warp& w, const Quick& q) {
+    Lanes ta;
+    const uint32_t* x = integers(w, q.a, ta);
+    uint32_t* d = w.R[q.to].v;
+    QUICK_LOOP d[l] = x[l];
+}
+
+void quick_zeros(Warp& w, const Quick& q) {
+    std::memset(w.R[q.to].v, 0, sizeof w.R[q.to].v);
+    if (q.how) std::memset(w.R[q.to + 1].v, 0, sizeof w.R[q.to].v);
+}
+
+void quick_add(Warp& w, const Quick& q) {
+    Lanes ta, tb, tc;
+    const uint32_t *x = integers(w, q.a, ta), *y = integers(w, q.b, tb), *z = integers(w, q.c, tc);
+    uint32_t* d = w.R[q.to].v;
+    QUICK_LOOP d[l] = x[l] + y[l] + z[l];
+}
+
+// With a carry into or out of the sum: how & 1 takes P[q.offset], whose complement how & 2 says.
+template <bool CARRY_IN>
+void quick_add_carry(Warp& w, const Quick& q) {
+    Lanes ta, tb, tc;
+    const uint32_t *x = lanes_of(w, q.a, ta), *y = lanes_of(w, q.b, tb), *z = lanes_of(w, q.c, tc);
+    const bool flips[3] = {q.a.neg || q.a.inv, q.b.neg || q.b.inv, q.c.neg || q.c.inv};
+    const uint32_t fx = flips[0] ? FULL : 0, fy = flips[1] ? FULL : 0, fz = flips[2] ? FULL : 0;
+    // A minus is the complement and one, unless a carry comes in.
+    const uint32_t ones = CARRY_IN ? 0 : static_cast<uint32_t>(q.a.neg) + static_cast<uint32_t>(q.b.neg) + static_cast<uint32_t>(q.c.neg);
+    const uint32_t carry = CARRY_IN ? (q.how & 2 ? ~w.P[q.offset] : w.P[q.offset]) : 0;
+    uint32_t* d = w.R[q.to].v;
+    alignas(64) uint32_t out[32];
+    QUICK_LOOP {
+        const uint64_t total = static_cast<uint64_t>(x[l] ^ fx) + (y[l] ^ fy) + (z[l] ^ fz) + ones + (CARRY_IN ? carry >> l & 1 : 0);
+        d[l] = static_cast<uint32_t>(total);
+        out[l] = total >> 32 ? FULL : 0;
+    }
+    if (q.predicate != PT) w.P[q.predicate] = signs_of(out);
+}
+
+void quick_multiply_add(Warp& w, const Quick& q) {
+    Lanes ta, tb, tc;
+    const uint32_t *x = integers(w, q.a, ta), *y = integers(w, q.b, tb), *z = integers(w, q.c, tc);
+    uint32_t* d = w.R[q.to].v;
+    QUICK_LOOP d[l] = x[l] * y[l] + z[l];
+}
+
+template <bool UNSIGNED>
+void quick_multiply_wide(Warp& w, const Quick& q) {
+    Lanes ta, tb, tc, te, low, high;
+    const uint32_t *x = integers(w, q.a, ta), *y = integers(w, q.b, tb);
+    const uint32_t *z = lanes_of(w, q.c, tc), *upper = lanes_of(w, q.c, te, 1);
+    for (int l = 0; l < 32; l++) {
+        const uint64_t product = UNSIGNED ? static_cast<uint64_t>(x[l]) * y[l] : static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(x[l])) * static_cast<int32_t>(y[l]));
+        const uint64_t total = product + (z[l] | static_cast<uint64_t>(upper[l]) << 32);
+        low[l] = static_cast<uint32_t>(total), high[l] = static_cast<uint32_t>(total >> 32);
+    }
+    w.R[q.to] = low, w.R[q.to + 1] = high;
+}
+
+enum { LEA_LOW, LEA_WIDE, LEA_SIGN };
+template <int FORM>  // HI takes the upper bits of a register pair, or of a number with its sign
+void quick_scaled_add(Warp& w, const Quick& q) {
+    Lanes ta, tb, tc;
+    const uint32_t *x = lanes_of(w, q.a, ta), *y = lanes_of(w, q.b, tb), *z = FORM == LEA_WIDE ? lanes_of(w, q.c, tc) : x;
+    const int shift = q.offset & 31;
+    const uint32_t carry = q.how & 1 ? (q.how & 2 ? ~w.P[q.how >> 2] : w.P[q.how >> 2]) : 0;
+    alignas(64) uint32_t out[32];
+    uint32_t* d = w.R[q.to].v;
+    QUICK_LOOP {
+        uint32_t scaled;
+        if (FORM == LEA_LOW) scaled = x[l] << shift;
+        else if (FORM == LEA_WIDE) scaled = static_cast<uint32_t>((x[l] | static_cast<uint64_t>(z[l]) << 32) << shift >> 32);
+        else scaled = static_cast<uint32_t>(static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(x[l]))) << shift >> 32);
+        const uint64_t total = static_cast<uint64_t>(scaled) + y[l] + (carry >> l & 1);
+        d[l] = static_cast<uint32_t>(total);
+        out[l] = total >> 32 ? FULL : 0;
+    }
+    if (q.predicate != PT) w.P[q.predicate] = signs_of(out);
+}
+
+enum { SHIFT_LEFT, SHIFT_UPPER, SHIFT_SIGNED, SHIFT_RIGHT };
+template <int FORM>
+void quick_shift(Warp& w, const Quick& q) {  // SHF: one word, `a` by b
+    Lanes ta, tb;
+    const uint32_t *x = lanes_of(w, q.a, ta), *by = lanes_of(w, q.b, tb);
+    const uint32_t wrap = q.how ? 31 : FULL;
+    uint32_t* d = w.R[q.to].v;
+    QUICK_LOOP {
+        const uint32_t n = by[l] & wrap;
+        if (FORM == SHIFT_LEFT) d[l] = n > 31 ? 0 : x[l] << (n & 31);
+        else if (FORM == SHIFT_SIGNED) d[l] = static_cast<uint32_t>(static_cast<int32_t>(x[l]) >> (n > 31 ? 31 : n));
+        else d[l] = n > 31 ? 0 : x[l] >> (n & 31);
+    }
+}
+
+template <typename F>
+void quick_logic_by(Warp& w, const Quick& q, F f) {
+    Lanes ta, tb, tc;
+    const uint32_t *x = integers(w, q.a, ta), *y = integers(w, q.b, tb), *z = integers(w, q.c, tc);
+    uint32_t* d = w.R[q.to].v;
+    QUICK_LOOP d[l] = f(x[l], y[l], z[l]);
+    if (q.predicate != PT) {
+        const Instruction& i = *q.full;
+        const uint32_t nonzero = lanes_where([&](int l) { return d[l] != 0; }), other = i.ps.empty() ? 0 : w.predicate(i.ps[0]);
+        w.P[q.predicate] = i.has(MOD_PAND) ? nonzero & other : nonzero | other;
+    }
+}
+
+void quick_logic(Warp& w, const Quick& q) {
+    const uint32_t table = q.how;
+    switch (table) {
+    case 0xc0: return quick_logic_by(w, q, [](uint32_t x, uint32_t y, uint32_t) { return x & y; });
+    case 0xfc: return quick_logic_by(w, q, [](uint32_t x, uint32_t y, uint32_t) { return x | y; });
+    case 0x3c: return quick_logic_by(w, q, [](uint32_t x, uint32_t y, uint32_t) { return x ^ y; });
+    case 0xf8: return quick_logic_by(w, q, [](uint32_t x, uint32_t y, uint32_t z) { return x | (y & z); });
+    case 0xec: return quick_logic_by(w, q, [](uint32_t x, uint32_t y, uint32_t z) { return y | (x & z); });
+    case 0xea: return quick_logic_by(w, q, [](uint32_t x, uint32_t y, uint32_t z) { return z | (x & y); });
+    case 0x78: return quick_logic_by(w, q, [](uint32_t x, uint32_t y, uint32_t z) { return x ^ (y & z); });
+    case 0x96: return quick_logic_by(w, q, [](uint32_t x, uint32_t y, uint32_t z) { return x ^ y ^ z; });
+    case 0xfe: return quick_logic_by(w, q, [](uint32_t x, uint32_t y, uint32_t z) { return x | y | z; });
+    default: return quick_logic_by(w, q, [table](uint32_t x, uint32_t y, uint32_t z) { return lut3(x, y, z, table); });
+    }
+}
+
+void quick_permute(Warp& w, const Quick& q) {  // PRMT with a selector in the code
+    Lanes ta, tc;
+    const uint32_t *x = lanes_of(w, q.a, ta), *y = lanes_of(w, q.c, tc);
+    const uint32_t selector = q.b.value;
+    Lanes value;
+    for (int l = 0; l < 32; l++) value[l] = 0;
+    for (int position = 0; position < 4; position++) {
+        const uint32_t choice = selector >> 4 * position & 15, shift = (choice & 3) * 8;
+        const uint32_t* from = choice & 4 ? y : x;
+        if (choice & 8)
+            for (int l = 0; l < 32; l++) value[l] |= (static_cast<uint32_t>(static_cast<int32_t>(from[l] << (24 - shift)) >> 31) & 255) << 8 * position;
+        else
+            for (int l = 0; l < 32; l++) value[l] |= (from[l] >> shift & 255) << 8 * position;
+    }
+    w.R[q.to] = value;
+}
+
+void quick_select(Warp& w, const Quick& q) {
+    Lanes ta, tb;
+    const bool is_float = q.how;
+    const uint32_t *x = is_float ? floatings(w, q.a, ta) : integers(w, q.a, ta), *y = is_float ? floatings(w, q.b, tb) : integers(w, q.b, tb);
+    const uint32_t which = w.predicate(q.full->ps[0]);
+    uint32_t* d = w.R[q.to].v;
+    QUICK_LOOP d[l] = which >> l & 1 ? x[l] : y[l];
+}
+
+// ---- comparisons ----
+
+template <typename T, typename F>
+inline void quick_compare_by(Warp& w, const Quick& q, const uint32_t* x, const uint32_t* y, F f) {
+    const uint32_t result = lanes_where([&](int l) {
+        T a, b;
+        std::memcpy(&a, x + l, 4), std::memcpy(&b, y + l, 4);
+        return f(a, b);
+    });
+    const Instruction& i = *q.full;
+    const uint32_t other = i.ps.empty() ? FULL : w.predicate(i.ps[0]);
+    if (!i.pd.empty()) w.write_predicate(i.pd[0], join(i, result, other));
+    if (i.pd.size() > 1) w.write_predicate(i.pd[1], join(i, ~result, other));
+}
+
+enum { LESS, LESS_EQUAL, GREATER, GREATER_EQUAL, EQUAL, UNEQUAL };
+template <typename T>
+void quick_compare(Warp& w, const Quick& q) {
+    Lanes ta, tb;
+    const bool is_float = std::is_same<T, float>::value;
+    const uint32_t *x = is_float ? floatings(w, q.a, ta) : integers(w, q.a, ta), *y = is_float ? floatings(w, q.b, tb) : integers(w, q.b, tb);
+    switch (q.how) {
+    case LESS: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return a < b; });
+    case LESS_EQUAL: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return a <= b; });
+    case GREATER: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return a > b; });
+    case GREATER_EQUAL: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return a >= b; });
+    case EQUAL: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return a == b; });
+    default:  // as ordered: false beside NaN
+        return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return (a < b) | (a > b); });
+    }
+}
+
+// ---- the uniform datapath ----
+
+void quick_uniform_move(Warp& w, const Quick& q) { w.U[q.to] = scalar(w, q.a); }
+void quick_uniform_add(Warp& w, const Quick& q) {
+    const auto of = [&](const Source& s) {
+        const uint32_t v = scalar(w, s);
+        return s.neg ? 0u - v : s.inv ? ~v : v;
+    };
+    w.U[q.to] = of(q.a) + of(q.b) + of(q.c);
+}
+void quick_uniform_logic(Warp& w, const Quick& q) {
+    const auto of = [&](const Source& s) { return s.inv ? ~scalar(w, s) : scalar(w, s); };
+    w.U[q.to] = lut3(of(q.a), of(q.b), of(q.c), q.how);
+}
+template <int FORM>
+void quick_uniform_shift(Warp& w, const Quick& q) {
+    const uint32_t x = scalar(w, q.a), by = scalar(w, q.b), n = q.how ? by & 31 : by;
+    if (FORM == SHIFT_LEFT) w.U[q.to] = n > 31 ? 0 : x << n;
+    else if (FORM == SHIFT_SIGNED) w.U[q.to] = static_cast<uint32_t>(static_cast<int32_t>(x) >> (n > 31 ? 31 : n));
+    else w.U[q.to] = n > 31 ? 0 : x >> n;
+}
+
+// ---- memory ----
+
+// Offsets of all lanes' addresses from `base` and whether all are inside of `size` bytes and aligned.
+template <int WIDTH>
+inline bool all_inside(const uint32_t* offset, uint64_t size) {
+    if (size < WIDTH) return false;
+    const uint32_t last = static_cast<uint32_t>(std::min<uint64_t>(size - WIDTH, FULL));
+    uint32_t beyond = 0;
+    for (int l = 0; l < 32; l++) beyond |= (offset[l] > last ? 1u : 0u) | (offset[l] & (WIDTH - 1));
+    return !beyond;
+}
+
+// 4 words of each of 4 lanes: to or from 4 registers of these lanes.
+inline void exchange(uint32_t m[4][4]) {
+#ifdef WIDE_MULTIPLY
+    __m128i r[4];
+    std::memcpy(r, m, sizeof r);
+    const __m128i a = _mm_unpacklo_epi32(r[0], r[1]), b = _mm_unpackhi_epi32(r[0], r[1]), c = _mm_unpacklo_epi32(r[2], r[3]), d = _mm_unpackhi_epi32(r[2], r[3]);
+    r[0] = _mm_unpacklo_epi64(a, c), r[1] = _mm_unpackhi_epi64(a, c), r[2] = _mm_unpacklo_epi64(b, d), r[3] = _mm_unpackhi_epi64(b, d);
+    std::memcpy(m, r, sizeof r);
+#else
+    for (int x = 0; x < 4; x++)
+        for (int y = 0; y < x; y++) std::swap(m[x][y], m[y][x]);
+#endif
+}
+
+template <int WIDTH, bool LOADS>
+inline void transfer(Warp& w, const Quick& q, uint8_t* piece, const uint32_t* offset) {
+    if (WIDTH == 16) {
+        Lanes* const r = &w.R[q.to];
+        for (int l = 0; l < 32; l += 4) {
+            alignas(16) uint32_t m[4][4];
+            if (LOADS) {
+                for (int k = 0; k < 4; k++) std::memcpy(m[k], piece + offset[l + k], 16);
+                exchange(m);
+                for (int k = 0; k < 4; k++) std::memcpy(r[k].v + l, m[k], 16);
+            } else {
+                for (int k = 0; k < 4; k++) std::memcpy(m[k], r[k].v + l, 16);
+                exchange(m);
+                for (int k = 0; k < 4; k++) std::memcpy(piece + offset[l + k], m[k], 16);
+            }
+        }
+    } else if (WIDTH == 8) {
+        uint32_t *low = w.R[q.to].v, *high = q.to == RZ ? low : w.R[q.to + 1].v;
+        for (int l = 0; l < 32; l++) {
+            if (LOADS) std::memcpy(low + l, piece + offset[l], 4), std::memcpy(high + l, piece + offset[l] + 4, 4);
+            else std::memcpy(piece + offset[l], low + l, 4), std::memcpy(piece + offset[l] + 4, high + l, 4);
+        }
+    } else {
+        uint32_t* d = w.R[q.to].v;
+        for (int l = 0; l < 32; l++) {
+            if (LOADS && WIDTH == 2) {
+                uint16_t word;
+                std::memcpy(&word, piece + offset[l], 2);
+                d[l] = word;
+            } else if (LOADS) {
+                std::memcpy(d + l, piece + offset[l], 4);
+            } else {
+                std::memcpy(piece + offset[l], d + l, WIDTH);
+            }
+        }
+    }
+}
+
+template <int WIDTH, bool LOADS>
+void quick_shared(Warp& w, const Quick& q) {
+    alignas(64) uint32_t offset[32];
+    const uint32_t* base = w.R[q.a.reg].v;
+    uint32_t first = static_cast<uint32_t>(q.offset);
+    if (q.b.kind == Kind::UREG) first += w.U[q.b.reg];
+    first -= static_cast<uint32_t>(w.cta.rank * SHARED_WINDOW);
+    const uint32_t scale = q.how;
+    for (int l = 0; l < 32; l++) offset[l] = base[l] * scale + first;
+    if (!all_inside<WIDTH>(offset, w.cta.smem.size())) { w.memory(*q.full); return; }
+    transfer<WIDTH, LOADS>(w, q, w.cta.smem.data(), offset);
+}
+
+// The buffer that an address lies in, or null.
+inline const Buffer* buffer_at(Cta& cta, uint64_t address) {
+    const Buffer* b = cta.last_buffer;
+    if (b && address - b->base < b->size) return b;
+    const Buffer* const end = cta.request.buffers + cta.request.buffer_count;
+    b = std::upper_bound(cta.request.buffers, end, address, [](uint64_t a, const Buffer& x) { return a < x.base; });
+    if (b == cta.request.buffers || address - (b - 1)->base >= (b - 1)->size) return nullptr;
+    return cta.last_buffer = b - 1;
+}
+
+template <int WIDTH, bool LOADS>
+void quick_global(Warp& w, const Quick& q) {
+    const uint32_t low_0 = w.R[q.a.reg][0], high_0 = q.how & 1 ? w.R[q.a.reg + 1][0] : 0;
+    uint64_t added = static_cast<uint64_t>(static_cast<int64_t>(q.offset));
+    if (q.b.kind == Kind::UREG) added += w.U[q.b.reg] | (q.how & 2 ? static_cast<uint64_t>(w.U[q.b.reg + 1]) << 32 : 0);
+    if (const Buffer* b = buffer_at(w.cta, (low_0 | static_cast<uint64_t>(high_0) << 32) + added)) {
+        const uint32_t *low = w.R[q.a.reg].v, *high = q.how & 1 ? w.R[q.a.reg + 1].v : w.R[RZ].v;
+        const uint64_t first = added - b->base;
+        alignas(64) uint32_t offset[32];
+        uint64_t beyond = 0;
+        for (int l = 0; l < 32; l++) {
+            const uint64_t place = (low[l] | static_cast<uint64_t>(high[l]) << 32) + first;
+            offset[l] = static_cast<uint32_t>(place), beyond |= place >> 32;
+        }
+        if (!beyond && !(b->base & (WIDTH - 1)) && all_inside<WIDTH>(offset, b->size)) return transfer<WIDTH, LOADS>(w, q, b->host, offset);
+    }
+    w.memory(*q.full);
+}
+
+template <int MATRICES, bool TRANSPOSED>
+void quick_matrices(Warp& w, const Quick& q) {  // LDSM
+    alignas(64) uint32_t offset[32];
+    const uint32_t* base = w.R[q.a.reg].v;
+    uint32_t first = static_cast<uint32_t>(q.offset);
+    if (q.b.kind == Kind::UREG) first += w.U[q.b.reg];
+    first -= static_cast<uint32_t>(w.cta.rank * SHARED_WINDOW);
+    const uint32_t scale = q.how;
+    for (int l = 0; l < 32; l++) offset[l] = base[l] * scale + first;
+    uint32_t beyond = 0;
+    const uint64_t size = w.cta.smem.size();
+    const uint32_t last = size < 16 ? 0 : static_cast<uint32_t>(size - 16);
+    for (int l = 0; l < 8 * MATRICES; l++) beyond |= (offset[l] > last ? 1u : 0u) | (offset[l] & 15);
+    if (beyond || size < 16) { w.memory(*q.full); return; }
+    const uint8_t* const smem = w.cta.smem.data();
+    for (int m = 0; m < MATRICES; m++) {
+        uint8_t* const d = reinterpret_cast<uint8_t*>(w.R[q.to + m].v);
+#ifdef WIDE_MULTIPLY
+        __m128i rows[8];
+        for (int r = 0; r < 8; r++) rows[r] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(smem + offset[8 * m + r]));
+        if (TRANSPOSED) transpose(rows);
+        for (int r = 0; r < 8; r++) _mm_store_si128(reinterpret_cast<__m128i*>(d + 16 * r), rows[r]);
+#else
+        uint16_t matrix[8][8], turned[8][8];
+        for (int r = 0; r < 8; r++) std::memcpy(matrix[r], smem + offset[8 * m + r], 16);
+        for (int r = 0; r < 8; r++)
+            for (int c = 0; c < 8; c++) turned[c][r] = matrix[r][c];
+        std::memcpy(d, TRANSPOSED ? turned : matrix, sizeof matrix);
+#endif
+    }
+}
+
+void quick_butterfly(Warp& w, const Quick& q) {
+    const Lanes x = w.R[q.a.reg];
+    uint32_t* d = w.R[q.to].v;
+    const int by = q.offset;
+    for (int l = 0; l < 32; l++) d[l] = x[l ^ by];
+}
+
+// ---- tensor cores ----
+
+#ifdef QUICK_MULTIPLY
+template <bool BFLOAT>
+void quick_multiply(Warp& w, const Quick& q) {
+    const Factors& factors = factors_of<BFLOAT>(&w.R[q.a.reg]);
+    alignas(64) Columns columns;
+    const bool none = q.b.reg == RZ;
+    columns_of<BFLOAT>(w.R[q.b.reg].v, w.R[none ? RZ : q.b.reg + 1].v, columns);
+    const Lanes& zero = w.R[RZ];
+    const Lanes* sums[4];
+    for (int n = 0; n < 4; n++) sums[n] = q.c.reg == RZ ? &zero : &w.R[q.c.reg + n];
+    multiply_sums(factors, columns, sums, &w.R[q.to]);
+}
+#endif

@@ -1,0 +1,26 @@
+// An instruction as the execution's quick way has it: engine/machine_code/native/execute_quick.h.
+#pragma once
+
+struct Warp;
+struct Quick;
+typedef void (*QuickRun)(Warp&, const Quick&);
+
+struct Source {
+    Kind kind = Kind::NONE;  // REG, UREG, IMM or CONST
+    bool neg = false, abs = false, inv = false;
+    int16_t reg = RZ;
+    uint32_t value = 0;      // IMM; the upper word of a 64-bit one is not used here
+    const Operand* operand = nullptr;
+    bool plain() const { return !neg && !abs && !inv; }
+};
+
+struct alignas(64) Quick {
+    QuickRun run = nullptr;  // null: Warp::step's way
+    const Instruction* full = nullptr;
+    int16_t to = RZ;
+    uint8_t guard = PT, how = 0;
+    bool guard_not = false, guard_uniform = false, guarded = false, straight = false;
+    int16_t predicate = PT;  // written, where one is
+    int32_t offset = 0;      // of an address
+    Source a, b, c;
+};
