@@ -11,7 +11,7 @@ from engine.backends.base import RunOptions, RunResult
 from engine.backends.cpu import CpuBackend
 from engine.base.status import Status
 from engine.pipeline.evaluate import Evaluator
-from engine.pipeline.large_problem import large_problem
+from engine.pipeline.other_problems import large_problem
 from engine.pipeline.request import EvaluationRequest
 from engine.plan import LaunchPlan
 from engine.problem import Problem
