@@ -29,7 +29,7 @@ from engine.cuda_on_host.error_kinds import ErrorKind
 from engine.evaluation import Evaluation
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import MAX_HEADS, Problem
-from kernels.variant import Config, Variant
+from kernels.variant import Config, MathUnit, Variant
 
 # Elements of Q, K and V each: beyond 2³¹, where int ends, and below 2³², where a product that has
 # wrapped would lie inside of the buffer again.
@@ -37,7 +37,8 @@ _LEAST, _MOST = 1.1 * 2**31, 1.9 * 2**31
 _MAX_GRID_Z = 65_535
 _TIMEOUT_S = 10.0
 
-_MOST_FLOPS = 2e8  # of a sharper problem, executed three times: a second or two
+# Of a sharper problem, which is executed three times, by the unit that multiplies: some seconds.
+_MOST_FLOPS: Mapping[MathUnit, float] = {"tensor": 2e8, "fma": 6e7}
 _USUAL_TILE = 64  # keys of a tile where no tunable says
 # Of a run at another problem or config.
 _SAYS_NOTHING = (Status.COMPILE_ERROR, Status.OUT_OF_MEMORY, Status.SKIPPED)
@@ -85,7 +86,7 @@ def judge_elsewhere(
     if passed.status is not Status.PASSED or block is None or not block.tunable:
         return passed
     at = tried.problem if tried is not None else asked.problem
-    if at.flops > _MOST_FLOPS:
+    if at.flops > _MOST_FLOPS[variant.work.math_unit]:
         return passed
     changed = other_config(variant, at, asked.config, block.tunable)
     return passed if changed is None else _with(passed, changed, judge_at(changed))
@@ -122,6 +123,8 @@ def sharper_problem(variant: Variant, asked: LaunchPlan) -> OtherProblem | None:
     config = dict(asked.config)
     few = [t for t in variant.tunables if t.per_sm and t.name in config]
     for problem in _candidates(variant, asked, bool(few)):
+        if problem.flops > _MOST_FLOPS[variant.work.math_unit]:
+            continue
         if problem == asked.problem:
             return None
         changed = {}
@@ -167,7 +170,7 @@ def _planned(
 
 
 def _candidates(variant: Variant, asked: LaunchPlan, is_persistent: bool) -> Iterator[Problem]:
-    """Problems of at most `_MOST_FLOPS`, the sharpest first."""
+    """Other sizes of the problem, the sharpest first."""
     p, config, rows = asked.problem, asked.config, asked.query_rows
     tile = max(16, config.get("block_n", _USUAL_TILE))
     stages = config.get("stages", 1)
@@ -195,7 +198,7 @@ def _candidates(variant: Variant, asked: LaunchPlan, is_persistent: bool) -> Ite
 def _sized(
     asked: Problem, batch: int, heads: Sequence[int], seqlen: int, keys: int
 ) -> Iterator[Problem]:
-    """`asked` with other sizes, if it can be and is small; S = KV where its positions need that."""
+    """`asked` with other sizes, if it can be; S = KV where its positions need that."""
     if asked.seqlen_kv is None and (asked.causal or asked.features):
         seqlen = keys = max(seqlen, keys)
     seqlens = None
@@ -213,8 +216,7 @@ def _sized(
         )
     except InvalidProblem:
         return
-    if sized.flops <= _MOST_FLOPS:
-        yield sized
+    yield sized
 
 
 _STATIC_ASSERT = re.compile(r"\bstatic_assert\s*\((?:[^()]|\([^()]*\))*\)")

@@ -32,7 +32,7 @@ ELSEWHERE: tuple[Unseen, ...] = (
         (
             "O is not rescaled",
             ("v03",),
-            "acc_rmem[j].x *= correction;",
+            "acc_rmem[i][j].x *= correction;",
             "",
             (r"rescale", r"column"),
         ),
@@ -67,7 +67,7 @@ ELSEWHERE: tuple[Unseen, ...] = (
         (
             "K/V heads are those of Q",
             ("v07",),
-            "blockIdx.y / group;",
+            "blockIdx.y / (num_heads / num_heads_kv);",
             "blockIdx.y;",
             (r"\bheads?\b", r"out of bounds"),
         ),
