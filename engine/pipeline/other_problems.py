@@ -118,15 +118,13 @@ def _with(passed: Evaluation, other: OtherProblem, there: Evaluation) -> Evaluat
 def sharper_problem(variant: Variant, asked: LaunchPlan) -> OtherProblem | None:
     """A small problem that reaches more of a kernel than `asked` may, in the same build.
 
-    None where no such problem holds the kernel's constraints, or `asked` is one itself.
+    None where no such problem holds the kernel's constraints.
     """
     config = dict(asked.config)
     few = [t for t in variant.tunables if t.per_sm and t.name in config]
     for problem in _candidates(variant, asked, bool(few)):
-        if problem.flops > _MOST_FLOPS[variant.work.math_unit]:
+        if problem == asked.problem or problem.flops > _MOST_FLOPS[variant.work.math_unit]:
             continue
-        if problem == asked.problem:
-            return None
         changed = {}
         for tunable in few:
             tiles = ceil(problem.seqlen / asked.query_rows) * problem.batch * problem.num_heads
@@ -182,6 +180,7 @@ def _candidates(variant: Variant, asked: LaunchPlan, is_persistent: bool) -> Ite
     heads_of = [(2, 2 * group, 2), (1, 2 * group, 2), (1, group, 1)]
     if p.head_group == 1:
         heads_of.append((1, 1, 1))
+    heads_of.append((p.batch, p.num_heads, p.kv_heads))
     key_tiles = dict.fromkeys((2 * stages + 1, stages + 2, stages + 1))
     ends = list(product((tile // 2 + 5, 0), (rows // 2 + 5, 0)))  # whole tiles come last
     for end_keys, end_rows in ends:
@@ -190,8 +189,8 @@ def _candidates(variant: Variant, asked: LaunchPlan, is_persistent: bool) -> Ite
             seqlen = max(1, whole) * rows + end_rows
             yield from _sized(p, batch, heads, seqlen, tile * tiles * splits + end_keys)
         # A kernel that holds all keys of a head at once takes no more than it does.
-        keys = max(1, p.num_keys - (3 if end_keys else 0))
-        for batch, *heads in heads_of:
+        keys = p.num_keys - (3 if end_keys else 0)
+        for batch, *heads in heads_of if bool(end_keys) == bool(end_rows) else ():
             yield from _sized(p, batch, heads, min(rows + end_rows, keys), keys)
 
 

@@ -52,6 +52,24 @@ def test_a_bug_that_the_checker_was_not_tuned_on_is_found(
     assert look(evaluator, mutation, mutation.variants[0], "check", tmp_path).found
 
 
+_OF_FIFTH = (
+    ("v01", "the sink is left out"),
+    ("warp_rows.cu", "weights read before they are there"),
+    ("packed_running.cu", "l is not rescaled"),
+    ("v02", "heads of all sequences in one line"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "mutation", [m for m in FIFTH if (m.variants[0], m.name) in _OF_FIFTH], ids=_id
+)
+def test_a_bug_of_the_fifth_set_is_found(
+    evaluator: Evaluator, mutation: Unseen, tmp_path: Path
+) -> None:
+    assert look(evaluator, mutation, mutation.variants[0], "check", tmp_path).found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "mutation",
