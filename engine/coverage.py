@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from engine.cuda_on_host.executed import ExecutedStatements, line_ranges
 from engine.evaluation import LineCoverage, LineRange
@@ -60,9 +61,17 @@ _LARGE = 6  # lines of a block that are worth a word of their own
 _CONDITION = re.compile(r"^\s*(?:\}\s*else\s+)?(?:if|for|while)\b.*")
 
 
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Lines that never ran, and what reaches them."""
+
+    sentence: str
+    tunable: str = ""  # of which another value may reach it; empty: not known
+
+
 def largest_block(
     source: str, coverage: LineCoverage, tunables: Mapping[str, Sequence[int]], config: Config
-) -> str:
+) -> Block | None:
     """What the largest block that never ran stands behind, and which config reaches it.
 
     Args:
@@ -70,17 +79,17 @@ def largest_block(
         tunables: their values, by name.
 
     Returns:
-        A sentence; empty where no block of some size was left out.
+        None where no block of some size was left out.
     """
     if not coverage.not_run:
-        return ""
+        return None
     first, last = max(coverage.not_run, key=lambda lines: lines[1] - lines[0])
     if last - first + 1 < _LARGE:
-        return ""
+        return None
     lines = source.split("\n")
     condition = _condition_above(lines, first - 1)
     if not condition:
-        return ""
+        return None
     what = f"Lines {first}–{last}, the largest block that never ran, stand behind `{condition}`: "
     # Constants of the condition are often made of tunables further up.
     names = set(re.findall(r"\b[A-Z][A-Z0-9_]*\b", condition))
@@ -91,13 +100,14 @@ def largest_block(
         for name in re.findall(r"\b[A-Z][A-Z0-9_]*\b", made[2])
     }
     if "IS_CAUSAL" in names | made_of:
-        return f"{what}check a problem that is causal, and one that is not."
+        return Block(f"{what}check a problem that is causal, and one that is not.")
     for name, values in tunables.items():
         others = [value for value in values if value != config.get(name)]
         if name.upper() in names | made_of and others:
             listed = " or ".join(map(str, others))
-            return f"{what}check with {name} = {listed}, where it is {config.get(name)} here."
-    return f"{what}check a problem of other lengths, or of more heads than there are CTAs."
+            advice = f"check with {name} = {listed}, where it is {config.get(name)} here."
+            return Block(f"{what}{advice}", name)
+    return Block(f"{what}check a problem of other lengths, or of more heads than there are CTAs.")
 
 
 def _condition_above(lines: Sequence[str], index: int) -> str:

@@ -45,8 +45,8 @@ MEANINGS: Mapping[str, str] = {
     "constant_rows": "all K rows of a head equal: softmax is uniform",
     "climbing": f"scores that climb from −{_FAR:g} to 0 in steps of {_STEP_KEYS} keys: every key "
     "tile raises the maximum",
-    HARSH: f"rows with scores about +{_FAR:g}, −{_FAR:g}, 0, climbing from −{_FAR:g} to 0, and "
-    f"spread {_HARSH_SCALE:g} times as far, in no order",
+    HARSH: f"rows with scores about +{_FAR:g}, −{_FAR:g}, 0, climbing from −{_FAR:g} to 0, falling "
+    f"from +{_FAR:g} to 0, and spread {_HARSH_SCALE:g} times as far, in no order",
 }
 INPUT_KINDS = tuple(MEANINGS)
 
@@ -124,12 +124,12 @@ def shape_inputs(
         case "constant_rows":
             k[...] = k[:, :, :1].copy()
         case "climbing":
-            _climb(q, k, np.ones(q.shape[:3], bool))
+            _climb(q, k, np.ones(q.shape[:3], np.float32))
         case "harsh":
-            which = rng.integers(0, 5, q.shape[:3])
+            which = rng.integers(0, 6, q.shape[:3])
             q[which == 3] *= _HARSH_SCALE
-            _climb(q, k, which == 4)
-            _shift_scores(q, k, np.array([_FAR, -_FAR, 0.0, 0.0, 0.0], np.float32)[which])
+            _climb(q, k, np.array([0.0, 0.0, 0.0, 0.0, 1.0, -1.0], np.float32)[which])
+            _shift_scores(q, k, np.array([_FAR, -_FAR, 0.0, 0.0, 0.0, 0.0], np.float32)[which])
 
 
 def told_before(kind: InputKind, schedule: str) -> str:
@@ -168,15 +168,19 @@ def _shift_scores(q: _Array, k: _Array, by: _Array) -> None:
     q[..., 0] = by * math.sqrt(q.shape[3]) / column
 
 
-def _climb(q: _Array, k: _Array, rows: npt.NDArray[np.bool_]) -> None:
-    """Raise the scores of some rows (`[batch, num_heads, seqlen]`) from key to key, through column
-    1 (which is left out of the others'): a rescale that comes too late, or not, shows there."""
+def _climb(q: _Array, k: _Array, direction: _Array) -> None:
+    """Raise the scores of rows from key to key, or lower them, through column 1: a rescale that
+    comes too late, or not, shows there, and a maximum that is only the last tile's.
+
+    `direction` is `[batch, num_heads, seqlen]`: 1 climbs from −_FAR to 0, −1 falls from _FAR to 0,
+    and 0 leaves the column out.
+    """
     if q.shape[3] < 2:
         return
     column = _half_of_the_way(q)
     step = np.arange(k.shape[2]) // _STEP_KEYS
     k[..., 1] = column * (step / max(1, step[-1]) - 1.0)
-    q[..., 1] = np.where(rows, _FAR * math.sqrt(q.shape[3]) / column, 0.0)
+    q[..., 1] = direction * (_FAR * math.sqrt(q.shape[3]) / column)
 
 
 def _half_of_the_way(q: _Array) -> float:

@@ -20,7 +20,7 @@ from engine.backends.base import Backend, BackendName, RunOptions, RunResult
 from engine.base.errors import AttuneError, CompileError, InvalidProblem, ToolMissing
 from engine.base.status import Status
 from engine.config import ResolvedConfig, default_config
-from engine.coverage import coverage_of, describe_lines, largest_block
+from engine.coverage import Block, coverage_of, describe_lines, largest_block
 from engine.cuda_on_host.executed import ExecutedStatements
 from engine.cuda_on_host.options import Schedule
 from engine.evaluation import Correctness, Evaluation, Execution, Latency
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from engine.backends.cuda import CudaBackend
     from engine.correctness import ErrorMap, ExpectedOutputs
     from engine.cuda_source import CompiledKernel
+    from engine.pipeline.other_problems import OtherProblem
     from engine.pipeline.partial import PartialRun
 
 OnStage: TypeAlias = Callable[[str], None]
@@ -181,6 +182,8 @@ class _Run:
     estimate: Estimate | None = None
     compiled: CompiledKernel | None = None
     maps: tuple[ErrorMap, ...] = ()
+    executed: ExecutedStatements | None = None  # of all runs so far
+    is_elsewhere: bool = False  # at another problem than was asked for
 
     def __post_init__(self) -> None:
         resolved = self.resolved
@@ -377,7 +380,6 @@ class _Run:
         request, problem = self.request, self.request.problem
         backend = self.evaluator.backend(name)
         judged: list[Correctness] = []
-        executed: ExecutedStatements | None = None
         for kind in self._input_kinds():
             prepared = (
                 self.evaluator.expected.prepare(problem, request.seed, kind)
@@ -401,9 +403,7 @@ class _Run:
                 reason = f"{told}{result.reason}{_shared_heads(problem, result.reason)}"
                 return self._stop(result.status, reason, result.log)
             if result.executed is not None:
-                executed = executed | result.executed if executed else result.executed
-                lines = coverage_of(executed, plan.source.name)
-                self.base = replace(self.base, line_coverage=lines)
+                self._add_executed(plan, result.executed)
             self.stage("Checking against the float64 reference")
             correctness, maps = check_against(
                 prepared.expected.result(), result, plan if part is None else None
@@ -424,22 +424,53 @@ class _Run:
                 incorrect = replace(correctness, reason=reason)
                 return replace(self._stop(Status.INCORRECT, reason), correctness=incorrect)
             judged.append(correctness)
-        if name == "cpu" and request.check and part is None:
-            judged[0] = self._with_offsets(judged[0])
-        unexecuted = describe_lines(self.base.line_coverage)
-        reason = " ".join(
-            filter(
-                None,
-                [
-                    part.part.sentence() if part is not None else "",
-                    judged[0].reason,
-                    *(passed_too(c.max_abs_err, c.tolerance) for c in judged[1:]),
-                    unexecuted,
-                    self._largest_block(plan.source),
-                ],
-            )
+        too = (passed_too(c.max_abs_err, c.tolerance) for c in judged[1:])
+        of_part = part.part.sentence() if part is not None else ""
+        reason = " ".join(filter(None, [of_part, judged[0].reason, *too]))
+        passed = replace(self.base, status=Status.PASSED, reason=reason, correctness=judged[0])
+        if name != "cpu" or not request.check or self.is_elsewhere:
+            return passed
+        return self._judge_elsewhere(plan, passed)
+
+    def _add_executed(self, plan: LaunchPlan, executed: ExecutedStatements) -> None:
+        self.executed = self.executed | executed if self.executed else executed
+        lines = coverage_of(self.executed, plan.source.name)
+        self.base = replace(self.base, line_coverage=lines)
+
+    def _judge_elsewhere(self, plan: LaunchPlan, passed: Evaluation) -> Evaluation:
+        """What a thorough check finds beside the problem that was asked for."""
+        from engine.backends.cpu import CpuBackend
+        from engine.pipeline.other_problems import judge_elsewhere, offset_warning
+
+        options, variant = self._options(repeat=False), self.resolved.variant
+        judged = judge_elsewhere(variant, plan, passed, self._judge_at, self._largest_block)
+        if judged.status is not Status.PASSED:
+            return judged
+        self.stage("Executing one CTA of a problem past 2³¹ elements")
+        backend = cast(CpuBackend, self.evaluator.backend("cpu"))
+        warning = offset_warning(backend, variant, plan.problem, self.resolved.config, options)
+        right = judged.correctness
+        if warning is not None and right is not None:
+            right = replace(right, warnings=(*right.warnings, warning))
+        block, lines = self._largest_block(plan), self.base.line_coverage
+        said = (judged.reason, describe_lines(lines), block.sentence if block else "")
+        reason = " ".join(filter(None, said))
+        return replace(judged, reason=reason, correctness=right, line_coverage=lines)
+
+    def _judge_at(self, other: OtherProblem) -> Evaluation:
+        origin = replace(self.resolved.config_origin, values=dict(other.config))
+        run = replace(
+            self,
+            request=replace(self.request, problem=other.problem, partial="never"),
+            resolved=replace(self.resolved, config_origin=origin),
+            stage=lambda text: self.stage(f"{text}, also at {other.label()}"),
+            executed=None,
+            is_elsewhere=True,
         )
-        return replace(self.base, status=Status.PASSED, reason=reason, correctness=judged[0])
+        evaluation = run._judge(other.plan, "cpu", None)
+        if run.executed is not None and self.executed is not None:
+            self._add_executed(other.plan, run.executed)
+        return evaluation
 
     def _with_lse(self, inputs: Inputs, lse: FloatArray, passed: Correctness) -> Correctness:
         """The verdict on O, and on the LSE that a kernel writes beside it."""
@@ -466,30 +497,13 @@ class _Run:
         )
         return f" {said}" if said else ""
 
-    def _largest_block(self, source: Path) -> str:
-        """Where most of what never ran stands, and what reaches it; empty where all of it ran."""
+    def _largest_block(self, plan: LaunchPlan) -> Block | None:
+        """Where most of what never ran stands, and what reaches it; None where all of it ran."""
         if not self.base.line_coverage:
-            return ""
+            return None
         tunables = {t.name: t.values for t in self.resolved.variant.tunables}
-        text = source.read_text(encoding="utf-8")
+        text = plan.source.read_text(encoding="utf-8")
         return largest_block(text, self.base.line_coverage[0], tunables, self.resolved.config)
-
-    def _with_offsets(self, passed: Correctness) -> Correctness:
-        """With what is said of the same kernel where offsets pass 2³¹."""
-        from engine.backends.cpu import CpuBackend
-        from engine.pipeline.large_problem import offset_warning
-
-        self.stage("Executing one CTA of a problem past 2³¹ elements")
-        warning = offset_warning(
-            cast(CpuBackend, self.evaluator.backend("cpu")),
-            self.resolved.variant,
-            self.request.problem,
-            self.resolved.config,
-            self._options(repeat=False),
-        )
-        if warning is None:
-            return passed
-        return replace(passed, warnings=(*passed.warnings, warning))
 
     def _input_kinds(self) -> tuple[InputKind, ...]:
         """The inputs that were asked for, and the harsh ones where the check is thorough."""

@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from planted_bugs import Seen, look
+from planted_bugs.fifth import FIFTH
 from planted_bugs.fresh import FRESH
 from planted_bugs.held_out import HELD_OUT
 from planted_bugs.thin import THIN
@@ -39,6 +40,7 @@ def main() -> None:
     p.add_argument("--held-out", action="store_true", help="the second set of bugs")
     p.add_argument("--thin", action="store_true", help="the third: pages, descriptors, boxes, LSE")
     p.add_argument("--fresh", action="store_true", help="the fourth: all kinds, all rungs")
+    p.add_argument("--fifth", action="store_true", help="the fifth: features, own kernels")
     p.add_argument("--legal", action="store_true", help="the legal changes in place of the bugs")
     p.add_argument("--part", default="1/1", help="K/N: every N-th case from the K-th on")
     p.add_argument("-v", "--verbose", action="store_true", help="print all that is said")
@@ -46,7 +48,7 @@ def main() -> None:
     args = p.parse_args()
     part, parts = map(int, args.part.split("/"))
     table = LEGAL if args.legal else HELD_OUT if args.held_out else THIN if args.thin else UNSEEN
-    table = FRESH if args.fresh else table
+    table = FIFTH if args.fifth else FRESH if args.fresh else table
     chosen = [
         mutation
         for mutation in table

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from planted_bugs import Mutation, cases, look, plant
+from planted_bugs.fifth import FIFTH
 from planted_bugs.fresh import FRESH
 from planted_bugs.held_out import HELD_OUT
 from planted_bugs.planting import OWN_KERNELS, is_own
@@ -44,8 +45,26 @@ def test_a_planted_bug_is_found(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("mutation", [*HELD_OUT, *THIN], ids=_id)
+@pytest.mark.parametrize("mutation", [*HELD_OUT, *THIN, *FIFTH], ids=_id)
 def test_a_bug_that_the_checker_was_not_tuned_on_is_found(
+    evaluator: Evaluator, mutation: Unseen, tmp_path: Path
+) -> None:
+    assert look(evaluator, mutation, mutation.variants[0], "check", tmp_path).found
+
+
+_OF_FIFTH = (
+    ("v01", "the sink is left out"),
+    ("warp_rows.cu", "weights read before they are there"),
+    ("packed_running.cu", "l is not rescaled"),
+    ("v02", "heads of all sequences in one line"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "mutation", [m for m in FIFTH if (m.variants[0], m.name) in _OF_FIFTH], ids=_id
+)
+def test_a_bug_of_the_fifth_set_is_found(
     evaluator: Evaluator, mutation: Unseen, tmp_path: Path
 ) -> None:
     assert look(evaluator, mutation, mutation.variants[0], "check", tmp_path).found
@@ -84,7 +103,7 @@ def test_nothing_is_said_of_a_legal_change(
 
 def test_every_mutation_fits_its_kernel(tmp_path: Path) -> None:
     """Whoever changes a kernel changes its mutations."""
-    others = [(m.variants[0], m) for m in (*UNSEEN, *HELD_OUT, *THIN, *FRESH, *LEGAL)]
+    others = [(m.variants[0], m) for m in (*UNSEEN, *HELD_OUT, *THIN, *FRESH, *FIFTH, *LEGAL)]
     for variant, mutation in (*cases(), *others):
         source, places = plant(mutation, variant, tmp_path)
         assert places

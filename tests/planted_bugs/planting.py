@@ -59,7 +59,9 @@ def plant(mutation: Mutation, variant: str, folder: Path) -> tuple[Path, tuple[s
     """
     if is_own(variant):
         source = OWN_KERNELS / variant
-        shutil.copy(source.with_suffix(".attune.toml"), folder)
+        if (description := source.with_suffix(".attune.toml")).is_file():
+            shutil.copy(description, folder)
+        shutil.copytree(OWN_KERNELS / "include", folder / "include", dirs_exist_ok=True)
     else:
         source = by_id(variant).source
     for header in KERNELS_DIR.glob("*.cuh"):

@@ -181,17 +181,23 @@ __global__ void k() {
     coverage = LineCoverage("a.cu", 9, ((4, 4), (7, 13)), (), ())
     assert "of a.cu, lines 7–13 and 4 never ran" in describe_lines((coverage,))
     tunables, config = {"block_n": (32, 64), "num_splits": (1, 2, 4)}, {"num_splits": 2}
-    assert largest_block(source, coverage, tunables, config) == (
+    block = largest_block(source, coverage, tunables, config)
+    assert block is not None
+    assert block.tunable == "num_splits"
+    assert block.sentence == (
         "Lines 7–13, the largest block that never ran, stand behind `if constexpr (PARTS > 1)`: "
         "check with num_splits = 1 or 4, where it is 2 here."
     )
     coverage = LineCoverage("a.cu", 9, ((15, 20),), (), ())
-    assert largest_block(source, coverage, tunables, config) == (
+    block = largest_block(source, coverage, tunables, config)
+    assert block is not None
+    assert block.tunable == ""
+    assert block.sentence == (
         "Lines 15–20, the largest block that never ran, stand behind `} else if (left > 0)`: "
         "check a problem of other lengths, or of more heads than there are CTAs."
     )
     small = LineCoverage("a.cu", 9, ((4, 4),), (), ())
-    assert largest_block(source, small, tunables, config) == ""
+    assert largest_block(source, small, tunables, config) is None
 
 
 def test_a_file_holds_the_lines():

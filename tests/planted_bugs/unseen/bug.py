@@ -36,6 +36,8 @@ Kind = Literal[
     "descriptors",
     "boxes",
     "LSE",
+    "features",
+    "elsewhere",
 ]
 
 

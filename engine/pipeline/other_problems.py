@@ -1,0 +1,285 @@
+"""What a check executes beside the problem that was asked for.
+
+*A sharper problem*, of about a second: several query tiles and so many key tiles that every stage
+of a ring, and every phase of its barriers, comes again; several key tiles to each split; a ragged
+end of both; several heads, which share K and V where the kernel takes that; more query tiles than
+persistent CTAs. Bugs hide at a problem of one tile, or of whole tiles.
+
+*Another config*, where a block of the kernel never ran and its condition names a tunable.
+
+*The last CTA of a problem past 2³¹ elements*, which a GPU of some 20 GB holds and a test hardly
+ever: on buffers that are addresses alone it costs nothing. A product in 32 bits that wraps is
+negative there, and the access lies outside.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import ceil, prod
+
+from engine.backends.base import RunOptions
+from engine.backends.cpu import CpuBackend
+from engine.base.errors import InvalidProblem
+from engine.base.status import Status
+from engine.coverage import Block
+from engine.cuda_on_host.error_kinds import ErrorKind
+from engine.evaluation import Evaluation
+from engine.plan import LaunchPlan, make_plan
+from engine.problem import MAX_HEADS, Problem
+from kernels.variant import Config, MathUnit, Variant
+
+# Elements of Q, K and V each: beyond 2³¹, where int ends, and below 2³², where a product that has
+# wrapped would lie inside of the buffer again.
+_LEAST, _MOST = 1.1 * 2**31, 1.9 * 2**31
+_MAX_GRID_Z = 65_535
+_TIMEOUT_S = 10.0
+
+# Of a sharper problem, which is executed three times, by the unit that multiplies: some seconds.
+_MOST_FLOPS: Mapping[MathUnit, float] = {"tensor": 2e8, "fma": 6e7}
+_USUAL_TILE = 64  # keys of a tile where no tunable says
+# Of a run at another problem or config.
+_SAYS_NOTHING = (Status.COMPILE_ERROR, Status.OUT_OF_MEMORY, Status.SKIPPED)
+_FEW_CTAS = (2, 3, 5, 7)  # persistent ones, of which at least one does not divide the query tiles
+_PERSISTENT_TILES = 8  # query tiles: some CTA takes three, so that one of two buffers comes again
+
+
+@dataclass(frozen=True, slots=True)
+class OtherProblem:
+    """A problem and a config to execute beside those that were asked for."""
+
+    problem: Problem
+    config: Config
+    plan: LaunchPlan
+    changed: Mapping[str, int]  # tunables that differ
+
+    def label(self) -> str:
+        """`B1 H4 HKV2 S133 KV677 D64 fp16, num_ctas=3`."""
+        changed = "".join(f", {name}={value}" for name, value in self.changed.items())
+        return f"{self.problem.label()}{changed}"
+
+
+def judge_elsewhere(
+    variant: Variant,
+    asked: LaunchPlan,
+    passed: Evaluation,
+    judge_at: Callable[[OtherProblem], Evaluation],
+    largest_block: Callable[[LaunchPlan], Block | None],
+) -> Evaluation:
+    """The verdict on `asked` with what is found at other problems.
+
+    Args:
+        passed: the verdict on `asked`.
+        judge_at: executes a problem and compares.
+        largest_block: of what never ran so far.
+
+    Returns:
+        `passed` with what was executed too and its warnings; else the verdict on the first problem
+        that fails, told as one on `asked`.
+    """
+    tried = sharper_problem(variant, asked)
+    if tried is not None:
+        passed = _with(passed, tried, judge_at(tried))
+    block = largest_block(asked)
+    if passed.status is not Status.PASSED or block is None or not block.tunable:
+        return passed
+    at = tried.problem if tried is not None else asked.problem
+    if at.flops > _MOST_FLOPS[variant.work.math_unit]:
+        return passed
+    changed = other_config(variant, at, asked.config, block.tunable)
+    return passed if changed is None else _with(passed, changed, judge_at(changed))
+
+
+def _with(passed: Evaluation, other: OtherProblem, there: Evaluation) -> Evaluation:
+    """The verdict on what was asked for, with that on another problem."""
+    right, label = passed.correctness, other.label()
+    if right is None or there.status in _SAYS_NOTHING:
+        return passed
+    if there.status is not Status.PASSED:
+        reason = f"It passes at {passed.problem.label()}, but not at {label}: {there.reason}"
+        wrong = there.correctness
+        if wrong is not None:  # an index of another problem
+            wrong = replace(wrong, reason=reason, first_bad_index=None)
+        return replace(passed, status=there.status, reason=reason, log=there.log, correctness=wrong)
+    assert there.correctness is not None
+    found = there.correctness
+    said = (
+        f"Also executed at {label}: the largest error, {found.max_abs_err:.3g}, is within "
+        f"{found.tolerance:.3g}."
+    )
+    warnings = (*right.warnings, *(f"At {label}: {warning}" for warning in found.warnings))
+    return replace(
+        passed, reason=f"{passed.reason} {said}", correctness=replace(right, warnings=warnings)
+    )
+
+
+def sharper_problem(variant: Variant, asked: LaunchPlan) -> OtherProblem | None:
+    """A small problem that reaches more of a kernel than `asked` may, in the same build.
+
+    None where no such problem holds the kernel's constraints.
+    """
+    config = dict(asked.config)
+    few = [t for t in variant.tunables if t.per_sm and t.name in config]
+    for problem in _candidates(variant, asked, bool(few)):
+        if problem == asked.problem or problem.flops > _MOST_FLOPS[variant.work.math_unit]:
+            continue
+        changed = {}
+        for tunable in few:
+            tiles = ceil(problem.seqlen / asked.query_rows) * problem.batch * problem.num_heads
+            number = next((n for n in _FEW_CTAS if tiles % n), 11)
+            if number < config[tunable.name]:
+                changed[tunable.name] = number
+        other = _planned(variant, problem, config | changed, changed)
+        if other is None:
+            continue
+        plan = other.plan
+        if plan.defines != asked.defines and changed and not _reads(asked, changed):
+            other = replace(other, plan=replace(plan, defines=asked.defines))
+        if other.plan.defines == asked.defines and other.plan.entries == asked.entries:
+            return other
+    return None
+
+
+def other_config(
+    variant: Variant, problem: Problem, config: Config, tunable: str
+) -> OtherProblem | None:
+    """`problem` with another value of a tunable, the nearest that the kernel takes there."""
+    offered = next((t.values for t in variant.tunables if t.name == tunable), ())
+    for value in sorted(offered, key=lambda value: abs(value - config[tunable])):
+        if value != config[tunable]:
+            changed = {tunable: value}
+            other = _planned(variant, problem, dict(config) | changed, changed)
+            if other is not None:
+                return other
+    return None
+
+
+def _planned(
+    variant: Variant, problem: Problem, config: Config, changed: Mapping[str, int]
+) -> OtherProblem | None:
+    if variant.unsupported(problem, config) is not None:
+        return None
+    try:
+        return OtherProblem(problem, config, make_plan(variant, problem, config), changed)
+    except InvalidProblem:
+        return None
+
+
+def _candidates(variant: Variant, asked: LaunchPlan, is_persistent: bool) -> Iterator[Problem]:
+    """Other sizes of the problem, the sharpest first."""
+    p, config, rows = asked.problem, asked.config, asked.query_rows
+    tile = max(16, config.get("block_n", _USUAL_TILE))
+    stages = config.get("stages", 1)
+    splits = ceil(p.num_keys / max(asked.kv_rows or p.num_keys, 1))
+    splits = max(splits, config.get("num_splits", 1))
+    if tile < _USUAL_TILE and splits > 1:  # warps that take tiles of their own in turn
+        splits *= config.get("num_warps", 1)
+    group = p.head_group if p.head_group > 1 or not variant.gqa else 2
+    heads_of = [(2, 2 * group, 2), (1, 2 * group, 2), (1, group, 1)]
+    if p.head_group == 1:
+        heads_of.append((1, 1, 1))
+    heads_of.append((p.batch, p.num_heads, p.kv_heads))
+    key_tiles = dict.fromkeys((2 * stages + 1, stages + 2, stages + 1))
+    ends = list(product((tile // 2 + 5, 0), (rows // 2 + 5, 0)))  # whole tiles come last
+    for end_keys, end_rows in ends:
+        for (batch, *heads), tiles in product(heads_of, key_tiles):
+            whole = ceil(_PERSISTENT_TILES / (batch * heads[0])) - 1 if is_persistent else 1
+            seqlen = max(1, whole) * rows + end_rows
+            yield from _sized(p, batch, heads, seqlen, tile * tiles * splits + end_keys)
+        # A kernel that holds all keys of a head at once takes no more than it does.
+        keys = p.num_keys - (3 if end_keys else 0)
+        for batch, *heads in heads_of if bool(end_keys) == bool(end_rows) else ():
+            yield from _sized(p, batch, heads, min(rows + end_rows, keys), keys)
+
+
+def _sized(
+    asked: Problem, batch: int, heads: Sequence[int], seqlen: int, keys: int
+) -> Iterator[Problem]:
+    """`asked` with other sizes, if it can be; S = KV where its positions need that."""
+    if asked.seqlen_kv is None and (asked.causal or asked.features):
+        seqlen = keys = max(seqlen, keys)
+    seqlens = None
+    if asked.seqlens is not None:
+        batch, seqlens, seqlen = 2, (keys, keys // 3 + 2), min(seqlen, keys)
+    try:
+        sized = replace(
+            asked,
+            batch=batch,
+            num_heads=heads[0],
+            num_heads_kv=heads[1],
+            seqlen=seqlen,
+            seqlen_kv=keys,
+            seqlens=seqlens,
+        )
+    except InvalidProblem:
+        return
+    yield sized
+
+
+_STATIC_ASSERT = re.compile(r"\bstatic_assert\s*\((?:[^()]|\([^()]*\))*\)")
+
+
+def _reads(plan: LaunchPlan, tunables: Mapping[str, int]) -> bool:
+    """Whether the source, or a header beside it, takes some of these for more than an assertion."""
+    from engine.own_kernels.host_launch import without_comments
+
+    if plan.include_folders:
+        return True
+    for path in (plan.source, *plan.source.parent.glob("*.*h")):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        text = _STATIC_ASSERT.sub("", without_comments(text))
+        if any(re.search(rf"\b{name.upper()}\b", text) for name in tunables):
+            return True
+    return False
+
+
+def offset_warning(
+    backend: CpuBackend, variant: Variant, problem: Problem, config: Config, options: RunOptions
+) -> str | None:
+    """What goes wrong at a size that the description allows, as a warning; None where nothing does.
+
+    Args:
+        problem: the one that was checked; only its batch and heads grow.
+    """
+    large = large_problem(problem)
+    if large is None or variant.unsupported(large, config) is not None:
+        return None
+    try:
+        plan = make_plan(variant, large, config)
+    except InvalidProblem:
+        return None
+    if any(prod(p.cluster) > 1 or prod(p.grid) < large.batch for p in plan.passes):
+        return None  # clusters run whole, and a CTA that stays for many tiles runs too long
+    result = backend.run_last_ctas(plan, replace(options, timeout_s=_TIMEOUT_S, repeat=False))
+    if result.code not in (ErrorKind.GLOBAL_BOUNDS, ErrorKind.ILLEGAL_ADDRESS):
+        return None
+    return (
+        f"The output passes, but at {large.label()} ({large.elements:,} elements), which the "
+        f"kernel takes, it does not: {result.reason} Look for a product of batch, heads, rows and "
+        "columns in 32 bits: past 2^31 one factor has to be a size_t."
+    )
+
+
+def large_problem(problem: Problem) -> Problem | None:
+    """As `problem`, with so many batches (and heads) that Q or K passes 2³¹ elements.
+
+    None where no number of them brings both below 2³² elements.
+    """
+    if problem.alibi or problem.sinks or problem.seqlens is not None:
+        return None  # its heads and sequences differ, so that no part stands for the others
+    heads = 1
+    size = max(problem.elements, problem.kv_bytes // 2) // problem.batch
+    while size * heads * _MAX_GRID_Z < _LEAST:
+        heads *= 2
+    if problem.num_heads * heads > MAX_HEADS:
+        return None
+    kv_heads = problem.num_heads_kv
+    large = replace(
+        problem,
+        batch=ceil(_LEAST / (size * heads)),
+        num_heads=problem.num_heads * heads,
+        num_heads_kv=None if kv_heads is None else kv_heads * heads,
+    )
+    return large if max(large.elements, large.kv_bytes // 2) < _MOST else None

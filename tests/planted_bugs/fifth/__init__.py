@@ -1,0 +1,14 @@
+"""A fifth set of bugs: in what a problem's features add, in other people's kernels, behind a
+problem that is too small to show them.
+
+Written before any of it was run; the same rules hold.
+"""
+
+from planted_bugs.fifth.elsewhere import ELSEWHERE
+from planted_bugs.fifth.features import FEATURES
+from planted_bugs.fifth.own import OWN
+from planted_bugs.unseen import Unseen
+
+FIFTH: tuple[Unseen, ...] = (*FEATURES, *OWN, *ELSEWHERE)
+
+__all__ = ["FIFTH"]

@@ -1,0 +1,166 @@
+"""What a check executes beside the problem that was asked for, and what that tells."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.backends.base import RunOptions, RunResult
+from engine.backends.cpu import CpuBackend
+from engine.base.status import Status
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.other_problems import large_problem, other_config, sharper_problem
+from engine.pipeline.request import EvaluationRequest
+from engine.plan import LaunchPlan, make_plan
+from engine.problem import Problem
+from engine.tensors import Inputs
+from kernels.ladder import LADDER, by_id
+from kernels.variant import KERNELS_DIR, Constraint, Variant
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Problem(1, 3, 200, 64),
+        Problem(2, 4, 113, 64, num_heads_kv=2),
+        Problem(1, 8, 1, 128, num_heads_kv=2, seqlen_kv=700),
+        Problem(4, 16, 2048, 128, causal=True),
+    ],
+)
+def test_the_large_problem_lies_between_int_and_unsigned(problem: Problem) -> None:
+    large = large_problem(problem)
+    assert large is not None
+    elements = max(large.elements, large.kv_bytes // 2)
+    assert 2**31 < elements < 2**32
+    assert large.batch <= 65_535
+    assert (large.seqlen, large.num_keys, large.head_group) == (
+        problem.seqlen,
+        problem.num_keys,
+        problem.head_group,
+    )
+
+
+def test_where_no_size_lies_between_there_is_none() -> None:
+    assert large_problem(Problem(1, 1, 1, 1)) is None
+
+
+@pytest.mark.parametrize("variant", LADDER, ids=lambda v: v.id)
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_sharper_problem_is_small_ragged_and_in_the_same_build(
+    variant: Variant, causal: bool
+) -> None:
+    asked = make_plan(variant, Problem(1, 3, 64, 64, causal), variant.default_config())
+    other = sharper_problem(variant, asked)
+    assert other is not None
+    problem = other.problem
+    assert variant.unsupported(problem, other.config) is None
+    assert problem.flops <= 2e8
+    assert problem.num_keys % 16
+    assert (problem.causal, problem.dtype, problem.head_dim) == (causal, "float16", 64)
+    assert (other.plan.defines, other.plan.entries) == (asked.defines, asked.entries)
+    if variant.gqa and not (causal and "num_splits" in other.config):  # which needs long heads
+        assert problem.head_group > 1
+    if "num_ctas" in other.config:  # some CTA has another query tile behind its first
+        tiles = -(-problem.seqlen // asked.query_rows) * problem.num_heads * problem.batch
+        assert tiles % other.config["num_ctas"]
+        assert tiles > other.config["num_ctas"]
+    elif variant.id not in ("v12", "v22"):  # which hold all keys of a head at once
+        assert problem.num_keys > 2 * other.config.get("block_n", 16)
+
+
+def test_constraints_of_an_own_kernel_are_honoured() -> None:
+    def whole_tiles(problem: Problem, _: object) -> bool:
+        return problem.seqlen % 64 == 0 and problem.num_keys % 64 == 0 and problem.batch == 1
+
+    rule = Constraint(whole_tiles, lambda *_: "It takes whole tiles of one sequence.")
+    variant = replace(by_id("v02"), constraints=(rule,))
+    asked = make_plan(variant, Problem(1, 2, 64, 64), variant.default_config())
+    other = sharper_problem(variant, asked)
+    assert other is not None
+    assert whole_tiles(other.problem, None)
+    assert other.problem.num_keys > 64
+    nothing_else = Constraint(lambda problem, _: problem == asked.problem, lambda *_: "No.")
+    assert sharper_problem(replace(variant, constraints=(nothing_else,)), asked) is None
+
+
+def test_another_config_is_the_nearest_that_is_taken() -> None:
+    variant, problem = by_id("v08"), Problem(1, 2, 64, 64)
+    config = variant.default_config()
+    other = other_config(variant, problem, config, "block_n")
+    assert other is not None
+    assert other.changed == {"block_n": other.config["block_n"]}
+    assert other.config["block_n"] != config["block_n"]
+    assert other_config(variant, problem, config, "no_such") is None
+
+
+@pytest.mark.slow
+def test_what_one_tile_cannot_show_is_found_at_a_sharper_problem(tmp_path: Path) -> None:
+    source = by_id("v01").source
+    for header in KERNELS_DIR.glob("*.cuh"):
+        shutil.copy(header, tmp_path)
+    text = source.read_text(encoding="utf-8")
+    kept = "            m = m_new;\n"
+    assert kept in text
+    changed = tmp_path / source.name
+    changed.write_text(text.replace(kept, ""), encoding="utf-8")
+    asked = Problem(1, 1, 20, 32)
+    request = EvaluationRequest("v01", asked, backend="cpu", check=True)
+    with Evaluator() as evaluator:
+        right = evaluator.evaluate(request).evaluation
+        wrong = evaluator.evaluate(request, source=changed).evaluation
+        plain = evaluator.evaluate(replace(request, check=False), source=changed).evaluation
+    assert right.status is plain.status is Status.PASSED
+    assert "Also executed at B2 H2 S" in right.reason
+    assert right.problem == wrong.problem == asked
+    assert wrong.status is Status.INCORRECT
+    assert wrong.reason.startswith(f"It passes at {asked.label()}, but not at B2 H2 S")
+    assert wrong.correctness is not None
+    assert wrong.correctness.first_bad_index is None
+    assert wrong.correctness.findings
+
+
+@pytest.mark.slow
+def test_an_index_in_32_bits_is_warned_of_and_the_kernel_itself_is_not(tmp_path: Path) -> None:
+    source = by_id("v08").source
+    for header in KERNELS_DIR.glob("*.cuh"):
+        shutil.copy(header, tmp_path)
+    text = source.read_text(encoding="utf-8")
+    old, new = "const size_t q_index = (size_t)blockIdx.z", "const int q_index = blockIdx.z"
+    assert old in text
+    changed = tmp_path / source.name
+    changed.write_text(text.replace(old, new), encoding="utf-8")
+    request = EvaluationRequest("v08", Problem(1, 2, 65, 64), backend="cpu", check=True)
+    with Evaluator() as evaluator:
+        right = evaluator.evaluate(request).evaluation
+        wrong = evaluator.evaluate(request, source=changed).evaluation
+    assert right.status is wrong.status is Status.PASSED
+    assert right.correctness is not None
+    assert wrong.correctness is not None
+    assert right.correctness.warnings == ()
+    (warning,) = wrong.correctness.warnings
+    assert "past 2^31 one factor has to be a size_t" in warning
+    assert f"{source.name}:" in warning
+
+
+@pytest.mark.slow
+def test_the_second_inputs_run_in_random_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    run = CpuBackend.run
+
+    def noted(self: CpuBackend, plan: LaunchPlan, inputs: Inputs, options: RunOptions) -> RunResult:
+        seen.append(options.schedule)
+        return run(self, plan, inputs, options)
+
+    monkeypatch.setattr(CpuBackend, "run", noted)
+    problem = Problem(1, 1, 65, 32)
+    with Evaluator() as evaluator:
+        for schedule in ("in_order", "reverse"):
+            request = EvaluationRequest(
+                "v01", problem, backend="cpu", check=True, schedule=schedule
+            )
+            assert evaluator.evaluate(request).evaluation.status is Status.PASSED
+    # At the problem that was asked for, and at a sharper one.
+    assert seen == [*2 * ("in_order", "random"), *4 * ("reverse",)]
