@@ -19,7 +19,7 @@ from engine.sessions.compare import (
     output,
     parse_pick,
 )
-from engine.sessions.compare.machine_code import uncounted, with_counts
+from engine.sessions.compare.machine_code import count_sources, uncounted, with_counts
 from engine.sessions.compare.output import environment_table
 from engine.sessions.files import open_sessions
 from engine.sessions.snapshot import Snapshot
@@ -52,10 +52,10 @@ def run(args: argparse.Namespace) -> int:
     comparison = compared(sessions)
     missing = uncounted(comparison, sessions)
     if missing and (args.counts or len(missing) <= _FEW):
-        sessions, remarks = with_counts(missing, sessions)
-        comparison = compared(sessions)
-        for remark in remarks:
-            print(remark, file=sys.stderr)
+        found = count_sources(missing, sessions)
+        comparison = compared(with_counts(sessions, found))
+        for why in (text for text in found.values() if isinstance(text, str)):
+            print(why, file=sys.stderr)
     elif missing:
         print(
             f"The machine code of {len(missing):,} evaluations is not counted, as their sessions "

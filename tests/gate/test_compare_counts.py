@@ -101,6 +101,6 @@ def test_a_session_without_its_source_is_not_judged() -> None:
     sessions = {"a": session(TEXT), "b": session(TEXT, with_source=False)}
     comparison = compare_sessions(sessions)
     assert [each.session for each in uncounted(comparison, sessions)] == ["a"]
-    assert with_counts((), sessions) == (sessions, ())
+    assert with_counts(sessions, {("a", 0): "It does not compile."}) == sessions
     assert verdicts(comparison) == ["NOT JUDGED"]
     assert comparison.exit_code == 3

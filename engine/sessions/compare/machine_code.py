@@ -5,7 +5,7 @@ Sources are compiled in processes with limits, and nothing of them is executed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -60,38 +60,42 @@ def uncounted(
     )
 
 
-def with_counts(
-    missing: tuple[Uncounted, ...], sessions: Mapping[str, Snapshot]
-) -> tuple[dict[str, Snapshot], tuple[str, ...]]:
-    """The sessions with these counted.
-
-    Returns:
-        (sessions, a sentence about each that could not be).
-    """
-    remarks: list[str] = []
+def count_sources(
+    missing: Sequence[Uncounted], sessions: Mapping[str, Snapshot]
+) -> dict[tuple[str, int], CodeCounts | str]:
+    """(session, index) → counts, or a sentence that says why there are none."""
+    found: dict[tuple[str, int], CodeCounts | str] = {}
     tasks: list[tuple[Uncounted, Path]] = []
     with TemporaryDirectory(prefix="attune-compare-") as folder:
         for number, each in enumerate(missing):
             place = Path(folder, str(number))
             place.mkdir()
             try:
-                tasks.append((each, their_source(sessions[each.session], each.evaluation, place)))
+                source = their_source(sessions[each.session], each.evaluation, place)
+                tasks.append((each, source))
             except AttuneError as error:
-                remarks.append(_remark(each, str(error)))
+                found[each.session, each.index] = _remark(each, str(error))
         workers = Workers(_count, DEFAULT_SECONDS, DEFAULT_MEMORY_GIB)
         results = workers.run([(path, each.evaluation) for each, path in tasks])
-    counted = {name: list(snapshot.evaluations) for name, snapshot in sessions.items()}
-    for (each, _), found in zip(tasks, results, strict=True):
-        if isinstance(found, CodeCounts):
-            counted[each.session][each.index] = replace(each.evaluation, counts=found)
-        else:
-            sentence = found.sentence if isinstance(found, Failed) else found
-            remarks.append(_remark(each, sentence))
-    together = {
-        name: snapshot.model_copy(update={"evaluations": tuple(counted[name])})
-        for name, snapshot in sessions.items()
-    }
-    return together, tuple(remarks)
+    for (each, _), result in zip(tasks, results, strict=True):
+        if not isinstance(result, CodeCounts):
+            result = _remark(each, result.sentence if isinstance(result, Failed) else result)
+        found[each.session, each.index] = result
+    return found
+
+
+def with_counts(
+    sessions: Mapping[str, Snapshot], found: Mapping[tuple[str, int], CodeCounts | str]
+) -> dict[str, Snapshot]:
+    """The sessions, evaluations having what was found of them."""
+    together: dict[str, Snapshot] = {}
+    for name, snapshot in sessions.items():
+        evaluations = list(snapshot.evaluations)
+        for index, e in enumerate(evaluations):
+            if isinstance(counts := found.get((name, index)), CodeCounts):
+                evaluations[index] = replace(e, counts=counts)
+        together[name] = snapshot.model_copy(update={"evaluations": tuple(evaluations)})
+    return together
 
 
 def _count(task: tuple[Path, Evaluation]) -> CodeCounts | str:
