@@ -219,6 +219,7 @@ def check_output(
             gpu=gpu,
             backend="cpu" if native else "machine-code",
             check=True,
+            software_only=not native,
         )
         with Evaluator(History()) as evaluator:
             done = evaluator.evaluate(request, source=path, simulates=False, keeps=False).evaluation
@@ -232,7 +233,8 @@ def check_output(
         return Checked(None, done.reason)
     if done.status in (Status.PASSED, Status.SKIPPED):
         return Checked(True, done.reason or "The output is right, and the checker found nothing.")
-    return Checked(False, done.reason)
+    found = done.correctness.findings[:1] if done.correctness is not None else ()
+    return Checked(False, " ".join([done.reason, *(f.text() for f in found)]))
 
 
 def measuring_gpu() -> str:

@@ -397,7 +397,7 @@ class _Run:
                 reason = told + correctness.reason
                 if judged:  # on other inputs it passes
                     correctness = with_passing_inputs(correctness, plan.source)
-                elif name == "machine-code":
+                elif name == "machine-code" and not request.software_only:
                     reason += self._disagreement(plan, prepared.inputs, result)
                 incorrect = replace(correctness, reason=reason)
                 return replace(self._stop(Status.INCORRECT, reason), correctness=incorrect)
