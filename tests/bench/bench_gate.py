@@ -88,7 +88,10 @@ def run(wanted: list[str]) -> None:
             clock, processor = (b - a for a, b in zip(before, spent(), strict=True))
             shutil.rmtree(cache)
             said = [line for line in done.stdout.splitlines() if line.strip()]
-            print(f"{name:36} {clock:9.1f} {processor:13.1f}  {done.returncode}, {said[0]}")
+            print(
+                f"{name:36} {clock:9.1f} {processor:13.1f}  {done.returncode}, {said[0].strip()}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
