@@ -210,6 +210,16 @@ def check_output(
     from engine.pipeline.evaluate import Evaluator
     from engine.pipeline.request import EvaluationRequest
 
+    if not native:
+        from engine.machine_code.execution.run import prepare
+
+        try:
+            prepare()
+        except (
+            CompileError,
+            ToolMissing,
+        ) as error:  # of the emulator: the kernel has no part in it
+            return Checked(None, f"Machine code cannot be executed here: {error}")
     try:
         variant = variant_of(path)
         request = EvaluationRequest(

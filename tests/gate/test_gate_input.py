@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.base.errors import BadInput
+from engine.base.errors import BadInput, CompileError
 from engine.cli import main
 from engine.gate.figures import check_output
 from engine.gate.found import find_kernels
@@ -194,3 +194,16 @@ def test_a_wrong_result_is_found_without_native_code(
     found = check_output(source, Problem(1, 1, 64, 64), "L4", {}, native=False)
     assert found.passed is False
     assert "host build" not in found.sentence
+
+
+def test_an_emulator_that_cannot_be_built_is_no_fault_of_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: object) -> None:
+        raise CompileError("Compiling execute.cpp did not finish within 300 s.")
+
+    source = kernel_file(repository(tmp_path, "v08"), "v08")
+    monkeypatch.setattr("engine.machine_code.execution.run.load_library", fails)
+    found = check_output(source, Problem(1, 1, 64, 64), "L4", {}, native=False)
+    assert found.passed is None
+    assert "did not finish" in found.sentence
