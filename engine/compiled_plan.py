@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from engine.base.errors import CompileError, ToolMissing, UnknownName
 from engine.base.launch import encode_argument
 from engine.cuda_source.nvrtc import CompiledKernel, cached_compile, compile_kernel
 from engine.cuda_source.sources import Sources, read_sources
-from engine.evaluation import Resources
-from engine.machine_code.analysis import Analysis, analyse, program_of
+from engine.evaluation import CodeCounts, Resources
+from engine.machine_code.analysis import Analysis, analyse, count, program_of
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.launch import Launch, buffer_address
 from engine.machine_code.register_budgets import budget_mistake
@@ -80,6 +82,40 @@ def analyse_plan(plan: LaunchPlan, arch: str) -> tuple[Analysis, ...]:
             launch_of_pass(plan, number),
         )
         for number, launch in enumerate(plan.passes)
+    )
+
+
+def code_digest(plan: LaunchPlan, compiled: CompiledKernel) -> str:
+    """SHA-256 of the machine code and of how it is launched: what is equal runs alike."""
+    launches = [
+        (p.grid, p.block, p.dynamic_smem_bytes, p.args, p.cluster, p.warpgroup_registers)
+        for p in plan.passes
+    ]
+    key = repr((read_cubin(compiled.cubin).code_sha256, launches, plan.scratch))
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def count_plan(plan: LaunchPlan, compiled: CompiledKernel) -> CodeCounts:
+    """What all passes of a plan execute together. Raises as `analyse`."""
+    from engine.machine_code.summary import launch_figures
+
+    counted = [
+        count(
+            compiled.cubin,
+            compiled.symbols.get(launch.entry, launch.entry),
+            launch_of_pass(plan, number),
+        )
+        for number, launch in enumerate(plan.passes)
+    ]
+    each = [launch_figures(counts) for counts in counted]
+    return CodeCounts(
+        code_sha256=code_digest(plan, compiled),
+        code_bytes=sum(counts.program.code_bytes for counts in counted),
+        instructions=sum(f.executed for f in each),
+        conflicts=sum(f.shared_wavefronts - f.ideal_shared_wavefronts for f in each),
+        wavefronts=sum(f.shared_wavefronts for f in each),
+        sectors=sum(f.global_sectors for f in each),
+        local_sectors=sum(f.local_sectors for f in each),
     )
 
 

@@ -14,7 +14,16 @@ from annotated_types import MaxLen
 
 from engine.base.status import Status
 from engine.base.table import Table, Tabular
-from engine.base.text import Identifier, Line, Log, Name, Sentence, Sha256OrEmpty, TimeOrEmpty
+from engine.base.text import (
+    Identifier,
+    Line,
+    Log,
+    Name,
+    Sentence,
+    Sha256,
+    Sha256OrEmpty,
+    TimeOrEmpty,
+)
 from engine.base.units import format_bytes, format_count, format_us
 from engine.problem import Problem
 from engine.schema import (
@@ -188,6 +197,19 @@ class PassReport(Stored):
 
 
 @dataclass(frozen=True, slots=True)
+class CodeCounts(Stored):
+    """What the machine code of a launch executes, counted exactly, of all passes together."""
+
+    code_sha256: Sha256  # of the code and the launches: equal ones run alike
+    code_bytes: Count
+    instructions: Count  # a warp's
+    conflicts: Count  # shared wavefronts beyond those that are needed
+    wavefronts: Count  # of shared memory
+    sectors: Count  # of global memory, 32 bytes each
+    local_sectors: Count  # spills and arrays on the stack
+
+
+@dataclass(frozen=True, slots=True)
 class Finding(Stored):
     """A pattern the diagnosis recognised, in words, with how strongly it explains the error."""
 
@@ -297,6 +319,11 @@ class Latency(Stored):
         return method_of(self.origin, self.reason)
 
     @property
+    def is_simulated(self) -> bool:
+        """By machine code alone, not scaled to times that were taken."""
+        return self.method == METHODS[0] and CALIBRATED not in self.reason
+
+    @property
     def is_bound(self) -> bool:
         """By roofline alone, whose assumed CTA time is no prediction: what is shown in its place is
         what the launch takes at least (`engine.model.equations.Terms.bound_us`)."""
@@ -365,7 +392,7 @@ class Evaluation(Stored, Tabular):
     """Everything one evaluation found, as far as it got."""
 
     derived: ClassVar[tuple[str, ...]] = ("resources", "occupancy")
-    omitted_defaults: ClassVar[tuple[str, ...]] = ("line_coverage",)
+    omitted_defaults: ClassVar[tuple[str, ...]] = ("line_coverage", "counts")
     always_written: ClassVar[tuple[str, ...]] = (
         "passes",
         "execution",
@@ -400,6 +427,7 @@ class Evaluation(Stored, Tabular):
     flags: Annotated[tuple[Line, ...], MaxLen(128)] = ()
     # By file, the kernel's own first; only the CPU backend's check build knows.
     line_coverage: Annotated[tuple[LineCoverage, ...], MaxLen(64)] = ()
+    counts: CodeCounts | None = None  # of what was simulated
 
     def __post_init__(self) -> None:
         measured = self.latency is not None and self.latency.origin == "measured"

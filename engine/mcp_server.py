@@ -81,10 +81,12 @@ class Tools:
         """Is the kernel right? Executes it in software, machine code alone, and compares with
         float64. Where the server may run native code it executes that on this CPU instead, and
         looks for races, missing fences and accesses out of bounds, each with code and place."""
-        backend = "cpu" if self._rights.run else "machine-code"
+        how = (
+            ["--backend=cpu"] if self._rights.run else ["--backend=machine-code", "--software-only"]
+        )
         found = await self._json(
             "evaluate", self._kernel(kernel), *_problem(problem), f"--gpu={gpu}",
-            f"--backend={backend}", "--check", "--json", may_fail=True,
+            *how, "--check", "--json", may_fail=True,
         )  # fmt: skip
         correctness = found.get("correctness") or {}
         return {
@@ -321,7 +323,7 @@ def _problem(text: str, *, sweep: bool = False) -> list[str]:
         "head-dim": problem.head_dim,
         "seqlen-kv": problem.seqlen_kv,
         "heads-kv": problem.num_heads_kv,
-        "dtype": {"float16": "fp16", "bfloat16": "bf16"}[problem.dtype],
+        "dtype": {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}[problem.dtype],
     }
     given = [f"--{name}={value}" for name, value in options.items() if value is not None]
     given += feature_options(problem)

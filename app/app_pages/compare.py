@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import streamlit as st
 
 from app.compare import inputs, results
@@ -52,16 +54,17 @@ def page() -> None:
         )
         return
     with errors_as_sentences():
-        results.draw(
-            compare_sessions(
-                opened,
-                options.baseline,
-                pairing=options.pairing,
-                pairs=picked,
-                across=options.across,
-                kind=options.kind,
-            )
+        compare = partial(
+            compare_sessions,
+            baseline=options.baseline,
+            pairing=options.pairing,
+            pairs=picked,
+            across=options.across,
+            kind=options.kind,
         )
+        comparison = compare(opened)
+        counted = inputs.counted(comparison, opened)
+        results.draw(comparison if counted is None else compare(counted))
 
 
 page()

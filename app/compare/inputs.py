@@ -11,7 +11,9 @@ import streamlit as st
 from app.shared import url_state, working_session
 from app.shared.snapshots import open_snapshot
 from app.shared.widgets import plain_markdown
-from engine.sessions.compare import Pairing, Pick
+from engine.evaluation import CodeCounts
+from engine.sessions.compare import Pairing, Pick, SessionComparison, newest_that_share
+from engine.sessions.compare.machine_code import count_sources, uncounted, with_counts
 from engine.sessions.importers.table import SDPA
 from engine.sessions.snapshot import Snapshot
 from engine.sessions.store.store import SnapshotInfo, Store
@@ -29,6 +31,7 @@ _BY = {
     "best": "the best of each session",
     _PICK: "two kernels that I pick",
 }
+_COUNTED = "compare_counted"
 _MOST_LISTED = 500  # a longer list makes the field slow
 
 
@@ -58,12 +61,14 @@ def _linked() -> list[str]:
 
 
 def sessions(choices: list[str], infos: Mapping[str, SnapshotInfo]) -> list[str]:
-    """The sessions to compare; at first those of the URL, else the two newest."""
+    """The sessions to compare; at first those of the URL, else the two newest that can be."""
     if "compare_sessions" not in st.session_state:
         linked = _linked()
         st.session_state["compare_missing"] = [name for name in linked if name not in choices]
         known = [name for name in linked if name in choices]
-        st.session_state["compare_sessions"] = known or choices[:2]
+        st.session_state["compare_sessions"] = known or newest_that_share(
+            {name: _problems(name, infos) for name in choices[:_MOST_LISTED]}
+        )
     if missing := st.session_state.get("compare_missing"):
         names = ", ".join(missing)
         st.warning(
@@ -81,6 +86,14 @@ def sessions(choices: list[str], infos: Mapping[str, SnapshotInfo]) -> list[str]
     )
     url_state.write("session", *selected)
     return selected
+
+
+def _problems(name: str, infos: Mapping[str, SnapshotInfo]) -> tuple[str, ...]:
+    if name == _WORKING:
+        session = working_session.current()
+        return tuple(e.problem.label() for e in session.evaluations) if session else ()
+    summary = infos[name].summary
+    return summary.problems if summary is not None else ()
 
 
 def options(selected: list[str], infos: Mapping[str, SnapshotInfo]) -> Options:
@@ -153,6 +166,38 @@ def open_session(store: Store, name: str) -> Snapshot:
         assert session is not None
         return session.to_snapshot()
     return open_snapshot(store, name)
+
+
+def counted(
+    comparison: SessionComparison, opened: Mapping[str, Snapshot]
+) -> dict[str, Snapshot] | None:
+    """The sessions with machine code counted from their sources; None until that is asked for."""
+    known: dict[tuple[str, str, int], CodeCounts | str] = st.session_state.setdefault(_COUNTED, {})
+    missing = [
+        each
+        for each in uncounted(comparison, opened)
+        if (each.session, opened[each.session].updated, each.index) not in known
+    ]
+    asked = missing and st.button(
+        f"Count the machine code of {len(missing):,} evaluations",
+        icon=":material/memory:",
+        key="compare_count",
+        help="Their sessions hold no counts. Their sources are compiled, and nothing is executed.",
+    )
+    if asked:
+        with st.spinner("Compiling and counting…"):
+            for (name, index), found in count_sources(missing, opened).items():
+                known[name, opened[name].updated, index] = found
+    ours = {
+        (name, index): found
+        for (name, updated, index), found in known.items()
+        if name in opened and opened[name].updated == updated
+    }
+    for why in sorted({text for text in ours.values() if isinstance(text, str)}):
+        st.caption(plain_markdown(why))
+    if asked:
+        st.rerun()
+    return with_counts(opened, ours) if ours else None
 
 
 def _label(name: str, infos: Mapping[str, SnapshotInfo]) -> str:

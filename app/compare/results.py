@@ -12,6 +12,7 @@ from app.shared import plot, tables
 from app.shared.widgets import empty, plain_markdown, theme, tile, tile_row
 from engine.base.units import format_us
 from engine.sessions.compare import ComparedRow, Differences, SessionComparison
+from engine.sessions.compare.comparison import Kind
 from engine.sessions.compare.output import (
     change_of,
     changes_table,
@@ -52,13 +53,16 @@ def _counts(comparison: SessionComparison) -> None:
     """How many of each; what there is none of has no tile."""
     verdicts = [str(row.verdict) if row.verdict else "" for row in comparison.rows]
     counts = {
-        "Slower": verdicts.count("SLOWER"),
         "Broken": sum(row.broken for row in comparison.rows),
-        "Resources worse": sum(
-            any(not f.is_failure for f in row.findings) for row in comparison.rows
-        ),
+        "Slower": verdicts.count("SLOWER"),
+        "Simulated slower": verdicts.count("SIMULATED SLOWER"),
+        "Counted worse": _rows_with(comparison, "counts"),
+        "More registers": _rows_with(comparison, "registers"),
         "Faster": verdicts.count("FASTER"),
+        "Simulated faster": verdicts.count("SIMULATED FASTER"),
+        "Counted better": verdicts.count("COUNTED BETTER"),
         "Same": verdicts.count("SAME"),
+        "Same code": verdicts.count("SAME CODE"),
         "Undecided": verdicts.count("UNDECIDED"),
         "No verdict": verdicts.count(""),
     }
@@ -67,6 +71,10 @@ def _counts(comparison: SessionComparison) -> None:
             for label, count in counts.items():
                 if count:
                     tile(label, f"{count:,}")
+
+
+def _rows_with(comparison: SessionComparison, kind: Kind) -> int:
+    return sum(any(f.kind == kind for f in row.findings) for row in comparison.rows)
 
 
 def _side_by_side(comparison: SessionComparison) -> None:

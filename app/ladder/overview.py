@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import streamlit as st
 
 from app.ladder import charts, rungs
@@ -10,17 +12,25 @@ from app.shared.runs import rerun_as_jobs_end
 from app.shared.selection import Selection
 from app.shared.widgets import busy, plain_markdown, theme
 from engine.auto import Choice
+from engine.gate.ranking import default_threshold
 from engine.jobs.manager import JobStatus
 from engine.kernel_figures import Rung, ladder_table
+from engine.kernel_figures.changes import orders
 from engine.kernel_figures.rung import reasons, without_empty
 
 _POLL_S = 0.5
 _TITLE_PX = 150  # "Persistent on Hopper"
 _KNOWN_PX = 125  # "1.07 ms recorded"
-_FIRST = ("rung", "title", "simulated", "90 % interval", "known")
+_FIRST = ("rung", "title", "simulated", "order", "90 % interval", "known")
 _CONFIG_REMARK = (
     "Each rung has its default config, or the nearest that fits: the table shows the difference."
 )
+_ROWS = 12  # a longer table scrolls: what follows is in sight
+_ORDER_HELP = (
+    "Against the rung before. ✓: simulated times are so far apart that their order holds. "
+    "{threshold}"
+)
+DETAIL = "kernels_rung"  # the id of the rung that is shown below the table
 
 
 def draw(
@@ -36,17 +46,26 @@ def draw(
         frame = table.frame()
         # Whole configs are wider than a window: they stand with each rung.
         frame["config"] = [rung.describe_changed for rung in possible]
+        frame["order"] = list(orders(possible).values())
+        ids = [rung.variant.id for rung in possible]
         tables.draw(
             frame[sorted(frame.columns, key=_place)],
-            rows=len(possible),
+            rows=_ROWS,
+            on_select=partial(_open, ids),
+            selection_mode="single-row",
             columns={
+                "order": st.column_config.TextColumn(
+                    help=_ORDER_HELP.format(threshold=default_threshold())
+                ),
                 "title": st.column_config.TextColumn(width=_TITLE_PX),
                 "known": st.column_config.TextColumn(width=_KNOWN_PX),
                 "instructions": st.column_config.NumberColumn(format="localized"),
             },
             key="kernels_table",
         )
-        st.caption(plain_markdown(f"{table.remark} {_CONFIG_REMARK}"))
+        st.caption(
+            plain_markdown(f"{table.remark} {_CONFIG_REMARK} Select a row to read it below.")
+        )
     for sentence in reasons({rung.variant.id: rung.why_not for rung in known}):
         st.caption(f":material/block: {plain_markdown(sentence)}")
     frame = charts.times_frame(possible, selection.variant.id)
@@ -56,6 +75,13 @@ def draw(
             "the sidebar]"
         )
         plot.draw(charts.times(frame, theme()), key="kernels_chart", tools=False)
+
+
+def _open(ids: list[str]) -> None:
+    """Show the rung of the row that is selected; a table's callback."""
+    rows = st.session_state["kernels_table"]["selection"]["rows"]
+    if rows and rows[0] < len(ids):
+        st.session_state[DETAIL] = ids[rows[0]]
 
 
 def _place(column: str) -> int:

@@ -1,4 +1,4 @@
-"""Below the table, what a learner reads: each rung's header, and what it changed."""
+"""Below the table, what a learner reads: one rung's header, and what it changed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import streamlit as st
 
+from app.ladder.overview import DETAIL
+from app.shared import url_state
 from app.shared.selection import variant_label
 from app.shared.widgets import errors_as_sentences, plain_markdown
 from engine.auto.reach import out_of_reach
@@ -22,15 +24,54 @@ from engine.kernel_figures.changes import (
     source_diff,
 )
 
+_FOLLOWED = "kernels_rung_of"  # the sidebar's kernel as of the last run
 _MOST_LINES = 2000  # of a diff that is shown
 
 
-def draw(rungs: list[Rung]) -> None:
-    """One section for each rung, from the first to the last."""
+def draw(rungs: list[Rung], chosen: str) -> None:
+    """The rung that is selected, with the way to its neighbours.
+
+    Args:
+        chosen: the sidebar's kernel, which is shown until another is selected here.
+    """
     by_id = {rung.variant.id: rung for rung in rungs}
-    for rung in rungs:
-        with st.container(border=True, key=f"rung_{rung.variant.id}"), errors_as_sentences():
-            _draw_rung(rung, by_id)
+    first = chosen if chosen in by_id else next(iter(by_id))
+    if st.session_state.get(_FOLLOWED, first) != first and DETAIL in st.session_state:
+        st.session_state[DETAIL] = first
+    st.session_state[_FOLLOWED] = first
+    with st.container(horizontal=True, vertical_alignment="bottom", key="kernels_pick"):
+        name = url_state.select(
+            st,
+            "Rung",
+            DETAIL,
+            list(by_id),
+            first,
+            format_func=lambda n: _named(by_id[n]),
+            width=360,
+        )
+        ids = list(by_id)
+        place = ids.index(name)
+        for step, icon, word in ((-1, "arrow_back", "before"), (1, "arrow_forward", "after")):
+            there = 0 <= place + step < len(ids)
+            st.button(
+                f"The rung {word}",
+                key=f"kernels_{word}",
+                icon=f":material/{icon}:",
+                disabled=not there,
+                on_click=_go,
+                args=(ids[place + step] if there else name,),
+            )
+    with st.container(border=True, key=f"rung_{name}"), errors_as_sentences():
+        _draw_rung(by_id[name], by_id)
+
+
+def _named(rung: Rung) -> str:
+    return variant_label(rung.variant)
+
+
+def _go(name: str) -> None:
+    """A button's callback."""
+    st.session_state[DETAIL] = name
 
 
 def draw_out_of_reach(device: DeviceSpec | None) -> None:

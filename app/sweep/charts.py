@@ -22,7 +22,7 @@ from app.shared.figures import (
     plain,
     time_axis,
 )
-from app.shared.palette import MARKER, Theme
+from app.shared.palette import MARKER, Theme, variant_color
 from engine.base.units import format_us
 from engine.evaluation import Origin
 
@@ -32,6 +32,7 @@ _LEVEL_LABELS = 5  # this many names of axes fit side by side
 _MAX_CELL_TEXTS = 160
 _MANY_POINTS = 2000
 _TIE = " ="
+_PANELS = 3  # side by side
 _ON_CELL = "#000000"  # legible on every variant's colour, whatever the page's is
 
 
@@ -205,6 +206,117 @@ def importance(frame: pd.DataFrame, colors: Mapping[str, str], theme: Theme) -> 
         margin={"r": 120},
         xaxis=axis(theme, "share of the spread of times, %", range=[0, 100]),
         yaxis=axis(theme, autorange="reversed", showgrid=False),
+    )
+
+
+def best_so_far(frame: pd.DataFrame, origin: Origin, theme: Theme) -> go.Figure:
+    """The best time of each problem over the time that evaluations took.
+
+    Columns: as `engine.search.results.best_so_far`.
+    """
+    end = float(frame["spent_s"].max())
+    data: list[Trace] = []
+    for number, (name, group) in enumerate(frame.groupby("problem", sort=False)):
+        labels = zip(group["label"], group["median_us"], group["evaluated"], strict=True)
+        told = [
+            f"<b>{plain(label)}</b><br>{format_us(us)} after {count:,} points"
+            for label, us, count in labels
+        ]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": plain(str(name)),
+                "line": {"shape": "hv", "width": 2, "color": variant_color(number)},
+                "marker": {"symbol": MARKER[origin], "size": 8},
+                # The last best one holds until now.
+                "x": [*group["spent_s"], end],
+                "y": [*group["median_us"], group["median_us"].iloc[-1]],
+                "customdata": [*group["point"], None],
+                "hovertext": [*told, told[-1]],
+                "hovertemplate": "%{hovertext}<extra>%{fullData.name}</extra>",
+            }
+        )
+    low, high = float(frame["median_us"].min()), float(frame["median_us"].max())
+    return figure(
+        theme,
+        420,
+        data,
+        showlegend=len(data) > 1,
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        margin={"t": 36},
+        clickmode="event+select",
+        xaxis=axis(theme, "time that evaluations took, s", rangemode="tozero"),
+        yaxis=time_axis(theme, low, high, f"best latency, {origin} (logarithmic)"),
+    )
+
+
+def slices(
+    frame: pd.DataFrame, colors: Mapping[str, str], origin: Origin, theme: Theme
+) -> go.Figure:
+    """The best time at each value of each tunable, one panel for each tunable.
+
+    Columns: as `engine.search.results.tunable_slices`, of one problem.
+    """
+    tunables = list(dict.fromkeys(frame["tunable"]))
+    low, high = float(frame["best_us"].min()), float(frame["best_us"].max())
+    across = min(len(tunables), _PANELS)
+    down = -(-len(tunables) // across)
+    data: list[Trace] = []
+    axes: dict[str, Part] = {}
+    for number, tunable in enumerate(tunables):
+        suffix = str(number + 1) if number else ""
+        left, top = (number % across) / across, 1 - (number // across) / down
+        own = frame[frame["tunable"] == tunable]
+        values = sorted(own["value"].unique())
+        for variant, group in own.groupby("variant", sort=True):
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines+markers",
+                    "name": str(variant),
+                    "legendgroup": str(variant),
+                    "showlegend": not any(trace["name"] == str(variant) for trace in data),
+                    "xaxis": f"x{suffix}",
+                    "yaxis": f"y{suffix}",
+                    "line": {"color": colors[str(variant)], "width": 1.5},
+                    "marker": {"symbol": MARKER[origin], "size": 8},
+                    "x": [values.index(value) for value in group["value"]],
+                    "y": list(group["best_us"]),
+                    "customdata": list(group["point"]),
+                    "hovertext": [
+                        f"<b>{variant} {plain(tunable)}={value}</b><br>{format_us(us)}, the best "
+                        f"of {count:,} points"
+                        for value, us, count in zip(
+                            group["value"], group["best_us"], group["points"], strict=True
+                        )
+                    ],
+                    "hovertemplate": "%{hovertext}<extra></extra>",
+                }
+            )
+        axes[f"xaxis{suffix}"] = axis(
+            theme,
+            plain(tunable.replace("_", " ")),
+            tickvals=list(range(len(values))),
+            ticktext=[str(value) for value in values],
+            range=[-0.5, len(values) - 0.5],
+            domain=[left + 0.02, left + 0.94 / across],
+            anchor=f"y{suffix}",
+            showgrid=False,
+        )
+        axes[f"yaxis{suffix}"] = {
+            **time_axis(theme, low, high, f"best, {origin}" if not number % across else ""),
+            "domain": [top - 0.72 / down, top],
+            "anchor": f"x{suffix}",
+        }
+    return figure(
+        theme,
+        60 + 240 * down,
+        data,
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        margin={"t": 36},
+        clickmode="event+select",
+        **axes,
     )
 
 

@@ -30,9 +30,11 @@ from engine.model.roofline import LEVELS
 from engine.own_kernels.registry import all_variants
 from engine.search.autotune import ProblemResult, problem_result
 from engine.search.results import (
+    best_so_far,
     occupancy_frame,
     parallel_coordinates,
     tunable_importance,
+    tunable_slices,
     winner_line,
 )
 from engine.search.strategies import StrategyName
@@ -46,6 +48,8 @@ TABS = (
     "Keep",
     "Parallel coordinates",
     "Importance",
+    "Slices",
+    "Best so far",
     "Occupancy",
     "Roofline",
     "Table",
@@ -54,6 +58,7 @@ TABS = (
 _EVERY = "all problems"
 _OUTLIERS_SHOWN = 5
 _PREPARED = "sweep_csv_prepared"  # what of, and its bytes
+_MOST_CURVES = 12  # of problems
 _MOST_DRAWN = 1500  # lines of the parallel coordinates
 
 
@@ -101,6 +106,10 @@ def draw(
                 _parallel(rows)
             elif title == "Importance":
                 _importance(rows)
+            elif title == "Slices":
+                _slices(rows)
+            elif title == "Best so far":
+                _best_so_far(rows)
             elif title == "Occupancy":
                 _occupancy(rows)
             else:
@@ -281,6 +290,47 @@ def _importance(rows: FilteredRows) -> None:
     figure = rows.cached("bars", lambda: charts.importance(frame, _colors(rows), theme()))
     point_links.chart(figure, "sweep_importance", rows)
     st.caption(f"{TERMS['importance']} Here times are {rows.origin}.")
+
+
+def _slices(rows: FilteredRows) -> None:
+    name, here = _of_one_problem(rows, "Slices of", "sweep_slices_of")
+    frame = rows.cached(("slices", name), lambda: tunable_slices(here))
+    if frame.empty or rows.origin is None:
+        empty(
+            "nothing yet",
+            "No tunable varies",
+            "Give a tunable several values above, or set Tunables take to every value.",
+        )
+        return
+    origin = rows.origin
+    figure = rows.cached(
+        ("slices drawn", name), lambda: charts.slices(frame, _colors(rows), origin, theme())
+    )
+    picked = point_links.chart(figure, "sweep_slices", rows, name)
+    st.caption("The best time at each value, whatever the other tunables are. Click to open it.")
+    point_links.draw(picked, rows, "slices")
+
+
+def _best_so_far(rows: FilteredRows) -> None:
+    ranked = rows.ranked["point"]
+    timed = rows.frame["median_us"].where(rows.frame["point"].isin(ranked))
+    # What failed took its time, too.
+    frame = rows.cached("so far", lambda: best_so_far(rows.frame.assign(median_us=timed)))
+    problems = frame["problem"].unique().tolist()[:_MOST_CURVES]
+    assert rows.origin is not None  # there are times
+    origin = rows.origin
+    figure = rows.cached(
+        "so far drawn",
+        lambda: charts.best_so_far(frame[frame["problem"].isin(problems)], origin, theme()),
+    )
+    picked = point_links.chart(figure, "sweep_so_far", rows)
+    left_out = frame["problem"].nunique() - len(problems)
+    st.caption(
+        "The best time of each problem after so much evaluation, all processes together. Click a "
+        "point to open it in Tune."
+        + (f" {left_out} more problems: select one above." if left_out else "")
+    )
+    point_links.draw(picked, rows, "so_far")
 
 
 def _occupancy(rows: FilteredRows) -> None:

@@ -12,6 +12,7 @@ from app.shared.widgets import busy, plain_markdown, theme
 from app.tune import variants_frame
 from app.tune.run_state import simulation_of
 from engine.base.errors import AttuneError
+from engine.gate.ranking import default_threshold
 from engine.jobs.manager import JobStatus, manager
 from engine.jobs.sweep.files import sweep_files
 from engine.kernel_figures.rung import reasons
@@ -87,7 +88,8 @@ def draw(selection: Selection) -> None:
         "Predictions are of the config that a sweep found best, else of the tuned or default one. "
         "Correctness is known of what was run. Against SDPA: its known time over the variant's "
         "known one; a predicted time is compared with none that was taken. Brown: another kernel "
-        "that was launched like a variant, under its own name."
+        "that was launched like a variant, under its own name. Order: against the fastest that is "
+        f"simulated; ✓ holds. {default_threshold()}"
     )
     rerun_as_jobs_end(
         waiting,

@@ -10,6 +10,7 @@ import pandas as pd
 from app.shared.palette import color_of, reference_color
 from engine.base.units import format_bytes, format_speedup, format_us
 from engine.evaluation import Latency
+from engine.gate.ranking import order_of
 from engine.history.known_time import KnownTime, Reference, references_in, taken_of
 from engine.pipeline.preview import Preview
 from engine.search.ranking import SweepRow
@@ -67,10 +68,33 @@ def line(seen: Preview, swept: SweepRow | None, times: Sequence[KnownTime]) -> L
 
 def frame(lines: Iterable[Line]) -> pd.DataFrame:
     """One row per variant that can run; columns that say nothing anywhere are left out."""
-    table = pd.DataFrame([_record(each) for each in lines if not each.reason])
-    optional = [name for name in ("known", "against SDPA", "correctness") if name in table]
+    possible = [each for each in lines if not each.reason]
+    table = pd.DataFrame([_record(each) for each in possible])
+    if possible:
+        table.insert(2, "order", _orders(possible))
+    optional = [n for n in ("order", "known", "against SDPA", "correctness") if n in table]
     empty = [name for name in optional if not table[name].any()]
     return table.drop(columns=empty)
+
+
+def _orders(lines: Sequence[Line]) -> list[str]:
+    """Against the fastest of those that are simulated: whether the order of the two holds."""
+    simulated = {
+        each.variant: x.median_us
+        for each in lines
+        if each.seen is not None and (x := each.seen.predicted) is not None and x.is_simulated
+    }
+    if len(simulated) < 2:
+        return [""] * len(lines)
+    fastest = min(simulated, key=simulated.__getitem__)
+    return [
+        ""
+        if each.variant not in simulated
+        else "fastest"
+        if each.variant == fastest
+        else order_of(simulated[each.variant], simulated[fastest])
+        for each in lines
+    ]
 
 
 def chart_frame(lines: Sequence[Line]) -> pd.DataFrame:

@@ -1,17 +1,17 @@
 """`compare`: kernels of snapshots beside each other, problem by problem.
 
-Exit code 1: something is wrong that was right, further off, or slower. 3: only resources got worse
-(spills, registers, occupancy). 0: neither.
+Exit codes are the gate's. 1: something is wrong that was right, further off, slower, or its machine
+code is counted worse. 3: something could not be judged. 0: neither.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 
 from engine.base.errors import InvalidProblem
 from engine.cli.output import print_json, print_table
-from engine.gate.verdicts import GateVerdict
 from engine.sessions.compare import (
     Differences,
     SessionComparison,
@@ -19,16 +19,16 @@ from engine.sessions.compare import (
     output,
     parse_pick,
 )
-from engine.sessions.compare.machine_code import count_rows, counted_dict, counted_table
+from engine.sessions.compare.machine_code import count_sources, uncounted, with_counts
 from engine.sessions.compare.output import environment_table
 from engine.sessions.files import open_sessions
+from engine.sessions.snapshot import Snapshot
 
 TIMES = {"cold": "device_cold", "end-to-end": "end_to_end", "warm": "device_warm"}
+_FEW = 8  # evaluations that are counted without being asked to
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.counts and (args.csv or args.markdown):
-        raise InvalidProblem("--counts goes with tables or --json: leave out the other format.")
     # A pinned baseline may be one of the files, or one more.
     files = list(args.files)
     if args.baseline is not None and args.baseline not in files:
@@ -37,33 +37,32 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidProblem("compare takes at least two sessions, or one and --pair BEFORE AFTER.")
     sessions = open_sessions(files)
     labels = dict(zip(reversed(files), reversed(sessions), strict=True))
-    comparison = compare_sessions(
-        sessions,
-        labels.get(args.baseline),
-        pairing=args.by,
-        pairs=[
-            (parse_pick(a, list(sessions)), parse_pick(b, list(sessions))) for a, b in args.pair
-        ],
-        across=args.across,
-        kind=TIMES[args.time],
-    )
-    if not args.counts:
-        print_comparison(comparison, args)
-        return comparison.exit_code
-    counted = count_rows(comparison, sessions)
-    if args.json:
-        print_json(output.to_dict(comparison) | {"verdicts": counted_dict(counted)})
-    else:
-        print_comparison(comparison, args)
-        print_table(counted_table(counted))
-    if comparison.exit_code == 0 and any(each.is_worse for each in counted):
-        is_slower = any(
-            f.verdict is not GateVerdict.COUNTED_WORSE
-            for each in counted
-            for f in each.findings
-            if f.is_regression
+    pairs = [(parse_pick(a, list(sessions)), parse_pick(b, list(sessions))) for a, b in args.pair]
+
+    def compared(sessions: Mapping[str, Snapshot]) -> SessionComparison:
+        return compare_sessions(
+            sessions,
+            labels.get(args.baseline),
+            pairing=args.by,
+            pairs=pairs,
+            across=args.across,
+            kind=TIMES[args.time],
         )
-        return 1 if is_slower else 3
+
+    comparison = compared(sessions)
+    missing = uncounted(comparison, sessions)
+    if missing and (args.counts or len(missing) <= _FEW):
+        found = count_sources(missing, sessions)
+        comparison = compared(with_counts(sessions, found))
+        for why in (text for text in found.values() if isinstance(text, str)):
+            print(why, file=sys.stderr)
+    elif missing:
+        print(
+            f"The machine code of {len(missing):,} evaluations is not counted, as their sessions "
+            "do not hold its counts: --counts compiles their sources and counts it.",
+            file=sys.stderr,
+        )
+    print_comparison(comparison, args)
     return comparison.exit_code
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from engine.base.errors import AttuneError, CompileError, InvalidKernel, InvalidProblem, ToolMissing
 from engine.config import default_config
@@ -23,8 +22,12 @@ from kernels.variant import Variant
 
 if TYPE_CHECKING:
     from engine.backends.cuda import CudaBackend
+    from engine.cuda_source.nvrtc import CompiledKernel
+    from engine.devices import DeviceSpec
+    from engine.evaluation import CodeCounts, Evaluation
     from engine.measure.verdict import Comparison
     from engine.pipeline.evaluate import Evaluator
+    from engine.plan import LaunchPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +87,13 @@ def compiled_answer(
     Nothing of the kernel is executed, host code included: it is compiled, and its machine code is
     run by an emulator.
     """
-    from engine.compiled_plan import compile_plan, resources
-    from engine.machine_code.cubin import read_cubin
-    from engine.model.estimate import launch_plan
+    from engine.compiled_plan import code_digest, count_plan, resources
 
     try:
         variant, device = variant_of(path), find_device(gpu)
-        plan = launch_plan(variant, problem, default_config(variant, config), device)
-        compiled = compile_plan(plan, device.arch)
+        plan, compiled = _compiled(variant, problem, device, config)
         used = resources(plan, compiled)
-        launches = [
-            (p.grid, p.block, p.dynamic_smem_bytes, p.args, p.cluster, p.warpgroup_registers)
-            for p in plan.passes
-        ]
-        key = repr((read_cubin(compiled.cubin).code_sha256, launches, plan.scratch))
-        code = hashlib.sha256(key.encode()).hexdigest()
+        code = code_digest(plan, compiled)
     except AttuneError as error:
         answer = _failed(error)
         return answer, lambda: answer
@@ -110,23 +105,12 @@ def compiled_answer(
     )
 
     def counted() -> Answer:
-        from engine.compiled_plan import analyse_plan
         from engine.history import History
-        from engine.machine_code.summary import launch_figures
         from engine.model.kernel import Kernel
 
-        obstacle, counts, predicted = "", {}, None
+        obstacle, counts, predicted = "", None, None
         try:
-            analyses = analyse_plan(plan, device.arch)
-            each = [launch_figures(a.counts) for a in analyses]
-            counts = {
-                "code_bytes": sum(a.program.code_bytes for a in analyses),
-                "instructions": sum(f.executed for f in each),
-                "conflicts": sum(f.shared_wavefronts - f.ideal_shared_wavefronts for f in each),
-                "wavefronts": sum(f.shared_wavefronts for f in each),
-                "sectors": sum(f.global_sectors for f in each),
-                "local_sectors": sum(f.local_sectors for f in each),
-            }
+            counts = count_plan(plan, compiled)
         except AttuneError as error:
             obstacle = f"Its machine code is not counted: {error}"
         try:
@@ -142,11 +126,60 @@ def compiled_answer(
             else:
                 obstacle = obstacle or f"It is not simulated: {predicted.reason}"
         held = predicted.passes[0].occupancy.ctas_per_sm if predicted is not None else None
-        known: dict[str, Any] = asdict(figures) | counts
-        known |= {"ctas_per_sm": held, "simulated_us": us}
-        return Answer(code, Figures(**known), obstacle=obstacle)
+        whole = replace(_with_counts(figures, counts), ctas_per_sm=held, simulated_us=us)
+        return Answer(code, whole, obstacle=obstacle)
 
     return Answer(code, figures), counted
+
+
+def counts_of(path: Path, problem: Problem, gpu: str, config: Mapping[str, int]) -> CodeCounts:
+    """What a source's machine code executes. Nothing of it is run.
+
+    Raises:
+        AttuneError: it does not compile, refuses the problem, or cannot be followed.
+    """
+    from engine.compiled_plan import count_plan
+
+    return count_plan(*_compiled(variant_of(path), problem, find_device(gpu), config))
+
+
+def _compiled(
+    variant: Variant, problem: Problem, device: DeviceSpec, config: Mapping[str, int]
+) -> tuple[LaunchPlan, CompiledKernel]:
+    from engine.compiled_plan import compile_plan
+    from engine.model.estimate import launch_plan
+
+    plan = launch_plan(variant, problem, default_config(variant, config), device)
+    return plan, compile_plan(plan, device.arch)
+
+
+def answer_of(evaluation: Evaluation) -> Answer | None:
+    """What an evaluation says of its code; None where it was not compiled.
+
+    Without `counts` there is no digest of the code, and figures are the compiler's alone.
+    """
+    counts, main = evaluation.counts, evaluation.main_pass
+    if main is None:
+        return None
+    used = [p.resources for p in evaluation.passes]
+    figures = Figures(
+        registers=max(r.registers_per_thread for r in used),
+        spill_bytes=max(r.spill_bytes for r in used),
+        smem_bytes=max(r.smem_bytes for r in used),
+        ctas_per_sm=main.occupancy.ctas_per_sm,
+    )
+    latency = evaluation.latency
+    us = latency.median_us if latency is not None and latency.is_simulated else None
+    code = counts.code_sha256 if counts is not None else ""
+    return Answer(code, replace(_with_counts(figures, counts), simulated_us=us))
+
+
+def _with_counts(figures: Figures, counts: CodeCounts | None) -> Figures:
+    if counts is None:
+        return figures
+    known = asdict(counts)
+    del known["code_sha256"]
+    return replace(figures, **known)
 
 
 def compile_fault(path: Path, problem: Problem, arch: str, config: Mapping[str, int]) -> Answer:
@@ -177,6 +210,16 @@ def check_output(
     from engine.pipeline.evaluate import Evaluator
     from engine.pipeline.request import EvaluationRequest
 
+    if not native:
+        from engine.machine_code.execution.run import prepare
+
+        try:
+            prepare()
+        except (
+            CompileError,
+            ToolMissing,
+        ) as error:  # of the emulator: the kernel has no part in it
+            return Checked(None, f"Machine code cannot be executed here: {error}")
     try:
         variant = variant_of(path)
         request = EvaluationRequest(
@@ -186,6 +229,7 @@ def check_output(
             gpu=gpu,
             backend="cpu" if native else "machine-code",
             check=True,
+            software_only=not native,
         )
         with Evaluator(History()) as evaluator:
             done = evaluator.evaluate(request, source=path, simulates=False, keeps=False).evaluation
@@ -199,7 +243,8 @@ def check_output(
         return Checked(None, done.reason)
     if done.status in (Status.PASSED, Status.SKIPPED):
         return Checked(True, done.reason or "The output is right, and the checker found nothing.")
-    return Checked(False, done.reason)
+    found = done.correctness.findings[:1] if done.correctness is not None else ()
+    return Checked(False, " ".join([done.reason, *(f.text() for f in found)]))
 
 
 def measuring_gpu() -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from engine.base.errors import AttuneError
 from engine.devices import find_device
 from engine.gate.budgets import Budget, exceeded
 from engine.gate.figures import (
@@ -31,6 +33,7 @@ from engine.gate.verdicts import (
     measured_finding,
 )
 from engine.gate.workers import Failed, Workers
+from engine.machine_code.native_library import build_all
 from engine.names import unknown
 from engine.problem import Problem
 from kernels.variant import Variant
@@ -164,6 +167,10 @@ def judge(
     # Of a kernel that did not change the budget was kept before, unless it is the budget that did.
     asked = ids if _settings_text(base) != _settings_text(head) else changed
     works += _budget_works(budgets, second, set(asked), chosen)
+    if works:
+        # Once, outside of the limit of a kernel. Where it fails, each kernel's verdict says so.
+        with suppress(AttuneError):
+            build_all()
     answers = _run(works, chosen, processes, on_done)
     if here:  # alone, when the CPU has nothing else to do
         timed = [

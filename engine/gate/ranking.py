@@ -56,6 +56,18 @@ class Threshold:
         )
 
 
+def order_of(us: float, other_us: float) -> str:
+    """Whether the order of two simulated times of one GPU holds.
+
+    Returns:
+        "✓ faster" or "✓ slower" where they are as far apart as `default_threshold` asks, else
+        "? too near".
+    """
+    if abs(math.log(us / other_us)) < math.log1p(default_threshold().share):
+        return "? too near"
+    return "✓ faster" if us < other_us else "✓ slower"
+
+
 @cache
 def neighbour_pairs() -> tuple[NeighbourPair, ...]:
     """The recorded pairs."""

@@ -27,6 +27,7 @@ _FIELDS = {
     "B": "batch", "H": "num_heads", "HKV": "num_heads_kv",
     "S": "seqlen", "KV": "seqlen_kv", "D": "head_dim",
 }  # fmt: skip
+_DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 _MAX_BYTES = 1 << 20
 
 
@@ -105,8 +106,8 @@ def parse_problem(text: str) -> Problem:
             given["direction"] = word
         elif match := _FEATURE.fullmatch(word):
             given |= _feature(match["name"], match["value"])
-        elif word in ("fp16", "bf16"):
-            given["dtype"] = "float16" if word == "fp16" else "bfloat16"
+        elif word in _DTYPES:
+            given["dtype"] = _DTYPES[word]
         else:
             raise SettingsError(
                 f"A problem is written like 'B4 H8 S512 D64 causal bf16': {word!r} in {text!r} "

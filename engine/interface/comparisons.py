@@ -30,8 +30,8 @@ class Comparison(Tabular):
 
     @property
     def is_worse(self) -> bool:
-        """Whether a kernel became incorrect, less accurate, slower or hungrier for resources."""
-        return self.comparison.exit_code != 0
+        """Whether a kernel became incorrect, less accurate or slower, or is counted worse."""
+        return self.comparison.exit_code == 1
 
     def tables(self) -> tuple[Table, ...]:
         return tuple(comparison_tables(self.comparison))

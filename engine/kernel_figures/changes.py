@@ -12,8 +12,8 @@ from engine.base.errors import CompileError
 from engine.base.table import Table
 from engine.base.units import format_bytes, format_us
 from engine.cuda_source.sources import read_source
+from engine.gate.ranking import default_threshold, order_of
 from engine.kernel_figures.rung import Rung
-from engine.measure.verdict import RANKING_ERROR
 from engine.names import find_variant
 from kernels.ladder import LADDER
 from kernels.source_text import without_block
@@ -124,6 +124,24 @@ def counts_diff(before: Rung, after: Rung) -> Table:
     )
 
 
+def orders(rungs: Iterable[Rung]) -> dict[str, str]:
+    """By id, whether a rung's simulated time and that of the rung before are in an order that
+    holds: `✓ faster than v08`; empty where not both are simulated."""
+    by_id = {rung.variant.id: rung for rung in rungs}
+    told: dict[str, str] = {}
+    for name, rung in by_id.items():
+        before = rung_before(rung.variant)
+        earlier = by_id.get(before.id) if before is not None else None
+        times = [r.latency for r in (rung, earlier) if r is not None and r.is_simulated]
+        ours, theirs = (*times, None, None)[:2]
+        told[name] = ""
+        if before is not None and ours is not None and theirs is not None:
+            order = order_of(ours.median_us, theirs.median_us)
+            word = "to" if order.startswith("?") else "than"
+            told[name] = f"{order} {word} {before.id}"
+    return told
+
+
 def gain(before: Rung, after: Rung) -> str:
     """`Against v08: simulated 33.7 µs where that takes 39 µs, 1.16× as fast.`"""
     where = f"Against {before.variant.id}:"
@@ -131,8 +149,8 @@ def gain(before: Rung, after: Rung) -> str:
     if old is None or new is None or not (before.is_simulated and after.is_simulated):
         return f"{where} not both are simulated here."
     ratio = old.median_us / new.median_us
-    if max(ratio, 1 / ratio) < 1 + RANKING_ERROR:
-        verdict = f"which is within the error of ranking ({RANKING_ERROR:.0%})"
+    if order_of(new.median_us, old.median_us).startswith("?"):
+        verdict = f"nearer than the {default_threshold().share:.0%} from which on the order holds"
     elif ratio > 1:
         verdict = f"{ratio:.2f}× as fast"
     else:

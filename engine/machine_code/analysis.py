@@ -108,6 +108,13 @@ def analyse(cubin: bytes, entry: str | None, launch: Launch) -> Analysis:
         return Analysis(program, described, launch, counts, live.result())
 
 
+def count(cubin: bytes, entry: str | None, launch: Launch) -> LaunchCounts:
+    """What one launch of an entry executes, without the rest of `analyse`. Raises as it does."""
+    read = read_cubin(cubin)
+    described = find_entry(read, entry)
+    return _counted(program_of(read, described.name), described, launch)
+
+
 def _counted(program: Program, entry: Entry, launch: Launch) -> LaunchCounts:
     parts = [_FORMAT, _native_digest(), program.cubin_sha256, program.entry]
     parts += [repr((launch.grid, launch.block, launch.dynamic_smem_bytes, launch.arguments))]

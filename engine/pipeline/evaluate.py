@@ -419,7 +419,7 @@ class _Run:
                 reason = told + correctness.reason
                 if judged:  # on other inputs it passes
                     correctness = with_passing_inputs(correctness, plan.source)
-                elif name == "machine-code" and part is None:
+                elif name == "machine-code" and part is None and not request.software_only:
                     reason += self._disagreement(plan, prepared.inputs, result)
                 incorrect = replace(correctness, reason=reason)
                 return replace(self._stop(Status.INCORRECT, reason), correctness=incorrect)
@@ -576,14 +576,27 @@ class _Run:
         build: Literal["check", "fast"] = "check" if request.check else "fast"
         return Execution("cpu", build, request.schedule, request.seed, result.execution_ms, counts)
 
-    def _predict(self, plan: LaunchPlan) -> None:
-        """Last, as the C++ compiler may be at work on the simulator until then."""
-        if self.simulates and self.compiled is not None:
-            self.stage("Simulating the machine code")
-            self.estimate = self._estimate(plan, self.compiled, simulates=True)
+    def _predict(self, plan: LaunchPlan, evaluation: Evaluation) -> Evaluation:
+        """Last, as the C++ compiler may be at work on the simulator until then.
+
+        Returns:
+            The evaluation, with what the simulated machine code executes.
+        """
+        if not self.simulates or self.compiled is None:
+            return evaluation
+        self.stage("Simulating the machine code")
+        self.estimate = self._estimate(plan, self.compiled, simulates=True)
+        if not self.estimate.by_machine_code:
+            return evaluation
+        from engine.compiled_plan import count_plan
+
+        try:
+            return replace(evaluation, counts=count_plan(plan, self.compiled))
+        except AttuneError:  # the time was known before, and a tool is missing now
+            return evaluation
 
     def _with_prediction(self, plan: LaunchPlan, evaluation: Evaluation) -> Evaluation:
-        self._predict(plan)
+        evaluation = self._predict(plan, evaluation)
         if self.estimate is not None and self.estimate.latency is not None:
             return replace(evaluation, latency=self.estimate.latency)
         why = self.estimate.reason if self.estimate else self.resolved.device_reason or NO_RESOURCES
@@ -604,7 +617,7 @@ class _Run:
         if self.request.effort == "none":
             return passed
         full = self.request.effort == "full"
-        self._predict(plan)  # before its time is known
+        passed = self._predict(plan, passed)  # before its time is known
         try:
             with measuring(self._purpose, self.stage) as read_state:
                 self.stage("Measuring")

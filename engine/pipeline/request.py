@@ -54,6 +54,9 @@ class EvaluationRequest(Stored):
     # A config that spills registers, unlike the default one, is SKIPPED where its time would be
     # predicted: what spills cost hangs on caches, of which a prediction knows least.
     refuse_spills: bool = False
+    # With the machine-code backend: no host build is set beside a wrong output, as that would be
+    # native code of the kernel.
+    software_only: bool = False
     # SM clock of predicted times in MHz, and what it is; None: the boost clock.
     clock_mhz: float | None = None
     clock: ClockKind = "boost"

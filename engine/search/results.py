@@ -150,6 +150,49 @@ def tunable_importance(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def best_so_far(frame: pd.DataFrame) -> pd.DataFrame:
+    """Each point that was faster than all of its problem before it.
+
+    Returns:
+        Columns `problem`, `label`, `point`, `median_us`; `evaluated`, how many of the sweep's
+        points were done by then, and `spent_s`, how long their evaluations took together.
+    """
+    done = frame.assign(
+        evaluated=range(1, len(frame) + 1),
+        spent_s=frame["evaluated_in_s"].fillna(0.0).cumsum(),
+    )
+    timed = _timed(done)
+    by_problem = timed["problem"]
+    until = timed.groupby(by_problem)["median_us"].cummin().groupby(by_problem).shift()
+    is_new = until.isna() | (timed["median_us"] < until)
+    columns = ["problem", "label", "point", "median_us", "evaluated", "spent_s"]
+    return timed.loc[is_new, columns].reset_index(drop=True)
+
+
+def tunable_slices(frame: pd.DataFrame) -> pd.DataFrame:
+    """The best time at each value of each tunable, whatever the others are, of one problem.
+
+    Returns:
+        Columns `variant`, `tunable`, `value`, `best_us`, `point` (of that time), `points`; tunables
+        that take one value are left out.
+    """
+    import pandas as pd
+
+    lines = []
+    for variant, group in _timed(frame).groupby("variant", sort=True):
+        for column in (c for c in group.columns if c.startswith(_CONFIG)):
+            by_value = group.dropna(subset=[column]).groupby(column)
+            if by_value.ngroups < 2:
+                continue
+            for value, own in by_value:
+                best = own.loc[own["median_us"].idxmin()]
+                name = column.removeprefix(_CONFIG)
+                found = (variant, name, int(value), best["median_us"], best["point"], len(own))
+                lines.append(found)
+    columns = ["variant", "tunable", "value", "best_us", "point", "points"]
+    return pd.DataFrame(lines, columns=columns)
+
+
 def occupancy_frame(frame: pd.DataFrame) -> pd.DataFrame:
     """Latency against occupancy; `outlier` where occupancy points the wrong way.
 

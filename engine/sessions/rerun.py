@@ -1,7 +1,7 @@
 """Repeat a snapshot's evaluations on this machine, with this machine's kernels.
 
-A snapshot's own kernel source is only ever written out for a compiler by `their_source`, whose
-caller has shown it to the person and been told to go on.
+A snapshot's own kernel source is only ever written out for a compiler by `their_source`. Who runs
+what comes of it has shown it to the person before and been told to go on.
 """
 
 from __future__ import annotations

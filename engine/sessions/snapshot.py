@@ -6,9 +6,9 @@ The file is one JSON object: `format`, `schema_version` and `summary` (written b
 Version 2 adds `seqlen_kv` to problems; version 3 `num_heads_kv`, `idle_ctas` to occupancies,
 `warnings` to verdicts, `place` to findings, `attachments`, `spent`, `decision` and `phases`;
 version 4 the statuses RACE and OUT_OF_BOUNDS; version 5 a problem's features (`window`, `softcap`,
-`alibi`, `sinks`, `seqlens`, `direction`) and causal problems with S ≠ KV. A file is written in the
-oldest version that can hold it, so that whoever has an older Attune can open what they could open
-before.
+`alibi`, `sinks`, `seqlens`, `direction`) and causal problems with S ≠ KV; version 6 `counts`, what
+the machine code of an evaluation executes. A file is written in the oldest version that can hold
+it, so that whoever has an older Attune can open what they could open before.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from engine.problem import Problem
 from engine.schema import MAX_ERROR, Count, NotNegative, decode, file_label, place_of
 
 FORMAT = "attune-snapshot"
-SCHEMA_VERSION = 5  # the newest
+SCHEMA_VERSION = 6  # the newest
 
 MAX_EVALUATIONS = 10_000
 MAX_MAP_SIDE = 256
@@ -232,6 +232,8 @@ _SINCE_VERSION_4 = (Status.RACE, Status.OUT_OF_BOUNDS)
 
 def version_of(snapshot: Snapshot) -> int:
     """The oldest schema version that can hold this snapshot."""
+    if any(e.counts is not None for e in snapshot.evaluations):
+        return 6
     problems = (*snapshot.problems, *(e.problem for e in snapshot.evaluations))
     if any(p.features for p in problems):
         return 5
@@ -324,6 +326,7 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
     2: lambda raw: raw,
     3: lambda raw: raw,
     4: lambda raw: raw,
+    5: lambda raw: raw,
 }
 
 _HEAD = re.compile(rb'\{"format":"%b","schema_version":(\d{1,9}),"summary":' % FORMAT.encode())

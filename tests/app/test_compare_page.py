@@ -162,3 +162,13 @@ def test_hostile_text_stays_text(open_app):
     assert not any("![x](" in text or "<script>" in text for text in map(str, shown))
     figure = json.dumps(charts(at))
     assert "<script>" not in figure.replace("\\u003c", "<")
+
+
+def test_it_starts_with_the_newest_that_share_a_problem(open_app):
+    old = save("Old", timed(10.0))
+    save("Else", timed(3.0, problem=replace(BASE.problem, seqlen=77)), day=2)
+    new = save("New", timed(13.0), day=3)
+    at = open_app("compare")
+    assert not at.exception
+    assert at.multiselect(key="compare_sessions").value == [new, old]
+    assert metric(at, "Slower") == "1"

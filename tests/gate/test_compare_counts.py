@@ -1,52 +1,106 @@
-"""`compare --counts`: machine code of the sources in two snapshots, by the gate's rules."""
+"""Machine code in a comparison: by the counts that sessions hold, or from their sources."""
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from sessions_data import evaluation_maker
 
+from engine.cli import main
+from engine.evaluation import CodeCounts
 from engine.problem import Problem
 from engine.sessions.build import make_snapshot, make_source
-from engine.sessions.compare import compare_sessions
-from engine.sessions.compare.machine_code import count_rows, counted_dict
-from engine.sessions.snapshot import Snapshot
+from engine.sessions.compare import SessionComparison, compare_sessions
+from engine.sessions.compare.machine_code import uncounted, with_counts
+from engine.sessions.compare.output import to_dict
+from engine.sessions.snapshot import Snapshot, dumps, loads, version_of
 from kernels.ladder import by_id
 from kernels.variant import KERNELS_DIR
 
 VARIANT = by_id("v08")
 TEXT = VARIANT.source.read_text()
+COUNTS = CodeCounts("a" * 64, 1_000, 2_000, 0, 500, 800, 0)
 
 
-def session(text: str, *, with_source: bool = True) -> Snapshot:
-    made = evaluation_maker(
-        variant="v08",
-        problem=Problem(1, 2, 128, 64),
-        config=VARIANT.default_config(),
-        device="L4",
-        source_sha256=hashlib.sha256(text.encode()).hexdigest(),
-    )
+def session(text: str, *, with_source: bool = True, **changes: Any) -> Snapshot:
+    fields: dict[str, Any] = {
+        "variant": "v08",
+        "problem": Problem(1, 2, 128, 64),
+        "config": VARIANT.default_config(),
+        "device": "L4",
+        "source_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "latency": None,
+    }
     headers = [make_source(p.name, p.read_text(), ()) for p in KERNELS_DIR.glob("*.cuh")]
     sources = [make_source(VARIANT.source.name, text, ()), *headers] if with_source else []
+    made = evaluation_maker(**(fields | changes))
     return make_snapshot([made], environment={"gpus": []}, sources=sources)
 
 
-def verdicts(before: Snapshot, after: Snapshot) -> set[str]:
-    sessions = {"a": before, "b": after}
-    rows = count_rows(compare_sessions(sessions), sessions)
-    return {str(each["verdict"]) for each in counted_dict(rows)}
+def counted(**changes: Any) -> Snapshot:
+    return session(TEXT, counts=replace(COUNTS, **changes))
+
+
+def verdicts(comparison: SessionComparison) -> list[str]:
+    return [str(each["verdict"]) for each in to_dict(comparison)["verdicts"]]
+
+
+@pytest.mark.parametrize(
+    ("after", "expected", "code"),
+    [
+        (counted(), "SAME CODE", 0),
+        (counted(code_sha256="b" * 64), "NOT JUDGED", 3),  # there are no times
+        (counted(code_sha256="b" * 64, conflicts=900), "COUNTED WORSE", 1),
+        (counted(code_sha256="b" * 64, instructions=1_500), "COUNTED BETTER", 0),
+    ],
+)
+def test_counts_that_sessions_hold_are_compared(after: Snapshot, expected: str, code: int) -> None:
+    sessions = {"a": counted(), "b": after}
+    assert not uncounted(compare_sessions(sessions), sessions)
+    comparison = compare_sessions(sessions)
+    assert verdicts(comparison) == [expected]
+    assert comparison.exit_code == code
+
+
+def test_a_file_with_counts_is_of_version_6_and_the_same_when_opened() -> None:
+    made = counted()
+    assert version_of(made) == 6
+    assert loads(dumps(made), name="x") == made
+    assert version_of(session(TEXT)) == 1
 
 
 @pytest.mark.slow
-def test_the_sources_of_both_sessions_are_counted() -> None:
+def test_the_sources_of_both_sessions_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = session(TEXT)
-    assert verdicts(before, session(TEXT + "\n// a comment\n")) == {"SAME CODE"}
+
+    def code_of(after: Snapshot) -> int:
+        files = []
+        for name, snapshot in (("a", before), ("b", after)):
+            file = tmp_path / f"{name}.json"
+            file.write_bytes(dumps(snapshot, compress=False))
+            files.append(str(file))
+        return main(["compare", *files])
+
+    assert code_of(session(TEXT + "\n// a comment\n")) == 0
+    assert "SAME CODE" in capsys.readouterr().out
     padded = "ROW_STRIDE = HEAD_DIM + VECTOR"
     assert padded in TEXT
-    worse = verdicts(before, session(TEXT.replace(padded, "ROW_STRIDE = HEAD_DIM")))
-    assert "COUNTED WORSE" in worse
+    assert code_of(session(TEXT.replace(padded, "ROW_STRIDE = HEAD_DIM"))) == 1
+    assert "COUNTED WORSE" in capsys.readouterr().out
+    assert code_of(session(TEXT.replace("__global__", "__globule__"))) == 3
+    assert "is not counted" in capsys.readouterr().err
 
 
 def test_a_session_without_its_source_is_not_judged() -> None:
-    assert verdicts(session(TEXT), session(TEXT, with_source=False)) == {"NOT JUDGED"}
+    sessions = {"a": session(TEXT), "b": session(TEXT, with_source=False)}
+    comparison = compare_sessions(sessions)
+    assert [each.session for each in uncounted(comparison, sessions)] == ["a"]
+    assert with_counts(sessions, {("a", 0): "It does not compile."}) == sessions
+    assert verdicts(comparison) == ["NOT JUDGED"]
+    assert comparison.exit_code == 3

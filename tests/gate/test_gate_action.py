@@ -93,6 +93,28 @@ def test_a_revision_that_is_not_there_ends_with_2(
     assert code != 0  # git says that there is no such commit
 
 
+@pytest.mark.parametrize("known", ["", "77"])
+def test_the_comment_is_written_once_and_then_replaced(
+    runner: dict[str, str], tmp_path: Path, known: str
+) -> None:
+    calls = tmp_path / "calls"
+    asked = tmp_path / "runner" / "attune" / "bin" / "gh"  # what GitHub's runners bring
+    asked.write_text(f'#!/bin/sh\necho "$@" >> {calls}\ncase "$*" in *--jq*) echo {known};; esac\n')
+    asked.chmod(0o755)
+    report = tmp_path / "report.md"
+    report.write_text("<!-- attune gate -->\n")
+    given = {"GITHUB_REPOSITORY": "o/r", "NUMBER": "5", "REPORT": str(report), "GH_TOKEN": "t"}
+    code, out = step("Comment", runner, tmp_path, **given)
+    assert code == 0, out
+    last = calls.read_text().splitlines()[-1]
+    wanted = "-X PATCH repos/o/r/issues/comments/77" if known else "repos/o/r/issues/5/comments"
+    assert wanted in last
+    assert f"body=@{report}" in last
+    asked.write_text("#!/bin/sh\nexit 1\n")  # a token that may not write
+    code, out = step("Comment", runner, tmp_path, **given)
+    assert (code, "::warning::" in out) == (0, True)
+
+
 @pytest.mark.slow
 def test_the_actions_steps_in_a_fresh_clone(
     runner: dict[str, str], origin: Path, tmp_path: Path

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.base.errors import BadInput
+from engine.base.errors import BadInput, CompileError
 from engine.cli import main
+from engine.gate.figures import check_output
 from engine.gate.found import find_kernels
 from engine.gate.settings import parse_problem, read_settings
 from engine.gate.trees import NoTree, open_tree, open_trees, working_tree
@@ -177,3 +178,32 @@ def test_settings_are_read(tmp_path: Path) -> None:
 def test_a_problem_reads_back_from_its_label() -> None:
     for problem in (Problem(4, 8, 512, 64, causal=True), Problem(1, 32, 1, 128, seqlen_kv=4096)):
         assert parse_problem(problem.label()) == problem
+
+
+@pytest.mark.slow
+def test_a_wrong_result_is_found_without_native_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ran(*_: object, **__: object) -> None:
+        raise AssertionError("native code of the kernel was built")
+
+    source = kernel_file(repository(tmp_path, "v08"), "v08")
+    edit(source, ("softmax_scale * LOG2_E", "softmax_scale * 0.5f * LOG2_E"))
+    monkeypatch.setattr("engine.backends.cpu.build_kernels", ran)
+    monkeypatch.setattr("engine.backends.cpu.CpuBackend.run", ran)
+    found = check_output(source, Problem(1, 1, 64, 64), "L4", {}, native=False)
+    assert found.passed is False
+    assert "host build" not in found.sentence
+
+
+def test_an_emulator_that_cannot_be_built_is_no_fault_of_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: object) -> None:
+        raise CompileError("Compiling execute.cpp did not finish within 300 s.")
+
+    source = kernel_file(repository(tmp_path, "v08"), "v08")
+    monkeypatch.setattr("engine.machine_code.execution.run.load_library", fails)
+    found = check_output(source, Problem(1, 1, 64, 64), "L4", {}, native=False)
+    assert found.passed is None
+    assert "did not finish" in found.sentence

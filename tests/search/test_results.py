@@ -13,11 +13,13 @@ from engine.base.status import Status
 from engine.search.ranking import SweepRow, by_problem
 from engine.search.results import (
     COLUMNS,
+    best_so_far,
     occupancy_frame,
     parallel_coordinates,
     row_dict,
     sweep_frame,
     tunable_importance,
+    tunable_slices,
     winner_line,
 )
 from engine.search.space import Space, SweepOptions
@@ -105,6 +107,28 @@ def test_importance_finds_the_tunable_that_matters() -> None:
     assert found.loc["block_n", "importance"] == pytest.approx(0.0, abs=1e-9)
     assert found.loc["num_splits", "gain"] == pytest.approx(2.0)
     assert found.loc["num_splits", "best_value"] != 1
+
+
+def test_best_so_far_names_each_point_that_was_faster() -> None:
+    frame = sweep_frame(full_sweep()).assign(evaluated_in_s=2.0)
+    found = best_so_far(frame)
+    for _, own in found.groupby("problem"):
+        assert (own["median_us"].diff().dropna() < 0).all()
+    best = frame.groupby("problem")["median_us"].min()
+    assert (found.groupby("problem")["median_us"].last() == best).all()
+    assert (found["spent_s"] == 2.0 * found["evaluated"]).all()
+    assert found["evaluated"].iloc[0] == 1
+
+
+def test_slices_have_the_best_time_at_each_value() -> None:
+    frame = sweep_frame(full_sweep())
+    frame = frame[frame["problem"] == frame["problem"].iloc[0]]
+    found = tunable_slices(frame)
+    assert {"num_splits", "block_n"} <= set(found["tunable"])
+    for line in found.to_dict("records"):
+        own = frame[frame[f"config.{line['tunable']}"] == line["value"]]
+        assert line["best_us"] == own["median_us"].min()
+        assert line["points"] == len(own)
 
 
 def test_importances_of_independent_tunables_add_up() -> None:

@@ -78,6 +78,13 @@ class TestVerdicts:
         assert row.verdict is None
         assert "predicted" in row.reason
         assert row.origin == "predicted"
+        bounds = {
+            "a": session(guess),
+            "b": session(replace(guess, latency=latency(9.0, origin="predicted"))),
+        }
+        row = the_row(compare_sessions(bounds))
+        assert (row.verdict, row.speedup) == (None, None)
+        assert compare_sessions(bounds).exit_code == 3
 
     @pytest.mark.parametrize(
         ("after_us", "verdict", "code"),
@@ -312,14 +319,16 @@ class TestFindings:
         comparison = compare_sessions({"a": before, "b": after})
         row = the_row(comparison)
         assert row.verdict is Verdict.SAME
-        assert not row.regressed
-        assert [f.kind for f in row.findings] == ["spills", "registers", "occupancy"]
+        assert [f.kind for f in row.findings] == ["counts", "registers"]
+        assert "spills, bytes per thread 0 → 16" in row.findings[0].sentence
         assert "71 registers per thread, 64 before" in row.findings[1].sentence
-        assert comparison.exit_code == 3
+        assert comparison.exit_code == 1
+        few = session(rebuilt(71, 0, 0.5))  # registers alone have no verdict
+        assert compare_sessions({"a": before, "b": few}).exit_code == 0
         assert compare_sessions({"a": after, "b": before}).exit_code == 0
         changed = {c.figure: (c.before, c.after, c.change) for c in changes(row.before, row.after)}
         assert changed["registers per thread"] == ("64", "71", "+7")
-        assert changed["occupancy"] == ("50 %", "25 %", "−25 %")
+        assert changed["occupancy"] == ("50 %", "25 %", "−25 points")
 
     def test_another_variant_may_take_more_registers(self) -> None:
         other = replace(rebuilt(128), variant="v06")

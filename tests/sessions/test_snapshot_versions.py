@@ -92,7 +92,7 @@ def test_round_trip(compress: bool, problem: Problem, label: str) -> None:
 
 
 def test_a_summary_of_a_version_to_come_is_not_read() -> None:
-    data = dumps(decoding(), compress=False).replace(b'"schema_version":2', b'"schema_version":6')
+    data = dumps(decoding(), compress=False).replace(b'"schema_version":2', b'"schema_version":7')
     assert read_summary(data) is None
     with pytest.raises(SnapshotError, match="newer Attune"):
         loads(data, name="x.json")
@@ -106,11 +106,11 @@ def test_an_older_file_passes_every_step(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(codec, "MIGRATIONS", {number: step(number) for number in codec.MIGRATIONS})
     loads(dumps(snapshot_maker()), name="x")
-    assert steps == [1, 2, 3, 4]
+    assert steps == [1, 2, 3, 4, 5]
     loads(dumps(decoding()), name="x")
-    assert steps == [1, 2, 3, 4, 2, 3, 4]
+    assert steps == [1, 2, 3, 4, 5, 2, 3, 4, 5]
     loads(dumps(snapshot_maker(problems=[GQA])), name="x")
-    assert steps == [1, 2, 3, 4, 2, 3, 4, 3, 4]
+    assert steps == [1, 2, 3, 4, 5, 2, 3, 4, 5, 3, 4, 5]
 
 
 @pytest.mark.parametrize("status", [Status.RACE, Status.OUT_OF_BOUNDS])

@@ -9,7 +9,7 @@ from engine.sessions.compare.comparison import (
 )
 from engine.sessions.compare.environment import Differences
 from engine.sessions.compare.kernel_figures import Change, KernelFigures, changes
-from engine.sessions.compare.pairing import Pairing, Pick, parse_pick
+from engine.sessions.compare.pairing import Pairing, Pick, newest_that_share, parse_pick
 from engine.sessions.compare.winners import Winner
 
 __all__ = [
@@ -25,5 +25,6 @@ __all__ = [
     "Winner",
     "changes",
     "compare_sessions",
+    "newest_that_share",
     "parse_pick",
 ]

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from engine.base.errors import AttuneError, UnknownName
-from engine.base.units import format_bytes
 from engine.evaluation import Evaluation, Latency, are_comparable
+from engine.gate.figures import answer_of
 from engine.gate.ranking import default_threshold
-from engine.gate.verdicts import GateVerdict, simulated_finding
+from engine.gate.verdicts import (
+    Finding,
+    GateVerdict,
+    Thresholds,
+    compare_figures,
+    finding,
+    simulated_finding,
+)
 from engine.measure.verdict import Comparison, Verdict, interval_verdict
 from engine.problem import Problem
 from engine.sessions.compare.environment import Differences, differences, environment_blockers
@@ -29,23 +36,33 @@ from engine.sessions.compare.winners import (
 )
 from engine.sessions.snapshot import Snapshot
 
-Kind: TypeAlias = Literal["correctness", "time", "spills", "registers", "occupancy"]
+Kind: TypeAlias = Literal["correctness", "time", "counts", "registers"]
 
 # Of the tolerance: a kernel that is right may move within it from compiler to compiler.
 _LEAST_ERROR_GROWTH = 0.1
-_LEAST_OCCUPANCY_LOSS = 0.005
+# Verdicts of the gate that say the same of two times.
+_OF_TIMES = {
+    Verdict.FASTER: GateVerdict.MEASURED_FASTER,
+    Verdict.SLOWER: GateVerdict.MEASURED_SLOWER,
+    Verdict.SAME: GateVerdict.MEASURED_SAME,
+}
+_TIMES = (
+    *_OF_TIMES.values(),
+    GateVerdict.SIMULATED_FASTER,
+    GateVerdict.SIMULATED_SLOWER,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """One thing that got worse. `is_failure`: of correctness or time, not of resources alone."""
+    """One thing that got worse. `is_failure`: it is a regression by the gate's rules, too."""
 
     kind: Kind
     sentence: str
 
     @property
     def is_failure(self) -> bool:
-        return self.kind in ("correctness", "time")
+        return self.kind != "registers"
 
 
 def regressions_of(
@@ -53,12 +70,14 @@ def regressions_of(
     after: KernelFigures,
     *,
     verdict: Verdict | GateVerdict | None,
+    code: Sequence[Finding],
     same_kernel: bool,
     why: str,
 ) -> tuple[Regression, ...]:
     """What got worse, failures first.
 
     Args:
+        code: what the gate says of the machine code.
         same_kernel: the same variant and config. Only then are more registers a step back and not
             another design.
         why: the sentence of the verdict, or of the status.
@@ -66,8 +85,13 @@ def regressions_of(
     findings = list(_correctness(before, after, why))
     if verdict in (Verdict.SLOWER, GateVerdict.SIMULATED_SLOWER):
         findings.append(Regression("time", why))
-    if same_kernel and before.arch == after.arch:
-        findings += _resources(before, after)
+    findings += [Regression("counts", f"{f.verdict}: {f.what}.") for f in code if f.is_regression]
+    first, second = before.registers, after.registers
+    grew = first is not None and second is not None and second > first
+    if grew and same_kernel and before.arch == after.arch:
+        findings.append(
+            Regression("registers", f"It takes {second} registers per thread, {first} before.")
+        )
     return tuple(findings)
 
 
@@ -85,30 +109,6 @@ def _correctness(before: KernelFigures, after: KernelFigures, why: str) -> Itera
             "correctness",
             f"The largest error takes {second:.0%} of the tolerance, {first:.0%} before.",
         )
-
-
-def _resources(before: KernelFigures, after: KernelFigures) -> Iterable[Regression]:
-    if _grew(before.spill_bytes, after.spill_bytes):
-        yield Regression(
-            "spills",
-            f"It spills {format_bytes(after.spill_bytes or 0)}, "
-            f"{format_bytes(before.spill_bytes or 0)} before.",
-        )
-    if _grew(before.registers, after.registers):
-        yield Regression(
-            "registers",
-            f"It takes {after.registers} registers per thread, {before.registers} before.",
-        )
-    first, second = before.occupancy, after.occupancy
-    if first is not None and second is not None and second < first - _LEAST_OCCUPANCY_LOSS:
-        yield Regression(
-            "occupancy",
-            f"Occupancy is {second:.0%}, {first:.0%} before; it is limited by {after.limiter}.",
-        )
-
-
-def _grew(before: int | None, after: int | None) -> bool:
-    return before is not None and after is not None and after > before
 
 
 # Sessions beside each other, problem by problem: a kernel before, and one after.
@@ -148,6 +148,7 @@ class ComparedRow:
     speedup_high: float | None
     verdict: Verdict | GateVerdict | None  # a GateVerdict is of simulated times
     reason: str
+    code: tuple[Finding, ...]  # the gate's verdicts on the machine code
     across: bool  # the verdict was asked for across GPUs, drivers or clocks
     findings: tuple[Regression, ...]  # what got worse, failures first
 
@@ -164,8 +165,14 @@ class ComparedRow:
 
     @property
     def regressed(self) -> bool:
-        """It is wrong where the baseline was right, further off, or slower."""
+        """It is wrong where the baseline was right, further off, slower, or counted worse."""
         return any(finding.is_failure for finding in self.findings)
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether something can be said of it; a kernel that does not take the problem asks for
+        nothing."""
+        return self.verdict is not None or self.broken or self.after.status == "SKIPPED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +210,10 @@ class SessionComparison:
 
     @property
     def exit_code(self) -> int:
-        """1: something is wrong or slower; 3: nothing but resources got worse; else 0."""
+        """As the gate's. 1: something got worse; 3: something could not be judged; else 0."""
         if self.regressions:
             return 1
-        return 3 if self.findings else 0
+        return 0 if self.rows and all(row.is_judged for row in self.rows) else 3
 
 
 def compare_sessions(
@@ -321,9 +328,17 @@ def _row(
     if before.device != after.device:
         blockers = [f"the GPU is {after.device}, not {before.device}", *blockers]
     first, second = latency_of_kind(before, kind), latency_of_kind(after, kind)
+    same_kernel = key_of(before)[:2] == key_of(after)[:2]
     verdict, interval, reason = _judge(before, after, first, second, blockers, across)
+    code: tuple[Finding, ...] = ()
+    if may_be_compared(before, first) and may_be_compared(after, second):
+        code = _code_findings(before, after, verdict, same_kernel)
+        verdict, reason = _with_code(verdict, reason, code)
     speedup = low = high = None
-    if first is not None and second is not None and are_comparable(first.origin, second.origin):
+    # The ratio of two predictions that allow no verdict says nothing.
+    says_nothing = second is not None and second.origin == "predicted" and verdict is None
+    comparable = first and second and are_comparable(first.origin, second.origin)
+    if first is not None and second is not None and comparable and not says_nothing:
         speedup = first.median_us / second.median_us
     if interval is not None:
         speedup, low, high = (1 / x for x in (interval.ratio, interval.high, interval.low))
@@ -352,14 +367,55 @@ def _row(
         speedup_high=high,
         verdict=verdict,
         reason=reason,
+        code=code,
         across=across and bool(blockers) and verdict is not None,
         findings=regressions_of(
             *figures,
             verdict=verdict,
-            same_kernel=key_of(before)[:2] == key_of(after)[:2],
+            code=code,
+            same_kernel=same_kernel,
             why=reason,
         ),
     )
+
+
+def _code_findings(
+    before: Evaluation,
+    after: Evaluation,
+    verdict: Verdict | GateVerdict | None,
+    same_kernel: bool,
+) -> tuple[Finding, ...]:
+    """The gate's verdicts on two kernels' machine code; none of two GPUs' code."""
+    first, second = answer_of(before), answer_of(after)
+    if first is None or second is None or before.device != after.device:
+        return ()
+    if first.code and first.code == second.code:
+        return (finding(GateVerdict.SAME_CODE, "The machine code is bit-equal"),)
+    assert first.figures is not None
+    assert second.figures is not None
+    times = finding(_OF_TIMES[verdict], "") if verdict in _OF_TIMES else None
+    found = compare_figures(first.figures, second.figures, Thresholds(), times)
+    counted = (f for f in found if f.verdict not in _TIMES)
+    if same_kernel:
+        return tuple(counted)
+    # Another design may take more of what it is made of.
+    return tuple(replace(f, is_regression=False) for f in counted)
+
+
+def _with_code(
+    verdict: Verdict | GateVerdict | None, reason: str, code: Sequence[Finding]
+) -> tuple[Verdict | GateVerdict | None, str]:
+    """The row's verdict: of equal code that, else of the times, else of what is counted."""
+    if not code:
+        return verdict, reason
+    what = "; ".join(f.what for f in code)
+    if code[0].verdict is GateVerdict.SAME_CODE:
+        if isinstance(verdict, Verdict):  # times were taken, whatever the code
+            return verdict, f"{reason} {what}."
+        return GateVerdict.SAME_CODE, f"{what}: nothing to measure."
+    if verdict is None or verdict is GateVerdict.UNDECIDED:
+        verdict = code[0].verdict
+    return verdict, f"{reason} {what[0].upper()}{what[1:]}."
 
 
 def _judge(
@@ -401,8 +457,10 @@ def _judge_predicted(
     before: Evaluation, after: Evaluation, first: Latency, second: Latency
 ) -> tuple[GateVerdict | None, None, str]:
     """By the gate's rule where both are simulated of one GPU's machine code."""
-    if not first.method == second.method == "machine code" or before.device != after.device:
-        return None, None, "No verdict on a predicted time."
+    if before.device != after.device:
+        return None, None, "No verdict on times predicted for two GPUs."
+    if not (first.is_simulated and second.is_simulated):
+        return None, None, "No verdict on a predicted time, unless both are simulated."
     threshold = default_threshold()
     found = simulated_finding(first.median_us, second.median_us, threshold.share)
     if found is None:

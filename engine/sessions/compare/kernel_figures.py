@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.base.units import format_bytes, format_speedup, format_us
-from engine.evaluation import Evaluation, Latency, Origin
+from engine.evaluation import CodeCounts, Evaluation, Latency, Origin
 
 ORIGINS: tuple[Origin, ...] = ("predicted", "recorded", "measured")
+# Name → field of `CodeCounts`.
+COUNTED = {
+    "warp instructions": "instructions",
+    "wavefronts of bank conflicts": "conflicts",
+    "global sectors": "sectors",
+    "local sectors": "local_sectors",
+    "code, bytes": "code_bytes",
+}
 # The figures of `changes`, in the order in which a person reads them.
 FIGURES = (
     "status",
@@ -22,6 +30,7 @@ FIGURES = (
     "limited by",
     "CTAs per SM",
     "waves",
+    *COUNTED,
     *(f"{origin} time" for origin in ORIGINS),
 )
 
@@ -54,6 +63,7 @@ class KernelFigures:
     ctas_per_sm: int | None
     waves: float | None
     arch: str
+    counts: CodeCounts | None
     times: Mapping[str, TimeFigure]
 
     def time_us(self, origin: Origin) -> float | None:
@@ -95,6 +105,7 @@ def kernel_figures(evaluation: Evaluation, times: Iterable[Latency]) -> KernelFi
         ctas_per_sm=o.ctas_per_sm if o else None,
         waves=o.waves if o else None,
         arch=r.arch if r else "",
+        counts=evaluation.counts,
         times={t.origin: TimeFigure(t.median_us, t.low_us, t.high_us) for t in times},
     )
 
@@ -104,14 +115,20 @@ def changes(before: KernelFigures, after: KernelFigures) -> tuple[Change, ...]:
     rows = [
         Change("status", before.status, after.status, _if_unequal(before.status, after.status)),
         _number("max |error|", before.max_abs_err, after.max_abs_err, lambda x: f"{x:.3g}"),
-        _number("share of the tolerance", before.error_share, after.error_share, _percent),
+        _points("share of the tolerance", before.error_share, after.error_share),
         _number("registers per thread", before.registers, after.registers, str),
         _number("spills", before.spill_bytes, after.spill_bytes, format_bytes),
         _number("shared memory per CTA", before.smem_bytes, after.smem_bytes, format_bytes),
-        _number("occupancy", before.occupancy, after.occupancy, _percent),
+        _points("occupancy", before.occupancy, after.occupancy),
         Change("limited by", before.limiter, after.limiter, ""),
         _number("CTAs per SM", before.ctas_per_sm, after.ctas_per_sm, str),
         _number("waves", before.waves, after.waves, lambda x: f"{x:.3g}"),
+        *(
+            _number(
+                name, getattr(before.counts, of, None), getattr(after.counts, of, None), _grouped
+            )
+            for name, of in COUNTED.items()
+        ),
         *(_time(origin, before.times.get(origin), after.times.get(origin)) for origin in ORIGINS),
     ]
     return tuple(row for row in rows if row.before or row.after)
@@ -127,6 +144,16 @@ def _number(
         if before > 0 and figure == "max |error|":
             change = f"{after / before:.3g}×"
     return Change(figure, first, second, change)
+
+
+def _points(figure: str, before: float | None, after: float | None) -> Change:
+    """Two shares; they differ by percentage points."""
+    change = _number(figure, before, after, _percent)
+    return replace(change, change=change.change.replace(" %", " points"))
+
+
+def _grouped(number: int) -> str:
+    return f"{number:,}"
 
 
 def _time(origin: str, before: TimeFigure | None, after: TimeFigure | None) -> Change:

@@ -197,6 +197,7 @@ def to_dict(comparison: SessionComparison) -> dict[str, Any]:
         ],
         "regressions": [_row_dict(row) for row in comparison.regressions],
         "rows": [_row_dict(row) for row in comparison.rows],
+        "verdicts": [entry for row in comparison.rows for entry in _verdict_dicts(row)],
         "unmatched": [_with_problem(u) for u in comparison.unmatched],
         "winners": [
             _with_problem(w) | {"speedup_over_sdpa": w.speedup_over_sdpa}
@@ -225,6 +226,21 @@ def to_markdown(comparison: SessionComparison) -> str:
 def _frame(nouns: Iterable[Any], columns: dict[str, Callable[[Any], Any]]) -> pd.DataFrame:
     rows = [[get(noun) for get in columns.values()] for noun in nouns]
     return pd.DataFrame(rows, columns=list(columns))
+
+
+def _verdict_dicts(row: ComparedRow) -> Iterable[dict[str, Any]]:
+    """In the form of the gate's: that on the row, then those on its code."""
+    whole = (_verdict(row) or "NOT JUDGED", row.reason, row.regressed)
+    of_code = [(str(f.verdict), f.what, f.is_regression) for f in row.code]
+    for verdict, what, regression in (whole, *(x for x in of_code if x[0] != whole[0])):
+        yield {
+            "kernel": row.variant,
+            "problem": row.problem.label(),
+            "gpu": row.device,
+            "verdict": verdict,
+            "what": what,
+            "regression": regression,
+        }
 
 
 def _row_dict(row: ComparedRow) -> dict[str, Any]:

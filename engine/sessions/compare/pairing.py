@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -83,6 +83,20 @@ def parse_pick(text: str, sessions: Sequence[str]) -> Pick:
     if not variant or "" in config:
         raise InvalidProblem(f"{_PICK}, not {text!r}.")
     return Pick(variant, config, session)
+
+
+def newest_that_share(problems: Mapping[str, Collection[str]]) -> list[str]:
+    """The two newest sessions that have a problem in common; the two newest where none have.
+
+    Args:
+        problems: session → labels of its problems, the newest session first.
+    """
+    names = list(problems)
+    for later, name in enumerate(names):
+        for newer in names[:later]:
+            if not set(problems[newer]).isdisjoint(problems[name]):
+                return [newer, name]
+    return names[:2]
 
 
 def pairs_between(
