@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from engine.base.errors import CompileError, ToolMissing, UnknownName
 from engine.base.launch import encode_argument
 from engine.cuda_source.nvrtc import CompiledKernel, cached_compile, compile_kernel
@@ -12,7 +14,7 @@ from engine.machine_code.cubin import read_cubin
 from engine.machine_code.launch import Launch, buffer_address
 from engine.machine_code.register_budgets import budget_mistake
 from engine.plan import LaunchPlan
-from kernels.arguments import BLOCK_TABLE
+from kernels.arguments import BLOCK_TABLE, SEQLENS
 from kernels.variant import Variant
 
 
@@ -88,10 +90,13 @@ def launch_of_pass(plan: LaunchPlan, number: int) -> Launch:
     launch = plan.passes[number]
     addresses = plan.addresses({n: buffer_address(i) for i, n in enumerate(plan.buffer_bytes)})
     arguments = tuple(encode_argument(arg).with_addresses(addresses) for arg in launch.args)
-    known = (0, b"")
+    known = []
     if plan.pages is not None:
-        known = addresses[BLOCK_TABLE], plan.pages.table().tobytes()
-    return Launch(launch.grid, launch.block, launch.dynamic_smem_bytes, arguments, known)
+        known.append((addresses[BLOCK_TABLE], plan.pages.table().tobytes()))
+    if plan.problem.seqlens is not None:
+        lengths = np.array(plan.problem.seqlens, np.int32).tobytes()
+        known.append((addresses[SEQLENS], lengths))
+    return Launch(launch.grid, launch.block, launch.dynamic_smem_bytes, arguments, tuple(known))
 
 
 def plan_budget_mistake(plan: LaunchPlan, compiled: CompiledKernel) -> str | None:

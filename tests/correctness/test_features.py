@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from slow_cases import one_in
 
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
+from engine.backends.machine_code import MachineCodeBackend
 from engine.base.errors import InvalidProblem
 from engine.compiled_plan import target_arch
 from engine.correctness import check_output
@@ -26,7 +28,7 @@ from engine.schema import decode, encode
 from engine.tensors import alibi_slopes, make_inputs
 from engine.tensors import decode as decoded
 from kernels.ladder import LADDER, by_id
-from kernels.variant import FEATURES, KERNELS_DIR
+from kernels.variant import FEATURES, KERNELS_DIR, Dtype, Variant
 
 _WIDE = {"batch": 2, "num_heads": 4, "head_dim": 64}
 CHUNKED = Problem(**_WIDE, seqlen=70, seqlen_kv=150, causal=True)
@@ -155,6 +157,48 @@ def test_kernels_are_right(
         return
     found = _verdict(cpu, variant_id, shared, None, schedule=schedule)
     assert found.passed, (shared.label(), found.reason, found.findings)
+
+
+def _config_of(variant: Variant, problem: Problem, turn: int) -> dict[str, int]:
+    """Another of its configs from turn to turn, of those that take the problem."""
+    for skipped in range(turn, turn + 60):
+        drawn = random.Random(skipped)
+        config = {t.name: drawn.choice(t.values) for t in variant.tunables}
+        if variant.unsupported(problem, config) is None:
+            return config
+    return variant.default_config()
+
+
+# Every rung with every feature in both formats, at every D, with a causal mask and without.
+_BUILDS = [
+    (variant_id, number, head_dim, dtype)
+    for head_dim, dtype in ((128, "bfloat16"), (96, "float16"), (32, "bfloat16"), (64, "bfloat16"))
+    for number in range(len(PROBLEMS))
+    for variant_id in TAKING
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variant_id", "number", "head_dim", "dtype"), one_in(13, _BUILDS, slow=10**4)
+)
+def test_machine_code_is_right(variant_id: str, number: int, head_dim: int, dtype: Dtype) -> None:
+    variant, asked = by_id(variant_id), PROBLEMS[number]
+    heads = 2 if variant.gqa else None
+    problem = dataclasses.replace(asked, head_dim=head_dim, dtype=dtype, num_heads_kv=heads)
+    if head_dim == 96:
+        problem = dataclasses.replace(problem, causal=not problem.causal)
+    config = _config_of(variant, problem, number + head_dim)
+    if variant.unsupported(problem, config) is not None:
+        assert not set(problem.features) <= set(variant.takes)
+        return
+    plan, inputs = make_plan(variant, problem, config), make_inputs(problem)
+    is_new = variant.arch_specific or config.get("cluster_size", 1) > 1
+    options = RunOptions(arch="sm_90" if is_new else "sm_80", repeat=False)
+    result = MachineCodeBackend().run(plan, inputs, options)
+    assert result.out is not None, (config, result.reason)
+    found = check_output(inputs, result, plan=plan)
+    assert found.passed, (config, found.reason, found.findings)
 
 
 # (variant, problem, text, what takes its place, code of the finding)
