@@ -2,7 +2,7 @@
 // Idea: a ring of tiles in shared memory; cp.async fills it behind the maths, without registers.
 // Changed: against v09, cp.async groups, stages instead of one tile, one barrier a tile, not two.
 // Limiter: instructions issued per HMMA; on sm_80 the reads of K and V from shared memory too.
-// Constraints: from sm_75, BF16 from sm_80; D in {32, 64, 96, 128}; H <= 65535; B <= 65535.
+// Constraints: from sm_75, BF16 sm_80; D in {32, 64, 96, 128}; H, B <= 65535; all of features.cuh.
 // Passes: 1, attention_forward; grid (ceil(S / (16 num_warps)), num_heads, batch), 32 num_warps.
 // Source: CUTLASS's multistage main loop; NVIDIA's CUDA programming guide on cp.async groups.
 // Weakness: 16 rows a warp read all of K and V from shared memory; 4-byte output stores.

@@ -2,7 +2,7 @@
 // Idea: a fragment that is read once serves two row tiles; S of the next tile beside the softmax.
 // Changed: against v10, row_tiles; K two tiles ahead of V; Q in shared memory where registers end.
 // Limiter: tensor cores, if two warps a scheduler are resident to fill the gaps of one another.
-// Constraints: from sm_75, BF16 from sm_80; D in {32, 64, 96, 128}; H <= 65535; B <= 65535.
+// Constraints: from sm_75, BF16 sm_80; D in {32, 64, 96, 128}; H, B <= 65535; all of features.cuh.
 // Passes: 1, attention_forward; grid (ceil(S / (16 row_tiles num_warps)), num_heads, batch).
 // Source: FlashAttention-2's tile shapes (Dao, 2023, arXiv 2307.08691); CUTLASS's epilogue.
 // Weakness: one CTA a tile: the last round of CTAs leaves SMs idle, causal ones most of all.

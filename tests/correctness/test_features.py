@@ -15,14 +15,16 @@ from slow_cases import one_in
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
 from engine.backends.machine_code import MachineCodeBackend
-from engine.base.errors import InvalidProblem
+from engine.base.errors import InvalidProblem, UnknownName
 from engine.compiled_plan import target_arch
 from engine.correctness import check_output
 from engine.correctness.reference import reference
 from engine.cuda_source.nvrtc import compile_kernel
 from engine.evaluation import Correctness
+from engine.interface.arguments import problem_of
 from engine.machine_code.cubin import read_cubin
 from engine.plan import make_plan
+from engine.presets import Preset, presets
 from engine.problem import Problem, feature_options, parse_seqlens
 from engine.schema import decode, encode
 from engine.tensors import alibi_slopes, make_inputs
@@ -124,6 +126,23 @@ def test_lengths_are_drawn_by_their_seed() -> None:
     assert drawn == parse_seqlens("uniform:8:16:512:3") != parse_seqlens("uniform:8:16:512:4")
     assert len(drawn) == 8
     assert 16 <= min(drawn) <= max(drawn) <= 512
+
+
+@pytest.mark.parametrize("preset", presets(), ids=lambda preset: preset.name)
+def test_a_preset_has_a_source_and_a_rung_that_takes_it(preset: Preset) -> None:
+    assert preset.source
+    assert any(v.unsupported(preset.problem, v.default_config()) is None for v in LADDER)
+
+
+def test_what_is_given_beside_a_preset_stands_in_its_place() -> None:
+    local = problem_of({"preset": "gpt-oss-local", "seqlen": 256})
+    assert (local.seqlen, local.window, local.sinks, local.kv_heads) == (256, 128, True, 8)
+    assert problem_of({"preset": "gpt-oss-local", "heads": 4}).kv_heads == 4
+    assert problem_of({"preset": "llama3-8b-varlen"}).seqlens is not None
+    assert problem_of({"preset": "llama3-8b-varlen", "batch": 2}).seqlens is None
+    assert problem_of({"preset": "gpt-oss-local", "seqlens": (5, 9)}).label().startswith("B2 H64")
+    with pytest.raises(UnknownName, match="gpt-oss-local"):
+        problem_of({"preset": "gpt-oss-lokal"})
 
 
 def test_rungs_that_do_not_take_a_feature_say_so() -> None:
