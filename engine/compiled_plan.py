@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from engine.base.errors import CompileError, ToolMissing, UnknownName
 from engine.base.launch import encode_argument
 from engine.cuda_source.nvrtc import CompiledKernel, cached_compile, compile_kernel
@@ -14,7 +12,8 @@ from engine.machine_code.cubin import read_cubin
 from engine.machine_code.launch import Launch, buffer_address
 from engine.machine_code.register_budgets import budget_mistake
 from engine.plan import LaunchPlan
-from kernels.arguments import BLOCK_TABLE, SEQLENS
+from engine.tensors import lengths_of
+from kernels.arguments import BLOCK_TABLE
 from kernels.variant import Variant
 
 
@@ -93,9 +92,9 @@ def launch_of_pass(plan: LaunchPlan, number: int) -> Launch:
     known = []
     if plan.pages is not None:
         known.append((addresses[BLOCK_TABLE], plan.pages.table().tobytes()))
-    if plan.problem.seqlens is not None:
-        lengths = np.array(plan.problem.seqlens, np.int32).tobytes()
-        known.append((addresses[SEQLENS], lengths))
+    for name, lengths in lengths_of(plan.problem).items():
+        if name in addresses:
+            known.append((addresses[name], lengths.tobytes()))
     return Launch(launch.grid, launch.block, launch.dynamic_smem_bytes, arguments, tuple(known))
 
 

@@ -145,6 +145,22 @@ def test_what_is_given_beside_a_preset_stands_in_its_place() -> None:
         problem_of({"preset": "gpt-oss-lokal"})
 
 
+def test_packed_sequences_are_those_of_the_padded_tensors() -> None:
+    inputs, v10 = make_inputs(VARLEN), by_id("v10")
+    plan = make_plan(v10, VARLEN, v10.default_config())
+    tensors = plan.tensors_of(inputs)
+    assert {n: x.nbytes for n, x in tensors.items()} == {
+        n: plan.buffer_bytes[n] for n in ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k")
+    }
+    assert tensors["q"].shape == (122, 4, 64)
+    assert tensors["cu_seqlens_q"].tolist() == [0, 5, 22, 122]
+    raw = np.ascontiguousarray(tensors["q"]).reshape(-1).view(np.uint8)
+    assert np.array_equal(plan.output_of(raw), inputs.q)
+    decoding = make_plan(v10, DECODING, v10.default_config()).tensors_of(make_inputs(DECODING))
+    assert decoding["cu_seqlens_q"].tolist() == [0, 1, 2, 3]
+    assert decoding["cu_seqlens_k"].tolist() == [0, 1, 65, 165]
+
+
 def test_rungs_that_do_not_take_a_feature_say_so() -> None:
     for variant in LADDER:
         for problem in PROBLEMS:
@@ -236,6 +252,9 @@ _BUGS = (
     ("v10", SINKS, "if constexpr (HAS_SINKS)", "if constexpr (false)", "sinks"),
     ("v14", SINKS, "sinks[head] * LOG2_E", "sinks[head]", "sinks"),
     ("v01", VARLEN, "(given).seqlens[batch]), (given).seqlens[batch]", "100), 100", "rows"),
+    ("v10", VARLEN, "cu_seqlens_k[blockIdx.z] * num", "cu_seqlens_k[0] * num", "rows"),
+    ("v11", VARLEN, "#define Q_ROW (num_heads * HEAD_DIM)", "#define Q_ROW HEAD_DIM", "rows"),
+    ("v10", DECODING, "cu_seqlens_k[(batch) + 1] -", "cu_seqlens_k[3] -", "rows"),
 )
 
 
