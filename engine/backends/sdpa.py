@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
@@ -256,12 +256,12 @@ class ComposedScores:
             visible = visible & (distance.abs() < problem.window)
         visible = visible | (row >= queries)  # rows that are not there are not NaN
         self.problem = problem
-        self.hidden: torch.Tensor = ~visible.expand(-1, -1, problem.seqlen, -1)
-        self.bias: torch.Tensor | None = None
+        self.hidden = ~visible.expand(-1, -1, problem.seqlen, -1)
+        self.bias: Any = None
         if problem.alibi:
             slopes = torch.from_numpy(alibi_slopes(problem.num_heads)).to(device)
             self.bias = -slopes[:, None, None] * distance.abs()
-        self.sinks: torch.Tensor | None = None
+        self.sinks: Any = None
         if inputs.sinks is not None:
             shape = (problem.batch, problem.num_heads, problem.seqlen, 1)
             sinks = torch.from_numpy(inputs.sinks).to(device)
@@ -272,21 +272,20 @@ def composed_attention(
     given: ComposedScores, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
 ) -> torch.Tensor:
     """Attention with all of a problem's features: products in its dtype, scores in FP32."""
-    torch, problem = _import_torch(), given.problem
+    library, problem = _import_torch(), given.problem
     if problem.head_group > 1:
         k, v = (x.repeat_interleave(problem.head_group, dim=1) for x in (k, v))
     scores = (q @ k.transpose(2, 3)).float() * problem.softmax_scale
     if problem.softcap is not None:
-        scores = problem.softcap * torch.tanh(scores / problem.softcap)
+        scores = problem.softcap * library.tanh(scores / problem.softcap)
     if given.bias is not None:
         scores = scores + given.bias
     scores = scores.masked_fill(given.hidden, float("-inf"))
     if given.sinks is not None:
-        weights = torch.softmax(torch.cat([scores, given.sinks], -1), -1)[..., :-1]
+        weights = library.softmax(library.cat([scores, given.sinks], -1), -1)[..., :-1]
     else:
-        weights = torch.softmax(scores, -1)
-    out: torch.Tensor = weights.to(v.dtype) @ v
-    return out
+        weights = library.softmax(scores, -1)
+    return cast("torch.Tensor", weights.to(v.dtype) @ v)
 
 
 def _attention(problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ import atexit
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from engine.base.errors import InvalidProblem
 from engine.own_kernels.registry import kernel_named
@@ -66,7 +66,7 @@ def problem_of(sizes: Sizes, variant: Variant | None = None) -> Problem:
 
 def _changed(preset: Problem, sizes: Sizes) -> Problem:
     names = {"heads": "num_heads", "heads_kv": "num_heads_kv"}
-    given = {names.get(n, n): value for n, value in sizes.items() if n != "preset"}
+    given: dict[str, Any] = {names.get(n, n): x for n, x in sizes.items() if n != "preset"}
     if "dtype" in sizes:
         given["dtype"] = dtype_of(sizes["dtype"], None)
     if sizes.get("seqlens"):

@@ -59,7 +59,7 @@ class Launches:
     @property
     def has_own_lengths(self) -> npt.NDArray[np.bool_]:
         """Whether a problem's sequences are of different lengths, `[n]`."""
-        return np.not_equal(self.of_each, None).astype(np.bool_)
+        return self.of_each.astype(np.bool_)
 
     @property
     def size(self) -> int:

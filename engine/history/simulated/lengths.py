@@ -33,7 +33,8 @@ def heaviest_cta(emulator: Emulator, has_middle: bool = False) -> CtaTrace:
         here = emulator.totals(cta) if any(cta) else totals
         return int(here.values[:, EXECUTED].sum())
 
-    heaviest = max(product(*places), key=executed)
+    ctas = [(x, y, z) for x, y, z in product(*places)]
+    heaviest = max(ctas, key=executed)
     return emulator.trace(heaviest)[0] if any(heaviest) else trace
 
 
