@@ -114,7 +114,7 @@ class Inputs:
         if packs_sequences:
             lengths = self.problem.seqlens or ()
             rows = {"q": [min(self.problem.seqlen, n) for n in lengths]}
-            rows |= dict.fromkeys("kv", list(lengths))
+            rows |= {name: list(lengths) for name in "kv"}
             tensors = {"q": self.q, "k": self.k, "v": self.v}
             return {
                 name: cast(
