@@ -14,6 +14,7 @@ from engine.machine_code.cubin import read_cubin
 from engine.machine_code.launch import Launch, buffer_address
 from engine.machine_code.register_budgets import budget_mistake
 from engine.plan import LaunchPlan
+from engine.tensors import lengths_of
 from kernels.arguments import BLOCK_TABLE
 from kernels.variant import Variant
 
@@ -124,10 +125,13 @@ def launch_of_pass(plan: LaunchPlan, number: int) -> Launch:
     launch = plan.passes[number]
     addresses = plan.addresses({n: buffer_address(i) for i, n in enumerate(plan.buffer_bytes)})
     arguments = tuple(encode_argument(arg).with_addresses(addresses) for arg in launch.args)
-    known = (0, b"")
+    known = []
     if plan.pages is not None:
-        known = addresses[BLOCK_TABLE], plan.pages.table().tobytes()
-    return Launch(launch.grid, launch.block, launch.dynamic_smem_bytes, arguments, known)
+        known.append((addresses[BLOCK_TABLE], plan.pages.table().tobytes()))
+    for name, lengths in lengths_of(plan.problem).items():
+        if name in addresses:
+            known.append((addresses[name], lengths.tobytes()))
+    return Launch(launch.grid, launch.block, launch.dynamic_smem_bytes, arguments, tuple(known))
 
 
 def plan_budget_mistake(plan: LaunchPlan, compiled: CompiledKernel) -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,7 @@ from engine.base.launch import (
 )
 from engine.paged_kv import Pages
 from engine.problem import Problem
-from kernels.arguments import BLOCK_TABLE, OF_FEATURES, PACKED
+from kernels.arguments import BLOCK_TABLE, CU_SEQLENS_Q, OF_FEATURES, PACKED, SEQLENS
 from kernels.variant import Argument as DescribedArgument
 from kernels.variant import (
     Config,
@@ -42,6 +43,9 @@ from kernels.variant import (
     TensorMap,
     Variant,
 )
+
+if TYPE_CHECKING:
+    from engine.tensors import Inputs, RawArray
 
 MAX_THREADS = 1024  # per CTA: CUDA programming guide, technical specifications
 MAX_SMEM_BYTES = 2**31 - 1  # what a launch can be asked for: an int
@@ -122,6 +126,10 @@ class LaunchPlan:
         if self.pages is not None:
             kv = self.pages.kv_bytes
         sizes = {"q": tensor, "k": kv, "v": kv, "out": tensor}
+        if self.packs_sequences:
+            each = [self.problem.of_sequence(i) for i in range(self.problem.batch)]
+            tensor, kv = sum(p.tensor_bytes for p in each), sum(p.kv_bytes for p in each)
+            sizes = {"q": tensor, "k": kv, "v": kv, "out": tensor}
         if self.packed:
             sizes = {PACKED: 3 * tensor, "out": tensor}
         if self.pages is not None:
@@ -140,10 +148,33 @@ class LaunchPlan:
 
     @property
     def _of_features(self) -> tuple[str, ...]:
-        return tuple(OF_FEATURES[f] for f in self.problem.features if f in OF_FEATURES)
+        taken = {a.name for p in self.passes for a in p.args if isinstance(a, TensorArg)}
+        return tuple(name for name in OF_FEATURES if name in taken)
 
     def _entries_of(self, name: str) -> int:
-        return self.problem.batch if name == OF_FEATURES["varlen"] else self.problem.num_heads
+        if OF_FEATURES[name] != "varlen":
+            return self.problem.num_heads
+        return self.problem.batch + (name != SEQLENS)
+
+    @property
+    def packs_sequences(self) -> bool:
+        """Whether Q, K, V and O hold sequences of different lengths without padding."""
+        return CU_SEQLENS_Q in self._of_features
+
+    def tensors_of(self, inputs: Inputs) -> dict[str, RawArray | npt.NDArray[np.int32]]:
+        """The buffers of `inputs` by name, as the kernel reads them."""
+        tensors = inputs.in_layouts(
+            self.layouts, self.pages, packed=self.packed, packs_sequences=self.packs_sequences
+        )
+        return {name: tensors[name] for name in self.inputs}
+
+    def output_of(self, raw: npt.NDArray[np.uint8]) -> RawArray:
+        """O as `[batch, num_heads, seqlen, head_dim]`, from the bytes that the kernel wrote."""
+        from engine.tensors import output_of, padded_output
+
+        if self.packs_sequences:
+            return padded_output(raw, self.problem)
+        return output_of(raw, self.problem, self.layouts.get("out", "bhsd"))
 
     @property
     def inside(self) -> dict[str, tuple[str, int]]:
@@ -186,7 +217,7 @@ def make_plan(variant: Variant, problem: Problem, config: Config) -> LaunchPlan:
         )
         for s in variant.scratch
     )
-    absent = {name for f, name in OF_FEATURES.items() if f not in problem.features}
+    absent = {name for name, f in OF_FEATURES.items() if f not in problem.features}
     passes = tuple(
         PassLaunch(
             entry=p.entry if p.entry_of is None else p.entry_of(problem, config),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.names import unknown
-from engine.problem import Problem
+from engine.problem import Problem, parse_seqlens
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,9 @@ def presets() -> tuple[Preset, ...]:
 
 def _preset(group: dict[str, Any], raw: dict[str, Any]) -> Preset:
     name, note = raw.pop("name"), raw.pop("note", group.get("note", ""))
+    if "seqlens" in raw:
+        lengths = parse_seqlens(raw["seqlens"])
+        raw |= {"seqlens": lengths, "batch": len(lengths), "seqlen": max(lengths)}
     return Preset(name, group["name"], Problem(**raw), note.format(**raw), group["source"])
 
 

@@ -198,6 +198,21 @@ class Problem(Stored):
         keys = self.seqlens[index]
         return replace(self, batch=1, seqlens=None, seqlen=min(self.seqlen, keys), seqlen_kv=keys)
 
+    def with_keys(self, keys: int) -> Problem:
+        """A problem of the same kernel with so many keys and batch 1, to look at its CTAs.
+
+        Decoding keeps its few queries; otherwise there are as many as keys. Where sequences have
+        lengths of their own there are two, the second a key shorter.
+        """
+        keys = keys if self.seqlens is None else max(2, keys)
+        few = self.seqlens is not None or "kv_offset" in self.features
+        seqlen = keys
+        if self.seqlen_kv is not None:
+            seqlen = min(self.seqlen, keys) if few else self.seqlen
+        lengths = None if self.seqlens is None else (keys, keys - 1)
+        batch = 1 if lengths is None else 2
+        return replace(self, batch=batch, seqlen=seqlen, seqlen_kv=keys, seqlens=lengths)
+
     @property
     def num_keys(self) -> int:
         """Rows of K and of V per head."""

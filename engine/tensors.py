@@ -18,7 +18,15 @@ import numpy.typing as npt
 from engine.input_kinds import NORMAL, InputKind, shape_inputs
 from engine.paged_kv import Pages
 from engine.problem import Problem
-from kernels.arguments import ALIBI_SLOPES, BLOCK_TABLE, PACKED, SEQLENS, SINKS
+from kernels.arguments import (
+    ALIBI_SLOPES,
+    BLOCK_TABLE,
+    CU_SEQLENS_K,
+    CU_SEQLENS_Q,
+    PACKED,
+    SEQLENS,
+    SINKS,
+)
 from kernels.variant import Dtype, Layout, Lse
 
 RawArray: TypeAlias = npt.NDArray[np.float16] | npt.NDArray[np.uint16] | npt.NDArray[np.float32]
@@ -81,15 +89,13 @@ class Inputs:
     @property
     def per_head(self) -> dict[str, FloatArray | npt.NDArray[np.int32]]:
         """What kernels are given by the problem's features beside Q, K and V, by name: slopes and
-        sinks of each query head, `[num_heads]`, and keys of each sequence, `[batch]`."""
+        sinks of each query head, `[num_heads]`, and those of `lengths_of`."""
         found: dict[str, FloatArray | npt.NDArray[np.int32]] = {}
         if self.problem.alibi:
             found[ALIBI_SLOPES] = alibi_slopes(self.problem.num_heads)
         if self.sinks is not None:
             found[SINKS] = self.sinks
-        if self.problem.seqlens is not None:
-            found[SEQLENS] = np.array(self.problem.seqlens, np.int32)
-        return found
+        return found | lengths_of(self.problem)
 
     def in_layouts(
         self,
@@ -97,12 +103,28 @@ class Inputs:
         pages: Pages | None = None,
         *,
         packed: bool = False,
+        packs_sequences: bool = False,
     ) -> dict[str, RawArray | npt.NDArray[np.int32]]:
         """Q, K and V by name, contiguous in the order of dimensions that a kernel reads, and
         `per_head`.
 
-        In pages, K and V come with the table that finds them; packed, the three are one.
+        In pages, K and V come with the table that finds them; packed, the three are one. Where
+        sequences are packed, they are `[sum of lengths, heads, head_dim]` each.
         """
+        if packs_sequences:
+            lengths = self.problem.seqlens or ()
+            rows = {"q": [min(self.problem.seqlen, n) for n in lengths]}
+            rows |= {name: list(lengths) for name in "kv"}
+            tensors = {"q": self.q, "k": self.k, "v": self.v}
+            return {
+                name: cast(
+                    RawArray,
+                    np.concatenate(
+                        [s[:, :n].swapaxes(0, 1) for s, n in zip(tensors[name], of, strict=True)]
+                    ),
+                )
+                for name, of in rows.items()
+            } | self.per_head
         if packed:
             by_row = [x.transpose(0, 2, 1, 3) for x in (self.q, self.k, self.v)]
             return {PACKED: cast(RawArray, np.stack(by_row, axis=2))} | self.per_head
@@ -112,6 +134,32 @@ class Inputs:
             return {**ordered} | self.per_head
         kv = {name: pages.scatter(tensors[name]) for name in ("k", "v")}
         return ordered | kv | {BLOCK_TABLE: pages.table()} | self.per_head
+
+
+def lengths_of(problem: Problem) -> dict[str, npt.NDArray[np.int32]]:
+    """What a kernel may be given of sequences of different lengths, by name: the keys of each,
+    `[batch]`, and where each begins in packed Q and in packed K, `[batch + 1]`."""
+    if problem.seqlens is None:
+        return {}
+    keys = np.array(problem.seqlens, np.int32)
+    queries = np.minimum(keys, problem.seqlen)
+    begins = {CU_SEQLENS_Q: queries, CU_SEQLENS_K: keys}
+    return {SEQLENS: keys} | {
+        name: np.concatenate([[0], np.cumsum(of)]).astype(np.int32) for name, of in begins.items()
+    }
+
+
+def padded_output(raw: npt.NDArray[np.uint8], problem: Problem) -> RawArray:
+    """O as `[batch, num_heads, seqlen, head_dim]` from `[sum of queries, num_heads, head_dim]`.
+
+    Zeros stand behind the last query of a sequence.
+    """
+    words = raw.view(_STORED_AS[problem.dtype]).reshape(-1, problem.num_heads, problem.head_dim)
+    out = np.zeros(problem.shape, words.dtype)
+    begins = lengths_of(problem)[CU_SEQLENS_Q].tolist()
+    for sequence, begin, end in zip(out, begins, begins[1:], strict=False):
+        sequence[:, : end - begin] = words[begin:end].swapaxes(0, 1)
+    return cast(RawArray, out)
 
 
 def alibi_slopes(num_heads: int) -> FloatArray:

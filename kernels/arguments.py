@@ -14,6 +14,10 @@ each sequence), which are left out where the problem has none, as in a parameter
 seqlen seqlen_kv head_dim` and `causal`; `softmax_scale` and `softmax_scale_log2`; and the strides
 of each tensor in elements, `q_stride_batch q_stride_head q_stride_row` and so on for k, v and out,
 as its layout has them. Whole numbers are int32 and fractions float32 where nothing is said.
+
+A pass that takes `cu_seqlens_q` and `cu_seqlens_k` (`[batch + 1]`, int32) in place of `seqlens` is
+given sequences of different lengths packed: they say where each begins in Q and O, and in K and V,
+which are `[sum of lengths, heads, head_dim]` then.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from kernels.formula import FRACTIONS, FormulaError, Scope
 from kernels.toml_block import Table, shown
 from kernels.variant import (
     Argument,
+    Feature,
     Layout,
     NullPointer,
     Scalar,
@@ -43,7 +48,16 @@ BLOCK_TABLE: Final = "block_table"
 ALIBI_SLOPES: Final = "alibi_slopes"
 SINKS: Final = "sinks"
 SEQLENS: Final = "seqlens"
-OF_FEATURES: Final = {"alibi": ALIBI_SLOPES, "sinks": SINKS, "varlen": SEQLENS}
+# Who takes these has Q, K, V and O of such sequences packed: [sum of lengths, heads, head_dim].
+CU_SEQLENS_Q: Final = "cu_seqlens_q"
+CU_SEQLENS_K: Final = "cu_seqlens_k"
+OF_FEATURES: Final[Mapping[str, Feature]] = {
+    ALIBI_SLOPES: "alibi",
+    SINKS: "sinks",
+    SEQLENS: "varlen",
+    CU_SEQLENS_Q: "varlen",
+    CU_SEQLENS_K: "varlen",
+}
 NUMBERS: Final = ("batch", "num_heads", "num_heads_kv", "seqlen", "seqlen_kv", "head_dim")
 STRIDES: Final = tuple(f"{t}_stride_{d}" for t in TENSORS for d in ("batch", "head", "row"))
 KNOWN: Final = (*TENSORS, LSE, *NUMBERS, *STRIDES, "causal", *FRACTIONS)
@@ -84,7 +98,7 @@ class ArgumentReader:
     ) -> None:
         self._scope = scope
         self._tensor_maps = tensor_maps
-        self._pointers = (*TENSORS, LSE, *OF_FEATURES.values(), *buffers)
+        self._pointers = (*TENSORS, LSE, *OF_FEATURES, *buffers)
         self.taken: set[str] = set()
 
     def read(self, table: Table) -> tuple[Argument, ...]:

@@ -5,7 +5,8 @@
 //   SOFTCAP        a score becomes SOFTCAP tanh(score / SOFTCAP) (0: it does not), Gemma 2's
 //   HAS_ALIBI      then it loses slope |p - j|, a slope for each query head (Press et al., 2022)
 //   HAS_SINKS      a logit of each query head takes part in the row sums, gpt-oss's
-//   HAS_VARLEN     every sequence has keys of its own, and its last positions as queries
+//   HAS_VARLEN     every sequence has keys of its own, and its last positions as queries; padded
+//                  to the longest, or packed where a kernel has TAKES_PACKED before this file
 // Kernels keep scores as Q @ K^T gives them and scale them in the exponent, so that what is added
 // or bent here is divided by the softmax scale.
 #pragma once
@@ -31,6 +32,9 @@
 #ifndef HAS_VARLEN
 #define HAS_VARLEN 0
 #endif
+#ifndef TAKES_PACKED
+#define TAKES_PACKED 0
+#endif
 
 // What stands behind the other parameters of a kernel, in this order, and the same as a Features.
 #if HAS_ALIBI
@@ -47,7 +51,11 @@
 #define SINKS_PARAMETER
 #define SINKS_GIVEN nullptr
 #endif
-#if HAS_VARLEN
+#if HAS_VARLEN && TAKES_PACKED
+#define SEQLENS_PARAMETER \
+    , const int* __restrict__ cu_seqlens_q, const int* __restrict__ cu_seqlens_k
+#define SEQLENS_GIVEN cu_seqlens_q, cu_seqlens_k
+#elif HAS_VARLEN
 #define SEQLENS_PARAMETER , const int* __restrict__ seqlens
 #define SEQLENS_GIVEN seqlens
 #else
@@ -60,7 +68,12 @@
 struct Features {
     const float* alibi_slopes;  // [num_heads]
     const float* sinks;         // [num_heads]
+#if HAS_VARLEN && TAKES_PACKED
+    const int* cu_seqlens_q;    // [batch + 1], first row of each sequence in Q and O
+    const int* cu_seqlens_k;    // and in K and V
+#else
     const int* seqlens;         // [batch], keys
+#endif
 };
 
 #define BENDS_SCORES (SOFTCAP > 0.0f || HAS_ALIBI)  // a constexpr would take constant memory
@@ -83,15 +96,22 @@ struct Lengths {
     int queries, keys;
 };
 
-#if HAS_VARLEN
+#if HAS_VARLEN && TAKES_PACKED
+#define OWN_LENGTHS(given, batch)                                                       \
+    const Lengths own = {(given).cu_seqlens_q[(batch) + 1] - (given).cu_seqlens_q[batch], \
+                         (given).cu_seqlens_k[(batch) + 1] - (given).cu_seqlens_k[batch]}
+#elif HAS_VARLEN
 #define OWN_LENGTHS(given, batch) \
     const Lengths own = {min(seqlen, (given).seqlens[batch]), (given).seqlens[batch]}
+#else
+#define OWN_LENGTHS(given, batch)
+#endif
+#if HAS_VARLEN
 #define NUM_QUERIES own.queries
 #define NUM_KEYS own.keys
 #define LENGTHS own
 #define LENGTHS_PARAMETER Lengths own
 #else
-#define OWN_LENGTHS(given, batch)
 #define NUM_QUERIES seqlen
 #define NUM_KEYS seqlen_kv
 #if HAS_KV_OFFSET
@@ -101,6 +121,26 @@ struct Lengths {
 #define LENGTHS seqlen_kv
 #define LENGTHS_PARAMETER int seqlen_kv
 #endif
+#endif
+
+// Where a head begins in its tensor, and elements from row to row: [batch, heads, rows, HEAD_DIM],
+// or packed without padding, [sum of rows, heads, HEAD_DIM].
+#if HAS_VARLEN && TAKES_PACKED
+#define Q_BEGIN(index, head) (((size_t)cu_seqlens_q[blockIdx.z] * num_heads + (head)) * HEAD_DIM)
+#define KV_BEGIN(index, head) (((size_t)cu_seqlens_k[blockIdx.z] * num_heads_kv + (head)) * HEAD_DIM)
+#define Q_ROW (num_heads * HEAD_DIM)
+#define KV_ROW (num_heads_kv * HEAD_DIM)
+#define ROW_PARAMETER , int row_elements
+#define ROW_ELEMENTS row_elements
+#define ROW_GIVEN(elements) , elements
+#else
+#define Q_BEGIN(index, head) ((index) * seqlen * HEAD_DIM)
+#define KV_BEGIN(index, head) ((index) * seqlen_kv * HEAD_DIM)
+#define Q_ROW HEAD_DIM
+#define KV_ROW HEAD_DIM
+#define ROW_PARAMETER
+#define ROW_ELEMENTS HEAD_DIM
+#define ROW_GIVEN(elements)
 #endif
 
 // Where a query stands among the keys, and which keys it sees.

@@ -2,7 +2,7 @@
 // Idea: a ring of tiles in shared memory; cp.async fills it behind the maths, without registers.
 // Changed: against v09, cp.async groups, stages instead of one tile, one barrier a tile, not two.
 // Limiter: instructions issued per HMMA; on sm_80 the reads of K and V from shared memory too.
-// Constraints: from sm_75, BF16 from sm_80; D in {32, 64, 96, 128}; H <= 65535; B <= 65535.
+// Constraints: from sm_75, BF16 sm_80; D in {32, 64, 96, 128}; H, B <= 65535; all of features.cuh.
 // Passes: 1, attention_forward; grid (ceil(S / (16 num_warps)), num_heads, batch), 32 num_warps.
 // Source: CUTLASS's multistage main loop; NVIDIA's CUDA programming guide on cp.async groups.
 // Weakness: 16 rows a warp read all of K and V from shared memory; 4-byte output stores.
@@ -29,7 +29,8 @@ threads = "32 * num_warps"
 # The ring of K and V; Q lives in registers.
 smem_bytes = "2 * stages * block_n * head_dim * element_bytes"
 args = ["q", "k", "v", "out", "num_heads", "num_heads_kv", "seqlen", "seqlen_kv",
-        "softmax_scale", "alibi_slopes", "sinks", "seqlens"]
+        "softmax_scale", "alibi_slopes", "sinks", "cu_seqlens_q",
+        "cu_seqlens_k"]
 
 [work]
 math_unit = "tensor"
@@ -37,6 +38,7 @@ query_rows = "block_m"
 kv_rows = "round_up(seqlen_kv, block_n)"
 conflict_ways = 1
 */
+#define TAKES_PACKED 1
 #include "async_copy.cuh"
 #include "exp2.cuh"
 #include "features.cuh"
@@ -71,7 +73,7 @@ __device__ __forceinline__ int swizzled(int row, int d) {
 template <int ROWS>
 __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, HEAD_DIM], swizzled
                                           const element* head,  // [length, HEAD_DIM]
-                                          int first_row, int length) {
+                                          int first_row, int length ROW_PARAMETER) {
     constexpr int VECTORS_PER_ROW = HEAD_DIM / VECTOR;
     constexpr int VECTORS = ROWS * VECTORS_PER_ROW;
 #pragma unroll 4
@@ -81,7 +83,7 @@ __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, HEAD_D
         const int row = i / VECTORS_PER_ROW;
         const int d = i % VECTORS_PER_ROW * VECTOR;
         // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
-        cp_async_16(tile_smem + swizzled(row, d), head + (size_t)(first_row + row) * HEAD_DIM + d,
+        cp_async_16(tile_smem + swizzled(row, d), head + (size_t)(first_row + row) * ROW_ELEMENTS + d,
                     first_row + row < length);
     }
 }
@@ -123,8 +125,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     // 64-bit: batch * num_heads * seqlen_kv * HEAD_DIM may pass 2^31.
     const size_t q_index = (size_t)blockIdx.z * num_heads + blockIdx.y;
     const size_t kv_index = (size_t)blockIdx.z * num_heads_kv + blockIdx.y / group;
-    const size_t q_head = q_index * seqlen * HEAD_DIM;       // where this head's Q and O begin
-    const size_t kv_head = kv_index * seqlen_kv * HEAD_DIM;  // and its K and V
+    const size_t q_head = Q_BEGIN(q_index, blockIdx.y);           // where this head's Q and O begin
+    const size_t kv_head = KV_BEGIN(kv_index, blockIdx.y / group);  // and its K and V
     const Features given = FEATURES_GIVEN;
     OWN_LENGTHS(given, blockIdx.z);
     if (HAS_VARLEN && m0 >= NUM_QUERIES) return;  // the sequence ends before this tile
@@ -139,7 +141,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         for (int i = 0; i < 4; i++) {  // bit 0: the lower 8 rows, bit 1: the right 8 columns
             const int query = query0 + i % 2 * 8;
             const int d = step * 16 + i / 2 * 8 + pair;
-            const element* source = q + q_head + (size_t)query * HEAD_DIM + d;
+            const element* source = q + q_head + (size_t)query * Q_ROW + d;
             ElementPair elements;
             elements.bits = 0;  // rows past the end: any finite value would do
             if (query < NUM_QUERIES) elements.elements = *reinterpret_cast<const element2*>(source);
@@ -162,8 +164,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     // either way, so that the groups under way can be counted.
     const auto start_copies = [&](int stage, int n) {
         if (n < kv_end) {
-            load_tile<BLOCK_N>(ring + 2 * stage * TILE, k + kv_head, n, NUM_KEYS);
-            load_tile<BLOCK_N>(ring + (2 * stage + 1) * TILE, v + kv_head, n, NUM_KEYS);
+            load_tile<BLOCK_N>(ring + 2 * stage * TILE, k + kv_head, n, NUM_KEYS ROW_GIVEN(KV_ROW));
+            load_tile<BLOCK_N>(ring + (2 * stage + 1) * TILE, v + kv_head, n, NUM_KEYS ROW_GIVEN(KV_ROW));
         }
         cp_async_commit();
     };
@@ -288,7 +290,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         const float l = with_sink(row_sum(l_rmem[r]), given, blockIdx.y, m_rmem[r] * scale_log2);
         const float inv_l = 1.0f / l;
         if (query >= NUM_QUERIES) continue;
-        element* out_row = out + q_head + (size_t)query * HEAD_DIM;
+        element* out_row = out + q_head + (size_t)query * Q_ROW;
 #pragma unroll
         for (int tile = 0; tile < HEAD_DIM / 8; tile++) {
             *reinterpret_cast<element2*>(out_row + tile * 8 + pair) =

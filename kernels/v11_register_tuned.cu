@@ -2,7 +2,7 @@
 // Idea: a fragment that is read once serves two row tiles; S of the next tile beside the softmax.
 // Changed: against v10, row_tiles; K two tiles ahead of V; Q in shared memory where registers end.
 // Limiter: tensor cores, if two warps a scheduler are resident to fill the gaps of one another.
-// Constraints: from sm_75, BF16 from sm_80; D in {32, 64, 96, 128}; H <= 65535; B <= 65535.
+// Constraints: from sm_75, BF16 sm_80; D in {32, 64, 96, 128}; H, B <= 65535; all of features.cuh.
 // Passes: 1, attention_forward; grid (ceil(S / (16 row_tiles num_warps)), num_heads, batch).
 // Source: FlashAttention-2's tile shapes (Dao, 2023, arXiv 2307.08691); CUTLASS's epilogue.
 // Weakness: one CTA a tile: the last round of CTAs leaves SMs idle, causal ones most of all.
@@ -39,7 +39,8 @@ threads = "32 * num_warps"
 # The ring of K and V, and Q where it is not in registers. O takes their place at the end.
 smem_bytes = "max(2 * stages * block_n + q_rows, block_m) * head_dim * element_bytes"
 args = ["q", "k", "v", "out", "num_heads", "num_heads_kv", "seqlen", "seqlen_kv",
-        "softmax_scale", "alibi_slopes", "sinks", "seqlens"]
+        "softmax_scale", "alibi_slopes", "sinks", "cu_seqlens_q",
+        "cu_seqlens_k"]
 
 [work]
 math_unit = "tensor"
@@ -47,6 +48,7 @@ query_rows = "block_m"
 kv_rows = "round_up(seqlen_kv, block_n)"
 conflict_ways = 1
 */
+#define TAKES_PACKED 1
 #include "async_copy.cuh"
 #include "exp2.cuh"
 #include "features.cuh"
@@ -59,6 +61,7 @@ constexpr int DIM_STEPS = HEAD_DIM / 16;  // an mma takes 16 columns of Q and K
 constexpr int KEY_STEPS = BLOCK_N / 16;   // and 16 rows of V
 constexpr int VECTOR = 8;                 // elements per 16-byte access
 constexpr int TILE = BLOCK_N * HEAD_DIM;  // elements of K or V in a tile
+#define SOURCE_TILE (BLOCK_N * KV_ROW)      // from tile to tile in global memory
 constexpr bool Q_IN_SMEM = ROW_TILES * (HEAD_DIM + BLOCK_N) > 192;
 // Whether tiles with nothing to mask have a loop of their own: not where two loops would spill, nor
 // where a window masks tiles at both ends.
@@ -119,7 +122,7 @@ constexpr int ROW_STEP = NUM_THREADS / ROW_LANES;      // a multiple of 8
 template <int ROWS>
 __device__ __forceinline__ void load_tile(unsigned lane_smem,          // in [ROWS, HEAD_DIM]
                                           const element* lane_source,  // in [length, HEAD_DIM]
-                                          int length) {
+                                          int length ROW_PARAMETER) {
 #pragma unroll
     for (int first = 0; first < ROWS; first += ROW_STEP) {
         if (ROWS % ROW_STEP != 0 && first + (int)threadIdx.x / ROW_LANES >= ROWS) break;
@@ -127,7 +130,7 @@ __device__ __forceinline__ void load_tile(unsigned lane_smem,          // in [RO
         for (int column = 0; column < HEAD_DIM; column += ROW_LANES * VECTOR) {
             // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
             cp_async_16(lane_smem + 2 * (first * HEAD_DIM + column),
-                        lane_source + first * HEAD_DIM + column, first < length);
+                        lane_source + first * ROW_ELEMENTS + column, first < length);
         }
     }
 }
@@ -346,8 +349,9 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const size_t q_index = (size_t)blockIdx.z * num_heads + blockIdx.y;
     const size_t kv_index =
         (size_t)blockIdx.z * num_heads_kv + blockIdx.y / (num_heads / num_heads_kv);
-    const size_t q_head = q_index * seqlen * HEAD_DIM;       // where this head's Q and O begin
-    const size_t kv_head = kv_index * seqlen_kv * HEAD_DIM;  // and its K and V
+    const size_t q_head = Q_BEGIN(q_index, blockIdx.y);  // where this head's Q and O begin
+    const size_t kv_head =  // and its K and V
+        KV_BEGIN(kv_index, blockIdx.y / (num_heads / num_heads_kv));
     const Features given = FEATURES_GIVEN;
     OWN_LENGTHS(given, blockIdx.z);
     if (HAS_VARLEN && m0 >= NUM_QUERIES) return;  // the sequence ends before this tile
@@ -358,12 +362,12 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     Fragments q_rmem;
     const int copy_row = threadIdx.x / ROW_LANES;
     const int copy_d = threadIdx.x % ROW_LANES * VECTOR;
-    const int copy_offset = copy_row * HEAD_DIM + copy_d;
+    const int copy_offset = copy_row * KV_ROW + copy_d;
     const unsigned copy_address = shared_address(ring) + 2 * swizzled(copy_row, copy_d);
     if constexpr (Q_IN_SMEM) {
         load_tile<BLOCK_M>(copy_address + 2 * RING_ROWS * HEAD_DIM,
-                           q + q_head + (size_t)m0 * HEAD_DIM + copy_offset,
-                           NUM_QUERIES - m0 - copy_row);
+                           q + q_head + (size_t)m0 * Q_ROW + (copy_row * Q_ROW + copy_d),
+                           NUM_QUERIES - m0 - copy_row ROW_GIVEN(Q_ROW));
     } else {
 #pragma unroll
         for (int t = 0; t < ROW_TILES; t++) {
@@ -373,7 +377,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                 for (int i = 0; i < 4; i++) {  // bit 0: lower 8 rows, bit 1: right 8 columns
                     const int query = query0 + t * 16 + i % 2 * 8;
                     const int d = step * 16 + i / 2 * 8 + pair;
-                    const element* source = q + q_head + (size_t)query * HEAD_DIM + d;
+                    const element* source = q + q_head + (size_t)query * Q_ROW + d;
                     ElementPair elements;
                     elements.bits = 0;  // rows past the end: any finite value would do
                     if (query < NUM_QUERIES) {
@@ -402,16 +406,16 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     // Copies the tile whose first key is n; behind the last one, zeros. Places in the ring are in
     // elements. V is reached from K's pointer, to save registers.
     const int rows_left = kv_end - copy_row;
-    const element* lane_source = k + kv_head + (size_t)kv_begin * HEAD_DIM + copy_offset;
+    const element* lane_source = k + kv_head + (size_t)kv_begin * KV_ROW + copy_offset;
     const auto start_copy = [&](int place, const element* source, int n) {
-        load_tile<BLOCK_N>(copy_address + 2 * place, source, rows_left - n);
+        load_tile<BLOCK_N>(copy_address + 2 * place, source, rows_left - n ROW_GIVEN(KV_ROW));
     };
     // Every group holds a tile of K and the V of the tile before.
 #pragma unroll
     for (int i = 0; i < STAGES; i++) {
-        start_copy(2 * i * TILE, lane_source + i * TILE, kv_begin + i * BLOCK_N);
+        start_copy(2 * i * TILE, lane_source + i * SOURCE_TILE, kv_begin + i * BLOCK_N);
         if (i > 0) {
-            start_copy((2 * i - 1) * TILE, lane_source + (v - k) + (i - 1) * TILE,
+            start_copy((2 * i - 1) * TILE, lane_source + (v - k) + (i - 1) * SOURCE_TILE,
                        kv_begin + (i - 1) * BLOCK_N);
         }
         cp_async_commit();
@@ -445,7 +449,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     cp_async_wait<STAGES - 2>();
     // The second K is there, and the first is read by nobody any more.
     __syncthreads();
-    start_copy(0, lane_source + STAGES * TILE, kv_begin + STAGES * BLOCK_N);
+    start_copy(0, lane_source + STAGES * SOURCE_TILE, kv_begin + STAGES * BLOCK_N);
     cp_async_commit();
     update_maxima(s_rmem, m_scaled, l_rmem, correction, scale_log2);
     exponentiate<0, EARLY>(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
@@ -455,7 +459,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     int v_stage = 0;         // where this tile lies in the ring, K before V: its V is to be read
     int k_stage = 2 * TILE;  // and the next, whose K is
     int next = (WINDOW > 0 ? kv_begin : 0) + BLOCK_N;  // first key of the next tile
-    lane_source += (STAGES - 1) * TILE;  // of the V that is copied next
+    lane_source += (STAGES - 1) * SOURCE_TILE;  // of the V that is copied next
     // Why the tensor pipe is no busier, simulated: percent at D = 64, 128 on an A100 and on an H200
     // with one thing left out of the loop (results are then wrong), before warps issued in the
     // published order: since then 84 85 72 77.
@@ -494,7 +498,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         __syncthreads();
         const int v_place = (v_stage == 0 ? LAST_STAGE : v_stage - 2 * TILE) + TILE;
         const auto refill = [&] {
-            start_copy(k_stage, lane_source + 2 * TILE, next + STAGES * BLOCK_N);
+            start_copy(k_stage, lane_source + 2 * SOURCE_TILE, next + STAGES * BLOCK_N);
             start_copy(v_place, lane_source + (v - k), next + (STAGES - 2) * BLOCK_N);
             cp_async_commit();
         };
@@ -503,7 +507,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         // other units do the other. In v10 a warp does them one after the other.
         multiply_values(acc_rmem, p_rmem, v_lane + 2 * v_stage);
         if constexpr (!COPIES_FIRST) refill();
-        lane_source += TILE;
+        lane_source += SOURCE_TILE;
         v_stage = k_stage;
         k_stage = k_stage == LAST_STAGE ? 0 : k_stage + 2 * TILE;
         update_maxima(s_rmem, m_scaled, l_rmem, correction, scale_log2);
@@ -548,7 +552,11 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     // Where O begins is worked out again: kept from the start, it would cost registers in the loop.
     asm volatile("" : "+r"(num_heads), "+r"(seqlen));
     const size_t o_index = (size_t)blockIdx.z * num_heads + blockIdx.y;
+#if HAS_VARLEN
+    element* out_rows = out + q_head + (size_t)(m0 + warp * WARP_ROWS) * Q_ROW;
+#else
     element* out_rows = out + (o_index * seqlen + m0 + warp * WARP_ROWS) * HEAD_DIM;
+#endif
     const int num_rows = (HAS_VARLEN ? NUM_QUERIES : seqlen) - m0 - warp * WARP_ROWS;
     // Each warp stores its own rows, 16 bytes a lane; other lanes wrote them.
     __syncwarp();
@@ -557,7 +565,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         const int row = (first + lane) / (HEAD_DIM / VECTOR);
         const int d = (first + lane) % (HEAD_DIM / VECTOR) * VECTOR;
         if (row < num_rows) {
-            *reinterpret_cast<uint4*>(out_rows + row * HEAD_DIM + d) =
+            *reinterpret_cast<uint4*>(out_rows + row * Q_ROW + d) =
                 *reinterpret_cast<const uint4*>(o_smem + swizzled(row, d));
         }
     }

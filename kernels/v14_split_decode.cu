@@ -2,7 +2,7 @@
 // Idea: decoding reads all K/V once whatever it computes: keep as many loads under way as it can.
 // Changed: against v12, heads of a group are packed; a ring for each warp; v06's splits; clusters.
 // Limiter: DRAM bandwidth, once the splits fill the GPU.
-// Constraints: from sm_75, BF16 from sm_80; D in {32, 64, 96, 128}; B <= 65535; any num_splits.
+// Constraints: from sm_75, BF16 sm_80; D in {32, 64, 96, 128}; B <= 65535; all of features.cuh.
 // Passes: 1, attention_forward; grid (num_splits, num_heads_kv * row tiles, batch), 32 num_warps.
 // Source: Flash-Decoding (Dao et al., 2023); v06's arrival counter; FlashAttention packs GQA alike.
 // Weakness: one query of an ungrouped head fills 1 row of 16; the last CTA of a head fuses alone.

@@ -2,7 +2,7 @@
 // Idea: the next Q is there and the last O leaves while products run: a tile's end costs little.
 // Changed: against v18, CTAs stay, Q has two places and a warp; descriptors are a sum, 1st + step.
 // Limiter: as v18 in the steady state, from the first key of a CTA to its last.
-// Constraints: sm_90a alone; D in {32, 64, 96, 128}; any S, KV, H, B and num_ctas.
+// Constraints: sm_90a alone; D in {32, 64, 96, 128}; any S, KV, H, B; features.cuh but lengths.
 // Passes: 1, attention_forward; grid (min(num_ctas, query tiles)), 128 (consumers + 1) threads.
 // Source: FlashAttention-3 (arXiv 2407.08608) and its L2-aware longest-first order; v13.
 // Weakness: who gets which tile is fixed; O is written in front of a group's next products.

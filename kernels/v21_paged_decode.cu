@@ -2,7 +2,7 @@
 // Idea: which page holds a tile is asked one tile before its copy, so that no copy waits for it.
 // Changed: against v14, a tile's address is its page's; a page holds whole tiles of one K/V head.
 // Limiter: DRAM bandwidth, once the splits fill the GPU.
-// Constraints: from sm_75, BF16 from sm_80; D in {32, 64, 96, 128}; whole tiles to a page.
+// Constraints: from sm_75, BF16 sm_80; D in {32, 64, 96, 128}; whole tiles to a page; features.cuh.
 // Passes: 1, attention_forward; grid (num_splits, num_heads_kv * row tiles, batch), 32 num_warps.
 // Source: PagedAttention (Kwon et al., SOSP 2023); the pages of FlashInfer's HND layout.
 // Weakness: all sequences are of one length here; a table entry is read again for every tile.

@@ -67,7 +67,7 @@ def test_a_plan_has_the_pages_and_their_table() -> None:
 def test_machine_code_reads_the_table_itself() -> None:
     plan = _plan()
     assert plan.pages is not None
-    address, content = launch_of_pass(plan, 0).known
+    ((address, content),) = launch_of_pass(plan, 0).known
     assert content == plan.pages.table().tobytes()
     assert address.to_bytes(8, "little") in launch_of_pass(plan, 0).arguments
 

@@ -57,8 +57,7 @@ class CpuBackend:
         out: RawArray | None = None
         lse: FloatArray | None = None
         if result.status is Status.PASSED:
-            layout = plan.layouts.get("out", "bhsd")
-            out = output_of(result.returned["out"], plan.problem, layout)
+            out = plan.output_of(result.returned["out"])
             if plan.lse is not None:
                 lse = lse_of(result.returned["lse"], plan.problem, plan.lse)
         return RunResult(
@@ -197,7 +196,7 @@ def with_names(reason: str, source: Path) -> str:
 
 
 def _job(plan: LaunchPlan, inputs: Inputs, options: RunOptions, library: HostLibrary) -> Job:
-    tensors = inputs.in_layouts(plan.layouts, plan.pages, packed=plan.packed)
+    tensors = plan.tensors_of(inputs)
     outputs = [name for name in ("out", "lse") if name in plan.buffer_bytes]
     return Job(
         library=library,

@@ -93,7 +93,7 @@ class MachineCodeBackend:
         if hazards:
             said = [hazard.sentence for hazard in hazards]
             return RunResult(Status.RACE, said[0], "\n".join([*said, compiled.log]).strip())
-        out = output_of(first["out"], plan.problem, plan.layouts.get("out", "bhsd"))
+        out = plan.output_of(first["out"])
         return RunResult(
             Status.PASSED,
             log=compiled.log,
@@ -265,7 +265,7 @@ def _written(plan: LaunchPlan) -> set[str]:
 def _memory(plan: LaunchPlan, inputs: Inputs) -> dict[str, NDArray[np.uint8]]:
     """Every buffer's bytes."""
     memory: dict[str, NDArray[np.uint8]] = {}
-    tensors = inputs.in_layouts(plan.layouts, plan.pages)
+    tensors = plan.tensors_of(inputs)
     fills = {scratch.name: scratch.fill for scratch in plan.scratch}
     for name, size in plan.buffer_bytes.items():
         content = _aligned(size)

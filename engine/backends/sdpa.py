@@ -7,13 +7,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
 from engine.base.errors import MeasureError, ToolMissing
 from engine.problem import Problem
-from engine.tensors import FloatArray, Inputs, RawArray
+from engine.tensors import FloatArray, Inputs, RawArray, alibi_slopes
 from kernels.variant import FEATURES
 
 if TYPE_CHECKING:
@@ -26,6 +26,16 @@ BACKENDS = {
     "efficient": "EFFICIENT_ATTENTION",
     "math": "MATH",
 }
+
+
+# PyTorch's own operations one after the other, as model code without a fused kernel has them: the
+# baseline of what SDPA cannot compute.
+COMPOSED = "composed"
+
+
+def baseline_names(problem: Problem) -> tuple[str, ...]:
+    """What a problem is timed beside: the backends, and `COMPOSED` where they cannot compute it."""
+    return (*BACKENDS, COMPOSED) if unsupported_features(problem) else tuple(BACKENDS)
 
 
 def unsupported_features(problem: Problem) -> str:
@@ -78,7 +88,7 @@ def baseline(name: str, problem: Problem, inputs: Inputs) -> Iterator[SdpaTimer]
     """One SDPA backend on the GPU as something that the sampler times.
 
     Args:
-        name: a key of BACKENDS; no other backend takes its place.
+        name: one of `baseline_names`; no other backend takes its place.
         problem: that of `inputs`.
 
     Raises:
@@ -86,8 +96,11 @@ def baseline(name: str, problem: Problem, inputs: Inputs) -> Iterator[SdpaTimer]
         MeasureError: there is no memory for the inputs.
     """
     torch = require_torch_on_gpu()
-    if what := unsupported_features(problem):
-        raise MeasureError(f"PyTorch's SDPA has no way to compute {what}: it gives no baseline.")
+    if name != COMPOSED and (what := unsupported_features(problem)):
+        raise MeasureError(
+            f"PyTorch's SDPA has no way to compute {what}: {COMPOSED}, which is matmul, softmax "
+            "and what lies between as operations of their own, is the baseline."
+        )
     timer = SdpaTimer(name, problem, inputs)
     try:
         yield timer
@@ -126,6 +139,9 @@ class SdpaTimer:
         self._flush_area: Any = None
         try:
             first = tuple(to_torch(x, inputs, "cuda") for x in (inputs.q, inputs.k, inputs.v))
+            self._scores: ComposedScores | None = None
+            if name == COMPOSED:
+                self._scores = ComposedScores(inputs, first[0].device)
         except RuntimeError as error:  # also torch.OutOfMemoryError
             raise self.failed(error) from error
         self._copies = [first]
@@ -135,6 +151,7 @@ class SdpaTimer:
         """Let go of all tensors and graphs, so that PyTorch can give their memory back."""
         self._graphs.clear()
         self._copies.clear()
+        self._scores = None
         self._flush_area = None
 
     @property
@@ -196,7 +213,7 @@ class SdpaTimer:
 
         with (
             warnings.catch_warnings(record=True) as caught,
-            sdpa_kernel(getattr(SDPBackend, BACKENDS[self._name])),
+            sdpa_kernel(getattr(SDPBackend, BACKENDS.get(self._name, "MATH"))),
             self._torch.inference_mode(),
         ):
             warnings.simplefilter("always")
@@ -207,6 +224,8 @@ class SdpaTimer:
 
     def _attend(self, copy: int) -> torch.Tensor:
         q, k, v = self._copies[copy]
+        if self._scores is not None:
+            return composed_attention(self._scores, q, k, v)
         return _attention(self._problem, q, k, v)
 
     def _elapsed_us(self, queue: Callable[[], object]) -> float:
@@ -216,6 +235,57 @@ class SdpaTimer:
         stop.record()
         stop.synchronize()
         return float(start.elapsed_time(stop)) * 1000
+
+
+class ComposedScores:
+    """What becomes of scores, prepared once: a bias, which keys are seen, sinks."""
+
+    def __init__(self, inputs: Inputs, device: torch.device) -> None:
+        torch = _import_torch()
+        problem = inputs.problem
+        lengths = problem.seqlens or (problem.num_keys,)
+        keys = torch.tensor(lengths, device=device)[:, None, None, None]
+        queries = keys.clamp(max=problem.seqlen) if problem.seqlens else problem.seqlen
+        row = torch.arange(problem.seqlen, device=device)[:, None]
+        key = torch.arange(problem.num_keys, device=device)
+        distance = row + keys - queries - key  # [1 or batch, 1, seqlen, num_keys]
+        visible = key < keys
+        if problem.causal:
+            visible = visible & (distance >= 0)
+        if problem.window is not None:
+            visible = visible & (distance.abs() < problem.window)
+        visible = visible | (row >= queries)  # rows that are not there are not NaN
+        self.problem = problem
+        self.hidden = ~visible.expand(-1, -1, problem.seqlen, -1)
+        self.bias: Any = None
+        if problem.alibi:
+            slopes = torch.from_numpy(alibi_slopes(problem.num_heads)).to(device)
+            self.bias = -slopes[:, None, None] * distance.abs()
+        self.sinks: Any = None
+        if inputs.sinks is not None:
+            shape = (problem.batch, problem.num_heads, problem.seqlen, 1)
+            sinks = torch.from_numpy(inputs.sinks).to(device)
+            self.sinks = sinks[:, None, None].expand(shape)
+
+
+def composed_attention(
+    given: ComposedScores, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> torch.Tensor:
+    """Attention with all of a problem's features: products in its dtype, scores in FP32."""
+    library, problem = _import_torch(), given.problem
+    if problem.head_group > 1:
+        k, v = (x.repeat_interleave(problem.head_group, dim=1) for x in (k, v))
+    scores = (q @ k.transpose(2, 3)).float() * problem.softmax_scale
+    if problem.softcap is not None:
+        scores = problem.softcap * library.tanh(scores / problem.softcap)
+    if given.bias is not None:
+        scores = scores + given.bias
+    scores = scores.masked_fill(given.hidden, float("-inf"))
+    if given.sinks is not None:
+        weights = library.softmax(library.cat([scores, given.sinks], -1), -1)[..., :-1]
+    else:
+        weights = library.softmax(scores, -1)
+    return cast("torch.Tensor", weights.to(v.dtype) @ v)
 
 
 def _attention(problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

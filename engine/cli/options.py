@@ -56,6 +56,9 @@ def problem_from(args: argparse.Namespace) -> Problem:
     if args.heads is not None and args.heads_kv is None and args.preset:
         # Other heads than the preset's do not share its K/V heads.
         base = replace(base, num_heads_kv=None)
+    sizes = (args.batch, args.seqlen, args.seqlen_kv)
+    if args.seqlens is None and any(size is not None for size in sizes):
+        base = replace(base, seqlens=None)  # a preset's lengths are of its own batch
     return replace(base, **{name: value for name, value in given.items() if value is not None})
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import atexit
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from engine.base.errors import InvalidProblem
 from engine.own_kernels.registry import kernel_named
 from engine.pipeline.evaluate import Evaluator
+from engine.presets import find_preset
 from engine.problem import Problem
 from engine.sessions.known_times import open_history
 from kernels.variant import DTYPES, Dtype, Variant
@@ -18,6 +20,7 @@ from kernels.variant import DTYPES, Dtype, Variant
 class Sizes(TypedDict, total=False):
     """A problem by keywords. Q is `[batch, heads, seqlen, head_dim]`."""
 
+    preset: str  # a named shape, as `--preset`; what else is given stands in its place
     batch: int  # 1 where left out
     heads: int  # 1
     seqlen: int  # 128
@@ -35,7 +38,13 @@ class Sizes(TypedDict, total=False):
 
 
 def problem_of(sizes: Sizes, variant: Variant | None = None) -> Problem:
-    """The problem that the keywords describe. InvalidProblem for sizes that cannot be."""
+    """The problem that the keywords describe.
+
+    Raises:
+        InvalidProblem, UnknownName: sizes that cannot be, no such preset.
+    """
+    if (name := sizes.get("preset")) is not None:
+        return _changed(find_preset(name).problem, sizes)
     lengths = sizes.get("seqlens")
     longest = max(lengths) if lengths else None
     return Problem(
@@ -53,6 +62,22 @@ def problem_of(sizes: Sizes, variant: Variant | None = None) -> Problem:
         sinks=sizes.get("sinks", False),
         seqlens=lengths,
     )
+
+
+def _changed(preset: Problem, sizes: Sizes) -> Problem:
+    names = {"heads": "num_heads", "heads_kv": "num_heads_kv"}
+    given: dict[str, Any] = {names.get(n, n): x for n, x in sizes.items() if n != "preset"}
+    if "dtype" in sizes:
+        given["dtype"] = dtype_of(sizes["dtype"], None)
+    if sizes.get("seqlens"):
+        longest = max(sizes["seqlens"] or ())
+        given = {"batch": len(sizes["seqlens"] or ()), "seqlen_kv": longest} | given
+        given.setdefault("seqlen", longest)
+    elif {"batch", "seqlen", "seqlen_kv"} & set(given):
+        given.setdefault("seqlens", None)  # the preset's lengths are of its own batch
+    if "num_heads" in given and "num_heads_kv" not in given:
+        given["num_heads_kv"] = None  # other heads than the preset's do not share its K/V heads
+    return replace(preset, **given)
 
 
 def dtype_of(name: str | None, variant: Variant | None) -> Dtype:

@@ -67,7 +67,7 @@ class AttentionKernel:
 
     Every method takes the problem by keywords: `batch`, `heads`, `seqlen`, `head_dim`, `causal`,
     `dtype`, `seqlen_kv`, `heads_kv`, `window`, `softcap`, `alibi`, `sinks`, `seqlens` (see `Sizes`
-    for what each is where it is left out).
+    for what each is where it is left out), or `preset` and what differs from it.
     """
 
     name: str  # the variant's, or "auto"

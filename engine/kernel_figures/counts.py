@@ -136,16 +136,10 @@ def _count(variant: Variant, plan: LaunchPlan, compiled: CompiledKernel) -> Tile
 def _two_lengths(variant: Variant, problem: Problem, config: Config) -> list[LaunchPlan]:
     """Plans whose CTAs visit different numbers of keys; the problem's own where that is fixed."""
     group = problem.head_group
-    small = replace(problem, batch=1, num_heads=group, num_heads_kv=1, seqlens=None)
+    small = replace(problem, num_heads=group, num_heads_kv=1)
     plans: dict[int, LaunchPlan] = {}
     for keys in _KEYS:
-        longer = (
-            replace(small, seqlen=keys)
-            if problem.seqlen_kv is None
-            else replace(small, seqlen=min(small.seqlen, keys), seqlen_kv=keys)
-            if "kv_offset" in problem.features
-            else replace(small, seqlen_kv=keys)
-        )
+        longer = small.with_keys(keys)
         try:
             plan = make_plan(variant, longer, config)
         except InvalidProblem:
@@ -153,4 +147,5 @@ def _two_lengths(variant: Variant, problem: Problem, config: Config) -> list[Lau
         plans.setdefault(variant.work.kv_rows(longer, config), plan)
         if len(plans) == 2:
             return list(plans.values())
-    return [make_plan(variant, small, config)]
+    one = small if small.seqlens is not None else replace(small, batch=1)
+    return [make_plan(variant, one, config)]

@@ -66,9 +66,9 @@ class _Request(ctypes.Structure):
         ("keep_trace", ctypes.c_int32),
         ("left_out", ctypes.c_void_p),
         ("find_hazards", ctypes.c_int32),
-        ("known_at", ctypes.c_uint64),
-        ("known", ctypes.c_char_p),
-        ("known_bytes", ctypes.c_uint32),
+        ("known_at", ctypes.c_uint64 * 2),
+        ("known", ctypes.c_char_p * 2),
+        ("known_bytes", ctypes.c_uint32 * 2),
         ("probe_site", ctypes.c_void_p),
         ("probe_out", ctypes.c_void_p),
         ("probe_sites", ctypes.c_int32),
@@ -159,8 +159,9 @@ class Emulator:
         self.program, self.launch, self._outside = program, launch, entry.outside
         self._code = Code.of(program, self._library)
         request = self._request = new_request(program, entry, launch, self._code)
-        request.known_at, request.known = launch.known
-        request.known_bytes = len(launch.known[1])
+        for n, (address, content) in enumerate(launch.known):
+            request.known_at[n], request.known[n] = address, content
+            request.known_bytes[n] = len(content)
         request.max_steps = MAX_STEPS
 
     def totals(self, cta: tuple[int, int, int] = (0, 0, 0)) -> Totals:

@@ -28,8 +28,9 @@ class Launch:
     block: tuple[int, int, int]  # threads
     dynamic_smem_bytes: int
     arguments: tuple[bytes, ...]  # one value per parameter, little-endian
-    # (address, bytes) of global memory that is read as it is, and not as ones: a block table.
-    known: tuple[int, bytes] = (0, b"")
+    # (address, bytes) of global memory that is read as it is, and not as ones: a block table and
+    # the lengths of sequences, two at most.
+    known: tuple[tuple[int, bytes], ...] = ()
 
     @property
     def threads(self) -> int:

@@ -195,11 +195,11 @@ def time_evaluation(
     Raises:
         MeasureError: the kernel could not be timed.
     """
-    from engine.backends.sdpa import BACKENDS, baseline
+    from engine.backends.sdpa import baseline, baseline_names
 
     assert passed.correctness is not None
     name = plan.variant
-    baselines = tuple(BACKENDS) if full else ()
+    baselines = baseline_names(plan.problem) if full else ()
     settings = settings or (FULL if full else QUICK)
     placements = PLACEMENTS if full else 1
     correctness = passed.correctness

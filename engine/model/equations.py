@@ -405,7 +405,17 @@ def bytes_beyond_l2(launches: Launches, m: Machine) -> FloatArray:
 
 
 def visited_share(launches: Launches) -> FloatArray:
-    """The share of its K/V rows that a CTA visits on average, `[n]`: less than 1 where causal."""
+    """The share of its K/V rows that a CTA visits on average, `[n]`: less than 1 where causal, and
+    where sequences are shorter than the longest."""
+    share = _share_of_equal(launches)
+    for i in np.flatnonzero(launches.has_own_lengths).tolist():
+        each = launches.of_each[i]
+        rows = visited_share(each) * each.kv_rows * each.useful_ctas
+        share[i] = rows.sum() / (launches.kv_rows[i] * launches.useful_ctas[i])
+    return share
+
+
+def _share_of_equal(launches: Launches) -> FloatArray:
     # A causal CTA visits K/V up to its own rows: half on average, all of it at the last tile; and
     # the keys in front of the first query.
     seqlen, before = launches.seqlen, launches.num_keys - launches.seqlen

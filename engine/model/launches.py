@@ -6,7 +6,8 @@ tiles and persistent grids are right without the model knowing any variant.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from math import gcd, prod
@@ -52,13 +53,20 @@ class Launches:
     kv_rows: IntArray
     math_threads: IntArray
     conflict_ways: IntArray  # of the bank conflict in the inner loop; 1 is none
+    # Of sequences of different lengths each as a launch of its own, in order; None of equal ones.
+    of_each: npt.NDArray[np.object_]
+
+    @property
+    def has_own_lengths(self) -> npt.NDArray[np.bool_]:
+        """Whether a problem's sequences are of different lengths, `[n]`."""
+        return self.of_each.astype(np.bool_)
 
     @property
     def size(self) -> int:
         return len(self.batch)
 
-    def take(self, keep: npt.NDArray[np.bool_]) -> Launches:
-        """The problems where `keep` (`[n]`) is True."""
+    def take(self, keep: npt.NDArray[Any]) -> Launches:
+        """The problems where `keep` (`[n]`) is True, or of these indices."""
         return Launches(**{f.name: getattr(self, f.name)[..., keep] for f in fields(self)})
 
     def without_absent_keys(self) -> Launches:
@@ -67,15 +75,25 @@ class Launches:
 
     @property
     def elements(self) -> IntArray:
-        """Elements of Q, and of O."""
-        return self.batch * self.num_heads * self.seqlen * self.head_dim
+        """Elements of Q, and of O, padding left out."""
+        padded = self.batch * self.num_heads * self.seqlen * self.head_dim
+        return self._summed(padded, lambda each: each.elements)
 
     @property
     def device_bytes(self) -> IntArray:
-        """Global memory of the call: Q, K, V, O, block table and scratch."""
+        """Global memory that the call touches: Q, K, V, O, block table and scratch."""
         rows = self.num_heads * self.seqlen + self.kv_heads * self.num_keys
         tensors = 2 * self.element_bytes * self.batch * rows * self.head_dim
-        return tensors + self.page_bytes + self.scratch_bytes
+        of_each = self._summed(tensors + self.page_bytes, lambda each: each.device_bytes)
+        return of_each + self.scratch_bytes
+
+    def _summed(self, padded: IntArray, of: Callable[[Launches], IntArray]) -> IntArray:
+        """Over the sequences where they have lengths of their own; elsewhere `padded`."""
+        if not (own := self.has_own_lengths).any():
+            return padded
+        summed = padded.copy()
+        summed[own] = [of(each).sum() for each in self.of_each[own]]
+        return summed
 
     @property
     def flops(self) -> IntArray:
@@ -113,8 +131,23 @@ class BatchedShape:
 
 def collect(variant: Variant, config: Config, problems: Iterable[ProblemLike]) -> Launches:
     """Evaluate the variant's formulas for each problem. Problems must be supported by it."""
-    rows = [_figures(variant, config, p) for p in problems]
-    return _launches(np.array(rows, dtype=np.int64).T, len(variant.passes))
+    listed = list(problems)
+    rows = [_figures(variant, config, p) for p in listed]
+    launches = _launches(np.array(rows, dtype=np.int64).T, len(variant.passes))
+    for i, problem in enumerate(listed):
+        if isinstance(problem, Problem) and problem.seqlens is not None:
+            launches.of_each[i] = _sequences(variant, config, problem)
+    useful = launches._summed(launches.useful_ctas, lambda each: each.useful_ctas)
+    return replace(launches, useful_ctas=useful)
+
+
+def _sequences(variant: Variant, config: Config, problem: Problem) -> Launches:
+    """The sequences of a problem as launches without scratch, in order."""
+    lengths, which = np.unique(problem.seqlens or (), return_inverse=True)
+    first = [int(np.flatnonzero(which == n)[0]) for n in range(len(lengths))]
+    launches = collect(variant, config, [problem.of_sequence(i) for i in first])
+    launches = replace(launches, scratch_bytes=np.zeros_like(launches.scratch_bytes))
+    return launches.take(which)
 
 
 def collect_batches(
@@ -208,6 +241,7 @@ def _launches(columns: IntArray, num_passes: int) -> Launches:
         kv_rows=kv,
         math_threads=math,
         conflict_ways=ways,
+        of_each=np.full(len(batch), None, dtype=np.object_),
     )
 
 
@@ -272,6 +306,8 @@ def traffic_by_order(
     if device.l2_bytes is None or device.num_sms is None:
         return None
     kept_bytes = kept_l2_bytes(device.arch, device.l2_bytes)
+    if plan.problem.seqlens is not None:
+        return _traffic_of_sequences(variant, plan, device, resident, kept_bytes)
     if plan.device_bytes <= kept_bytes:
         return Traffic(0.0, 0.0, 0.0)
     if (shares := _kv_shares(variant, plan)) is None:
@@ -285,6 +321,34 @@ def traffic_by_order(
         resident * device.num_sms,
         kept_bytes,
     )
+
+
+def _traffic_of_sequences(
+    variant: Variant, plan: LaunchPlan, device: DeviceSpec, resident: int, kept_bytes: int
+) -> Traffic | None:
+    """Of sequences of different lengths: one after the other, as the grid's slowest axis has them.
+
+    What a sequence that L2 holds moves is each of its bytes once, where all of them do not fit.
+    """
+    problem, num_sms = plan.problem, device.num_sms or 1
+    launches = collect(variant, plan.config, [problem])
+    if launches.device_bytes[0] <= kept_bytes:
+        return Traffic(0.0, 0.0, 0.0)
+    moved, read, kv_bytes = float(launches.scratch_bytes[0]), 0.0, 0.0
+    touched = dict(zip(problem.seqlens or (), launches.of_each[0].device_bytes, strict=True))
+    for keys, sequences in Counter(problem.seqlens or ()).items():
+        own = problem.of_sequence((problem.seqlens or ()).index(keys))
+        if (shares := _kv_shares(variant, replace(plan, problem=own))) is None:
+            return None
+        order = KvOrder(variant.passes[0].grid(own, plan.config), shares)
+        of_kv = 2 * own.kv_bytes
+        other = float(touched[keys]) - of_kv
+        running = resident * num_sms
+        found = traffic(order, of_kv / order.num_heads, other, running, kept_bytes)
+        reads = max(1.0, found.kv_reads)
+        moved += sequences * (reads * of_kv + other)
+        read, kv_bytes = read + sequences * reads * of_kv, kv_bytes + sequences * of_kv
+    return Traffic(moved, read / kv_bytes, 1.0)
 
 
 def _kv_shares(variant: Variant, plan: LaunchPlan) -> tuple[int, int, int] | None:

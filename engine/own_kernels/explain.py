@@ -22,7 +22,16 @@ from engine.base.units import format_bytes
 from engine.own_kernels.host_launch import Signature
 from engine.plan import LaunchPlan
 from engine.problem import Problem
-from kernels.arguments import ALIBI_SLOPES, BLOCK_TABLE, OF_FEATURES, PACKED, SEQLENS, SINKS
+from kernels.arguments import (
+    ALIBI_SLOPES,
+    BLOCK_TABLE,
+    CU_SEQLENS_K,
+    CU_SEQLENS_Q,
+    OF_FEATURES,
+    PACKED,
+    SEQLENS,
+    SINKS,
+)
 from kernels.description import parse_variant
 from kernels.source_text import has_block, read_text, sidecar_of
 from kernels.toml_block import KernelDescriptionError
@@ -32,6 +41,8 @@ _OF_FEATURES = {
     ALIBI_SLOPES: "float32, a slope for each query head",
     SINKS: "float32, a logit for each query head",
     SEQLENS: "int32, keys of each sequence",
+    CU_SEQLENS_Q: "int32, first row of each sequence in Q and O",
+    CU_SEQLENS_K: "int32, first row of each sequence in K and V",
 }
 
 
@@ -123,7 +134,7 @@ def _buffer(plan: LaunchPlan, name: str) -> str:
         return f"{_shape((problem.batch, pages.per_sequence))} int32, pages of K and V"
     if pages is not None and name in ("k", "v"):
         return f"{_shape(pages.shape)} {problem.dtype}, in pages"
-    if name in OF_FEATURES.values():
+    if name in OF_FEATURES:
         entries, what = plan.buffer_bytes[name] // 4, _OF_FEATURES[name]
         return f"{_shape((entries,))} {what}"
     if plan.packed and name in (PACKED, *"qkv"):

@@ -129,7 +129,7 @@ class _Bench:
         *,
         limited: bool,
     ) -> BenchResult:
-        from engine.backends.sdpa import BACKENDS, baseline
+        from engine.backends.sdpa import baseline, baseline_names
 
         inputs = make_inputs(self.problem)
         for entrant, evaluation in checked.values():
@@ -139,14 +139,15 @@ class _Bench:
             finalists = self._heat(group)
         if not finalists:
             raise MeasureError(self._none_ready(group))
-        for name in BACKENDS:
+        names = baseline_names(self.problem)
+        for name in names:
             self.stage(f"Preparing SDPA {name}")
             group.add(name, partial(baseline, name, self.problem, inputs))
         self.stage(f"Measuring {self.problem.label()}")
-        backends = [name for name in BACKENDS if name in group.names]
+        backends = [name for name in names if name in group.names]
         run = group.run(finalists[0], self.settings, [*finalists[1:], *backends])
         wanted = finalists if limited else checked
-        return self._result(group, run, {n: checked[n][1] for n in wanted}, tuple(BACKENDS))
+        return self._result(group, run, {n: checked[n][1] for n in wanted}, names)
 
     def _ladder(self) -> list[Entrant]:
         """Every variant that takes the problem here."""

@@ -158,7 +158,7 @@ def _check_parameters(text: str, variant: Variant) -> None:
             continue
         count = definition[1].count(",") + 1
         # A macro may stand for those of a problem's features, which most problems do not have.
-        features = sum(a in OF_FEATURES.values() for a in launch.args)
+        features = sum(a in OF_FEATURES for a in launch.args)
         if count not in (len(launch.args), len(launch.args) - features):
             raise SnapshotError(
                 f"The snapshot's {launch.entry} of {variant.id} takes {count} arguments and is "

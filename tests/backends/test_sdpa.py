@@ -11,11 +11,13 @@ from engine.backends.sdpa import (
     BACKENDS,
     SdpaTimer,
     baseline,
+    baseline_names,
     sdpa_same_dtype,
     to_torch,
     unsupported_reason,
 )
 from engine.base.errors import MeasureError, ToolMissing
+from engine.correctness.reference import reference
 from engine.problem import Problem
 from engine.tensors import Inputs, decode, make_inputs
 from kernels.variant import Dtype
@@ -109,6 +111,39 @@ def test_without_a_gpu_the_baselines_say_so(monkeypatch: pytest.MonkeyPatch) -> 
             pass
     with pytest.raises(ToolMissing, match="finds no CUDA device: ask for SDPA on the CPU"):
         sdpa_same_dtype(inputs, "cuda")
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        {"softcap": 2.0, "causal": True},
+        {"alibi": True, "seqlen_kv": 90},
+        {"sinks": True, "window": 9, "causal": True},
+        {"batch": 3, "seqlens": (70, 1, 40), "causal": True},
+        {"batch": 3, "seqlens": (50, 1, 70), "seqlen": 1, "seqlen_kv": 70},
+    ],
+    ids=str,
+)
+def test_what_sdpa_lacks_is_composed(
+    features: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from engine.backends import sdpa
+
+    sizes = {"batch": 2, "num_heads": 4, "num_heads_kv": 2, "seqlen": 70, "head_dim": 32}
+    problem = Problem(**sizes | features)
+    inputs = make_inputs(problem)
+    assert baseline_names(problem) == (*BACKENDS, "composed")
+    monkeypatch.setattr(sdpa, "to_torch", lambda raw, inputs, _: to_torch(raw, inputs, "cpu"))
+    out = SdpaTimer("composed", problem, inputs)._attend(0).float().numpy()
+    expected = reference(inputs)
+    there = np.abs(expected).sum(-1) > 0
+    assert np.abs(out - expected)[there].max() < 4e-3
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with (
+        pytest.raises(MeasureError, match="composed, which is matmul"),
+        baseline("flash", problem, inputs),
+    ):
+        pass
 
 
 def test_torch_knows_every_backend_that_is_forced() -> None:

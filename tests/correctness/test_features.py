@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,20 +14,23 @@ from slow_cases import one_in
 
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
-from engine.base.errors import InvalidProblem
+from engine.backends.machine_code import MachineCodeBackend
+from engine.base.errors import InvalidProblem, UnknownName
 from engine.compiled_plan import target_arch
 from engine.correctness import check_output
 from engine.correctness.reference import reference
 from engine.cuda_source.nvrtc import compile_kernel
 from engine.evaluation import Correctness
+from engine.interface.arguments import problem_of
 from engine.machine_code.cubin import read_cubin
 from engine.plan import make_plan
+from engine.presets import Preset, presets
 from engine.problem import Problem, feature_options, parse_seqlens
 from engine.schema import decode, encode
 from engine.tensors import alibi_slopes, make_inputs
 from engine.tensors import decode as decoded
 from kernels.ladder import LADDER, by_id
-from kernels.variant import FEATURES, KERNELS_DIR
+from kernels.variant import FEATURES, KERNELS_DIR, Dtype, Variant
 
 _WIDE = {"batch": 2, "num_heads": 4, "head_dim": 64}
 CHUNKED = Problem(**_WIDE, seqlen=70, seqlen_kv=150, causal=True)
@@ -124,6 +128,39 @@ def test_lengths_are_drawn_by_their_seed() -> None:
     assert 16 <= min(drawn) <= max(drawn) <= 512
 
 
+@pytest.mark.parametrize("preset", presets(), ids=lambda preset: preset.name)
+def test_a_preset_has_a_source_and_a_rung_that_takes_it(preset: Preset) -> None:
+    assert preset.source
+    assert any(v.unsupported(preset.problem, v.default_config()) is None for v in LADDER)
+
+
+def test_what_is_given_beside_a_preset_stands_in_its_place() -> None:
+    local = problem_of({"preset": "gpt-oss-local", "seqlen": 256})
+    assert (local.seqlen, local.window, local.sinks, local.kv_heads) == (256, 128, True, 8)
+    assert problem_of({"preset": "gpt-oss-local", "heads": 4}).kv_heads == 4
+    assert problem_of({"preset": "llama3-8b-varlen"}).seqlens is not None
+    assert problem_of({"preset": "llama3-8b-varlen", "batch": 2}).seqlens is None
+    assert problem_of({"preset": "gpt-oss-local", "seqlens": (5, 9)}).label().startswith("B2 H64")
+    with pytest.raises(UnknownName, match="gpt-oss-local"):
+        problem_of({"preset": "gpt-oss-lokal"})
+
+
+def test_packed_sequences_are_those_of_the_padded_tensors() -> None:
+    inputs, v10 = make_inputs(VARLEN), by_id("v10")
+    plan = make_plan(v10, VARLEN, v10.default_config())
+    tensors = plan.tensors_of(inputs)
+    assert {n: x.nbytes for n, x in tensors.items()} == {
+        n: plan.buffer_bytes[n] for n in ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k")
+    }
+    assert tensors["q"].shape == (122, 4, 64)
+    assert tensors["cu_seqlens_q"].tolist() == [0, 5, 22, 122]
+    raw = np.ascontiguousarray(tensors["q"]).reshape(-1).view(np.uint8)
+    assert np.array_equal(plan.output_of(raw), inputs.q)
+    decoding = make_plan(v10, DECODING, v10.default_config()).tensors_of(make_inputs(DECODING))
+    assert decoding["cu_seqlens_q"].tolist() == [0, 1, 2, 3]
+    assert decoding["cu_seqlens_k"].tolist() == [0, 1, 65, 165]
+
+
 def test_rungs_that_do_not_take_a_feature_say_so() -> None:
     for variant in LADDER:
         for problem in PROBLEMS:
@@ -157,6 +194,48 @@ def test_kernels_are_right(
     assert found.passed, (shared.label(), found.reason, found.findings)
 
 
+def _config_of(variant: Variant, problem: Problem, turn: int) -> dict[str, int]:
+    """Another of its configs from turn to turn, of those that take the problem."""
+    for skipped in range(turn, turn + 60):
+        drawn = random.Random(skipped)
+        config = {t.name: drawn.choice(t.values) for t in variant.tunables}
+        if variant.unsupported(problem, config) is None:
+            return config
+    return variant.default_config()
+
+
+# Every rung with every feature in both formats, at every D, with a causal mask and without.
+_BUILDS = [
+    (variant_id, number, head_dim, dtype)
+    for head_dim, dtype in ((128, "bfloat16"), (96, "float16"), (32, "bfloat16"), (64, "bfloat16"))
+    for number in range(len(PROBLEMS))
+    for variant_id in TAKING
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variant_id", "number", "head_dim", "dtype"), one_in(13, _BUILDS, slow=10**4)
+)
+def test_machine_code_is_right(variant_id: str, number: int, head_dim: int, dtype: Dtype) -> None:
+    variant, asked = by_id(variant_id), PROBLEMS[number]
+    heads = 2 if variant.gqa else None
+    problem = dataclasses.replace(asked, head_dim=head_dim, dtype=dtype, num_heads_kv=heads)
+    if head_dim == 96:
+        problem = dataclasses.replace(problem, causal=not problem.causal)
+    config = _config_of(variant, problem, number + head_dim)
+    if variant.unsupported(problem, config) is not None:
+        assert not set(problem.features) <= set(variant.takes)
+        return
+    plan, inputs = make_plan(variant, problem, config), make_inputs(problem)
+    is_new = variant.arch_specific or config.get("cluster_size", 1) > 1
+    options = RunOptions(arch="sm_90" if is_new else "sm_80", repeat=False)
+    result = MachineCodeBackend().run(plan, inputs, options)
+    assert result.out is not None, (config, result.reason)
+    found = check_output(inputs, result, plan=plan)
+    assert found.passed, (config, found.reason, found.findings)
+
+
 # (variant, problem, text, what takes its place, code of the finding)
 _BUGS = (
     ("v10", CHUNKED, "(query) + NUM_KEYS - NUM_QUERIES", "(query)", "causal_corner"),
@@ -173,6 +252,9 @@ _BUGS = (
     ("v10", SINKS, "if constexpr (HAS_SINKS)", "if constexpr (false)", "sinks"),
     ("v14", SINKS, "sinks[head] * LOG2_E", "sinks[head]", "sinks"),
     ("v01", VARLEN, "(given).seqlens[batch]), (given).seqlens[batch]", "100), 100", "rows"),
+    ("v10", VARLEN, "cu_seqlens_k[blockIdx.z] * num", "cu_seqlens_k[0] * num", "rows"),
+    ("v11", VARLEN, "#define Q_ROW (num_heads * HEAD_DIM)", "#define Q_ROW HEAD_DIM", "rows"),
+    ("v10", DECODING, "cu_seqlens_k[(batch) + 1] -", "cu_seqlens_k[3] -", "rows"),
 )
 
 

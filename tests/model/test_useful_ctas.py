@@ -11,9 +11,11 @@ from sessions_data import evaluation_maker, snapshot_maker
 
 from engine.devices import find_device
 from engine.evaluation import Occupancy
+from engine.model.equations import visited_share
 from engine.model.estimate import Estimate
 from engine.model.kernel import Kernel, Known
-from engine.model.launches import collect
+from engine.model.launches import collect, traffic_by_order
+from engine.plan import make_plan
 from engine.problem import Problem
 from engine.sessions.snapshot import dumps, loads, version_of
 from kernels.ladder import by_id
@@ -57,6 +59,39 @@ def test_without_splits_every_cta_is_useful() -> None:
         problem = Problem(2, 3, 65, 64, causal=True)
         launches = collect(variant, variant.default_config(), [problem])
         assert launches.useful_ctas.tolist() == launches.ctas[0].tolist()
+
+
+def test_sequences_of_their_own_lengths_are_not_padded() -> None:
+    for name in ("v10", "v14", "v21"):
+        variant, lengths = by_id(name), (300, 40, 300, 1)
+        problem = Problem(4, 8, 300, 64, num_heads_kv=2, seqlens=lengths)
+        own = collect(variant, variant.default_config(), [problem])
+        alone = [problem.of_sequence(i) for i in range(4)]
+        each = collect(variant, variant.default_config(), alone)
+        assert own.useful_ctas.tolist() == [each.useful_ctas.sum()]
+        assert own.useful_ctas[0] < own.ctas[0, 0]
+        assert own.elements.tolist() == [8 * 641 * 64]
+        assert own.flops.tolist() == [each.flops.sum()]
+        moved = each.device_bytes - each.scratch_bytes
+        assert own.device_bytes.tolist() == [moved.sum() + own.scratch_bytes[0]]
+        rows = each.useful_ctas * each.kv_rows
+        share = rows.sum() / (own.useful_ctas * own.kv_rows)
+        assert visited_share(own) == pytest.approx(share)
+
+
+def test_bytes_from_dram_follow_the_lengths() -> None:
+    v10, plenty = by_id("v10"), (40_000, 100, 100, 100)
+    moved = []
+    for problem in (
+        Problem(4, 8, 40_000, 64, seqlens=plenty),
+        Problem(1, 8, 40_000, 64),
+        Problem(4, 8, 40_000, 64),
+    ):
+        plan = make_plan(v10, problem, v10.default_config())
+        traffic = traffic_by_order(v10, plan, L4, 3)
+        assert traffic is not None
+        moved.append(traffic.dram_bytes)
+    assert moved[1] < moved[0] < 1.02 * moved[1] < moved[2] / 3
 
 
 def estimated(num_splits: int, known: Known) -> tuple[Estimate, Occupancy]:

@@ -80,6 +80,13 @@ def error(name: str, gpu: str, problem: Problem) -> float:
         ("v08", "L4", replace(PROBLEM, batch=3, seqlen=64, seqlen_kv=255), 0.02),  # to all but one
         # Its last query tile is cut, and one SM takes two of the last CTAs.
         ("v11", "A100 80GB SXM", Problem(batch=4, num_heads=8, seqlen=1030, head_dim=64), 0.02),
+        # Few CTAs of very different lengths: which of them share an SM tells.
+        ("v10", "L4", replace(PROBLEM, seqlens=(640, 30, 300, 130)), 0.15),
+        ("v10", "L4", replace(PROBLEM, seqlens=(640, 640, 640, 30)), 0.03),
+        ("v21", "L4", replace(PROBLEM, seqlen=1, seqlen_kv=900, seqlens=(900, 100, 700, 30)), 0.1),
+        ("v10", "L4", replace(PROBLEM, causal=True, window=128), 0.03),
+        ("v11", "L4", replace(PROBLEM, window=100), 0.1),  # to both sides: no corner sees most
+        ("v10", "L4", replace(PROBLEM, seqlen=256, seqlen_kv=1000, causal=True), 0.03),
     ],
 )
 def test_a_predicted_launch_is_the_simulated_one(

@@ -22,7 +22,7 @@ from engine.base.launch import (
 )
 from engine.base.units import format_bytes
 from engine.plan import LaunchPlan
-from engine.tensors import POISON_BITS, FloatArray, Inputs, RawArray, lse_of, output_of
+from engine.tensors import POISON_BITS, FloatArray, Inputs, RawArray, lse_of
 
 GUARD_BYTES = 64 * 1024
 
@@ -87,9 +87,7 @@ class Buffers:
 
     def upload(self, inputs: Inputs) -> None:
         """Inputs, and what scratch and output start with."""
-        for name, values in inputs.in_layouts(
-            self._plan.layouts, self._plan.pages, packed=self._plan.packed
-        ).items():
+        for name, values in self._plan.tensors_of(inputs).items():
             self._calls.write(self._by_name[name].address, values)
         for scratch in self._plan.scratch:
             if (initial := scratch.initial) is not None:
@@ -132,7 +130,7 @@ class Buffers:
         """O as a raw array, `[batch, num_heads, seqlen, head_dim]`."""
         buffer = self._by_name["out"]
         raw = self._calls.read(buffer.address, buffer.size)
-        return output_of(raw, self._plan.problem, self._plan.layouts.get("out", "bhsd"))
+        return self._plan.output_of(raw)
 
     def lse(self) -> FloatArray | None:
         """Natural LSE, `[batch, num_heads, seqlen]`, where the kernel writes one."""

@@ -173,9 +173,7 @@ class DeviceTimer:
 
     def _upload(self) -> None:
         first, inputs = self._copies[0], self._inputs
-        for name, values in inputs.in_layouts(
-            self._plan.layouts, self._plan.pages, packed=self._plan.packed
-        ).items():
+        for name, values in self._plan.tensors_of(inputs).items():
             self._calls.write(first + self._offsets[name], values)
         for scratch in self._plan.scratch:
             address = first + self._offsets[scratch.name]

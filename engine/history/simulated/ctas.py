@@ -159,10 +159,12 @@ class SimulatedCtas:
         us, num_sms = 1 / self.cycles_per_us, device.num_sms or 1
         rows = launches.kv_rows * visited_share(launches)
         slices = _slices(config, launches)
-        longest = np.where(slices > 0, launches.kv_rows, rows)
+        own = launches.has_own_lengths
+        longest = np.where(own | (slices > 0), launches.kv_rows, rows)
         lines = self.times.table(longest)
         cycles = self.times.launch(launches.useful_ctas, longest, num_sms)
-        several = launches.causal | (launches.window > 0) | (config.get("num_splits", 1) > 1)
+        slices = np.where(own, 0, slices)
+        several = own | launches.causal | (launches.window > 0) | (config.get("num_splits", 1) > 1)
         absent = np.where(several, 0, launches.kv_rows - launches.num_keys)
         lines = lines + self.cut(np.arange(self.times.resident + 1), absent[:, np.newaxis])
         cycles += self.cut(-(-launches.useful_ctas // num_sms), absent)
@@ -181,6 +183,8 @@ class SimulatedCtas:
                 self.times, self._slice(config, launches, i), num_sms, int(slices[i])
             ),
         )
+        for i in np.flatnonzero(own).tolist():
+            cycles[i] = self._sequences(config, launches.of_each[i], num_sms)
         return CtaCurve(
             cta_us=us * lines[:, 1],
             added_us=us * (lines[:, -1] - lines[:, 1]),
@@ -233,17 +237,38 @@ class SimulatedCtas:
         result: FloatArray = np.where(absent > 0, rounds * full + of_rest, 0.0)
         return result
 
-    def _slice(self, config: Config, launches: Launches, i: int) -> FloatArray:
-        """K/V rows of the CTAs of one head, in the order in which they start."""
+    def _sequences(self, config: Config, each: Launches, num_sms: int) -> float:
+        """Cycles of sequences of different lengths, whose CTAs start one sequence after the other.
+
+        CTAs behind a sequence's end leave at once, and are taken to cost nothing.
+        """
+        found: dict[tuple[int, int], FloatArray] = {}
+        of_all = []
+        for i, size in enumerate(zip(each.num_keys.tolist(), each.seqlen.tolist(), strict=True)):
+            if size not in found:
+                heads, group = _heads(config, each, i)
+                of_head = self._slice(config, each, i, group) if heads else each.kv_rows[i : i + 1]
+                repeats = heads or int(each.useful_ctas[i])
+                found[size] = np.tile(of_head.astype(np.float64), repeats)
+            of_all.append(found[size])
+        return grid_cycles(self.times, np.concatenate(of_all), num_sms)
+
+    def _slice(self, config: Config, launches: Launches, i: int, group: int = 1) -> FloatArray:
+        """K/V rows of the CTAs of one head, in the order in which they start.
+
+        Args:
+            group: query heads whose rows are packed beside each other in a tile.
+        """
         keys, chunk = int(launches.num_keys[i]), int(launches.kv_rows[i])
         query_rows, step = int(launches.query_rows[i]), config.get("block_n", 1)
-        tiles = -(-int(launches.seqlen[i]) // query_rows)
+        tiles = -(-int(launches.seqlen[i]) * group // query_rows)
         ends = np.full(tiles, keys)
         # Query tiles see the keys up to their own rows. A window does not show here: the CTAs
         # that were followed have it, and their times are by the keys up to their ends.
         if launches.causal[i] or launches.window[i]:
             reach = 0 if launches.causal[i] else int(launches.window[i]) - 1
-            own = keys - int(launches.seqlen[i]) + np.arange(1, tiles + 1) * query_rows
+            rows = -(-np.arange(1, tiles + 1) * query_rows // group)
+            own = keys - int(launches.seqlen[i]) + rows
             ends = np.minimum(keys, own + reach)
         ends, splits = -(-ends // step), config.get("num_splits", 1)
         if self.longest_first:
@@ -255,6 +280,20 @@ class SimulatedCtas:
         begins = chunk * np.arange(splits)[:, np.newaxis]
         visited = np.clip(step * ends - begins, 0, chunk)
         return visited[visited > 0].astype(np.float64)
+
+
+def _heads(config: Config, launches: Launches, i: int) -> tuple[int, int]:
+    """(times that a launch repeats the CTAs of a head, query heads packed in a tile); (0, 1) where
+    the grid is another."""
+    batch, heads, kv_heads = (
+        int(x[i]) for x in (launches.batch, launches.num_heads, launches.kv_heads)
+    )
+    rows, splits = int(launches.query_rows[i]), config.get("num_splits", 1)
+    for repeats, group in ((batch * heads, 1), (batch * kv_heads, heads // kv_heads)):
+        tiles = -(-int(launches.seqlen[i]) * group // rows)
+        if repeats * tiles * splits == int(launches.ctas[0, i]):
+            return repeats, group
+    return 0, 1
 
 
 def _slices(config: Config, launches: Launches) -> IntArray:

@@ -19,24 +19,23 @@ from engine.problem import Problem
 from kernels.variant import Config, Variant
 
 
-def heaviest_cta(emulator: Emulator) -> CtaTrace:
-    grid = emulator.launch.grid
+def heaviest_cta(emulator: Emulator, has_middle: bool = False) -> CtaTrace:
+    """Of the corners of the grid, and where `has_middle` of the CTAs between them: with a window to
+    both sides those see most."""
     trace, totals = emulator.trace()
     # Along an axis that steers nothing every CTA executes the same.
-    steered = zip(grid, totals.control_axes, strict=True)
-    ends = [(False, True) if n > 1 and steers else (False,) for n, steers in steered]
+    steered = zip(emulator.launch.grid, totals.control_axes, strict=True)
+    places = [
+        sorted({0, n - 1, n // 2 if has_middle else 0}) if steers else [0] for n, steers in steered
+    ]
 
-    def executed(last: tuple[bool, ...]) -> int:
-        here = emulator.totals(_corner(grid, last)) if any(last) else totals
+    def executed(cta: tuple[int, int, int]) -> int:
+        here = emulator.totals(cta) if any(cta) else totals
         return int(here.values[:, EXECUTED].sum())
 
-    is_last = max(product(*ends), key=executed)
-    return emulator.trace(_corner(grid, is_last))[0] if any(is_last) else trace
-
-
-def _corner(grid: tuple[int, int, int], is_last: Sequence[bool]) -> tuple[int, int, int]:
-    x, y, z = (n - 1 if last else 0 for n, last in zip(grid, is_last, strict=True))
-    return x, y, z
+    ctas = [(x, y, z) for x, y, z in product(*places)]
+    heaviest = max(ctas, key=executed)
+    return emulator.trace(heaviest)[0] if any(heaviest) else trace
 
 
 # Which short problems stand for a kernel's: CTAs of few lengths, and their traces.
@@ -74,17 +73,15 @@ def _plan(variant: Variant, problem: Problem, config: Config, rows: int) -> Laun
     """With CTAs of so many rows, or of as many as whole tiles have."""
 
     def short(rows: int) -> Problem:
-        return _with_keys(problem, rows * config.get("num_splits", 1))
+        return problem.with_keys(rows * config.get("num_splits", 1))
 
     return make_plan(variant, short(variant.work.kv_rows(short(rows), config)), config)
 
 
-def _with_keys(problem: Problem, keys: int) -> Problem:
-    """One sequence. Decoding keeps its few queries; otherwise there are as many as keys."""
-    if problem.seqlen_kv is None:
-        return replace(problem, batch=1, seqlen=keys, seqlens=None)
-    seqlen = min(problem.seqlen, keys) if "kv_offset" in problem.features else problem.seqlen
-    return replace(problem, batch=1, seqlen=seqlen, seqlen_kv=keys, seqlens=None)
+def has_several_lengths(problem: Problem) -> bool:
+    """Whether a launch's CTAs visit different numbers of keys, splits aside."""
+    masked = problem.causal or problem.window is not None
+    return masked or problem.seqlens is not None
 
 
 def rows_in_turn(config: Config) -> tuple[int, ...]:
@@ -106,7 +103,7 @@ def longest_ctas(
     traces: dict[float, CtaTrace] = {}
     plans = plans_of(variant, problem, config, rows_in_turn(config) if has_even_splits else ROWS)
     if has_even_splits:  # of fewer tiles than there are splits the first ones take none
-        one_tile = make_plan(variant, _with_keys(problem, config.get("block_n", 1)), config)
+        one_tile = make_plan(variant, problem.with_keys(config.get("block_n", 1)), config)
         traces[0.0] = Emulator(program, entry, launch_of_pass(one_tile, 0)).trace()[0]
     for short in plans:
         rows = float(variant.work.kv_rows(short.problem, config))
@@ -114,7 +111,8 @@ def longest_ctas(
             before, trace = list(traces.items())[-1]
             if len(trace.instruction) * rows > _MOST_INSTRUCTIONS * before:
                 break
-        traces[rows] = heaviest_cta(Emulator(program, entry, launch_of_pass(short, 0)))
+        emulator = Emulator(program, entry, launch_of_pass(short, 0))
+        traces[rows] = heaviest_cta(emulator, problem.window is not None and not problem.causal)
     return traces
 
 
@@ -127,15 +125,14 @@ def cut_ctas(
     Empty where tiles are never cut or CTAs are of several lengths: causal ones, splits of keys.
     """
     problem, config = plan.problem, plan.config
-    masked = problem.causal or problem.window is not None
-    if masked or config.get("num_splits", 1) > 1 or len(lengths) == 1:
+    if has_several_lengths(problem) or config.get("num_splits", 1) > 1 or len(lengths) == 1:
         return {}
     step = config.get("block_n", 1)
     of_some = [int(x) for x in lengths if x in _CUT_ROWS] or [int(lengths[1])]
     found: dict[int, dict[float, CtaTrace]] = {}
     for absent, rows in product(sorted({1, step - 1} - {0}), of_some):
         keys = rows - absent
-        cut = _with_keys(problem, keys)
+        cut = problem.with_keys(keys)
         if keys <= 0 or variant.work.kv_rows(cut, config) != rows:
             continue
         with suppress(InvalidProblem):  # it takes whole tiles only
@@ -162,8 +159,7 @@ def cut_query_tiles(
     """
     problem, config = plan.problem, plan.config
     tile = variant.work.query_rows(problem, config)
-    masked = problem.causal or problem.window is not None
-    few = masked or config.get("num_splits", 1) > 1 or len(lengths) == 1
+    few = has_several_lengths(problem) or config.get("num_splits", 1) > 1 or len(lengths) == 1
     if few or resident == 1 or tile == 1:
         return {}
     found: dict[int, tuple[CtaTrace, CtaTrace]] = {}
@@ -198,11 +194,12 @@ def shorter_ctas(
     for rows in lengths:
         if not 0 < rows <= _NEAR_ROWS:
             continue
-        short = _with_keys(problem, int(rows) * config["num_splits"] - step)
+        short = problem.with_keys(int(rows) * config["num_splits"] - step)
         with suppress(InvalidProblem):  # it takes whole tiles only
             launch = launch_of_pass(make_plan(variant, short, config), 0)
             _, y, z = launch.grid  # the last query tile: with a causal mask it sees all keys
-            trace = Emulator(program, entry, launch).trace((0, y - 1, z - 1))[0]
+            last = z - 1 if problem.seqlens is None else 0  # the longest sequence is the first
+            trace = Emulator(program, entry, launch).trace((0, y - 1, last))[0]
             traces[rows] = (rows - step, trace)
     return traces
 
@@ -216,7 +213,7 @@ def has_even_splits(program: Program, entry: Entry, variant: Variant, plan: Laun
     if splits == 1:
         return False
     keys = (splits + 1) * plan.config.get("block_n", 1)
-    short = replace(_with_keys(plan.problem, keys), causal=False)
+    short = replace(plan.problem.with_keys(keys), causal=False)
     emulator = Emulator(program, entry, launch_of_pass(make_plan(variant, short, plan.config), 0))
     x, y, z = emulator.launch.grid
     executed = [

@@ -9,6 +9,7 @@ from engine.history.simulated.lengths import (
     cut_ctas,
     cut_query_tiles,
     has_even_splits,
+    has_several_lengths,
     longest_ctas,
     shorter_ctas,
 )
@@ -56,9 +57,7 @@ def simulate(
             resident,
             # Where few SMs work, one has one CTA at most.
             most=1 if regime == "alone" else None,
-            mixed=plan.problem.causal
-            or plan.problem.window is not None
-            or plan.config.get("num_splits", 1) > 1,
+            mixed=has_several_lengths(plan.problem) or plan.config.get("num_splits", 1) > 1,
             slightly_shorter=shorter,
         )
         cut_cycles = tuple(

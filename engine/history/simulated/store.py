@@ -24,7 +24,7 @@ from kernels.variant import Variant
 KernelCtas: TypeAlias = SimulatedCtas | PersistentCtas
 REGIMES: tuple[Regime, ...] = ("alone", "shared")
 _MOST_KEPT = 256
-_VERSION = 22
+_VERSION = 23
 
 
 def path_of(

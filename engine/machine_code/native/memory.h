@@ -431,9 +431,11 @@ int Warp::memory(const Instruction& i) {
         const Request& r = cta.request;
         for (int w = 0; w < words; w++) {
             write(i.s[0], each([&](int l) {
-                const uint64_t offset = where[l] + 4 * static_cast<uint64_t>(w) - r.known_at;
                 uint32_t word = value;
-                if (i.width >= 4 && offset + 4 <= r.known_bytes && offset < r.known_bytes) std::memcpy(&word, r.known + offset, 4);
+                for (int n = 0; n < 2 && i.width >= 4; n++) {
+                    const uint64_t offset = where[l] + 4 * static_cast<uint64_t>(w) - r.known_at[n];
+                    if (offset + 4 <= r.known_bytes[n] && offset < r.known_bytes[n]) std::memcpy(&word, r.known[n] + offset, 4);
+                }
                 return word;
             }), w);
         }

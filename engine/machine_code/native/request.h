@@ -11,9 +11,9 @@ struct Request {
     int32_t keep_trace;
     const uint8_t* left_out;      // [n] barriers taken as not there, to see which others are needed
     int32_t find_hazards;         // which barriers order accesses
-    uint64_t known_at;            // words of global memory that are read as they are: a table
-    const uint8_t* known;
-    uint32_t known_bytes;
+    uint64_t known_at[2];         // words of global memory that are read as they are: a table,
+    const uint8_t* known[2];      // lengths
+    uint32_t known_bytes[2];
     const int32_t* probe_site;    // [n] of the instructions whose first address is asked for, else -1
     uint64_t* probe_out;          // [sites] the lowest sector of the first access, 0: not reached
     int32_t probe_sites;          // the CTA is left when all have one
