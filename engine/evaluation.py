@@ -213,6 +213,19 @@ class Finding(Stored):
 
 
 @dataclass(frozen=True, slots=True)
+class OutputError(Stored):
+    """How far one of several outputs is off: dQ, dK or dV."""
+
+    name: Name
+    passed: bool
+    max_abs_err: ErrorSize
+    rms_err: ErrorSize
+    baseline_err: ErrorSize  # of the same output in PyTorch's SDPA
+    tolerance: Tolerance
+    bad_count: Count  # elements over the tolerance, NaN, infinite or never written
+
+
+@dataclass(frozen=True, slots=True)
 class Correctness(Stored):
     """The verdict on one output against the float64 reference. See engine/correctness/check.py."""
 
@@ -239,11 +252,15 @@ class Correctness(Stored):
     findings: Annotated[tuple[Finding, ...], MaxLen(64)] = ()
     # Of an output that passes: errors too small for the tolerance that are not rounding's.
     warnings: Annotated[tuple[Sentence, ...], MaxLen(8)] = ()
+    # Of the backward pass each output by itself; the figures above are those of the worst.
+    outputs: Annotated[tuple[OutputError, ...], MaxLen(8)] = ()
 
     def _to_file(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """`warnings` only where there are some: versions 1 and 2 of the format lack them."""
-        if not self.warnings:
-            del fields["warnings"]
+        """`warnings` and `outputs` only where there are some: older versions of the format lack
+        them."""
+        for name in ("warnings", "outputs"):
+            if not getattr(self, name):
+                fields.pop(name, None)
         return fields
 
 
