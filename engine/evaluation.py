@@ -446,8 +446,10 @@ class Evaluation(Stored, Tabular):
 
     @property
     def main_pass(self) -> PassReport | None:
-        """The pass that does the work: the first one."""
-        return self.passes[0] if self.passes else None
+        """The pass that does the work: the first one; backward the one behind it, as the first
+        prepares D."""
+        later = self.problem.direction == "backward" and len(self.passes) > 1
+        return self.passes[later] if self.passes else None
 
     def rows(self) -> list[tuple[str, object]]:
         """Everything that was found out, by name, in reading order."""
@@ -467,6 +469,10 @@ class Evaluation(Stored, Tabular):
             c = self.correctness
             yield from [
                 ("max |error|", f"{c.max_abs_err:.3g} (allowed {c.tolerance:.3g})"),
+                *(
+                    (f"max |error| of {x.name}", f"{x.max_abs_err:.3g} (allowed {x.tolerance:.3g})")
+                    for x in c.outputs
+                ),
                 (f"{c.baseline_name} error", f"{c.baseline_err:.3g}"),
                 (f"within {c.fixed_bound:g}", "yes" if c.within_fixed_bound else "no"),
                 *(("finding", f.text()) for f in c.findings),

@@ -243,8 +243,11 @@ class Problem(Stored):
 
     @property
     def io_bytes(self) -> int:
-        """The fewest bytes the call moves: Q, K, V read once and O written once."""
-        return 2 * self.tensor_bytes + 2 * self.kv_bytes
+        """The fewest bytes the call moves: Q, K, V read once and O written once; backward Q, K, V,
+        O, dO and LSE read, and dQ, dK, dV written."""
+        forward = 2 * self.tensor_bytes + 2 * self.kv_bytes
+        lse_bytes = 4 * self.batch * self.num_heads * self.seqlen
+        return forward if self.direction == "forward" else 2 * forward + lse_bytes
 
     @property
     def twice_scores(self) -> int:

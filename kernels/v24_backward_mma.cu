@@ -17,12 +17,16 @@ let.block_n = "16 * num_warps"
 
 [tunables]
 block_m = {values = [32, 64], default = 64, meaning = "query rows per tile"}
-num_warps = {values = [4, 8], default = 8, meaning = "warps per CTA, 16 keys each"}
+num_warps = {values = [4, 8], default = 4, meaning = "warps per CTA, 16 keys each"}
 stages = {values = [1, 2], default = 1, meaning = "tiles of Q and dO in shared memory"}
 
 [[constraints]]
 condition = "num_warps * 8 <= block_m"
 sentence = "8 warps share dQ of 64 query rows by halves: choose block_m=64 or num_warps=4."
+
+[[constraints]]
+condition = "stages == 1 or num_warps == 4 or head_dim <= 96"
+sentence = "8 warps have no registers left for 2 stages of 128 columns: stages=1 or num_warps=4."
 
 [scratch]
 delta = {shape = ["batch", "num_heads", "seqlen"]}

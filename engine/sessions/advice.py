@@ -138,7 +138,7 @@ def _ladder(now: Estimate, tried: Sequence[Evaluation], history: History) -> Ite
     """Other variants of the ladder, and other splits and tiles of this one, not tried yet."""
     situation = Situation(now.kernel, now.plan.problem, None)
     try:
-        options, _ = rank_options(situation, LADDER, (), None, history)
+        options, _ = rank_options(situation, LADDER.of(situation.problem), (), None, history)
     except AttuneError:
         return
     done = {(e.variant, tuple(sorted(e.config.items()))) for e in tried}
