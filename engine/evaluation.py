@@ -446,10 +446,8 @@ class Evaluation(Stored, Tabular):
 
     @property
     def main_pass(self) -> PassReport | None:
-        """The pass that does the work: the first one; backward the one behind it, as the first
-        prepares D."""
-        later = self.problem.direction == "backward" and len(self.passes) > 1
-        return self.passes[later] if self.passes else None
+        """The pass that does the work, see `Problem.main_of`; None where it was not compiled."""
+        return self.problem.main_of(self.passes) if self.passes else None
 
     def rows(self) -> list[tuple[str, object]]:
         """Everything that was found out, by name, in reading order."""

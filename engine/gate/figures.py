@@ -141,7 +141,9 @@ def compiled_answer(
                 us = predicted.latency.median_us
             else:
                 obstacle = obstacle or f"It is not simulated: {predicted.reason}"
-        held = predicted.passes[0].occupancy.ctas_per_sm if predicted is not None else None
+        held = None
+        if predicted is not None:
+            held = problem.main_of(predicted.passes).occupancy.ctas_per_sm
         known: dict[str, Any] = asdict(figures) | counts
         known |= {"ctas_per_sm": held, "simulated_us": us}
         return Answer(code, Figures(**known), obstacle=obstacle)
