@@ -42,9 +42,9 @@ args = ["out", "dout", "delta", "dq_sum", "seqlen"]
 entry = "backward_loop"
 grid = ["ceil_div(seqlen_kv, block_n)", "num_heads_kv", "batch"]
 threads = "32 * num_warps"
-# K, V and the ring of Q and dO in rows padded by 8 elements, dS^T in rows padded by 8.
+# K, V and the ring of Q and dO in rows padded by 8 elements, dS^T in rows padded by 8; LSE and D.
 smem_bytes = """(2 * block_n + 2 * stages * block_m) * (head_dim + 8) * element_bytes
-                + block_n * (block_m + 8) * element_bytes"""
+                + block_n * (block_m + 8) * element_bytes + 2 * block_m * 4"""
 args = ["q", "k", "v", "dout", "lse", "delta", "dq_sum", "dk", "dv",
         "num_heads", "num_heads_kv", "seqlen", "seqlen_kv", "softmax_scale"]
 
@@ -113,6 +113,7 @@ backward_loop(const element* __restrict__ q,     // [batch, num_heads, seqlen, H
     element* v_smem = k_smem + BLOCK_N * ROW_STRIDE;     // [BLOCK_N, ROW_STRIDE]
     element* ring = v_smem + BLOCK_N * ROW_STRIDE;       // [STAGES, Q and dO, BLOCK_M, ROW_STRIDE]
     element* ds_smem = ring + 2 * STAGES * Q_TILE;       // [BLOCK_N, DS_STRIDE], dS^T
+    float2* rows_smem = reinterpret_cast<float2*>(ds_smem + BLOCK_N * DS_STRIDE);  // [BLOCK_M]
 
     // An mma fragment spreads a matrix over the warp: a lane holds rows lane / 4 and lane / 4 + 8
     // of the accumulator, and in each the columns 2 * (lane % 4) and the next one.
@@ -153,16 +154,29 @@ backward_loop(const element* __restrict__ q,     // [batch, num_heads, seqlen, H
     };
     start_copies(0);
 
+    // LSE, in base 2, and D of a query of the next visit, on their way while this one is computed.
+    float2 next_rows = make_float2(0.0f, 0.0f);
+    const auto load_rows = [&](int visit) {
+        const int query = m_begin + visit % tiles * BLOCK_M + threadIdx.x;
+        if (threadIdx.x < BLOCK_M && visit < visits && query < seqlen) {
+            const size_t row = (first_head + visit / tiles) * seqlen + query;
+            next_rows = make_float2(lse[row] * LOG2_E, delta[row]);
+        }
+    };
+    load_rows(0);
+
     for (int visit = 0; visit < visits; visit++) {
         if (STAGES == 2) start_copies(visit + 1);
         const size_t q_index = first_head + visit / tiles;
         const int m0 = m_begin + visit % tiles * BLOCK_M;
         const element* q_smem = ring + visit % STAGES * 2 * Q_TILE;
         const element* dout_smem = q_smem + Q_TILE;
+        if (threadIdx.x < BLOCK_M) rows_smem[threadIdx.x] = next_rows;
         cp_async_wait<STAGES - 1>();
         // Every warp reads rows that other warps copied; and dS of the tile before is read by
         // nobody any more.
         __syncthreads();
+        load_rows(visit + 1);
 
         // S^T = K @ Q^T and dP^T = V @ dO^T [16, BLOCK_M]: this warp's keys, all queries.
         float p_rmem[BLOCK_M / 8][4] = {};
@@ -179,19 +193,17 @@ backward_loop(const element* __restrict__ q,     // [batch, num_heads, seqlen, H
             for (int column = 0; column < 2; column++) {
                 const int query = m0 + tile * 8 + pair + column;
                 const bool exists = query < seqlen;
-                const size_t row = q_index * seqlen + query;
-                const float row_lse = exists ? lse[row] * LOG2_E : 0.0f;
-                const float row_d = exists ? delta[row] : 0.0f;
+                const float2 row = rows_smem[tile * 8 + pair + column];
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
                     const int i = 2 * r + column;
                     const int key = key0 + r * 8;
-                    float p = fast_exp2(p_rmem[tile][i] * scale_log2 - row_lse);
+                    float p = fast_exp2(p_rmem[tile][i] * scale_log2 - row.x);
                     const bool visible =
                         exists && key < seqlen_kv && (!IS_CAUSAL || key <= query + offset);
                     if (has_mask && !visible) p = 0.0f;
                     p_rmem[tile][i] = p;
-                    ds_rmem[tile][i] = p * (ds_rmem[tile][i] - row_d);
+                    ds_rmem[tile][i] = p * (ds_rmem[tile][i] - row.y);
                 }
             }
         }

@@ -11,7 +11,9 @@ kernel leaves them, O rounded to the dtype and a natural LSE in float32.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import cast
 
 import numpy as np
 
@@ -31,7 +33,7 @@ from engine.correctness.reference import (
 )
 from engine.input_kinds import NORMAL, InputKind
 from engine.problem import Problem
-from engine.tensors import FloatArray, Inputs, decode, encode, make_inputs
+from engine.tensors import FloatArray, Inputs, RawArray, decode, encode, make_inputs
 from kernels.arguments import GRADIENTS
 
 # A gradient's three products more than the forward pass, and five passes over S × S numbers.
@@ -124,14 +126,14 @@ def _covered_kv_slices(problem: Problem) -> np.ndarray:
 
 
 def head_gradients(
-    inputs: Inputs, kv_slice: int, cast: Callable[[Float64Array], Float64Array] | None = None
+    inputs: Inputs, kv_slice: int, rounding: Callable[[Float64Array], Float64Array] | None = None
 ) -> dict[str, Float64Array]:
     """dQ `[group, seqlen, D]` and dK, dV `[1, num_keys, D]` of one K/V head.
 
     Args:
-        cast: what P, dS and the results are rounded by; None leaves them in float64.
+        rounding: what P, dS and the results are rounded by; None leaves them in float64.
     """
-    problem, rounded = inputs.problem, cast or (lambda values: values)
+    problem, rounded = inputs.problem, rounding or (lambda values: values)
     group = problem.head_group
     slices = np.arange(kv_slice * group, (kv_slice + 1) * group)
     q, k, v = slice_qkv(inputs, slices)
@@ -145,8 +147,9 @@ def head_gradients(
         weights /= sums
         d_weights = dout[:, block] @ v[:, :seen].transpose(0, 2, 1)
         delta = (weights * d_weights).sum(axis=-1, keepdims=True)
-        d_scores = rounded(weights * (d_weights - delta))
-        dv[:, :seen] += rounded(weights).transpose(0, 2, 1) @ dout[:, block]
+        d_scores = rounded(np.asarray(weights * (d_weights - delta), np.float64))
+        p = rounded(np.asarray(weights, np.float64))
+        dv[:, :seen] += p.transpose(0, 2, 1) @ dout[:, block]
         dk[:, :seen] += problem.softmax_scale * (d_scores.transpose(0, 2, 1) @ q[:, block])
         dq[:, block] = problem.softmax_scale * (d_scores @ k[:, :seen])
     dk, dv = (x.sum(axis=0, keepdims=True) for x in (dk, dv))
@@ -170,13 +173,13 @@ def _baseline(inputs: Inputs, kv: np.ndarray) -> tuple[dict[str, FloatArray | Fl
     except ToolMissing:
         pass
 
-    def cast(values: Float64Array) -> Float64Array:
+    def rounding(values: Float64Array) -> Float64Array:
         single = values.astype(np.float32)
         return decode(encode(single, problem.dtype), problem.dtype).astype(np.float64)
 
     made: dict[str, list[Float64Array]] = {name: [] for name in GRADIENTS}
     for position in kv:
-        for name, values in head_gradients(inputs, int(position), cast).items():
+        for name, values in head_gradients(inputs, int(position), rounding).items():
             made[name].append(values)
     name = f"an emulation of {problem.dtype} gradients in NumPy, {why}"
     return {n: np.concatenate(parts) for n, parts in made.items()}, name
@@ -192,8 +195,8 @@ def _selected(inputs: Inputs, kv: np.ndarray) -> Inputs:
         problem, batch=1, num_heads=len(of_q), num_heads_kv=None if group == 1 else len(kv)
     )
 
-    def take(x: np.ndarray, which: np.ndarray) -> np.ndarray:
-        return x.reshape(-1, *x.shape[2:])[which][None]
+    def take(x: RawArray, which: np.ndarray) -> RawArray:
+        return cast(RawArray, x.reshape(-1, *x.shape[2:])[which][None])
 
     assert inputs.dout is not None
     return Inputs(
@@ -219,7 +222,6 @@ class _Head:
     dout: Float64Array
     scores: Float64Array  # scaled, without a mask, [group, seqlen, num_keys]
     visible: np.ndarray  # [seqlen, num_keys]
-    others: tuple[Float64Array, ...] = field(default=())
 
     @classmethod
     def of(cls, inputs: Inputs, kv_slice: int) -> _Head:
@@ -304,14 +306,14 @@ def guessed_bugs(problem: Problem, block_m: int, block_n: int) -> Iterator[Gradi
         "dS = P · dP, without D = rowsum(dO · O)",
         "look at the pass that computes D and at what is taken from dP",
         both,
-        lambda h: h.gradients(delta_factor=0.0),
+        partial(_Head.gradients, delta_factor=0.0),
     )
     yield GradientBug(
         FindingCode.MISSING_DELTA,
         "dS = P · (dP + D): D is added and not taken away",
         "look at the sign of D",
         both,
-        lambda h: h.gradients(delta_factor=-1.0),
+        partial(_Head.gradients, delta_factor=-1.0),
     )
     for power, words in ((0, "without the softmax scale"), (2, "with the softmax scale twice")):
         yield GradientBug(
@@ -319,21 +321,21 @@ def guessed_bugs(problem: Problem, block_m: int, block_n: int) -> Iterator[Gradi
             f"dQ {words}",
             "dQ = scale · dS · K: look at where dQ is stored",
             ("dq",),
-            lambda h, n=power: h.gradients(scaled=(n, 1)),
+            partial(_Head.gradients, scaled=(power, 1)),
         )
         yield GradientBug(
             FindingCode.SOFTMAX_SCALE,
             f"dK {words}",
             "dK = scale · dSᵀ · Q: look at where dK is stored",
             ("dk",),
-            lambda h, n=power: h.gradients(scaled=(1, n)),
+            partial(_Head.gradients, scaled=(1, power)),
         )
     yield GradientBug(
         FindingCode.NOT_NORMALISED,
         "dS = dP − D, without P",
         "look at the product that makes dS",
         both,
-        lambda h: h.gradients(with_p=False),
+        partial(_Head.gradients, with_p=False),
     )
     for factor, words in (
         (0.0, "P without LSE"),
@@ -345,7 +347,7 @@ def guessed_bugs(problem: Problem, block_m: int, block_n: int) -> Iterator[Gradi
             f"gradients of {words}",
             "P = exp(scale · q·k − LSE) with a natural LSE: look at the exponent",
             every,
-            lambda h, x=factor: h.gradients(log_factor=x),
+            partial(_Head.gradients, log_factor=factor),
         )
     if problem.causal:
         for moved, words in (
@@ -358,7 +360,7 @@ def guessed_bugs(problem: Problem, block_m: int, block_n: int) -> Iterator[Gradi
                 f"gradients {words}",
                 "look at the comparison of key and query where P is made",
                 every,
-                lambda h, m=moved: h.gradients(moved=m),
+                partial(_Head.gradients, moved=moved),
             )
         if problem.kv_offset:
             yield GradientBug(
@@ -366,7 +368,7 @@ def guessed_bugs(problem: Problem, block_m: int, block_n: int) -> Iterator[Gradi
                 "gradients under a mask that begins at the first key",
                 "query i stands at i + KV − S: look at the comparison of key and query",
                 every,
-                lambda h: h.gradients(moved=-h.problem.kv_offset),
+                partial(_Head.gradients, moved=-problem.kv_offset),
             )
     if problem.head_group > 1:
         for heads, words in ((slice(0, 1), "first"), (slice(-1, None), "last")):
@@ -375,7 +377,7 @@ def guessed_bugs(problem: Problem, block_m: int, block_n: int) -> Iterator[Gradi
                 f"dK and dV of the {words} query head of each group alone",
                 "dK and dV sum over all query heads that share the K/V head",
                 ("dk", "dv"),
-                lambda h, of=heads: h.gradients(heads=of),
+                partial(_Head.gradients, heads=heads),
             )
     yield from _lost_tiles(problem, block_m, block_n)
     swapped = {"dq": "dk", "dk": "dv", "dv": "dk"}
@@ -386,8 +388,13 @@ def guessed_bugs(problem: Problem, block_m: int, block_n: int) -> Iterator[Gradi
                 f"{other} in the place of {name}",
                 "look at which accumulator is stored where",
                 (name,),
-                lambda h, a=name, b=other: {**h.gradients(), a: h.gradients()[b]},
+                partial(_swapped, name=name, other=other),
             )
+
+
+def _swapped(head: _Head, *, name: str, other: str) -> Mapping[str, Float64Array]:
+    right = head.gradients()
+    return {**right, name: right[other]}
 
 
 def _lost_tiles(problem: Problem, block_m: int, block_n: int) -> Iterator[GradientBug]:
@@ -418,7 +425,7 @@ def _lost_tiles(problem: Problem, block_m: int, block_n: int) -> Iterator[Gradie
                     + ("alone" if alone else "left out"),
                     f"look for {cause}" if alone else "look at where the loop begins and ends",
                     names,
-                    lambda h, x=keep: h.gradients(keep=x),
+                    partial(_Head.gradients, keep=keep),
                 )
 
 
