@@ -227,11 +227,24 @@ class Finding(Stored):
 
 
 @dataclass(frozen=True, slots=True)
+class OutputError(Stored):
+    """How far one of several outputs is off: dQ, dK or dV."""
+
+    name: Name
+    passed: bool
+    max_abs_err: ErrorSize
+    rms_err: ErrorSize
+    baseline_err: ErrorSize  # of the same output in PyTorch's SDPA
+    tolerance: Tolerance
+    bad_count: Count  # elements over the tolerance, NaN, infinite or never written
+
+
+@dataclass(frozen=True, slots=True)
 class Correctness(Stored):
     """The verdict on one output against the float64 reference. See engine/correctness/check.py."""
 
     always_written: ClassVar[tuple[str, ...]] = ("findings",)
-    omitted_defaults: ClassVar[tuple[str, ...]] = ("warnings",)
+    omitted_defaults: ClassVar[tuple[str, ...]] = ("warnings", "outputs")
 
     passed: bool
     reason: Sentence
@@ -254,6 +267,8 @@ class Correctness(Stored):
     findings: Annotated[tuple[Finding, ...], MaxLen(64)] = ()
     # Of an output that passes: errors too small for the tolerance that are not rounding's.
     warnings: Annotated[tuple[Sentence, ...], MaxLen(8)] = ()
+    # Of the backward pass each output by itself; the figures above are those of the worst.
+    outputs: Annotated[tuple[OutputError, ...], MaxLen(8)] = ()
 
 
 def are_comparable(origin: str, other: str) -> bool:
@@ -442,8 +457,8 @@ class Evaluation(Stored, Tabular):
 
     @property
     def main_pass(self) -> PassReport | None:
-        """The pass that does the work: the first one."""
-        return self.passes[0] if self.passes else None
+        """The pass that does the work, see `Problem.main_of`; None where it was not compiled."""
+        return self.problem.main_of(self.passes) if self.passes else None
 
     def rows(self) -> list[tuple[str, object]]:
         """Everything that was found out, by name, in reading order."""
@@ -463,6 +478,10 @@ class Evaluation(Stored, Tabular):
             c = self.correctness
             yield from [
                 ("max |error|", f"{c.max_abs_err:.3g} (allowed {c.tolerance:.3g})"),
+                *(
+                    (f"max |error| of {x.name}", f"{x.max_abs_err:.3g} (allowed {x.tolerance:.3g})")
+                    for x in c.outputs
+                ),
                 (f"{c.baseline_name} error", f"{c.baseline_err:.3g}"),
                 (f"within {c.fixed_bound:g}", "yes" if c.within_fixed_bound else "no"),
                 *(("finding", f.text()) for f in c.findings),

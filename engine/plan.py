@@ -27,7 +27,16 @@ from engine.base.launch import (
 )
 from engine.paged_kv import Pages
 from engine.problem import Problem
-from kernels.arguments import BLOCK_TABLE, CU_SEQLENS_Q, OF_FEATURES, PACKED, SEQLENS
+from kernels.arguments import (
+    BLOCK_TABLE,
+    CU_SEQLENS_Q,
+    DOUT,
+    GRADIENTS,
+    LSE,
+    OF_FEATURES,
+    PACKED,
+    SEQLENS,
+)
 from kernels.variant import Argument as DescribedArgument
 from kernels.variant import (
     Config,
@@ -108,6 +117,7 @@ class LaunchPlan:
     out_fill: OutFill = "poison"
     cpp: CppStandard = "c++17"
     packed: bool = False  # Q, K and V are one tensor, `qkv`
+    repeatable: bool = True  # False: two runs may differ in bits, as sums by atomics do
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -134,6 +144,10 @@ class LaunchPlan:
             sizes = {PACKED: 3 * tensor, "out": tensor}
         if self.pages is not None:
             sizes[BLOCK_TABLE] = self.pages.table_bytes
+        if self.is_backward:
+            rows = 4 * self.problem.batch * self.problem.num_heads * self.problem.seqlen
+            sizes |= {DOUT: tensor, LSE: rows}
+            sizes |= zip(GRADIENTS, (tensor, kv, kv), strict=True)
         if self.lse is not None:
             sizes["lse"] = self.lse_bytes
         sizes |= {name: 4 * self._entries_of(name) for name in self._of_features}
@@ -142,9 +156,22 @@ class LaunchPlan:
     @property
     def inputs(self) -> tuple[str, ...]:
         """The buffers that a kernel only reads."""
+        if self.is_backward:
+            return ("q", "k", "v", "out", DOUT, LSE)
         tensors = (PACKED,) if self.packed else ("q", "k", "v")
         table = () if self.pages is None else (BLOCK_TABLE,)
         return (*tensors, *table, *self._of_features)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The buffers that hold results, the first what is looked at first."""
+        if self.is_backward:
+            return GRADIENTS
+        return ("out",) if self.lse is None else ("out", LSE)
+
+    @property
+    def is_backward(self) -> bool:
+        return self.problem.direction == "backward"
 
     @property
     def _of_features(self) -> tuple[str, ...]:
@@ -274,6 +301,7 @@ def make_plan(variant: Variant, problem: Problem, config: Config) -> LaunchPlan:
         out_fill=variant.out_fill,
         packed=variant.packed,
         cpp=variant.cpp,
+        repeatable=variant.repeatable,
     )
 
 

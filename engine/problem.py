@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
 
 from engine.base.errors import InvalidProblem
 from engine.schema import FieldError, Stored
@@ -20,6 +20,7 @@ MAX_HEAD_DIM = 1 << 10
 MAX_SOFTCAP = 1e6
 MAX_SEQUENCES = 1 << 12
 
+_T = TypeVar("_T")
 Direction: TypeAlias = Literal["forward", "backward"]
 
 BYTES_PER_ELEMENT: Mapping[Dtype, int] = {"float16": 2, "bfloat16": 2, "float32": 4}
@@ -260,8 +261,11 @@ class Problem(Stored):
 
     @property
     def io_bytes(self) -> int:
-        """The fewest bytes the call moves: Q, K, V read once and O written once."""
-        return 2 * self.tensor_bytes + 2 * self.kv_bytes
+        """The fewest bytes the call moves: Q, K, V read once and O written once; backward Q, K, V,
+        O, dO and LSE read, and dQ, dK, dV written."""
+        forward = 2 * self.tensor_bytes + 2 * self.kv_bytes
+        lse_bytes = 4 * self.batch * self.num_heads * self.seqlen
+        return forward if self.direction == "forward" else 2 * forward + lse_bytes
 
     @property
     def twice_scores(self) -> int:
@@ -281,6 +285,11 @@ class Problem(Stored):
         bytes, not FLOPs."""
         forward = 2 * self.num_heads * self.head_dim * self.twice_scores
         return forward if self.direction == "forward" else 5 * forward // 2
+
+    def main_of(self, passes: Sequence[_T]) -> _T:
+        """Of what a launch has for each pass that of the main one: the first, backward the second,
+        as the first prepares D."""
+        return passes[min(int(self.direction == "backward"), len(passes) - 1)]
 
     @property
     def softmax_scale(self) -> float:

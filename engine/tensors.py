@@ -23,6 +23,9 @@ from kernels.arguments import (
     BLOCK_TABLE,
     CU_SEQLENS_K,
     CU_SEQLENS_Q,
+    DOUT,
+    GRADIENTS,
+    LSE,
     PACKED,
     SEQLENS,
     SINKS,
@@ -85,6 +88,11 @@ class Inputs:
     k: RawArray
     v: RawArray
     sinks: FloatArray | None = None  # logits, `[num_heads]`, where the problem has them
+    # Of the backward pass: the gradient of O and O itself, raw, of `Problem.shape`; natural LSE,
+    # `[batch, num_heads, seqlen]`.
+    dout: RawArray | None = None
+    out: RawArray | None = None
+    lse: FloatArray | None = None
 
     @property
     def per_head(self) -> dict[str, FloatArray | npt.NDArray[np.int32]]:
@@ -96,6 +104,12 @@ class Inputs:
         if self.sinks is not None:
             found[SINKS] = self.sinks
         return found | lengths_of(self.problem)
+
+    @property
+    def of_backward(self) -> dict[str, RawArray | npt.NDArray[np.int32]]:
+        """What a backward kernel is given beside Q, K and V, by name; empty forward."""
+        given = {"out": self.out, DOUT: self.dout, LSE: self.lse}
+        return {name: x for name, x in given.items() if x is not None}
 
     def in_layouts(
         self,
@@ -131,7 +145,7 @@ class Inputs:
         tensors = {"q": self.q, "k": self.k, "v": self.v}
         ordered = {n: _reordered(x, layouts.get(n, "bhsd")) for n, x in tensors.items()}
         if pages is None:
-            return {**ordered} | self.per_head
+            return {**ordered} | self.per_head | self.of_backward
         kv = {name: pages.scatter(tensors[name]) for name in ("k", "v")}
         return ordered | kv | {BLOCK_TABLE: pages.table()} | self.per_head
 
@@ -160,6 +174,11 @@ def padded_output(raw: npt.NDArray[np.uint8], problem: Problem) -> RawArray:
     for sequence, begin, end in zip(out, begins, begins[1:], strict=False):
         sequence[:, : end - begin] = words[begin:end].swapaxes(0, 1)
     return cast(RawArray, out)
+def gradients_of(raw: Mapping[str, npt.NDArray[np.uint8]], problem: Problem) -> dict[str, RawArray]:
+    """dQ of `Problem.shape`, dK and dV of `Problem.kv_shape`, from the bytes that were written."""
+    shapes = zip(GRADIENTS, (problem.shape, problem.kv_shape, problem.kv_shape), strict=True)
+    stored = _STORED_AS[problem.dtype]
+    return {name: cast(RawArray, raw[name].view(stored).reshape(shape)) for name, shape in shapes}
 
 
 def alibi_slopes(num_heads: int) -> FloatArray:
@@ -217,6 +236,9 @@ def make_inputs(problem: Problem, seed: int = 0, kind: InputKind = NORMAL) -> In
     Args:
         kind: see `engine.input_kinds.MEANINGS`.
 
+    Returns:
+        Backward with dO, and without O and LSE: `engine.correctness.inputs_of` computes those.
+
     Raises:
         InvalidProblem: there is no such kind.
     """
@@ -235,4 +257,7 @@ def make_inputs(problem: Problem, seed: int = 0, kind: InputKind = NORMAL) -> In
         sinks = rng.standard_normal(problem.num_heads, dtype=np.float32)
         sinks += np.float32(math.log(keys))
     q_raw, k_raw, v_raw = (encode(x, problem.dtype) for x in (q, k, v))
-    return Inputs(problem, q_raw, k_raw, v_raw, sinks)
+    dout = None
+    if problem.direction == "backward":
+        dout = encode(rng.standard_normal(problem.shape, dtype=np.float32), problem.dtype)
+    return Inputs(problem, q_raw, k_raw, v_raw, sinks, dout)

@@ -6,7 +6,8 @@
             {name = "mask", ctype = "null"},                                  # a null pointer
             {name = "params", fields = ["q", {name = "scale", ctype = "float32", value = 0.5}]}]
 
-Known names: `q k v out`, `qkv` where they are packed in one tensor (`q k v` then point into it),
+Known names: `q k v out`, backward `dout` and `dq dk dv` besides (`out` and `lse` are then given),
+`qkv` where Q, K and V are packed in one tensor (`q k v` then point into it),
 `lse`, `block_table` (`[batch, pages of a sequence]`, int32, where K and V lie in pages),
 `alibi_slopes` and `sinks` (`[num_heads]`, float32) and `seqlens` (`[batch]`, int32: the keys of
 each sequence), which are left out where the problem has none, as in a parameter list under
@@ -43,6 +44,9 @@ from kernels.variant import (
 TENSORS: Final = ("q", "k", "v", "out")
 PACKED: Final = "qkv"
 LSE: Final = "lse"
+# Of the backward pass: `out` and `lse` are given, with what comes back for O, and these written.
+DOUT: Final = "dout"
+GRADIENTS: Final = ("dq", "dk", "dv")
 BLOCK_TABLE: Final = "block_table"
 # Buffers of a problem's features: a pass is given them where the problem has them alone.
 ALIBI_SLOPES: Final = "alibi_slopes"

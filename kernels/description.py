@@ -39,6 +39,7 @@ What may be added:
                                                        # float32
     tf32 = true                                        # multiplies FP32 in TF32: judged by that
     causal = [false]                                   # masks that it computes; both
+    repeatable = false                                 # two runs may differ in bits: atomics
     takes = ["window", "softcap"]                      # features of a problem that it computes
                                                        # besides (see `kernels.variant.FEATURES`,
                                                        # and `feature_macros`); none
@@ -77,6 +78,8 @@ from typing import Any, Final, get_args
 
 from kernels.arguments import (
     BLOCK_TABLE,
+    DOUT,
+    GRADIENTS,
     KNOWN,
     LSE,
     PACKED,
@@ -192,8 +195,8 @@ class _Reader:
         block.allow(
             "idea", "head_dims", "dtypes", "causal", "gqa", "min_compute_capability",
             "arch_specific", "layout", "page_rows", "lse", "defines", "include", "tf32", "out_fill",
-            "std", "takes", "tunables", "let", "constraints", "scratch", "tensor_maps", "passes",
-            "work",
+            "std", "takes", "repeatable", "tunables", "let", "constraints", "scratch",
+            "tensor_maps", "passes", "work",
         )  # fmt: skip
         on_ladder = None if self.is_own else _LADDER_NAME.fullmatch(path.stem)
         variant_id = on_ladder["id"] if on_ladder else path.stem
@@ -223,6 +226,9 @@ class _Reader:
         macros = self._macros()
         pointers = (*self.buffers, *((BLOCK_TABLE,) if page_rows is not None else ()))
         pointers += (PACKED,) if packed else ()
+        takes = _takes(block)
+        is_backward = "backward" in takes
+        pointers += (DOUT, *GRADIENTS) if is_backward else ()
         arguments = ArgumentReader(self.scope, pointers, self.tensor_maps)
         grids = []
         passes = []
@@ -231,7 +237,7 @@ class _Reader:
             passes.append(self._pass(table, grids[-1], arguments))
         if not passes:
             block.error("passes", "it is a list of at least one pass")
-        used = self._require_all_tensors(passes)
+        used = self._require_all_tensors(passes, is_backward=is_backward)
         if page_rows is not None and BLOCK_TABLE not in used:
             block.error("page_rows", f"no pass takes the argument `{BLOCK_TABLE}`")
         for name in self.tensor_maps:
@@ -263,9 +269,9 @@ class _Reader:
             gqa=block.get("gqa", bool, "true or false", self.is_own and "num_heads_kv" in told),
             arch_specific=block.get("arch_specific", bool, "true or false", False),
             causal=_masks(block, "causal" in told),
-            takes=_takes(block),
+            takes=takes,
             layouts=tuple(layouts.items()),
-            lse=_lse(block, LSE in used),
+            lse=_lse(block, LSE in used and not is_backward),
             page_rows=None if page_rows is None else self.scope.function(page_rows),
             macros=macros,
             include_folders=_include_folders(block, path),
@@ -273,6 +279,7 @@ class _Reader:
             packed=packed,
             cpp=block.choice("std", get_args(CppStandard), "c++17"),
             tf32=block.get("tf32", bool, "true or false", False),
+            repeatable=block.get("repeatable", bool, "true or false", True),
         )
         if not self.is_own:
             return variant
@@ -401,10 +408,10 @@ class _Reader:
             macros.append((name, self._cpp(table, name, text)))
         return tuple(macros)
 
-    def _require_all_tensors(self, passes: Iterable[Pass]) -> set[str]:
+    def _require_all_tensors(self, passes: Iterable[Pass], *, is_backward: bool) -> set[str]:
         """The buffers that the passes take."""
         used = {name for launch in passes for name in pointers_of(launch.args)}
-        for name in TENSORS:
+        for name in (*TENSORS, *((DOUT, LSE, *GRADIENTS) if is_backward else ())):
             if name not in used and not (PACKED in used and name != "out"):
                 self.block.error("passes", f"no pass takes the argument `{name}`")
         for name in self.buffers:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
 from kernels.kernel_file import KernelFile
-from kernels.variant import KERNELS_DIR, Variant
+from kernels.variant import KERNELS_DIR, ProblemLike, Variant
 
 if TYPE_CHECKING:
     from kernels.toml_block import KernelDescriptionError
@@ -25,6 +25,9 @@ def is_numbered(file_name: str) -> bool:
 class Ladder(Sequence[Variant]):
     """The variants of a folder's numbered files, sorted; files that change are read again.
 
+    As a sequence it is those of the forward pass; `backward` are those that compute gradients, and
+    `of` answers by a problem. Ids and names find both.
+
     Nothing is read before the first access. A file with a mistake in its description takes no other
     file down: it is listed as it was last read without one, or not at all, and `errors` holds the
     sentence.
@@ -37,8 +40,21 @@ class Ladder(Sequence[Variant]):
         self._lock = threading.Lock()
 
     def variants(self) -> tuple[Variant, ...]:
+        """The variants of the forward pass of this moment."""
+        return tuple(v for v in self.every() if not v.is_backward)
+
+    @property
+    def backward(self) -> tuple[Variant, ...]:
+        """The variants of the backward pass of this moment."""
+        return tuple(v for v in self.every() if v.is_backward)
+
+    def every(self) -> tuple[Variant, ...]:
         """All variants of this moment."""
         return tuple(f.variant for f in self._read() if f.variant is not None)
+
+    def of(self, problem: ProblemLike) -> tuple[Variant, ...]:
+        """The variants of a problem's direction."""
+        return self.backward if "backward" in problem.features else self.variants()
 
     @property
     def errors(self) -> tuple[KernelDescriptionError, ...]:
@@ -110,7 +126,7 @@ by_id = LADDER.by_id
 def markdown_table() -> str:
     """The README's table of the ladder: one row per variant, no newline at the end."""
     rows = ["| # | variant | the one idea | D | tunables | launches |", "|---|---|---|---|---|---|"]
-    for variant in LADDER:
+    for variant in LADDER.every():
         dims = ", ".join(map(str, variant.head_dims))
         tunables = "; ".join(
             f"`{t.name}` {', '.join(map(str, t.values))}" for t in variant.tunables

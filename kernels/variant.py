@@ -303,6 +303,12 @@ class Variant:
     packed: bool = False  # Q, K and V are one tensor, [batch, seqlen, 3, num_heads, head_dim]
     cpp: CppStandard = "c++17"
     tf32: bool = False  # multiplies FP32 numbers in TF32, and is judged by that
+    repeatable: bool = True  # False: adds by atomics, in an order that no two runs share
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether it computes dQ, dK and dV, and nothing else; O where not."""
+        return "backward" in self.takes
 
     def default_config(self, num_sms: int | None = None) -> dict[str, int]:
         """Of a GPU with so many SMs; None: of no GPU in particular."""
@@ -367,11 +373,19 @@ class Variant:
 
     def _untaken(self, features: tuple[Feature, ...]) -> str | None:
         """Why it cannot compute what a problem asks for, or None when it can."""
+        if self.is_backward and "backward" not in features:
+            return (
+                f"{self.id} computes the backward pass alone (dQ, dK and dV): ask for it by "
+                "--backward, or choose a variant that computes O."
+            )
         missing = [FEATURES[name] for name in features if name not in self.takes]
         if not missing:
             return None
-        if "backward" in features:
-            return "No rung computes the backward pass yet: leave backward out."
+        if "backward" in features and not self.is_backward:
+            return (
+                f"{self.id} computes the forward pass alone: choose v23, v24 or v25, which compute "
+                "dQ, dK and dV, or leave backward out."
+            )
         what = " and ".join(", ".join(missing).rsplit(", ", 1))
         return (
             f"{self.id} does not take {what}: choose one that does (`variants` lists what each "
@@ -385,7 +399,7 @@ def feature_macros(problem: ProblemLike) -> dict[str, str]:
     `HAS_KV_OFFSET`, `WINDOW` (keys), `SOFTCAP` (a float), `HAS_ALIBI` and `HAS_SINKS`; kernels of
     the ladder read them in `score.cuh`.
     """
-    used = problem.features
+    used = [name for name in problem.features if name != "backward"]
     macros = {f"HAS_{name.upper()}": "1" for name in used if name not in ("window", "softcap")}
     if "window" in used:
         macros["WINDOW"] = str(problem.window)

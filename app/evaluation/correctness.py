@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import streamlit as st
 
 from app.evaluation import charts, frames
+from app.evaluation.maps import ErrorMapView
 from app.evaluation.source import line_links
 from app.evaluation.view import EvaluationView
 from app.shared import plot, tables
@@ -117,22 +120,31 @@ def _maps(view: EvaluationView, correctness: Correctness) -> None:
         "**Where the error is** :gray[largest |error| of each cell as a multiple of the tolerance, "
         "log scale; cool: within, warm: beyond, ×: NaN or infinity]"
     )
-    top = max(error_map.largest for error_map in view.maps)
-    last = len(view.maps) - 1
+    # O has three maps in a row, dQ, dK and dV two each.
+    for output in dict.fromkeys(error_map.output for error_map in view.maps):
+        maps = [error_map for error_map in view.maps if error_map.output == output]
+        _maps_of(output, maps, correctness)
+
+
+def _maps_of(output: str, maps: Sequence[ErrorMapView], correctness: Correctness) -> None:
+    tolerances = {each.name: each.tolerance for each in correctness.outputs}
+    top = max(error_map.largest for error_map in maps)
+    last = len(maps) - 1
     columns = st.columns([4] * last + [5])
-    for i, (error_map, column) in enumerate(zip(view.maps, columns, strict=True)):
+    for i, (error_map, column) in enumerate(zip(maps, columns, strict=True)):
         with column:
             axes = f"By {error_map.row_axis} and {error_map.column_axis}"
-            st.markdown(f":gray[{plain_markdown(axes)}]")
+            title = f"{output} {axes.lower()}" if output else axes
+            st.markdown(f":gray[{plain_markdown(title)}]")
             plot.draw(
                 charts.error_map(
                     error_map.frame,
                     error_map.compared,
                     (error_map.row_axis, error_map.column_axis),
-                    correctness.tolerance,
+                    tolerances.get(output, correctness.tolerance),
                     top,
                     theme(),
                     show_scale=i == last,
                 ),
-                key=f"map_{i}",
+                key=f"map_{output}{i}",
             )

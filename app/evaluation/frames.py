@@ -168,6 +168,10 @@ def error_numbers(c: Correctness) -> pd.DataFrame:
     rows = [
         ("largest |error|", f"{c.max_abs_err:.3g}", f"≤ {c.tolerance:.3g}", of or rule),
         ("", "", f"≤ {c.fixed_bound:g}", f"the study's fixed bound, informative only: {old}"),
+        *(
+            (f"largest |error| of {x.name}", f"{x.max_abs_err:.3g}", f"≤ {x.tolerance:.3g}", "")
+            for x in c.outputs
+        ),
         ("mean |error|", f"{c.mean_abs_err:.3g}", "", ""),
         ("RMS error", f"{c.rms_err:.3g}", "", ""),
         ("cosine similarity", f"{c.cosine:.7f}", "", ""),

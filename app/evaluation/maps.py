@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from engine.correctness.gradient_check import NAMES
 from engine.correctness.maps import NOT_COMPARED, ErrorMap
 
 
@@ -40,6 +41,11 @@ class ErrorMapView:
             frame,
             error_map.values != NOT_COMPARED,
         )
+
+    @property
+    def output(self) -> str:
+        """Which of several outputs it is of: dQ, dK or dV; empty where there is O alone."""
+        return NAMES.get(self.name.partition("_")[0], "")
 
     @property
     def largest(self) -> float:

@@ -21,7 +21,7 @@ def draw(
     baseline: Evaluation | None = None,
 ) -> None:
     """The row. `is_compiling`: what is missing is to come; `baseline`: what is pinned."""
-    main = view.passes[0] if view.passes else None
+    main = view.problem.main_of(view.passes) if view.passes else None
     told = _deltas(view, baseline, is_stale)
     with tile_row():
         _correctness(view.evaluation, is_stale, told.get("correctness"))
@@ -41,7 +41,7 @@ def _deltas(view: EvaluationView, baseline: Evaluation | None, is_stale: bool) -
         problem=view.problem,
         device=view.device_name,
         correctness=checked,
-        main=view.passes[0] if view.passes else None,
+        main=view.problem.main_of(view.passes) if view.passes else None,
         latency=view.latency,
     )
 

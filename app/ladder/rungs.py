@@ -12,7 +12,7 @@ from engine.auto.table import code_digest
 from engine.jobs.manager import JobStatus
 from engine.kernel_figures import Rung, known_rung
 from engine.kernel_figures.rung import request_of
-from engine.own_kernels.registry import all_variants
+from engine.own_kernels.registry import variants_for
 
 _STOPPED = "kernels_stopped"  # in the tab's state: the person cancelled
 
@@ -27,7 +27,7 @@ def of(selection: Selection) -> tuple[list[Rung], list[JobStatus]]:
     history = known_times.history()
     rungs: list[Rung] = []
     waiting: list[JobStatus] = []
-    for variant in all_variants():
+    for variant in variants_for(problem):
         config = selection.config if variant.id == selection.variant.id else None
         request = request_of(variant, problem, selection.gpu, config)
         rung = known_rung(variant, request, history)

@@ -152,7 +152,7 @@ def _subject(
         "causal": read("causal", False, url_state.TRUTH.get),
         "window": read("window", None, url_state.whole_from(1)),
         "softcap": read("softcap", None, url_state.amount_from(0)),
-        **{name: read(name, False, url_state.TRUTH.get) for name in ("alibi", "sinks")},
+        **{name: read(name, False, url_state.TRUTH.get) for name in ("alibi", "sinks", "backward")},
         "seqlens": read("seqlens", "", str),
     }
     problem, error = make_problem(values)
@@ -277,7 +277,7 @@ def _features() -> dict[str, Any]:
         row = st.container(horizontal=True, gap="xsmall")
         switches = {
             name: url_state.toggle(row, label, name, help=TERMS[name])
-            for name, label in (("alibi", "ALiBi"), ("sinks", "Sinks"))
+            for name, label in (("alibi", "ALiBi"), ("sinks", "Sinks"), ("backward", "Backward"))
         }
     return {"window": window, "softcap": softcap, "seqlens": seqlens, **switches}
 

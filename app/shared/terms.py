@@ -60,6 +60,7 @@ TERMS: dict[str, str] = {
     "sinks": "Attention sinks: a logit of each query head takes part in the row sum (gpt-oss).",
     "seqlens": "Lengths of the sequences of a batch, in place of B and KV; each has its last S "
     "positions as queries. Or uniform:8:16:512:0: 8 lengths from 16 to 512 drawn with seed 0.",
+    "backward": "The backward pass: dQ, dK and dV from Q, K, V, O, LSE and dO, by v23, v24 or v25.",
     "head_dim": "D, width of one head.",
     "causal": "Each query attends only to keys up to its own position: half the work.",
     "dtype": "Format of Q, K, V and O. Accumulation is FP32 either way.",

@@ -40,7 +40,7 @@ def draw(view: EvaluationView) -> None:
     try:
         plan = launch_plan(view.kernel, view.problem, view.config, view.device)
         roofs = roofs_of(view.device, view.kernel, view.problem.dtype)
-        resident = view.passes[0].occupancy.ctas_per_sm
+        resident = view.problem.main_of(view.passes).occupancy.ctas_per_sm
         work = launch_work(view.kernel, plan, view.device, resident)
     except InvalidProblem as error:
         empty("nothing yet", "No roofline", plain_markdown(str(error)))

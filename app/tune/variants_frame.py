@@ -132,7 +132,9 @@ def _predicted(seen: Preview | None) -> str:
 
 
 def _record(each: Line) -> dict[str, object]:
-    main = each.seen.passes[0] if each.seen is not None and each.seen.passes else None
+    main = None
+    if each.seen is not None and each.seen.passes and each.seen.plan is not None:
+        main = each.seen.plan.problem.main_of(each.seen.passes)
     r, o = (main.resources, main.occupancy) if main is not None else (None, None)
     return {
         "variant": each.variant,

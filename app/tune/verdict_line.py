@@ -81,6 +81,7 @@ def _verdict(
     seen = state.preview
     device = seen.device if seen is not None else None
     run, stopped = view.evaluation, None
+    main = chosen.problem.main_of(view.passes) if view.passes else None
     if seen is not None and seen.unsupported:
         stopped = Status.SKIPPED
     elif seen is not None and seen.memory and run is None:
@@ -93,7 +94,7 @@ def _verdict(
         chosen.problem,
         latency=view.latency,
         bound_us=view.bound_us,
-        ctas_per_sm=view.passes[0].occupancy.ctas_per_sm if view.passes else None,
+        ctas_per_sm=main.occupancy.ctas_per_sm if main is not None else None,
         report=_report(chosen) if stopped is None else None,
         choice=choice,
         stopped=stopped,
@@ -109,7 +110,8 @@ def _report(chosen: Selection) -> PassReport | None:
         code = known_machine_code(chosen.request(execute=False), known_times.history())
     except AttuneError:
         return None
-    return code.passes[0] if code is not None else None
+    assert chosen.problem is not None
+    return chosen.problem.main_of(code.passes) if code is not None else None
 
 
 def _choice(chosen: Selection) -> Choice | None:

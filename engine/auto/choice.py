@@ -16,6 +16,7 @@ from engine.auto.reach import out_of_reach, own_instructions, own_rungs
 from engine.auto.table import Row, Table, code_digest, eligible, table_for
 from engine.base.errors import AttuneError, InvalidProblem, StoreError
 from engine.base.units import format_us
+from engine.config import default_config
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import METHODS
 from engine.history import History, Time
@@ -88,6 +89,8 @@ def choose(
             "or name a variant."
         )
     history = history or History()
+    if problem.direction == "backward":
+        return _backward(problem, device, dict(given or {}), history)
     table, note = _table(device)
     tuned, tuned_note = _tuned(history, problem, device)
     kernels = list(
@@ -123,6 +126,28 @@ def choose(
         all(c.time is not None for c in candidates) or history.work == "simulate",
         pick.time,
     )
+
+
+def _backward(
+    problem: Problem, device: DeviceSpec, given: dict[str, int], history: History
+) -> Choice:
+    """Of the backward rungs' defaults: there is no table of them, each is simulated here."""
+    kernels = [Kernel.of(v, device, default_config(v, {}, device)) for v in eligible(problem)]
+    offering = [k.with_config(**given) for k in kernels if k.variant.unoffered(given) is None]
+    fitting = [k for k in offering if fits(k.variant, problem, k.config, device)]
+    if not offering:
+        raise InvalidProblem(f"{AUTO}: {kernels[-1].variant.unoffered(given)}")
+    candidates = _ranked(fitting or offering, problem, history)
+    pick = candidates[0]
+    timed = [c for c in candidates if c.time is not None]
+    reason = f"{pick.kernel.variant.idea}"
+    if pick.time is not None and len(timed) > 1 and timed[1].time is not None:
+        reason = (
+            f"{format_us(pick.time.us)} {pick.time.origin}, the fastest of {len(timed)} backward "
+            f"rungs; {timed[1].kernel.variant.id} takes {format_us(timed[1].time.us)}."
+        )
+    is_final = len(timed) == len(candidates) or history.work == "simulate"
+    return Choice(pick.kernel, _sentences(device, reason), tuple(given), is_final, pick.time)
 
 
 def chosen_variants(
@@ -260,7 +285,7 @@ def _fitting(
 
 def _by_order(problem: Problem, device: DeviceSpec, note: str) -> tuple[Kernel, str]:
     """Without a table: the highest rung that takes the problem."""
-    variants = eligible()
+    variants = eligible(problem)
     for variant in reversed(variants):
         if (config := fitting_config(variant, problem, device)) is not None:
             why = note or f"No table has a row for {device.name} ({device.arch}) and this problem."

@@ -195,9 +195,11 @@ def _digest(texts: tuple[tuple[str, str], ...]) -> str:
     return hashlib.sha256(json.dumps(plain).encode()).hexdigest()[:16]
 
 
-def eligible() -> tuple[Variant, ...]:
-    """The rungs that may be taken: K and V in pages are another layout than a problem's tensors."""
-    return tuple(variant for variant in LADDER if variant.page_rows is None)
+def eligible(problem: Problem | None = None) -> tuple[Variant, ...]:
+    """The rungs that may be taken, of the problem's direction, else forward: K and V in pages are
+    another layout than a problem's tensors."""
+    rungs = LADDER if problem is None else LADDER.of(problem)
+    return tuple(variant for variant in rungs if variant.page_rows is None)
 
 
 def changed_since(table: Table, variants: Iterable[Variant]) -> list[str]:

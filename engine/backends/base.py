@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
@@ -39,6 +40,8 @@ class RunResult:
     reason: str = ""  # one sentence with file.cu:line, CTA and thread where known
     log: str = ""
     out: RawArray | None = None  # [batch, num_heads, seqlen, head_dim], poisoned before the run
+    # Of the backward pass, in place of `out`: dQ, dK and dV by name.
+    gradients: Mapping[str, RawArray] | None = None
     lse: FloatArray | None = None  # natural, [batch, num_heads, seqlen], where there is one
     inputs_unchanged: bool = True
     repeatable: bool = True

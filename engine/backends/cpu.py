@@ -19,7 +19,7 @@ from engine.cuda_on_host.build import HostLibrary, build_kernels
 from engine.cuda_on_host.client import Client
 from engine.cuda_on_host.job import Buffer, Job, KernelLaunch
 from engine.plan import LaunchPlan
-from engine.tensors import FloatArray, Inputs, RawArray, lse_of, output_of
+from engine.tensors import FloatArray, Inputs, RawArray, gradients_of, lse_of, output_of
 
 
 class CpuBackend:
@@ -56,7 +56,10 @@ class CpuBackend:
         result = self._client.run(_job(plan, inputs, options, library), options.timeout_s)
         out: RawArray | None = None
         lse: FloatArray | None = None
-        if result.status is Status.PASSED:
+        gradients = None
+        if result.status is Status.PASSED and plan.is_backward:
+            gradients = gradients_of(result.returned, plan.problem)
+        elif result.status is Status.PASSED:
             out = plan.output_of(result.returned["out"])
             if plan.lse is not None:
                 lse = lse_of(result.returned["lse"], plan.problem, plan.lse)
@@ -65,6 +68,7 @@ class CpuBackend:
             reason=with_names(result.reason, plan.source),
             log=result.log,
             out=out,
+            gradients=gradients,
             lse=lse,
             inputs_unchanged=not result.changed_inputs,
             repeatable=result.repeatable,
@@ -163,7 +167,7 @@ class CpuBackend:
                 fill="zero",
                 pieces=(),
                 opens_itself=True,
-                read_only=name in ("q", "k", "v"),
+                read_only=name in plan.inputs,
             )
             for name, size in plan.buffer_bytes.items()
         )
@@ -197,7 +201,6 @@ def with_names(reason: str, source: Path) -> str:
 
 def _job(plan: LaunchPlan, inputs: Inputs, options: RunOptions, library: HostLibrary) -> Job:
     tensors = plan.tensors_of(inputs)
-    outputs = [name for name in ("out", "lse") if name in plan.buffer_bytes]
     return Job(
         library=library,
         buffers=(
@@ -210,7 +213,7 @@ def _job(plan: LaunchPlan, inputs: Inputs, options: RunOptions, library: HostLib
                     returned=True,
                     each_launch=n in plan.refilled,
                 )
-                for n in outputs
+                for n in plan.outputs
             ),
             *(
                 Buffer(

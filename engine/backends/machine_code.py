@@ -34,7 +34,14 @@ from engine.machine_code.execution.run import (
 )
 from engine.machine_code.launch import buffer_address
 from engine.plan import LaunchPlan
-from engine.tensors import POISON_BITS, Inputs, RawArray, lse_of, output_of
+from engine.tensors import (
+    POISON_BITS,
+    Inputs,
+    RawArray,
+    gradients_of,
+    lse_of,
+    output_of,
+)
 
 _MOST_PROBES = 1000  # CTAs along the axes of a pass, some 0.3 ms each
 
@@ -74,7 +81,7 @@ class MachineCodeBackend:
             begin = time.perf_counter()
             _execute(plan, compiled, cubin, module, memory, options, hazards)
             execution_ms = (time.perf_counter() - begin) * 1000
-            first = {n: memory[n].copy() for n in _outputs(plan)}
+            first = {n: memory[n].copy() for n in plan.outputs}
             repeatable = True
             if options.repeat:
                 _poison(plan, memory)
@@ -93,11 +100,16 @@ class MachineCodeBackend:
         if hazards:
             said = [hazard.sentence for hazard in hazards]
             return RunResult(Status.RACE, said[0], "\n".join([*said, compiled.log]).strip())
-        out = plan.output_of(first["out"])
+        out = gradients = None
+        if plan.is_backward:
+            gradients = gradients_of(first, plan.problem)
+        else:
+            out = plan.output_of(first["out"])
         return RunResult(
             Status.PASSED,
             log=compiled.log,
             out=out,
+            gradients=gradients,
             lse=lse_of(first["lse"], plan.problem, plan.lse) if plan.lse is not None else None,
             inputs_unchanged=all(np.array_equal(memory[n], given[n]) for n in given),
             repeatable=repeatable,
@@ -193,8 +205,8 @@ class MachineCodeBackend:
     def writer_of(
         self, plan: LaunchPlan, inputs: Inputs, options: RunOptions, element: int
     ) -> str | None:
-        """Which instruction writes this element of `out` last, with source line, CTA and warp; None
-        where none does, or the kernel does not come to its end.
+        """Which instruction writes this element of the output (`out`, or dQ) last, with source
+        line, CTA and warp; None where none does, or the kernel does not come to its end.
 
         Args:
             element: its place in memory, in the layout that the plan gives the output.
@@ -202,8 +214,8 @@ class MachineCodeBackend:
         try:
             compiled = compile_plan(plan, options.arch.removesuffix("a"))
             cubin = read_cubin(compiled.cubin)
-            number = list(plan.buffer_bytes).index("out")
-            size = plan.buffer_bytes["out"] // plan.problem.elements
+            number = list(plan.buffer_bytes).index(plan.outputs[0])
+            size = plan.problem.element_bytes
             watch = Watch(buffer_address(number) + element * size, [])
             memory = _memory(plan, inputs)
             _execute(plan, compiled, cubin, load_module(cubin), memory, options, None, watch)
@@ -254,12 +266,8 @@ def _aligned(size: int) -> NDArray[np.uint8]:
     return np.zeros(-(-size // 8), np.uint64).view(np.uint8)[:size]
 
 
-def _outputs(plan: LaunchPlan) -> tuple[str, ...]:
-    return ("out",) if plan.lse is None else ("out", "lse")
-
-
 def _written(plan: LaunchPlan) -> set[str]:
-    return {*_outputs(plan), *(scratch.name for scratch in plan.scratch)}
+    return {*plan.outputs, *(scratch.name for scratch in plan.scratch)}
 
 
 def _memory(plan: LaunchPlan, inputs: Inputs) -> dict[str, NDArray[np.uint8]]:
@@ -279,7 +287,7 @@ def _memory(plan: LaunchPlan, inputs: Inputs) -> dict[str, NDArray[np.uint8]]:
 
 def _poison(plan: LaunchPlan, memory: dict[str, NDArray[np.uint8]]) -> None:
     """Make output and poisoned scratch unwritten again; counters keep their values."""
-    for name in (*_outputs(plan), *(s.name for s in plan.scratch if s.fill == "poison")):
+    for name in (*plan.outputs, *(s.name for s in plan.scratch if s.fill == "poison")):
         memory[name].view(np.uint16)[:] = POISON_BITS
 
 

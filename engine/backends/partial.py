@@ -71,6 +71,8 @@ def choose_part(plan: LaunchPlan, probe: Probe, max_flops: float) -> PartOfLaunc
     problem = plan.problem
     if any(layout != "bhsd" for layout in plan.layouts.values()):
         raise PartialRunError("its tensors are not [batch, num_heads, seqlen, head_dim]")
+    if plan.is_backward:
+        raise PartialRunError("each gradient is a sum over many CTAs")
     if plan.problem.seqlens is not None or plan.problem.alibi or plan.problem.sinks:
         raise PartialRunError("its heads or sequences differ in length, slope or sink")
     if plan.pages is not None:

@@ -43,7 +43,8 @@ def unsupported_features(problem: Problem) -> str:
 
     ALiBi it takes as a mask of the inputs' 16 bits alone, which rounds the bias: not the same.
     """
-    lacking = [FEATURES[f] for f in problem.features if f not in ("kv_offset", "window")]
+    taken = ("kv_offset", "window", "backward")
+    lacking = [FEATURES[f] for f in problem.features if f not in taken]
     return " and ".join(lacking)
 
 
@@ -71,6 +72,32 @@ def sdpa_same_dtype(
     where = "the CPU" if device == "cpu" else torch.cuda.get_device_name()
     name = f"PyTorch {torch.__version__} SDPA, {inputs.problem.dtype} on {where}"
     return out.float().cpu().numpy(), name
+
+
+def sdpa_gradients(
+    inputs: Inputs, device: Literal["cpu", "cuda"] = "cpu"
+) -> tuple[tuple[FloatArray, FloatArray, FloatArray], str]:
+    """dQ, dK and dV of PyTorch's default attention, as it computes them in the inputs' own dtype.
+
+    Returns:
+        The three as float32, in the shapes of Q, K and V, and what computed them.
+
+    Raises:
+        ToolMissing: as `sdpa_same_dtype`.
+    """
+    torch = _import_torch()
+    if device == "cuda":
+        torch = require_torch_on_gpu()
+    assert inputs.dout is not None
+    q, k, v = (to_torch(x, inputs, device).clone() for x in (inputs.q, inputs.k, inputs.v))
+    given = [x.requires_grad_() for x in (q, k, v)]
+    with torch.enable_grad():
+        out = _attention(inputs.problem, q, k, v)
+        found = torch.autograd.grad(out, given, to_torch(inputs.dout, inputs, device))
+    where = "the CPU" if device == "cpu" else torch.cuda.get_device_name()
+    name = f"the gradients of PyTorch {torch.__version__} SDPA, {inputs.problem.dtype} on {where}"
+    dq, dk, dv = (x.float().cpu().numpy() for x in found)
+    return (dq, dk, dv), name
 
 
 def to_torch(raw: RawArray, inputs: Inputs, device: Literal["cpu", "cuda"]) -> torch.Tensor:
@@ -137,19 +164,25 @@ class SdpaTimer:
         self._problem = problem
         self._said: list[str] = []  # what PyTorch warned of
         self._flush_area: Any = None
+        self._dout: Any = None  # backward: what comes back for O
         try:
             first = tuple(to_torch(x, inputs, "cuda") for x in (inputs.q, inputs.k, inputs.v))
             self._scores: ComposedScores | None = None
             if name == COMPOSED:
                 self._scores = ComposedScores(inputs, first[0].device)
+            if inputs.dout is not None:
+                first = tuple(x.requires_grad_() for x in first)
+                self._dout = to_torch(inputs.dout, inputs, "cuda")
         except RuntimeError as error:  # also torch.OutOfMemoryError
             raise self.failed(error) from error
         self._copies = [first]
         self._graphs: list[Any] = []
+        self._forward: dict[int, Any] = {}  # O of each copy, backward
 
     def close(self) -> None:
         """Let go of all tensors and graphs, so that PyTorch can give their memory back."""
         self._graphs.clear()
+        self._forward.clear()
         self._copies.clear()
         self._scores = None
         self._flush_area = None
@@ -169,7 +202,9 @@ class SdpaTimer:
 
     def make_copies(self, count: int) -> None:
         while len(self._copies) < count:
-            self._copies.append(tuple(x.clone() for x in self._copies[0]))
+            self._copies.append(
+                tuple(x.detach().clone().requires_grad_(x.requires_grad) for x in self._copies[0])
+            )
 
     def once_us(self) -> float:
         with self._forced():
@@ -179,6 +214,9 @@ class SdpaTimer:
         graph = self._torch.cuda.CUDAGraph()
         # Held until their copy's turn comes again, so that outputs rotate as the inputs do.
         outputs: dict[int, torch.Tensor] = {}
+        with self._forced():
+            for i in range(copies if self._dout is not None else 0):
+                self._attend(i)  # O is there before the graph is captured
         with self._forced(), self._torch.cuda.graph(graph):
             for i in range(launches):
                 outputs[i % copies] = self._attend(i % copies)
@@ -214,7 +252,7 @@ class SdpaTimer:
         with (
             warnings.catch_warnings(record=True) as caught,
             sdpa_kernel(getattr(SDPBackend, BACKENDS.get(self._name, "MATH"))),
-            self._torch.inference_mode(),
+            self._torch.inference_mode(self._dout is None),
         ):
             warnings.simplefilter("always")
             try:
@@ -226,7 +264,15 @@ class SdpaTimer:
         q, k, v = self._copies[copy]
         if self._scores is not None:
             return composed_attention(self._scores, q, k, v)
-        return _attention(self._problem, q, k, v)
+        if self._dout is None:
+            return _attention(self._problem, q, k, v)
+        # O is computed once for each copy; what is timed is the way back.
+        if copy not in self._forward:
+            self._forward[copy] = _attention(self._problem, q, k, v)
+        gradient: torch.Tensor = self._torch.autograd.grad(
+            self._forward[copy], (q, k, v), self._dout, retain_graph=True
+        )[0]
+        return gradient
 
     def _elapsed_us(self, queue: Callable[[], object]) -> float:
         start, stop = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))

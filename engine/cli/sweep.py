@@ -174,7 +174,8 @@ def _spec(args: argparse.Namespace) -> SweepSpec:
             )
         tunables[name.strip()] = parse_values(values, f"--tunable {name.strip()}")
     problems = _problems(args)
-    variants = tuple(args.variants) or tuple(v.id for v in LADDER)
+    rungs = dict.fromkeys(v.id for p in problems for v in LADDER.of(p))
+    variants = tuple(args.variants) or tuple(rungs)
     if AUTO in variants:
         device, known = target_device(args.gpu), open_history()
         taken = ", ".join(chosen_variants([AUTO], problems, device, known))

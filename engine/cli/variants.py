@@ -14,7 +14,14 @@ from engine.base.table import Table, as_markdown
 from engine.cli.options import PROBLEM, first_given, problem_from
 from engine.cli.output import print_json, print_table
 from engine.names import find_variant, unknown
-from engine.own_kernels.registry import OWN, all_variants, forget_kernel, keep_kernel, kept_kernels
+from engine.own_kernels.registry import (
+    OWN,
+    all_variants,
+    forget_kernel,
+    keep_kernel,
+    kept_kernels,
+    variants_for,
+)
 from engine.problem import Problem
 from kernels.ladder import LADDER, markdown_table
 from kernels.variant import Variant
@@ -89,7 +96,7 @@ def _figures(args: argparse.Namespace) -> int:
     if args.diff is not None:
         return _diff(find_variant(args.diff), problem, device.name)
     history = open_history()
-    rungs = [_worked_out(v, problem, device.name, history) for v in all_variants()]
+    rungs = [_worked_out(v, problem, device.name, history) for v in variants_for(problem)]
     table = ladder_table(rungs, f"The ladder on {device.name}, {problem.label()}")
     if args.json:
         print_json([dict(zip(table.columns, row, strict=True)) for row in table.rows])

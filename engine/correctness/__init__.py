@@ -7,6 +7,7 @@ from engine.correctness.check import (
     with_passing_inputs,
 )
 from engine.correctness.expected import Expected, ExpectedOutputs, expect
+from engine.correctness.gradients import inputs_of
 from engine.correctness.maps import ErrorMap, maps_from_arrays, maps_to_arrays
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "check_output",
     "check_with_maps",
     "expect",
+    "inputs_of",
     "maps_from_arrays",
     "maps_to_arrays",
     "with_passing_inputs",

@@ -19,43 +19,32 @@ says `tf32 = true` is judged by twice the error of attention whose products are 
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from engine.backends.base import RunResult
-from engine.correctness.compared_output import BrokenElements, ComparedOutput, compare_output
+from engine.correctness.compared_output import (
+    BrokenElements,
+    ComparedOutput,
+    ErrorFigures,
+    compare_output,
+)
 from engine.correctness.diagnosis import diagnose, place_of
 from engine.correctness.expected import Expected, expect
 from engine.correctness.finding_codes import FindingCode
+from engine.correctness.gradient_check import check_gradients
+from engine.correctness.gradients import ExpectedGradients, expect_gradients
 from engine.correctness.maps import ErrorMap
-from engine.correctness.reference import Float64Array, as_tf32, emulated_attention
-from engine.correctness.roundoff import UNIT_ROUNDOFF
+from engine.correctness.reference import as_tf32, emulated_attention
+from engine.correctness.roundoff import FIXED_BOUNDS, absolute_tolerance
 from engine.correctness.systematic import systematic_error
 from engine.correctness.tiles import tiles_of
 from engine.evaluation import Correctness, Finding
 from engine.plan import LaunchPlan
 from engine.problem import Problem
 from engine.tensors import FloatArray, Inputs
-from kernels.variant import Dtype
-
-# The study's old bound in FP16, the same number of rounding steps in BF16 (8 times wider ones), and
-# in FP32 that of torch.testing.assert_close.
-FIXED_BOUNDS: dict[Dtype, float] = {"float16": 0.002, "bfloat16": 0.016, "float32": 1e-5}
-
-_MIN_EXPONENT: dict[Dtype, int] = {"float16": -14, "bfloat16": -126, "float32": -126}
-
-
-def absolute_tolerance(max_abs_ref: float, dtype: Dtype, num_keys: int = 1) -> float:
-    """Half the distance between neighbouring numbers of `dtype` at `max_abs_ref`.
-
-    In FP32 that of a sum of `num_keys` terms.
-    """
-    exponent = np.frexp(max_abs_ref)[1] - 1 if max_abs_ref > 0 else _MIN_EXPONENT[dtype]
-    half_step = float(UNIT_ROUNDOFF[dtype] * 2.0 ** max(int(exponent), _MIN_EXPONENT[dtype]))
-    return half_step * math.sqrt(num_keys) if dtype == "float32" else half_step
 
 
 def check_output(
@@ -83,13 +72,17 @@ def check_with_maps(
     sdpa: tuple[FloatArray, str] | None = None,
 ) -> tuple[Correctness, tuple[ErrorMap, ...]]:
     """As `check_output`, with the error maps."""
+    if inputs.problem.direction == "backward":
+        return check_against(expect_gradients(inputs), result, plan)
     return check_against(expect(inputs, sdpa), result, plan)
 
 
 def check_against(
-    expected: Expected, result: RunResult, plan: LaunchPlan | None = None
+    expected: Expected | ExpectedGradients, result: RunResult, plan: LaunchPlan | None = None
 ) -> tuple[Correctness, tuple[ErrorMap, ...]]:
     """As `check_with_maps`, with what is expected computed before."""
+    if isinstance(expected, ExpectedGradients):
+        return check_gradients(expected, result, plan)
     if result.out is None:
         raise ValueError("a run without an output cannot be checked")
     inputs, coverage, ref = expected.inputs, expected.coverage, expected.reference
@@ -106,7 +99,7 @@ def check_against(
     if not problems:
         warning = systematic_error(expected, compared, tiles)
     of_tf32 = _as_tf32(expected, compared, plan) if compared.over.any() else ()
-    errors = _ErrorFigures.of(compared)
+    errors = ErrorFigures.of(compared)
     bound = FIXED_BOUNDS[inputs.problem.dtype]
     num_nonfinite, num_unwritten = (
         int(np.count_nonzero(mask)) for mask in (broken.nonfinite, broken.unwritten)
@@ -169,38 +162,6 @@ def with_passing_inputs(wrong: Correctness, source: Path) -> Correctness:
         place_of(FindingCode.ROW_MAXIMUM, source),
     )
     return replace(wrong, findings=(cause, *wrong.findings))
-
-
-@dataclass(frozen=True, slots=True)
-class _ErrorFigures:
-    """Error statistics over finite elements; all of the reference where there is none.
-
-    So an output of nothing but NaN errs as one of zeros would, and every figure stays finite.
-    """
-
-    max_abs_err: float
-    mean_abs_err: float
-    rms_err: float
-    cosine: float
-
-    @classmethod
-    def of(cls, compared: ComparedOutput) -> _ErrorFigures:
-        finite, ref = compared.finite, compared.reference
-        if not finite.any():
-            size = np.abs(ref)
-            return cls(float(size.max()), float(size.mean()), _rms(size), 0.0)
-        error, out = compared.error, compared.out
-        if not finite.all():
-            error, out, ref = error[finite], out[finite], ref[finite]
-        norms = float(np.linalg.norm(out)) * float(np.linalg.norm(ref))
-        cosine = float(np.vdot(out, ref)) / norms if norms > 0 else float(not np.any(error))
-        return cls(
-            float(error.max()), float(error.mean()), _rms(error), float(np.clip(cosine, -1, 1))
-        )
-
-
-def _rms(error: Float64Array) -> float:
-    return float(np.linalg.norm(error) / np.sqrt(error.size))
 
 
 def _problems(compared: ComparedOutput, result: RunResult, broken: BrokenElements) -> list[str]:

@@ -95,3 +95,35 @@ def nonfinite(raw: RawArray, dtype: Dtype) -> BoolArray:
     bits = bits_of(raw)
     exponent = bits.dtype.type(_EXPONENT_BITS[dtype])
     return np.asarray((bits & exponent) == exponent)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFigures:
+    """Error statistics over finite elements; all of the reference where there is none.
+
+    So an output of nothing but NaN errs as one of zeros would, and every figure stays finite.
+    """
+
+    max_abs_err: float
+    mean_abs_err: float
+    rms_err: float
+    cosine: float
+
+    @classmethod
+    def of(cls, compared: ComparedOutput) -> ErrorFigures:
+        finite, ref = compared.finite, compared.reference
+        if not finite.any():
+            size = np.abs(ref)
+            return cls(float(size.max()), float(size.mean()), _rms(size), 0.0)
+        error, out = compared.error, compared.out
+        if not finite.all():
+            error, out, ref = error[finite], out[finite], ref[finite]
+        norms = float(np.linalg.norm(out)) * float(np.linalg.norm(ref))
+        cosine = float(np.vdot(out, ref)) / norms if norms > 0 else float(not np.any(error))
+        return cls(
+            float(error.max()), float(error.mean()), _rms(error), float(np.clip(cosine, -1, 1))
+        )
+
+
+def _rms(error: Float64Array) -> float:
+    return float(np.linalg.norm(error) / np.sqrt(error.size))

@@ -11,6 +11,7 @@ import numpy as np
 
 from engine.base.errors import ToolMissing
 from engine.base.host_memory import available_host_memory
+from engine.correctness.gradients import ExpectedGradients, expect_gradients, inputs_of
 from engine.correctness.reference import (
     Coverage,
     Float64Array,
@@ -21,7 +22,7 @@ from engine.correctness.reference import (
 )
 from engine.input_kinds import InputKind
 from engine.problem import Problem
-from engine.tensors import FloatArray, Inputs, make_inputs
+from engine.tensors import FloatArray, Inputs
 
 
 def row_factor_rms(error: Float64Array, reference: Float64Array) -> float:
@@ -60,6 +61,12 @@ class Expected:
     baseline_rms: float
     baseline_row_factor: float  # of row_factor_rms()
     baseline_name: str
+
+
+def expected_of(inputs: Inputs) -> Expected | ExpectedGradients:
+    """What either direction's outputs are judged against."""
+    is_backward = inputs.problem.direction == "backward"
+    return expect_gradients(inputs) if is_backward else expect(inputs)
 
 
 def expect(
@@ -133,7 +140,7 @@ class Prepared:
     """Inputs to execute on, and what to expect once it is computed."""
 
     inputs: Inputs
-    expected: Future[Expected]
+    expected: Future[Expected | ExpectedGradients]
 
 
 class ExpectedOutputs:
@@ -154,8 +161,8 @@ class ExpectedOutputs:
         key = (problem, seed, kind)
         with self._lock:
             if key not in self._prepared:
-                inputs = make_inputs(problem, seed, kind)
-                self._prepared[key] = Prepared(inputs, self._pool.submit(expect, inputs))
+                inputs = inputs_of(problem, seed, kind)
+                self._prepared[key] = Prepared(inputs, self._pool.submit(expected_of, inputs))
             self._prepared.move_to_end(key)
             self._forget_old()
             return self._prepared[key]

@@ -26,6 +26,7 @@ from engine.correctness.reference import (
 )
 from engine.correctness.tiles import Tiles
 from engine.tensors import Inputs, alibi_slopes
+from kernels.arguments import GRADIENTS
 from kernels.variant import ceil_div
 
 # Tiles beyond this are merged: the fit grows with the cube of their number.
@@ -155,6 +156,15 @@ _AXES = {
     "query_tile_by_key_tile": ("query tile", "key tile"),
     "row_by_column": ("query row", "column d"),
 }
+# Of the backward pass two for each output: rows of dQ are queries, those of dK and dV keys.
+_AXES_OF_GRADIENTS = {
+    f"{name}_{kind}": axes
+    for name in GRADIENTS
+    for kind, axes in (
+        ("batch_by_head", ("batch", "head" if name == "dq" else "K/V head")),
+        ("row_by_column", ("query row" if name == "dq" else "key row", "column d")),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,8 +210,24 @@ def error_maps(
     return head_map, tile_map, row_map
 
 
+def gradient_maps(compared: Mapping[str, ComparedOutput]) -> tuple[ErrorMap, ...]:
+    """The maps of dQ, dK and dV: batch × head and row × column of each."""
+    made = []
+    for name, one in compared.items():
+        problem, coverage = one.coverage.problem, one.coverage
+        error = np.where(one.finite, one.error, np.nan)
+        by_slice = np.full(problem.batch * problem.num_heads, NOT_COMPARED)
+        by_slice[coverage.slices] = error.max(axis=(1, 2))
+        heads = pool(by_slice.reshape(problem.batch, problem.num_heads))
+        rows = _pool_rows(error.max(axis=0), coverage.rows, problem.seqlen)
+        for kind, (values, *per_cell) in (("batch_by_head", heads), ("row_by_column", rows)):
+            key = f"{name}_{kind}"
+            made.append(ErrorMap(key, *_AXES_OF_GRADIENTS[key], values, *per_cell))
+    return tuple(made)
+
+
 def maps_to_arrays(maps: Iterable[ErrorMap]) -> dict[str, npt.NDArray[np.generic]]:
-    """The three maps by name, and `per_cell`, `[3, 2]`: indices per cell, down and across."""
+    """The maps by name, and `per_cell`, `[maps, 2]`: indices per cell, down and across."""
     maps = tuple(maps)
     per_cell = np.array([(m.rows_per_cell, m.columns_per_cell) for m in maps], dtype=np.intp)
     return {**{m.name: m.values for m in maps}, "per_cell": per_cell}
@@ -209,9 +235,11 @@ def maps_to_arrays(maps: Iterable[ErrorMap]) -> dict[str, npt.NDArray[np.generic
 
 def maps_from_arrays(arrays: Mapping[str, npt.NDArray[np.generic]]) -> tuple[ErrorMap, ...]:
     """The inverse of `maps_to_arrays`. KeyError when an array is missing."""
+    is_backward = not _AXES_OF_GRADIENTS.keys().isdisjoint(arrays)
+    axes_of = (_AXES_OF_GRADIENTS if is_backward else _AXES).items()
     return tuple(
         ErrorMap(name, *axes, arrays[name].astype(np.float64), int(down), int(across))
-        for (name, axes), (down, across) in zip(_AXES.items(), arrays["per_cell"], strict=True)
+        for (name, axes), (down, across) in zip(axes_of, arrays["per_cell"], strict=True)
     )
 
 

@@ -125,7 +125,9 @@ def compiled_answer(
                 us = predicted.latency.median_us
             else:
                 obstacle = obstacle or f"It is not simulated: {predicted.reason}"
-        held = predicted.passes[0].occupancy.ctas_per_sm if predicted is not None else None
+        held = None
+        if predicted is not None:
+            held = problem.main_of(predicted.passes).occupancy.ctas_per_sm
         whole = replace(_with_counts(figures, counts), ctas_per_sm=held, simulated_us=us)
         return Answer(code, whole, obstacle=obstacle)
 
@@ -303,15 +305,15 @@ def _measured(
     evaluator: Evaluator,
 ) -> Comparison | str:
     from engine.base.status import Status
+    from engine.correctness import inputs_of
     from engine.measure.device_lock import measuring
     from engine.measure.sampler import SamplerSettings
     from engine.measure.side_by_side import TimingGroup
     from engine.model.estimate import launch_plan
     from engine.pipeline.request import EvaluationRequest
-    from engine.tensors import make_inputs
 
     settings = SamplerSettings(kinds=("device_warm",))
-    inputs, device = make_inputs(problem), find_device(gpu)
+    inputs, device = inputs_of(problem), find_device(gpu)
     timers = {}
     for side, path in (("before", before), ("after", after)):
         variant = variant_of(path)

@@ -33,7 +33,14 @@ from engine.history.known_time import (
 )
 from engine.history.predictions import keep_prediction
 from engine.model.calibrate import calibrate, prepare
-from engine.model.estimate import Estimate, estimate, misfit_of, pass_reports
+from engine.model.estimate import (
+    Estimate,
+    PassTime,
+    estimate,
+    estimate_backward,
+    misfit_of,
+    pass_reports,
+)
 from engine.model.kernel import Kernel
 from engine.plan import LaunchPlan
 from engine.problem import Problem
@@ -204,6 +211,9 @@ class History:
         passes = pass_reports(kernel, plan, resources(plan, compiled))
         if misfit_of(kernel, passes):
             return estimate(kernel, plan, passes)
+        if plan.is_backward:
+            times = self._passes(kernel, plan, compiled)
+            return estimate_backward(kernel, plan, passes, times)
         curve = None
         if calibration is None or calibration.by_machine_code:
             curve = self._curve(kernel, plan, compiled, passes[0].occupancy.ctas_per_sm)
@@ -220,7 +230,7 @@ class History:
         plan = kernel.plan(problem)
         compiled = self._compiled(kernel, plan)
         passes = pass_reports(kernel, plan, resources(plan, compiled))
-        if misfit_of(kernel, passes):
+        if plan.is_backward or misfit_of(kernel, passes):
             return None
         curve = self._curve(kernel, plan, compiled, passes[0].occupancy.ctas_per_sm)
         return self._calibration(kernel, problem, curve is not None)
@@ -282,6 +292,19 @@ class History:
         if curve is None and self.work == "look up":
             self.missing.append((kernel, plan.problem, "simulate"))
         return curve
+
+    def _passes(
+        self, kernel: Kernel, plan: LaunchPlan, compiled: CompiledKernel
+    ) -> tuple[PassTime, ...] | None:
+        """Each pass of a backward launch by machine code, as far as `work` allows."""
+        from engine.history.simulated import known_passes, simulated_passes
+
+        if self.work == "simulate":
+            return simulated_passes(plan, compiled, kernel.device)
+        times = known_passes(plan, compiled, kernel.device)
+        if times is None and self.work == "look up":
+            self.missing.append((kernel, plan.problem, "simulate"))
+        return times
 
     def _calibration(
         self, kernel: Kernel, problem: Problem, by_machine_code: bool

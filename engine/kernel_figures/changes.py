@@ -76,7 +76,8 @@ def rung_before(variant: Variant) -> Variant | None:
     changed = dict(header_of(variant)).get("Changed", "")
     if (match := _AGAINST.search(changed)) is not None and match["id"] != variant.id:
         return find_variant(match["id"])
-    lower = [v for v in LADDER if v.id < variant.id]
+    rungs = LADDER.backward if variant.is_backward else LADDER
+    lower = [v for v in rungs if v.id < variant.id]
     return lower[-1] if lower else None
 
 

@@ -87,7 +87,8 @@ def _path(plan: LaunchPlan, compiled: CompiledKernel) -> Path:
     decodes = plan.problem.seqlen_kv is not None
     # The number of queries matters where it is short of a tile.
     rows = min(plan.problem.seqlen, 4 * plan.query_rows) if decodes else 0
-    key = json.dumps([_FORMAT, compiled.key, plan.passes[0].entry, decodes, rows])
+    entry = plan.problem.main_of(plan.passes).entry
+    key = json.dumps([_FORMAT, compiled.key, entry, decodes, rows])
     digest = hashlib.sha256(key.encode()).hexdigest()
     return cache_root() / "sass" / digest[:2] / f"{digest}-tile"
 
@@ -100,13 +101,14 @@ def _count(variant: Variant, plan: LaunchPlan, compiled: CompiledKernel) -> Tile
     from engine.machine_code.emulation import EXECUTED, IDEAL_WAVEFRONTS, WAVEFRONTS, Emulator
 
     cubin = read_cubin(compiled.cubin)
-    name = plan.passes[0].entry
+    number = plan.problem.main_of(range(len(plan.passes)))
+    name = plan.passes[number].entry
     entry = find_entry(cubin, compiled.symbols.get(name, name))
     program = disassembled(cubin).program(entry.name)
 
     def longest_cta(at: LaunchPlan) -> FloatArray:
         """Of the first and the last CTA: where a mask leaves one of them little, the other."""
-        launch = launch_of_pass(at, 0)
+        launch = launch_of_pass(at, number)
         emulator = Emulator(program, entry, launch)
         last = (launch.grid[0] - 1, launch.grid[1] - 1, launch.grid[2] - 1)
         ends = [emulator.totals(cta).values for cta in dict.fromkeys([(0, 0, 0), last])]
@@ -114,13 +116,20 @@ def _count(variant: Variant, plan: LaunchPlan, compiled: CompiledKernel) -> Tile
         return longest.astype(np.float64)
 
     plans = _two_lengths(variant, plan.problem, plan.config)
-    rows = [variant.work.kv_rows(p.problem, p.config) for p in plans]
+    # Backward a CTA of the main pass owns keys, and all queries come by.
+    rows = [
+        p.problem.seqlen * p.problem.head_group
+        if p.is_backward
+        else variant.work.kv_rows(p.problem, p.config)
+        for p in plans
+    ]
     values = longest_cta(plans[-1])
     visited = rows[-1]
     if len(plans) > 1:  # else there is no loop over keys
         values -= longest_cta(plans[0])
         visited -= rows[0]
-    values *= _TILE / (visited * variant.work.query_rows(plans[-1].problem, plan.config))
+    own = variant.work.kv_rows if plan.is_backward else variant.work.query_rows
+    values *= _TILE / (visited * own(plans[-1].problem, plan.config))
     executed = values[:, EXECUTED]
     opcodes = np.array([i.opcode for i in program.instructions])
     pipes = np.array([i.pipe.value for i in program.instructions])
@@ -139,12 +148,17 @@ def _two_lengths(variant: Variant, problem: Problem, config: Config) -> list[Lau
     small = replace(problem, num_heads=group, num_heads_kv=1)
     plans: dict[int, LaunchPlan] = {}
     for keys in _KEYS:
-        longer = small.with_keys(keys)
+        longer = (
+            replace(small, seqlen=keys, seqlen_kv=None)
+            if problem.direction == "backward"
+            else small.with_keys(keys)
+        )
         try:
             plan = make_plan(variant, longer, config)
         except InvalidProblem:
             break
-        plans.setdefault(variant.work.kv_rows(longer, config), plan)
+        visits = keys if plan.is_backward else variant.work.kv_rows(longer, config)
+        plans.setdefault(visits, plan)
         if len(plans) == 2:
             return list(plans.values())
     one = small if small.seqlens is not None else replace(small, batch=1)

@@ -93,7 +93,7 @@ def known_rung(
         config=dict(request.config),
         request=request,
         why_not=seen.unsupported or seen.memory or "",
-        main=seen.passes[0] if seen.passes else None,
+        main=request.problem.main_of(seen.passes) if seen.passes else None,
         spill_bytes=sum(p.resources.spill_bytes for p in seen.passes),
         counts=counts,
         latency=seen.latency,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import log, prod
+from math import exp, log, prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,11 +19,15 @@ from engine.base.errors import InvalidProblem
 from engine.base.units import format_us
 from engine.devices.spec import ClockKind, DeviceSpec, limits_for
 from engine.evaluation import CALIBRATED, Latency, PassReport, Resources
+from engine.machine_code.timing.constants import LAUNCH_FLOOR_US
 from engine.machine_code.timing.result import widened
 from engine.model.equations import (
     TENSOR_FORMATS,
+    Z90,
     Calibration,
     CtaCurve,
+    FloatArray,
+    Parameters,
     Terms,
     machine,
     predict_arrays,
@@ -229,6 +233,98 @@ def estimate(
         by_machine_code=curve is not None,
         calibrated_on=calibration.points if calibration is not None else 0,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class PassTime:
+    """One pass of a backward kernel, simulated by itself; µs."""
+
+    us: float  # without what every launch takes at least
+    sm_us: float  # the busiest SM
+    cta_us: float  # its longest CTA, alone on an SM
+    dram_us: float
+    spread: float  # standard deviation of the logarithm of its error
+
+
+# A backward kernel whose machine code was not simulated: its share of the math peak, and how far
+# off that may be.
+_ASSUMED_EFFICIENCY, _ASSUMED_FACTOR = 0.3, 4.0
+
+
+def estimate_backward(
+    kernel: Kernel,
+    plan: LaunchPlan,
+    passes: tuple[PassReport, ...],
+    times: Sequence[PassTime] | None,
+) -> Estimate:
+    """Occupancy and predicted latency of a backward launch: the sum of its passes.
+
+    Args:
+        times: of each pass by machine code; None assumes a share of the math units' peak.
+    """
+    if why := misfit_of(kernel, passes):
+        return Estimate(kernel, plan, passes, why, None, None, why)
+    try:
+        m = machine(kernel.device, kernel.variant, plan.problem.dtype)
+    except InvalidProblem as error:
+        return Estimate(kernel, plan, passes, "", None, None, str(error))
+    peak_us = plan.problem.flops / (m.flops_per_us_per_sm * m.num_sms)
+    moved = plan.device_bytes if plan.device_bytes > m.l2_bytes else 0
+    dram_us = moved / (m.dram_efficiency * m.dram_bytes_per_us)
+    if times is not None:
+        floor_us = len(times) * LAUNCH_FLOOR_US
+        compute_us, sm_us = sum(t.us for t in times), sum(t.sm_us for t in times)
+        cta_us, dram_us = max(t.cta_us for t in times), sum(t.dram_us for t in times)
+        factor = exp(Z90 * max(t.spread for t in times))
+        largest = max(range(len(times)), key=lambda i: times[i].us)
+        entry, share = plan.passes[largest].entry, times[largest].us / max(compute_us, 1e-9)
+        what = f"{entry} takes {share:.0%} of its {len(times)} passes."
+    else:
+        floor_us = len(passes) * Parameters().floor_us
+        compute_us = sm_us = max(peak_us, dram_us) / _ASSUMED_EFFICIENCY
+        cta_us, factor = 0.0, _ASSUMED_FACTOR
+        what = f"Its products at {_ASSUMED_EFFICIENCY:.0%} of the math units' peak are assumed."
+    total_us = floor_us + compute_us
+    note = _method_note(None, None)
+    if times is not None:
+        note = (
+            "By machine code: each pass is simulated by itself, and their sum is taken; the "
+            "interval comes from kernels that were measured and simulated."
+        )
+    reason = f"{what} {note} At {kernel.device.clock_label}."
+    if spilled := sum(p.resources.spill_bytes for p in passes):
+        reason += f" It spills {spilled:,} bytes of registers, which the model does not count."
+    clock = kernel.device.clock
+    latency = Latency(
+        origin="predicted",
+        median_us=total_us,
+        low_us=_outer(total_us, total_us / factor, clock),
+        high_us=_outer(total_us, total_us * factor, clock),
+        reason=reason,
+    )
+    main = passes[min(1, len(passes) - 1)].occupancy
+
+    def one(value: float) -> FloatArray:
+        return np.array([value])
+
+    zero, ctas = one(0.0), np.array([main.ctas])
+    terms = Terms(
+        total_us=one(total_us),
+        floor_us=one(floor_us),
+        cta_us=one(cta_us),
+        shared_us=zero,
+        ctas=ctas,
+        ctas_per_sm=np.array([main.ctas_per_sm]),
+        load_per_sm=-(-ctas // m.num_sms),
+        compute_us=one(sm_us),
+        peak_us=one(peak_us),
+        exp_us=zero,
+        l2_us=zero,
+        dram_us=one(dram_us),
+        fuse_us=zero,
+    )
+    by_machine_code = times is not None
+    return Estimate(kernel, plan, passes, "", latency, terms, reason, by_machine_code)
 
 
 def resident_ctas(kernel: Kernel, launches: Launches, resources: tuple[Resources, ...]) -> IntArray:

@@ -17,7 +17,7 @@ from engine.base.table import Table
 from engine.base.units import format_bytes, format_count, format_us
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import Origin
-from engine.model.equations import TENSOR_FORMATS, bytes_beyond_l2, l2_traffic, machine
+from engine.model.equations import TENSOR_FORMATS, Machine, bytes_beyond_l2, l2_traffic, machine
 from engine.model.launches import collect, traffic_by_order
 from engine.plan import LaunchPlan
 from kernels.variant import Dtype, Variant
@@ -122,6 +122,8 @@ def launch_work(
     """
     launches = collect(variant, plan.config, [plan.problem])
     m = machine(device, variant, plan.problem.dtype)
+    if plan.is_backward:
+        return _backward_work(variant, plan, m)
     moved = l2_traffic(launches)
     ordered = traffic_by_order(variant, plan, device, resident)
     once = float(bytes_beyond_l2(launches, m)[0])
@@ -136,6 +138,30 @@ def launch_work(
         by_order=ordered is not None,
         computing_threads=int(launches.useful_ctas[0] * launches.math_threads[0]),
         threads=int(launches.ctas[0, 0] * launches.threads[0, 0]),
+    )
+
+
+def _backward_work(variant: Variant, plan: LaunchPlan, m: Machine) -> LaunchWork:
+    """Of a backward launch: a CTA of its main pass owns keys, and all queries come by.
+
+    From L2 come K and V once, Q and dO for each tile of keys, and what other passes read and write.
+    """
+    problem = plan.problem
+    main = problem.main_of(plan.passes)
+    tiles = -(-problem.num_keys // variant.work.kv_rows(problem, plan.config))
+    scratch_bytes = sum(2 * s.size_bytes for s in plan.scratch)
+    share = problem.twice_scores / (2 * problem.batch * problem.seqlen * problem.num_keys)
+    beyond = plan.device_bytes if plan.device_bytes > m.l2_bytes else 0
+    return LaunchWork(
+        flops=problem.flops,
+        l2_bytes=problem.io_bytes + share * 2 * tiles * problem.tensor_bytes + scratch_bytes,
+        dram_bytes=float(beyond),
+        least_bytes=problem.io_bytes,
+        kv_l2_loads=1.0,
+        kv_dram_loads=float(beyond > 0),
+        by_order=False,
+        computing_threads=main.ctas * variant.work.math_threads(problem, plan.config),
+        threads=main.ctas * main.threads,
     )
 
 

@@ -20,7 +20,7 @@ from engine.base.files import data_folder
 from kernels.description import MissingDescription
 from kernels.ladder import LADDER
 from kernels.own import OwnKernels
-from kernels.variant import AUTO, KERNELS_DIR, Variant
+from kernels.variant import AUTO, KERNELS_DIR, ProblemLike, Variant
 
 VARIABLE: Final = "ATTUNE_KERNELS"
 _MAX_BYTES: Final = 1 << 20
@@ -52,8 +52,14 @@ OWN: Final = OwnKernels(_places, LADDER.names)
 
 
 def all_variants() -> tuple[Variant, ...]:
-    """The ladder, then own kernels."""
-    return (*LADDER.variants(), *OWN.variants())
+    """The ladder of both directions, then own kernels."""
+    return (*LADDER.every(), *OWN.variants())
+
+
+def variants_for(problem: ProblemLike) -> tuple[Variant, ...]:
+    """The ladder and own kernels of a problem's direction."""
+    wanted = "backward" in problem.features
+    return tuple(v for v in all_variants() if v.is_backward == wanted)
 
 
 def use_kernel(path: Path) -> Variant:

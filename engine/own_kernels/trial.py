@@ -8,10 +8,10 @@ from typing import Final
 from engine.backends.base import RunOptions
 from engine.base.errors import CompileError, InvalidProblem, ToolMissing
 from engine.base.status import Status
+from engine.correctness import inputs_of
 from engine.own_kernels.pointer_types import why_types_differ
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
-from engine.tensors import make_inputs
 from kernels.source_text import read_text
 from kernels.variant import Variant
 
@@ -53,13 +53,13 @@ def try_kernel(variant: Variant, arch: str, wanted: Problem | None = None) -> Tr
         return Trial(False, str(error), error.log)
     except ToolMissing as error:
         note = f" Not compiled for a GPU: {error}"
-    inputs = make_inputs(plan.problem)
+    inputs = inputs_of(plan.problem)
     backend = CpuBackend()
     try:
         result = backend.run(plan, inputs, RunOptions(arch=arch, timeout_s=_TIMEOUT_S))
     finally:
         backend.close()
-    if result.status is not Status.PASSED or result.out is None:
+    if result.status is not Status.PASSED:
         return Trial(False, f"{result.status.name}: {result.reason}", result.log)
     found = check_output(inputs, result, plan=plan)
     label = plan.problem.label()
@@ -80,6 +80,7 @@ def _plan(variant: Variant, wanted: Problem | None) -> LaunchPlan:
         head_dim=64 if 64 in variant.head_dims else variant.head_dims[0],
         dtype=variant.dtypes[0],
         causal=variant.causal[-1],
+        direction="backward" if variant.is_backward else "forward",
     )
     try:
         return make_plan(variant, small, variant.default_config())

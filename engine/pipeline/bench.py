@@ -11,6 +11,7 @@ from engine.auto import choose
 from engine.base.errors import MeasureError
 from engine.base.status import Status
 from engine.config import default_config, resolve_config
+from engine.correctness import inputs_of
 from engine.evaluation import ALL_KINDS, Evaluation, Latency, LatencyKind
 from engine.measure.device_lock import measuring
 from engine.measure.sampler import SamplerSettings, SamplingRun
@@ -22,7 +23,7 @@ from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import make_plan
 from engine.problem import Problem
-from engine.tensors import Inputs, make_inputs
+from engine.tensors import Inputs
 from kernels.ladder import LADDER
 from kernels.variant import AUTO
 
@@ -112,7 +113,7 @@ class _Bench:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        request = EvaluationRequest(LADDER[0].id, self.problem)
+        request = EvaluationRequest(LADDER.of(self.problem)[0].id, self.problem)
         self.spec: DeviceSpec | None = resolve(request, self.evaluator.history).device
 
     def result(self, entrants: Sequence[Entrant] | None) -> BenchResult:
@@ -131,7 +132,7 @@ class _Bench:
     ) -> BenchResult:
         from engine.backends.sdpa import baseline, baseline_names
 
-        inputs = make_inputs(self.problem)
+        inputs = inputs_of(self.problem)
         for entrant, evaluation in checked.values():
             self._enter(group, entrant, evaluation, inputs)
         finalists = list(group.names)
@@ -152,7 +153,7 @@ class _Bench:
     def _ladder(self) -> list[Entrant]:
         """Every variant that takes the problem here."""
         entrants = []
-        for variant in LADDER:
+        for variant in LADDER.of(self.problem):
             entrant = self._tuned(Entrant(variant.id, {}))
             config = default_config(variant, entrant.config, self.spec)
             if unsupported_reason(variant, self.problem, config, self.spec) is None:

@@ -423,6 +423,10 @@ class _Run:
                     reason += self._disagreement(plan, prepared.inputs, result)
                 incorrect = replace(correctness, reason=reason)
                 return replace(self._stop(Status.INCORRECT, reason), correctness=incorrect)
+            if not judged and request.check and result.gradients is not None:
+                correctness = self._in_other_order(
+                    backend, plan, prepared.inputs, result, correctness
+                )
             judged.append(correctness)
         too = (passed_too(c.max_abs_err, c.tolerance) for c in judged[1:])
         of_part = part.part.sentence() if part is not None else ""
@@ -479,6 +483,34 @@ class _Run:
         verdict = check_lse(inputs, lse)
         reason = f"{passed.reason} {verdict.sentence}" if verdict.passed else verdict.sentence
         return replace(passed, passed=verdict.passed, reason=reason)
+
+    def _in_other_order(
+        self,
+        backend: Backend,
+        plan: LaunchPlan,
+        inputs: Inputs,
+        result: RunResult,
+        passed: Correctness,
+    ) -> Correctness:
+        """With what gradients do when CTAs and threads come in another order."""
+        if backend.name == "cuda":  # the GPU has an order of its own
+            return passed
+        self.stage("Executing in another order")
+        schedule: Schedule = "random" if backend.name == "cpu" else "reverse"
+        other = self._run(backend, plan, inputs, schedule, repeat=False)
+        if other.gradients is None or result.gradients is None:
+            return passed
+        from engine.correctness.gradient_check import differing
+
+        said = differing(result.gradients, other.gradients)
+        if not said:
+            same = "The same bits in another order of CTAs."
+            return replace(passed, reason=f"{passed.reason} {same}")
+        sentence = f"Other bits of {said} in another order of CTAs"
+        if not plan.repeatable:
+            return replace(passed, reason=f"{passed.reason} {sentence}, by rounding alone.")
+        warning = f"{sentence}: a sum whose order is not fixed, or a race."
+        return replace(passed, warnings=(*passed.warnings, warning))
 
     def _disagreement(self, plan: LaunchPlan, inputs: Inputs, result: RunResult) -> str:
         """What the host build says of an output that the machine code got wrong."""

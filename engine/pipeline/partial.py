@@ -10,6 +10,7 @@ import numpy as np
 
 from engine.backends.base import BackendName, Part, RunOptions, RunResult
 from engine.correctness.expected import Expected, Prepared, expect
+from engine.correctness.gradients import ExpectedGradients
 from engine.correctness.reference import Coverage
 from engine.evaluation import Correctness
 from engine.input_kinds import InputKind
@@ -95,7 +96,7 @@ class PartialRun:
             np.array(self.part.row_numbers, dtype=np.intp),
             self.part.pairs,
         )
-        expected: Future[Expected] = Future()
+        expected: Future[Expected | ExpectedGradients] = Future()
         expected.set_result(expect(inputs, coverage=coverage))
         return Prepared(inputs, expected)
 

@@ -300,7 +300,7 @@ def verdict_on_run(
     with suppress(AttuneError):
         bound_us = known.estimate(kernel, problem).bound_us
     with suppress(AttuneError):
-        report = read_machine_code(named, history).passes[0]
+        report = problem.main_of(read_machine_code(named, history).passes)
     with suppress(AttuneError):
         choice = choose(problem, kernel.device, None, known)
     return verdict_of(
@@ -309,7 +309,7 @@ def verdict_on_run(
         problem,
         latency=evaluation.latency,
         bound_us=bound_us,
-        ctas_per_sm=evaluation.passes[0].occupancy.ctas_per_sm if evaluation.passes else None,
+        ctas_per_sm=main.occupancy.ctas_per_sm if (main := evaluation.main_pass) else None,
         report=report,
         choice=choice,
     )

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from engine.base.errors import AttuneError
+from engine.correctness import inputs_of
 from engine.evaluation import Correctness, Origin
 from engine.measure.device_lock import gpu_lock, gpu_states
 from engine.measure.rounds import Sample
@@ -30,7 +31,6 @@ from engine.search.ranking import (
     ranking_origin,
 )
 from engine.search.space import local_gpu_id
-from engine.tensors import make_inputs
 
 if TYPE_CHECKING:
     from engine.backends.cuda import CudaBackend
@@ -285,7 +285,7 @@ def gpu_candidates(
     def opened(rows: Sequence[SweepRow]) -> Iterator[Candidates]:
         backend = cast("CudaBackend", evaluator.backend("cuda"))
         problem = rows[0].problem
-        inputs = make_inputs(problem)
+        inputs = inputs_of(problem)
         with (
             gpu_lock(f"the final of {problem.label()}", on_wait),
             gpu_states() as read_state,

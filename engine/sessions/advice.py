@@ -138,7 +138,7 @@ def _ladder(now: Estimate, tried: Sequence[Evaluation], history: History) -> Ite
     """Other variants of the ladder, and other splits and tiles of this one, not tried yet."""
     situation = Situation(now.kernel, now.plan.problem, None)
     try:
-        options, _ = rank_options(situation, LADDER, (), None, history)
+        options, _ = rank_options(situation, LADDER.of(situation.problem), (), None, history)
     except AttuneError:
         return
     done = {(e.variant, tuple(sorted(e.config.items()))) for e in tried}
@@ -159,7 +159,8 @@ def _of_option(now: Estimate, option: Option, history: History) -> Suggestion:
     )
     parts = [idea]
     if then is not None:
-        parts.append(_launched(now.passes[0].occupancy, then.passes[0].occupancy))
+        main_of = now.plan.problem.main_of
+        parts.append(_launched(main_of(now.passes).occupancy, main_of(then.passes).occupancy))
     parts.append(f"Predicted {format_us(_us(now))} now. {option.reason}")
     latency = Latency("predicted", option.latency_us, option.low_us, option.high_us, option.reason)
     reason = " ".join(part for part in parts if part)
@@ -180,7 +181,8 @@ def _launched(now: Occupancy, then: Occupancy) -> str:
 
 def _fill(now: Estimate, history: History) -> Iterator[Suggestion]:
     """A batch that fills the last wave, where that makes a query cheaper."""
-    main, before = now.passes[0].occupancy, now.plan.problem
+    before = now.plan.problem
+    main = before.main_of(now.passes).occupancy
     if main.waves is None or main.wave_efficiency is None or main.wave_efficiency > 0.95:
         return
     capacity = main.ctas_per_sm * (main.num_sms or 0)
@@ -219,7 +221,10 @@ def _limiter(now: Estimate) -> Iterator[Suggestion]:
 
     By roofline on both sides: there is no machine code of what was not written yet.
     """
-    main, used, kernel = now.passes[0].occupancy, now.resources[0], now.kernel
+    if now.plan.is_backward:
+        return  # its passes' times are simulated, and not made of these terms
+    main_of, kernel = now.plan.problem.main_of, now.kernel
+    main, used = main_of(now.passes).occupancy, main_of(now.resources)
     as_is = estimate(kernel, now.plan, now.passes)
     if main.waves is None or main.waves <= 1:
         return  # there are no CTAs that wait for a place
@@ -237,7 +242,7 @@ def _limiter(now: Estimate) -> Iterator[Suggestion]:
     for resources in candidates:
         changed = (resources, *now.resources[1:])
         then = estimate(kernel, now.plan, pass_reports(kernel, now.plan, changed))
-        if then.latency is None or then.passes[0].occupancy.ctas_per_sm <= main.ctas_per_sm:
+        if then.latency is None or main_of(then.passes).occupancy.ctas_per_sm <= main.ctas_per_sm:
             continue
         what = (
             f"{resources.registers_per_thread} registers per thread, not "

@@ -110,7 +110,7 @@ def _rows(
     def counter(metric: str) -> Counter | None:
         return counters.get(metric) or counters.get(_SAME.get(metric, ""))
 
-    main = known.passes[0] if known is not None else None
+    main = e.problem.main_of(known.passes) if known is not None else None
     if e.latency is not None:
         predicted = known.latency if known is not None else None
         yield _row(

@@ -14,7 +14,7 @@ import pytest
 from slow_cases import of_each
 
 from engine.cuda_source.nvrtc import compile_kernel
-from engine.problem import Problem
+from engine.problem import Direction, Problem
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 
@@ -57,7 +57,9 @@ def _builds(variant: Variant) -> list[tuple[str, Problem, dict[str, int]]]:
         if arch == "sm_75" and variant.work.math_unit == "tensor":
             dtype = "float16"  # all that its tensor cores have
         causal = number % 3 != 0
-        problem = Problem(1, 1, 32, dims[number % len(dims)], causal=causal, dtype=dtype)
+        direction: Direction = "backward" if variant.is_backward else "forward"
+        head_dim = dims[number % len(dims)]
+        problem = Problem(1, 1, 32, head_dim, causal=causal, dtype=dtype, direction=direction)
         if variant.unsupported(problem, config) is None:
             builds.append((arch, problem, config))
     return builds
@@ -79,7 +81,7 @@ def _named(variant: Variant) -> Iterator[Any]:
         yield pytest.param(variant, *build, SPILLS.get(name, 0), id=name)
 
 
-BUILDS = [build for variant in LADDER for build in _named(variant)]
+BUILDS = [build for variant in LADDER.every() for build in _named(variant)]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def test_compiles_without_spills(
         assert info.static_smem_bytes == 0 or launch.dynamic_smem_bytes(problem, config) == 0
 
 
-@pytest.mark.parametrize("variant", LADDER, ids=lambda v: v.id)
+@pytest.mark.parametrize("variant", LADDER.every(), ids=lambda v: v.id)
 def test_default_config_fits_the_smallest_gpu_it_names(variant: Variant) -> None:
     """64 KB per CTA on sm_75, 99 KB on sm_86 and 89, 227 KB on sm_90: a default must run there.
 
@@ -112,7 +114,8 @@ def test_default_config_fits_the_smallest_gpu_it_names(variant: Variant) -> None
     if variant.arch_specific:
         limit = 232448
     for head_dim in variant.head_dims:
-        problem = Problem(1, 1, 128, head_dim)
+        direction: Direction = "backward" if variant.is_backward else "forward"
+        problem = Problem(1, 1, 128, head_dim, direction=direction)
         configs = [variant.default_config()]
         if limit == 65536 and head_dim >= 96:
             values = [tunable.values for tunable in variant.tunables]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,24 +18,26 @@ README = KERNELS_DIR / "README.md"
 TABLE_BEGIN, TABLE_END = "<!-- ladder:begin -->", "<!-- ladder:end -->"
 HEADER_LABELS = ("Idea", "Changed", "Limiter", "Constraints", "Passes", "Source", "Weakness")
 OPTIONAL_LABEL = "Counted"  # what the machine code shows, a ninth line
-GIVEN_NAMES = {"INFINITY", "LOG2_E"}  # of the headers
+GIVEN_NAMES = {"INFINITY", "LOG2_E", "VECTOR", "ROW_STRIDE", "DELTA_ROWS"}  # of the headers
 GIVEN_MACROS = {"HEAD_DIM", "IS_CAUSAL", "IS_BF16"}
 CUDA_HEADERS = {"cuda_fp16.h", "cuda_bf16.h", "mma.h"}  # those that NVRTC's wheels bring
 
-each_variant = pytest.mark.parametrize("variant", LADDER, ids=lambda v: v.name)
+each_variant = pytest.mark.parametrize("variant", LADDER.every(), ids=lambda v: v.name)
+each_forward = pytest.mark.parametrize("variant", LADDER, ids=lambda v: v.name)
 
 
 def test_every_file_describes_a_variant() -> None:
     assert LADDER.errors == ()
-    assert [variant.source.name for variant in LADDER] == sorted(
+    assert [variant.source.name for variant in LADDER.every()] == sorted(
         path.name for path in KERNELS_DIR.glob("*.cu")
     )
 
 
 def test_ids_are_unique_and_ascending() -> None:
-    ids = [variant.id for variant in LADDER]
+    ids = [variant.id for variant in LADDER.every()]
     assert ids == sorted(set(ids))
-    for variant in LADDER:
+    assert set(ids) == {v.id for v in (*LADDER, *LADDER.backward)}
+    for variant in LADDER.every():
         assert re.fullmatch(r"v\d\d", variant.id)
         assert variant.name.startswith(variant.id + "_")
 
@@ -86,7 +89,8 @@ def test_macros_of_the_file_are_the_tunables(variant: Variant) -> None:
         features |= {"IS_CAUSAL"} & set(re.findall(r"\w+", header))  # in the macros of visibility
     assert used - own - GIVEN_MACROS - GIVEN_NAMES - features == tunables
     assert {"HEAD_DIM", "IS_CAUSAL"} <= used | features
-    assert re.search(r'^#include "(element|mma|hopper)\.cuh"', source, re.MULTILINE)  # IS_BF16
+    # IS_BF16 is in these.
+    assert re.search(r'^#include "(element|mma|hopper|backward)\.cuh"', source, re.MULTILINE)
 
 
 @each_variant
@@ -123,10 +127,14 @@ def test_no_host_headers_and_short_lines(path: Path) -> None:
 @each_variant
 def test_defaults_are_supported(variant: Variant) -> None:
     problem = Problem(1, 1, 128, variant.head_dims[0], dtype=variant.dtypes[0])
+    other = replace(problem, direction="backward")
+    if variant.is_backward:
+        problem, other = other, problem
+    assert variant.unsupported(other, variant.default_config()) is not None
     assert variant.unsupported(problem, variant.default_config()) is None
 
 
-@each_variant
+@each_forward
 @pytest.mark.parametrize("seqlen", [1, 63, 64, 65, 1023, 4096])
 def test_the_main_grid_covers_every_query_once(variant: Variant, seqlen: int) -> None:
     config = variant.default_config()
@@ -145,7 +153,8 @@ def test_the_main_grid_covers_every_query_once(variant: Variant, seqlen: int) ->
 
 @each_variant
 def test_a_grid_beyond_cuda_is_refused_with_a_sentence(variant: Variant) -> None:
-    problem = Problem(65536, 1, 1, variant.head_dims[0])
+    direction = "backward" if variant.is_backward else "forward"
+    problem = Problem(65536, 1, 1, variant.head_dims[0], direction=direction)
     config = variant.default_config()
     reason = variant.unsupported(problem, config)
     if "num_ctas" in config:

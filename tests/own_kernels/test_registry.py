@@ -41,7 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def own_ids() -> list[str]:
-    return [variant.id for variant in all_variants()[len(LADDER) :]]
+    return [variant.id for variant in all_variants()[len(LADDER.every()) :]]
 
 
 def test_a_folder_in_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

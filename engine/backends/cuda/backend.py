@@ -175,7 +175,8 @@ class CudaBackend:
     ) -> RunResult:
         uploaded = buffers.inputs_fingerprint()
         execution_ms = self._execute(plan, buffers, kernels, options.timeout_s)
-        out, lse = buffers.output(), buffers.lse()
+        out = None if plan.is_backward else buffers.output()
+        gradients, lse = buffers.gradients() if plan.is_backward else None, buffers.lse()
         first = buffers.output_fingerprint()
         damage = buffers.guard_damage()
         unchanged = buffers.inputs_fingerprint() == uploaded
@@ -191,6 +192,7 @@ class CudaBackend:
             reason=damage or "",
             log=log,
             out=out,
+            gradients=gradients,
             lse=lse,
             inputs_unchanged=unchanged,
             repeatable=repeatable,

@@ -22,7 +22,7 @@ from engine.base.launch import (
 )
 from engine.base.units import format_bytes
 from engine.plan import LaunchPlan
-from engine.tensors import POISON_BITS, FloatArray, Inputs, RawArray, lse_of
+from engine.tensors import POISON_BITS, FloatArray, Inputs, RawArray, gradients_of, lse_of
 
 GUARD_BYTES = 64 * 1024
 
@@ -96,7 +96,7 @@ class Buffers:
 
     def poison(self) -> None:
         """Make output and poisoned scratch unwritten again; counters keep their values."""
-        names = [*self._outputs, *(s.name for s in self._plan.scratch if s.fill == "poison")]
+        names = [*self._plan.outputs, *(s.name for s in self._plan.scratch if s.fill == "poison")]
         for buffer in (self._by_name[name] for name in names):
             self._calls.fill(buffer.address, buffer.size, POISON_BITS)
         self._refill()
@@ -115,12 +115,8 @@ class Buffers:
         return tuple(self._fingerprints(*self._plan.inputs))
 
     def output_fingerprint(self) -> tuple[int, ...]:
-        """Changes when O or LSE on the device change."""
-        return tuple(self._fingerprints(*self._outputs))
-
-    @property
-    def _outputs(self) -> tuple[str, ...]:
-        return ("out",) if self._plan.lse is None else ("out", "lse")
+        """Changes when the outputs on the device change."""
+        return tuple(self._fingerprints(*self._plan.outputs))
 
     def _fingerprints(self, *names: str) -> list[int]:
         buffers = (self._by_name[name] for name in names)
@@ -131,6 +127,12 @@ class Buffers:
         buffer = self._by_name["out"]
         raw = self._calls.read(buffer.address, buffer.size)
         return self._plan.output_of(raw)
+
+    def gradients(self) -> dict[str, RawArray]:
+        """dQ, dK and dV of a backward kernel by name, each of its own shape."""
+        buffers = {name: self._by_name[name] for name in self._plan.outputs}
+        raw = {n: self._calls.read(b.address, b.size) for n, b in buffers.items()}
+        return gradients_of(raw, self._plan.problem)
 
     def lse(self) -> FloatArray | None:
         """Natural LSE, `[batch, num_heads, seqlen]`, where the kernel writes one."""

@@ -11,6 +11,14 @@ from engine.history.simulated.curves import (
     known_launch_curve,
     launch_curve,
 )
+from engine.history.simulated.launch import known_passes, simulated_passes
 from engine.history.simulated.store import known_ctas
 
-__all__ = ["known_batch_curve", "known_ctas", "known_launch_curve", "launch_curve"]
+__all__ = [
+    "known_batch_curve",
+    "known_ctas",
+    "known_launch_curve",
+    "known_passes",
+    "launch_curve",
+    "simulated_passes",
+]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 from engine.backends.base import RunOptions
 from engine.base.errors import MeasureError
 from engine.base.status import Status
+from engine.correctness import inputs_of
 from engine.devices.nvml import GpuState
 from engine.evaluation import Evaluation
 from engine.jobs.latency_stream.series import (
@@ -33,7 +34,7 @@ from engine.measure.sampler import SamplerSettings
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import LaunchPlan, make_plan
 from engine.schema import encode
-from engine.tensors import Inputs, make_inputs
+from engine.tensors import Inputs
 
 if TYPE_CHECKING:
     from engine.backends.cuda import CudaBackend
@@ -64,7 +65,7 @@ def run_latency_stream(runner: JobRunner, job: JobStatus, request: EvaluationReq
         return
     target = resolve(request, runner.evaluator.history)
     plan = make_plan(target.variant, request.problem, target.config)
-    inputs = make_inputs(request.problem, request.seed, request.input_kind)
+    inputs = inputs_of(request.problem, request.seed, request.input_kind)
     stream = _Stream(runner, job_id, checked, plan, inputs)
     if checked.execution.backend == "cuda":
         stream.measure_on_gpu()

@@ -163,7 +163,7 @@ def _between(ends: tuple[str, str], share: float) -> str:
 
 
 def _color(variant: str) -> str:
-    ids = [v.id for v in LADDER]
+    ids = [v.id for v in LADDER.every()]
     index = ids.index(variant) if variant in ids else len(ids)
     return CATEGORICAL[index % len(CATEGORICAL)]
 

@@ -1,0 +1,280 @@
+"""The verdict on dQ, dK and dV: each by the rule of `engine.correctness.check`, on its own.
+
+Each may err twice as much as the gradients that PyTorch's SDPA computes in the same dtype, and half
+a rounding step. What is said of the whole is said of the output that is wrong, the worst where
+several are, and which one that is comes first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from engine.backends.base import RunResult
+from engine.correctness.compared_output import (
+    BrokenElements,
+    ComparedOutput,
+    ErrorFigures,
+    compare_output,
+)
+from engine.correctness.diagnosis.patterns import find_patterns
+from engine.correctness.diagnosis.regions import place_of
+from engine.correctness.finding_codes import FindingCode
+from engine.correctness.gradients import (
+    ExpectedGradient,
+    ExpectedGradients,
+    GradientBug,
+    can_guess,
+    guessed_bugs,
+    head_of,
+)
+from engine.correctness.maps import ErrorMap, gradient_maps
+from engine.correctness.roundoff import FIXED_BOUNDS, absolute_tolerance
+from engine.correctness.tiles import Tiles, tiles_of
+from engine.evaluation import Correctness, Finding, OutputError
+from engine.plan import LaunchPlan
+from engine.tensors import RawArray
+
+NAMES = {"dq": "dQ", "dk": "dK", "dv": "dV"}
+_EXPLAINED = 0.98  # of the squared error, from which on a suspected bug is said to be it
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Judged:
+    """One output beside its reference."""
+
+    expected: ExpectedGradient
+    compared: ComparedOutput
+    broken: BrokenElements
+    errors: ErrorFigures
+
+    @property
+    def name(self) -> str:
+        return NAMES[self.expected.name]
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Elements that were never written, are no number, and are over the tolerance."""
+        masks = (self.broken.unwritten, self.broken.nonfinite, self.compared.over)
+        unwritten, nonfinite, over = (int(np.count_nonzero(mask)) for mask in masks)
+        return unwritten, nonfinite, over
+
+    @property
+    def badness(self) -> float:
+        """Above 1 where it is wrong: how many tolerances it errs, infinite without a number."""
+        unwritten, nonfinite, _ = self.counts
+        if unwritten or nonfinite:
+            return math.inf
+        return self.errors.max_abs_err / self.compared.tolerance
+
+    def summary(self) -> OutputError:
+        unwritten, nonfinite, over = self.counts
+        return OutputError(
+            self.name,
+            unwritten + nonfinite + over == 0,
+            self.errors.max_abs_err,
+            self.errors.rms_err,
+            self.expected.baseline_err,
+            self.compared.tolerance,
+            unwritten + nonfinite + over,
+        )
+
+    def problems(self) -> list[str]:
+        unwritten, nonfinite, over = self.counts
+        total = self.broken.unwritten.size
+        said = []
+        if unwritten:
+            said.append(f"{unwritten:,} of its {total:,} elements were never written")
+        if nonfinite:
+            said.append(f"{nonfinite:,} of its {total:,} elements are NaN or infinite")
+        if over:
+            at = np.unravel_index(int(self.compared.error.argmax()), self.compared.error.shape)
+            batch, head, row = self.expected.coverage.index(int(at[0]), int(at[1]))
+            said.append(
+                f"its largest error, {self.compared.error.max():.3g} at batch {batch}, head {head},"
+                f" row {row}, column {int(at[2])}, exceeds {self.compared.tolerance:.3g} (twice "
+                f"that of SDPA's gradient and half a rounding step), as do {over:,} elements in all"
+            )
+        return said
+
+
+def check_gradients(
+    expected: ExpectedGradients, result: RunResult, plan: LaunchPlan | None = None
+) -> tuple[Correctness, tuple[ErrorMap, ...]]:
+    """Judge the gradients of one run; raises ValueError where it has none."""
+    if result.gradients is None:
+        raise ValueError("a run without gradients cannot be checked")
+    judged = [_judge(each, result.gradients[each.name]) for each in expected.outputs]
+    worst = max(judged, key=lambda each: each.badness)
+    wrong = [each for each in judged if each.badness > 1]
+    is_repeatable_by_rule = result.repeatable or (plan is not None and not plan.repeatable)
+    problems = [
+        f"{each.name} is wrong: {'; '.join(each.problems())}"
+        for each in sorted(wrong, key=lambda each: -each.badness)
+    ]
+    if right := [each.name for each in judged if each not in wrong]:
+        problems += [f"{' and '.join(right)} {'is' if len(right) == 1 else 'are'} right"] * bool(
+            wrong
+        )
+    if not result.inputs_unchanged:
+        problems.append("the kernel changed its inputs")
+    if not result.guards_intact:
+        problems.append("the kernel wrote outside its buffers")
+    if not is_repeatable_by_rule:
+        problems.append("a second run on the same inputs gave different bits")
+    passed = not wrong and result.inputs_unchanged and result.guards_intact
+    passed = passed and is_repeatable_by_rule
+    unwritten, nonfinite, _ = worst.counts
+    bound = FIXED_BOUNDS[expected.inputs.problem.dtype]
+    tiles = tiles_of(expected.inputs.problem, plan)
+    correctness = Correctness(
+        passed=passed,
+        reason=f"{'; '.join(problems)}." if problems else _reason(expected, judged, result),
+        max_abs_err=worst.errors.max_abs_err,
+        mean_abs_err=worst.errors.mean_abs_err,
+        rms_err=worst.errors.rms_err,
+        cosine=min(each.errors.cosine for each in judged),
+        baseline_err=worst.expected.baseline_err,
+        baseline_name=expected.baseline_name,
+        tolerance=worst.compared.tolerance,
+        fixed_bound=bound,
+        within_fixed_bound=all(e.errors.max_abs_err <= bound and e.badness < 2 for e in judged),
+        bad_count=sum(sum(each.counts) for each in judged),
+        nonfinite_count=nonfinite,
+        unwritten_count=unwritten,
+        first_bad_index=_first_bad(worst),
+        inputs_unchanged=result.inputs_unchanged,
+        repeatable=result.repeatable,
+        guards_intact=result.guards_intact,
+        findings=_findings(expected, wrong, tiles, plan),
+        warnings=result.warnings,
+        outputs=tuple(each.summary() for each in judged),
+    )
+    maps = gradient_maps({each.expected.name: each.compared for each in judged})
+    return correctness, maps
+
+
+def _judge(expected: ExpectedGradient, raw: RawArray) -> _Judged:
+    problem = expected.coverage.problem
+    tolerance = 2 * expected.baseline_err
+    tolerance += absolute_tolerance(expected.max_abs_ref, problem.dtype, problem.num_keys)
+    compared = compare_output(raw, expected.reference, expected.coverage, tolerance)
+    broken = BrokenElements.of(raw, problem.dtype)
+    return _Judged(expected, compared, broken, ErrorFigures.of(compared))
+
+
+def _reason(expected: ExpectedGradients, judged: list[_Judged], result: RunResult) -> str:
+    said = ", ".join(
+        f"{e.name} {e.errors.max_abs_err:.3g} of {e.compared.tolerance:.3g}" for e in judged
+    )
+    bits = (
+        "A second run gave the same bits."
+        if result.repeatable
+        else "A second run gave other bits, as its description says: atomics add in no order."
+    )
+    of_kv = judged[-1].expected.coverage
+    total, compared = of_kv.problem.batch * of_kv.problem.num_heads, len(of_kv.slices)
+    part = "" if compared == total else f" Compared on {compared:,} of the {total:,} K/V heads."
+    return (
+        f"The largest errors, {said}, are within twice those of {expected.baseline_name}, and half "
+        f"a rounding step. {bits}{part}"
+    )
+
+
+def _first_bad(worst: _Judged) -> tuple[int, int, int, int] | None:
+    first = worst.broken.first_index()
+    over = worst.compared.over
+    if not over.any():
+        return first
+    at = np.unravel_index(int(over.argmax()), over.shape)
+    index = (*worst.expected.coverage.index(int(at[0]), int(at[1])), int(at[2]))
+    return index if first is None else min(index, first)
+
+
+def differing(one: Mapping[str, RawArray], other: Mapping[str, RawArray]) -> str:
+    """Which outputs of two runs have other bits, in words; empty where none has."""
+    return " and ".join(NAMES[n] for n, x in one.items() if not np.array_equal(x, other[n]))
+
+
+# Why
+
+
+def _findings(
+    expected: ExpectedGradients, wrong: list[_Judged], tiles: Tiles, plan: LaunchPlan | None
+) -> tuple[Finding, ...]:
+    found: list[Finding] = []
+    for each in wrong:
+        unwritten, nonfinite, over = each.counts
+        total = unwritten + nonfinite + over
+        if unwritten:
+            what = "was never written" if unwritten == each.broken.unwritten.size else "has gaps"
+            sentence = f"{each.name} {what}: look at its store, and at the launch's grid."
+            found.append(Finding(FindingCode.UNWRITTEN, sentence, unwritten / total))
+        if nonfinite:
+            sentence = (
+                f"{each.name} has NaN or infinity: something is read that nobody wrote (scratch "
+                "and shared memory begin as NaN), rows past the end are not zeros, or the exponent "
+                "lacks LSE."
+            )
+            found.append(Finding(FindingCode.NAN_ROW, sentence, nonfinite / total))
+        if over:
+            found += _wrong_values(expected, each, tiles, over / total)
+    source = plan.source if plan is not None else None
+    return tuple(replace(f, place=place_of(f.pattern, source)) for f in found[:16])
+
+
+def _wrong_values(
+    expected: ExpectedGradients, each: _Judged, tiles: Tiles, share: float
+) -> list[Finding]:
+    of_gradient = each.expected.name
+    mine = replace(
+        tiles,
+        seqlen=each.expected.coverage.problem.seqlen,
+        block_m=tiles.block_m if of_gradient == "dq" else tiles.block_n,
+    )
+    found = _known_bug(expected, each, tiles)
+    known = []
+    if found is not None:
+        bug, explained = found
+        sentence = (
+            f"{each.name} matches {bug.what} ({math.floor(1e4 * explained) / 100:g} % of the error "
+            f"explained): {bug.look_at}."
+        )
+        known.append(Finding(bug.code, sentence, round(min(1.0, explained) * share, 4)))
+    return known + [
+        Finding(pattern.name, f"{each.name}: {pattern.sentence}", share)
+        for pattern in find_patterns(each.compared, mine)
+        if not known
+    ]
+
+
+def _known_bug(
+    expected: ExpectedGradients, each: _Judged, tiles: Tiles
+) -> tuple[GradientBug, float] | None:
+    """The suspected bug that explains the error of the worst K/V head best; None if none does."""
+    problem, name = expected.inputs.problem, each.expected.name
+    if not can_guess(problem):
+        return None
+    group = problem.head_group if name == "dq" else 1
+    position = each.compared.worst_slice() // group
+    here = slice(position * group, (position + 1) * group)
+    out, reference = each.compared.out[here], each.compared.reference[here]
+    told = each.compared.finite[here]
+    error = np.where(told, out - reference, 0.0)
+    whole = float(np.square(error).sum())
+    if whole == 0.0:
+        return None
+    kv_slice = int(each.expected.coverage.slices[here][0]) // group
+    head = head_of(expected.inputs, kv_slice)
+    best: tuple[GradientBug, float] | None = None
+    for bug in guessed_bugs(problem, tiles.block_m, tiles.block_n):
+        if name not in bug.outputs:
+            continue
+        rest = np.where(told, out - bug.make(head)[name], 0.0)
+        explained = 1.0 - float(np.square(rest).sum()) / whole
+        if explained > _EXPLAINED and (best is None or explained > best[1] + 1e-4):
+            best = bug, explained
+    return best

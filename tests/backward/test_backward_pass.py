@@ -1,0 +1,196 @@
+"""The backward pass: gradients against float64, the verdict on each output, auto, files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from backward_bugs import BUGS, GradientMutation, planted
+
+from engine.auto import choose
+from engine.backends.base import RunOptions, RunResult
+from engine.backends.cpu import CpuBackend
+from engine.base.errors import InvalidProblem
+from engine.base.status import Status
+from engine.correctness import check_with_maps, inputs_of, maps_from_arrays, maps_to_arrays
+from engine.correctness.gradients import head_gradients
+from engine.devices import find_device
+from engine.evaluation import Correctness
+from engine.history import History
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.request import EvaluationRequest
+from engine.plan import make_plan
+from engine.problem import Problem
+from engine.schema import decode, encode
+from engine.tensors import encode as to_raw
+from kernels.ladder import LADDER, by_id
+from kernels.variant import Variant
+
+SMALL = Problem(1, 2, 20, 32, causal=True, direction="backward")
+ODD = (
+    SMALL,
+    Problem(2, 4, 37, 64, causal=True, seqlen_kv=70, num_heads_kv=2, direction="backward"),
+    Problem(1, 2, 130, 96, dtype="bfloat16", direction="backward"),
+    Problem(1, 4, 70, 128, seqlen_kv=33, num_heads_kv=1, direction="backward"),
+    Problem(1, 1, 1, 64, direction="backward"),
+)
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[CpuBackend]:
+    made = CpuBackend()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def evaluator() -> Iterator[Evaluator]:
+    with Evaluator() as made:
+        yield made
+
+
+def _right(problem: Problem) -> dict[str, np.ndarray]:
+    inputs, made = inputs_of(problem), {"dq": [], "dk": [], "dv": []}
+    for head in range(problem.batch * problem.kv_heads):
+        for name, values in head_gradients(inputs, head).items():
+            made[name].append(values)
+    shapes = {"dq": problem.shape, "dk": problem.kv_shape, "dv": problem.kv_shape}
+    return {n: np.concatenate(x).reshape(shapes[n]) for n, x in made.items()}
+
+
+def _judged(problem: Problem, gradients: dict[str, np.ndarray]) -> Correctness:
+    raw = {n: to_raw(x.astype(np.float32), problem.dtype) for n, x in gradients.items()}
+    return check_with_maps(inputs_of(problem), RunResult(Status.PASSED, gradients=raw))[0]
+
+
+def test_the_reference_is_the_derivative() -> None:
+    """Against differences of the loss Σ dO·O, in float64."""
+    problem = Problem(1, 2, 5, 4, causal=True, seqlen_kv=7, num_heads_kv=1, direction="backward")
+    inputs = inputs_of(problem)
+    gradients = _right(problem)
+    rng = np.random.default_rng(1)
+    for name, of in (("dq", "q"), ("dk", "k"), ("dv", "v")):
+        tensor = getattr(inputs, of).astype(np.float64)
+        step = rng.standard_normal(tensor.shape)
+        loss = [_loss(inputs, **{of: tensor + sign * 1e-5 * step}) for sign in (1, -1)]
+        assert (loss[0] - loss[1]) / 2e-5 == pytest.approx(np.vdot(gradients[name], step), rel=1e-6)
+
+
+def _loss(inputs: object, **changed: np.ndarray) -> float:
+    q, k, v, dout = (
+        np.asarray(changed.get(name, getattr(inputs, name)), np.float64)
+        for name in ("q", "k", "v", "dout")
+    )
+    k, v = (np.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
+    scores = q @ k.transpose(0, 1, 3, 2) / np.sqrt(q.shape[-1])
+    hidden = np.arange(k.shape[2]) > np.arange(q.shape[2])[:, None] + k.shape[2] - q.shape[2]
+    weights = np.exp(np.where(hidden, -np.inf, scores))
+    out = weights / weights.sum(-1, keepdims=True) @ v
+    return float((out * dout).sum())
+
+
+def test_the_wrong_output_is_said_first_and_kept_in_files() -> None:
+    right = _right(SMALL)
+    passed = _judged(SMALL, right)
+    assert passed.passed
+    assert [x.name for x in passed.outputs] == ["dQ", "dK", "dV"]
+    wrong = _judged(SMALL, right | {"dk": right["dk"] / SMALL.softmax_scale})
+    assert not wrong.passed
+    assert wrong.reason.startswith("dK is wrong: ")
+    assert wrong.findings[0].pattern == "softmax_scale"
+    assert [x.passed for x in wrong.outputs] == [True, False, True]
+    assert decode(Correctness, encode(wrong), name="it") == wrong
+    right["dv"][0, 1, 3, 4] = np.nan
+    assert _judged(SMALL, right).nonfinite_count == 1
+
+
+def test_maps_of_three_outputs_are_stored() -> None:
+    raw = {n: to_raw(x.astype(np.float32), "float16") for n, x in _right(SMALL).items()}
+    maps = check_with_maps(inputs_of(SMALL), RunResult(Status.PASSED, gradients=raw))[1]
+    assert [m.name for m in maps][2:4] == ["dk_batch_by_head", "dk_row_by_column"]
+    again = maps_from_arrays(maps_to_arrays(maps))
+    assert [(m.name, m.row_axis, m.values.shape) for m in again] == [
+        (m.name, m.row_axis, m.values.shape) for m in maps
+    ]
+
+
+def test_rungs_take_one_direction_alone() -> None:
+    forward = replace(SMALL, direction="forward")
+    for variant in LADDER.every():
+        problem = forward if variant.is_backward else SMALL
+        why = variant.unsupported(problem, variant.default_config())
+        assert why is not None
+        assert "backward" in why
+    assert LADDER.of(SMALL) == LADDER.backward
+    assert LADDER.of(forward) == tuple(LADDER)
+    softcap = replace(SMALL, softcap=20.0)
+    assert "softcap" in str(by_id("v24").unsupported(softcap, by_id("v24").default_config()))
+
+
+def test_flops_and_bytes_count_both_ways() -> None:
+    forward = replace(SMALL, direction="forward")
+    assert SMALL.flops == 5 * forward.flops // 2
+    assert SMALL.io_bytes == 2 * forward.io_bytes + 4 * 2 * 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", LADDER.backward, ids=lambda v: v.id)
+def test_gradients_on_odd_shapes_in_and_out_of_order(backend: CpuBackend, variant: Variant) -> None:
+    configs = [variant.default_config()]
+    configs += [
+        configs[0] | {t.name: x} for t in variant.tunables for x in t.values if x != t.default
+    ]
+    for number, problem in enumerate(ODD):
+        config = configs[number % len(configs)]
+        if variant.unsupported(problem, config) is not None:
+            config = configs[0]
+        plan, inputs = make_plan(variant, problem, config), inputs_of(problem)
+        for options in (RunOptions(), RunOptions(check=True, schedule="random", repeat=False)):
+            result = backend.run(plan, inputs, options)
+            assert result.status is Status.PASSED, result.reason
+            found = check_with_maps(inputs, result, plan)[0]
+            assert found.passed, (problem.label(), config, found.reason)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", LADDER.backward, ids=lambda v: v.id)
+def test_machine_code_gives_the_gradients(evaluator: Evaluator, variant: Variant) -> None:
+    request = EvaluationRequest(variant.id, ODD[1], gpu="L4", backend="machine-code", check=True)
+    done = evaluator.evaluate(request, simulates=False, keeps=False).evaluation
+    assert done.status is Status.PASSED, done.reason
+    assert done.correctness is not None
+    assert [x.passed for x in done.correctness.outputs] == [True] * 3
+    assert "another order of CTAs" in done.reason
+
+
+@pytest.mark.slow
+def test_auto_takes_a_backward_rung() -> None:
+    device = find_device("A100 80GB SXM")
+    problem = Problem(1, 4, 256, 64, direction="backward")
+    choice = choose(problem, device, None, History())
+    assert choice.variant in LADDER.backward[1:]
+    assert choice.time is not None
+    assert choice.time.method == "machine code"
+    with pytest.raises(InvalidProblem):
+        choose(problem, device, {"num_splits": 2})
+
+
+SOME = (0, 4, 9, 13)
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        pytest.param(bug, marks=pytest.mark.slow if i in SOME else pytest.mark.exhaustive)
+        for i, bug in enumerate(BUGS)
+    ],
+    ids=lambda b: f"{b.variant} {b.name}".replace(" ", "_"),
+)
+def test_a_planted_bug_is_found_and_named(
+    backend: CpuBackend, bug: GradientMutation, tmp_path: object
+) -> None:
+    found, named, said = planted(backend, bug, tmp_path)
+    assert found, said
+    assert named, said
