@@ -93,7 +93,11 @@ def test_one_padded_key_of_one_is_warned_of() -> None:
 
 @pytest.mark.parametrize(
     ("seqlen", "kind", "dtype"),
-    one_in(5, list(itertools.product((1, 33, 113, 203), INPUT_KINDS, ("float16", "bfloat16")))),
+    one_in(
+        5,
+        list(itertools.product((1, 33, 113, 203), INPUT_KINDS, ("float16", "bfloat16"))),
+        slow=3,
+    ),
 )
 def test_honest_rounding_is_never_warned_of(seqlen: int, kind: str, dtype: Any) -> None:
     for causal in (False, True):

@@ -73,7 +73,7 @@ def test_right_kernels(client, kernels, check):
 
 @pytest.mark.parametrize(
     ("entry", "schedule"),
-    one_in(len(SCHEDULES), [(e, s) for e in WRONG for s in SCHEDULES], slow=1),
+    one_in(len(SCHEDULES), [(e, s) for e in WRONG for s in SCHEDULES], slow=4),
 )
 def test_mistakes_are_named_with_their_line(client, kernels, entry, schedule):
     result = planted.run(client, _library(kernels, True), entry, schedule=schedule)
