@@ -123,13 +123,19 @@ class MachineCodeBackend:
         numbers = {name: number for number, name in enumerate(plan.buffer_bytes)}
         buffers = [GlobalBuffer(n, buffer_address(numbers[n]), data) for n, data in zeros.items()]
 
+        row_bytes = plan.problem.head_dim * plan.problem.element_bytes
+        slice_bytes = plan.problem.seqlen * row_bytes
+
         def touched(launch: PassLaunch, cta: int) -> tuple[str, int] | None:
             """Q and O are not there: the first access to either is a fault that names its place."""
             try:
                 _execute_pass(plan, compiled, cubin, module, buffers, options, launch, (cta,))
             except OutOfBounds as fault:
                 offsets = {n: fault.address - buffer_address(numbers[n]) for n in ("q", "out")}
-                return min(offsets.items(), key=lambda item: abs(item[1]))
+                name, at = min(offsets.items(), key=lambda item: abs(item[1]))
+                # Whichever warp is first: the CTA's tile begins with the first of its rows.
+                row = at % slice_bytes // row_bytes
+                return name, at - row % plan.query_rows * row_bytes
             except AttuneError as error:
                 raise PartialRunError(f"its CTAs cannot be probed: {error}".rstrip(".")) from None
             return None
