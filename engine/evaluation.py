@@ -494,7 +494,16 @@ class Evaluation(Stored, Tabular):
         if self.execution is not None and self.execution.cpu_execution_ms is not None:
             ms, partial = self.execution.cpu_execution_ms, self.execution.partial
             took = f"{ms:.1f} ms of CPU execution (not a GPU latency)"
-            yield "executed", f"{partial}; {took}" if partial else took
+            yield "executed", "; ".join(filter(None, [self.executed_as, partial, took]))
+
+    @property
+    def executed_as(self) -> str:
+        """What of the kernel was executed where that was no GPU: "machine code for sm_89, in
+        software"; empty of a host build."""
+        if self.execution is None or self.execution.backend != "machine-code":
+            return ""
+        of = f" for {self.main_pass.resources.arch}" if self.main_pass is not None else ""
+        return f"machine code{of}, in software"
 
     def tables(self) -> tuple[Table, ...]:
         subject = [

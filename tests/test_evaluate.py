@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 
 import engine.pipeline.evaluate as pipeline
+from engine.backends.base import RunResult
+from engine.backends.machine_code import MachineCodeBackend
 from engine.base.errors import ToolMissing, UnknownName
 from engine.base.status import Status
 from engine.evaluation import Evaluation
+from engine.model.estimate import launch_plan
 from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.execute import where_to_execute
 from engine.pipeline.preview import preview
-from engine.pipeline.request import EvaluationRequest
+from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import LaunchPlan
 from engine.problem import Problem
 from engine.schema import decode, encode
@@ -308,3 +312,84 @@ def test_a_nan_row_can_be_written_to_the_journal(evaluator: Evaluator, mutate: M
     assert mutated.correctness.nonfinite_count == 64
     assert any("NaN" in f.sentence for f in mutated.correctness.findings)
     json.dumps(encode(mutated), allow_nan=False)
+
+
+# ---- where a kernel is executed where there is no GPU ----
+
+LARGE_ENOUGH = Problem(1, 16, 512, 64)  # 1.07 GFLOP
+
+
+@pytest.mark.parametrize(
+    ("variant", "problem", "fields", "where"),
+    [
+        ("v08", LARGE_ENOUGH, {}, "machine-code"),
+        ("v08", LARGE_ENOUGH, {"backend": "cpu"}, "cpu"),
+        ("v08", LARGE_ENOUGH, {"check": True}, "cpu"),
+        ("v08", LARGE_ENOUGH, {"schedule": "random"}, "cpu"),
+        ("v08", LARGE_ENOUGH, {"partial": "always"}, "cpu"),
+        ("v08", SMALL, {}, "cpu"),
+        ("v08", SMALL, {"backend": "machine-code"}, "machine-code"),
+        ("v04", LARGE_ENOUGH, {}, "cpu"),  # no tensor cores
+        ("v08", Problem(64, 64, 8192, 128), {}, "cpu"),  # a part, as all would take hours
+    ],
+)
+def test_one_place_says_where_a_kernel_is_executed(
+    variant: str,
+    problem: Problem,
+    fields: dict[str, Any],
+    where: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("engine.machine_code.execution.run.is_prepared", lambda: True)
+    asked = request(variant, problem, **{"backend": "auto", **fields})
+    resolved = resolve(asked)
+    plan = launch_plan(resolved.variant, problem, resolved.config, resolved.device)
+    assert where_to_execute(asked, resolved, plan) == (where, None)
+
+
+def test_machine_code_is_not_waited_for_where_it_must_be_built_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("engine.machine_code.execution.run.is_prepared", lambda: False)
+    for problem, where in ((LARGE_ENOUGH, "cpu"), (Problem(32, 16, 512, 128), "machine-code")):
+        asked = request("v08", problem, backend="auto")
+        resolved = resolve(asked)
+        plan = launch_plan(resolved.variant, problem, resolved.config, resolved.device)
+        assert where_to_execute(asked, resolved, plan)[0] == where
+
+
+@pytest.mark.slow
+def test_tensor_cores_are_judged_by_machine_code(
+    evaluator: Evaluator, mutate: Mutate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part's verdict comes first; wrong is wrong; what is refused here is built instead."""
+    monkeypatch.setattr("engine.machine_code.execution.run.is_prepared", lambda: True)
+    monkeypatch.setattr("engine.pipeline.partial._A_WHILE_S", 0.0)
+    asked = request("v08", LARGE_ENOUGH, backend="auto")
+    parts: list[Evaluation] = []
+    whole = evaluator.evaluate(asked, on_part=parts.append, simulates=False).evaluation
+    assert whole.status is Status.PASSED, whole.reason
+    assert whole.execution is not None
+    assert (whole.execution.backend, whole.execution.partial) == ("machine-code", "")
+    assert whole.executed_as == "machine code for sm_89, in software"
+    assert [(p.status, p.execution and p.execution.backend) for p in parts] == [
+        (Status.PASSED, "machine-code")
+    ]
+    assert parts[0].execution is not None
+    assert parts[0].execution.partial
+
+    refused = RunResult(Status.SKIPPED, "v08: X at 0x0 is not known here.")
+    with monkeypatch.context() as patched:
+        patched.setattr(MachineCodeBackend, "run", lambda *_: refused)
+        built = evaluator.evaluate(asked, simulates=False).evaluation
+    assert built.status is Status.PASSED
+    assert built.execution is not None
+    assert built.execution.backend == "cpu"
+    assert any(refused.reason in note for note in built.notes)
+
+    mutate("1.0f / row_sum", "1.1f / row_sum")
+    wrong = evaluator.evaluate(asked, on_part=parts.append, simulates=False).evaluation
+    assert wrong.status is Status.INCORRECT
+    assert parts[-1].status is Status.INCORRECT
+    assert wrong.correctness is not None
+    assert wrong.correctness.findings

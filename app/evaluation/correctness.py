@@ -87,7 +87,10 @@ def _execution(evaluation: Evaluation) -> None:
         took = format_us(1000 * execution.cpu_execution_ms)
         time = f" in {took} of CPU time, which says nothing about a GPU"
     if execution.backend == "machine-code":
-        st.caption(f"Executed on the CPU, machine code (seed {execution.seed}){time}.")
+        st.caption(f"Executed: {evaluation.executed_as} (seed {execution.seed}){time}.")
+        if execution.partial:
+            counts = plain_markdown(execution.partial)
+            st.caption(f"{counts[:1].upper()}{counts[1:]}: the rest was not executed.")
         return
     st.caption(
         f"Executed on the CPU ({execution.build} build, {execution.schedule.replace('_', ' ')} "

@@ -32,7 +32,7 @@ STOPS = {
 SCHEDULES = ("in_order", "random", "reverse")
 # Where kernels are executed, and what it is called on the screen.
 BACKENDS: dict[BackendChoice, str] = {
-    "auto": "GPU, else host build",
+    "auto": "GPU, else software",
     "cpu": "host build",
     "machine-code": "machine code",
     "cuda": "GPU",

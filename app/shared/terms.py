@@ -92,7 +92,9 @@ TERMS: dict[str, str] = {
     "asks L2 for its Q and K/V rows, and what L2 does not keep comes from DRAM.",
     "backend": "Host build: the source, compiled for this CPU; finds races by line. Machine code: "
     "what the compiler made for the GPU that is named, executed on this CPU; where its output is "
-    "wrong the host build is compared with it. GPU: this machine's.",
+    "wrong the host build is compared with it. GPU: this machine's. Without one, kernels of tensor "
+    "cores are executed as machine code from 1 GFLOP on, others and checks for races by host "
+    "builds.",
     "check": "Runs a CPU build that detects races, out-of-bounds accesses, reads of uninitialized "
     "memory and barriers that not every thread reaches, marks the source lines that never ran, and "
     "runs harsh inputs besides. Of machine code: finds races of shared memory by instruction and "

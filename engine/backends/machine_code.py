@@ -72,20 +72,20 @@ class MachineCodeBackend:
             return RunResult(Status.COMPILE_ERROR, str(error), error.log)
         except (ToolMissing, UnknownName) as error:
             return RunResult(Status.COMPILE_ERROR, str(error))
-        memory = _memory(plan, inputs)
+        memory = memory_of(plan, inputs)
         hazards: list[Hazard] | None = [] if options.check else None
         given = {n: memory[n].copy() for n in memory if n not in _written(plan)}
         try:
             cubin = read_cubin(compiled.cubin)
             module = load_module(cubin)
             begin = time.perf_counter()
-            _execute(plan, compiled, cubin, module, memory, options, hazards)
+            execute_plan(plan, compiled, cubin, module, memory, options, hazards)
             execution_ms = (time.perf_counter() - begin) * 1000
             first = {n: memory[n].copy() for n in plan.outputs}
             repeatable = True
             if options.repeat:
                 _poison(plan, memory)
-                _execute(plan, compiled, cubin, module, memory, options)
+                execute_plan(plan, compiled, cubin, module, memory, options)
                 repeatable = all(np.array_equal(first[n], memory[n]) for n in first)
         except ExecutionTimeout as error:
             return RunResult(Status.TIMEOUT, str(error), compiled.log)
@@ -128,12 +128,15 @@ class MachineCodeBackend:
             raise PartialRunError("its CTAs run in clusters")
         if any(sum(launch.grid) > _MOST_PROBES for launch in plan.passes):
             raise PartialRunError("its grid is too wide to be looked through in a moment")
-        compiled, cubin, module = _loaded(plan, options)
+        compiled, cubin, module = loaded(plan, options)
         zeros = {
             n: _aligned(size) for n, size in plan.buffer_bytes.items() if n not in ("q", "out")
         }
         numbers = {name: number for number, name in enumerate(plan.buffer_bytes)}
         buffers = [GlobalBuffer(n, buffer_address(numbers[n]), data) for n, data in zeros.items()]
+
+        row_bytes = plan.problem.head_dim * plan.problem.element_bytes
+        slice_bytes = plan.problem.seqlen * row_bytes
 
         def touched(launch: PassLaunch, cta: int) -> tuple[str, int] | None:
             """Q and O are not there: the first access to either is a fault that names its place."""
@@ -141,7 +144,10 @@ class MachineCodeBackend:
                 _execute_pass(plan, compiled, cubin, module, buffers, options, launch, (cta,))
             except OutOfBounds as fault:
                 offsets = {n: fault.address - buffer_address(numbers[n]) for n in ("q", "out")}
-                return min(offsets.items(), key=lambda item: abs(item[1]))
+                name, at = min(offsets.items(), key=lambda item: abs(item[1]))
+                # Whichever warp is first: the CTA's tile begins with the first of its rows.
+                row = at % slice_bytes // row_bytes
+                return name, at - row % plan.query_rows * row_bytes
             except AttuneError as error:
                 raise PartialRunError(f"its CTAs cannot be probed: {error}".rstrip(".")) from None
             return None
@@ -190,7 +196,7 @@ class MachineCodeBackend:
                 buffers.append(GlobalBuffer(name, buffer_address(number) + which * step, piece))
         begin = time.perf_counter()
         try:
-            compiled, cubin, module = _loaded(plan, options)
+            compiled, cubin, module = loaded(plan, options)
             for launch, ctas in zip(plan.passes, part.ctas, strict=True):
                 _execute_pass(plan, compiled, cubin, module, buffers, options, launch, ctas)
         except AttuneError as error:
@@ -217,8 +223,8 @@ class MachineCodeBackend:
             number = list(plan.buffer_bytes).index(plan.outputs[0])
             size = plan.problem.element_bytes
             watch = Watch(buffer_address(number) + element * size, [])
-            memory = _memory(plan, inputs)
-            _execute(plan, compiled, cubin, load_module(cubin), memory, options, None, watch)
+            memory = memory_of(plan, inputs)
+            execute_plan(plan, compiled, cubin, load_module(cubin), memory, options, None, watch)
         except AttuneError:
             return None
         return watch.writes[-1] if watch.writes else None
@@ -227,7 +233,8 @@ class MachineCodeBackend:
         """Nothing is kept."""
 
 
-def _loaded(plan: LaunchPlan, options: RunOptions) -> tuple[CompiledKernel, Cubin, Module]:
+def loaded(plan: LaunchPlan, options: RunOptions) -> tuple[CompiledKernel, Cubin, Module]:
+    """The plan's code, ready to be executed. Raises as `prepare` and `compile_plan`."""
     prepare()
     compiled = compile_plan(plan, options.arch.removesuffix("a"))
     cubin = read_cubin(compiled.cubin)
@@ -270,7 +277,7 @@ def _written(plan: LaunchPlan) -> set[str]:
     return {*plan.outputs, *(scratch.name for scratch in plan.scratch)}
 
 
-def _memory(plan: LaunchPlan, inputs: Inputs) -> dict[str, NDArray[np.uint8]]:
+def memory_of(plan: LaunchPlan, inputs: Inputs) -> dict[str, NDArray[np.uint8]]:
     """Every buffer's bytes."""
     memory: dict[str, NDArray[np.uint8]] = {}
     tensors = plan.tensors_of(inputs)
@@ -291,7 +298,7 @@ def _poison(plan: LaunchPlan, memory: dict[str, NDArray[np.uint8]]) -> None:
         memory[name].view(np.uint16)[:] = POISON_BITS
 
 
-def _execute(
+def execute_plan(
     plan: LaunchPlan,
     compiled: CompiledKernel,
     cubin: Cubin,
@@ -301,6 +308,7 @@ def _execute(
     hazards: list[Hazard] | None = None,
     watch: Watch | None = None,
 ) -> None:
+    """All passes, on the memory that is given by name. Raises as `execution.run.execute`."""
     buffers = [
         GlobalBuffer(name, buffer_address(n), memory[name])
         for n, name in enumerate(plan.buffer_bytes)

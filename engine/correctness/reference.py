@@ -8,8 +8,14 @@ recompute whole are sampled; a `Coverage` says what was looked at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import ctypes
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -171,10 +177,60 @@ def covered_reference(inputs: Inputs, coverage: Coverage) -> Float64Array:
     """
     problem = inputs.problem
     out = np.zeros((len(coverage.slices), len(coverage.rows), problem.head_dim))
-    for part in covered_blocks(inputs, coverage):
-        weights, row_sum = softmax_parts(part.scores, part.sinks)
-        out[part.slices, part.rows] = (weights @ part.v[:, : weights.shape[-1]]) / row_sum
+
+    def fill(group: slice) -> None:
+        own = out[group]
+        for part in covered_blocks(inputs, replace(coverage, slices=coverage.slices[group])):
+            weights, row_sum = softmax_parts(part.scores, part.sinks)
+            own[part.slices, part.rows] = (weights @ part.v[:, : weights.shape[-1]]) / row_sum
+
+    _on_all_cores(fill, list(slice_groups(len(coverage.slices), problem)))
     return out
+
+
+def _on_all_cores(work: Callable[[slice], None], groups: Sequence[slice]) -> None:
+    """Each group on a thread of its own, and BLAS on one thread meanwhile.
+
+    OpenBLAS's own threads spin while they wait for each other: beside a kernel that is executing a
+    reference by them takes four times the processor time, by whole groups none more.
+    """
+    threads = min(os.cpu_count() or 1, len(groups))
+    set_threads = _blas_threads() if threads > 1 else None
+    if set_threads is None:
+        for group in groups:
+            work(group)
+        return
+    with _blas_lock:
+        before = set_threads(1)
+        try:
+            with ThreadPoolExecutor(threads, "reference") as pool:
+                list(pool.map(work, groups))
+        finally:
+            set_threads(before)
+
+
+_blas_lock = threading.Lock()
+
+
+@functools.cache
+def _blas_threads() -> Callable[[int], int] | None:
+    """Sets how many threads NumPy's BLAS takes and says how many it took; None where unknown."""
+    folder = Path(np.__file__).resolve().parents[1] / "numpy.libs"
+    for file in sorted(folder.glob("*openblas*")):
+        try:
+            library = ctypes.CDLL(str(file))  # it is loaded already
+            get = library.scipy_openblas_get_num_threads64_
+            put = library.scipy_openblas_set_num_threads64_
+        except (OSError, AttributeError):
+            continue
+
+        def set_threads(number: int, get: Any = get, put: Any = put) -> int:
+            before = int(get())
+            put(number)
+            return before
+
+        return set_threads
+    return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

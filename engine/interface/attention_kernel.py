@@ -111,8 +111,8 @@ class AttentionKernel:
         Args:
             thorough: look for races, accesses out of bounds and uninitialised reads, too, and run
                 harsh inputs in another order of threads (the CPU backend, slower).
-            backend: "auto" (the GPU where it is the target, else the CPU), "cpu", "cuda" or
-                "machine-code".
+            backend: "auto" (the GPU where it is the target, else software: see
+                `engine.pipeline.execute.where_to_execute`), "cpu", "cuda" or "machine-code".
             schedule: the order of threads on the CPU: "in_order", "random" or "reverse".
             inputs: what Q, K and V hold: see `engine.input_kinds.MEANINGS`.
 

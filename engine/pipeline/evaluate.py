@@ -9,12 +9,11 @@ Callers: the command line, the job worker, tests. `engine.pipeline.preview` is t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Self, TypeAlias, cast
 
 from engine.backends.base import Backend, BackendName, RunOptions, RunResult
 from engine.base.errors import AttuneError, CompileError, InvalidProblem, ToolMissing
@@ -23,11 +22,17 @@ from engine.config import ResolvedConfig, default_config
 from engine.coverage import Block, coverage_of, describe_lines, largest_block
 from engine.cuda_on_host.executed import ExecutedStatements
 from engine.cuda_on_host.options import Schedule
-from engine.evaluation import Correctness, Evaluation, Execution, Latency
+from engine.evaluation import Correctness, Evaluation, Latency
 from engine.history import History
 from engine.input_kinds import HARSH, InputKind, inputs_named, passed_too, told_before
 from engine.model.estimate import Estimate, launch_plan
-from engine.pipeline.execute import NOT_HERE, alone_on_gpu, where_to_execute
+from engine.pipeline.execute import (
+    NOT_HERE,
+    alone_on_gpu,
+    execution_of,
+    shared_heads,
+    where_to_execute,
+)
 from engine.pipeline.memory import check_host_memory
 from engine.pipeline.preview import NO_RESOURCES
 from engine.pipeline.request import (
@@ -37,7 +42,6 @@ from engine.pipeline.request import (
     resolve,
 )
 from engine.plan import LaunchPlan
-from engine.problem import Problem
 from engine.tensors import FloatArray, Inputs
 from kernels.variant import KERNELS_DIR
 
@@ -398,9 +402,11 @@ class _Run:
                 else part.run(prepared.inputs)
             )
             if not judged:
-                self.base = replace(self.base, execution=self._execution(name, result, part))
+                counts = part.part.counts() if part is not None else ""
+                execution = execution_of(request, name, result, counts)
+                self.base = replace(self.base, execution=execution)
             if result.status is not Status.PASSED:
-                reason = f"{told}{result.reason}{_shared_heads(problem, result.reason)}"
+                reason = f"{told}{result.reason}{shared_heads(problem, result.reason)}"
                 return self._stop(result.status, reason, result.log)
             if result.executed is not None:
                 self._add_executed(plan, result.executed)
@@ -597,17 +603,6 @@ class _Run:
             return self._stop(part.status, part.reason, part.log)
         return part
 
-    def _execution(
-        self, name: BackendName, result: RunResult, part: PartialRun | None
-    ) -> Execution:
-        request = self.request
-        counts = part.part.counts() if part is not None else ""
-        if name != "cpu":
-            took_ms = None if name == "cuda" else result.execution_ms
-            return Execution(name, "device", "device", request.seed, took_ms, counts)
-        build: Literal["check", "fast"] = "check" if request.check else "fast"
-        return Execution("cpu", build, request.schedule, request.seed, result.execution_ms, counts)
-
     def _predict(self, plan: LaunchPlan, evaluation: Evaluation) -> Evaluation:
         """Last, as the C++ compiler may be at work on the simulator until then.
 
@@ -662,13 +657,3 @@ def _notes(resolved: ResolvedRequest) -> tuple[str, ...]:
     """What the request's resolution has to say."""
     chosen = resolved.choice.note() if resolved.choice is not None else ""
     return tuple(filter(None, [chosen, resolved.config_origin.error]))
-
-
-def _shared_heads(problem: Problem, reason: str) -> str:
-    """GQA: what an access past the end of K or V is most likely to be; else empty."""
-    if problem.head_group == 1 or not re.search(r"out of bounds.* of buffer '[kv]'", reason):
-        return ""
-    return (
-        f" K and V have {problem.kv_heads:,} heads where Q has {problem.num_heads:,}: one that "
-        "takes the query head for the K/V head reads past their end."
-    )

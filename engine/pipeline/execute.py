@@ -1,18 +1,24 @@
-"""One launch on tensors that somebody gives: nothing is checked, timed or kept."""
+"""Where a plan is executed, and one launch on tensors that somebody gives.
+
+Of the latter nothing is checked, timed or kept.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from engine.backends.base import BackendName, RunOptions
+from engine.backends.base import BackendName, RunOptions, RunResult
 from engine.base.errors import CompileError, ExecutionError, InvalidProblem
 from engine.base.status import Status
+from engine.evaluation import Execution
 from engine.model.estimate import launch_plan
 from engine.pipeline.memory import check_host_memory
 from engine.pipeline.request import EvaluationRequest, ResolvedRequest, choose_backend, resolve
 from engine.plan import LaunchPlan
+from engine.problem import Problem
 
 if TYPE_CHECKING:
     from engine.pipeline.evaluate import Evaluator
@@ -103,3 +109,32 @@ def alone_on_gpu(
     from engine.measure.device_lock import gpu_lock
 
     return gpu_lock(purpose, on_wait)
+
+
+def execution_of(
+    request: EvaluationRequest, name: BackendName, result: RunResult, partial: str
+) -> Execution:
+    """What an evaluation keeps of a run.
+
+    Args:
+        partial: `Part.counts()`; empty where all CTAs ran.
+    """
+    if name == "cuda":
+        return Execution(name, "device", "device", request.seed, None, partial)
+    build: Literal["check", "fast", "device"] = "check" if request.check else "fast"
+    if name == "machine-code":
+        build = "check" if request.check else "device"
+        return Execution(name, build, "device", request.seed, result.execution_ms, partial)
+    return Execution("cpu", build, request.schedule, request.seed, result.execution_ms, partial)
+
+
+def shared_heads(problem: Problem, reason: str) -> str:
+    """GQA: what an access past the end of K or V is most likely to be; else empty."""
+    if problem.head_group == 1 or not re.search(
+        r"(out of bounds.* of buffer|\bbyte -?\d+ of) '[kv]'", reason
+    ):
+        return ""
+    return (
+        f" K and V have {problem.kv_heads:,} heads where Q has {problem.num_heads:,}: one that "
+        "takes the query head for the K/V head reads past their end."
+    )

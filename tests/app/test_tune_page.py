@@ -109,7 +109,7 @@ def test_machine_code_is_a_choice_of_the_execution(open_app):
     at.run()
     choice = at.selectbox(key="backend")
     assert choice.value == "machine-code"
-    assert choice.options == ["GPU, else host build", "host build", "machine code", "GPU"]
+    assert choice.options == ["GPU, else software", "host build", "machine code", "GPU"]
     choice.set_value("cpu").run()
     assert at.query_params["backend"] == "cpu"
 

@@ -2,10 +2,16 @@
 
     python tests/bench/bench_check.py                        # B32 H16 S512 D128, v08
     python tests/bench/bench_check.py --B 1 --H 8 --S 1024 --D 64 --variant v02
+    python tests/bench/bench_check.py --compare v01,v06,v08,v11,v15 --B 1 [--gpu H200]
+    python tests/bench/bench_check.py --part
 
 One round evaluates with nothing kept (inputs, reference and SDPA are made, beside the execution),
 then once more (they are found), as a second variant would. Both sides alternate in one process. The
 time inside the backend is printed beside them; what is left is copies and the comparison itself.
+
+`--compare` executes each kernel by a host build and as machine code, in turns, and prints the time
+of one execution by each and their ratio. `--part` prints the time from the click to the verdict on
+a part and to the whole one, of the first evaluation in this process and of a second.
 """
 
 from __future__ import annotations
@@ -18,7 +24,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from engine.backends.base import BackendName
 from engine.base.status import Status
+from engine.evaluation import Evaluation
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
@@ -29,8 +37,15 @@ def main() -> None:
     for name, value in (("B", 32), ("H", 16), ("S", 512), ("D", 128), ("rounds", 3)):
         p.add_argument(f"--{name}", type=int, default=value)
     p.add_argument("--variant", default="v08")
+    p.add_argument("--gpu", default="L4")
+    p.add_argument("--compare", metavar="VARIANTS", default="")
+    p.add_argument("--part", action="store_true")
     args = p.parse_args()
     problem = Problem(args.B, args.H, args.S, args.D)
+    if args.compare:
+        return compare(args.compare.split(","), problem, args.gpu, args.rounds)
+    if args.part:
+        return part(args.variant, problem, args.gpu)
     first: list[float] = []
     second: list[float] = []
     executed: list[float] = []
@@ -46,6 +61,52 @@ def main() -> None:
     print(f"first on the problem   {statistics.median(first):8.2f} s")
     print(f"second on the problem  {statistics.median(second):8.2f} s")
     print(f"of it inside the CPU backend, both runs  {statistics.median(executed):8.2f} s")
+
+
+def compare(variants: list[str], problem: Problem, gpu: str, rounds: int) -> None:
+    """Host build and machine code in one process, interleaved."""
+    sides: tuple[BackendName, BackendName] = ("cpu", "machine-code")
+    with Evaluator() as evaluator:
+        for variant in variants:
+            took: dict[str, list[float]] = {name: [] for name in sides}
+            for number in range(rounds + 1):
+                for name in sides:
+                    request = EvaluationRequest(
+                        variant, problem, gpu=gpu, backend=name, timeout_s=600.0
+                    )
+                    made = evaluator.evaluate(request, simulates=False).evaluation
+                    if made.status is not Status.PASSED or made.execution is None:
+                        raise SystemExit(f"{made.status}: {made.reason}")
+                    if number:  # the first one builds
+                        took[name].append(made.execution.cpu_execution_ms or 0.0)
+            host, code = (statistics.median(took[name]) for name in sides)
+            print(
+                f"{variant} on {problem.label()} for {gpu}: host build {host:,.1f} ms, machine "
+                f"code {code:,.1f} ms, {host / code:.2f} times as fast",
+                flush=True,
+            )
+
+
+def part(variant: str, problem: Problem, gpu: str) -> None:
+    """As a job evaluates: the verdict on a part first, then on all of it."""
+    with Evaluator() as evaluator:
+        for which in ("first", "second"):
+            begin, cpu = time.perf_counter(), time.process_time()
+            first: list[float] = []
+
+            def on_part(_: Evaluation, first: list[float] = first, begin: float = begin) -> None:
+                first.append(time.perf_counter() - begin)
+
+            request = EvaluationRequest(variant, problem, gpu=gpu)
+            made = evaluator.evaluate(request, on_part=on_part, simulates=False).evaluation
+            whole, cpu = time.perf_counter() - begin, time.process_time() - cpu
+            seen = f"{first[0]:.2f} s" if first else "none"
+            name = made.execution.backend if made.execution is not None else "nothing"
+            print(
+                f"{which} evaluation of {variant} on {problem.label()} by {name}: part's verdict "
+                f"{seen}, whole {whole:.2f} s ({cpu:.2f} s of processor time): {made.status}",
+                flush=True,
+            )
 
 
 def _evaluate(evaluator: Evaluator, variant: str, problem: Problem) -> tuple[float, float]:

@@ -220,5 +220,5 @@ def test_machine_code_is_executed_and_says_so(new_tab):
     app.press("run")
     app.see_metric("Correctness", "Passed")
     app.tab("Correctness")
-    app.see("Executed on the CPU, machine code")
+    app.see("Executed: machine code for sm_")
     app.see("which says nothing about a GPU")

@@ -4,6 +4,7 @@ thread must compute, and faults with instruction and source line."""
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,14 @@ from fitting import fitting_config
 from numpy.typing import NDArray
 from slow_cases import one_in
 
+from engine.backends import machine_code
 from engine.backends.base import RunOptions
 from engine.backends.machine_code import MachineCodeBackend
 from engine.base.errors import AttuneError, CompileError, ToolMissing
 from engine.base.status import Status
 from engine.cli import main
 from engine.correctness import check_output
+from engine.correctness.check import check_against
 from engine.cuda_source import compile_kernel
 from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import read_cubin
@@ -29,7 +32,9 @@ from engine.machine_code.execution import (
     execute,
     load_module,
 )
+from engine.machine_code.execution.run import Watch
 from engine.machine_code.launch import Launch, buffer_address
+from engine.pipeline.partial import PartialRun
 from engine.plan import make_plan
 from engine.problem import Problem
 from engine.tensors import make_inputs
@@ -65,6 +70,69 @@ def test_a_rung_is_right(variant: str, arch: str, problem: Problem) -> None:
     assert correctness.passed, correctness.reason
     assert result.repeatable
     assert result.inputs_unchanged
+
+
+@pytest.mark.parametrize(
+    ("variant", "arch", "problem"),
+    [
+        ("v01", "sm_75", ODD),
+        ("v08", "sm_89", ODD_BF16),
+        pytest.param("v11", "sm_80", ODD, marks=pytest.mark.slow),
+        pytest.param("v13", "sm_120", ODD_BF16, marks=pytest.mark.slow),
+        pytest.param("v15", "sm_90", ODD, marks=pytest.mark.slow),
+        pytest.param("v21", "sm_90", DECODE, marks=pytest.mark.slow),
+    ],
+)
+def test_usual_forms_give_the_bits_of_the_general_way(
+    variant: str, arch: str, problem: Problem
+) -> None:
+    """Asked who writes an element, every instruction goes the general way."""
+    kernel = LADDER.by_id(variant)
+    plan, inputs = make_plan(kernel, problem, fitting_config(kernel, problem)), make_inputs(problem)
+    out: list[NDArray[np.uint8]] = []
+    for watch in (None, Watch(0, [])):
+        memory = machine_code.memory_of(plan, inputs)
+        compiled, cubin, module = machine_code.loaded(plan, RunOptions(arch=arch))
+        options = RunOptions(arch=arch)
+        machine_code.execute_plan(plan, compiled, cubin, module, memory, options, None, watch)
+        out.append(memory["out"])
+    assert np.array_equal(*out)
+
+
+PART = Problem(3, 4, 200, 64, num_heads_kv=2)
+
+
+@pytest.mark.parametrize(
+    "variant", ["v08", *(pytest.param(v, marks=pytest.mark.slow) for v in ("v11", "v17"))]
+)
+def test_some_ctas_are_executed_ahead(variant: str) -> None:
+    kernel = LADDER.by_id(variant)
+    plan = make_plan(kernel, PART, fitting_config(kernel, PART))
+    options = RunOptions(arch="sm_90", repeat=False)
+    run = PartialRun.choose(MachineCodeBackend(), plan, options, 1e7)
+    assert isinstance(run, PartialRun)
+    assert run.part.ctas < run.part.total_ctas
+    assert run.part.pairs[-1] == (2, 3)
+    prepared = run.prepare(0, "normal")
+    result = run.run(prepared.inputs)
+    assert result.status is Status.PASSED, result.reason
+    assert check_against(prepared.expected.result(), result)[0].passed
+
+
+def test_a_part_is_judged_as_it_is(tmp_path: Path) -> None:
+    kernel = LADDER.by_id("v08")
+    source = tmp_path / kernel.source.name
+    for header in kernel.source.parent.glob("*.cuh"):
+        (tmp_path / header.name).write_text(header.read_text())
+    text, right = kernel.source.read_text(), "softmax_scale * LOG2_E"
+    assert right in text
+    source.write_text(text.replace(right, f"1.25f * {right}"))
+    plan = replace(make_plan(kernel, PART, fitting_config(kernel, PART)), source=source)
+    run = PartialRun.choose(MachineCodeBackend(), plan, RunOptions(arch="sm_89"), 1e7)
+    assert isinstance(run, PartialRun)
+    prepared = run.prepare(0, "normal")
+    result = run.run(prepared.inputs)
+    assert not check_against(prepared.expected.result(), result)[0].passed
 
 
 def test_clusters_share_their_memory() -> None:
