@@ -11,8 +11,16 @@ import pytest
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.cpu import CpuBackend
 from engine.base.status import Status
+from engine.coverage import Block
+from engine.evaluation import Correctness, Evaluation
 from engine.pipeline.evaluate import Evaluator
-from engine.pipeline.other_problems import large_problem, other_config, sharper_problem
+from engine.pipeline.other_problems import (
+    OtherProblem,
+    judge_elsewhere,
+    large_problem,
+    other_config,
+    sharper_problem,
+)
 from engine.pipeline.request import EvaluationRequest
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
@@ -94,6 +102,62 @@ def test_another_config_is_the_nearest_that_is_taken() -> None:
     assert other.changed == {"block_n": other.config["block_n"]}
     assert other.config["block_n"] != config["block_n"]
     assert other_config(variant, problem, config, "no_such") is None
+
+
+def test_a_block_behind_a_tunable_runs_with_another_value_and_what_fails_there_is_told() -> None:
+    variant, problem = by_id("v08"), Problem(1, 2, 64, 64)
+    asked = make_plan(variant, problem, variant.default_config())
+    right = Correctness(
+        passed=True,
+        reason="Right.",
+        max_abs_err=0.1,
+        mean_abs_err=0.1,
+        rms_err=0.1,
+        cosine=1.0,
+        baseline_err=0.1,
+        baseline_name="SDPA",
+        tolerance=0.3,
+        fixed_bound=0.002,
+        within_fixed_bound=False,
+        bad_count=0,
+        nonfinite_count=0,
+        unwritten_count=0,
+        first_bad_index=None,
+        inputs_unchanged=True,
+        repeatable=True,
+        guards_intact=True,
+    )
+    passed = Evaluation(
+        Status.PASSED, "Right.", "v08", problem, asked.config, "unknown", "", correctness=right
+    )
+    seen: list[OtherProblem] = []
+
+    def judged(status: Status) -> Evaluation:
+        def judge(other: OtherProblem) -> Evaluation:
+            seen.append(other)
+            there = replace(passed, problem=other.problem)
+            if not other.changed:
+                warned = replace(right, warnings=("It errs upwards.",))
+                return replace(there, correctness=warned)
+            return replace(there, status=status, reason="A race at a.cu:7.", correctness=None)
+
+        return judge_elsewhere(
+            variant, asked, passed, judge, lambda _: Block("Lines 1–9", "block_n")
+        )
+
+    wrong = judged(Status.RACE)
+    first, second = seen
+    assert first.problem == second.problem != problem
+    assert list(second.changed) == ["block_n"]
+    assert (wrong.status, wrong.problem) == (Status.RACE, problem)
+    assert wrong.reason == (
+        f"It passes at {problem.label()}, but not at {second.label()}: A race at a.cu:7."
+    )
+    fine = judged(Status.COMPILE_ERROR)  # says nothing of the kernel that was asked for
+    assert fine.status is Status.PASSED
+    assert fine.reason.startswith(f"Right. Also executed at {first.label()}: the largest error")
+    assert fine.correctness is not None
+    assert fine.correctness.warnings == (f"At {first.label()}: It errs upwards.",)
 
 
 @pytest.mark.slow

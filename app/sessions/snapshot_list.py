@@ -15,9 +15,12 @@ from engine.base.errors import AttuneError
 from engine.sessions.files import snapshot_of
 from engine.sessions.importers import ImportOptions
 from engine.sessions.store.store import SnapshotInfo, Store, search
+from kernels.variant import ceil_div
 
 SESSION = "session"  # the URL parameter that names the opened snapshot
 _ROWS = 7  # a longer table scrolls
+_PAGE_ROWS = 200
+_PAGE = "session_page"
 _NOTICES = "sessions.store"
 _REMOVED = "session_removed"  # (name, name in the trash folder)
 
@@ -54,13 +57,29 @@ def draw(store: Store, infos: list[SnapshotInfo]) -> None:
     if not matches:
         empty("filtered", f"None of {len(infos):,} snapshots matches", "Clear the search fields.")
         return
+    shown = _page_of(matches)
     tables.draw(
-        frames.snapshots(matches),
+        frames.snapshots(shown),
         rows=_ROWS,
         key="session_table",
-        on_select=lambda: _select(matches),
+        on_select=lambda: _select(shown),
         selection_mode="single-row",
     )
+
+
+def _page_of(matches: list[SnapshotInfo]) -> list[SnapshotInfo]:
+    """Those of the chosen page: a table of thousands of rows takes long at every rerun."""
+    pages = ceil_div(len(matches), _PAGE_ROWS)
+    if pages <= 1:
+        return matches
+    state = st.session_state
+    state[_PAGE] = min(max(1, state.get(_PAGE, 1)), pages)  # a search may have left fewer
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        page = st.number_input(f"Page, of {pages:,}", 1, pages, key=_PAGE, width=140)
+        first = (page - 1) * _PAGE_ROWS
+        shown = matches[first : first + _PAGE_ROWS]
+        st.caption(f"Snapshots {first + 1:,} to {first + len(shown):,} of {len(matches):,}")
+    return shown
 
 
 def draw_opened(store: Store) -> None:

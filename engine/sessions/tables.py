@@ -159,9 +159,14 @@ def spent_table(infos: Iterable[SnapshotInfo]) -> Table:
     """What sessions cost, the oldest first, with the sums up to each; those that say nothing are
     left out, and of one session the last snapshot counts."""
     last = {}
-    for info in sorted(infos, key=lambda i: i.updated):
-        if info.summary is not None and (info.summary.spent or info.summary.decision):
-            last[info.summary.id] = info.summary
+    told = [
+        info
+        for info in infos
+        if info.summary is not None and (info.summary.spent or info.summary.decision)
+    ]
+    for info in sorted(told, key=lambda i: i.updated):
+        assert info.summary is not None
+        last[info.summary.id] = info.summary
     hours = gpu_hours = cost_usd = 0.0
     records = []
     for s in last.values():

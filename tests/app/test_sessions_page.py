@@ -53,6 +53,25 @@ def test_filtered_to_nothing_says_so(open_app):
     assert list(at.dataframe[0].value["title"]) == ["Tuning"]
 
 
+def test_many_snapshots_come_by_pages(open_app, monkeypatch):
+    from app.sessions import snapshot_list
+
+    monkeypatch.setattr(snapshot_list, "_PAGE_ROWS", 2)
+    names = [save(f"Session {i}") for i in range(5)]
+    at = open_app("sessions")
+    assert "Snapshots 1 to 2 of 5" in texts(at)
+    seen = list(at.dataframe[0].value["file"])
+    for page in (2, 3):
+        at.number_input(key="session_page").set_value(page).run()
+        assert not at.exception
+        seen += list(at.dataframe[0].value["file"])
+    assert sorted(seen) == sorted(names)
+    assert "Snapshots 5 to 5 of 5" in texts(at)
+    at.text_input(key="session_text").set_value("Session").run()
+    at.text_input(key="session_text").set_value("Session 3").run()  # one is left, and no page
+    assert list(at.dataframe[0].value["title"]) == ["Session 3"]
+
+
 def test_a_store_that_cannot_be_read_is_one_sentence(open_app, sessions_dir):
     sessions_dir.write_text("not a folder")
     at = open_app("sessions")

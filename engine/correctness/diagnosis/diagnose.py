@@ -168,8 +168,8 @@ def _nan_hint(region: Region, tiles: Tiles) -> str:
     if problem.causal and not region.all_rows:
         parts = f"tile, {tiles.chunk_name}" if tiles.num_chunks > 1 else "tile"
         return (
-            f"a causal row without a visible key in a {parts} subtracts −inf from −inf or "
-            "divides 0 by 0" + _of_scratch(tiles)
+            f"a {'row of a window' if problem.window else 'causal row'} without a visible key in a "
+            f"{parts} subtracts −inf from −inf or divides 0 by 0" + _of_scratch(tiles)
         )
     if region.all_rows and tiles.page_rows:
         return (

@@ -65,7 +65,12 @@ def wrong_weights(cases: Sequence[Case]) -> Match | None:
             if explained >= MIN_EXPLAINED:
                 bug = _bug(cases[0], cut, groups, low, high)
                 if (
-                    cut.pattern in (FindingCode.FUSION_RESCALE, FindingCode.ONLINE_RESCALE)
+                    cut.pattern
+                    in (
+                        FindingCode.FUSION_RESCALE,
+                        FindingCode.ONLINE_RESCALE,
+                        FindingCode.LANE_MAXIMUM,
+                    )
                     and len(groups) == 1
                 ):
                     bug = _left_out(cases, rows, cut) or bug
@@ -81,7 +86,12 @@ def _bug(
         columns = span("column", groups[0], -1)
         what += f", another for each group of columns ({columns}, and so on)"
         look_at += "; the threads that own the columns do not agree on it"
-    if cut.pattern == FindingCode.ROW_FACTOR:
+    if cut.pattern == FindingCode.ROW_FACTOR and max(abs(low), abs(high)) < _TELLING:
+        what = "rows of zeros, in which nothing was stored"
+        look_at = (
+            "look at the rows that are stored: how many there are, and which thread takes which"
+        )
+    elif cut.pattern == FindingCode.ROW_FACTOR:
         what += f" ({low:.3g} to {high:.3g})"
         limit = _ROUNDED * NOISE[case.problem.dtype]
         if 1 - limit < low < 1 < high < 1 + limit:

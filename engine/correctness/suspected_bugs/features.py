@@ -11,8 +11,10 @@ import numpy as np
 
 from engine.correctness.compared_output import BoolArray
 from engine.correctness.finding_codes import FindingCode
-from engine.correctness.reference import Float64Array, final_scores, visible_keys
+from engine.correctness.reference import Float64Array, IntArray, final_scores, visible_keys
 from engine.correctness.suspected_bugs.case import Case, SuspectedBug, attend
+
+_LARGEST = 80.0  # exp of more is infinite in float32
 
 
 def feature_bugs(case: Case) -> Iterator[SuspectedBug]:
@@ -26,7 +28,7 @@ def feature_bugs(case: Case) -> Iterator[SuspectedBug]:
     if case.inputs.sinks is not None:
         yield from _sinks(case)
     if case.problem.seqlens is not None:
-        yield from _lengths()
+        yield from _lengths(case.problem.seqlens)
 
 
 def _window(window: int) -> Iterator[SuspectedBug]:
@@ -72,6 +74,52 @@ def _window(window: int) -> Iterator[SuspectedBug]:
         look_at,
         lambda c: c.attend(c.scores, _one_sided(c, left=True), c.v),
     )
+    for what, mask in (
+        ("a window that is open on its right side, as far as tiles are visited", _open_ahead),
+        ("a window off by one on its right side alone, |p − j| ≤ window there", _one_more_ahead),
+        ("a window of the keys ahead alone, without those behind the row", _ahead_alone),
+        ("a window that begins no sooner than its query tile, not before its rows", _from_own_tile),
+        ("a window that is not masked in tiles before the diagonal", _masked_at_the_end_alone),
+    ):
+        yield SuspectedBug(FindingCode.WINDOW, what, look_at, partial(_under, mask))
+    if window > 3:
+        half = "a window of half its width"
+        yield SuspectedBug(FindingCode.WINDOW, half, look_at, partial(_with_window, window // 2))
+
+
+def _under(mask: Callable[[Case], BoolArray], case: Case) -> Float64Array:
+    return case.attend(case.scores, mask(case), case.v)
+
+
+def _tile_starts(case: Case) -> IntArray:
+    """Where the query tile of each row begins among the keys, `[R, 1]`."""
+    block_m = case.tiles.block_m
+    return (case.rows // block_m * block_m + case.own.kv_offset)[:, None]
+
+
+def _open_ahead(case: Case) -> BoolArray:
+    end = _tile_starts(case) + case.tiles.block_m - 1 + (case.problem.window or 0)
+    visited = case.keys < -(-end // case.tiles.block_n) * case.tiles.block_n
+    return _one_sided(case, left=True) & visited
+
+
+def _one_more_ahead(case: Case) -> BoolArray:
+    ahead = case.keys - case.positions == (case.problem.window or 0)
+    return case.visible | (_open(case) & ahead)
+
+
+def _ahead_alone(case: Case) -> BoolArray:
+    return case.visible & (case.keys > case.positions)
+
+
+def _from_own_tile(case: Case) -> BoolArray:
+    first = _tile_starts(case) // case.tiles.block_n * case.tiles.block_n
+    return case.visible & (case.keys >= first)
+
+
+def _masked_at_the_end_alone(case: Case) -> BoolArray:
+    tile_end = (case.keys // case.tiles.block_n + 1) * case.tiles.block_n
+    return case.visible | (_from_first_tile(case) & (tile_end <= _tile_starts(case) + 1))
 
 
 def _with_window(window: int | None, case: Case) -> Float64Array:
@@ -130,6 +178,22 @@ def _softcap(softcap: float) -> Iterator[SuspectedBug]:
             lambda s, _: softcap * np.tanh(s / math.log(2) / softcap) * math.log(2),
         ),
         (
+            "a softcap of scores that are not scaled by 1/√D",
+            lambda s, scale: softcap * np.tanh(s / scale / softcap),
+        ),
+        (
+            "a softcap whose tanh is taken of half of the score, e^x in the place of e^2x",
+            lambda s, _: softcap * np.tanh(0.5 * s / softcap),
+        ),
+        (
+            "a softcap whose exponential is exp2 of what was not multiplied by log2(e)",
+            lambda s, _: softcap * np.tanh(s * math.log(2) / softcap),
+        ),
+        (
+            "a softcap that is a sigmoid, 1 − 1 / (1 + e^2x), and no tanh, 1 − 2 / (1 + e^2x)",
+            lambda s, _: 0.5 * softcap * (1 + np.tanh(s / softcap)),
+        ),
+        (
             "scores that are clamped at the softcap, not bent towards it",
             lambda s, _: np.asarray(np.clip(s, -softcap, softcap)),
         ),
@@ -176,6 +240,29 @@ def _alibi(case: Case) -> Iterator[SuspectedBug]:
         look_at,
         _biased_in_other_corner,
     )
+    for what, distance in (
+        ("ALiBi's distance p − j with its sign, so that keys ahead gain", _signed),
+        ("ALiBi's bias with half of the distance", _halved),
+        ("ALiBi's distance from the first query of the tile", _from_first_query),
+    ):
+        yield SuspectedBug(FindingCode.ALIBI, what, look_at, partial(_with_distance, distance))
+
+
+def _signed(case: Case) -> IntArray:
+    return case.positions - case.keys
+
+
+def _halved(case: Case) -> IntArray:
+    return np.abs(case.positions - case.keys) // 2
+
+
+def _from_first_query(case: Case) -> IntArray:
+    return np.abs(_tile_starts(case) - case.keys)
+
+
+def _with_distance(distance: Callable[[Case], IntArray], case: Case) -> Float64Array:
+    rest = (case.slope() or 0.0) * (distance(case) - np.abs(case.positions - case.keys))
+    return case.attend(case.scores - rest, case.visible, case.v)
 
 
 def _biased(factor: float, case: Case) -> Float64Array:
@@ -226,6 +313,12 @@ def _sinks(case: Case) -> Iterator[SuspectedBug]:
         choices.append(("a sink that every key tile adds", lambda s: s + math.log(tiles)))
     for what, wrong in choices:
         yield SuspectedBug(FindingCode.SINKS, what, look_at, partial(_with_sink, wrong))
+    yield SuspectedBug(
+        FindingCode.SINKS,
+        "a sink from which the row maximum is not subtracted",
+        look_at,
+        _sink_without_maximum,
+    )
     for name, head_of in _HEADS:
         what = f"the sink of {name}"
         yield SuspectedBug(FindingCode.SINKS, what, look_at, partial(_with_sink_of, head_of))
@@ -235,6 +328,13 @@ def _with_sink(wrong: Callable[[float], float], case: Case) -> Float64Array:
     return attend(case.scores, case.visible, case.v, sink=wrong(case.sink or 0.0))
 
 
+def _sink_without_maximum(case: Case) -> Float64Array:
+    masked = np.where(case.visible, case.scores, -np.inf)
+    weights = np.exp(masked - masked.max(axis=1, keepdims=True))
+    total = weights.sum(axis=1, keepdims=True) + np.exp(min(case.sink or 0.0, _LARGEST))
+    return np.asarray(weights @ case.v / total)
+
+
 def _with_sink_of(head_of: Callable[[int, int], int], case: Case) -> Float64Array | None:
     other = _other_head(head_of, case)
     if other is None or case.inputs.sinks is None:
@@ -242,13 +342,29 @@ def _with_sink_of(head_of: Callable[[int, int], int], case: Case) -> Float64Arra
     return attend(case.scores, case.visible, case.v, sink=float(case.inputs.sinks[other]))
 
 
-def _lengths() -> Iterator[SuspectedBug]:
+def _lengths(lengths: tuple[int, ...]) -> Iterator[SuspectedBug]:
+    look_at = "look at the argument seqlens, and at the sequence that a CTA reads it for"
     yield SuspectedBug(
         FindingCode.SEQUENCE_LENGTH,
         "sequences that are all taken to be as long as the longest, so that keys of zeros take "
         "part",
-        "look at the argument seqlens, and at the sequence that a CTA reads it for",
+        look_at,
         lambda c: c.attend(
             c.scores, visible_keys(replace(c.problem, seqlens=None), c.rows, c.keys), c.v
         ),
     )
+    for what, other in (
+        ("the length of sequence 0 for all sequences", lambda _: lengths[0]),
+        ("the length of the next sequence", lambda i: lengths[(i + 1) % len(lengths)]),
+        ("the length of the sequence before", lambda i: lengths[i - 1]),
+        ("sequences a key shorter than they are", lambda i: lengths[i] - 1),
+    ):
+        yield SuspectedBug(FindingCode.SEQUENCE_LENGTH, what, look_at, partial(_as_long_as, other))
+
+
+def _as_long_as(length_of: Callable[[int], int], case: Case) -> Float64Array | None:
+    """With the keys of a sequence counted wrongly, its queries rightly."""
+    length = length_of(case.slice_index // case.problem.num_heads)
+    if length >= case.own.num_keys:
+        return None
+    return case.attend(case.scores, case.visible & (case.keys < length), case.v)

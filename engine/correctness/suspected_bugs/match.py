@@ -19,7 +19,7 @@ from engine.correctness.suspected_bugs.kv_split import kv_split_bugs
 from engine.correctness.suspected_bugs.masks import mask_bugs
 from engine.correctness.suspected_bugs.pages import page_bugs
 from engine.correctness.suspected_bugs.score_factor import EXPLAINED_BY_FACTOR, scaled_scores
-from engine.correctness.suspected_bugs.softmax import precision_bugs, softmax_bugs
+from engine.correctness.suspected_bugs.softmax import other_steps, precision_bugs, softmax_bugs
 
 # How much of the squared error a bug must account for. The rest is what rounding and the
 # order of sums leave; a bug that only looks alike reaches 0.9 at times.
@@ -59,7 +59,7 @@ def small_bugs(case: Case) -> Iterator[SuspectedBug]:
 
 def best_match(cases: Sequence[Case]) -> Match | None:
     """The bug that explains the wrong rows of all cases, or None where none does."""
-    best = _best_of(_FAMILIES, cases)
+    best = _best_of(_FAMILIES, cases) or _best_of((other_steps,), cases)
     if (best is not None and best.explained >= EXPLAINED_BY_FACTOR) or not cases:
         return best
     scaled = scaled_scores(cases[0])

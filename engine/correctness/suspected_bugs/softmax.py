@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import Float64Array
-from engine.correctness.suspected_bugs.case import Case, SuspectedBug, finite_or_zero, merge
+from engine.correctness.suspected_bugs.case import (
+    Case,
+    Prediction,
+    SuspectedBug,
+    finite_or_zero,
+    merge,
+)
 from engine.correctness.suspected_bugs.score_factor import EXPLAINED_BY_FACTOR, scaled
 from engine.tensors import decode, encode
+from kernels.variant import ceil_div
 
 _LARGEST = 80.0  # exp of more is infinite in float32
 
@@ -57,6 +65,19 @@ def softmax_bugs(case: Case) -> Iterator[SuspectedBug]:
         "look at the division by the row sum at the end",
         _not_normalised,
     )
+    yield from online_bugs(case)
+    if case.tiles.num_key_tiles > 1:
+        yield SuspectedBug(
+            FindingCode.ROW_MAXIMUM,
+            "the last key tile alone, as a running maximum gives that is not kept from one tile to "
+            "the next (or a key loop that begins there)",
+            "look at where m takes the value of m_new, and at the first key of the loop",
+            _last_tile_alone,
+        )
+
+
+def online_bugs(case: Case) -> Iterator[SuspectedBug]:
+    """Wrong rescales from one key tile to the next."""
     if case.tiles.num_key_tiles > 1:
         for what, acc, row_sum in (
             ("an online softmax without the rescale of O and l by exp(m_old − m_new)", 0, 0),
@@ -73,13 +94,29 @@ def softmax_bugs(case: Case) -> Iterator[SuspectedBug]:
                 "look at the correction when the running maximum grows",
                 partial(_online, acc, row_sum),
             )
-        yield SuspectedBug(
-            FindingCode.ROW_MAXIMUM,
-            "the last key tile alone, as a running maximum gives that is not kept from one tile to "
-            "the next (or a key loop that begins there)",
-            "look at where m takes the value of m_new, and at the first key of the loop",
-            _last_tile_alone,
-        )
+
+
+_STEPS = (1, 16, 32, 64, 128)  # keys between two rescales, where no tunable says
+_MOST_STATES = 1 << 22  # numbers of the states of all steps
+
+
+def other_steps(case: Case) -> Iterator[SuspectedBug]:
+    """`online_bugs` of a kernel that takes another number of keys at once, or one by one."""
+    size = len(case.rows) * case.problem.head_dim
+    for step in _STEPS:
+        count = ceil_div(case.problem.num_keys, step)
+        if step == case.tiles.block_n or count < 2 or count * size > _MOST_STATES:
+            continue
+        if case.tiles.chunk_rows % step and case.tiles.num_chunks > 1:
+            continue
+        tiles = replace(case.tiles, block_n=step)
+        for bug in online_bugs(replace(case, tiles=tiles)):
+            what = f"{bug.what}, {'key by key' if step == 1 else f'every {step} keys'}"
+            yield replace(bug, what=what, predict=partial(_in_steps, step, bug.predict))
+
+
+def _in_steps(step: int, predict: Prediction, case: Case) -> Float64Array | None:
+    return predict(replace(case, tiles=replace(case.tiles, block_n=step)))
 
 
 def precision_bugs(case: Case) -> Iterator[SuspectedBug]:

@@ -81,6 +81,9 @@ Infos: TypeAlias = list[SnapshotInfo]  # `Store.list` hides the type's own name
 
 # By folder, and whether it is the shipped one: a page lists the store whenever it is drawn.
 _last_listings: dict[tuple[str, bool], tuple[Sequence[Entry], Infos]] = {}
+_NOTHING: Infos = []
+# By store: its two listings, and both of them sorted.
+_last_sorted: dict[str, tuple[Infos, Infos, Infos]] = {}
 
 
 class Store:
@@ -113,9 +116,14 @@ class Store:
 
     def list(self) -> Infos:
         """Every snapshot, newest first; a damaged file is a line that says so."""
-        infos = {info.name: info for info in self._listing(self._shipped, shipped=True)}
-        infos |= {info.name: info for info in self._listing(self._own, shipped=False)}
-        return sorted(infos.values(), key=lambda i: (i.updated, i.name), reverse=True)
+        shipped = self._listing(self._shipped, shipped=True)
+        own = self._listing(self._own, shipped=False)
+        last = _last_sorted.get(self.url)
+        if last is None or last[0] is not shipped or last[1] is not own:
+            infos = {info.name: info for info in (*shipped, *own)}
+            newest = sorted(infos.values(), key=lambda i: (i.updated, i.name), reverse=True)
+            _last_sorted[self.url] = last = (shipped, own, newest)
+        return last[2].copy()
 
     def read(self, name: str) -> bytes:
         """The bytes of one snapshot file, for a download."""
@@ -187,7 +195,7 @@ class Store:
 
     def _listing(self, folder: Folder | None, *, shipped: bool) -> Infos:
         if folder is None:
-            return []
+            return _NOTHING
         with _sentences(folder, "read"):
             entries = [e for e in folder.entries() if is_snapshot_name(e.name)]
         last = _last_listings.get((folder.url, shipped))
