@@ -200,9 +200,8 @@ def test_the_block_of_the_readme_is_a_description(folder: Path) -> None:
     assert plan.defines == (("BLOCK", "64"),)
 
 
-def test_a_fork_has_what_it_includes_and_knows_what_it_changed(
-    folder: Path,
-) -> None:
+@pytest.mark.usefixtures("folder")
+def test_a_fork_has_what_it_includes_and_knows_what_it_changed() -> None:
     made = fork_kernel(find_variant("v08"))
     assert made.id == "my_v08"
     here = {path.name for path in made.source.parent.iterdir()}
