@@ -36,8 +36,9 @@ def _draw_rungs(selection: Selection) -> None:
     )
     known, waiting = rungs.of(selection)
     choice = selection.choice or auto.choice_for(selection.problem, selection.gpu)
-    overview.draw(selection, known, waiting, choice)
+    overview.draw(known, waiting, choice)
     rung_by_rung.draw(known, selection.variant.id)
+    overview.draw_times(selection, known)
     rung_by_rung.draw_out_of_reach(device_of(selection.gpu))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import streamlit as st
@@ -32,6 +33,7 @@ _BY = {
     _PICK: "two kernels that I pick",
 }
 _COUNTED = "compare_counted"
+_MOST_PAIRED = 50  # of which two that share a problem are looked for
 _MOST_LISTED = 500  # a longer list makes the field slow
 
 
@@ -67,7 +69,7 @@ def sessions(choices: list[str], infos: Mapping[str, SnapshotInfo]) -> list[str]
         st.session_state["compare_missing"] = [name for name in linked if name not in choices]
         known = [name for name in linked if name in choices]
         st.session_state["compare_sessions"] = known or newest_that_share(
-            {name: _problems(name, infos) for name in choices[:_MOST_LISTED]}
+            {name: _asked(name, infos) for name in choices[:_MOST_PAIRED]}
         )
     if missing := st.session_state.get("compare_missing"):
         names = ", ".join(missing)
@@ -88,12 +90,15 @@ def sessions(choices: list[str], infos: Mapping[str, SnapshotInfo]) -> list[str]
     return selected
 
 
-def _problems(name: str, infos: Mapping[str, SnapshotInfo]) -> tuple[str, ...]:
+def _asked(name: str, infos: Mapping[str, SnapshotInfo]) -> set[tuple[str, str]]:
+    """(problem, GPU) of its kernels; baselines alone are none."""
     if name == _WORKING:
         session = working_session.current()
-        return tuple(e.problem.label() for e in session.evaluations) if session else ()
+        return {(e.problem.label(), e.device) for e in session.evaluations} if session else set()
     summary = infos[name].summary
-    return summary.problems if summary is not None else ()
+    if summary is None or set(summary.variants) <= {SDPA}:
+        return set()
+    return set(product(summary.problems, summary.devices))
 
 
 def options(selected: list[str], infos: Mapping[str, SnapshotInfo]) -> Options:

@@ -13,8 +13,10 @@ from app.evaluation.editor import editor_link
 from app.evaluation.view import EvaluationView
 from app.shared import tables
 from app.shared.widgets import empty, plain_markdown, show_log
+from engine.base.errors import AttuneError
 from engine.coverage import LEGEND, format_ranges, marked_source
 from engine.evaluation import LineCoverage
+from engine.kernel_figures.changes import fork_diff
 from engine.pipeline.verdict import Place
 from engine.sessions.tables import passes_table
 
@@ -116,6 +118,8 @@ def draw(view: EvaluationView) -> None:
     if shown is not None and shown.file != view.source_name:
         shown = None
     _path(view, shown.line if shown else 1)
+    if view.source_path:
+        _against_parent(Path(view.source_path))
     source = view.source
     coverage = view.evaluation.line_coverage if view.evaluation is not None else ()
     if coverage:
@@ -135,6 +139,23 @@ def draw(view: EvaluationView) -> None:
             "source": crc32(source.encode()),
         }
         _mark(key="source_line_mark", data=data)
+
+
+def _against_parent(source: Path) -> None:
+    """Of a copy: what it changed so far."""
+    try:
+        found = fork_diff(source)
+    except AttuneError:  # the tab shows the text of before
+        return
+    if found is None:
+        return
+    parent, diff = found
+    if not diff.text:
+        st.caption(f":material/fork_right: A copy of {parent}, not changed yet.")
+        return
+    label = f"Against {parent}, which this is a copy of: {diff.summary()}"
+    with st.expander(plain_markdown(label), icon=":material/fork_right:", expanded=True):
+        st.code(diff.text, language="diff", height=min(620, 40 + 22 * diff.text.count("\n")))
 
 
 def _path(view: EvaluationView, line: int) -> None:

@@ -20,6 +20,7 @@ from engine.kernel_figures.rung import reasons, without_empty
 
 _POLL_S = 0.5
 _TITLE_PX = 150  # "Persistent on Hopper"
+_ORDER_PX = 150  # "? too near to v08"
 _KNOWN_PX = 125  # "1.07 ms recorded"
 _FIRST = ("rung", "title", "simulated", "order", "90 % interval", "known")
 _CONFIG_REMARK = (
@@ -33,10 +34,8 @@ _ORDER_HELP = (
 DETAIL = "kernels_rung"  # the id of the rung that is shown below the table
 
 
-def draw(
-    selection: Selection, known: list[Rung], waiting: list[JobStatus], choice: Choice | None
-) -> None:
-    """What `auto` takes, progress, table, chart."""
+def draw(known: list[Rung], waiting: list[JobStatus], choice: Choice | None) -> None:
+    """What `auto` takes, progress, table."""
     if choice is not None:
         st.markdown(f":material/auto_awesome: {plain_markdown(choice.note())}")
     _progress(known, waiting)
@@ -55,7 +54,7 @@ def draw(
             selection_mode="single-row",
             columns={
                 "order": st.column_config.TextColumn(
-                    help=_ORDER_HELP.format(threshold=default_threshold())
+                    width=_ORDER_PX, help=_ORDER_HELP.format(threshold=default_threshold())
                 ),
                 "title": st.column_config.TextColumn(width=_TITLE_PX),
                 "known": st.column_config.TextColumn(width=_KNOWN_PX),
@@ -68,6 +67,11 @@ def draw(
         )
     for sentence in reasons({rung.variant.id: rung.why_not for rung in known}):
         st.caption(f":material/block: {plain_markdown(sentence)}")
+
+
+def draw_times(selection: Selection, known: list[Rung]) -> None:
+    """The chart."""
+    possible = [rung for rung in known if not rung.why_not]
     frame = charts.times_frame(possible, selection.variant.id)
     if len(frame) > 1:
         st.markdown(

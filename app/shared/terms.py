@@ -14,6 +14,8 @@ TERMS: dict[str, str] = {
     "takes the fastest that is known for this problem and GPU, config included, and says why.",
     "auto": "By times that were taken of this problem on this GPU, else by your tuned configs, "
     "else by the tables that ship, which are ranked by machine code (simulated).",
+    "fork_kernel": "Copy this kernel and what it includes, as a kernel of your own to edit. The "
+    "source tab shows what it changed against its parent.",
     "add_kernel": "Use a CUDA kernel of your own: it is checked, explained, predicted, swept and "
     "compared like those of the ladder.",
     "add_path": "A .cu file. It is compiled and run with your rights on this machine, so add only "

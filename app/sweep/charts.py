@@ -209,12 +209,11 @@ def importance(frame: pd.DataFrame, colors: Mapping[str, str], theme: Theme) -> 
     )
 
 
-def best_so_far(frame: pd.DataFrame, origin: Origin, theme: Theme) -> go.Figure:
-    """The best time of each problem over the time that evaluations took.
+def best_so_far(frame: pd.DataFrame, end_s: float, origin: Origin, theme: Theme) -> go.Figure:
+    """The best time of each problem over the time that evaluations took, `end_s` until now.
 
     Columns: as `engine.search.results.best_so_far`.
     """
-    end = float(frame["spent_s"].max())
     data: list[Trace] = []
     for number, (name, group) in enumerate(frame.groupby("problem", sort=False)):
         labels = zip(group["label"], group["median_us"], group["evaluated"], strict=True)
@@ -230,7 +229,7 @@ def best_so_far(frame: pd.DataFrame, origin: Origin, theme: Theme) -> go.Figure:
                 "line": {"shape": "hv", "width": 2, "color": variant_color(number)},
                 "marker": {"symbol": MARKER[origin], "size": 8},
                 # The last best one holds until now.
-                "x": [*group["spent_s"], end],
+                "x": [*group["spent_s"], end_s],
                 "y": [*group["median_us"], group["median_us"].iloc[-1]],
                 "customdata": [*group["point"], None],
                 "hovertext": [*told, told[-1]],

@@ -318,10 +318,12 @@ def _best_so_far(rows: FilteredRows) -> None:
     frame = rows.cached("so far", lambda: best_so_far(rows.frame.assign(median_us=timed)))
     problems = frame["problem"].unique().tolist()[:_MOST_CURVES]
     assert rows.origin is not None  # there are times
-    origin = rows.origin
+    origin, spent_s = rows.origin, float(rows.frame["evaluated_in_s"].sum())
     figure = rows.cached(
         "so far drawn",
-        lambda: charts.best_so_far(frame[frame["problem"].isin(problems)], origin, theme()),
+        lambda: charts.best_so_far(
+            frame[frame["problem"].isin(problems)], spent_s, origin, theme()
+        ),
     )
     picked = point_links.chart(figure, "sweep_so_far", rows)
     left_out = frame["problem"].nunique() - len(problems)

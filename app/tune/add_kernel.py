@@ -11,6 +11,7 @@ from typing import Any, get_args
 import pandas as pd
 import streamlit as st
 
+from app.evaluation.source import TITLE
 from app.shared import notices, tables
 from app.shared.selection import FORMATS, Selection
 from app.shared.terms import TERMS
@@ -32,6 +33,7 @@ from engine.own_kernels.registry import (
     bring_files,
     check_kernel,
     forget_kernel,
+    fork_kernel,
     keep_kernel,
     kept_kernels,
 )
@@ -42,6 +44,7 @@ from kernels.toml_block import KernelDescriptionError
 from kernels.variant import Variant
 
 _PLACE = "adding"
+_FORKING = "forking"
 _ADDED = "kernel_added"
 _OPEN = "add_kernel_open"
 _FAILED = "add_kernel_failed"  # what was tried and is wrong: its file and description
@@ -68,6 +71,26 @@ def button(selection: Selection) -> None:
         st.session_state[_OPEN] = True
     if st.session_state.get(_OPEN):
         _dialog(selection)
+
+
+def fork_button(selection: Selection) -> None:
+    """The button that copies the sidebar's kernel and opens the copy's source."""
+    st.button(
+        "Fork this variant",
+        key="fork_kernel",
+        icon=":material/fork_right:",
+        help=TERMS["fork_kernel"],
+        on_click=_fork,
+        args=(selection.variant,),
+    )
+    notices.draw(_FORKING)
+
+
+def _fork(variant: Variant) -> None:
+    """A button's callback."""
+    with notices.errors_to(_FORKING):
+        st.session_state[_ADDED] = fork_kernel(variant).id
+        st.session_state["tab"] = TITLE
 
 
 def _close() -> None:

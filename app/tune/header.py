@@ -49,6 +49,7 @@ def draw(selection: Selection, state: RunState) -> None:
         )
         save.button(state, label)
         add_kernel.button(selection)
+        add_kernel.fork_button(selection)
 
 
 def _run_what_is_selected() -> None:

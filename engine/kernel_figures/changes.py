@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
 from itertools import dropwhile
+from pathlib import Path
 
 from engine.base.errors import CompileError
 from engine.base.table import Table
@@ -15,6 +16,7 @@ from engine.cuda_source.sources import read_source
 from engine.gate.ranking import default_threshold, order_of
 from engine.kernel_figures.rung import Rung
 from engine.names import find_variant
+from engine.own_kernels.registry import parent_of
 from kernels.ladder import LADDER
 from kernels.source_text import without_block
 from kernels.variant import Variant
@@ -87,6 +89,24 @@ def source_diff(before: Variant, after: Variant) -> Diff:
     Raises CompileError where a file cannot be read.
     """
     return _diff(_code_lines(before), _code_lines(after), before.source.name, after.source.name)
+
+
+def fork_diff(source: Path) -> tuple[str, Diff] | None:
+    """(its parent's id, the difference) of a copy that `fork_kernel` made; None of other files.
+
+    Raises CompileError where a file cannot be read.
+    """
+    parent = parent_of(source)
+    if parent is None:
+        return None
+    diffs = []
+    for name, text in parent.texts.items():
+        mine = source.with_name(name)
+        now = read_source(mine) if mine.is_file() else ""
+        old_name = parent.file if name == source.name else name
+        diffs.append(_diff(text.splitlines(), now.splitlines(), old_name, name))
+    together = "\n".join(diff.text for diff in diffs if diff.text)
+    return parent.id, Diff(together, sum(d.added for d in diffs), sum(d.removed for d in diffs))
 
 
 def machine_code_diff(before: Rung, after: Rung) -> Diff:

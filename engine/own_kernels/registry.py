@@ -11,19 +11,24 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Final
 
 from engine.base import files
 from engine.base.errors import InvalidKernel, UnknownName
 from engine.base.files import data_folder
+from engine.cuda_source.sources import included_files, read_source
 from kernels.description import MissingDescription
 from kernels.ladder import LADDER
 from kernels.own import OwnKernels
+from kernels.source_text import sidecar_of
 from kernels.variant import AUTO, KERNELS_DIR, ProblemLike, Variant
 
 VARIABLE: Final = "ATTUNE_KERNELS"
 _MAX_BYTES: Final = 1 << 20
+_PARENT: Final = ".parent.json"  # of a copy: what it was made of
 _BROUGHT: Final = re.compile(r"[A-Za-z0-9_][\w.+-]{0,80}\.(?:cu|cuh|h|hpp|inl|toml)")
 
 
@@ -171,6 +176,64 @@ def bring_files(contents: Mapping[str, bytes]) -> list[Path]:
             if not (folder / name).is_file():
                 files.write(folder / name, data)
     return [folder / name for name in sorted(contents) if name.endswith(".cu")]
+
+
+def fork_kernel(variant: Variant) -> Variant:
+    """Copy a kernel with what it includes into the user's data, and take the copy into use.
+
+    Its parent's texts stand beside it, so that the difference is known whatever becomes of them.
+
+    Raises:
+        CompileError: a file cannot be read.
+        InvalidKernel: two of its headers have one name.
+        StoreError: the files cannot be written.
+    """
+    sources = included_files(variant.source, variant.include_folders)
+    base = re.sub(r"^my_|_\d+$", "", variant.id)
+    folder = data_folder() / "forks"
+    taken = {kept.stem for kept in kept_kernels()}
+    name = next(
+        name
+        for name in chain([f"my_{base}"], (f"my_{base}_{n}" for n in count(2)))
+        if name not in taken and not (folder / name).exists()
+    )
+    texts: dict[str, str] = {}
+    for path in sources:
+        kept_as = f"{name}.cu" if path == variant.source else path.name
+        if kept_as in texts:
+            raise InvalidKernel(
+                f"{variant.id} includes two files called {path.name}: copy it by hand."
+            )
+        texts[kept_as] = read_source(path)
+    parent = {"id": variant.id, "file": variant.source.name, "texts": texts}
+    written = {**texts, f"{name}{_PARENT}": json.dumps(parent, ensure_ascii=False)}
+    described = sidecar_of(variant.source)
+    if described.is_file():
+        written[sidecar_of(Path(f"{name}.cu")).name] = described.read_text(encoding="utf-8")
+    remedy = "free some disk space, or set ATTUNE_DATA_DIR to a folder that can be written"
+    with files.as_sentence(f"The copy cannot be written to {folder / name}", remedy):
+        files.make_folder(folder / name)
+        for file, text in written.items():
+            files.write(folder / name / file, text.encode())
+    return keep_kernel(folder / name / f"{name}.cu")
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """What a kernel was copied from."""
+
+    id: str
+    file: str  # the name of its source
+    texts: Mapping[str, str]  # as they were then, by the name in the copy's folder
+
+
+def parent_of(source: Path) -> Parent | None:
+    """What `fork_kernel` made this file of; None where it was not."""
+    try:
+        raw = json.loads(files.read(source.with_name(f"{source.stem}{_PARENT}"), _MAX_BYTES))
+        return Parent(str(raw["id"]), str(raw["file"]), dict(raw["texts"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def forget_kernel(variant_id: str) -> None:

@@ -184,10 +184,17 @@ def tunable_slices(frame: pd.DataFrame) -> pd.DataFrame:
             by_value = group.dropna(subset=[column]).groupby(column)
             if by_value.ngroups < 2:
                 continue
-            for value, own in by_value:
-                best = own.loc[own["median_us"].idxmin()]
+            for _, own in by_value:
+                best = own.sort_values("median_us", kind="stable").iloc[0]
                 name = column.removeprefix(_CONFIG)
-                found = (variant, name, int(value), best["median_us"], best["point"], len(own))
+                found = (
+                    variant,
+                    name,
+                    int(own[column].iloc[0]),
+                    best["median_us"],
+                    best["point"],
+                    len(own),
+                )
                 lines.append(found)
     columns = ["variant", "tunable", "value", "best_us", "point", "points"]
     return pd.DataFrame(lines, columns=columns)

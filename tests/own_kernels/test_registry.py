@@ -11,6 +11,7 @@ import pytest
 
 from engine.base.errors import InvalidKernel, UnknownName
 from engine.cli import main
+from engine.kernel_figures.changes import fork_diff
 from engine.names import find_variant
 from engine.own_kernels.registry import (
     OWN,
@@ -18,8 +19,10 @@ from engine.own_kernels.registry import (
     all_variants,
     check_kernel,
     forget_kernel,
+    fork_kernel,
     keep_kernel,
     kept_kernels,
+    parent_of,
     use_kernel,
 )
 from engine.plan import make_plan
@@ -195,3 +198,23 @@ def test_the_block_of_the_readme_is_a_description(folder: Path) -> None:
     plan = make_plan(variant, Problem(2, 4, 100, 128, causal=True), {})
     assert plan.passes[0].entry == "flash::fwd<128, 64, true, __half>"
     assert plan.defines == (("BLOCK", "64"),)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_fork_has_what_it_includes_and_knows_what_it_changed() -> None:
+    made = fork_kernel(find_variant("v08"))
+    assert made.id == "my_v08"
+    here = {path.name for path in made.source.parent.iterdir()}
+    assert {"my_v08.cu", "mma.cuh", "exp2.cuh"} <= here
+    unchanged = fork_diff(made.source)
+    assert unchanged is not None
+    assert (unchanged[0], unchanged[1].text) == ("v08", "")
+    for name in ("my_v08.cu", "mma.cuh"):  # headers count, too
+        path = made.source.with_name(name)
+        path.write_text(path.read_text() + "// mine\n")
+    changed = fork_diff(made.source)
+    assert changed is not None
+    assert (changed[1].added, changed[1].removed) == (2, 0)
+    again = fork_kernel(find_variant("my_v08"))
+    assert again.id == "my_v08_2"
+    assert parent_of(find_variant("v08").source) is None

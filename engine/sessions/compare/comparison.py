@@ -393,7 +393,8 @@ def _code_findings(
         return (finding(GateVerdict.SAME_CODE, "The machine code is bit-equal"),)
     assert first.figures is not None
     assert second.figures is not None
-    times = finding(_OF_TIMES[verdict], "") if verdict in _OF_TIMES else None
+    of_times = _OF_TIMES.get(verdict) if isinstance(verdict, Verdict) else None
+    times = finding(of_times, "") if of_times is not None else None
     found = compare_figures(first.figures, second.figures, Thresholds(), times)
     counted = (f for f in found if f.verdict not in _TIMES)
     if same_kernel:

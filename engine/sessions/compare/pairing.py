@@ -85,17 +85,18 @@ def parse_pick(text: str, sessions: Sequence[str]) -> Pick:
     return Pick(variant, config, session)
 
 
-def newest_that_share(problems: Mapping[str, Collection[str]]) -> list[str]:
-    """The two newest sessions that have a problem in common; the two newest where none have.
+def newest_that_share(asked: Mapping[str, Collection[tuple[str, str]]]) -> list[str]:
+    """The newest session that has a problem in common with another, and the newest of those; the
+    two newest where none have.
 
     Args:
-        problems: session → labels of its problems, the newest session first.
+        asked: session → (problem, GPU) of its kernels, the newest session first.
     """
-    names = list(problems)
-    for later, name in enumerate(names):
-        for newer in names[:later]:
-            if not set(problems[newer]).isdisjoint(problems[name]):
-                return [newer, name]
+    names = list(asked)
+    for place, newest in enumerate(names):
+        for other in names[place + 1 :]:
+            if not set(asked[newest]).isdisjoint(asked[other]):
+                return [newest, other]
     return names[:2]
 
 
