@@ -1,4 +1,4 @@
-"""Prints simulated forward and backward of the ladder on an A100 beside FlashAttention-2's figures."""
+"""Prints simulated forward and backward on an A100 beside FlashAttention-2's published figures."""
 
 from __future__ import annotations
 
