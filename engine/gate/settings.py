@@ -14,7 +14,7 @@ from engine.devices import find_device
 from engine.gate.budgets import LIMITS, Budget
 from engine.gate.trees import SETTINGS_NAME, settings_of
 from engine.gate.verdicts import COUNTED, LABELS, Thresholds
-from engine.problem import Problem, parse_seqlens
+from engine.problem import Direction, Problem, parse_seqlens
 from kernels.variant import Variant
 
 DEFAULT_GPUS = ("L4", "H100 80GB SXM")
@@ -56,7 +56,10 @@ class Settings:
             return self.problems
         head_dim = 64 if 64 in variant.head_dims else variant.head_dims[0]
         dtype = variant.dtypes[0]
-        plain = Problem(4, 8, 512, head_dim, causal=variant.causal[0], dtype=dtype)
+        direction: Direction = "backward" if variant.is_backward else "forward"
+        plain = Problem(
+            4, 8, 512, head_dim, causal=variant.causal[0], dtype=dtype, direction=direction
+        )
         if variant.unsupported(plain, variant.default_config()) is not None:
             plain = replace(plain, seqlen=128)  # few keys alone
         ragged = replace(plain, batch=1, seqlen=plain.seqlen - 13)

@@ -25,8 +25,8 @@ LONG = Problem(1, 2, 150, 64, direction="backward")
 
 @dataclass(frozen=True)
 class GradientMutation:
-    """A change to a rung's text; `codes`: one of them must be the first finding's, or be the
-    status that the check ends with."""
+    """A change to a rung's text; `codes`: one of them must be the first finding's, or the status
+    or kind of the error that the check ends with."""
 
     name: str
     variant: str
@@ -38,7 +38,7 @@ class GradientMutation:
     config: dict[str, int] = field(default_factory=dict)
 
 
-_RACE = ("RACE",)
+_RACE = ("RACE", "uninitialised shared memory")
 BUGS: tuple[GradientMutation, ...] = (
     GradientMutation("no D", "v23", "ds = p * (dp - own_delta)", "ds = p * dp", ("missing_delta",)),
     GradientMutation(
@@ -90,7 +90,7 @@ BUGS: tuple[GradientMutation, ...] = (
     ),
     GradientMutation(
         "sums that nobody clears", "v24", "dq_sum[row * HEAD_DIM + d + lane] = 0.0f;", ";",
-        ("nan_row", "UNINITIALIZED_READ"),
+        ("nan_row", "uninitialised global memory"),
     ),
     GradientMutation(
         "the last query tile is left out", "v25", "m0 < seqlen; m0 += BLOCK",
@@ -102,7 +102,7 @@ BUGS: tuple[GradientMutation, ...] = (
     ),
     GradientMutation(
         "D of the row before", "v25", "delta[row] = sum", "delta[row > 0 ? row - 1 : 0] = sum",
-        ("nan_row", "UNINITIALIZED_READ", "RACE"),
+        ("nan_row", "uninitialised global memory", "RACE"),
     ),
     GradientMutation("no barrier before S", "v23", "__syncthreads();", "", _RACE, nth=0),
     GradientMutation("no barrier behind P", "v23", "__syncthreads();", "", _RACE, nth=1),
@@ -118,7 +118,7 @@ BUGS: tuple[GradientMutation, ...] = (
     GradientMutation("no barrier behind dQ", "v25", "__syncthreads();", "", _RACE, LONG, nth=3),
     GradientMutation(
         "copies that nobody waits for", "v24", "cp_async_wait<STAGES - 1>();", "",
-        ("RACE", "UNINITIALIZED_READ", "nan_row"),
+        ("RACE", "asynchronous copy not complete", "uninitialised shared memory"),
     ),
 )  # fmt: skip
 
@@ -143,7 +143,8 @@ def planted(backend: CpuBackend, bug: GradientMutation, folder: Any) -> tuple[bo
     plan, inputs = replace(plan, source=source), inputs_of(bug.problem)
     result = backend.run(plan, inputs, RunOptions(check=True, schedule="random", repeat=False))
     if result.status is not Status.PASSED:
-        return True, result.status.name in bug.codes, f"{result.status}: {result.reason}"
+        is_named = not {result.status.name, result.code}.isdisjoint(bug.codes)
+        return True, is_named, f"{result.status} {result.code}: {result.reason}"
     found = check_with_maps(inputs, result, plan)[0]
     codes = [str(finding.pattern) for finding in found.findings]
     said = f"{found.reason} {[f.text() for f in found.findings]}"
