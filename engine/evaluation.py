@@ -42,6 +42,7 @@ from engine.schema import (
     ThreadsPerCta,
     Tolerance,
     encode,
+    first_difference,
 )
 
 if TYPE_CHECKING:
@@ -568,20 +569,8 @@ class Evaluation(Stored, Tabular):
     def _check_file(self, raw: Mapping[str, Any]) -> None:
         main = raw["passes"][0] if raw["passes"] else {}
         for name in self.derived:
-            if (place := _first_difference(raw[name], main.get(name))) is not None:
+            if (place := first_difference(raw[name], main.get(name))) is not None:
                 raise FieldError("it is not that of the first pass", name, *place)
-
-
-def _first_difference(a: object, b: object) -> tuple[str, ...] | None:
-    """Where two JSON values differ; None where they do not."""
-    if not (isinstance(a, dict) and isinstance(b, dict)):
-        return None if a == b and type(a) is type(b) else ()
-    for key in dict.fromkeys((*a, *b)):
-        if key not in a or key not in b:
-            return ()
-        if (place := _first_difference(a[key], b[key])) is not None:
-            return (key, *place)
-    return None
 
 
 T = TypeVar("T", Latency, Latency | None)

@@ -137,6 +137,18 @@ class Stored:
         return schema
 
 
+def first_difference(a: object, b: object) -> tuple[str, ...] | None:
+    """Where two JSON values differ; None where they do not."""
+    if not (isinstance(a, dict) and isinstance(b, dict)):
+        return None if a == b and type(a) is type(b) else ()
+    for key in dict.fromkeys((*a, *b)):
+        if key not in a or key not in b:
+            return ()
+        if (place := first_difference(a[key], b[key])) is not None:
+            return (key, *place)
+    return None
+
+
 def _located(error: str | PydanticCustomError, *place: str | int) -> ValidationError:
     from pydantic_core import ValidationError
 

@@ -174,6 +174,8 @@ def padded_output(raw: npt.NDArray[np.uint8], problem: Problem) -> RawArray:
     for sequence, begin, end in zip(out, begins, begins[1:], strict=False):
         sequence[:, : end - begin] = words[begin:end].swapaxes(0, 1)
     return cast(RawArray, out)
+
+
 def gradients_of(raw: Mapping[str, npt.NDArray[np.uint8]], problem: Problem) -> dict[str, RawArray]:
     """dQ of `Problem.shape`, dK and dV of `Problem.kv_shape`, from the bytes that were written."""
     shapes = zip(GRADIENTS, (problem.shape, problem.kv_shape, problem.kv_shape), strict=True)

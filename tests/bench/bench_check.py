@@ -43,9 +43,11 @@ def main() -> None:
     args = p.parse_args()
     problem = Problem(args.B, args.H, args.S, args.D)
     if args.compare:
-        return compare(args.compare.split(","), problem, args.gpu, args.rounds)
+        compare(args.compare.split(","), problem, args.gpu, args.rounds)
+        return
     if args.part:
-        return part(args.variant, problem, args.gpu)
+        part(args.variant, problem, args.gpu)
+        return
     first: list[float] = []
     second: list[float] = []
     executed: list[float] = []

@@ -105,7 +105,7 @@ def _open_ahead(case: Case) -> BoolArray:
 
 def _one_more_ahead(case: Case) -> BoolArray:
     ahead = case.keys - case.positions == (case.problem.window or 0)
-    return case.visible | (_open(case) & ahead)
+    return np.asarray(case.visible | (_open(case) & ahead))
 
 
 def _ahead_alone(case: Case) -> BoolArray:
@@ -253,11 +253,11 @@ def _signed(case: Case) -> IntArray:
 
 
 def _halved(case: Case) -> IntArray:
-    return np.abs(case.positions - case.keys) // 2
+    return np.asarray(np.abs(case.positions - case.keys) // 2)
 
 
 def _from_first_query(case: Case) -> IntArray:
-    return np.abs(_tile_starts(case) - case.keys)
+    return np.asarray(np.abs(_tile_starts(case) - case.keys))
 
 
 def _with_distance(distance: Callable[[Case], IntArray], case: Case) -> Float64Array:
