@@ -7,8 +7,9 @@ Written before any of it was run; the same rules hold.
 from planted_bugs.fifth.elsewhere import ELSEWHERE
 from planted_bugs.fifth.features import FEATURES
 from planted_bugs.fifth.own import OWN
+from planted_bugs.fifth.own_more import OWN_MORE
 from planted_bugs.unseen import Unseen
 
-FIFTH: tuple[Unseen, ...] = (*FEATURES, *OWN, *ELSEWHERE)
+FIFTH: tuple[Unseen, ...] = (*FEATURES, *OWN, *OWN_MORE, *ELSEWHERE)
 
 __all__ = ["FIFTH"]
