@@ -44,22 +44,26 @@ def main() -> None:
     problem = Problem(args.B, args.H, args.S, args.D)
     if args.compare:
         compare(args.compare.split(","), problem, args.gpu, args.rounds)
-        return
-    if args.part:
+    elif args.part:
         part(args.variant, problem, args.gpu)
-        return
+    else:
+        first_and_second(args.variant, problem, args.rounds)
+
+
+def first_and_second(variant: str, problem: Problem, rounds: int) -> None:
+    """With the expected output to be computed, and with it at hand."""
     first: list[float] = []
     second: list[float] = []
     executed: list[float] = []
     with Evaluator() as warm:
-        _evaluate(warm, args.variant, problem)  # builds, PyTorch and the child process
-        for _ in range(args.rounds):
+        _evaluate(warm, variant, problem)  # builds, PyTorch and the child process
+        for _ in range(rounds):
             warm.expected.clear()
-            first.append(_evaluate(warm, args.variant, problem)[0])
-            took_s, inside_s = _evaluate(warm, args.variant, problem)
+            first.append(_evaluate(warm, variant, problem)[0])
+            took_s, inside_s = _evaluate(warm, variant, problem)
             second.append(took_s)
             executed.append(inside_s)
-    print(f"{args.variant} on {problem.label()}, medians of {args.rounds} interleaved rounds")
+    print(f"{variant} on {problem.label()}, medians of {rounds} interleaved rounds")
     print(f"first on the problem   {statistics.median(first):8.2f} s")
     print(f"second on the problem  {statistics.median(second):8.2f} s")
     print(f"of it inside the CPU backend, both runs  {statistics.median(executed):8.2f} s")

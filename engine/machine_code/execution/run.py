@@ -193,8 +193,8 @@ def execute(
         if _NOT_FOLLOWED.search(what):
             raise NotFollowed(said)
         if _REACHES.match(what):
-            address = _ADDRESS.search(what)
-            raise OutOfBounds(said, int(address[1], 16) if address is not None else 0)
+            found_at = _ADDRESS.search(what)
+            raise OutOfBounds(said, int(found_at[1], 16) if found_at is not None else 0)
         raise ExecutionFault(said)
     if status == 2:
         raise ExecutionTimeout(f"{program.entry} did not finish within {timeout_s:g} s.")
