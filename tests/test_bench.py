@@ -27,7 +27,7 @@ from engine.measure.sampler import SamplerSettings
 from engine.measure.verdict import Verdict
 from engine.names import find_variant
 from engine.pipeline.bench import BenchResult, Entrant, bench
-from engine.pipeline.evaluate import EvaluationOutcome
+from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest, ResolvedRequest
 from engine.plan import LaunchPlan
 from engine.presets import BENCH_PROBLEMS

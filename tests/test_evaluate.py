@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import engine.pipeline.evaluate as pipeline
+import engine.pipeline.evaluation_run as pipeline
 from engine.backends.base import RunResult
 from engine.backends.machine_code import MachineCodeBackend
 from engine.base.errors import ToolMissing, UnknownName

@@ -15,7 +15,8 @@ from engine.cli.compare import print_comparison
 from engine.devices import find_device
 from engine.environment import collect_environment
 from engine.evaluation import Evaluation
-from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.schema import file_label
 from engine.sessions.build import make_error_map, make_snapshot
 from engine.sessions.compare import compare_sessions

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from engine.base.errors import ClusterError, ToolMissing
 from engine.cuda_source.nvrtc import toolchain
-from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.search.autotune import ProblemResult, gpu_candidates, problem_result
 from engine.search.evaluation_process import evaluate_point

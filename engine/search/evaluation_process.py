@@ -17,7 +17,8 @@ from multiprocessing.context import SpawnProcess
 from typing import Any, Self
 
 from engine.base.errors import AttuneError
-from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
 from engine.search.autotune import ProblemResult, gpu_candidates, problem_result
 from engine.search.ranking import SweepRow

@@ -47,7 +47,7 @@ from engine.sessions.timeline import TimelineRow, describe, timeline_rows
 
 if TYPE_CHECKING:
     from engine.correctness import ErrorMap
-    from engine.pipeline.evaluate import EvaluationOutcome
+    from engine.pipeline.evaluation_run import EvaluationOutcome
 
 Outcome = Literal["tried", "kept", "dropped"]
 

@@ -15,7 +15,8 @@ from engine.base.errors import ClusterError, InvalidProblem, StoreError, ToolMis
 from engine.base.status import Status
 from engine.cli import main, parser
 from engine.evaluation import Evaluation
-from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
 from engine.tuned import load_tuned
 

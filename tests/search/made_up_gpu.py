@@ -22,7 +22,8 @@ from engine.cluster import worker
 from engine.devices import detect, find_device
 from engine.devices.detect import DetectedDevice
 from engine.evaluation import Execution
-from engine.pipeline.evaluate import EvaluationOutcome, Evaluator
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
 from engine.search import evaluation_process
 from engine.search.autotune import Candidates

@@ -24,7 +24,7 @@ from engine.measure.rounds import Sample
 from engine.measure.sampler import SamplerSettings, SamplingRun, run_rounds
 from engine.model.occupancy import occupancy
 from engine.names import find_variant
-from engine.pipeline.evaluate import EvaluationOutcome
+from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
 from engine.search.ranking import SweepRow

@@ -23,7 +23,7 @@ from engine.base.errors import StoreError, ToolMissing, UnknownName
 from engine.base.status import Status
 from engine.evaluation import Execution, Latency, Origin
 from engine.history.predictions import predictions
-from engine.pipeline.evaluate import EvaluationOutcome
+from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
 from engine.search.space import Space, SweepOptions
 from engine.search.strategies import STRATEGIES, StrategyName

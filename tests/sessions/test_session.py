@@ -19,7 +19,7 @@ from engine.base import journal
 from engine.base.errors import StoreError
 from engine.base.status import Status
 from engine.cuda_source.sources import read_sources
-from engine.pipeline.evaluate import EvaluationOutcome
+from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.sessions.session import (
     Session,
     resume_session,

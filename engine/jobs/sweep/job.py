@@ -19,7 +19,7 @@ from engine.base.status import Status
 from engine.jobs.layout import JobProgress, JobStatus
 from engine.jobs.supervisor import JobRunner
 from engine.jobs.sweep.ahead import CompileAhead
-from engine.pipeline.evaluate import EvaluationOutcome
+from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
 from engine.schema import encode
 from engine.search.autotune import ProblemResult, gpu_candidates, problem_result, result_with_final

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias
 from engine.base.errors import AttuneError
 from engine.base.status import Status
 from engine.history import History
-from engine.pipeline.evaluate import EvaluationOutcome
+from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
 from engine.pipeline.simulate import simulated_us
 from engine.problem import Problem

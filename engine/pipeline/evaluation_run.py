@@ -1,0 +1,550 @@
+"""One evaluation, step by step; each step fills in more of it. See `engine.pipeline.evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from engine.backends.base import Backend, BackendName, RunOptions, RunResult
+from engine.base.errors import AttuneError, CompileError, InvalidProblem, ToolMissing
+from engine.base.status import Status
+from engine.config import ResolvedConfig, default_config
+from engine.coverage import Block, coverage_of, describe_lines, largest_block
+from engine.cuda_on_host.executed import ExecutedStatements
+from engine.cuda_on_host.options import Schedule
+from engine.evaluation import Correctness, Evaluation, Latency
+from engine.input_kinds import HARSH, InputKind, inputs_named, passed_too, told_before
+from engine.model.estimate import Estimate, launch_plan
+from engine.pipeline.execute import (
+    NOT_HERE,
+    alone_on_gpu,
+    execution_of,
+    shared_heads,
+    where_to_execute,
+)
+from engine.pipeline.memory import check_host_memory
+from engine.pipeline.preview import NO_RESOURCES
+from engine.pipeline.request import (
+    EvaluationRequest,
+    ResolvedRequest,
+    choose_backend,
+)
+from engine.plan import LaunchPlan
+from engine.tensors import FloatArray, Inputs
+from kernels.variant import KERNELS_DIR
+
+if TYPE_CHECKING:
+    from engine.backends.cuda import CudaBackend
+    from engine.correctness import ErrorMap
+    from engine.cuda_source import CompiledKernel
+    from engine.pipeline.evaluate import Evaluator
+    from engine.pipeline.other_problems import OtherProblem
+    from engine.pipeline.partial import PartialRun
+
+OnStage: TypeAlias = Callable[[str], None]
+OnPart: TypeAlias = Callable[[Evaluation], None]
+_WHERE: Mapping[BackendName, str] = {
+    "cpu": "on the CPU",
+    "cuda": "on the GPU",
+    "machine-code": "machine code in software",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationOutcome:
+    """The evaluation, its error maps when something was executed, and what was predicted."""
+
+    evaluation: Evaluation
+    maps: tuple[ErrorMap, ...] = ()
+    # As it is shown, whether it was measured then or not; None where nothing is predicted, or more
+    # would be known of the kernel once it is simulated.
+    predicted: Latency | None = None
+    config: ResolvedConfig | None = None  # where its values come from
+
+
+@dataclass
+class EvaluationRun:
+    """One pass through the pipeline; each step fills in more of the evaluation."""
+
+    evaluator: Evaluator
+    request: EvaluationRequest
+    resolved: ResolvedRequest
+    stage: OnStage
+    simulates: bool
+    on_part: OnPart | None
+    estimate: Estimate | None = None
+    compiled: CompiledKernel | None = None
+    maps: tuple[ErrorMap, ...] = ()
+    executed: ExecutedStatements | None = None  # of all runs so far
+    is_elsewhere: bool = False  # at another problem than was asked for
+
+    def __post_init__(self) -> None:
+        resolved = self.resolved
+        self.base = Evaluation(
+            status=Status.SKIPPED,
+            reason="Not executed.",
+            variant=resolved.variant.id,
+            problem=self.request.problem,
+            config=resolved.config,
+            device=resolved.device.name if resolved.device else "unknown",
+            when=datetime.now(UTC).isoformat(timespec="seconds"),
+            notes=_notes(resolved),
+        )
+
+    def outcome(self) -> EvaluationOutcome:
+        evaluation = self._evaluate()
+        predicted = None
+        if self.estimate is not None and (self.simulates or self.estimate.by_machine_code):
+            predicted = self.estimate.latency
+        return EvaluationOutcome(evaluation, self.maps, predicted, self.resolved.config_origin)
+
+    def _stop(self, status: Status, reason: str, log: str = "") -> Evaluation:
+        return replace(self.base, status=status, reason=reason, log=log or self.base.log)
+
+    def _note(self, sentence: str) -> None:
+        self.base = replace(self.base, notes=(*self.base.notes, sentence))
+
+    def _evaluate(self) -> Evaluation:
+        resolved = self.resolved
+        try:
+            plan = launch_plan(
+                resolved.variant, self.request.problem, resolved.config, resolved.device
+            )
+        except InvalidProblem as error:
+            return self._stop(Status.SKIPPED, str(error))
+        if plan.source.parent != KERNELS_DIR:
+            from engine.own_kernels.pointer_types import mistaken_types
+
+            if why := mistaken_types(plan):
+                return self._stop(Status.COMPILE_ERROR, why)
+        stopped = self._compile(plan)
+        if stopped is not None:
+            return stopped
+        if not self.request.execute:
+            return self._with_prediction(plan, self.base)
+        return self._execute(plan)
+
+    def _compile(self, plan: LaunchPlan) -> Evaluation | None:
+        """Fill in resources and occupancy. Returns an evaluation only when the pipeline stops."""
+        from engine.compiled_plan import compile_plan, target_arch
+
+        variant, device = self.resolved.variant, self.resolved.device
+        if device is None:
+            self._note(
+                f"Registers, occupancy and latency are unknown: {self.resolved.device_reason} "
+                "Name a target GPU to see them."
+            )
+            return None
+        self.stage(f"Compiling {variant.name} for {target_arch(plan, device.arch)}")
+        try:
+            compiled: CompiledKernel = compile_plan(plan, device.arch)
+        except CompileError as error:
+            return self._stop(Status.COMPILE_ERROR, str(error), error.log)
+        except ToolMissing as error:
+            self._note(f"Registers, occupancy and latency are unknown: {error}")
+            return None
+        self.compiled = compiled
+        self.estimate = made = self._estimate(plan, compiled, simulates=False)
+        self.base = replace(
+            self.base,
+            passes=made.passes,
+            log=compiled.log,
+            source_sha256=compiled.source_sha256,
+            flags=compiled.flags,
+        )
+        if why := made.misfit or self._refused_spills(plan):
+            return self._stop(Status.SKIPPED, why)
+        return self._check_register_budgets(plan, compiled)
+
+    def _refused_spills(self, plan: LaunchPlan) -> str:
+        """Why a config that spills is not ranked; empty where it is."""
+        variant, device = self.resolved.variant, self.resolved.device
+        spilled = max((p.resources.spill_bytes for p in self.base.passes), default=0)
+        if not self.request.refuse_spills or not spilled or device is None:
+            return ""
+        usual = default_config(variant, {}, device)
+        is_measured = self.request.execute and choose_backend(self.request, device)[0] == "cuda"
+        if is_measured or usual == dict(self.resolved.config):
+            return ""
+        from engine.compiled_plan import compile_plan, resources
+
+        try:
+            default = launch_plan(variant, plan.problem, usual, device)
+            before = resources(default, compile_plan(default, device.arch))
+        except AttuneError:  # there is no default to be better than
+            return ""
+        if any(each.spill_bytes for each in before):
+            return ""
+        return (
+            f"It spills {spilled:,} bytes per thread, and the default config none: not ranked by a "
+            "predicted time (--allow-spills ranks it)."
+        )
+
+    def _estimate(self, plan: LaunchPlan, compiled: CompiledKernel, *, simulates: bool) -> Estimate:
+        kernel = self.resolved.kernel
+        assert kernel is not None  # nothing is compiled for no GPU
+        history = self.evaluator.history.doing("simulate" if simulates else "compile")
+        return history.estimate_plan(kernel, plan, compiled)
+
+    def _check_register_budgets(
+        self, plan: LaunchPlan, compiled: CompiledKernel
+    ) -> Evaluation | None:
+        """A warpgroup that uses more registers than it holds ends the pipeline."""
+        if not any(launch.warpgroup_registers for launch in plan.passes):
+            return None
+        from engine.compiled_plan import plan_budget_mistake
+
+        why = plan_budget_mistake(plan, compiled)
+        return self._stop(Status.COMPILE_ERROR, why) if why is not None else None
+
+    def _execute(self, plan: LaunchPlan) -> Evaluation:
+        request, problem = self.request, self.request.problem
+        name, why_not = where_to_execute(request, self.resolved, plan)
+        if why_not is not None:
+            return self._stop(Status.LAUNCH_ERROR, why_not)
+        if name == "machine-code" and request.backend == "auto":
+            if self.compiled is not None:
+                judged = self._judge_machine_code(plan)
+                if judged is not None:
+                    return judged
+            name = "cpu"
+        # The device's own free memory is looked at by the CUDA backend, which can ask the driver.
+        too_big = check_host_memory(plan, name)
+        part = self._part(plan, too_big) if name == "cpu" else None
+        if isinstance(part, Evaluation):
+            return part
+        if too_big is not None and part is None:
+            return self._stop(Status.OUT_OF_MEMORY, too_big)
+        if part is None and name != "cuda":
+            self._judge_some_ctas_first(plan, name)
+        passed = self._judge(plan, name, part)
+        if passed.status is not Status.PASSED:
+            return passed
+        if name == "cuda" and not cast("CudaBackend", self.evaluator.backend(name)).is_software:
+            first = self.evaluator.expected.prepare(problem, request.seed, request.input_kind)
+            backend = cast("CudaBackend", self.evaluator.backend(name))
+            return self._measure(backend, plan, first.inputs, passed)
+        return self._with_prediction(plan, passed)
+
+    def _judge_machine_code(self, plan: LaunchPlan) -> Evaluation | None:
+        """The verdict by what the compiler made; None where that is not executed here."""
+        before = self.base
+        self._judge_some_ctas_first(plan, "machine-code")
+        judged = self._judge(plan, "machine-code", None)
+        if judged.status is Status.PASSED:
+            return self._with_prediction(plan, judged)
+        if judged.status not in NOT_HERE:
+            return judged
+        self.base = before
+        self._note(f"Executed by a host build, as its machine code is not: {judged.reason}")
+        return None
+
+    def _judge_some_ctas_first(self, plan: LaunchPlan, name: BackendName) -> None:
+        """Tell what a few CTAs compute, where executing all of them takes long."""
+        from engine.backends.cpu import CpuBackend
+        from engine.backends.machine_code import MachineCodeBackend
+        from engine.backends.partial import PartialRunError
+        from engine.pipeline.partial import PartialRun, first_flops, takes_a_while
+
+        request = self.request
+        if self.on_part is None or request.partial == "never":
+            return
+        if not takes_a_while(plan, name, request.check):
+            return
+        before = self.base
+        self.stage("Executing a few CTAs first")
+        backend = cast(CpuBackend | MachineCodeBackend, self.evaluator.backend(name))
+        options = self._options(repeat=False)
+        try:
+            part = PartialRun.choose(backend, plan, options, first_flops(request.check))
+        except (PartialRunError, AttuneError):
+            return
+        # What does not compile, the run of all CTAs says; so do faults of machine code.
+        if isinstance(part, PartialRun):
+            judged = self._judge(plan, name, part)
+            if name == "cpu" or judged.status in (Status.PASSED, Status.INCORRECT):
+                self.on_part(judged)
+        self.base, self.maps = before, ()
+
+    def _judge(self, plan: LaunchPlan, name: BackendName, part: PartialRun | None) -> Evaluation:
+        """Execute all CTAs, or a part of them, with every kind of inputs, and compare."""
+        from engine.correctness import check_against, with_passing_inputs
+
+        request, problem = self.request, self.request.problem
+        backend = self.evaluator.backend(name)
+        judged: list[Correctness] = []
+        for kind in self._input_kinds():
+            prepared = (
+                self.evaluator.expected.prepare(problem, request.seed, kind)
+                if part is None
+                else part.prepare(request.seed, kind)
+            )
+            # The second inputs of a thorough check run in another order of threads, too.
+            schedule = request.schedule
+            if judged and request.check and schedule == "in_order" and part is None:
+                schedule = "random" if name == "cpu" else "reverse"
+            told = told_before(kind, "" if schedule == request.schedule else schedule)
+            self.stage(f"Executing {_WHERE[name]}{inputs_named(kind)}")
+            result = (
+                self._run(backend, plan, prepared.inputs, schedule, repeat=not judged)
+                if part is None
+                else part.run(prepared.inputs)
+            )
+            if not judged:
+                counts = part.part.counts() if part is not None else ""
+                execution = execution_of(request, name, result, counts)
+                self.base = replace(self.base, execution=execution)
+            if result.status is not Status.PASSED:
+                reason = f"{told}{result.reason}{shared_heads(problem, result.reason)}"
+                return self._stop(result.status, reason, result.log)
+            if result.executed is not None:
+                self._add_executed(plan, result.executed)
+            self.stage("Checking against the float64 reference")
+            correctness, maps = check_against(
+                prepared.expected.result(), result, plan if part is None else None
+            )
+            if part is not None:
+                correctness, maps = part.relabel(correctness), ()
+                told = f"{part.part.sentence()} {told}"
+            if not judged or not correctness.passed:
+                self.maps = maps
+            if correctness.passed and result.lse is not None:
+                correctness = self._with_lse(prepared.inputs, result.lse, correctness)
+            if not correctness.passed:
+                reason = told + correctness.reason
+                if judged:  # on other inputs it passes
+                    correctness = with_passing_inputs(correctness, plan.source)
+                elif name == "machine-code" and part is None and not request.software_only:
+                    reason += self._disagreement(plan, prepared.inputs, result)
+                incorrect = replace(correctness, reason=reason)
+                return replace(self._stop(Status.INCORRECT, reason), correctness=incorrect)
+            if not judged and request.check and result.gradients is not None:
+                correctness = self._in_other_order(
+                    backend, plan, prepared.inputs, result, correctness
+                )
+            judged.append(correctness)
+        too = (passed_too(c.max_abs_err, c.tolerance) for c in judged[1:])
+        of_part = part.part.sentence() if part is not None else ""
+        reason = " ".join(filter(None, [of_part, judged[0].reason, *too]))
+        passed = replace(self.base, status=Status.PASSED, reason=reason, correctness=judged[0])
+        if name != "cpu" or not request.check or self.is_elsewhere:
+            return passed
+        return self._judge_elsewhere(plan, passed)
+
+    def _add_executed(self, plan: LaunchPlan, executed: ExecutedStatements) -> None:
+        self.executed = self.executed | executed if self.executed else executed
+        lines = coverage_of(self.executed, plan.source.name)
+        self.base = replace(self.base, line_coverage=lines)
+
+    def _judge_elsewhere(self, plan: LaunchPlan, passed: Evaluation) -> Evaluation:
+        """What a thorough check finds beside the problem that was asked for."""
+        from engine.backends.cpu import CpuBackend
+        from engine.pipeline.other_problems import judge_elsewhere, offset_warning
+
+        options, variant = self._options(repeat=False), self.resolved.variant
+        judged = judge_elsewhere(variant, plan, passed, self._judge_at, self._largest_block)
+        if judged.status is not Status.PASSED:
+            return judged
+        self.stage("Executing one CTA of a problem past 2³¹ elements")
+        backend = cast(CpuBackend, self.evaluator.backend("cpu"))
+        warning = offset_warning(backend, variant, plan.problem, self.resolved.config, options)
+        right = judged.correctness
+        if warning is not None and right is not None:
+            right = replace(right, warnings=(*right.warnings, warning))
+        block, lines = self._largest_block(plan), self.base.line_coverage
+        said = (judged.reason, describe_lines(lines), block.sentence if block else "")
+        reason = " ".join(filter(None, said))
+        return replace(judged, reason=reason, correctness=right, line_coverage=lines)
+
+    def _judge_at(self, other: OtherProblem) -> Evaluation:
+        origin = replace(self.resolved.config_origin, values=dict(other.config))
+        run = replace(
+            self,
+            request=replace(self.request, problem=other.problem, partial="never"),
+            resolved=replace(self.resolved, config_origin=origin),
+            stage=lambda text: self.stage(f"{text}, also at {other.label()}"),
+            executed=None,
+            is_elsewhere=True,
+        )
+        evaluation = run._judge(other.plan, "cpu", None)
+        if run.executed is not None and self.executed is not None:
+            self._add_executed(other.plan, run.executed)
+        return evaluation
+
+    def _with_lse(self, inputs: Inputs, lse: FloatArray, passed: Correctness) -> Correctness:
+        """The verdict on O, and on the LSE that a kernel writes beside it."""
+        from engine.correctness.lse import check_lse
+
+        verdict = check_lse(inputs, lse)
+        reason = f"{passed.reason} {verdict.sentence}" if verdict.passed else verdict.sentence
+        return replace(passed, passed=verdict.passed, reason=reason)
+
+    def _in_other_order(
+        self,
+        backend: Backend,
+        plan: LaunchPlan,
+        inputs: Inputs,
+        result: RunResult,
+        passed: Correctness,
+    ) -> Correctness:
+        """With what gradients do when CTAs and threads come in another order."""
+        if backend.name == "cuda":  # the GPU has an order of its own
+            return passed
+        self.stage("Executing in another order")
+        schedule: Schedule = "random" if backend.name == "cpu" else "reverse"
+        other = self._run(backend, plan, inputs, schedule, repeat=False)
+        if other.gradients is None or result.gradients is None:
+            return passed
+        from engine.correctness.gradient_check import differing
+
+        said = differing(result.gradients, other.gradients)
+        if not said:
+            same = "The same bits in another order of CTAs."
+            return replace(passed, reason=f"{passed.reason} {same}")
+        sentence = f"Other bits of {said} in another order of CTAs"
+        if not plan.repeatable:
+            return replace(passed, reason=f"{passed.reason} {sentence}, by rounding alone.")
+        warning = f"{sentence}: a sum whose order is not fixed, or a race."
+        return replace(passed, warnings=(*passed.warnings, warning))
+
+    def _disagreement(self, plan: LaunchPlan, inputs: Inputs, result: RunResult) -> str:
+        """What the host build says of an output that the machine code got wrong."""
+        from engine.backends.cpu import CpuBackend
+        from engine.backends.machine_code import MachineCodeBackend
+        from engine.pipeline.disagreement import disagreement
+
+        self.stage("Executing the host build to compare")
+        said = disagreement(
+            cast(CpuBackend, self.evaluator.backend("cpu")),
+            cast(MachineCodeBackend, self.evaluator.backend("machine-code")),
+            plan,
+            inputs,
+            self._options(repeat=False),
+            result,
+        )
+        return f" {said}" if said else ""
+
+    def _largest_block(self, plan: LaunchPlan) -> Block | None:
+        """Where most of what never ran stands, and what reaches it; None where all of it ran."""
+        if not self.base.line_coverage:
+            return None
+        tunables = {t.name: t.values for t in self.resolved.variant.tunables}
+        text = plan.source.read_text(encoding="utf-8")
+        return largest_block(text, self.base.line_coverage[0], tunables, self.resolved.config)
+
+    def _input_kinds(self) -> tuple[InputKind, ...]:
+        """The inputs that were asked for, and the harsh ones where the check is thorough."""
+        kinds = (
+            (self.request.input_kind, HARSH) if self.request.check else (self.request.input_kind,)
+        )
+        return tuple(dict.fromkeys(kinds))
+
+    def _run(
+        self,
+        backend: Backend,
+        plan: LaunchPlan,
+        inputs: Inputs,
+        schedule: Schedule,
+        *,
+        repeat: bool,
+    ) -> RunResult:
+        options = replace(self._options(repeat=repeat), schedule=schedule)
+        with alone_on_gpu(backend.name, self._purpose, self.stage):
+            return backend.run(plan, inputs, options)
+
+    def _options(self, *, repeat: bool) -> RunOptions:
+        request = self.request
+        return RunOptions(
+            request.check,
+            request.schedule,
+            request.seed,
+            request.timeout_s,
+            repeat,
+            self.resolved.arch,
+        )
+
+    def _part(self, plan: LaunchPlan, too_big: str | None) -> PartialRun | Evaluation | None:
+        """Some CTAs to execute in place of all; None for all, an evaluation where it ends here."""
+        from engine.backends.cpu import CpuBackend
+        from engine.backends.partial import PartialRunError
+        from engine.pipeline.partial import PartialRun, takes_too_long
+
+        request = self.request
+        wanted = request.partial == "always" or (
+            request.partial == "auto"
+            and (too_big is not None or takes_too_long(plan, request.check, request.timeout_s))
+        )
+        if not wanted:
+            return None
+        self.stage("Choosing CTAs for a partial run")
+        backend = cast(CpuBackend, self.evaluator.backend("cpu"))
+        try:
+            part = PartialRun.choose(backend, plan, self._options(repeat=False))
+        except PartialRunError as error:
+            why = f"It cannot be executed in part: {error}."
+            if too_big is not None:
+                return self._stop(Status.OUT_OF_MEMORY, f"{too_big} {why}")
+            if request.partial == "always":
+                return self._stop(Status.LAUNCH_ERROR, f"{plan.source.name}: {why}")
+            self._note(why)
+            return None
+        if isinstance(part, RunResult):
+            return self._stop(part.status, part.reason, part.log)
+        return part
+
+    def _predict(self, plan: LaunchPlan, evaluation: Evaluation) -> Evaluation:
+        """Last, as the C++ compiler may be at work on the simulator until then.
+
+        Returns:
+            The evaluation, with what the simulated machine code executes.
+        """
+        if not self.simulates or self.compiled is None:
+            return evaluation
+        self.stage("Simulating the machine code")
+        self.estimate = self._estimate(plan, self.compiled, simulates=True)
+        if not self.estimate.by_machine_code:
+            return evaluation
+        from engine.compiled_plan import count_plan
+
+        try:
+            return replace(evaluation, counts=count_plan(plan, self.compiled))
+        except AttuneError:  # the time was known before, and a tool is missing now
+            return evaluation
+
+    def _with_prediction(self, plan: LaunchPlan, evaluation: Evaluation) -> Evaluation:
+        evaluation = self._predict(plan, evaluation)
+        if self.estimate is not None and self.estimate.latency is not None:
+            return replace(evaluation, latency=self.estimate.latency)
+        why = self.estimate.reason if self.estimate else self.resolved.device_reason or NO_RESOURCES
+        known = " ".join(evaluation.notes)
+        notes = evaluation.notes if why in known else (*evaluation.notes, why)
+        return replace(evaluation, notes=notes)
+
+    @property
+    def _purpose(self) -> str:
+        return f"{self.resolved.variant.id}, {self.request.problem.label()}"
+
+    def _measure(
+        self, backend: CudaBackend, plan: LaunchPlan, inputs: Inputs, passed: Evaluation
+    ) -> Evaluation:
+        from engine.measure.device_lock import measuring
+        from engine.measure.side_by_side import time_evaluation
+
+        if self.request.effort == "none":
+            return passed
+        full = self.request.effort == "full"
+        passed = self._predict(plan, passed)  # before its time is known
+        try:
+            with measuring(self._purpose, self.stage) as read_state:
+                self.stage("Measuring")
+                return time_evaluation(backend, plan, inputs, passed, read_state, full=full)
+        except AttuneError as error:
+            return replace(passed, notes=(*passed.notes, f"Not measured: {error}"))
+
+
+def _notes(resolved: ResolvedRequest) -> tuple[str, ...]:
+    """What the request's resolution has to say."""
+    chosen = resolved.choice.note() if resolved.choice is not None else ""
+    return tuple(filter(None, [chosen, resolved.config_origin.error]))
