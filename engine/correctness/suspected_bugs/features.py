@@ -104,8 +104,8 @@ def _open_ahead(case: Case) -> BoolArray:
 
 
 def _one_more_ahead(case: Case) -> BoolArray:
-    ahead = case.keys - case.positions == (case.problem.window or 0)
-    return np.asarray(case.visible | (_open(case) & ahead))
+    ahead: BoolArray = case.keys - case.positions == (case.problem.window or 0)
+    return case.visible | (_open(case) & ahead)
 
 
 def _ahead_alone(case: Case) -> BoolArray:
@@ -119,7 +119,8 @@ def _from_own_tile(case: Case) -> BoolArray:
 
 def _masked_at_the_end_alone(case: Case) -> BoolArray:
     tile_end = (case.keys // case.tiles.block_n + 1) * case.tiles.block_n
-    return case.visible | (_from_first_tile(case) & (tile_end <= _tile_starts(case) + 1))
+    whole: BoolArray = tile_end <= _tile_starts(case) + 1
+    return case.visible | (_from_first_tile(case) & whole)
 
 
 def _with_window(window: int | None, case: Case) -> Float64Array:
@@ -253,11 +254,13 @@ def _signed(case: Case) -> IntArray:
 
 
 def _halved(case: Case) -> IntArray:
-    return np.asarray(np.abs(case.positions - case.keys) // 2)
+    halves: IntArray = np.abs(case.positions - case.keys) // 2
+    return halves
 
 
 def _from_first_query(case: Case) -> IntArray:
-    return np.asarray(np.abs(_tile_starts(case) - case.keys))
+    distance: IntArray = np.abs(_tile_starts(case) - case.keys)
+    return distance
 
 
 def _with_distance(distance: Callable[[Case], IntArray], case: Case) -> Float64Array:
