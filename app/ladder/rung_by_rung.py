@@ -36,9 +36,11 @@ def draw(rungs: list[Rung], chosen: str) -> None:
     """
     by_id = {rung.variant.id: rung for rung in rungs}
     first = chosen if chosen in by_id else next(iter(by_id))
-    if st.session_state.get(_FOLLOWED, first) != first and DETAIL in st.session_state:
+    # What stands in the sidebar, which is not the kernel that `auto` takes at the moment.
+    asked = st.session_state.get("variant", first)
+    if st.session_state.get(_FOLLOWED, asked) != asked and DETAIL in st.session_state:
         st.session_state[DETAIL] = first
-    st.session_state[_FOLLOWED] = first
+    st.session_state[_FOLLOWED] = asked
     with st.container(horizontal=True, vertical_alignment="bottom", key="kernels_pick"):
         name = url_state.select(
             st,
