@@ -39,7 +39,7 @@ BACKENDS: dict[BackendChoice, str] = {
 }
 FORMATS = {"float16": "FP16", "bfloat16": "BF16", "float32": "FP32"}
 DTYPES = tuple(FORMATS)
-FEATURES = ("window", "softcap", "alibi", "sinks", "seqlens")  # under "More"
+FEATURES = ("window", "softcap", "DV", "alibi", "sinks", "seqlens")  # under "More"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,7 @@ def make_problem(values: Mapping[str, Any]) -> tuple[Problem | None, str]:
             alibi=values["alibi"],
             sinks=values["sinks"],
             seqlens=seqlens,
+            head_dim_v=values["DV"],
         )
     except InvalidProblem as error:
         return None, str(error)
@@ -135,6 +136,7 @@ def problem_values(problem: Problem) -> dict[str, Any]:
         "alibi": problem.alibi,
         "sinks": problem.sinks,
         "seqlens": ",".join(map(str, problem.seqlens or ())),
+        "DV": problem.head_dim_v,
     }
 
 

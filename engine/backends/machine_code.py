@@ -111,7 +111,7 @@ class MachineCodeBackend:
             compiled = compile_plan(plan, options.arch.removesuffix("a"))
             cubin = read_cubin(compiled.cubin)
             number = list(plan.buffer_bytes).index("out")
-            size = plan.buffer_bytes["out"] // plan.problem.elements
+            size = plan.problem.element_bytes
             watch = Watch(buffer_address(number) + element * size, [])
             memory = _memory(plan, inputs)
             _execute(plan, compiled, cubin, load_module(cubin), memory, options, None, watch)

@@ -206,7 +206,7 @@ def _rms(error: Float64Array) -> float:
 def _problems(compared: ComparedOutput, result: RunResult, broken: BrokenElements) -> list[str]:
     """What is wrong, most telling first; empty when the output passes."""
     problems = []
-    total = compared.coverage.problem.elements
+    total = math.prod(compared.coverage.problem.out_shape)
     for mask, what in (
         (broken.unwritten, "were never written"),
         (broken.nonfinite, "are NaN or infinite"),

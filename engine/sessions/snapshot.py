@@ -233,7 +233,7 @@ _SINCE_VERSION_4 = (Status.RACE, Status.OUT_OF_BOUNDS)
 def version_of(snapshot: Snapshot) -> int:
     """The oldest schema version that can hold this snapshot."""
     problems = (*snapshot.problems, *(e.problem for e in snapshot.evaluations))
-    if any(p.features for p in problems):
+    if any(p.features or p.head_dim_v is not None for p in problems):
         return 5
     if any(e.status in _SINCE_VERSION_4 for e in snapshot.evaluations):
         return 4
