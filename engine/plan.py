@@ -132,14 +132,19 @@ class LaunchPlan:
     @property
     def buffer_bytes(self) -> dict[str, int]:
         """The size of every buffer that arguments may point to, by name."""
-        tensor, kv = self.problem.tensor_bytes, self.problem.kv_bytes
+        p = self.problem
+        tensor = p.tensor_bytes
+        sizes = {"q": tensor, "k": p.k_bytes, "v": p.v_bytes, "out": p.out_bytes}
         if self.pages is not None:
-            kv = self.pages.kv_bytes
-        sizes = {"q": tensor, "k": kv, "v": kv, "out": tensor}
+            sizes |= {"k": self.pages.kv_bytes, "v": self.pages.kv_bytes}
         if self.packs_sequences:
             each = [self.problem.of_sequence(i) for i in range(self.problem.batch)]
-            tensor, kv = sum(p.tensor_bytes for p in each), sum(p.kv_bytes for p in each)
-            sizes = {"q": tensor, "k": kv, "v": kv, "out": tensor}
+            sizes = {
+                "q": sum(x.tensor_bytes for x in each),
+                "k": sum(x.k_bytes for x in each),
+                "v": sum(x.v_bytes for x in each),
+                "out": sum(x.out_bytes for x in each),
+            }
         if self.packed:
             sizes = {PACKED: 3 * tensor, "out": tensor}
         if self.pages is not None:
@@ -147,7 +152,7 @@ class LaunchPlan:
         if self.is_backward:
             rows = 4 * self.problem.batch * self.problem.num_heads * self.problem.seqlen
             sizes |= {DOUT: tensor, LSE: rows}
-            sizes |= zip(GRADIENTS, (tensor, kv, kv), strict=True)
+            sizes |= zip(GRADIENTS, (tensor, p.k_bytes, p.v_bytes), strict=True)
         if self.lse is not None:
             sizes["lse"] = self.lse_bytes
         sizes |= {name: 4 * self._entries_of(name) for name in self._of_features}
@@ -220,7 +225,7 @@ class LaunchPlan:
         """The bytes of the buffers that are filled before each launch, by name."""
         fills = {s.name: s.initial for s in self.scratch if s.each_launch}
         if self.out_fill == "zero":
-            fills["out"] = np.zeros(self.problem.tensor_bytes, np.uint8)
+            fills["out"] = np.zeros(self.problem.out_bytes, np.uint8)
         return {name: values for name, values in fills.items() if values is not None}
 
     @property

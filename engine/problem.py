@@ -30,7 +30,7 @@ SHORT_DTYPES: Mapping[Dtype, str] = {"float16": "fp16", "bfloat16": "bf16", "flo
 # Sizes of K and V that may differ from those of Q.
 _OF_KV = {"seqlen_kv": "seqlen", "num_heads_kv": "num_heads"}
 # Fields that files leave out where they say nothing: versions before 5 of the format lack them.
-_LEFT_OUT = ("window", "softcap", "alibi", "sinks", "seqlens", "direction")
+_LEFT_OUT = ("window", "softcap", "alibi", "sinks", "seqlens", "direction", "head_dim_v")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,7 @@ class Problem(Stored):
         seqlens: keys of each sequence, of which `seqlen_kv`, or `seqlen`, is the largest. Each
             has its last min(seqlen, keys) positions as queries; rows behind them are not there.
         direction: "backward" asks for dQ, dK and dV.
+        head_dim_v: columns of V and O where Q and K have others (DeepSeek's 192 and 128).
 
     Raises:
         InvalidProblem: a size below 1 or above its limit, an unknown dtype, a mask that hides all
@@ -82,6 +83,7 @@ class Problem(Stored):
     sinks: bool = False
     seqlens: tuple[int, ...] | None = None
     direction: Direction = "forward"
+    head_dim_v: int | None = None
 
     def __post_init__(self) -> None:
         limits = {
@@ -96,6 +98,8 @@ class Problem(Stored):
             limits["num_heads_kv"] = MAX_HEADS
         if self.window is not None:
             limits["window"] = MAX_SEQLEN
+        if self.head_dim_v is not None:
+            limits["head_dim_v"] = MAX_HEAD_DIM
         for name, limit in limits.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
@@ -117,6 +121,8 @@ class Problem(Stored):
         if self.seqlens is not None:
             self._check_seqlens(self.seqlens)
         self._check_mask()
+        if self.head_dim_v == self.head_dim:
+            object.__setattr__(self, "head_dim_v", None)
         if self.num_heads_kv == self.num_heads:
             object.__setattr__(self, "num_heads_kv", None)
         if self.num_heads % self.kv_heads:
@@ -225,24 +231,37 @@ class Problem(Stored):
         return self.num_heads if self.num_heads_kv is None else self.num_heads_kv
 
     @property
+    def value_dim(self) -> int:
+        """Columns of V and of O."""
+        return self.head_dim if self.head_dim_v is None else self.head_dim_v
+
+    @property
     def head_group(self) -> int:
         """Query heads that read one K/V head: 1 without GQA."""
         return self.num_heads // self.kv_heads
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Of Q and of O."""
+        """Of Q."""
         return (self.batch, self.num_heads, self.seqlen, self.head_dim)
 
     @property
-    def kv_shape(self) -> tuple[int, int, int, int]:
-        """Of K and of V."""
+    def out_shape(self) -> tuple[int, int, int, int]:
+        """Of O."""
+        return (self.batch, self.num_heads, self.seqlen, self.value_dim)
+
+    @property
+    def k_shape(self) -> tuple[int, int, int, int]:
         return (self.batch, self.kv_heads, self.num_keys, self.head_dim)
 
     @property
+    def v_shape(self) -> tuple[int, int, int, int]:
+        return (self.batch, self.kv_heads, self.num_keys, self.value_dim)
+
+    @property
     def elements(self) -> int:
-        """Elements of Q, and of O."""
-        return self.batch * self.num_heads * self.seqlen * self.head_dim
+        """Elements of Q."""
+        return math.prod(self.shape)
 
     @property
     def element_bytes(self) -> int:
@@ -251,19 +270,32 @@ class Problem(Stored):
 
     @property
     def tensor_bytes(self) -> int:
-        """Bytes of Q, and of O."""
+        """Bytes of Q."""
         return self.elements * self.element_bytes
 
     @property
+    def out_bytes(self) -> int:
+        """Bytes of O."""
+        return math.prod(self.out_shape) * self.element_bytes
+
+    @property
+    def k_bytes(self) -> int:
+        return math.prod(self.k_shape) * self.element_bytes
+
+    @property
+    def v_bytes(self) -> int:
+        return math.prod(self.v_shape) * self.element_bytes
+
+    @property
     def kv_bytes(self) -> int:
-        """Bytes of K, and of V."""
-        return self.batch * self.kv_heads * self.num_keys * self.head_dim * self.element_bytes
+        """Bytes of K and V together."""
+        return self.k_bytes + self.v_bytes
 
     @property
     def io_bytes(self) -> int:
         """The fewest bytes the call moves: Q, K, V read once and O written once; backward Q, K, V,
         O, dO and LSE read, and dQ, dK, dV written."""
-        forward = 2 * self.tensor_bytes + 2 * self.kv_bytes
+        forward = self.tensor_bytes + self.out_bytes + self.kv_bytes
         lse_bytes = 4 * self.batch * self.num_heads * self.seqlen
         return forward if self.direction == "forward" else 2 * forward + lse_bytes
 
@@ -280,10 +312,10 @@ class Problem(Stored):
 
     @property
     def flops(self) -> int:
-        """4·H·D times the scores, which is 4·B·H·S·KV·D, and 2·B·H·S²·D where it is causal with one
-        length (FlashAttention's convention); 2.5 times as many backward. Sharing K/V heads saves
-        bytes, not FLOPs."""
-        forward = 2 * self.num_heads * self.head_dim * self.twice_scores
+        """2·H·(D + DV) times the scores: 4·B·H·S·KV·D where V is as wide as K, and 2·B·H·S²·D where
+        that is causal with one length (FlashAttention's convention); 2.5 times as many backward.
+        Sharing K/V heads saves bytes, not FLOPs."""
+        forward = self.num_heads * (self.head_dim + self.value_dim) * self.twice_scores
         return forward if self.direction == "forward" else 5 * forward // 2
 
     def main_of(self, passes: Sequence[_T]) -> _T:
@@ -299,7 +331,7 @@ class Problem(Stored):
     def label(self) -> str:
         """`B1 H8 S128 D64 fp16 causal` or `B1 H32 HKV8 S1 KV4096 D64 fp16`, for tables."""
         dtype = SHORT_DTYPES[self.dtype]
-        words = " ".join((f"D{self.head_dim}", dtype, *self.words()))
+        words = " ".join((self.dims(), dtype, *self.words()))
         return f"B{self.batch} {self.heads()} {self.lengths()} {words}"
 
     def words(self) -> tuple[str, ...]:
@@ -318,7 +350,11 @@ class Problem(Stored):
     def rest(self) -> tuple[object, ...]:
         """All but batch and query heads: problems of one curve over either share it."""
         kind = (self.direction, self.words(), self.seqlens)
-        return (self.lengths(), self.head_dim, self.dtype, *kind)
+        return (self.lengths(), self.dims(), self.dtype, *kind)
+
+    def dims(self) -> str:
+        """`D64`, or `D192 DV128` where V has other columns than K."""
+        return f"D{self.head_dim}" + ("" if self.head_dim_v is None else f" DV{self.head_dim_v}")
 
     def heads(self) -> str:
         """`H8`, or `H32 HKV8` where query heads share K/V heads."""
@@ -380,6 +416,8 @@ def feature_options(problem: Problem) -> list[str]:
     values = {"window": problem.window, "softcap": problem.softcap}
     given = [f"--{name}={value:g}" for name, value in values.items() if value is not None]
     given += [f"--{name}" for name in ("alibi", "sinks") if getattr(problem, name)]
+    if problem.head_dim_v is not None:
+        given.append(f"--head-dim-v={problem.head_dim_v}")
     if problem.seqlens is not None:
         given.append(f"--seqlens={','.join(map(str, problem.seqlens))}")
     return given + ["--backward"] * (problem.direction == "backward")

@@ -78,7 +78,7 @@ def decode(raw: RawArray, dtype: Dtype) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Raw Q `[batch, num_heads, seqlen, head_dim]`, and K and V of `Problem.kv_shape`.
+    """Raw Q `[batch, num_heads, seqlen, head_dim]`, and K and V of its shapes.
 
     Of sequences of different lengths, rows behind the last query and the last key are zeros.
     """
@@ -168,8 +168,8 @@ def padded_output(raw: npt.NDArray[np.uint8], problem: Problem) -> RawArray:
 
     Zeros stand behind the last query of a sequence.
     """
-    words = raw.view(_STORED_AS[problem.dtype]).reshape(-1, problem.num_heads, problem.head_dim)
-    out = np.zeros(problem.shape, words.dtype)
+    words = raw.view(_STORED_AS[problem.dtype]).reshape(-1, problem.num_heads, problem.value_dim)
+    out = np.zeros(problem.out_shape, words.dtype)
     begins = lengths_of(problem)[CU_SEQLENS_Q].tolist()
     for sequence, begin, end in zip(out, begins, begins[1:], strict=False):
         sequence[:, : end - begin] = words[begin:end].swapaxes(0, 1)
@@ -177,8 +177,8 @@ def padded_output(raw: npt.NDArray[np.uint8], problem: Problem) -> RawArray:
 
 
 def gradients_of(raw: Mapping[str, npt.NDArray[np.uint8]], problem: Problem) -> dict[str, RawArray]:
-    """dQ of `Problem.shape`, dK and dV of `Problem.kv_shape`, from the bytes that were written."""
-    shapes = zip(GRADIENTS, (problem.shape, problem.kv_shape, problem.kv_shape), strict=True)
+    """dQ of `Problem.shape`, dK and dV of `Problem.k_shape`, from the bytes that were written."""
+    shapes = zip(GRADIENTS, (problem.shape, problem.k_shape, problem.v_shape), strict=True)
     stored = _STORED_AS[problem.dtype]
     return {name: cast(RawArray, raw[name].view(stored).reshape(shape)) for name, shape in shapes}
 
@@ -207,9 +207,9 @@ def output_of(raw: npt.NDArray[np.uint8], problem: Problem, layout: Layout) -> R
     Rows behind the last query of a shorter sequence are 0 where the kernel has not written them.
     """
     words = cast(RawArray, raw.view(_STORED_AS[problem.dtype]))
-    out = words.reshape(problem.shape)
+    out = words.reshape(problem.out_shape)
     if layout != "bhsd":
-        batch, heads, rows, head_dim = problem.shape
+        batch, heads, rows, head_dim = problem.out_shape
         ordered = words.reshape(batch, rows, heads, head_dim).transpose(0, 2, 1, 3)
         out = cast(RawArray, np.ascontiguousarray(ordered))
     if problem.seqlens is None:
@@ -245,7 +245,7 @@ def make_inputs(problem: Problem, seed: int = 0, kind: InputKind = NORMAL) -> In
         InvalidProblem: there is no such kind.
     """
     rng = np.random.default_rng(seed)
-    shapes = (problem.shape, problem.kv_shape, problem.kv_shape)
+    shapes = (problem.shape, problem.k_shape, problem.v_shape)
     q, k, v = (rng.standard_normal(shape, dtype=np.float32) for shape in shapes)
     shape_inputs(kind, q, k, v, rng)
     if problem.seqlens is not None:

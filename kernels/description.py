@@ -41,6 +41,7 @@ What may be added:
     causal = [false]                                   # masks that it computes; both
     repeatable = false                                 # two runs may differ in bits: atomics
     takes = ["window", "softcap"]                      # features of a problem that it computes
+    dim_pairs = [[192, 128]]                           # [head_dim, head_dim_v] where V is narrower
                                                        # besides (see `kernels.variant.FEATURES`,
                                                        # and `feature_macros`); none
     gqa = true                                         # query heads may share K/V heads; for an
@@ -195,7 +196,7 @@ class _Reader:
         block.allow(
             "idea", "head_dims", "dtypes", "causal", "gqa", "min_compute_capability",
             "arch_specific", "layout", "page_rows", "lse", "defines", "include", "tf32", "out_fill",
-            "std", "takes", "repeatable", "tunables", "let", "constraints", "scratch",
+            "std", "takes", "dim_pairs", "repeatable", "tunables", "let", "constraints", "scratch",
             "tensor_maps", "passes", "work",
         )  # fmt: skip
         on_ladder = None if self.is_own else _LADDER_NAME.fullmatch(path.stem)
@@ -270,6 +271,7 @@ class _Reader:
             arch_specific=block.get("arch_specific", bool, "true or false", False),
             causal=_masks(block, "causal" in told),
             takes=takes,
+            dim_pairs=_dim_pairs(block),
             layouts=tuple(layouts.items()),
             lse=_lse(block, LSE in used and not is_backward),
             page_rows=None if page_rows is None else self.scope.function(page_rows),
@@ -523,6 +525,16 @@ def _masks(block: Table, is_told: bool) -> tuple[bool, ...]:
     if not values or not all(type(v) is bool for v in values) or len(set(values)) < len(values):
         block.error("causal", f"it is a list of false and true, not {shown(values)}")
     return tuple(sorted(values))
+
+
+def _dim_pairs(block: Table) -> tuple[tuple[int, int], ...]:
+    expected = "a list of pairs [head_dim, head_dim_v], for instance [[192, 128]]"
+    found = []
+    for pair in block.items("dim_pairs", expected, []):
+        if not (isinstance(pair, list) and len(pair) == 2 and all(type(n) is int for n in pair)):
+            block.error("dim_pairs", f"it is {expected}, not {shown(pair)}")
+        found.append((pair[0], pair[1]))
+    return tuple(found)
 
 
 def _takes(block: Table) -> tuple[Feature, ...]:

@@ -1,5 +1,6 @@
 // What a problem asks for beyond plain and square causal attention: by -D, each only where it is
 // asked for, so that the machine code of plain attention holds nothing of it (a test compares).
+//   HEAD_DIM_V     columns of V and O, DeepSeek's 128 where K has 192 (HEAD_DIM where left out)
 //   HAS_KV_OFFSET  the last query stands at the last key, and there are more keys than queries
 //   WINDOW         a query at p sees keys j with |p - j| < WINDOW (0: all), Mistral's where causal
 //   SOFTCAP        a score becomes SOFTCAP tanh(score / SOFTCAP) (0: it does not), Gemma 2's
@@ -14,6 +15,9 @@
 #include "element.cuh"
 #include "exp2.cuh"
 
+#ifndef HEAD_DIM_V
+#define HEAD_DIM_V HEAD_DIM
+#endif
 #ifndef HAS_KV_OFFSET
 #define HAS_KV_OFFSET 0
 #endif

@@ -30,6 +30,7 @@ PROBLEM_NAMES: Final[Mapping[str, str]] = {
     "seqlen": "seqlen",
     "seqlen_kv": "num_keys",  # rows of K and V, also where the problem has one length
     "head_dim": "head_dim",
+    "head_dim_v": "value_dim",  # columns of V and O, also where they are those of K
     "causal": "causal",
 }
 ELEMENT_BYTES: Final = "element_bytes"  # of Q, K, V and O

@@ -2,7 +2,7 @@
 // Idea: visit K/V tile by tile under a running softmax, so S = Q @ K^T never leaves the chip.
 // Changed: nothing; this is the start that every later rung is compared with.
 // Limiter: two of eight warps compute, on 32-way conflicts of Q and S, which stay: the slow start.
-// Constraints: D in {4, 32, 64, 96, 128}; H, B <= 65535; any KV; all of features.cuh.
+// Constraints: D in {4, 32, 64, 96, 128}, 192 with V's 128; H, B <= 65535; any KV; all of features.cuh.
 // Passes: 1, attention_forward; grid (ceil(S / 64), num_heads, batch), 256 threads.
 // Source: Dao et al., FlashAttention, 2022 (arXiv 2205.14135), algorithm 1, Q loop outside.
 // Weakness: time grows with S at a fixed few CTAs; one of this design took an L4 0.27 ms a tile.
@@ -10,6 +10,7 @@
 idea = "FlashAttention-1 order: sequential K/V tiles under an online softmax, a thread per row."
 head_dims = [4, 32, 64, 96, 128]
 min_compute_capability = 7.5
+dim_pairs = [[192, 128]]
 takes = ["kv_offset", "window", "softcap", "alibi", "sinks", "varlen"]
 let.block_m = 64
 
@@ -21,7 +22,8 @@ entry = "attention_forward"
 grid = ["ceil_div(seqlen, block_m)", "num_heads", "batch"]
 threads = 256
 # Q, K and V, and the scores S as floats.
-smem_bytes = "(block_m + 2 * block_n) * head_dim * element_bytes + block_m * block_n * 4"
+smem_bytes = """((block_m + block_n) * head_dim + block_n * head_dim_v) * element_bytes \
+                + block_m * block_n * 4"""
 args = ["q", "k", "v", "out", "num_heads", "seqlen", "seqlen_kv", "softmax_scale",
         "alibi_slopes", "sinks", "seqlens"]
 
@@ -40,19 +42,19 @@ constexpr int NUM_THREADS = 256;  // all of them load, the first BLOCK_M compute
 
 static_assert(BLOCK_N == 32 || BLOCK_N == 64,
               "block_n must be 32 or 64: at D = 128 a wider tile exceeds the 64 KB of sm_75");
-static_assert(HEAD_DIM >= 1 && HEAD_DIM <= 128,
+static_assert(HEAD_DIM >= 1 && HEAD_DIM_V >= 1 && HEAD_DIM_V <= 128,
               "head_dim must be at most 128: one thread holds a whole output row in registers");
 static_assert(BLOCK_M <= NUM_THREADS, "every query row needs a thread of its own");
 
 // Copies rows [first_row, first_row + ROWS) of one head into shared memory, two bytes a load.
-template <int ROWS>
-__device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, HEAD_DIM]
-                                          const element* head,  // [length, HEAD_DIM]
+template <int ROWS, int COLUMNS>
+__device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, COLUMNS]
+                                          const element* head,  // [length, COLUMNS]
                                           int first_row, int length) {
-    for (int i = threadIdx.x; i < ROWS * HEAD_DIM; i += NUM_THREADS) {
-        const int row = first_row + i / HEAD_DIM;
+    for (int i = threadIdx.x; i < ROWS * COLUMNS; i += NUM_THREADS) {
+        const int row = first_row + i / COLUMNS;
         // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
-        tile_smem[i] = row < length ? head[(size_t)row * HEAD_DIM + i % HEAD_DIM]
+        tile_smem[i] = row < length ? head[(size_t)row * COLUMNS + i % COLUMNS]
                                     : to_element(0.0f);
     }
 }
@@ -60,16 +62,16 @@ __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, HEAD_D
 extern "C" __global__ void __launch_bounds__(NUM_THREADS)
 attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, HEAD_DIM]
                   const element* __restrict__ k,  // [batch, num_heads, seqlen_kv, HEAD_DIM]
-                  const element* __restrict__ v,  // [batch, num_heads, seqlen_kv, HEAD_DIM]
-                  element* __restrict__ out,      // [batch, num_heads, seqlen, HEAD_DIM]
+                  const element* __restrict__ v,  // [batch, num_heads, seqlen_kv, HEAD_DIM_V]
+                  element* __restrict__ out,      // [batch, num_heads, seqlen, HEAD_DIM_V]
                   int num_heads, int seqlen, int seqlen_kv,
                   float softmax_scale FEATURE_PARAMETERS) {
     // Dynamic, because at D = 128 the tiles exceed the 48 KB that a static array may have.
     extern __shared__ __align__(16) unsigned char smem[];
     element* q_smem = reinterpret_cast<element*>(smem);             // [BLOCK_M, HEAD_DIM]
     element* k_smem = q_smem + BLOCK_M * HEAD_DIM;                  // [BLOCK_N, HEAD_DIM]
-    element* v_smem = k_smem + BLOCK_N * HEAD_DIM;                  // [BLOCK_N, HEAD_DIM]
-    float* s_smem = reinterpret_cast<float*>(v_smem + BLOCK_N * HEAD_DIM);  // [BLOCK_M, BLOCK_N]
+    element* v_smem = k_smem + BLOCK_N * HEAD_DIM;                  // [BLOCK_N, HEAD_DIM_V]
+    float* s_smem = reinterpret_cast<float*>(v_smem + BLOCK_N * HEAD_DIM_V);  // [BLOCK_M, BLOCK_N]
 
     const int tid = threadIdx.x;
     // The query tile is the fastest axis: CTAs that run at one time share their head's K/V in L2.
@@ -79,18 +81,20 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const int query = m0 + tid;           // this thread's query row, if it computes
     // 64-bit: batch * num_heads * seqlen_kv * HEAD_DIM may pass 2^31.
     const size_t head_index = (size_t)blockIdx.z * num_heads + blockIdx.y;
-    const size_t q_head = head_index * seqlen * HEAD_DIM;      // where this head's Q and O begin
-    const size_t kv_head = head_index * seqlen_kv * HEAD_DIM;  // and its K and V
+    const size_t q_head = head_index * seqlen * HEAD_DIM;      // where this head's Q begins,
+    const size_t kv_head = head_index * seqlen_kv * HEAD_DIM;  // its K, and V and O of its width
+#define V_HEAD (HEAD_DIM_V == HEAD_DIM ? kv_head : head_index * seqlen_kv * HEAD_DIM_V)
+#define O_HEAD (HEAD_DIM_V == HEAD_DIM ? q_head : head_index * seqlen * HEAD_DIM_V)
     const Features given = FEATURES_GIVEN;
     OWN_LENGTHS(given, blockIdx.z);
     if (HAS_VARLEN && m0 >= NUM_QUERIES) return;  // the sequence ends before this tile
     const ScoreFunction bend = score_function_of(given, blockIdx.y, softmax_scale);
 
-    load_tile<BLOCK_M>(q_smem, q + q_head, m0, NUM_QUERIES);
+    load_tile<BLOCK_M, HEAD_DIM>(q_smem, q + q_head, m0, NUM_QUERIES);
 
-    float acc_rmem[HEAD_DIM];  // O of this row, not yet divided by l
+    float acc_rmem[HEAD_DIM_V];  // O of this row, not yet divided by l
 #pragma unroll
-    for (int d = 0; d < HEAD_DIM; d++) acc_rmem[d] = 0.0f;
+    for (int d = 0; d < HEAD_DIM_V; d++) acc_rmem[d] = 0.0f;
     float m = -INFINITY;  // running maximum of the row's scores, unscaled
     float l = 0.0f;       // running sum of exp(scale (score - m))
     const float scale_log2 = softmax_scale * LOG2_E;  // exp(x) = 2^(x log2(e))
@@ -98,8 +102,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     // Causal: keys after the tile's last query are masked for all of its rows, so stop there.
     const int kv_end = END_OF_KEYS(POSITION_OF(m0 + BLOCK_M));
     for (int n0 = FIRST_KEY(POSITION_OF(m0)) / BLOCK_N * BLOCK_N; n0 < kv_end; n0 += BLOCK_N) {
-        load_tile<BLOCK_N>(k_smem, k + kv_head, n0, NUM_KEYS);
-        load_tile<BLOCK_N>(v_smem, v + kv_head, n0, NUM_KEYS);
+        load_tile<BLOCK_N, HEAD_DIM>(k_smem, k + kv_head, n0, NUM_KEYS);
+        load_tile<BLOCK_N, HEAD_DIM_V>(v_smem, v + V_HEAD, n0, NUM_KEYS);
         // The computing threads read rows that other threads loaded (Q too, the first time).
         __syncthreads();
 
@@ -130,7 +134,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             const float correction = fast_exp2(m * scale_log2 - m_scaled);
             l *= correction;
 #pragma unroll
-            for (int d = 0; d < HEAD_DIM; d++) acc_rmem[d] *= correction;
+            for (int d = 0; d < HEAD_DIM_V; d++) acc_rmem[d] *= correction;
 
             // P = exp(scale (S - m)): one FFMA and one EX2 a score; O += P @ V [BLOCK_M, HEAD_DIM].
             // A warp reads one V row: broadcast.
@@ -138,8 +142,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                 const float p = fast_exp2(s_row[n] * scale_log2 - m_scaled);
                 l += p;
 #pragma unroll
-                for (int d = 0; d < HEAD_DIM; d++) {
-                    acc_rmem[d] += p * to_float(v_smem[n * HEAD_DIM + d]);
+                for (int d = 0; d < HEAD_DIM_V; d++) {
+                    acc_rmem[d] += p * to_float(v_smem[n * HEAD_DIM_V + d]);
                 }
             }
             m = m_new;
@@ -152,8 +156,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     if (tid < BLOCK_M && query < NUM_QUERIES) {
         const float inv_l = 1.0f / with_sink(l, given, blockIdx.y, m * scale_log2);
 #pragma unroll
-        for (int d = 0; d < HEAD_DIM; d++) {
-            out[q_head + (size_t)query * HEAD_DIM + d] = to_element(acc_rmem[d] * inv_l);
+        for (int d = 0; d < HEAD_DIM_V; d++) {
+            out[O_HEAD + (size_t)query * HEAD_DIM_V + d] = to_element(acc_rmem[d] * inv_l);
         }
     }
 }

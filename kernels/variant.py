@@ -79,6 +79,8 @@ class ProblemLike(Protocol):
     @property
     def head_dim(self) -> int: ...
     @property
+    def value_dim(self) -> int: ...
+    @property
     def causal(self) -> bool: ...
     @property
     def dtype(self) -> Dtype: ...
@@ -294,6 +296,7 @@ class Variant:
     arch_specific: bool = False  # needs the "a" target (sm_90a): wgmma, setmaxnreg
     causal: tuple[bool, ...] = (False, True)  # masks that it computes
     takes: tuple[Feature, ...] = ()  # features of a problem that it computes
+    dim_pairs: tuple[tuple[int, int], ...] = ()  # (head_dim, head_dim_v) where V has other columns
     layouts: tuple[tuple[str, Layout], ...] = ()  # of the tensors that are not bhsd
     lse: Lse | None = None  # where it writes one
     page_rows: IntFormula | None = None  # keys of a page, where K and V lie in pages
@@ -343,7 +346,15 @@ class Variant:
 
     def unsupported(self, problem: ProblemLike, config: Config) -> str | None:
         """Why this variant cannot run (problem, config): one sentence, or None when it can."""
-        if problem.head_dim not in self.head_dims:
+        dims = (problem.head_dim, problem.value_dim)
+        if dims[0] != dims[1] and dims not in self.dim_pairs:
+            pairs = ", ".join(f"{d} and {dv}" for d, dv in self.dim_pairs)
+            known = f"choose {pairs}" if pairs else "choose one that does, or leave head_dim_v out"
+            return (
+                f"{self.id} does not take K of {dims[0]} columns with V of {dims[1]} "
+                f"(head_dim_v): {known}."
+            )
+        if dims[0] == dims[1] and problem.head_dim not in self.head_dims:
             known = ", ".join(map(str, self.head_dims))
             return (
                 f"{self.id} has no kernel for head_dim {problem.head_dim}: choose one of {known}."
@@ -401,6 +412,8 @@ def feature_macros(problem: ProblemLike) -> dict[str, str]:
     """
     used = [name for name in problem.features if name != "backward"]
     macros = {f"HAS_{name.upper()}": "1" for name in used if name not in ("window", "softcap")}
+    if problem.value_dim != problem.head_dim:
+        macros["HEAD_DIM_V"] = str(problem.value_dim)
     if "window" in used:
         macros["WINDOW"] = str(problem.window)
     if "softcap" in used and problem.softcap is not None:

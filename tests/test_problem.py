@@ -71,9 +71,9 @@ def test_keys_of_another_number(seqlen: int, keys: int, heads: int) -> None:
     problem = Problem(2, heads, seqlen, 64, seqlen_kv=keys)
     assert problem.num_keys == keys
     assert problem.shape == (2, heads, seqlen, 64)
-    assert problem.kv_shape == (2, heads, keys, 64)
-    assert problem.kv_bytes == 2 * math.prod(problem.kv_shape)
-    assert problem.io_bytes == 2 * problem.tensor_bytes + 2 * problem.kv_bytes
+    assert problem.k_shape == (2, heads, keys, 64)
+    assert problem.kv_bytes == 2 * 2 * math.prod(problem.k_shape)
+    assert problem.io_bytes == 2 * problem.tensor_bytes + problem.kv_bytes
     assert problem.flops == 4 * 2 * heads * seqlen * keys * 64
     assert Problem(**encode(problem)) == problem
     assert ("seqlen_kv" in encode(problem)) == (keys != seqlen)
@@ -104,9 +104,9 @@ def test_query_heads_share_kv_heads(keys: int, shared: int, group: int) -> None:
     problem = Problem(2, heads, 7, 64, seqlen_kv=keys, num_heads_kv=shared)
     plain = Problem(2, heads, 7, 64, seqlen_kv=keys)
     assert (problem.kv_heads, problem.head_group) == (shared, group)
-    assert problem.kv_shape == (2, shared, keys, 64)
-    assert problem.kv_bytes == 2 * math.prod(problem.kv_shape)
-    assert problem.io_bytes == 2 * problem.tensor_bytes + 2 * problem.kv_bytes
+    assert problem.k_shape == (2, shared, keys, 64)
+    assert problem.kv_bytes == 2 * 2 * math.prod(problem.k_shape)
+    assert problem.io_bytes == 2 * problem.tensor_bytes + problem.kv_bytes
     # Fewer bytes, and not one FLOP less.
     assert problem.flops == plain.flops
     assert problem.shape == plain.shape

@@ -39,7 +39,7 @@ BACKENDS: dict[BackendChoice, str] = {
 }
 FORMATS = {"float16": "FP16", "bfloat16": "BF16", "float32": "FP32"}
 DTYPES = tuple(FORMATS)
-FEATURES = ("window", "softcap", "alibi", "sinks", "seqlens", "backward")  # under "More"
+FEATURES = ("window", "softcap", "DV", "alibi", "sinks", "seqlens", "backward")  # under "More"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +114,7 @@ def make_problem(values: Mapping[str, Any]) -> tuple[Problem | None, str]:
             sinks=values["sinks"],
             seqlens=seqlens,
             direction="backward" if values["backward"] else "forward",
+            head_dim_v=values["DV"],
         )
     except InvalidProblem as error:
         return None, str(error)
@@ -137,6 +138,7 @@ def problem_values(problem: Problem) -> dict[str, Any]:
         "sinks": problem.sinks,
         "seqlens": ",".join(map(str, problem.seqlens or ())),
         "backward": problem.direction == "backward",
+        "DV": problem.head_dim_v,
     }
 
 

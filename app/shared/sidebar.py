@@ -147,7 +147,7 @@ def _subject(
     name = read("variant", LADDER[0].id, {name: name for name in (AUTO, *variants)}.get)
     values: dict[str, Any] = {
         **{name: read(name, size, url_state.whole) for name, size in SIZES.items()},
-        **{name: read(name, None, url_state.whole_from(1)) for name in ("KV", "HKV")},
+        **{name: read(name, None, url_state.whole_from(1)) for name in ("KV", "HKV", "DV")},
         "dtype": read("dtype", DTYPES[0], {name: name for name in DTYPES}.get),
         "causal": read("causal", False, url_state.TRUTH.get),
         "window": read("window", None, url_state.whole_from(1)),
@@ -271,6 +271,9 @@ def _features() -> dict[str, Any]:
             placeholder="none",
             help=TERMS["softcap"],
         )
+        value_dim = url_state.number_or_none(
+            row, "DV, V's width", "DV", low=1, placeholder="as D", help=TERMS["head_dim_v"]
+        )
         seqlens = url_state.text(
             st, "Keys of each sequence", "seqlens", placeholder="5,17,200", help=TERMS["seqlens"]
         )
@@ -279,7 +282,7 @@ def _features() -> dict[str, Any]:
             name: url_state.toggle(row, label, name, help=TERMS[name])
             for name, label in (("alibi", "ALiBi"), ("sinks", "Sinks"), ("backward", "Backward"))
         }
-    return {"window": window, "softcap": softcap, "seqlens": seqlens, **switches}
+    return {"window": window, "softcap": softcap, "DV": value_dim, "seqlens": seqlens, **switches}
 
 
 def _size(container: Any, name: str, draw: Any, **options: Any) -> int:

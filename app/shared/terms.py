@@ -64,6 +64,7 @@ TERMS: dict[str, str] = {
     "positions as queries. Or uniform:8:16:512:0: 8 lengths from 16 to 512 drawn with seed 0.",
     "backward": "The backward pass: dQ, dK and dV from Q, K, V, O, LSE and dO, by v23, v24 or v25.",
     "head_dim": "D, width of one head.",
+    "head_dim_v": "Columns of V and O where K has others, as in DeepSeek (192 and 128). Empty: D.",
     "causal": "Each query attends only to keys up to its own position: half the work.",
     "dtype": "Format of Q, K, V and O. Accumulation is FP32 either way.",
     "correctness": "The kernel's output compared with a float64 reference. It passes when its "

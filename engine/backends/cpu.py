@@ -276,7 +276,7 @@ def _partial_job(
         return tuple((s * of, of) for s in slices)
 
     q_bytes = problem.tensor_bytes // (problem.batch * problem.num_heads)
-    kv_bytes = problem.kv_bytes // (problem.batch * problem.kv_heads)
+    kv_bytes = problem.k_bytes // (problem.batch * problem.kv_heads)
     own = {"q": pieces(part.q_slices, q_bytes), "out": pieces(part.q_slices, q_bytes)}
     own |= dict.fromkeys(("k", "v"), pieces(part.kv_slices, kv_bytes))
     tensors = {"q": inputs.q, "k": inputs.k, "v": inputs.v}

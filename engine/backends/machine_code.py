@@ -173,14 +173,18 @@ class MachineCodeBackend:
         """
         problem, whole = part.part.problem, plan.problem
         slices: dict[str, tuple[tuple[int, ...], NDArray[np.uint8], int]] = {}
-        q_bytes = whole.tensor_bytes // (whole.batch * whole.num_heads)
-        kv_bytes = whole.kv_bytes // (whole.batch * whole.kv_heads)
+        steps = {
+            "q": whole.tensor_bytes // (whole.batch * whole.num_heads),
+            "k": whole.k_bytes // (whole.batch * whole.kv_heads),
+            "v": whole.v_bytes // (whole.batch * whole.kv_heads),
+            "out": whole.out_bytes // (whole.batch * whole.num_heads),
+        }
         for name, raw in (("q", inputs.q), ("k", inputs.k), ("v", inputs.v)):
             of = part.q_slices if name == "q" else part.kv_slices
-            slices[name] = of, _bytes_of(raw), q_bytes if name == "q" else kv_bytes
-        words = problem.tensor_bytes // 2
+            slices[name] = of, _bytes_of(raw), steps[name]
+        words = problem.out_bytes // 2
         bytes_out = np.full(words, POISON_BITS, np.uint16).view(np.uint8)
-        slices["out"] = part.q_slices, bytes_out, q_bytes
+        slices["out"] = part.q_slices, bytes_out, steps["out"]
         buffers: list[GlobalBuffer] = []
         fills = {scratch.name: scratch.fill for scratch in plan.scratch}
         for number, (name, size) in enumerate(plan.buffer_bytes.items()):

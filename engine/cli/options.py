@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # The options of `[shared.problem]`.
 PROBLEM = (
     *("preset", "batch", "heads", "seqlen", "head_dim"),
-    *("seqlen_kv", "heads_kv", "causal", "dtype"),
+    *("seqlen_kv", "heads_kv", "head_dim_v", "causal", "dtype"),
     *("window", "softcap", "alibi", "sinks", "seqlens", "backward"),
 )
 
@@ -46,6 +46,7 @@ def problem_from(args: argparse.Namespace) -> Problem:
         "dtype": DTYPES[args.dtype] if args.dtype else _only_dtype(args),
         "seqlen_kv": args.seqlen_kv,
         "num_heads_kv": args.heads_kv,
+        "head_dim_v": args.head_dim_v,
     }
     for name, value in features_from(
         args

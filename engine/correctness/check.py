@@ -19,6 +19,7 @@ says `tf32 = true` is judged by twice the error of attention whose products are 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -167,7 +168,7 @@ def with_passing_inputs(wrong: Correctness, source: Path) -> Correctness:
 def _problems(compared: ComparedOutput, result: RunResult, broken: BrokenElements) -> list[str]:
     """What is wrong, most telling first; empty when the output passes."""
     problems = []
-    total = compared.coverage.problem.elements
+    total = math.prod(compared.coverage.problem.out_shape)
     for mask, what in (
         (broken.unwritten, "were never written"),
         (broken.nonfinite, "are NaN or infinite"),

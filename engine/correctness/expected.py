@@ -190,4 +190,4 @@ class ExpectedOutputs:
 def _kept_bytes(problem: Problem) -> int:
     num_slices, num_rows = coverage_size(problem)
     reference = 8 * num_slices * num_rows * problem.head_dim
-    return problem.tensor_bytes + 2 * problem.kv_bytes + reference
+    return problem.tensor_bytes + problem.kv_bytes + reference

@@ -382,7 +382,7 @@ def guessed_bugs(problem: Problem, block_m: int, block_n: int) -> Iterator[Gradi
     yield from _lost_tiles(problem, block_m, block_n)
     swapped = {"dq": "dk", "dk": "dv", "dv": "dk"}
     for name, other in swapped.items():
-        if name != "dq" or problem.shape == problem.kv_shape:
+        if name != "dq" or problem.shape == problem.k_shape:
             yield GradientBug(
                 FindingCode.OPERAND,
                 f"{other} in the place of {name}",

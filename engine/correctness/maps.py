@@ -54,7 +54,7 @@ def error_by_key_tile(
         was compared; and how many tiles each entry stands for (1, 1 up to 128 tiles a side).
     """
     problem, rows = inputs.problem, compared.coverage.rows
-    equations = min(problem.seqlen, tiles.block_m, _MAX_ROWS) * problem.head_dim
+    equations = min(problem.seqlen, tiles.block_m, _MAX_ROWS) * problem.value_dim
     is_masked = problem.causal or problem.window is not None
     solvable = equations // (_OVERDETERMINED * (2 if is_masked else 1))
     merged = (

@@ -71,7 +71,7 @@ class Coverage:
             `[slices, rows, head_dim]`; a view where everything is covered.
         """
         p = self.problem
-        flat = whole.reshape(p.batch * p.num_heads, p.seqlen, p.head_dim)
+        flat = whole.reshape(p.batch * p.num_heads, p.seqlen, whole.shape[-1])
         if self.complete:
             return flat
         return flat[self.slices[:, None], self.rows[None, :]]
@@ -167,16 +167,16 @@ def _sample(total: int, wanted: set[int], count: int) -> IntArray:
 
 def reference(inputs: Inputs) -> Float64Array:
     """softmax(Q·Kᵀ/√D)·V with the problem's features in float64, of `Problem.shape`."""
-    return covered_reference(inputs, everything(inputs.problem)).reshape(inputs.problem.shape)
+    return covered_reference(inputs, everything(inputs.problem)).reshape(inputs.problem.out_shape)
 
 
 def covered_reference(inputs: Inputs, coverage: Coverage) -> Float64Array:
-    """The reference for the covered rows, `[slices, rows, head_dim]`; 0 in rows that are not there.
+    """The reference for the covered rows, `[slices, rows, value_dim]`; 0 where no row is.
 
     Those are the rows behind the last query of a sequence that is shorter than others.
     """
     problem = inputs.problem
-    out = np.zeros((len(coverage.slices), len(coverage.rows), problem.head_dim))
+    out = np.zeros((len(coverage.slices), len(coverage.rows), problem.value_dim))
 
     def fill(group: slice) -> None:
         own = out[group]
@@ -397,7 +397,7 @@ def emulated_attention(
     """
     problem = inputs.problem
     given = products or (lambda values: values)
-    out = np.zeros((len(coverage.slices), len(coverage.rows), problem.head_dim), np.float32)
+    out = np.zeros((len(coverage.slices), len(coverage.rows), problem.value_dim), np.float32)
     for part in covered_blocks(inputs, coverage, lambda x: given(x.astype(np.float32))):
         weights, row_sum = softmax_parts(part.scores, part.sinks)
         weights = given(decode(encode(weights, problem.dtype), problem.dtype))

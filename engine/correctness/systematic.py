@@ -138,7 +138,7 @@ def _small_bug(cases: list[Case]) -> SuspectedBug | None:
 
 def _on_effect(bug: SuspectedBug, case: Case) -> tuple[Float64Array, Float64Array]:
     """(Σ e·δ, Σ δ²) of every row, δ being what the bug changes."""
-    predicted = bug.predict(case)
+    predicted = bug.predicted(case)
     if predicted is None:
         return np.zeros(0), np.zeros(0)
     effect = np.nan_to_num(predicted - case.reference)

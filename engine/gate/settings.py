@@ -21,11 +21,11 @@ DEFAULT_GPUS = ("L4", "H100 80GB SXM")
 DEFAULT_ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 DEFAULT_SECONDS, DEFAULT_MEMORY_GIB = 300.0, 16.0
 _KEYS = ("kernels", "gpus", "archs", "problems", "thresholds", "config", "budget", "limits")
-_WORD = re.compile(r"(?P<name>B|H|HKV|S|KV|D)(?P<size>\d+)", re.IGNORECASE)
+_WORD = re.compile(r"(?P<name>B|H|HKV|S|KV|DV|D)(?P<size>\d+)", re.IGNORECASE)
 _FEATURE = re.compile(r"(?P<name>window|softcap|seqlens)(?P<value>[\d.,]{1,200})")
 _FIELDS = {
     "B": "batch", "H": "num_heads", "HKV": "num_heads_kv",
-    "S": "seqlen", "KV": "seqlen_kv", "D": "head_dim",
+    "S": "seqlen", "KV": "seqlen_kv", "D": "head_dim", "DV": "head_dim_v",
 }  # fmt: skip
 _DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 _MAX_BYTES = 1 << 20

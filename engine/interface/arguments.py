@@ -29,6 +29,7 @@ class Sizes(TypedDict, total=False):
     dtype: str  # "fp16", "bf16" or "fp32"; fp16, or the one that the kernel takes
     seqlen_kv: int | None  # length of K and V where it differs, as in decoding
     heads_kv: int | None  # heads of K and V where query heads share them
+    head_dim_v: int | None  # columns of V and O where K has others
     # See `engine.problem.Problem` for what these mean.
     window: int | None
     softcap: float | None
@@ -61,6 +62,7 @@ def problem_of(sizes: Sizes, variant: Variant | None = None) -> Problem:
         alibi=sizes.get("alibi", False),
         sinks=sizes.get("sinks", False),
         seqlens=lengths,
+        head_dim_v=sizes.get("head_dim_v"),
     )
 
 

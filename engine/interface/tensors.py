@@ -65,12 +65,13 @@ def read_tensors(q: Any, k: Any, v: Any, *, causal: bool) -> Tensors:
         formats["q"],
         seqlen_kv=raw["k"].shape[2],
         num_heads_kv=raw["k"].shape[1],
+        head_dim_v=raw["v"].shape[3],
     )
-    for name in ("k", "v"):
-        if raw[name].shape != problem.kv_shape:
+    for name, shape in (("k", problem.k_shape), ("v", problem.v_shape)):
+        if raw[name].shape != shape:
             raise InvalidProblem(
                 f"{name} is {list(raw[name].shape)} and belongs to q {list(problem.shape)} as "
-                f"{list(problem.kv_shape)}: [batch, heads, seqlen, head_dim]."
+                f"{list(shape)}: [batch, heads, seqlen, head_dim]."
             )
     return Tensors(Inputs(problem, raw["q"], raw["k"], raw["v"]), q)
 

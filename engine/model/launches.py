@@ -38,7 +38,7 @@ class Launches:
     kv_heads: IntArray
     seqlen: IntArray
     num_keys: IntArray
-    head_dim: IntArray
+    head_dim: IntArray  # of K and V on average
     causal: npt.NDArray[np.bool_]
     window: IntArray  # keys of a sliding window; 0 where there is none
     twice_scores: IntArray  # of one head of all sequences, see `Problem.twice_scores`
@@ -106,7 +106,7 @@ class BatchedShape:
 
     __slots__ = (
         *("batch", "causal", "dtype", "head_dim", "kv_heads", "num_heads", "num_keys", "seqlen"),
-        *("features", "seqlens", "softcap", "twice_scores_each", "window"),
+        *("features", "value_dim", "seqlens", "softcap", "twice_scores_each", "window"),
     )
 
     def __init__(self, problem: ProblemLike) -> None:
@@ -116,6 +116,7 @@ class BatchedShape:
         self.seqlen: int = problem.seqlen
         self.num_keys: int = problem.num_keys
         self.head_dim: int = problem.head_dim
+        self.value_dim: int = problem.value_dim
         self.causal: bool = problem.causal
         self.dtype: Dtype = problem.dtype
         self.window: int | None = problem.window
@@ -192,7 +193,8 @@ def _figures(variant: Variant, config: Config, p: ProblemLike) -> tuple[Any, ...
     else:
         ways = work.conflict_ways(p, config)
     return (
-        *(p.batch, p.num_heads, p.kv_heads, p.seqlen, p.num_keys, p.head_dim, p.causal),
+        *(p.batch, p.num_heads, p.kv_heads, p.seqlen, p.num_keys),
+        *((p.head_dim + p.value_dim) // 2, p.causal),
         *(p.window or 0, p.twice_scores),
         element_bytes,
         sum(s.element_bytes * prod(s.shape(p, config)) for s in variant.scratch),
@@ -313,7 +315,7 @@ def traffic_by_order(
     if (shares := _kv_shares(variant, plan)) is None:
         return None
     order = KvOrder(plan.passes[0].grid, shares)
-    kv_bytes = 2 * plan.problem.kv_bytes
+    kv_bytes = plan.problem.kv_bytes
     return traffic(
         order,
         kv_bytes / order.num_heads,
@@ -341,7 +343,7 @@ def _traffic_of_sequences(
         if (shares := _kv_shares(variant, replace(plan, problem=own))) is None:
             return None
         order = KvOrder(variant.passes[0].grid(own, plan.config), shares)
-        of_kv = 2 * own.kv_bytes
+        of_kv = own.kv_bytes
         other = float(touched[keys]) - of_kv
         running = resident * num_sms
         found = traffic(order, of_kv / order.num_heads, other, running, kept_bytes)

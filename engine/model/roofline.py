@@ -133,7 +133,7 @@ def launch_work(
         l2_bytes=float(moved.main_bytes[0]) + later_passes * float(moved.fuse_bytes[0]),
         dram_bytes=once if ordered is None else ordered.dram_bytes,
         least_bytes=plan.problem.io_bytes,
-        kv_l2_loads=float(moved.kv_bytes[0]) / (2 * plan.problem.kv_bytes),
+        kv_l2_loads=float(moved.kv_bytes[0]) / plan.problem.kv_bytes,
         kv_dram_loads=float(once > 0) if ordered is None else ordered.kv_reads,
         by_order=ordered is not None,
         computing_threads=int(launches.useful_ctas[0] * launches.math_threads[0]),

@@ -155,7 +155,8 @@ def _buffer(plan: LaunchPlan, name: str) -> str:
 
 
 def _in_layout(plan: LaunchPlan, name: str, problem: Problem) -> tuple[int, ...]:
-    shape = problem.kv_shape if name in ("k", "v") else problem.shape
+    shapes = {"k": problem.k_shape, "v": problem.v_shape, "out": problem.out_shape}
+    shape = shapes.get(name, problem.shape)
     if plan.layouts.get(name, "bhsd") == "bhsd":
         return shape
     b, h, s, d = shape

@@ -65,8 +65,8 @@ def _place(plan: LaunchPlan, where: tuple[int, int, int, int]) -> int | None:
     p = plan.problem
     match plan.layouts.get("out", "bhsd"):
         case "bhsd":
-            return ((batch * p.num_heads + head) * p.seqlen + row) * p.head_dim + column
+            return ((batch * p.num_heads + head) * p.seqlen + row) * p.value_dim + column
         case "bshd":
-            return ((batch * p.seqlen + row) * p.num_heads + head) * p.head_dim + column
+            return ((batch * p.seqlen + row) * p.num_heads + head) * p.value_dim + column
         case _:
             return None

@@ -22,7 +22,7 @@ _FIXED_BYTES = 384 << 20
 def host_bytes_needed(plan: LaunchPlan, backend: BackendName) -> int:
     """Host memory of one evaluation at its worst moment, from inputs to correctness."""
     problem = plan.problem
-    output, kv = problem.tensor_bytes, problem.kv_bytes
+    output, kv = problem.tensor_bytes, max(problem.k_bytes, problem.v_bytes)
     inputs = output + 2 * kv
     # float32 originals of Q, K and V beside the rounded ones, and rounding's own copies.
     drawing = 3 * inputs + 8 * max(output, kv)

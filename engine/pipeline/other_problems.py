@@ -267,10 +267,12 @@ def large_problem(problem: Problem) -> Problem | None:
 
     None where no number of them brings both below 2³² elements.
     """
+    if problem.head_dim_v is not None:
+        return None
     if problem.alibi or problem.sinks or problem.seqlens is not None:
         return None  # its heads and sequences differ, so that no part stands for the others
     heads = 1
-    size = max(problem.elements, problem.kv_bytes // 2) // problem.batch
+    size = max(problem.elements, problem.k_bytes // 2) // problem.batch
     while size * heads * _MAX_GRID_Z < _LEAST:
         heads *= 2
     if problem.num_heads * heads > MAX_HEADS:
@@ -282,4 +284,4 @@ def large_problem(problem: Problem) -> Problem | None:
         num_heads=problem.num_heads * heads,
         num_heads_kv=None if kv_heads is None else kv_heads * heads,
     )
-    return large if max(large.elements, large.kv_bytes // 2) < _MOST else None
+    return large if max(large.elements, large.k_bytes // 2) < _MOST else None

@@ -232,9 +232,11 @@ _SINCE_VERSION_4 = (Status.RACE, Status.OUT_OF_BOUNDS)
 
 def version_of(snapshot: Snapshot) -> int:
     """The oldest schema version that can hold this snapshot."""
-    if any(e.counts is not None for e in snapshot.evaluations):
-        return 6
     problems = (*snapshot.problems, *(e.problem for e in snapshot.evaluations))
+    if any(e.counts is not None for e in snapshot.evaluations) or any(
+        p.head_dim_v is not None or p.direction == "backward" for p in problems
+    ):
+        return 6
     if any(p.features for p in problems):
         return 5
     if any(e.status in _SINCE_VERSION_4 for e in snapshot.evaluations):

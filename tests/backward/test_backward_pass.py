@@ -56,7 +56,7 @@ def _right(problem: Problem) -> dict[str, np.ndarray]:
     for head in range(problem.batch * problem.kv_heads):
         for name, values in head_gradients(inputs, head).items():
             made[name].append(values)
-    shapes = {"dq": problem.shape, "dk": problem.kv_shape, "dv": problem.kv_shape}
+    shapes = {"dq": problem.shape, "dk": problem.k_shape, "dv": problem.k_shape}
     return {n: np.concatenate(x).reshape(shapes[n]) for n, x in made.items()}
 
 

@@ -160,7 +160,7 @@ def _nonfinite(
 def _nan_hint(region: Region, tiles: Tiles) -> str:
     """What makes NaN there."""
     problem = region.problem
-    if len(region.columns) < problem.head_dim:
+    if len(region.columns) < problem.value_dim:
         return (
             "only some columns of a row, so the division by the row sum is not the cause: look at "
             "what is read for these columns before it is written"

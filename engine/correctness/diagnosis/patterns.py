@@ -160,9 +160,9 @@ def _same_rows(positions: IntArray, tiles: Tiles) -> Pattern:
 
 
 def _columns(region: Region) -> Sequence[Pattern]:
-    if len(region.columns) >= _NEARLY_ALL * region.problem.head_dim:
+    if len(region.columns) >= _NEARLY_ALL * region.problem.value_dim:
         return ()
-    which = span("column", region.columns, region.problem.head_dim)
+    which = span("column", region.columns, region.problem.value_dim)
     verb = "is" if len(region.columns) == 1 else "are"
     return (
         Pattern(

@@ -84,6 +84,8 @@ def _moved_blocks(cases: Sequence[Case], size: int, blocks: int) -> Match | None
     sources: list[tuple[int, ...]] = []
     for case in cases:
         rows = np.flatnonzero(np.isfinite(case.out).all(axis=1))
+        if not len(rows):  # every row holds NaN
+            return None
         products = _products(case, rows, size, blocks)
         out = case.out[rows].ravel()
         square = products @ products.T

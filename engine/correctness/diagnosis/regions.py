@@ -48,7 +48,7 @@ class Region:
 
     def words(self) -> str:
         """`rows 64–127 of batch 0, head 1, all columns`."""
-        columns = span("column", self.columns, self.problem.head_dim)
+        columns = span("column", self.columns, self.problem.value_dim)
         return f"{self.row_words()} of {self.slice_words()}, {columns}"
 
     def row_words(self) -> str:

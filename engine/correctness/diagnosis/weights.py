@@ -53,7 +53,7 @@ def wrong_weights(cases: Sequence[Case]) -> Match | None:
         return None
     rows = [_wrong_rows(case) for case in cases]
     few = [rows[0][:: max(1, len(rows[0]) // 6)]]
-    head_dim = cases[0].problem.head_dim
+    head_dim = cases[0].problem.value_dim
     for cut in _cuts(cases[0]):
         segments = int(cut.segment_of_key.max()) + 1
         for groups in _column_groups(head_dim):

@@ -201,7 +201,7 @@ def _case(
         bad=bad[position, chosen],
         every_row=compared.coverage.rows,
         every_reference=compared.reference[position],
-        columns=np.ones(inputs.problem.head_dim, bool),
+        columns=np.ones(inputs.problem.value_dim, bool),
     )
 
 
@@ -307,3 +307,14 @@ class SuspectedBug:
     predict: Prediction
     # What it must explain of the squared error at least, where another bug looks alike.
     min_explained: float = 0.0
+
+    def predicted(self, case: Case) -> Float64Array | None:
+        """As `predict`; None, too, of a bug that puts rows of V in place of rows of Q or K where
+        those have other columns, as it cannot be told what such a kernel would read."""
+        if case.problem.head_dim_v is None:
+            return self.predict(case)
+        try:
+            found = self.predict(case)
+        except (ValueError, IndexError):
+            return None
+        return found if found is not None and found.shape == case.out.shape else None

@@ -98,7 +98,7 @@ def _fit(bug: SuspectedBug, cases: Sequence[Case]) -> Match:
     before = after = 0.0
     wrong = right_now = 0
     for case in cases:
-        predicted = bug.predict(case)
+        predicted = bug.predicted(case)
         if predicted is None:
             continue
         told = np.isfinite(predicted) & np.isfinite(case.out) & case.columns
