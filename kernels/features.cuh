@@ -131,7 +131,8 @@ struct Lengths {
 // or packed without padding, [sum of rows, heads, HEAD_DIM].
 #if HAS_VARLEN && TAKES_PACKED
 #define Q_BEGIN(index, head) (((size_t)cu_seqlens_q[blockIdx.z] * num_heads + (head)) * HEAD_DIM)
-#define KV_BEGIN(index, head) (((size_t)cu_seqlens_k[blockIdx.z] * num_heads_kv + (head)) * HEAD_DIM)
+#define KV_BEGIN(index, head) \
+    (((size_t)cu_seqlens_k[blockIdx.z] * num_heads_kv + (head)) * HEAD_DIM)
 #define Q_ROW (num_heads * HEAD_DIM)
 #define KV_ROW (num_heads_kv * HEAD_DIM)
 #define ROW_PARAMETER , int row_elements

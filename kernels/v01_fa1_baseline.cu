@@ -2,7 +2,7 @@
 // Idea: visit K/V tile by tile under a running softmax, so S = Q @ K^T never leaves the chip.
 // Changed: nothing; this is the start that every later rung is compared with.
 // Limiter: two of eight warps compute, on 32-way conflicts of Q and S, which stay: the slow start.
-// Constraints: D in {4, 32, 64, 96, 128}, 192 with V's 128; H, B <= 65535; any KV; all of features.cuh.
+// Constraints: D in {4, 32, 64, 96, 128}, 192 with V's 128; H, B <= 65535; all of features.cuh.
 // Passes: 1, attention_forward; grid (ceil(S / 64), num_heads, batch), 256 threads.
 // Source: Dao et al., FlashAttention, 2022 (arXiv 2205.14135), algorithm 1, Q loop outside.
 // Weakness: time grows with S at a fixed few CTAs; one of this design took an L4 0.27 ms a tile.

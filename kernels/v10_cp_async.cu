@@ -83,7 +83,8 @@ __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, HEAD_D
         const int row = i / VECTORS_PER_ROW;
         const int d = i % VECTORS_PER_ROW * VECTOR;
         // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
-        cp_async_16(tile_smem + swizzled(row, d), head + (size_t)(first_row + row) * ROW_ELEMENTS + d,
+        cp_async_16(tile_smem + swizzled(row, d),
+                    head + (size_t)(first_row + row) * ROW_ELEMENTS + d,
                     first_row + row < length);
     }
 }
@@ -164,8 +165,10 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     // either way, so that the groups under way can be counted.
     const auto start_copies = [&](int stage, int n) {
         if (n < kv_end) {
-            load_tile<BLOCK_N>(ring + 2 * stage * TILE, k + kv_head, n, NUM_KEYS ROW_GIVEN(KV_ROW));
-            load_tile<BLOCK_N>(ring + (2 * stage + 1) * TILE, v + kv_head, n, NUM_KEYS ROW_GIVEN(KV_ROW));
+            load_tile<BLOCK_N>(ring + 2 * stage * TILE, k + kv_head, n,
+                               NUM_KEYS ROW_GIVEN(KV_ROW));
+            load_tile<BLOCK_N>(ring + (2 * stage + 1) * TILE, v + kv_head, n,
+                               NUM_KEYS ROW_GIVEN(KV_ROW));
         }
         cp_async_commit();
     };
