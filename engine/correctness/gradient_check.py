@@ -8,7 +8,6 @@ several are, and which one that is comes first.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -194,9 +193,25 @@ def _first_bad(worst: _Judged) -> tuple[int, int, int, int] | None:
     return index if first is None else min(index, first)
 
 
-def differing(one: Mapping[str, RawArray], other: Mapping[str, RawArray]) -> str:
-    """Which outputs of two runs have other bits, in words; empty where none has."""
-    return " and ".join(NAMES[n] for n, x in one.items() if not np.array_equal(x, other[n]))
+def with_other_order(
+    passed: Correctness, result: RunResult, other: RunResult, *, is_ordered: bool
+) -> Correctness:
+    """The verdict with what a run gave whose CTAs came in another order.
+
+    Args:
+        is_ordered: whether the kernel claims sums of a fixed order.
+    """
+    if result.gradients is None or other.gradients is None:
+        return passed
+    pairs = ((NAMES[n], x, other.gradients[n]) for n, x in result.gradients.items())
+    said = " and ".join(name for name, x, y in pairs if not np.array_equal(x, y))
+    if not said:
+        return replace(passed, reason=f"{passed.reason} The same bits in another order of CTAs.")
+    sentence = f"Other bits of {said} in another order of CTAs"
+    if not is_ordered:
+        return replace(passed, reason=f"{passed.reason} {sentence}, by rounding alone.")
+    warning = f"{sentence}: a sum whose order is not fixed, or a race."
+    return replace(passed, warnings=(*passed.warnings, warning))
 
 
 # Why

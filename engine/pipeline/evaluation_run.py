@@ -395,19 +395,9 @@ class EvaluationRun:
         self.stage("Executing in another order")
         schedule: Schedule = "random" if backend.name == "cpu" else "reverse"
         other = self._run(backend, plan, inputs, schedule, repeat=False)
-        if other.gradients is None or result.gradients is None:
-            return passed
-        from engine.correctness.gradient_check import differing
+        from engine.correctness.gradient_check import with_other_order
 
-        said = differing(result.gradients, other.gradients)
-        if not said:
-            same = "The same bits in another order of CTAs."
-            return replace(passed, reason=f"{passed.reason} {same}")
-        sentence = f"Other bits of {said} in another order of CTAs"
-        if not plan.repeatable:
-            return replace(passed, reason=f"{passed.reason} {sentence}, by rounding alone.")
-        warning = f"{sentence}: a sum whose order is not fixed, or a race."
-        return replace(passed, warnings=(*passed.warnings, warning))
+        return with_other_order(passed, result, other, is_ordered=plan.repeatable)
 
     def _disagreement(self, plan: LaunchPlan, inputs: Inputs, result: RunResult) -> str:
         """What the host build says of an output that the machine code got wrong."""
