@@ -23,18 +23,16 @@ if TYPE_CHECKING:
         ExecutionError,
         InvalidKernel,
         InvalidProblem,
+        Status,
         ToolMissing,
         UnknownName,
     )
-    from engine.base.status import Status
     from engine.base.table import Table
     from engine.batch.types import BatchResult
     from engine.evaluation import Evaluation, Occupancy
     from engine.history import Time
     from engine.interface.attention_kernel import AttentionKernel, kernel
-    from engine.interface.batches import recommend_batch
-    from engine.interface.comparisons import Comparison, compare
-    from engine.interface.sweeps import SweepResult, sweep
+    from engine.interface.functions import Comparison, SweepResult, compare, recommend_batch, sweep
     from engine.machine_code.report import MachineCode
     from engine.problem import Problem
 
@@ -43,16 +41,13 @@ if TYPE_CHECKING:
 # Where the public names stand.
 _NAMES = {
     "engine.base.errors": "AttuneError BadInput CompileError ExecutionError InvalidKernel "
-    "InvalidProblem ToolMissing UnknownName",
-    "engine.base.status": "Status",
+    "InvalidProblem Status ToolMissing UnknownName",
     "engine.base.table": "Table",
     "engine.batch.types": "BatchResult",
     "engine.evaluation": "Evaluation Occupancy",
     "engine.history": "Time",
     "engine.interface.attention_kernel": "AttentionKernel kernel",
-    "engine.interface.batches": "recommend_batch",
-    "engine.interface.comparisons": "Comparison compare",
-    "engine.interface.sweeps": "SweepResult sweep",
+    "engine.interface.functions": "recommend_batch Comparison compare SweepResult sweep",
     "engine.machine_code.report": "MachineCode",
     "engine.problem": "Problem",
 }
@@ -91,7 +86,7 @@ def __getattr__(name: str) -> Any:
     if name == "testing":
         return import_module("engine.testing")
     if name == "__version__":
-        return import_module("engine.base.installation").version()
+        return import_module("engine.base.files").version()
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(_PLACES[name]), name)

@@ -12,7 +12,7 @@ from engine.evaluation import CodeCounts, Resources
 from engine.machine_code.analysis import Analysis, analyse, count, program_of
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.launch import Launch, buffer_address
-from engine.machine_code.register_budgets import budget_mistake
+from engine.machine_code.overlap import budget_mistake
 from engine.plan import LaunchPlan
 from engine.tensors import lengths_of
 from kernels.arguments import BLOCK_TABLE
@@ -98,7 +98,7 @@ def code_digest(plan: LaunchPlan, compiled: CompiledKernel) -> str:
 
 def count_plan(plan: LaunchPlan, compiled: CompiledKernel) -> CodeCounts:
     """What all passes of a plan execute together. Raises as `analyse`."""
-    from engine.machine_code.summary import launch_figures
+    from engine.machine_code.analysis import launch_figures
 
     counted = [
         count(

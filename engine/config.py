@@ -1,16 +1,175 @@
-"""Which values the tunables take: those given, else those tuned for the problem, else defaults."""
+"""Which values the tunables take: those given, else tuned ones (one JSON file), else defaults."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, TypeAlias
 
-from engine.base.errors import InvalidProblem, StoreError
+from engine.base import files
+from engine.base.errors import InvalidProblem, SnapshotError, StoreError
+from engine.base.files import data_folder
+from engine.base.units import format_us
 from engine.devices.spec import DeviceSpec
+from engine.evaluation import Origin
 from engine.problem import Problem
-from engine.tuned import TunedConfig, find_tuned
+from engine.schema import Integer, Microseconds, Stored, decode, encode
 from kernels.variant import Variant
+
+VERSION = 1
+_MAX_FILE_BYTES = 16 << 20
+_Key: TypeAlias = tuple[str, str, str]  # GPU, variant, class
+_TRUST: tuple[Origin, ...] = ("predicted", "recorded", "measured")  # ascending
+
+
+@dataclass(frozen=True, slots=True)
+class TunedConfig(Stored):
+    """A config, the problem it was tuned for, and how."""
+
+    gpu: str
+    variant: str
+    problem_class: str
+    config: Mapping[str, Integer]
+    problem: str  # label of the problem that was tuned
+    median_us: Microseconds
+    origin: Origin
+    when: str  # UTC, ISO 8601
+    strategy: str
+    evaluations: int  # that the search made
+
+    def describe(self) -> str:
+        """`B1 H8 S128 D64 fp16 (12.3 µs measured)`."""
+        return f"{self.problem} ({format_us(self.median_us)} {self.origin})"
+
+    def values(self) -> str:
+        """`block_n=64, num_splits=4`."""
+        return ", ".join(f"{k}={v}" for k, v in self.config.items()) or "no tunables"
+
+    def outranks(self, other: TunedConfig) -> bool:
+        """Whether `other` must not take its place: a prediction never replaces a measurement."""
+        return _TRUST.index(self.origin) > _TRUST.index(other.origin)
+
+
+def problem_class(problem: Problem) -> str:
+    """`D64 fp16 causal S129-256 BH5-8`: the powers of two that S and B·H lie between; and KV's,
+    where there are other keys than queries. `BH17-32 G4`: 4 query heads share a K/V head."""
+    dtype = "fp16" if problem.dtype == "float16" else "bf16"
+    mask = "".join(f" {word}" for word in problem.words())
+    heads = _octave(problem.batch * problem.num_heads)
+    keys = "" if problem.seqlen_kv is None else f" KV{_octave(problem.seqlen_kv)}"
+    group = "" if problem.head_group == 1 else f" G{problem.head_group}"
+    return f"D{problem.head_dim} {dtype}{mask} S{_octave(problem.seqlen)}{keys} BH{heads}{group}"
+
+
+def _octave(size: int) -> str:
+    top = 1 << (size - 1).bit_length()
+    low = top // 2 + 1
+    return str(top) if low >= top else f"{low}-{top}"
+
+
+def tuned_path() -> Path:
+    """`ATTUNE_TUNED` when set, else `tuned.json` in the user's data folder."""
+    if chosen := os.environ.get("ATTUNE_TUNED"):
+        return Path(chosen).expanduser()
+    return data_folder() / "tuned.json"
+
+
+def load_tuned(path: Path | None = None) -> list[TunedConfig]:
+    """Every entry; none when there is no file.
+
+    Raises:
+        StoreError: the file cannot be read or is not one of ours.
+    """
+    path = path or tuned_path()
+    try:
+        text = files.read(path, _MAX_FILE_BYTES + 1)
+        if len(text) > _MAX_FILE_BYTES:
+            raise ValueError("too large")
+        data = json.loads(text)
+        if data["version"] != VERSION:
+            raise ValueError("unknown version")
+        return [decode(TunedConfig, entry) for entry in data["tuned"]]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreError(
+            f"The tuned configs in {path} cannot be read ({error.strerror}): mend the file's "
+            "permissions or set ATTUNE_TUNED to another file."
+        ) from error
+    except (KeyError, TypeError, ValueError, RecursionError, SnapshotError) as error:
+        raise StoreError(
+            f"{path} does not hold tuned configs that this version can read: move it away or set "
+            "ATTUNE_TUNED to another file."
+        ) from error
+
+
+def find_tuned(
+    gpu: str, variant: Variant, problem: Problem, path: Path | None = None
+) -> TunedConfig | None:
+    """The entry for this GPU, variant and problem's class.
+
+    None when there is none or when the variant would refuse its config by now.
+
+    Raises:
+        StoreError: as `load_tuned`.
+    """
+    wanted = (gpu, variant.id, problem_class(problem))
+    for entry in load_tuned(path):
+        if _key(entry) == wanted and variant.unsupported(problem, entry.config) is None:
+            return entry
+    return None
+
+
+def keep_tuned(entry: TunedConfig, path: Path | None = None) -> bool:
+    """Save an entry in place of the one with the same GPU, variant and class.
+
+    A prediction never replaces a measurement: False, and nothing changed.
+
+    Raises:
+        StoreError: the file cannot be read or written.
+    """
+    with _changing(path) as entries:
+        old = entries.get(_key(entry))
+        if old is not None and old.outranks(entry):
+            return False
+        entries[_key(entry)] = entry
+    return True
+
+
+def forget_tuned(entry: TunedConfig, path: Path | None = None) -> bool:
+    """Drop what is kept for this entry's GPU, variant and class. False: there was nothing.
+
+    Raises:
+        StoreError: the file cannot be read or written.
+    """
+    with _changing(path) as entries:
+        return entries.pop(_key(entry), None) is not None
+
+
+@contextlib.contextmanager
+def _changing(path: Path | None) -> Iterator[dict[_Key, TunedConfig]]:
+    """Every entry by what it is for; what the caller leaves in is what the file then holds."""
+    path = path or tuned_path()
+    remedy = "free some disk space or set ATTUNE_TUNED to a file that can be written"
+    with files.as_sentence(f"The tuned configs cannot be saved in {path}", remedy):
+        files.make_folder(path.parent)
+        with files.lock(path.with_name(f".{path.name}.lock")):
+            before = {_key(e): e for e in load_tuned(path)}
+            entries = dict(before)
+            yield entries
+            if entries != before:
+                listed = [encode(entries[key]) for key in sorted(entries)]
+                text = json.dumps({"version": VERSION, "tuned": listed}, indent=2) + "\n"
+                files.write(path, text.encode())
+
+
+def _key(entry: TunedConfig) -> _Key:
+    return (entry.gpu, entry.variant, entry.problem_class)
+
 
 ConfigOrigin: TypeAlias = Literal["given", "auto", "tuned", "default"]
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.cuda_on_host.executed import ExecutedStatements, line_ranges
+from engine.cuda_on_host.instrument import ExecutedStatements, line_ranges
 from engine.evaluation import LineCoverage, LineRange
 from kernels.variant import Config
 

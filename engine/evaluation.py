@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, 
 
 from annotated_types import MaxLen
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.base.table import Table, Tabular
 from engine.base.text import (
     Identifier,

@@ -1,16 +1,11 @@
-"""Input tensors and their formats on the host.
-
-NumPy has no bfloat16, so a *raw* array is `numpy.float16` for FP16, `numpy.uint16` (the bit
-patterns) for BF16 and `numpy.float32` for FP32. `encode` and `decode` translate to and from
-float32.
-"""
+"""Input tensors and their formats on the host: their values, and how fine each format is."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -263,3 +258,29 @@ def make_inputs(problem: Problem, seed: int = 0, kind: InputKind = NORMAL) -> In
     if problem.direction == "backward":
         dout = encode(rng.standard_normal(problem.shape, dtype=np.float32), problem.dtype)
     return Inputs(problem, q_raw, k_raw, v_raw, sinks, dout)
+
+
+UNIT_ROUNDOFF: Final[Mapping[Dtype, float]] = {
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float32": 2.0**-24,
+}
+# Relative errors below which nothing is concluded: what rounding O leaves, and in FP32, where it
+# hides nothing, what the arithmetic leaves (exp of two units, sums of a thousand terms).
+NOISE: Final[Mapping[Dtype, float]] = {**UNIT_ROUNDOFF, "float32": 2.0**-19}
+
+# The study's old bound in FP16, the same number of rounding steps in BF16 (8 times wider ones), and
+# in FP32 that of torch.testing.assert_close.
+FIXED_BOUNDS: dict[Dtype, float] = {"float16": 0.002, "bfloat16": 0.016, "float32": 1e-5}
+
+_MIN_EXPONENT: dict[Dtype, int] = {"float16": -14, "bfloat16": -126, "float32": -126}
+
+
+def absolute_tolerance(max_abs_ref: float, dtype: Dtype, num_keys: int = 1) -> float:
+    """Half the distance between neighbouring numbers of `dtype` at `max_abs_ref`.
+
+    In FP32 that of a sum of `num_keys` terms.
+    """
+    exponent = np.frexp(max_abs_ref)[1] - 1 if max_abs_ref > 0 else _MIN_EXPONENT[dtype]
+    half_step = float(UNIT_ROUNDOFF[dtype] * 2.0 ** max(int(exponent), _MIN_EXPONENT[dtype]))
+    return half_step * math.sqrt(num_keys) if dtype == "float32" else half_step

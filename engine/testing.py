@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Unpack
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.evaluation import Evaluation
 from engine.input_kinds import NORMAL, InputKind
-from engine.interface.arguments import Sizes
-from engine.interface.attention_kernel import AttentionKernel, kernel
+from engine.interface.attention_kernel import AttentionKernel, Sizes, kernel
 
 __all__ = ["assert_correct"]
 

@@ -17,7 +17,7 @@ from engine.base.errors import CompileError
 from engine.cuda_on_host.build import build_kernels
 from engine.cuda_on_host.client import Client
 from engine.cuda_on_host.job import Buffer, Job, KernelLaunch
-from engine.cuda_on_host.options import DEFAULT_ARCH
+from engine.cuda_on_host.toolchain import DEFAULT_ARCH
 from engine.plan import TensorArg
 
 LANES = 32

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from verdicts import RIGHT
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.correctness import ErrorMap
 from engine.evaluation import (
     BaselineTiming,

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from engine.base import journal
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.base.units import format_us
 from engine.cli import main
 from engine.cuda_source.sources import read_sources
@@ -201,11 +201,11 @@ def test_pages_and_the_worker_say_what_the_commands_say(case: Case) -> None:
     from engine.jobs.worker import run_evaluation
     from engine.model.kernel import Kernel
     from engine.pipeline.evaluate import Evaluator
+    from engine.pipeline.machine_code import known_machine_code, read_machine_code
     from engine.pipeline.preview import preview
-    from engine.pipeline.read_machine_code import known_machine_code, read_machine_code
     from engine.pipeline.request import EvaluationRequest
     from engine.schema import decode
-    from engine.sessions.counters import counters_table
+    from engine.sessions.importers.nsight_compute import counters_table
     from engine.sessions.known_times import open_history
 
     keep_times(case)
@@ -310,7 +310,7 @@ def test_kernels_of_another_source_have_names_of_their_own() -> None:
 def test_everyone_in_engine_and_app_hands_the_history_on() -> None:
     """What decides without it could decide otherwise than the rest."""
     asked = {"evaluate": 3, "preview": 2, "Evaluator": 1, "choose": 4, "known_rung": 3}
-    exempt = {"engine/selfcheck/software.py"}  # looks at correctness alone
+    exempt = {"engine/selfcheck/checks.py"}  # looks at correctness alone
     found = 0
     for path in (p for top in ("engine", "app") for p in (ROOT / top).rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()

@@ -15,12 +15,11 @@ from made_up_history import Times
 from verdicts import RIGHT
 
 import engine.pipeline.bench as subject
-from engine.base.errors import MeasureError
-from engine.base.status import Status
+from engine.base.errors import MeasureError, Status
 from engine.config import ResolvedConfig
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
-from engine.devices.nvml import GpuState
+from engine.devices.detect import GpuState
 from engine.evaluation import ALL_KINDS, Correctness, Evaluation, Latency
 from engine.history import History, KnownTime
 from engine.measure.sampler import SamplerSettings

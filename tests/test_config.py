@@ -9,14 +9,13 @@ import pytest
 from tuned_data import ENTRY, PROBLEM
 
 from engine.batch.recommend import BatchRequest, recommend_batch
-from engine.config import default_config, resolve_config
+from engine.config import default_config, keep_tuned, resolve_config
 from engine.devices import find_device
 from engine.history import History
 from engine.names import find_variant
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.search.space import Space, SweepOptions, point_id
-from engine.tuned import keep_tuned
 
 V05 = find_variant("v05")
 L4 = find_device("L4")

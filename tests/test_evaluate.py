@@ -12,8 +12,7 @@ import pytest
 import engine.pipeline.evaluation_run as pipeline
 from engine.backends.base import RunResult
 from engine.backends.machine_code import MachineCodeBackend
-from engine.base.errors import ToolMissing, UnknownName
-from engine.base.status import Status
+from engine.base.errors import Status, ToolMissing, UnknownName
 from engine.evaluation import Evaluation
 from engine.model.estimate import launch_plan
 from engine.pipeline.evaluate import Evaluator

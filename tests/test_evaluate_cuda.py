@@ -14,8 +14,7 @@ import pytest
 
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.sdpa import sdpa_same_dtype
-from engine.base.errors import MeasureError
-from engine.base.status import Status
+from engine.base.errors import MeasureError, Status
 from engine.evaluation import ALL_KINDS, Correctness
 from engine.jobs.latency_stream import job
 from engine.jobs.latency_stream.series import read_samples

@@ -10,7 +10,7 @@ import pytest
 
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.cpu import CpuBackend
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.coverage import Block
 from engine.evaluation import Correctness, Evaluation
 from engine.pipeline.evaluate import Evaluator

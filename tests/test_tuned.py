@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from tuned_data import ENTRY, PROBLEM
 
 from engine.base.errors import StoreError
-from engine.names import find_variant
-from engine.problem import Problem
-from engine.tuned import (
+from engine.config import (
     find_tuned,
     forget_tuned,
     keep_tuned,
@@ -23,6 +21,8 @@ from engine.tuned import (
     problem_class,
     tuned_path,
 )
+from engine.names import find_variant
+from engine.problem import Problem
 
 VARIANT = find_variant("v05")
 

@@ -11,13 +11,13 @@ import pytest
 from engine.base.errors import CompileError, StoreError, UnknownName
 from engine.base.text import MAX_SOURCE
 from engine.cli import main
+from engine.config import load_tuned
 from engine.cuda_source.cache import read_entry, write_entry
 from engine.cuda_source.sources import read_sources
 from engine.jobs.layout import RunDir
 from engine.measure import device_lock
 from engine.measure.device_lock import Holder
 from engine.model.measurements import read_measurements
-from engine.tuned import load_tuned
 from kernels.source_text import read_text
 from kernels.toml_block import KernelDescriptionError
 

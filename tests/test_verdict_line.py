@@ -9,13 +9,13 @@ from sessions_data import evaluation_maker
 from verdicts import RIGHT
 
 from engine.auto import Choice
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.devices import find_device
 from engine.evaluation import Execution, Finding, Latency
 from engine.machine_code.advice import NEXT_WORDS
 from engine.machine_code.advice.kinds import AdviceKind
 from engine.machine_code.report import Hint, PassReport, Share
-from engine.machine_code.timing.result import StallReason
+from engine.machine_code.timing.constants import StallReason
 from engine.model.kernel import Kernel
 from engine.pipeline.verdict import REMEDIES, Limit, Place, next_step, verdict_of
 from engine.problem import Problem

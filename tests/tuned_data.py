@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from engine.config import TunedConfig, problem_class
 from engine.problem import Problem
-from engine.tuned import TunedConfig, problem_class
 
 PROBLEM = Problem(1, 1, 128, 64)
 ENTRY = TunedConfig(

@@ -13,13 +13,19 @@ from app.shared.snapshots import open_snapshot
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown
 from engine.base.errors import AttuneError, StoreError
-from engine.base.kept_csv import is_csv_name, keep_csv, kept_csv
 from engine.batch.validate import from_evaluations
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import Evaluation
 from engine.history.known_time import source_match, times_of
 from engine.model.kernel import Kernel
-from engine.model.measurements import TEMPLATE, Measurement, parse_measurements
+from engine.model.measurements import (
+    TEMPLATE,
+    Measurement,
+    is_csv_name,
+    keep_csv,
+    kept_csv,
+    parse_measurements,
+)
 from engine.problem import Problem
 from engine.sessions.store.store import Store, default_store
 

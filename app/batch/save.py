@@ -10,7 +10,7 @@ import streamlit as st
 from app.batch import frames
 from app.batch.question import Question
 from app.shared import known_times, saving
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.base.table import csv_text
 from engine.batch.types import BatchResult
 from engine.batch.validate import Validation

@@ -12,7 +12,7 @@ from app.evaluation.source import line_links
 from app.evaluation.view import EvaluationView
 from app.shared import plot, tables
 from app.shared.widgets import empty, failure, plain_markdown, theme
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.base.units import format_us
 from engine.evaluation import Correctness, Evaluation
 

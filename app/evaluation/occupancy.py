@@ -15,7 +15,7 @@ from app.shared.terms import TERMS
 from app.shared.widgets import busy, empty, plain_markdown, theme
 from engine.devices import limits_for
 from engine.evaluation import Occupancy, PassReport
-from engine.model.whatif import whatif
+from engine.model.occupancy import whatif
 
 _AXES = {
     "threads": "threads per CTA",

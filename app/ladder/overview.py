@@ -12,7 +12,7 @@ from app.shared.runs import rerun_as_jobs_end
 from app.shared.selection import Selection
 from app.shared.widgets import busy, plain_markdown, theme
 from engine.auto import Choice
-from engine.gate.ranking import default_threshold
+from engine.gate.verdicts import default_threshold
 from engine.jobs.manager import JobStatus
 from engine.kernel_figures import Rung, ladder_table
 from engine.kernel_figures.changes import orders

@@ -19,8 +19,8 @@ from engine.base.errors import UnknownName
 from engine.correctness.maps import ErrorMap
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
-from engine.sessions.counters import counters_table
-from engine.sessions.goal import goal_status
+from engine.sessions.goal import goal_status, timeline_rows
+from engine.sessions.importers.nsight_compute import counters_table
 from engine.sessions.snapshot import Snapshot
 from engine.sessions.tables import (
     environment_table,
@@ -30,7 +30,6 @@ from engine.sessions.tables import (
     summary_table,
     timeline_table,
 )
-from engine.sessions.timeline import timeline_rows
 
 _ROWS = 7  # a longer table scrolls
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Sequence
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.evaluation import Origin
 from engine.own_kernels.registry import all_variants
 from engine.palette import CATEGORICAL as CATEGORICAL

@@ -21,8 +21,7 @@ from app.shared.palette import (
     STATUS_ICON,
     Theme,
 )
-from engine.base.errors import AttuneError
-from engine.base.status import Status
+from engine.base.errors import AttuneError, Status
 from engine.evaluation import Origin
 from engine.pipeline.verdict import next_step
 

@@ -24,7 +24,8 @@ from app.sweep import charts, frames, point_links, tuned_configs
 from app.sweep.filtered_rows import FilteredRows
 from app.sweep.frames import MOST_LINES
 from app.sweep.result_rows import ResultRows
-from engine.base.status import Status
+from engine.base.errors import Status
+from engine.config import TunedConfig
 from engine.devices import find_device
 from engine.model.roofline import LEVELS
 from engine.own_kernels.registry import all_variants
@@ -41,7 +42,6 @@ from engine.search.strategies import StrategyName
 from engine.search.sweep.estimate import COLUMNS as ROOFLINE_COLUMNS
 from engine.search.sweep.estimate import roofline_lines, roofline_table, sweep_roofs
 from engine.search.tuned_from_sweep import configs_to_keep
-from engine.tuned import TunedConfig
 
 TABS = (
     "Winners",

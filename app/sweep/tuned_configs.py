@@ -11,8 +11,8 @@ from app.shared.terms import TERMS
 from app.shared.tuned_config import forget
 from app.shared.widgets import empty, plain_markdown, problem
 from engine.base.errors import StoreError
+from engine.config import TunedConfig, load_tuned, tuned_path
 from engine.search.tuned_from_sweep import keep_configs
-from engine.tuned import TunedConfig, load_tuned, tuned_path
 
 _MOST_SHOWN = 12
 _NOTICES = "sweep.tuned_configs"

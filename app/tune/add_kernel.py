@@ -17,18 +17,18 @@ from app.shared.selection import FORMATS, Selection
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown, problem
 from engine.base.errors import AttuneError, InvalidKernel
-from engine.cuda_on_host.options import DEFAULT_ARCH
+from engine.cuda_on_host.toolchain import DEFAULT_ARCH
 from engine.devices import find_device
 from engine.own_kernels.draft import Draft, draft_of, in_sequence
 from engine.own_kernels.explain import (
     Where,
     described,
     explain,
+    try_kernel,
     why_arguments_differ,
     write_description,
 )
-from engine.own_kernels.host_launch import Signature, kernels_of
-from engine.own_kernels.pointer_types import why_types_differ
+from engine.own_kernels.host_launch import Signature, kernels_of, why_types_differ
 from engine.own_kernels.registry import (
     bring_files,
     check_kernel,
@@ -37,7 +37,6 @@ from engine.own_kernels.registry import (
     keep_kernel,
     kept_kernels,
 )
-from engine.own_kernels.trial import try_kernel
 from engine.plan import make_plan
 from kernels.source_text import read_text
 from kernels.toml_block import KernelDescriptionError

@@ -11,7 +11,7 @@ from app.shared.terms import TERMS
 from app.shared.widgets import failure, plain_markdown, problem
 from app.tune import add_kernel, save
 from app.tune.run_state import RunState, pinnable
-from engine.base.status import Status
+from engine.base.errors import Status
 
 
 def draw(selection: Selection, state: RunState) -> None:

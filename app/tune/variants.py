@@ -12,7 +12,7 @@ from app.shared.widgets import busy, plain_markdown, theme
 from app.tune import variants_frame
 from app.tune.run_state import simulation_of
 from engine.base.errors import AttuneError
-from engine.gate.ranking import default_threshold
+from engine.gate.verdicts import default_threshold
 from engine.jobs.manager import JobStatus, manager
 from engine.jobs.sweep.files import sweep_files
 from engine.kernel_figures.rung import reasons

@@ -14,12 +14,11 @@ from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown
 from app.tune.run_state import RunState
 from engine.auto import Choice
-from engine.base.errors import AttuneError
-from engine.base.status import Status
+from engine.base.errors import AttuneError, Status
 from engine.jobs.manager import JobStatus
 from engine.machine_code.report import PassReport
 from engine.model.kernel import Kernel
-from engine.pipeline.read_machine_code import known_machine_code
+from engine.pipeline.machine_code import known_machine_code
 from engine.pipeline.verdict import LaunchVerdict, VerdictPart, verdict_of
 
 _POLL_S = 0.5

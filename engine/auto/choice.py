@@ -12,11 +12,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from engine.auto.reach import out_of_reach, own_instructions, own_rungs
-from engine.auto.table import Row, Table, code_digest, eligible, table_for
+from engine.auto.table import (
+    Row,
+    Table,
+    code_digest,
+    eligible,
+    out_of_reach,
+    own_instructions,
+    own_rungs,
+    table_for,
+)
 from engine.base.errors import AttuneError, InvalidProblem, StoreError
 from engine.base.units import format_us
-from engine.config import default_config
+from engine.config import default_config, problem_class
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import METHODS
 from engine.history import History, Time
@@ -26,7 +34,6 @@ from engine.model.calibrate import fits, fitting_config
 from engine.model.kernel import Kernel
 from engine.names import find_variant
 from engine.problem import Problem
-from engine.tuned import problem_class
 from kernels.variant import AUTO, Config, Variant
 
 _MOST_OF_ROWS = 4  # of the nearest rows, several configs of one rung among them

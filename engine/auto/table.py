@@ -1,10 +1,4 @@
-"""What ranked first by machine code: a file for each compute capability, a line for each class.
-
-    attune auto --renew    writes them; see `engine.auto.renew`
-
-Classes of problems are points of a grid: head_dim, mask, lengths, query heads B·H and how many of
-those share a K/V head. A problem takes the nearest point whose kernel it can run.
-"""
+"""What ranked first by machine code, per compute capability; which rungs use what it alone has."""
 
 from __future__ import annotations
 
@@ -20,9 +14,35 @@ from pathlib import Path
 from engine.base import files
 from engine.base.errors import AttuneError, CompileError
 from engine.compiled_plan import variant_sources
+from engine.devices.spec import DeviceSpec
 from engine.problem import Problem
 from kernels.ladder import LADDER
 from kernels.variant import Variant
+
+_BY_MAJOR = {
+    9: "wgmma and TMA, Hopper's own tensor-core instructions",
+    10: "tcgen05, Blackwell's own tensor-core instructions",
+}
+
+
+def own_instructions(device: DeviceSpec) -> str:
+    """What they are, with their name; empty where the GPU's architecture has none of its own."""
+    return _BY_MAJOR.get(device.compute_capability[0], "")
+
+
+def own_rungs(device: DeviceSpec) -> list[Variant]:
+    """The rungs that use them."""
+    capability = device.compute_capability
+    return [v for v in LADDER if v.arch_specific and v.min_compute_capability == capability]
+
+
+def out_of_reach(device: DeviceSpec) -> str:
+    """Which of them no rung uses, as a sentence; empty where there is nothing."""
+    own = own_instructions(device)
+    if not own or own_rungs(device):
+        return ""
+    return f"Out of reach on {device.name}: {own}, which no rung uses or simulates."
+
 
 FOLDER = Path(__file__).with_name("tables")
 FORMAT = 1

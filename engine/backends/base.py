@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
-from engine.base.status import Status
-from engine.cuda_on_host.executed import ExecutedStatements
-from engine.cuda_on_host.options import DEFAULT_ARCH, Schedule
+from engine.base.errors import Status
+from engine.cuda_on_host.instrument import ExecutedStatements
+from engine.cuda_on_host.toolchain import DEFAULT_ARCH, Schedule
 from engine.plan import LaunchPlan
 from engine.problem import Problem
 from engine.tensors import FloatArray, Inputs, RawArray

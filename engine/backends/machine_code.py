@@ -10,26 +10,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.base import BackendName, RunOptions, RunResult
-from engine.backends.partial import PartialRunError, PartOfLaunch, WrongOffsetError, choose_part
-from engine.base.errors import AttuneError, CompileError, ToolMissing, UnknownName
+from engine.backends.cpu import PartialRunError, PartOfLaunch, WrongOffsetError, choose_part
+from engine.base.errors import AttuneError, CompileError, Status, ToolMissing, UnknownName
 from engine.base.launch import PassLaunch
-from engine.base.status import Status
 from engine.compiled_plan import compile_plan, launch_of_pass
 from engine.cuda_on_host.client import worker_threads
 from engine.cuda_source.nvrtc import CompiledKernel
 from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import Cubin, read_cubin
 from engine.machine_code.disassembly import find_entry
-from engine.machine_code.execution.hazards import Hazard
-from engine.machine_code.execution.module import Module, load_module
 from engine.machine_code.execution.run import (
     ExecutionFault,
     ExecutionTimeout,
     GlobalBuffer,
+    Hazard,
+    Module,
     NotFollowed,
     OutOfBounds,
     Watch,
     execute,
+    load_module,
     prepare,
 )
 from engine.machine_code.launch import buffer_address

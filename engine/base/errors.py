@@ -1,10 +1,27 @@
-"""The one exception tree. Everything a person can cause or mend is an `AttuneError`.
-
-An error's text is one sentence (or two) that says what is wrong, why, and what to do. Pages and the
-command line print it as it is; anything that is not an `AttuneError` is our own bug.
-"""
+"""What became of an evaluation or one of its steps, and the one exception tree."""
 
 from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    PASSED = "PASSED"
+    SKIPPED = "SKIPPED"
+    COMPILE_ERROR = "COMPILE_ERROR"
+    LAUNCH_ERROR = "LAUNCH_ERROR"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    INCORRECT = "INCORRECT"
+    RACE = "RACE"  # two accesses that nothing orders
+    OUT_OF_BOUNDS = "OUT_OF_BOUNDS"  # memory that is not its own
+    CRASHED = "CRASHED"
+    TIMEOUT = "TIMEOUT"
+    THROTTLED = "THROTTLED"
+    CANCELLED = "CANCELLED"
+
+
+# What a kernel's execution ends with where it does what it must not: a log may say more.
+FAULTS = frozenset({Status.LAUNCH_ERROR, Status.RACE, Status.OUT_OF_BOUNDS, Status.CRASHED})
 
 
 class AttuneError(Exception):

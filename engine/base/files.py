@@ -1,9 +1,4 @@
-"""Writing files whole, and locking them: the one way.
-
-A file is written under a temporary name in its own folder, made durable and renamed. A kill at any
-moment, a full disk or a second process leaves the old state or the whole new file. Failures come up
-as OSError; `as_sentence` turns them into one.
-"""
+"""Where this Attune stands, and the one way to write files whole and to lock them."""
 
 from __future__ import annotations
 
@@ -13,10 +8,14 @@ import fcntl
 import os
 import secrets
 import stat
+import sysconfig
 import time
+import tomllib
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal
+from functools import cache
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Final, Literal
 
 from engine.base.errors import StoreError, UnknownName
 
@@ -227,3 +226,35 @@ def platform_folder(kind: Literal["data", "cache"]) -> Path:
         return Path.home() / {"data": ".local/share", "cache": ".cache"}[kind] / "attune"
     path_of = {"data": platformdirs.user_data_path, "cache": platformdirs.user_cache_path}[kind]
     return path_of("attune", appauthor=False)
+
+
+# The folder that holds `app`, `engine` and `kernels`, in a checkout and in site-packages.
+PACKAGES: Final = Path(__file__).resolve().parents[2]
+_PROJECT: Final = PACKAGES / "pyproject.toml"
+_SHIPPED: Final = PurePosixPath("share/attune/sessions")
+
+
+@cache
+def version() -> str:
+    """Attune's own version: of the checkout where this is one, else of what is installed."""
+    if _PROJECT.is_file():
+        project = tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]
+        return str(project["version"])
+    return metadata.version("attune")
+
+
+def shipped_sessions() -> Path:
+    """The folder of the snapshots that ship; it may be missing.
+
+    The installer says where it put them: below the environment, the user's folder or a `--target`.
+    """
+    if _PROJECT.is_file():
+        return PACKAGES / "sessions"
+    try:
+        listed = metadata.files("attune") or []
+    except metadata.PackageNotFoundError:
+        listed = []
+    for file in listed:
+        if file.suffix == ".json" and PurePosixPath(*file.parts[-4:-1]) == _SHIPPED:
+            return Path(str(file.locate())).resolve().parent
+    return Path(sysconfig.get_path("data")) / _SHIPPED

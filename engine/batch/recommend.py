@@ -15,12 +15,12 @@ from engine.auto import choose
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.batch.alternatives import Option, Situation, rank_options
 from engine.batch.cost import Saving, WaitPlan, cost, plan_waiting, queries_in, saving
-from engine.batch.curve import predict_curve
 from engine.batch.table import (
     Recommendation,
     batch_table,
     explain_knee,
     memory_feasible,
+    predict_curve,
     recommended_batches,
     step_warning,
 )

@@ -7,7 +7,7 @@ import os
 import sys
 
 from engine.base.errors import ToolMissing
-from engine.base.installation import PACKAGES
+from engine.base.files import PACKAGES
 
 
 def run(args: argparse.Namespace) -> int:

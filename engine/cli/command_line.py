@@ -78,7 +78,7 @@ class _Version(argparse.Action):
     """`--version`, which is looked up only when it is asked for."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        from engine.base.installation import version
+        from engine.base.files import version
 
         print(f"attune {version()}")
         parser.exit()

@@ -6,8 +6,7 @@ import argparse
 import sys
 from dataclasses import asdict, replace
 
-from engine.base.errors import InvalidProblem
-from engine.base.status import FAULTS, Status
+from engine.base.errors import FAULTS, InvalidProblem, Status
 from engine.base.table import Table
 from engine.cli.options import config_from, fields_from, problem_from
 from engine.cli.output import print_figures, print_json, print_table
@@ -17,8 +16,8 @@ from engine.history import History
 from engine.input_kinds import NORMAL
 from engine.model.estimate import launch_plan
 from engine.names import find_variant
-from engine.pipeline.clock import device_of_plan
 from engine.pipeline.evaluate import evaluate
+from engine.pipeline.machine_code import device_of_plan
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.pipeline.verdict import verdict_on_run
 from engine.schema import encode

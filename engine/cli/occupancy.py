@@ -7,8 +7,7 @@ from dataclasses import asdict
 
 from engine.base.errors import InvalidProblem
 from engine.base.units import format_bytes
-from engine.cli.known import resolved_with_note
-from engine.cli.options import PROBLEM, config_from, first_given, problem_from
+from engine.cli.options import PROBLEM, config_from, first_given, problem_from, resolved_with_note
 from engine.cli.output import print_figures, print_json
 from engine.devices import find_device, limits_for
 from engine.evaluation import PassReport

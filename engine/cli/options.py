@@ -6,6 +6,7 @@ Every command imports this, and few have a problem or a kernel: what those need 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
@@ -13,11 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.base.errors import InvalidProblem, UnknownName
+from engine.history import History
+from engine.pipeline.request import EvaluationRequest, ResolvedRequest, resolve
 from kernels.variant import AUTO, DTYPES, Dtype
 
 if TYPE_CHECKING:
     from engine.input_kinds import InputKind
     from engine.problem import Problem
+
 
 # The options of `[shared.problem]`.
 PROBLEM = (
@@ -228,3 +232,16 @@ def day(text: str) -> str:
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be a day like 2026-11-21, not {text!r}") from None
     return text
+
+
+def resolved_with_note(request: EvaluationRequest, history: History) -> ResolvedRequest:
+    """As `resolve`; what `auto` takes and why goes to stderr."""
+    resolved = resolve(request, history)
+    if resolved.choice is not None:
+        print(resolved.choice.note(), file=sys.stderr)
+    return resolved
+
+
+def as_resolved(request: EvaluationRequest, resolved: ResolvedRequest) -> EvaluationRequest:
+    """The request for the variant and config that it was resolved to."""
+    return replace(request, variant=resolved.variant.id, config=resolved.config)

@@ -7,15 +7,14 @@ import shlex
 from dataclasses import fields
 from pathlib import Path
 
-from engine.cli.known import resolved_with_note
-from engine.cli.options import config_from, problem_from
+from engine.cli.options import config_from, problem_from, resolved_with_note
 from engine.cli.output import print_table
 from engine.pipeline.request import EvaluationRequest
 from engine.plan import make_plan
 from engine.problem import SHORT_DTYPES, Problem, feature_options, features_of
-from engine.sessions.counters import METRICS, counters_table
 from engine.sessions.files import read_file
 from engine.sessions.importers import ImportOptions, import_measurements
+from engine.sessions.importers.nsight_compute import METRICS, counters_table
 from engine.sessions.known_times import open_history
 from engine.sessions.store.store import default_store
 from kernels.variant import Variant

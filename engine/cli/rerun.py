@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
-from engine.base.errors import InvalidProblem, SnapshotError
-from engine.base.status import Status
+from engine.base.errors import InvalidProblem, SnapshotError, Status
 from engine.cli.compare import print_comparison
 from engine.devices import find_device
 from engine.environment import collect_environment

@@ -8,8 +8,7 @@ from dataclasses import asdict
 
 from engine.base.errors import InvalidProblem
 from engine.base.table import csv_text
-from engine.cli.known import as_resolved, resolved_with_note
-from engine.cli.options import config_from, problem_from
+from engine.cli.options import as_resolved, config_from, problem_from, resolved_with_note
 from engine.cli.output import print_json, print_table
 from engine.model.roofline import (
     launch_work,

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
+import multiprocessing
+import os
 import re
+import resource
+import signal
+import sys
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from engine.base import files
-from engine.base.errors import InvalidProblem, UnknownName
-from engine.cli.apart import run_apart
-from engine.cli.known import resolved_with_note
-from engine.cli.options import PROBLEM, first_given, given_config, problem_from
-from engine.cli.output import print_json
+from engine.base.errors import AttuneError, CompileError, InvalidProblem, UnknownName
+from engine.cli.options import PROBLEM, first_given, given_config, problem_from, resolved_with_note
+from engine.cli.output import print_json, shown_output
 from engine.cli.sass_execute import run_executed
 from engine.cli.sass_output import Result, as_json, print_results
 from engine.compiled_plan import analyse_plan
@@ -29,9 +35,11 @@ from engine.model.estimate import launch_plan
 from engine.model.kernel import Kernel
 from engine.names import find_variant, has_description, variant_from
 from engine.own_kernels.registry import use_kernel
-from engine.pipeline.clock import clock_note, device_at, given_clock
 from engine.pipeline.machine_code import (
     TimedLaunch,
+    clock_note,
+    device_at,
+    given_clock,
     time_launch,
     time_passes,
 )
@@ -40,6 +48,90 @@ from engine.plan import LaunchPlan
 from engine.sessions.known_times import open_history
 from kernels.source_text import sidecar_of
 from kernels.variant import AUTO, Variant
+
+_MOST_TIME_S = 600
+_MOST_MEMORY_BYTES = 8 << 30  # beside what the process has when it starts
+_PR_SET_PDEATHSIG = 1
+
+
+def run_apart(run: Callable[[argparse.Namespace], int], args: argparse.Namespace, file: str) -> int:
+    """`run(args)`, printing to where this process prints; what `file` does to it stays there.
+
+    Raises:
+        CompileError: it crashed, or reached a limit.
+        AttuneError: as `run`.
+    """
+    sys.stdout.flush()
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_serve, args=(theirs, run, args), daemon=True)
+    process.start()
+    theirs.close()
+    answer: int | AttuneError | None = None
+    try:
+        if not ours.poll(_MOST_TIME_S):
+            raise CompileError(f"Reading {file} took more than {_MOST_TIME_S / 60:.0f} minutes.")
+        with contextlib.suppress(EOFError):
+            answer = ours.recv()
+    finally:
+        if answer is None:
+            process.kill()
+        process.join()
+        ours.close()
+    if isinstance(answer, AttuneError):
+        raise answer
+    if answer is None:
+        raise CompileError(
+            f"The process that read {file} ended by {_how(process.exitcode or 0)}: the file is "
+            "damaged, or it takes more than this machine has."
+        )
+    return answer
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"itself (exit code {code})"
+    with contextlib.suppress(ValueError):
+        return signal.Signals(-code).name
+    return f"signal {-code}"
+
+
+def _serve(
+    answers: Connection, run: Callable[[argparse.Namespace], int], args: argparse.Namespace
+) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent says that it was cancelled
+    _limit()
+    answer: int | AttuneError
+    with shown_output():
+        try:
+            answer = run(args)
+            sys.stdout.flush()
+        except AttuneError as error:
+            answer = error
+        except MemoryError:
+            answer = CompileError("The file takes more memory to be read than it may.")
+    answers.send(answer)
+
+
+def _limit() -> None:
+    """End with the parent, and at the limits."""
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        memory = pages * resource.getpagesize() + _MOST_MEMORY_BYTES
+        _at_most(resource.RLIMIT_AS, memory)
+    _at_most(resource.RLIMIT_CPU, 2 * _MOST_TIME_S)
+    _at_most(resource.RLIMIT_CORE, 0)
+
+
+def _at_most(limit: int, amount: int) -> None:
+    soft, hard = resource.getrlimit(limit)
+    known = [value for value in (amount, soft, hard) if value != resource.RLIM_INFINITY]
+    resource.setrlimit(limit, (min(known), hard))
+
 
 _ARCH = re.compile(r"sm_(\d{2,3})[af]?")
 _MAX_CUBIN = 256 << 20

@@ -11,11 +11,8 @@ from engine.base.units import format_bytes, format_us
 from engine.cli.output import print_figures, print_table
 from engine.devices import DeviceSpec
 from engine.machine_code.advice import Advice
-from engine.machine_code.analysis import Analysis
-from engine.machine_code.emulation import EXECUTED, IDEAL_WAVEFRONTS, SECTORS, WAVEFRONTS
-from engine.machine_code.instruction import NO_BARRIER, Instruction, SourceLine
-from engine.machine_code.overlap import overlaps
-from engine.machine_code.summary import (
+from engine.machine_code.analysis import (
+    Analysis,
     Figures,
     launch_figures,
     line_figures,
@@ -24,6 +21,9 @@ from engine.machine_code.summary import (
     outer_line,
     useful_math,
 )
+from engine.machine_code.emulation import EXECUTED, IDEAL_WAVEFRONTS, SECTORS, WAVEFRONTS
+from engine.machine_code.instruction import NO_BARRIER, Instruction, SourceLine
+from engine.machine_code.overlap import overlaps
 from engine.machine_code.timing.simulate import SimulatedLatency
 from engine.pipeline.machine_code import TimedLaunch, advise_launch
 

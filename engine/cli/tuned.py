@@ -7,10 +7,10 @@ import argparse
 from engine.base.errors import InvalidProblem
 from engine.base.table import Table
 from engine.cli.output import print_json, print_table
+from engine.config import forget_tuned, load_tuned, tuned_path
 from engine.devices import find_device
 from engine.names import find_variant
 from engine.schema import encode
-from engine.tuned import forget_tuned, load_tuned, tuned_path
 
 
 def run(args: argparse.Namespace) -> int:

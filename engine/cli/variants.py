@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _figures(args: argparse.Namespace) -> int:
     """The ladder's figures for a problem on a GPU, or what one rung changed."""
-    from engine.auto.reach import out_of_reach
+    from engine.auto.table import out_of_reach
     from engine.devices import find_device
     from engine.kernel_figures.rung import ladder_table, reasons, without_empty
     from engine.sessions.known_times import open_history

@@ -20,7 +20,6 @@ from engine.correctness.compared_output import (
     compare_output,
 )
 from engine.correctness.diagnosis.patterns import find_patterns
-from engine.correctness.diagnosis.regions import place_of
 from engine.correctness.finding_codes import FindingCode
 from engine.correctness.gradients import (
     ExpectedGradient,
@@ -31,11 +30,10 @@ from engine.correctness.gradients import (
     head_of,
 )
 from engine.correctness.maps import ErrorMap, gradient_maps
-from engine.correctness.roundoff import FIXED_BOUNDS, absolute_tolerance
-from engine.correctness.tiles import Tiles, tiles_of
+from engine.correctness.tiles import Tiles, place_of, tiles_of
 from engine.evaluation import Correctness, Finding, OutputError
 from engine.plan import LaunchPlan
-from engine.tensors import RawArray
+from engine.tensors import FIXED_BOUNDS, RawArray, absolute_tolerance
 
 NAMES = {"dq": "dQ", "dk": "dK", "dv": "dV"}
 _EXPLAINED = 0.98  # of the squared error, from which on a suspected bug is said to be it

@@ -21,8 +21,7 @@ from engine.correctness.reference import (
     covered_blocks,
     softmax_parts,
 )
-from engine.correctness.roundoff import NOISE
-from engine.tensors import FloatArray, Inputs
+from engine.tensors import NOISE, FloatArray, Inputs
 
 _RELATIVE: Final = 1e-3
 _BLOCK: Final = 16  # keys

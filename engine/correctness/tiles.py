@@ -1,11 +1,18 @@
-"""How a launch plan cuts the problem up: the tile sizes that maps and findings speak of."""
+"""How a launch plan cuts the problem up, and where in it wrong elements lie, in words."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
 
 from engine.base.launch import TensorMapArg
+from engine.correctness.compared_output import BoolArray
+from engine.correctness.finding_codes import FindingCode
+from engine.correctness.reference import Coverage, IntArray
 from engine.plan import LaunchPlan
 from engine.problem import Problem
 from kernels.variant import ceil_div
@@ -97,3 +104,172 @@ def tiles_of(problem: Problem, plan: LaunchPlan | None) -> Tiles:
             and argument.swizzle_bytes == argument.box[0] * argument.element_bytes
         },
     )
+
+
+_MAX_LISTED = 6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """The slices, rows and columns that hold at least one marked element."""
+
+    problem: Problem
+    slices: IntArray  # flat (batch, head) indices
+    rows: IntArray
+    columns: IntArray
+    all_slices: bool
+    all_rows: bool
+
+    @classmethod
+    def of(cls, mask: BoolArray, coverage: Coverage) -> Region:
+        """The region of a `[slices, rows, head_dim]` mask."""
+        by_slice, by_row = mask.any(axis=(1, 2)), mask.any(axis=(0, 2))
+        return cls(
+            coverage.problem,
+            coverage.slices[by_slice],
+            coverage.rows[by_row],
+            np.flatnonzero(mask.any(axis=(0, 1))),
+            bool(by_slice.all()),
+            bool(by_row.all()),
+        )
+
+    @property
+    def size(self) -> int:
+        """Elements of the smallest box of slices, rows and columns around the marked ones."""
+        return len(self.slices) * len(self.rows) * len(self.columns)
+
+    def words(self) -> str:
+        """`rows 64–127 of batch 0, head 1, all columns`."""
+        columns = span("column", self.columns, self.problem.value_dim)
+        return f"{self.row_words()} of {self.slice_words()}, {columns}"
+
+    def row_words(self) -> str:
+        return "every row" if self.all_rows else span("row", self.rows, self.problem.seqlen)
+
+    def slice_words(self) -> str:
+        """`batch 0, head 1`, `heads 1–3 of every batch`, `every head`."""
+        p = self.problem
+        if self.all_slices:
+            return "every head" if p.batch * p.num_heads > 1 else "the only head"
+        batches, heads = np.unique(self.slices // p.num_heads), np.unique(self.slices % p.num_heads)
+        if len(batches) * len(heads) != len(self.slices):
+            return f"{len(self.slices):,} of {p.batch * p.num_heads:,} (batch, head) slices"
+        of_batches = span("batch", batches, p.batch)
+        if len(heads) == p.num_heads:
+            return f"every head of {of_batches}"
+        return f"{of_batches}, {span('head', heads, p.num_heads)}"
+
+    def kv_head_words(self) -> str:
+        """GQA: `K/V head 1 of every batch`, where the slices are all that read it; else empty."""
+        p = self.problem
+        group = p.head_group
+        shared = np.unique(self.slices // group)  # as `engine.correctness.reference.kv_slices`
+        batches, heads = np.unique(shared // p.kv_heads), np.unique(shared % p.kv_heads)
+        if group == 1 or not (
+            len(self.slices) == group * len(shared) == group * len(batches) * len(heads)
+        ):
+            return ""
+        return f"{span('K/V head', heads, p.kv_heads)} of {span('batch', batches, p.batch)}"
+
+
+def span(name: str, indices: IntArray, total: int) -> str:
+    """Indices in words: `row 5`, `rows 0–63`, `every column`, `rows 1, 5, 9, …, 61 (every 4th)`."""
+    plural = f"{name}es" if name.endswith("ch") else f"{name}s"
+    count = len(indices)
+    if count == total:
+        return f"every {name}" if total > 1 else f"{name} 0"
+    if count == 1:
+        return f"{name} {indices[0]}"
+    steps = np.unique(np.diff(indices))
+    if len(steps) == 1 and count > 2:
+        if steps[0] == 1:
+            return f"{plural} {indices[0]}–{indices[-1]}"
+        if count > 3:
+            return (
+                f"{plural} {indices[0]}, {indices[1]}, {indices[2]}, …, {indices[-1]} "
+                f"(every {ordinal(int(steps[0]))})"
+            )
+    if count <= _MAX_LISTED:
+        return f"{plural} {', '.join(map(str, indices[:-1]))} and {indices[-1]}"
+    return f"{count:,} {plural} between {indices[0]} and {indices[-1]}"
+
+
+def ordinal(n: int) -> str:
+    """`2nd`, `3rd`, `4th`, `11th`."""
+    suffix = "th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n}{suffix}"
+
+
+# Which line of a kernel a finding speaks of, as far as its text tells.
+#
+# Kernels of this kind share their vocabulary (`seqlen`, `softmax_scale`, `row_max`, `out`, `exp`),
+# so the line that masks, scales or stores can be found by what it must contain. Nothing is claimed
+# where no line fits.
+
+
+_EXP = r"\b_*exp2?f?\s*\("
+_STORE = (r"\bout\w*\s*\[.*\]\s*=", r"\bout\w*\s*\+", r"=\s*to_element")
+_MASK = (r"\bvisible\s*=", r"-INFINITY.*[?:]|[?:].*-INFINITY", r"-INFINITY")
+_KEY_LOOP = (r"\bfor\s*\(.*\bn0\b", r"\bkv_end\s*=", r"\bfor\s*\(.*(key|tile)")
+_SUM = (r"1\.0f?\s*/", r"/\s*l\b", r"\brow_sum\s*\(")
+_MAXIMUM = (r"=\s*row_max\s*\(", r"\bfmaxf\s*\(", _EXP)
+_FUSION = (r"\bweight\w*\s*=", _EXP)
+_CHUNKS = (r"\bchunk_\w+\s*=", r"NUM_SPLITS|NUM_WARPS")
+
+# A finding's pattern → what its line contains; the first that fits counts.
+_LINES: Mapping[str, Sequence[str]] = {
+    FindingCode.TAIL_MASK: _MASK,
+    FindingCode.CAUSAL_MASK: _MASK,
+    FindingCode.CAUSAL_DIAGONAL: _MASK,
+    FindingCode.CAUSAL_CORNER: _MASK,
+    FindingCode.WINDOW: _MASK,
+    FindingCode.SOFTCAP: (r"\bfinal_score\w*\s*\(", r"SOFTCAP|tanh", *_MASK),
+    FindingCode.ALIBI: (r"\balibi\w*", *_MASK),
+    FindingCode.SINKS: (r"\bsinks?\w*\b", *_SUM),
+    FindingCode.SEQUENCE_LENGTH: (r"\bseqlens\s*\[", *_KEY_LOOP),
+    FindingCode.SOFTMAX_SCALE: (r"\*=?\s*softmax_scale", *_MASK),
+    FindingCode.NOT_NORMALISED: _SUM,
+    FindingCode.ROW_FACTOR: _SUM,
+    FindingCode.SCORE_PRECISION: (r"\bs_\w+\s*\[.*\]\s*=", _EXP),
+    FindingCode.ONLINE_RESCALE: (r"\bcorrection\b.*=", _EXP),
+    FindingCode.LANE_MAXIMUM: _MAXIMUM,
+    FindingCode.ROW_MAXIMUM: _MAXIMUM,
+    FindingCode.FUSION_RESCALE: _FUSION,
+    FindingCode.SPLIT_MISSING: _CHUNKS,
+    FindingCode.KV_SPLIT_SEAM: _CHUNKS,
+    FindingCode.KEY_TILE: _KEY_LOOP,
+    FindingCode.TAIL_TILE: _KEY_LOOP,
+    FindingCode.FIRST_KEY: _KEY_LOOP,
+    FindingCode.KEY_COUNT: _KEY_LOOP,
+    FindingCode.QUERY_INDEX: (r"\(q_smem\b.*\bq\b", r"\bq\s*\+"),
+    FindingCode.HEAD_STRIDE: (r"\b\w*head\w*\s*=",),
+    FindingCode.DESCRIPTOR: (r"wgmma_descriptor|desc", r"tma_load"),
+    FindingCode.PAGES: (r"\bblock_table\s*[\[+]", r"\w*page\w*\s*="),
+    FindingCode.OPERAND: (r"\(k_smem\b.*\bk\b", r"\bk\s*\+"),
+    FindingCode.MMA_FRAGMENT: (r"^\s*mma\w*\s*\(|ldmatrix\w*\s*\(", r"\bmma"),
+    FindingCode.SWIZZLE: (r"\bswizzled\s*\(", r"\^", r"wgmma_descriptor"),
+    FindingCode.SCORE_COLUMNS: (r"^\s*mma\w*\s*\(", r"score\s*\+="),
+    FindingCode.COLUMNS_OF_D: _STORE,
+    FindingCode.UNWRITTEN: _STORE,
+    FindingCode.NOT_REPEATABLE: (r"\batomic\w*\s*\(",),
+}
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+
+
+def place_of(pattern: str, source: Path | None) -> str:
+    """`file.cu:line`, or an empty text."""
+    wanted = _LINES.get(pattern)
+    if wanted is None or source is None:
+        return ""
+    try:
+        text = source.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+    code = _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text).splitlines()
+    # Functions and constants stand before the kernel that uses them.
+    begin = next((i for i, line in enumerate(code) if "__global__" in line), 0)
+    for expression in wanted:
+        for number in range(begin, len(code)):
+            if re.search(expression, code[number]):
+                return f"{source.name}:{number + 1}"
+    return ""

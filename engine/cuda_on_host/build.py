@@ -31,14 +31,20 @@ from typing import IO
 
 from engine.base import files
 from engine.base.errors import CompileError
-from engine.cuda_on_host.clusters import ATTRIBUTE, place_cluster_dims
+from engine.cuda_on_host.error_kinds import explain
 from engine.cuda_on_host.instrument import instrument
-from engine.cuda_on_host.options import DEFAULT_ARCH
-from engine.cuda_on_host.own_files import CHANGED, PACKAGE, changed, translation_digest
 from engine.cuda_on_host.ptx import has_asm, translate_asm
-from engine.cuda_on_host.rewrite import TranslatedFile, translate
-from engine.cuda_on_host.toolchain import Toolchain, find_toolchain, host_cpu
-from engine.cuda_on_host.unsupported_cuda import explain
+from engine.cuda_on_host.rewrite import ATTRIBUTE, TranslatedFile, place_cluster_dims, translate
+from engine.cuda_on_host.toolchain import (
+    CHANGED,
+    DEFAULT_ARCH,
+    PACKAGE,
+    Toolchain,
+    changed,
+    find_toolchain,
+    host_cpu,
+    translation_digest,
+)
 from engine.cuda_source.cache import cache_root, is_private, make_private, read_entry, write_entry
 from engine.cuda_source.sources import FOR_DEVICE, read_sources
 from kernels.variant import CppStandard

@@ -19,14 +19,14 @@ from typing import IO, Any
 
 import numpy as np
 
+from engine.base.errors import Status
 from engine.base.host_memory import available_host_memory
 from engine.base.launch import Argument, describe_type, encode_argument
-from engine.base.status import Status
-from engine.cuda_on_host import own_files
+from engine.cuda_on_host import toolchain
 from engine.cuda_on_host.build import HostLibrary, export_number
 from engine.cuda_on_host.debug_lines import LineTable
 from engine.cuda_on_host.error_kinds import ErrorKind, status_of
-from engine.cuda_on_host.executed import ExecutedStatements
+from engine.cuda_on_host.instrument import ExecutedStatements
 from engine.cuda_on_host.job import Buffer, Job, JobResult, KernelLaunch, bytes_needed
 from engine.cuda_on_host.transport import Channel, SharedSegment
 
@@ -116,7 +116,7 @@ class Client:
     """
 
     def __init__(self, workers: int | None = None) -> None:
-        own_files.digest_at_start()
+        toolchain.digest_at_start()
         self._workers = workers or worker_threads()
         self._lock = threading.Lock()
         self._process: _Process | None = None
@@ -151,9 +151,9 @@ class Client:
         return process.process.pid if process is not None else None
 
     def _run(self, job: Job, timeout_s: float) -> JobResult:
-        if self.process_id is None and own_files.changed():
+        if self.process_id is None and toolchain.changed():
             return JobResult(
-                Status.LAUNCH_ERROR, f"{job.library.source} cannot run: {own_files.CHANGED}."
+                Status.LAUNCH_ERROR, f"{job.library.source} cannot run: {toolchain.CHANGED}."
             )
         process = self._running_process()
         request, returns, size = _encode_job(job, timeout_s)

@@ -1,13 +1,12 @@
-"""What an error or a warning of the CPU backend is: its code, beside the sentence for people.
-
-The values are what the runtime library (`native/`) says before its sentence; a test compares them.
-"""
+"""Errors and warnings of a host execution: their codes, and the sentence for CUDA that it lacks."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from enum import StrEnum
 
-from engine.base.status import Status
+from engine.base.errors import Status
 
 
 class ErrorKind(StrEnum):
@@ -96,3 +95,104 @@ def status_of(kind: ErrorKind) -> Status:
     if kind in _RACES:
         return Status.RACE
     return Status.OUT_OF_BOUNDS if kind in _BOUNDS else Status.LAUNCH_ERROR
+
+
+CPU_VERSION = (
+    "write it otherwise, or give the CPU a version of its own under #if defined(__CUDA_ON_HOST__)"
+)
+
+# In the line of source or in the compiler's message -> (what it is, what to do).
+_KNOWN = (
+    (
+        r"\bcluster_group\b|\bthis_cluster\b|\b__cluster\w+\(",
+        "thread block clusters for this target",
+        "only GPUs of sm_90 and newer have them: choose one, or leave the cluster out under "
+        "#if __CUDA_ARCH__ >= 900",
+    ),
+    (
+        r"\bcurand\w*|\bthrust/|\bthrust::",
+        "cuRAND and Thrust",
+        "leave dropout out, as the reference has none, and use plain pointers in device code",
+    ),
+    (
+        r"\bcuda/(?:std/)?\w+|\bcuda::|\bcub/|\bcub::|\bcuda_awbarrier",
+        "libcu++ and CUB (cuda::barrier, cuda::pipeline, cuda::atomic, cub)",
+        "inline PTX (mbarrier, cp.async), __pipeline_memcpy_async of <cuda_pipeline.h> and "
+        "cooperative groups are executed: use those",
+    ),
+    (
+        r"\bcute/|\bcutlass/|\bcute::|\bcutlass::",
+        "CUTLASS and CuTe, whose folders the build does not know",
+        "put the headers beside the kernel, or write the kernel without them",
+    ),
+    (
+        r"\bcuda_fp[46]\.h|\b__nv_fp[46]|\bcuda_tf32\.h",
+        "FP4 and FP6 numbers",
+        "FP8 (<cuda_fp8.h>), FP16 and BF16 are executed",
+    ),
+    (
+        r"\bbmma_sync|\bwmma::experimental",
+        "wmma of 1 and 4 bits",
+        "half, bfloat16, tf32, double and 8-bit integers are executed",
+    ),
+    (
+        r"\btex\w*D\w*\s*[<(]|\bsurf\dD\w+|\bcudaTextureObject_t|\btexture\s*<",
+        "textures and surfaces",
+        "read global memory through a pointer",
+    ),
+    (
+        r"\bcudaLaunchDevice|\bcudaGetParameterBuffer|<<<",
+        "launches of a kernel from a kernel",
+        "call the code as a __device__ function",
+    ),
+    (
+        r"\b__(?:shfl(?:_up|_down|_xor)?|any|all|ballot)\s*\(",
+        "warp functions without a mask, which no GPU from sm_70 on has either",
+        "use the ones that end in _sync",
+    ),
+    (
+        r"\b__v(?:add|sub|abs|neg|avg|hadd|min|max|set|cmp|sad|i?min|i?max)\w*[24]\b|\b__vi\w+",
+        "the SIMD video instructions (__vadd4 and its like)",
+        CPU_VERSION,
+    ),
+)
+_UNKNOWN_NAME = re.compile(
+    r"'(?P<name>[\w:]+)' (?:was not declared|has not been declared|does not name|is not a member)"
+    r"|(?:undeclared identifier|unknown type name|no member named|no template named)"
+    r" '(?P<clang>[\w:]+)'"
+)
+# A static_assert of the CPU backend's headers.
+_OWN_WORDS = re.compile(r"static assertion failed.*?: \"?(the CPU backend .*?)\"?$")
+_NO_FILE = re.compile(
+    r"(?:^| )(?P<file>[\w./+-]+): No such file|'(?P<clang>[\w./+-]+)' file not found"
+)
+_OF_CUDA = re.compile(r"(?:__|cuda|nvcuda|cooperative_groups|cg::|CU|nv_|h2?[a-z]+\d*$)")
+
+
+def explain(where: str, message: str, sources: Mapping[str, str]) -> str:
+    """The compiler's first error as a sentence.
+
+    Args:
+        where: "file.cu:12".
+        message: what the compiler says about it.
+        sources: text of the kernel's files by name; a `#line 1` stands before the original's lines.
+    """
+    file, _, line = where.rpartition(":")
+    lines = sources.get(file, "").partition(f'#line 1 "{file}"\n')[2].splitlines()
+    source_line = lines[int(line) - 1] if int(line) <= len(lines) else ""
+    for pattern, what, instead in _KNOWN:
+        if re.search(pattern, f"{message}\n{source_line}"):
+            return f"{where}: the CPU backend lacks {what}: {instead}."
+    if match := _OWN_WORDS.search(message):
+        return f"{where}: {match[1]}."
+    if match := _NO_FILE.search(message):
+        name = match["file"] or match["clang"]
+        return (
+            f"{where}: the header {name} is neither beside the kernel nor among those of the CUDA "
+            f"toolkit that the CPU backend has: put it there, or leave it out."
+        )
+    match = _UNKNOWN_NAME.search(message)
+    name = (match["name"] or match["clang"]) if match else ""
+    if name and _OF_CUDA.match(name):
+        return f"{where}: the CPU backend does not know {name}: if CUDA has it, {CPU_VERSION}."
+    return f"{where}: {message}"

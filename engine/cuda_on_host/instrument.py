@@ -1,25 +1,39 @@
-"""What the check build adds to a kernel's source: a mark at every statement, a value for every
-local variable that is declared without one.
-
-Both are done to the preprocessed text and on the lines that are there, so that no optimisation has
-blurred what belongs to which line. A *mark* is set when control reaches it; statements that follow
-each other with nothing between them that could leave share one. A local variable gets the pattern
-of `native/host_checks.h`: whatever the registers of a GPU hold, a kernel that gives another answer
-for another pattern has used it.
-
-The parser knows statements and declarations as far as it needs to find their ends; what it does not
-understand stays as it is, without a mark.
-"""
+"""What the check build adds to a kernel's source, and which statements ran by its marks."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from engine.cuda_on_host.executed import line_ranges
 from engine.cuda_on_host.ptx.grammar import Token, read_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutedStatements:
+    """The statements of one build, and those that were reached."""
+
+    # (mark, file, first line, last line); statements that run together share a mark
+    statements: tuple[tuple[int, str, int, int], ...]
+    not_compiled: tuple[tuple[str, int, int], ...]  # (file, first line, last line), by `#if`
+    marks: frozenset[int]  # of what ran
+
+    def __or__(self, other: ExecutedStatements) -> ExecutedStatements:
+        """What ran in one execution or in the other, of the same build."""
+        return ExecutedStatements(self.statements, self.not_compiled, self.marks | other.marks)
+
+
+def line_ranges(lines: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Line numbers as (first, last) of each unbroken run, ascending."""
+    ranges: list[tuple[int, int]] = []
+    for line in sorted(lines):
+        if ranges and ranges[-1][1] == line - 1:
+            ranges[-1] = (ranges[-1][0], line)
+        else:
+            ranges.append((line, line))
+    return tuple(ranges)
+
 
 MAX_MARKS = 16384  # coh::MAX_MARKS of native/host_runtime.h
 

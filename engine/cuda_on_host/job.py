@@ -13,12 +13,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from engine.base.errors import Status
 from engine.base.launch import Argument
-from engine.base.status import Status
 from engine.cuda_on_host.build import HostLibrary
 from engine.cuda_on_host.error_kinds import ErrorKind
-from engine.cuda_on_host.executed import ExecutedStatements
-from engine.cuda_on_host.options import Schedule
+from engine.cuda_on_host.instrument import ExecutedStatements
+from engine.cuda_on_host.toolchain import Schedule
 
 # Bytes on either side of a buffer that a kernel can write and that are looked at afterwards; what
 # lies further out cannot be touched at all.

@@ -1,8 +1,9 @@
-"""The host C++ compiler and the flags of the fast and the check build."""
+"""The host C++ compiler, its flags for both builds, and the files of the runtime."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.util
 import os
 import platform
@@ -10,11 +11,18 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from engine.base.errors import ToolMissing
+
+Schedule: TypeAlias = Literal["in_order", "random", "reverse"]
+
+
+DEFAULT_ARCH = "sm_80"  # where nobody names a GPU
+
 
 HOW_TO_GET_ONE = (
     "install g++ or clang++ (Debian and Ubuntu: apt install g++; macOS: xcode-select --install), "
@@ -152,3 +160,49 @@ def host_cpu() -> str:
         return f"{platform.machine()} {platform.processor()}"
     features = [line for line in lines if line.startswith(("flags", "Features", "model name"))]
     return f"{platform.machine()} {' '.join(dict.fromkeys(features))}"
+
+
+PACKAGE = Path(__file__).resolve().parent
+CHANGED = "the files of Attune changed since this process began, as by an update: start it again"
+
+
+@functools.lru_cache(maxsize=1)
+def translation_digest() -> str:
+    """Of what turns a source into a library: the runtime, and what changes the source."""
+    translators = [
+        PACKAGE / "instrument.py",
+        PACKAGE / "rewrite.py",
+        *_sources(PACKAGE / "ptx"),
+    ]
+    return _digest([*_natives(), *translators])
+
+
+@functools.lru_cache(maxsize=1)
+def digest_at_start() -> str:
+    """Of all files, when this was first asked."""
+    return _digest_now()
+
+
+def changed() -> bool:
+    """Whether one of them is another than at the start. Takes some milliseconds."""
+    return _digest_now() != digest_at_start()
+
+
+def _digest_now() -> str:
+    return _digest([*_natives(), *_sources(PACKAGE)])
+
+
+def _sources(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.suffix in (".py", ".forms")]
+
+
+def _natives() -> list[Path]:
+    return [path for path in (PACKAGE / "native").rglob("*") if path.is_file()]
+
+
+def _digest(files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        digest.update(f"{file.relative_to(PACKAGE)}\0".encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

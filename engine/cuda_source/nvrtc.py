@@ -1,8 +1,4 @@
-"""Compile `.cu` files for any GPU with NVRTC, no GPU needed: cubin, resources and log.
-
-The only module that touches `cupy.cuda.nvrtc`; `other_nvrtc` loads further versions. Results are
-kept in the cache on disk under the content they were made from.
-"""
+"""Compile `.cu` files for any GPU with NVRTC, no GPU needed: cubin, resources and log."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ import hashlib
 import importlib.metadata
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -26,8 +22,6 @@ from engine.base.errors import (
 )
 from engine.base.text import MAX_LOG
 from engine.cuda_source.cache import cache_root, read_entry, write_entry
-from engine.cuda_source.knobs import compiler_version, options_of
-from engine.cuda_source.other_nvrtc import headers_beside, other_nvrtc, version_of
 from engine.cuda_source.ptxas import (
     PtxasInfo,
     first_error,
@@ -51,12 +45,44 @@ from engine.cuda_source.toolkit import (
     INSTALL_HINT,
     choose_include_dir,
     find_include_dir,
+    headers_beside,
     hint,
     is_libcudacxx,
     make_cupy_folder,
     more_headers,
+    other_nvrtc,
+    version_of,
 )
 from kernels.variant import CppStandard
+
+# Macro → the option of a value other than 0.
+_OPTIONS: dict[str, Callable[[str], str]] = {
+    "MAXRREGCOUNT": lambda value: f"--maxrregcount={value}",
+    "FAST_MATH": lambda _: "--use_fast_math",
+    "PTXAS_LEVEL": lambda value: f"--ptxas-options=-O{value}",
+}
+_VERSION = "NVRTC"  # of the compiler itself: 1209 is 12.9; 0 is the one that CuPy loads
+
+
+def options_of(defines: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """The compiler's options for macros: `-D` and what stands above, in their order."""
+    options = []
+    for name, value in defines:
+        if name == _VERSION:
+            continue
+        option = _OPTIONS.get(name)
+        if option is None:
+            options.append(f"-D{name}={value}")
+        elif value != "0":
+            options.append(option(value))
+    return tuple(options)
+
+
+def compiler_version(defines: Iterable[tuple[str, str]]) -> int:
+    """Which version of NVRTC macros ask for, 1209 for 12.9; 0: the usual one."""
+    value = dict(defines).get(_VERSION, "0")
+    return int(value) if value.isdigit() else 0
+
 
 # No --use_fast_math: a kernel says by its own intrinsics where it trades accuracy for speed.
 # Line information costs no instruction; it lets errors in inline PTX name their source line.

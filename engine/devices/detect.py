@@ -1,27 +1,151 @@
-"""The GPU of this machine, if there is one.
-
-A GPU of the table takes its figures from there, but SMs and L2 from the driver where that knows
-them. The boost clock stays the table's, because the rates refer to it. One that is not in the table
-gets what the driver says (SMs, clock, memory, bandwidth, L2) and None elsewhere, so that pages say
-what is unknown.
-
-NVML numbers GPUs by PCI address and CUDA by speed (`CUDA_DEVICE_ORDER`), so the GPU is CUDA's own
-device 0 wherever CuPy can say which that is.
-"""
+"""The GPU of this machine, if there is one, and its present state as NVML reports it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from engine.base.errors import ToolMissing, UnknownName
 from engine.base.units import format_bytes
 from engine.cuda_source.toolkit import make_cupy_folder
-from engine.devices import nvml
-from engine.devices.software import modelled_name
-from engine.devices.spec import DeviceSpec, find_device
+from engine.devices.spec import DeviceSpec, find_device, modelled_name
+
+T = TypeVar("T")
+
+_SLOW_INTERVAL_S = 0.1  # power and temperature are averages of the board's over as long
+
+# Bits of nvmlDeviceGetCurrentClocksEventReasons that slow the SMs down (nvml.h).
+_THROTTLE_BITS = {
+    0x0000000000000004: "power cap",
+    0x0000000000000008: "hardware slowdown",
+    0x0000000000000010: "sync boost",
+    0x0000000000000020: "software thermal slowdown",
+    0x0000000000000040: "hardware thermal slowdown",
+    0x0000000000000080: "hardware power brake",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuState:
+    """One reading. None where the board does not say."""
+
+    sm_clock_mhz: int | None
+    max_sm_clock_mhz: int | None
+    memory_clock_mhz: int | None
+    power_w: float | None
+    power_limit_w: float | None
+    temperature_c: int | None
+    memory_used_bytes: int | None
+    throttle_reasons: tuple[str, ...]  # empty when nothing slows the GPU, or NVML does not say
+
+
+@contextmanager
+def session() -> Iterator[Any]:
+    """The initialised `pynvml` module, shut down on leaving.
+
+    Raises:
+        ToolMissing: nvidia-ml-py is not installed, or there is no NVIDIA driver to talk to.
+    """
+    try:
+        import pynvml
+    except ImportError:
+        raise ToolMissing(
+            "No GPU can be found without the package nvidia-ml-py: pip install nvidia-ml-py."
+        ) from None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise ToolMissing(
+            f"This machine has no NVIDIA GPU that its driver can reach ({error}): choose a target "
+            f"GPU by name."
+        ) from None
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def ask(nvml: Any, query: Callable[..., T], *args: Any) -> T | None:
+    """The answer, or None where this board or driver has none."""
+    try:
+        return query(*args)
+    except nvml.NVMLError:
+        return None
+
+
+def throttle_reasons(bits: int | None) -> tuple[str, ...]:
+    """Names of the reasons that are set in NVML's bit field."""
+    return tuple(name for bit, name in _THROTTLE_BITS.items() if bits is not None and bits & bit)
+
+
+class StateReader:
+    """Reads the state of one GPU between samples, inside a `session`.
+
+    The clock and the reasons for slowing down come first, while the GPU is still as the sample left
+    it. What changes slowly or costs more is read ten times a second, and what never changes once.
+    """
+
+    def __init__(self, nvml: Any, handle: Any, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._nvml = nvml
+        self._handle = handle
+        self._now_s = now_s
+        self._reasons = self._reasons_query()
+        self._max_sm_clock_mhz = self._ask(nvml.nvmlDeviceGetMaxClockInfo, nvml.NVML_CLOCK_SM)
+        limit_mw = self._ask(nvml.nvmlDeviceGetPowerManagementLimit)
+        self._power_limit_w = None if limit_mw is None else limit_mw / 1000
+        self._slow: tuple[int | None, float | None, int | None, int | None] | None = None
+        self._slow_at_s = 0.0
+
+    def __call__(self) -> GpuState:
+        clock = self._ask(self._nvml.nvmlDeviceGetClockInfo, self._nvml.NVML_CLOCK_SM)
+        bits = None if self._reasons is None else self._ask(self._reasons)
+        if self._slow is None or self._now_s() - self._slow_at_s >= _SLOW_INTERVAL_S:
+            self._slow = self._read_slow()
+            self._slow_at_s = self._now_s()
+        memory_clock_mhz, power_w, temperature_c, memory_used_bytes = self._slow
+        return GpuState(
+            sm_clock_mhz=clock,
+            max_sm_clock_mhz=self._max_sm_clock_mhz,
+            memory_clock_mhz=memory_clock_mhz,
+            power_w=power_w,
+            power_limit_w=self._power_limit_w,
+            temperature_c=temperature_c,
+            memory_used_bytes=memory_used_bytes,
+            throttle_reasons=throttle_reasons(bits),
+        )
+
+    def _read_slow(self) -> tuple[int | None, float | None, int | None, int | None]:
+        nvml = self._nvml
+        power_mw = self._ask(nvml.nvmlDeviceGetPowerUsage)
+        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo)
+        return (
+            self._ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_MEM),
+            None if power_mw is None else power_mw / 1000,
+            self._ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
+            None if memory is None else int(memory.used),
+        )
+
+    def _reasons_query(self) -> Callable[..., int] | None:
+        """The query that this driver answers: drivers before 535 know the older name alone, which
+        NVIDIA takes away with CUDA 14."""
+        query: Callable[..., int] = self._nvml.nvmlDeviceGetCurrentClocksEventReasons
+        if self._ask(query) is not None:
+            return query
+        older = getattr(self._nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None)
+        return older if older is not None and self._ask(older) is not None else None
+
+    def _ask(self, query: Callable[..., T], *args: Any) -> T | None:
+        return ask(self._nvml, query, self._handle, *args)
+
+
+def read_state(nvml: Any, handle: Any) -> GpuState:
+    """Clocks, power, temperature and throttling of one GPU, inside a `session`."""
+    return StateReader(nvml, handle)()
+
 
 # FP32 lanes per SM: NVML counts lanes ("GPU cores"), the table counts SMs.
 _LANES_PER_SM = {(7, 5): 64, (8, 0): 64}
@@ -57,7 +181,7 @@ def detect_local() -> DetectedDevice | str:
     if first is not None and first in ("", "-1", "NoDevFiles"):
         return "CUDA_VISIBLE_DEVICES hides every GPU of this machine: unset it, or choose a target."
     try:
-        with nvml.session() as api:
+        with session() as api:
             return _describe(api, first)
     except ToolMissing as error:
         return str(error)
@@ -70,19 +194,19 @@ def _describe(api: Any, first: str | None) -> DetectedDevice | str:
     except api.NVMLError as error:
         wanted = "the first GPU" if first is None else f"CUDA_VISIBLE_DEVICES={first}"
         return f"The driver does not find {wanted} ({error}): choose a target GPU by name."
-    name = str(nvml.ask(api, api.nvmlDeviceGetName, handle) or "unknown GPU")
-    capability = nvml.ask(api, api.nvmlDeviceGetCudaComputeCapability, handle)
+    name = str(ask(api, api.nvmlDeviceGetName, handle) or "unknown GPU")
+    capability = ask(api, api.nvmlDeviceGetCudaComputeCapability, handle)
     if capability is None:
         return f"The driver does not say which compute capability {name} has: choose a target GPU."
     compute_capability = (int(capability[0]), int(capability[1]))
-    memory = nvml.ask(api, api.nvmlDeviceGetMemoryInfo, handle)
+    memory = ask(api, api.nvmlDeviceGetMemoryInfo, handle)
     num_sms = None if cuda is None else cuda.num_sms
     if num_sms is None:
-        lanes = nvml.ask(api, api.nvmlDeviceGetNumGpuCores, handle)
+        lanes = ask(api, api.nvmlDeviceGetNumGpuCores, handle)
         per_sm = _LANES_PER_SM.get(compute_capability, _LANES_PER_SM_ELSE)
         num_sms = None if not lanes else int(lanes) // per_sm
     l2_bytes = None if cuda is None else cuda.l2_bytes
-    clock_mhz = nvml.ask(api, api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_SM)
+    clock_mhz = ask(api, api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_SM)
     try:
         spec = find_device(modelled_name(name))
         in_table = spec.compute_capability == compute_capability
@@ -98,8 +222,8 @@ def _describe(api: Any, first: str | None) -> DetectedDevice | str:
         spec=spec,
         in_table=in_table,
         driver_name=name,
-        uuid=str(nvml.ask(api, api.nvmlDeviceGetUUID, handle) or ""),
-        driver_version=str(nvml.ask(api, api.nvmlSystemGetDriverVersion) or ""),
+        uuid=str(ask(api, api.nvmlDeviceGetUUID, handle) or ""),
+        driver_version=str(ask(api, api.nvmlSystemGetDriverVersion) or ""),
         memory_bytes=None if memory is None else int(memory.total),
         differences=differences,
     )
@@ -142,7 +266,7 @@ def _handle(api: Any, first: str | None, cuda: _CudaDevice | None) -> Any:
     order.
     """
     if cuda is not None:
-        handle = nvml.ask(api, api.nvmlDeviceGetHandleByPciBusId, cuda.pci_bus_id)
+        handle = ask(api, api.nvmlDeviceGetHandleByPciBusId, cuda.pci_bus_id)
         if handle is not None:
             return handle
     if first is None or first.isdigit():
@@ -155,15 +279,15 @@ def _handle(api: Any, first: str | None, cuda: _CudaDevice | None) -> Any:
 
 def _uuids(api: Any) -> Iterator[tuple[str, Any]]:
     """UUIDs of all GPUs and MIG slices, each with the handle of the whole GPU."""
-    for index in range(nvml.ask(api, api.nvmlDeviceGetCount) or 0):
-        gpu = nvml.ask(api, api.nvmlDeviceGetHandleByIndex, index)
+    for index in range(ask(api, api.nvmlDeviceGetCount) or 0):
+        gpu = ask(api, api.nvmlDeviceGetHandleByIndex, index)
         if gpu is None:
             continue
-        yield str(nvml.ask(api, api.nvmlDeviceGetUUID, gpu) or ""), gpu
-        for each in range(nvml.ask(api, api.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0):
-            mig = nvml.ask(api, api.nvmlDeviceGetMigDeviceHandleByIndex, gpu, each)
+        yield str(ask(api, api.nvmlDeviceGetUUID, gpu) or ""), gpu
+        for each in range(ask(api, api.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0):
+            mig = ask(api, api.nvmlDeviceGetMigDeviceHandleByIndex, gpu, each)
             if mig is not None:
-                yield str(nvml.ask(api, api.nvmlDeviceGetUUID, mig) or ""), gpu
+                yield str(ask(api, api.nvmlDeviceGetUUID, mig) or ""), gpu
 
 
 def _from_driver(
@@ -176,10 +300,10 @@ def _from_driver(
     clock: int | None,
 ) -> DeviceSpec:
     """A row for a GPU that the table lacks; peaks stay None, the driver does not know them."""
-    memory = nvml.ask(api, api.nvmlDeviceGetMemoryInfo, handle)
-    memory_clock = nvml.ask(api, api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_MEM)
-    bus_bits = nvml.ask(api, api.nvmlDeviceGetMemoryBusWidth, handle)
-    limit_mw = nvml.ask(api, api.nvmlDeviceGetPowerManagementDefaultLimit, handle)
+    memory = ask(api, api.nvmlDeviceGetMemoryInfo, handle)
+    memory_clock = ask(api, api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_MEM)
+    bus_bits = ask(api, api.nvmlDeviceGetMemoryBusWidth, handle)
+    limit_mw = ask(api, api.nvmlDeviceGetPowerManagementDefaultLimit, handle)
     bandwidth = None
     if memory_clock and bus_bits:
         bandwidth = 2 * memory_clock * 1e6 * bus_bits / 8 / 1e9  # two transfers per clock

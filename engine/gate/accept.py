@@ -10,12 +10,10 @@ from pathlib import Path
 
 from engine.base import files
 from engine.base.errors import UnknownName
-from engine.gate.budgets import Budget
 from engine.gate.figures import Figures
-from engine.gate.found import Found, find_kernels
 from engine.gate.judge import Work, do_work
-from engine.gate.settings import Settings, SettingsError, read_settings
-from engine.gate.trees import SETTINGS_NAME, Tree, commit_file, settings_of
+from engine.gate.settings import Budget, Settings, SettingsError, read_settings
+from engine.gate.trees import SETTINGS_NAME, Found, Tree, commit_file, find_kernels, settings_of
 from engine.gate.verdicts import LABELS, figure_text
 from engine.gate.workers import Failed, Workers
 from engine.names import unknown

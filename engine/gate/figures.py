@@ -207,7 +207,7 @@ def check_output(
             kernel with the caller's rights. Else its machine code is executed in software, once in
             the usual order of warps and CTAs and once, on harsh inputs, in the reverse one.
     """
-    from engine.base.status import Status
+    from engine.base.errors import Status
     from engine.history import History
     from engine.pipeline.evaluate import Evaluator
     from engine.pipeline.request import EvaluationRequest
@@ -304,7 +304,7 @@ def _measured(
     config: Mapping[str, int],
     evaluator: Evaluator,
 ) -> Comparison | str:
-    from engine.base.status import Status
+    from engine.base.errors import Status
     from engine.correctness import inputs_of
     from engine.measure.device_lock import measuring
     from engine.measure.sampler import SamplerSettings

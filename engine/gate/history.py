@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from engine.base.errors import InvalidProblem
 from engine.base.table import Table
 from engine.gate.figures import Answer
-from engine.gate.found import Found, find_kernels
 from engine.gate.judge import Work, do_work
 from engine.gate.settings import read_settings
 from engine.gate.trees import (
+    Found,
     NoTree,
     Tree,
     commits_of,
+    find_kernels,
     last_commit,
     open_tree,
     source_diff,

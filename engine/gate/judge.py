@@ -11,7 +11,6 @@ from typing import Literal, TypeAlias
 
 from engine.base.errors import AttuneError
 from engine.devices import find_device
-from engine.gate.budgets import Budget, exceeded
 from engine.gate.figures import (
     Answer,
     Checked,
@@ -22,9 +21,8 @@ from engine.gate.figures import (
     measuring_gpu,
     variant_of,
 )
-from engine.gate.found import Found, find_kernels
-from engine.gate.settings import Settings, read_settings
-from engine.gate.trees import SETTINGS_NAME, Tree, settings_of
+from engine.gate.settings import Budget, Settings, exceeded, read_settings
+from engine.gate.trees import SETTINGS_NAME, Found, Tree, find_kernels, settings_of
 from engine.gate.verdicts import (
     Finding,
     GateVerdict,

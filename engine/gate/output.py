@@ -7,8 +7,7 @@ from typing import Any
 
 from engine.base.table import Table, as_markdown
 from engine.gate.judge import GateReport, KernelReport, Row
-from engine.gate.ranking import default_threshold
-from engine.gate.verdicts import LABELS, figure_text
+from engine.gate.verdicts import LABELS, default_threshold, figure_text
 
 MARK = "<!-- attune gate -->"  # by which a later comment finds the one that it replaces
 _MAX_MARKDOWN = 60_000  # characters; GitHub takes 65,536 of a comment

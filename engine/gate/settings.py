@@ -1,4 +1,4 @@
-"""`attune-gate.toml`: which kernels, problems and GPUs are judged, from which difference on."""
+"""`attune-gate.toml`: kernels, problems, GPUs, least differences that count, and budgets."""
 
 from __future__ import annotations
 
@@ -11,11 +11,50 @@ from typing import Any
 
 from engine.base.errors import AttuneError, BadInput
 from engine.devices import find_device
-from engine.gate.budgets import LIMITS, Budget
+from engine.gate.figures import Figures
 from engine.gate.trees import SETTINGS_NAME, settings_of
-from engine.gate.verdicts import COUNTED, LABELS, Thresholds
+from engine.gate.verdicts import (
+    COUNTED,
+    LABELS,
+    Finding,
+    GateVerdict,
+    Thresholds,
+    figure_text,
+    finding,
+)
 from engine.problem import Direction, Problem, parse_seqlens
 from kernels.variant import Variant
+
+LIMITS = tuple(name for name in LABELS if name != "ctas_per_sm")  # where less is better
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """At most `limits` of each figure."""
+
+    kernel: str
+    gpu: str
+    problem: Problem
+    limits: Mapping[str, float]
+
+    @property
+    def label(self) -> str:
+        return f"{self.kernel} on {self.gpu} at {self.problem.label()}"
+
+
+def exceeded(budget: Budget, figures: Figures) -> tuple[Finding, ...]:
+    """What the figures take more of than they may."""
+    findings = []
+    for name, limit in budget.limits.items():
+        value = getattr(figures, name)
+        if value is None:
+            sentence = f"{LABELS[name]} is not known, so that its budget is not judged"
+            findings.append(finding(GateVerdict.NOT_JUDGED, sentence))
+        elif value > limit:
+            what = f"{LABELS[name]} {figure_text(name, value)}, its budget is "
+            findings.append(finding(GateVerdict.OVER_BUDGET, what + figure_text(name, limit)))
+    return tuple(findings)
+
 
 DEFAULT_GPUS = ("L4", "H100 80GB SXM")
 DEFAULT_ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")

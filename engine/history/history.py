@@ -21,6 +21,7 @@ from engine.base.errors import AttuneError, ToolMissing
 from engine.base.table import Table, Tabular
 from engine.base.units import format_us
 from engine.compiled_plan import cached_kernel, compile_plan, resources
+from engine.config import TunedConfig, load_tuned
 from engine.evaluation import Evaluation, Latency, Origin, Resources
 from engine.history.known_time import (
     KnownTime,
@@ -44,7 +45,6 @@ from engine.model.estimate import (
 from engine.model.kernel import Kernel
 from engine.plan import LaunchPlan
 from engine.problem import Problem
-from engine.tuned import TunedConfig, load_tuned
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias
 
-from engine.base.errors import AttuneError, CompileError
-from engine.base.status import Status
+from engine.base.errors import AttuneError, CompileError, Status
 from engine.compiled_plan import variant_sources
 from engine.evaluation import Evaluation, Latency, baseline_label
 from engine.model.measurements import Measurement

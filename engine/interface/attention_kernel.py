@@ -1,29 +1,230 @@
-"""`kernel(…)`: one kernel to check, to look at, to predict and to run."""
+"""`kernel(…)`: one kernel to check, look at, predict and run on a person's own tensors."""
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack, get_args
+
+import numpy as np
 
 from engine.base.errors import InvalidProblem
 from engine.config import check_given
-from engine.cuda_on_host.options import Schedule
+from engine.cuda_on_host.toolchain import Schedule
 from engine.devices import find_device
 from engine.evaluation import Evaluation, Occupancy
 from engine.history import Time
 from engine.input_kinds import NORMAL, InputKind
-from engine.interface.arguments import Sizes, evaluator, problem_of, variant_name
-from engine.interface.tensors import read_tensors
 from engine.machine_code.report import MachineCode
 from engine.model.kernel import Kernel
 from engine.names import find_variant
+from engine.own_kernels.registry import kernel_named
+from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.execute import execute
-from engine.pipeline.read_machine_code import read_machine_code
+from engine.pipeline.machine_code import read_machine_code
 from engine.pipeline.request import BackendChoice, EvaluationRequest, resolve
+from engine.presets import find_preset
 from engine.problem import Problem
-from kernels.variant import AUTO, Variant
+from engine.sessions.known_times import open_history
+from engine.tensors import Inputs, RawArray
+from kernels.variant import AUTO, DTYPES, Dtype, Variant
+
+
+class Sizes(TypedDict, total=False):
+    """A problem by keywords. Q is `[batch, heads, seqlen, head_dim]`."""
+
+    preset: str  # a named shape, as `--preset`; what else is given stands in its place
+    batch: int  # 1 where left out
+    heads: int  # 1
+    seqlen: int  # 128
+    head_dim: int  # 64
+    causal: bool  # False
+    dtype: str  # "fp16", "bf16" or "fp32"; fp16, or the one that the kernel takes
+    seqlen_kv: int | None  # length of K and V where it differs, as in decoding
+    heads_kv: int | None  # heads of K and V where query heads share them
+    head_dim_v: int | None  # columns of V and O where K has others
+    # See `engine.problem.Problem` for what these mean.
+    window: int | None
+    softcap: float | None
+    alibi: bool
+    sinks: bool
+    seqlens: tuple[int, ...] | None  # then batch and lengths may be left out
+
+
+def problem_of(sizes: Sizes, variant: Variant | None = None) -> Problem:
+    """The problem that the keywords describe.
+
+    Raises:
+        InvalidProblem, UnknownName: sizes that cannot be, no such preset.
+    """
+    if (name := sizes.get("preset")) is not None:
+        return _changed(find_preset(name).problem, sizes)
+    lengths = sizes.get("seqlens")
+    longest = max(lengths) if lengths else None
+    return Problem(
+        batch=sizes.get("batch", len(lengths) if lengths else 1),
+        num_heads=sizes.get("heads", 1),
+        seqlen=sizes.get("seqlen", longest or 128),
+        head_dim=sizes.get("head_dim", 64),
+        causal=sizes.get("causal", False),
+        dtype=dtype_of(sizes.get("dtype"), variant),
+        seqlen_kv=sizes.get("seqlen_kv", longest),
+        num_heads_kv=sizes.get("heads_kv"),
+        window=sizes.get("window"),
+        softcap=sizes.get("softcap"),
+        alibi=sizes.get("alibi", False),
+        sinks=sizes.get("sinks", False),
+        seqlens=lengths,
+        head_dim_v=sizes.get("head_dim_v"),
+    )
+
+
+def _changed(preset: Problem, sizes: Sizes) -> Problem:
+    names = {"heads": "num_heads", "heads_kv": "num_heads_kv"}
+    given: dict[str, Any] = {names.get(n, n): x for n, x in sizes.items() if n != "preset"}
+    if "dtype" in sizes:
+        given["dtype"] = dtype_of(sizes["dtype"], None)
+    if sizes.get("seqlens"):
+        longest = max(sizes["seqlens"] or ())
+        given = {"batch": len(sizes["seqlens"] or ()), "seqlen_kv": longest} | given
+        given.setdefault("seqlen", longest)
+    elif {"batch", "seqlen", "seqlen_kv"} & set(given):
+        given.setdefault("seqlens", None)  # the preset's lengths are of its own batch
+    if "num_heads" in given and "num_heads_kv" not in given:
+        given["num_heads_kv"] = None  # other heads than the preset's do not share its K/V heads
+    return replace(preset, **given)
+
+
+def dtype_of(name: str | None, variant: Variant | None) -> Dtype:
+    """InvalidProblem for a name that there is not."""
+    if name is None:
+        return variant.dtypes[0] if variant is not None and len(variant.dtypes) == 1 else "float16"
+    if name not in DTYPES:
+        raise InvalidProblem(f"dtype is one of {', '.join(sorted(DTYPES))}, not {name!r}.")
+    return DTYPES[name]
+
+
+def variant_name(kernel: str | Path) -> str:
+    """As `kernel_named`; a path may be a `Path`, too."""
+    return kernel_named(str(kernel) if isinstance(kernel, str) else str(kernel.expanduser()))
+
+
+@cache
+def evaluator() -> Evaluator:
+    """The one of this process: its child processes stay for the next call."""
+    made = Evaluator(open_history())
+    atexit.register(made.close)
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """Q, K and V on the host, and the tensor whose kind O is to have."""
+
+    inputs: Inputs
+    like: Any
+
+    @property
+    def problem(self) -> Problem:
+        return self.inputs.problem
+
+    def write(self, out: RawArray) -> Any:
+        """O as a tensor of the library, format and device of `like`."""
+        if _library(self.like) == "torch":
+            import torch
+
+            made = torch.from_numpy(out.copy())
+            return made.view(self.like.dtype).to(self.like.device)
+        if _library(self.like) == "cupy":
+            import cupy
+
+            return cupy.asarray(out).view(self.like.dtype)
+        return out.view(self.like.dtype) if isinstance(self.like, np.ndarray) else out
+
+
+def read_tensors(q: Any, k: Any, v: Any, *, causal: bool) -> Tensors:
+    """The tensors as the inputs of a problem.
+
+    Args:
+        q: `[batch, heads, seqlen, head_dim]`; any object with DLPack, FP16, BF16 or FP32.
+        k, v: `[batch, heads_kv, seqlen_kv, head_dim]`.
+
+    Raises:
+        InvalidProblem: what is no tensor of four dimensions, another format, shapes that do not
+            belong together.
+    """
+    read = {name: _read(name, x) for name, x in (("q", q), ("k", k), ("v", v))}
+    formats = {name: dtype for name, (_, dtype) in read.items()}
+    if len(set(formats.values())) > 1:
+        told = ", ".join(f"{name} {dtype}" for name, dtype in formats.items())
+        raise InvalidProblem(f"q, k and v have one format, not {told}.")
+    raw = {name: array for name, (array, _) in read.items()}
+    batch, heads, seqlen, head_dim = raw["q"].shape
+    problem = Problem(
+        batch,
+        heads,
+        seqlen,
+        head_dim,
+        causal,
+        formats["q"],
+        seqlen_kv=raw["k"].shape[2],
+        num_heads_kv=raw["k"].shape[1],
+        head_dim_v=raw["v"].shape[3],
+    )
+    for name, shape in (("k", problem.k_shape), ("v", problem.v_shape)):
+        if raw[name].shape != shape:
+            raise InvalidProblem(
+                f"{name} is {list(raw[name].shape)} and belongs to q {list(problem.shape)} as "
+                f"{list(shape)}: [batch, heads, seqlen, head_dim]."
+            )
+    return Tensors(Inputs(problem, raw["q"], raw["k"], raw["v"]), q)
+
+
+def _read(name: str, tensor: Any) -> tuple[Any, Dtype]:
+    """The raw array on the host, contiguous, and its format."""
+    library = _library(tensor)
+    dtype = str(getattr(tensor, "dtype", type(tensor).__name__)).removeprefix("torch.")
+    if dtype not in get_args(Dtype):
+        raise InvalidProblem(
+            f"{name} is {dtype}: give a tensor of float16, bfloat16 or float32 by NumPy, PyTorch, "
+            "CuPy or another library with DLPack."
+        )
+    if library == "torch":
+        import torch
+
+        host = tensor.detach().cpu().contiguous()
+        array = (host.view(torch.uint16) if dtype == "bfloat16" else host).numpy()
+    elif library == "cupy":
+        array = tensor.get()
+    elif isinstance(tensor, np.ndarray):
+        array = tensor
+    else:
+        array = _by_dlpack(name, tensor)
+    array = np.ascontiguousarray(array)
+    if array.ndim != 4:
+        raise InvalidProblem(
+            f"{name} has {array.ndim} dimensions: give [batch, heads, seqlen, head_dim]."
+        )
+    # NumPy has no bfloat16 of its own: its bit patterns.
+    raw = array.view(np.uint16) if dtype == "bfloat16" else array
+    return raw, dtype  # type: ignore[return-value]
+
+
+def _library(tensor: Any) -> str:
+    return type(tensor).__module__.partition(".")[0]
+
+
+def _by_dlpack(name: str, tensor: Any) -> Any:
+    try:
+        return np.from_dlpack(tensor)
+    except (AttributeError, BufferError, RuntimeError, TypeError) as error:
+        raise InvalidProblem(
+            f"{name} cannot be read on the host ({error}): give it as NumPy, PyTorch or CuPy."
+        ) from None
+
 
 Tensor = TypeVar("Tensor")
 

@@ -63,7 +63,7 @@ class JobManager:
 
         Args:
             kind: "simulate" puts the CTA time of the request's kernel into the cache instead,
-                "machine_code" what `engine.pipeline.read_machine_code` makes, "rung" the
+                "machine_code" what `engine.pipeline.machine_code` makes, "rung" the
                 figures of `engine.kernel_figures`, "history" those of the kernel's last
                 commits (`engine.gate.history`); the result of "invariance" is a
                 `BatchInvariance`.

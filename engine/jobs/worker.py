@@ -29,9 +29,9 @@ from engine.kernel_figures import work_out_rung
 from engine.names import find_variant
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.invariance import batch_invariance
-from engine.pipeline.read_machine_code import read_machine_code
+from engine.pipeline.machine_code import read_machine_code
+from engine.pipeline.preview import simulated_us
 from engine.pipeline.request import EvaluationRequest
-from engine.pipeline.simulate import simulated_us
 from engine.schema import encode
 from engine.search.sweep.journal import SweepSpec
 from engine.sessions.known_times import open_history

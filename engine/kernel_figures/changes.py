@@ -13,7 +13,7 @@ from engine.base.errors import CompileError
 from engine.base.table import Table
 from engine.base.units import format_bytes, format_us
 from engine.cuda_source.sources import read_source
-from engine.gate.ranking import default_threshold, order_of
+from engine.gate.verdicts import default_threshold, order_of
 from engine.kernel_figures.rung import Rung
 from engine.names import find_variant
 from engine.own_kernels.registry import parent_of

@@ -2,8 +2,8 @@
 
 from engine.machine_code.cubin import Cubin, Entry, read_cubin
 from engine.machine_code.disassembly import Disassembly, disassemble, find_loops
+from engine.machine_code.emulation import AccessKind, CtaTrace
 from engine.machine_code.instruction import Control, Instruction, Loop, Pipe, Program, SourceLine
-from engine.machine_code.trace import AccessKind, CtaTrace
 
 __all__ = [
     "AccessKind",

@@ -1,4 +1,4 @@
-"""Machine code and its counts, from the cache on disk where they were made before."""
+"""Machine code, its counts and the figures that people read, from the cache where it has them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import hashlib
 import io
 import json
 import zlib
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.cuda_source.cache import cache_root, read_entry, write_entry
 from engine.machine_code.counts import LaunchCounts, count_launch
@@ -20,10 +22,21 @@ from engine.machine_code.disassembly import (
     Disassembly,
     disassemble,
     find_entry,
+    find_loops,
     list_live_registers,
 )
-from engine.machine_code.emulation import Emulator
-from engine.machine_code.instruction import Program
+from engine.machine_code.emulation import (
+    ACCESSES,
+    EXECUTED,
+    IDEAL_SECTORS,
+    IDEAL_WAVEFRONTS,
+    LANES,
+    SECTORS,
+    SIZE_BYTES,
+    WAVEFRONTS,
+    Emulator,
+)
+from engine.machine_code.instruction import Instruction, Loop, Program, SourceLine
 from engine.machine_code.launch import Launch
 
 _FORMAT = "4"  # of the entries below
@@ -186,3 +199,205 @@ def _cubin_path(cubin: Cubin, what: str) -> Path:
 
 def _folder() -> Path:
     return cache_root() / "sass"
+
+
+_LOCAL = {"LDL", "STL"}
+_SHUFFLES = {"SHFL", "MOVM"}
+_SCALAR_MATH = {"FFMA", "FFMA2", "HFMA2", "FADD", "FMUL", "FADD2", "FMUL2", "HMUL2", "DFMA"}
+_TENSOR_MATH = {"HMMA", "IMMA", "DMMA", "QMMA", "OMMA", "HGMMA", "IGMMA", "QGMMA"}
+_CONVERSIONS = {"F2F", "F2FP", "I2F", "I2FP", "F2I", "F2IP", "I2I", "FRND"}
+_BARRIERS = {"BAR", "SYNCS", "WARPSYNC"}
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Counted exactly, over some instructions of a launch; instructions are a warp's."""
+
+    instructions: dict[str, int]  # by pipe, those that executed at least once
+    lanes: int  # threads that executed them, summed
+    shared_wavefronts: int
+    ideal_shared_wavefronts: int
+    global_sectors: int  # of 32 bytes
+    ideal_global_sectors: int
+    global_bytes: int  # asked for by threads
+    local_sectors: int  # spills and arrays on the stack
+    barriers: int
+    mufu: int
+    conversions: int
+    scalar_math: int  # FFMA and its kin
+    tensor_math: int  # HMMA and its kin
+
+    @property
+    def executed(self) -> int:
+        return sum(self.instructions.values())
+
+    @property
+    def lane_share(self) -> float:
+        """Of 32 lanes, how many an instruction occupies on average; 1 when nothing diverges."""
+        return self.lanes / (32 * self.executed) if self.executed else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LoopFigures:
+    loop: Loop
+    source: SourceLine | None  # where it begins, in the kernel itself
+    iterations: int  # of all warps together
+    figures: Figures  # of everything inside, inner loops included
+
+    @property
+    def instructions_per_iteration(self) -> float:
+        return self.figures.executed / self.iterations if self.iterations else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LineFigures:
+    """One line of the kernel, with what was inlined there."""
+
+    source: SourceLine
+    figures: Figures
+
+
+def launch_figures(counts: LaunchCounts) -> Figures:
+    return _figures(counts, range(len(counts.program.instructions)))
+
+
+def loop_figures(counts: LaunchCounts) -> tuple[LoopFigures, ...]:
+    """The loops that ran, in the code's order."""
+    result = []
+    instructions = counts.program.instructions
+    for loop in find_loops(instructions):
+        iterations = int(counts.totals[loop.first, EXECUTED])
+        if iterations:
+            figures = _figures(counts, range(loop.first, loop.last + 1))
+            source = outer_line(instructions[loop.first])
+            result.append(LoopFigures(loop, source, iterations, figures))
+    return tuple(result)
+
+
+def line_figures(counts: LaunchCounts) -> tuple[LineFigures, ...]:
+    """The kernel's lines that ran, most instructions first."""
+    by_line: dict[SourceLine, list[int]] = {}
+    for n, instruction in enumerate(counts.program.instructions):
+        source = outer_line(instruction)
+        if source is not None and counts.totals[n, EXECUTED]:
+            by_line.setdefault(source, []).append(n)
+    lines = [LineFigures(source, _figures(counts, n)) for source, n in by_line.items()]
+    return tuple(sorted(lines, key=lambda item: -item.figures.executed))
+
+
+def outer_line(instruction: Instruction) -> SourceLine | None:
+    """The line in the kernel itself, whatever was inlined there."""
+    return instruction.source[-1] if instruction.source else None
+
+
+def is_conversion(instruction: Instruction) -> bool:
+    """Whether it changes a value's type; HADD2.F32 does, from half to float."""
+    to_float = instruction.opcode == "HADD2" and "F32" in instruction.modifiers
+    return to_float or instruction.opcode in _CONVERSIONS
+
+
+def useful_math(figures: Figures) -> float:
+    """The share of instructions that multiply and add: tensor ones where there are any."""
+    useful = figures.tensor_math or figures.scalar_math
+    return useful / figures.executed if figures.executed else 0.0
+
+
+def _figures(counts: LaunchCounts, chosen: Sequence[int]) -> Figures:
+    indices = np.asarray(chosen, np.intp)
+    totals = counts.totals[indices]
+    instructions = [counts.program.instructions[n] for n in chosen]
+    opcodes = np.array([i.opcode for i in instructions])
+    executed = totals[:, EXECUTED]
+    by_pipe: dict[str, int] = {}
+    for instruction, count in zip(instructions, executed.tolist(), strict=True):
+        if count:
+            by_pipe[instruction.pipe.value] = by_pipe.get(instruction.pipe.value, 0) + count
+
+    def among(names: set[str]) -> NDArray[np.bool_]:
+        return np.isin(opcodes, list(names))
+
+    local, shared = among(_LOCAL), ~among(_SHUFFLES)
+    conversions = np.array([is_conversion(i) for i in instructions], np.bool_)
+
+    def total(column: int, where: NDArray[np.bool_]) -> int:
+        return int(totals[where, column].sum())
+
+    everywhere = np.ones(len(instructions), np.bool_)
+    accesses_memory = (totals[:, SECTORS] > 0) & ~local
+    return Figures(
+        instructions=by_pipe,
+        lanes=total(LANES, everywhere),
+        shared_wavefronts=total(WAVEFRONTS, shared),
+        ideal_shared_wavefronts=total(IDEAL_WAVEFRONTS, shared),
+        global_sectors=total(SECTORS, ~local),
+        ideal_global_sectors=total(IDEAL_SECTORS, ~local),
+        global_bytes=total(SIZE_BYTES, accesses_memory),
+        local_sectors=total(SECTORS, local),
+        barriers=total(ACCESSES, among(_BARRIERS)),
+        mufu=total(EXECUTED, among({"MUFU"})),
+        conversions=total(EXECUTED, conversions),
+        scalar_math=total(EXECUTED, among(_SCALAR_MATH)),
+        tensor_math=total(EXECUTED, among(_TENSOR_MATH)),
+    )
+
+
+# What a person should know about an analysis' counts before believing them; a sentence each.
+
+
+def notes(analysis: Analysis, iterations: tuple[int, int] | None = None) -> Iterator[str]:
+    """Where loaded data steers the code, what was made up, what was interpolated.
+
+    Args:
+        iterations: of the longest CTA's loop (simulated, executed), where not all were.
+    """
+    counts = analysis.counts
+    if iterations is not None:
+        simulated, executed = iterations
+        yield (
+            f"CTAs are long: of the {executed:,} iterations of the loop {simulated:,} were "
+            "simulated, and what the others take is a straight line. The counts are of all."
+        )
+    if counts.data_branch.any():
+        lines = _lines(analysis, counts.data_branch)
+        yield (
+            f"Loaded data decides what is executed at {lines}: the counts are those of floats "
+            "and halves that are all 1.0, and of integers with the same bits (1,065,353,216)."
+        )
+    if counts.data_address.any():
+        lines = _lines(analysis, counts.data_address)
+        yield f"Addresses at {lines} depend on loaded data: their sectors are a guess."
+    if counts.stand_in.any():
+        names = sorted(
+            {
+                i.mnemonic
+                for i, made_up in zip(analysis.program.instructions, counts.stand_in, strict=True)
+                if made_up
+            }
+        )
+        yield (
+            f"What {', '.join(names)} computes is not known here and taken to be data: counts of "
+            "code that depends on it may be wrong."
+        )
+    if not counts.exact:
+        yield (
+            f"CTAs differ too much to run each kind: {counts.emulated} were run, and the others' "
+            "counts are interpolated."
+        )
+    elif not counts.exact_sectors:
+        yield (
+            "Rows begin at different places in a sector, depending on the CTA: the number of "
+            f"global sectors is interpolated from the {counts.emulated} CTAs that were run."
+        )
+
+
+def _lines(analysis: Analysis, where: np.ndarray) -> str:
+    sources = {
+        outer_line(i)
+        for i, marked in zip(analysis.program.instructions, where, strict=True)
+        if marked
+    }
+    named = sorted({(s.file, s.line) for s in sources if s is not None})
+    if not named:
+        return f"{int(where.sum())} instructions"
+    shown = ", ".join(f"{file}:{line}" for file, line in named[:4])
+    return shown + (f" and {len(named) - 4} more lines" if len(named) > 4 else "")

@@ -20,8 +20,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.machine_code.emulation import Emulator
-from engine.machine_code.trace import AccessKind, CtaTrace
+from engine.machine_code.emulation import AccessKind, CtaTrace, Emulator
 
 SECTOR_BYTES = 32
 _LOCAL = (AccessKind.LOCAL_LOAD, AccessKind.LOCAL_STORE)

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine.base.table import Table, Tabular
-from engine.machine_code.analysis import Analysis
+from engine.machine_code.analysis import (
+    Analysis,
+    Figures,
+    launch_figures,
+    line_figures,
+    loop_figures,
+    notes,
+    outer_line,
+)
 from engine.machine_code.emulation import (
     EXECUTED,
     IDEAL_SECTORS,
@@ -24,15 +32,7 @@ from engine.machine_code.emulation import (
 )
 from engine.machine_code.instruction import NO_BARRIER, Control
 from engine.machine_code.overlap import Overlap, overlaps
-from engine.machine_code.summary import (
-    Figures,
-    launch_figures,
-    line_figures,
-    loop_figures,
-    notes,
-    outer_line,
-)
-from engine.machine_code.timing.result import SmTiming, StallReason
+from engine.machine_code.timing.constants import SmTiming, StallReason
 from engine.machine_code.timing.simulate import BINDING_SHARE, SimulatedLaunch
 from engine.schema import Stored
 

@@ -13,7 +13,7 @@ from math import ceil
 from typing import Protocol, TypeAlias
 
 from engine.base.errors import MeasureError
-from engine.devices.nvml import GpuState
+from engine.devices.detect import GpuState
 from engine.evaluation import ALL_KINDS, LatencyKind
 
 # Events and the graph's start cost about 5 µs a replay: 0.13 % of this, shared by all launches.

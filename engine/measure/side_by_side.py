@@ -10,13 +10,11 @@ from functools import partial
 from math import expm1, isfinite
 from typing import TYPE_CHECKING, Self
 
-from engine.base.errors import AttuneError, MeasureError
-from engine.base.status import Status
-from engine.devices.nvml import GpuState
+from engine.base.errors import AttuneError, MeasureError, Status
+from engine.devices.detect import GpuState
 from engine.evaluation import ALL_KINDS, BaselineTiming, Evaluation, Latency, LatencyKind
 from engine.measure.replay import Launchable, ReplayDevice
-from engine.measure.rounds import Sample
-from engine.measure.sampler import SamplerSettings, SamplingRun, run_rounds
+from engine.measure.sampler import Sample, SamplerSettings, SamplingRun, run_rounds
 from engine.measure.verdict import MIN_SAMPLES
 from engine.plan import LaunchPlan
 from engine.tensors import Inputs

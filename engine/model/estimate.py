@@ -3,7 +3,7 @@
 `engine.history` calls it for previews, evaluations, advice, alternatives and batch sizes, with what
 it knows of the kernel. A latency is always labelled *predicted*; the equations are in
 `engine.model.equations`, where one launch is an array of one. Curves over many launches go through
-the same equations (`engine.batch.curve`).
+the same equations (`engine.batch.table`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from engine.base.errors import InvalidProblem
 from engine.base.units import format_us
 from engine.devices.spec import ClockKind, DeviceSpec, limits_for
 from engine.evaluation import CALIBRATED, Latency, PassReport, Resources
-from engine.machine_code.timing.constants import LAUNCH_FLOOR_US
-from engine.machine_code.timing.result import widened
+from engine.machine_code.timing.constants import LAUNCH_FLOOR_US, widened
 from engine.model.equations import (
     TENSOR_FORMATS,
     Z90,

@@ -9,11 +9,11 @@ pairs. On one H100 SXM 15 clusters of 8 were seen to run at once, where this cou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,10 @@ from engine.evaluation import Limiter, Occupancy
 from engine.plan import MAX_CLUSTER, MAX_SMEM_BYTES, LaunchPlan, make_plan
 from engine.problem import Problem
 from kernels.variant import Variant
+
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 _SMS_OF_GPC = {9: 18, 10: 20, 12: 16}  # at most, by major compute capability
 FIRST_CAPABILITY = (9, 0)
@@ -387,4 +391,72 @@ def named_obstacle(variant: Variant, problem: Problem, device: DeviceSpec, why: 
         f"No config of {variant.id} runs this problem on {device.name}: of those that take it, the "
         f"smallest asks for {min(asked):,} bytes of shared memory a CTA, and {device.name} gives "
         f"it {most:,}: choose another variant or GPU."
+    )
+
+
+SMEM_STEP_BYTES = 1024
+
+
+def whatif(
+    limits: SmLimits, threads: int, registers: int, smem_bytes: int
+) -> dict[str, pd.DataFrame]:
+    """Three curves through the present point, each varying one figure and keeping the others.
+
+    Args:
+        limits: the SM.
+        threads: threads per CTA, 1..1024.
+        registers: registers per thread, 0..255.
+        smem_bytes: static + dynamic shared memory per CTA.
+
+    Returns:
+        `threads`, `registers` and `smem_bytes` → a DataFrame with a column of that name (the value
+        varied, ascending), `ctas_per_sm`, `active_warps`, `occupancy` (0..1), `limiter`, and
+        `present` (True in exactly one row: where the kernel is now).
+
+    Raises:
+        InvalidProblem: a launch no CUDA device takes.
+    """
+    check_launch(limits, threads, registers, smem_bytes)
+    threads_axis = _axis(np.arange(WARP_SIZE, limits.max_threads_per_cta + 1, WARP_SIZE), threads)
+    registers_axis = _axis(np.arange(16, limits.max_registers_per_thread + 1), registers)
+    smem_axis = _axis(
+        np.arange(0, limits.smem_per_cta_optin_bytes + 1, SMEM_STEP_BYTES), smem_bytes
+    )
+    present = {"threads": threads, "registers": registers, "smem_bytes": smem_bytes}
+    axes = {"threads": threads_axis, "registers": registers_axis, "smem_bytes": smem_axis}
+    return {
+        name: _curve(name, axis, present[name], {**present, name: axis}, limits)
+        for name, axis in axes.items()
+    }
+
+
+def _axis(values: IntArray, present: int) -> IntArray:
+    """The values with the present one among them, ascending."""
+    return np.union1d(values, [present])
+
+
+def _curve(
+    name: str,
+    axis: IntArray,
+    present: int,
+    launch: Mapping[str, Any],
+    limits: SmLimits,
+) -> pd.DataFrame:
+    """`launch`: threads, registers and smem_bytes, one of them the axis."""
+    import pandas as pd
+
+    per_sm = ctas_per_sm(limits, *launch.values())
+    resident = per_sm.resident
+    active_warps = resident * -(-launch["threads"] // WARP_SIZE)
+    by_resource = np.stack([per_sm.warps, per_sm.ctas, per_sm.registers, per_sm.smem])
+    limiter = np.array(RESOURCES, dtype=object)[np.argmin(by_resource, axis=0)]
+    return pd.DataFrame(
+        {
+            name: axis,
+            "ctas_per_sm": resident,
+            "active_warps": active_warps,
+            "occupancy": active_warps / limits.max_warps_per_sm,
+            "limiter": np.where(resident == 0, "does not fit", limiter),
+            "present": axis == present,
+        }
     )

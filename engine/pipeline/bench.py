@@ -8,8 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from engine.auto import choose
-from engine.base.errors import MeasureError
-from engine.base.status import Status
+from engine.base.errors import MeasureError, Status
 from engine.config import default_config, resolve_config
 from engine.correctness import inputs_of
 from engine.evaluation import ALL_KINDS, Evaluation, Latency, LatencyKind

@@ -8,12 +8,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from engine.backends.base import Backend, BackendName, RunOptions, RunResult
-from engine.base.errors import AttuneError, CompileError, InvalidProblem, ToolMissing
-from engine.base.status import Status
+from engine.base.errors import AttuneError, CompileError, InvalidProblem, Status, ToolMissing
 from engine.config import ResolvedConfig, default_config
 from engine.coverage import Block, coverage_of, describe_lines, largest_block
-from engine.cuda_on_host.executed import ExecutedStatements
-from engine.cuda_on_host.options import Schedule
+from engine.cuda_on_host.instrument import ExecutedStatements
+from engine.cuda_on_host.toolchain import Schedule
 from engine.evaluation import Correctness, Evaluation, Latency
 from engine.input_kinds import HARSH, InputKind, inputs_named, passed_too, told_before
 from engine.model.estimate import Estimate, launch_plan
@@ -24,7 +23,7 @@ from engine.pipeline.execute import (
     shared_heads,
     where_to_execute,
 )
-from engine.pipeline.memory import check_host_memory
+from engine.pipeline.partial import check_host_memory
 from engine.pipeline.preview import NO_RESOURCES
 from engine.pipeline.request import (
     EvaluationRequest,
@@ -115,7 +114,7 @@ class EvaluationRun:
         except InvalidProblem as error:
             return self._stop(Status.SKIPPED, str(error))
         if plan.source.parent != KERNELS_DIR:
-            from engine.own_kernels.pointer_types import mistaken_types
+            from engine.own_kernels.host_launch import mistaken_types
 
             if why := mistaken_types(plan):
                 return self._stop(Status.COMPILE_ERROR, why)
@@ -243,9 +242,8 @@ class EvaluationRun:
 
     def _judge_some_ctas_first(self, plan: LaunchPlan, name: BackendName) -> None:
         """Tell what a few CTAs compute, where executing all of them takes long."""
-        from engine.backends.cpu import CpuBackend
+        from engine.backends.cpu import CpuBackend, PartialRunError
         from engine.backends.machine_code import MachineCodeBackend
-        from engine.backends.partial import PartialRunError
         from engine.pipeline.partial import PartialRun, first_flops, takes_a_while
 
         request = self.request
@@ -457,8 +455,7 @@ class EvaluationRun:
 
     def _part(self, plan: LaunchPlan, too_big: str | None) -> PartialRun | Evaluation | None:
         """Some CTAs to execute in place of all; None for all, an evaluation where it ends here."""
-        from engine.backends.cpu import CpuBackend
-        from engine.backends.partial import PartialRunError
+        from engine.backends.cpu import CpuBackend, PartialRunError
         from engine.pipeline.partial import PartialRun, takes_too_long
 
         request = self.request

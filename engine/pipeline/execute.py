@@ -11,11 +11,10 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Literal
 
 from engine.backends.base import BackendName, RunOptions, RunResult
-from engine.base.errors import CompileError, ExecutionError, InvalidProblem
-from engine.base.status import Status
+from engine.base.errors import CompileError, ExecutionError, InvalidProblem, Status
 from engine.evaluation import Execution
 from engine.model.estimate import launch_plan
-from engine.pipeline.memory import check_host_memory
+from engine.pipeline.partial import check_host_memory
 from engine.pipeline.request import EvaluationRequest, ResolvedRequest, choose_backend, resolve
 from engine.plan import LaunchPlan
 from engine.problem import Problem

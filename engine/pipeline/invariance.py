@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from engine.backends.base import RunOptions
-from engine.base.errors import AttuneError, ExecutionError, InvalidProblem
-from engine.base.status import Status
+from engine.base.errors import AttuneError, ExecutionError, InvalidProblem, Status
 from engine.base.table import Table, Tabular
-from engine.cuda_on_host.options import Schedule
+from engine.cuda_on_host.toolchain import Schedule
 from engine.history import History
 from engine.model.kernel import Kernel
 from engine.pipeline.evaluate import Evaluator

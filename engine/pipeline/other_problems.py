@@ -22,8 +22,7 @@ from math import ceil, prod
 
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
-from engine.base.errors import InvalidProblem
-from engine.base.status import Status
+from engine.base.errors import InvalidProblem, Status
 from engine.coverage import Block
 from engine.cuda_on_host.error_kinds import ErrorKind
 from engine.evaluation import Evaluation

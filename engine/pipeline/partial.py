@@ -1,4 +1,4 @@
-"""Executing part of a launch, where all of it does not fit in memory or in the time limit."""
+"""What is executed of a launch that is too large: does it fit in memory, which part of it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,69 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from engine.backends.base import BackendName, Part, RunOptions, RunResult
+from engine.base.host_memory import available_host_memory
+from engine.base.units import format_bytes
 from engine.correctness.expected import Expected, Prepared, expect
 from engine.correctness.gradients import ExpectedGradients
-from engine.correctness.reference import Coverage
+from engine.correctness.reference import Coverage, coverage_size
+from engine.correctness.suspected_bugs import MAX_CASES
 from engine.evaluation import Correctness
 from engine.input_kinds import InputKind
 from engine.plan import LaunchPlan
 from engine.tensors import Inputs, make_inputs
 
 if TYPE_CHECKING:
-    from engine.backends.cpu import CpuBackend
+    from engine.backends.cpu import CpuBackend, PartOfLaunch
     from engine.backends.machine_code import MachineCodeBackend
-    from engine.backends.partial import PartOfLaunch
+
+
+# The user half of a 48-bit address space; the only limit known where the system names none.
+_ADDRESSABLE_BYTES = 1 << 47
+# Interpreter, PyTorch and BLAS buffers that come with the first evaluation.
+_FIXED_BYTES = 384 << 20
+
+
+def host_bytes_needed(plan: LaunchPlan, backend: BackendName) -> int:
+    """Host memory of one evaluation at its worst moment, from inputs to correctness."""
+    problem = plan.problem
+    output, kv = problem.tensor_bytes, max(problem.k_bytes, problem.v_bytes)
+    inputs = output + 2 * kv
+    # float32 originals of Q, K and V beside the rounded ones, and rounding's own copies.
+    drawing = 3 * inputs + 8 * max(output, kv)
+    # The child sees copies of Q, K, V and O in shared memory; a second run's output is compared.
+    running = inputs + 2 * output
+    if backend != "cuda":
+        running += plan.device_bytes
+    num_slices, num_rows = coverage_size(problem)
+    covered = 8 * num_slices * num_rows * problem.head_dim
+    total = problem.batch * problem.num_heads
+    # As the slices have them, one K/V head each: with GQA more than there are.
+    repeated = output + 2 * kv * problem.head_group
+    # SDPA runs on the covered slices: 16-bit copies of Q, K, V, its output, and that in float32.
+    sdpa = num_slices * (repeated + 3 * output) // total
+    # One slice of Q, K and V in float64 (4 times its 16 bits), twice while it is converted; the
+    # diagnosis keeps those of a few slices.
+    one_slice = (2 + MAX_CASES) * 4 * repeated // total
+    # Reference and SDPA, computed while the kernel runs.
+    expecting = sdpa + one_slice + 2 * covered
+    # Reference, output, error and what the maps and statistics make of them.
+    checking = inputs + output + one_slice + 6 * covered
+    return _FIXED_BYTES + max(drawing, running + expecting, checking)
+
+
+def check_host_memory(plan: LaunchPlan, backend: BackendName) -> str | None:
+    """Why the evaluation does not fit in host memory: one sentence, or None when it fits."""
+    needed = host_bytes_needed(plan, backend)
+    host = available_host_memory()
+    limit = _ADDRESSABLE_BYTES if host is None else host
+    if needed <= limit:
+        return None
+    return (
+        f"{plan.problem.label()} needs {format_bytes(needed)} of host memory (inputs, copies, "
+        f"reference, SDPA) and {format_bytes(limit)} is free: choose a smaller batch, fewer heads "
+        "or a shorter sequence."
+    )
+
 
 # What two host threads execute in a second, roughly: a launch that needs far more than the time
 # limit is not begun, and a part takes a share of the limit.

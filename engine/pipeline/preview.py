@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from engine.base.errors import InvalidProblem
-from engine.base.status import Status
+from engine.base.errors import AttuneError, InvalidProblem, Status
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import Evaluation, Latency, PassReport
 from engine.history import History
 from engine.model.estimate import Estimate, launch_plan
-from engine.pipeline.memory import check_host_memory
+from engine.pipeline.partial import check_host_memory
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import LaunchPlan
 from kernels.variant import Variant
@@ -133,3 +132,23 @@ def evaluation_of_preview(seen: Preview, reason: str) -> Evaluation:
         source_sha256=compiled.source_sha256,
         flags=compiled.flags,
     )
+
+
+def simulated_us(request: EvaluationRequest, history: History) -> float | None:
+    """The request's time by machine code; its kernel is compiled and simulated where it was not.
+
+    From then on previews and evaluations of the kernel on that GPU, of any problem, predict by
+    machine code. Takes about a second the first time and a few milliseconds after that.
+
+    Returns:
+        None without a GPU, a compiler, nvdisasm or figures of the GPU, and of code that cannot be
+        run.
+    """
+    try:
+        kernel = resolve(request, history).kernel
+        if kernel is None:
+            return None
+        predicted = history.doing("simulate").estimate(kernel, request.problem)
+    except AttuneError:  # evaluating the request says what is wrong with it
+        return None
+    return predicted.latency.median_us if predicted.by_machine_code and predicted.latency else None

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from engine.auto import Choice, choose
 from engine.backends.base import BackendName
 from engine.config import ConfigOrigin, ResolvedConfig, resolve_config
-from engine.cuda_on_host.options import Schedule
+from engine.cuda_on_host.toolchain import Schedule
 from engine.devices import find_device
 from engine.devices.spec import ClockKind, DeviceSpec, at_clock
 from engine.history import History

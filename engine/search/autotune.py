@@ -13,8 +13,7 @@ from engine.base.errors import AttuneError
 from engine.correctness import inputs_of
 from engine.evaluation import Correctness, Origin
 from engine.measure.device_lock import gpu_lock, gpu_states
-from engine.measure.rounds import Sample
-from engine.measure.sampler import SamplerSettings, SamplingRun
+from engine.measure.sampler import Sample, SamplerSettings, SamplingRun
 from engine.measure.side_by_side import TimingGroup
 from engine.measure.verdict import RANKING_ERROR, Verdict
 from engine.names import find_variant

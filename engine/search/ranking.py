@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Self, TypeVar
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.evaluation import METHODS, Evaluation, Origin, method_of
 from engine.measure.sampler import SamplingRun
 from engine.measure.verdict import RANKING_ERROR, MedianInterval, Verdict, interval_verdict

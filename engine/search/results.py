@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.base.table import Table
 from engine.evaluation import figures_of
 from engine.measure.verdict import Verdict

@@ -18,7 +18,7 @@ from typing import Any
 
 from engine.base.errors import InvalidProblem, UnknownName
 from engine.config import default_config
-from engine.cuda_on_host.options import Schedule
+from engine.cuda_on_host.toolchain import Schedule
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import Evaluation

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from engine.config import TunedConfig, keep_tuned, problem_class
 from engine.search.autotune import ProblemResult
 from engine.search.ranking import SweepRow, by_problem, gpu_names
 from engine.search.strategies import StrategyName
-from engine.tuned import TunedConfig, keep_tuned, problem_class
 
 
 def configs_to_keep(

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from engine.base.errors import AttuneError, InvalidKernel, UnknownName
-from engine.base.status import Status
+from engine.base.errors import AttuneError, InvalidKernel, Status, UnknownName
 from engine.base.units import format_bytes, format_us
 from engine.batch.alternatives import Option, Situation, rank_options
 from engine.evaluation import Evaluation, Latency, Occupancy

@@ -9,11 +9,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
-from engine.base.errors import InvalidProblem
-from engine.base.status import Status
+from engine.base.errors import InvalidProblem, Status
 from engine.evaluation import Evaluation, Latency, LatencyKind
 from engine.problem import Problem
-from engine.sessions.compare.winners import latency_of_kind
+from engine.sessions.compare.pairing import latency_of_kind
 from engine.sessions.snapshot import Snapshot
 
 Format: TypeAlias = Literal["kernel-tuner", "nvbench"]

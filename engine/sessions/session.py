@@ -28,7 +28,7 @@ from engine.sessions.build import (
     missing_sources,
     now,
 )
-from engine.sessions.goal import GoalStatus, goal_status
+from engine.sessions.goal import GoalStatus, TimelineRow, describe, goal_status, timeline_rows
 from engine.sessions.snapshot import (
     AS_TUPLE,
     Decision,
@@ -43,7 +43,6 @@ from engine.sessions.snapshot import (
     TimelineEntry,
 )
 from engine.sessions.store.store import Store, default_store
-from engine.sessions.timeline import TimelineRow, describe, timeline_rows
 
 if TYPE_CHECKING:
     from engine.correctness import ErrorMap

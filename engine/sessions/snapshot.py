@@ -24,9 +24,8 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
-from engine.base.errors import SnapshotError
+from engine.base.errors import SnapshotError, Status
 from engine.base.journal import collector_paused
-from engine.base.status import Status
 from engine.base.text import Line, Log, Notes, Sentence, Sha256, SourceText, Time, TimeOrEmpty
 from engine.evaluation import Evaluation, Origin
 from engine.problem import Problem

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from engine.base.errors import UnknownName
-from engine.base.status import Status
+from engine.base.errors import Status, UnknownName
 from engine.base.table import Table
 from engine.base.units import format_bytes, format_speedup_over, format_us
 from engine.batch.cost import usd_per_billion_queries
@@ -17,11 +16,10 @@ from engine.evaluation import Evaluation, Latency, PassReport, are_comparable, n
 from engine.history import History
 from engine.history.known_time import KnownTime, is_of_this_source, name_of, source_match
 from engine.sessions.advice import Suggestion, advice_limits
-from engine.sessions.counters import counters_table
-from engine.sessions.goal import describe_goal, goal_status
+from engine.sessions.goal import TimelineRow, describe_goal, goal_status, timeline_rows
+from engine.sessions.importers.nsight_compute import counters_table
 from engine.sessions.snapshot import Decision, Environment, Phase, Snapshot, Source, Spent
 from engine.sessions.store.store import SnapshotInfo
-from engine.sessions.timeline import TimelineRow, timeline_rows
 from kernels.variant import Variant
 
 

@@ -1,20 +1,233 @@
-"""The environment of a process that finds the software GPU where NVIDIA's driver would be."""
+"""The environment of a process that finds the software GPU, and the libraries that it needs."""
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 import os
+import re
 import shlex
+import subprocess
 import sys
-from collections.abc import Mapping
+import sysconfig
+import tarfile
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from engine.base.errors import InvalidProblem
+from engine.base import files
+from engine.base.errors import CompileError, InvalidProblem, ToolMissing
 from engine.cuda_on_host.build import build_library
 from engine.cuda_on_host.client import worker_threads
+from engine.cuda_on_host.toolchain import Toolchain, find_toolchain
+from engine.cuda_source.cache import cache_root, make_private
+from engine.cuda_source.toolkit import find_include_dir
 from engine.devices import find_device, limits_for
-from engine.devices.software import SOFTWARE
-from engine.devices.spec import DeviceSpec
-from engine.software_gpu.build import driver_folder, runtime_module
+from engine.devices.spec import SOFTWARE, DeviceSpec
+
+_NATIVE = Path(__file__).with_name("native")
+_CUDA = (13, 0)  # whose headers are taken: functions have other versions in other ones
+_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-w", "-shared", "-pthread")
+_TIMEOUT_S = 600.0
+_CUPY = "cupy-cuda13x"
+_PYX = "cupy_backends/cuda/api/runtime.pyx"
+_NAME = re.compile(r"\bcuda[A-Z]\w+")
+_CALL = re.compile(_NAME.pattern + r"(?=\()")
+_TRANSLATE = """
+import sys
+from Cython.Compiler.Main import CompilationOptions, compile
+root, pyx, target, cuda, cython = sys.argv[1:]
+options = CompilationOptions(
+    include_path=[root], language_level=3, cplus=True, output_file=target,
+    compiler_directives={"binding": True},
+    compile_time_env={
+        "CUPY_USE_CUDA_PYTHON": False, "CUPY_CUFFT_STATIC": False, "CUPY_HIP_VERSION": 0,
+        "CUPY_CUDA_VERSION": int(cuda), "CUPY_CYTHON_VERSION": cython})
+sys.exit(compile([f"{root}/{pyx}"], options).num_errors)
+"""
+_VERSIONS = """
+import cupy
+from cupy._util import cython_build_ver
+print(cupy.cuda.driver.get_build_version(), cython_build_ver)
+"""
+
+
+def driver_folder() -> Path:
+    """A folder with libcuda.so.1 and libnvidia-ml.so.1.
+
+    Raises:
+        ToolMissing: there is no C++ compiler, or no headers of CUDA 13.
+        CompileError: they do not compile, or cannot be written to the cache.
+    """
+    toolchain, include = find_toolchain(), find_include_dir(_CUDA)
+
+    def build(folder: Path) -> None:
+        for source, name, more in (
+            ("driver.cpp", "libcuda.so.1", ("-Wl,-Bsymbolic", "-ldl")),
+            ("nvml.cpp", "libnvidia-ml.so.1", ()),
+        ):
+            _compile(
+                toolchain,
+                [str(_NATIVE / source), f"-I{include}", f"-Wl,-soname,{name}", *more],
+                folder / name,
+            )
+
+    return _kept("driver", build, toolchain, str(include))
+
+
+def runtime_module(driver: Path) -> Path:
+    """CuPy's runtime module on the public API: its own source, from the sdist of the installed
+    version, with `native/cudart.cpp` in the place of NVIDIA's runtime.
+
+    Args:
+        driver: the folder of libcuda.so.1.
+
+    Raises:
+        ToolMissing: CuPy for CUDA 13 is not installed, or its source cannot be had.
+        CompileError: it does not compile.
+    """
+    try:
+        version = importlib.metadata.version(_CUPY)
+    except importlib.metadata.PackageNotFoundError:
+        raise ToolMissing(
+            f"The software GPU needs CuPy for CUDA 13, whose package {_CUPY} is not installed: "
+            "pip install -e '.[cuda13]'."
+        ) from None
+    toolchain, include = find_toolchain(), find_include_dir(_CUDA)
+
+    def build(folder: Path) -> None:
+        cuda, cython = _run([sys.executable, "-c", _VERSIONS], "CuPy does not import").split()[-2:]
+        tools = folder / "tools"
+        _pip({}, "install", "--no-deps", "--target", str(tools), f"Cython=={cython}", "setuptools")
+        sources = _fetch_cupy(version, folder, tools)
+        translated = folder / "runtime.cpp"
+        _run(
+            [sys.executable, "-c", _TRANSLATE, str(sources), _PYX, str(translated), cuda, cython],
+            "Cython does not translate CuPy's runtime module",
+            {"PYTHONPATH": str(tools)},
+        )
+        missing = folder / "missing.cpp"
+        missing.write_text(_missing(translated.read_text(encoding="utf-8")), encoding="utf-8")
+        paths = [_NATIVE / "compat", include, sysconfig.get_path("include")]
+        paths.append((sources / _PYX).parent)
+        _compile(
+            toolchain,
+            [
+                *(str(file) for file in (translated, _NATIVE / "cudart.cpp", missing)),
+                *(f"-I{path}" for path in paths),
+                f"-DCUPY_CUDA_BUILD_VERSION={cuda}",
+                "-O0",  # it only passes calls on
+                "-Wl,-Bsymbolic",
+                f"-L{driver}",
+                "-l:libcuda.so.1",
+            ],
+            folder / _module_name(),
+        )
+
+    key = (str(include), version, sys.version)
+    return _kept("runtime", build, toolchain, *key) / _module_name()
+
+
+def _module_name() -> str:
+    return f"runtime{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+
+def _missing(translated: str) -> str:
+    """Functions of CUDA's runtime that CuPy names and `cudart.cpp` lacks: each says its name."""
+    own = set(_NAME.findall((_NATIVE / "cudart.cpp").read_text(encoding="utf-8")))
+    lines = ['extern "C" {', "int software_gpu_missing(const char* name);"]
+    lines += [
+        f'int {name}() {{ return software_gpu_missing("{name}"); }}'
+        for name in sorted(set(_CALL.findall(translated)) - own)
+    ]
+    return "\n".join([*lines, "}", ""])
+
+
+def _fetch_cupy(version: str, folder: Path, tools: Path) -> Path:
+    """CuPy's sources, unpacked. pip runs CuPy's own setup to read the package's name, with the
+    `tools` that are there: fetching others takes most of a minute."""
+    _pip(
+        # What makes that setup look for no CUDA.
+        {"READTHEDOCS": "True", "PYTHONPATH": str(tools)},
+        *("download", "--no-deps", "--no-build-isolation", "--no-binary", "cupy"),
+        *("-d", str(folder), f"cupy=={version}"),
+    )
+    archive = next(folder.glob("cupy-*.tar.gz"))
+    with tarfile.open(archive) as content:
+        content.extractall(folder, filter="data")
+    return folder / f"cupy-{version}"
+
+
+def _pip(more: dict[str, str], *arguments: str) -> None:
+    _run(
+        [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", *arguments],
+        "CuPy's source, which the software GPU compiles one module of, cannot be fetched by pip",
+        more,
+    )
+
+
+def _run(command: Sequence[str], what: str, more: dict[str, str] | None = None) -> str:
+    try:
+        done = subprocess.run(
+            command,
+            env=os.environ | (more or {}),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ToolMissing(f"{what}: it did not end within {_TIMEOUT_S:.0f} s.") from None
+    if done.returncode != 0:
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        raise ToolMissing(f"{what}: {said[-1].strip().rstrip('.') if said else 'no reason given'}.")
+    return done.stdout
+
+
+def _compile(toolchain: Toolchain, arguments: Sequence[str], target: Path) -> None:
+    command = [*toolchain.command, *_FLAGS, *arguments, "-o", str(target)]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT_S
+    )
+    if done.returncode != 0:
+        errors = [line for line in done.stderr.splitlines() if "error" in line]
+        raise CompileError(
+            f"{target.name} of the software GPU does not compile: "
+            f"{errors[0] if errors else 'the compiler failed without a message'}",
+            log=done.stderr,
+        )
+
+
+def _kept(name: str, build: Callable[[Path], None], toolchain: Toolchain, *key: str) -> Path:
+    """The folder that `build` fills, from the cache where it was filled before."""
+    digest = hashlib.sha256()
+    for part in (*toolchain.command, toolchain.version, *_FLAGS, *key):
+        digest.update(f"{part}\0".encode())
+    request = _NATIVE.parents[1] / "machine_code" / "native" / "request.h"
+    for file in (request, Path(__file__), *sorted(_NATIVE.rglob("*"))):
+        if file.is_file():
+            digest.update(f"{file.name}\0".encode() + file.read_bytes())
+    root = cache_root() / "software_gpu"
+    try:
+        if not make_private(root):
+            raise OSError(f"{root} is not this user's alone")
+        folder = root / f"{name}-{digest.hexdigest()[:20]}"
+        with files.lock(root / f"{name}.lock"):
+            if not folder.is_dir():
+                with tempfile.TemporaryDirectory(prefix="building-", dir=root) as scratch:
+                    made = Path(scratch, "made")
+                    made.mkdir()
+                    build(made)
+                    made.rename(folder)
+    except OSError as error:
+        raise CompileError(
+            f"The software GPU cannot be kept in {root} ({error}): set ATTUNE_CACHE_DIR to a "
+            "folder that can be written."
+        ) from error
+    return folder
+
 
 CHOICE = "ATTUNE_SOFTWARE_GPU"  # names of the device table, with commas
 _DEFAULT = "L4"

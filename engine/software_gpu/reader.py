@@ -17,8 +17,7 @@ from engine.base.errors import AttuneError, InvalidCubin
 from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import Cubin, Entry, read_cubin, read_sections
 from engine.machine_code.emulation import local_bytes, reserved_smem_bytes, text_and_targets
-from engine.machine_code.execution.module import load_module
-from engine.machine_code.execution.run import WINDOWS
+from engine.machine_code.execution.run import WINDOWS, load_module
 from engine.machine_code.instruction import Program
 from engine.machine_code.launch import Launch, bank_layout, constant_bank
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from verdicts import RIGHT
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.evaluation import Evaluation, Finding
 from engine.jobs.layout import SingleJob
 from engine.jobs.manager import JobStatus

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.evaluation import Evaluation, Latency
 from engine.problem import Problem
 from engine.search.ranking import SweepRow

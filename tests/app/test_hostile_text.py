@@ -19,14 +19,14 @@ from tuned_data import ENTRY as TUNED
 from app.evaluation import tabs
 from app.shared.widgets import plain_markdown
 from app.sweep.results import TABS as SWEEP_TABS
-from engine.base.status import Status
+from engine.base.errors import Status
+from engine.config import keep_tuned, problem_class
 from engine.problem import Problem
 from engine.search.ranking import SweepRow
 from engine.search.space import Location, Space, SweepOptions
 from engine.search.sweep.journal import SweepJournal, SweepSpec
 from engine.sessions.snapshot import Snapshot, dumps, loads
 from engine.sessions.store import store as store_module
-from engine.tuned import keep_tuned, problem_class
 
 # What of the probe is alive where it stands unescaped in Markdown.
 ALIVE = re.compile(

@@ -20,8 +20,7 @@ from engine.gate.history import KernelHistory, Step, history_frame
 from engine.gate.trees import NoTree
 from engine.gate.verdicts import Finding, GateVerdict
 from engine.history.known_time import KnownTime
-from engine.kernel_figures.counts import TileCounts
-from engine.kernel_figures.rung import Rung, known_rung, request_of
+from engine.kernel_figures.rung import Rung, TileCounts, known_rung, request_of
 from engine.problem import Problem
 from engine.schema import encode
 from kernels.ladder import LADDER

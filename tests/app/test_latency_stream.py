@@ -19,7 +19,7 @@ from test_run_states import BASE
 from app.shared import queue_position, runs
 from app.shared.palette import DARK, LIGHT
 from app.tune import latency_stream_chart, latency_stream_jobs, polling, run_state
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.jobs.latency_stream.series import (
     LatencySample,
     LatencySeries,

@@ -21,7 +21,7 @@ from engine.machine_code.report import (
     Residency,
     Share,
 )
-from engine.pipeline.read_machine_code import simulated_timeline
+from engine.pipeline.machine_code import simulated_timeline
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
 

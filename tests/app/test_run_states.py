@@ -13,7 +13,7 @@ from streamlit.testing.v1 import AppTest
 from app.shared import runs
 from app.shared.widgets import plain_markdown
 from app.tune import polling, run_state
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.devices import find_device
 from engine.devices.detect import DetectedDevice
 from engine.evaluation import BaselineTiming, Evaluation, Execution, Finding, Latency

@@ -10,7 +10,7 @@ from fake_jobs import done
 from test_run_states import BASE, compiled_cache, jobs, run  # noqa: F401  (fixtures)
 
 from app.tune import run_state
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.cuda_source.sources import read_sources
 from engine.names import find_variant
 from engine.sessions.store.store import default_store

@@ -10,7 +10,7 @@ import pytest
 from app_driver import badge, charts, metric, texts, until
 from test_run_states import BASE
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.evaluation import Latency
 from engine.history.predictions import keep_prediction
 from engine.sessions import advice

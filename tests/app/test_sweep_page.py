@@ -20,6 +20,7 @@ from app.sweep import frames
 from app.sweep.cost_estimate import estimate
 from app.sweep.results import TABS
 from engine.base.errors import StoreError
+from engine.config import keep_tuned, load_tuned, tuned_path
 from engine.jobs.manager import manager
 from engine.problem import Problem
 from engine.search.ranking import by_problem
@@ -32,7 +33,6 @@ from engine.search.results import (
 )
 from engine.search.space import Space, SweepOptions
 from engine.search.sweep.journal import Budget, SweepJournal, SweepSpec
-from engine.tuned import keep_tuned, load_tuned, tuned_path
 
 COLORS = {"v01": "#111111", "v05": "#222222"}
 

@@ -20,6 +20,7 @@ from engine.auto.table import Row, Table, changed_since, code_digest, read_table
 from engine.base.errors import AttuneError, InvalidProblem, UnknownName
 from engine.cli import main
 from engine.compiled_plan import compile_plan, resources
+from engine.config import TunedConfig, keep_tuned, problem_class
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
 from engine.evaluation import Latency
@@ -30,7 +31,6 @@ from engine.names import find_variant
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import make_plan
 from engine.problem import Problem
-from engine.tuned import TunedConfig, keep_tuned, problem_class
 from kernels.ladder import LADDER
 
 L4 = find_device("L4")

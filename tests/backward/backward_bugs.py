@@ -9,7 +9,7 @@ from typing import Any
 
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.correctness import check_with_maps, inputs_of
 from engine.plan import make_plan
 from engine.problem import Problem

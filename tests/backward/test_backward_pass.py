@@ -13,8 +13,7 @@ from backward_bugs import BUGS, GradientMutation, planted
 from engine.auto import choose
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.cpu import CpuBackend
-from engine.base.errors import InvalidProblem
-from engine.base.status import Status
+from engine.base.errors import InvalidProblem, Status
 from engine.correctness import check_with_maps, inputs_of, maps_from_arrays, maps_to_arrays
 from engine.correctness.gradients import head_gradients
 from engine.devices import find_device

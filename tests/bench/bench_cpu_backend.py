@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.cuda_on_host.build import build_kernels, build_runtime
 from engine.cuda_on_host.client import worker_threads
 from engine.cuda_on_host.toolchain import find_toolchain

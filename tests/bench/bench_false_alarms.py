@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.evaluation import Evaluation
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest

@@ -29,8 +29,7 @@ from engine.cuda_source.cache import cache_root
 from engine.devices import DeviceSpec, find_device
 from engine.history import History
 from engine.history.simulated import known_ctas
-from engine.history.simulated.ctas import SimulatedCtas
-from engine.history.simulated.lengths import heaviest_cta
+from engine.history.simulated.ctas import SimulatedCtas, heaviest_cta
 from engine.history.simulated.persistent import PersistentCtas
 from engine.machine_code.analysis import program_of
 from engine.machine_code.counts import count_launch
@@ -38,8 +37,7 @@ from engine.machine_code.cubin import read_cubin
 from engine.machine_code.disassembly import find_entry
 from engine.machine_code.emulation import Emulator
 from engine.machine_code.native_library import build_libraries
-from engine.machine_code.timing.native import simulate_sm
-from engine.machine_code.timing.sm import allocated_smem, gpu_rates, sm_kernel
+from engine.machine_code.timing.native import allocated_smem, gpu_rates, simulate_sm, sm_kernel
 from engine.model.estimate import Estimate, launch_plan
 from engine.model.kernel import Kernel
 from engine.model.launches import collect

@@ -57,9 +57,8 @@ from engine.machine_code.footprint import SharedBytes
 from engine.machine_code.instruction import Program
 from engine.machine_code.launch import Launch, buffer_address
 from engine.machine_code.timing.constants import LAUNCH_FLOOR_US
-from engine.machine_code.timing.native import simulate_sm
+from engine.machine_code.timing.native import GpuRates, gpu_rates, simulate_sm, sm_kernel
 from engine.machine_code.timing.simulate import CtaClass, measured_ctas, simulate_launch
-from engine.machine_code.timing.sm import GpuRates, gpu_rates, sm_kernel
 from engine.machine_code.timing.traffic import launch_traffic
 from engine.measure.verdict import RANKING_ERROR
 from engine.model.occupancy import occupancy

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from engine.base.errors import AttuneError, CompileError, UnknownName
-from engine.cli import apart
-from engine.cli.apart import run_apart
+from engine.cli import sass
+from engine.cli.sass import run_apart
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,7 +62,7 @@ def test_its_end_is_one_sentence(work, kind: type[AttuneError], words: str) -> N
 
 @pytest.mark.slow
 def test_it_is_ended_when_it_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apart, "_MOST_TIME_S", 1)
+    monkeypatch.setattr(sass, "_MOST_TIME_S", 1)
     with pytest.raises(CompileError, match="took more than"):
         run_apart(waits, argparse.Namespace(), "k.cubin")
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.base.errors import InvalidProblem, UnknownName
-from engine.base.status import Status
+from engine.base.errors import InvalidProblem, Status, UnknownName
 from engine.cli import main
 from engine.cli.bench import _as_dict, _print_result, parse_entrant
 from engine.evaluation import Evaluation, Latency

@@ -11,14 +11,20 @@ from typing import Any
 
 import pytest
 
-from engine.base.errors import ClusterError, InvalidProblem, StoreError, ToolMissing, UnknownName
-from engine.base.status import Status
+from engine.base.errors import (
+    ClusterError,
+    InvalidProblem,
+    Status,
+    StoreError,
+    ToolMissing,
+    UnknownName,
+)
 from engine.cli import main, parser
+from engine.config import load_tuned
 from engine.evaluation import Evaluation
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
-from engine.tuned import load_tuned
 
 SMALL_SWEEP = ["v01", "v05", "--seqlen", "32", "--head-dim", "32", "--gpu", "L4"]
 SMALL_SWEEP += ["--tunable", "num_splits=1,3", "--defaults-only"]

@@ -10,7 +10,7 @@ import pytest
 from tuned_data import ENTRY
 
 from engine.cli import main
-from engine.tuned import keep_tuned, load_tuned
+from engine.config import keep_tuned, load_tuned
 
 OTHER = replace(ENTRY, gpu="H200", variant="v02", config={"block_n": 32, "threads_per_row": 2})
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from engine.base.errors import CompileError
-from engine.cuda_source.host_code import without_host_code
 from engine.cuda_source.nvrtc import compile_kernel
-from engine.cuda_source.sources import read_sources
+from engine.cuda_source.sources import read_sources, without_host_code
 from kernels.variant import KERNELS_DIR
 
 HOST = [

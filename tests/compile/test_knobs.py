@@ -11,9 +11,8 @@ import pytest
 from engine.base.errors import CompileError, ToolMissing
 from engine.cli import main
 from engine.cuda_source import compile_kernel
-from engine.cuda_source.knobs import options_of
-from engine.cuda_source.nvrtc import toolchain
-from engine.cuda_source.other_nvrtc import other_nvrtc
+from engine.cuda_source.nvrtc import options_of, toolchain
+from engine.cuda_source.toolkit import other_nvrtc
 from engine.machine_code.cubin import read_cubin
 from kernels.variant import KERNELS_DIR
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from engine.backends.base import RunResult
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.problem import Problem
 from engine.tensors import Inputs, decode, encode
 

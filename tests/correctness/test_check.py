@@ -11,7 +11,7 @@ import pytest
 from slow_cases import one_in
 
 from engine.backends.base import RunResult
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.correctness import check_output, check_with_maps
 from engine.correctness.check import FIXED_BOUNDS, absolute_tolerance
 from engine.correctness.maps import NOT_COMPARED

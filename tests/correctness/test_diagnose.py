@@ -11,7 +11,7 @@ from emulated_kernel import Kernel
 from slow_cases import one_in
 
 from engine.backends.base import RunResult
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.correctness import check_output
 from engine.correctness.reference import reference
 from engine.evaluation import Correctness

@@ -21,7 +21,7 @@ from engine.correctness import check_output
 from engine.correctness.reference import reference
 from engine.cuda_source.nvrtc import compile_kernel
 from engine.evaluation import Correctness
-from engine.interface.arguments import problem_of
+from engine.interface.attention_kernel import problem_of
 from engine.machine_code.cubin import read_cubin
 from engine.plan import make_plan
 from engine.presets import Preset, presets

@@ -9,7 +9,7 @@ import pytest
 
 from engine.backends.base import RunResult
 from engine.backends.sdpa import sdpa_same_dtype
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.correctness import check_output
 from engine.correctness.reference import Coverage, covered_reference, everything, reference
 from engine.evaluation import Correctness

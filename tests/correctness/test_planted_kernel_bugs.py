@@ -14,7 +14,7 @@ from slow_cases import one_in
 
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.correctness import check_output
 from engine.evaluation import Correctness
 from engine.input_kinds import InputKind

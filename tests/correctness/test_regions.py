@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine.correctness.diagnosis.regions import Region, ordinal, span
 from engine.correctness.reference import everything
+from engine.correctness.tiles import Region, ordinal, span
 from engine.problem import Problem
 
 

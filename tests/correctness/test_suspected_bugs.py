@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from engine.backends.base import RunResult
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.correctness import check_output, finding_codes
 from engine.correctness.finding_codes import FindingCode
 from engine.evaluation import Correctness

@@ -10,7 +10,7 @@ import pytest
 from slow_cases import one_in
 
 from engine.backends.base import RunResult
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.correctness import check_output
 from engine.correctness.reference import emulated_attention, everything, slice_qkv
 from engine.evaluation import Correctness

@@ -15,7 +15,7 @@ import pytest
 from fake_gpu import FakeGpu
 from fake_nvml import FakeNvml
 
-from engine.devices import find_device, nvml
+from engine.devices import detect, find_device
 from engine.devices.detect import DetectedDevice, detect_local
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.problem import Problem
@@ -253,8 +253,8 @@ def test_state(reasons: str, monkeypatch: pytest.MonkeyPatch) -> None:
             reasons: 0x4 | 0x40 | 0x1,
         },
     )
-    with nvml.session() as api:
-        state = nvml.read_state(api, "handle")
+    with detect.session() as api:
+        state = detect.read_state(api, "handle")
     assert (state.sm_clock_mhz, state.memory_clock_mhz) == (1815, 6251)
     assert (state.power_w, state.power_limit_w) == (71.5, None)
     assert state.temperature_c == 63
@@ -277,7 +277,7 @@ def test_a_reading_asks_for_the_clock_first_and_for_little_else(
     }
     fake = install(monkeypatch, answers)
     now = 0.0
-    read = nvml.StateReader(fake, "handle", lambda: now)
+    read = detect.StateReader(fake, "handle", lambda: now)
     fake.asked.clear()
     states = []
     for _ in range(100):
@@ -297,8 +297,8 @@ def test_a_reading_asks_for_the_clock_first_and_for_little_else(
 
 
 def test_throttle_reasons_of_an_idle_gpu() -> None:
-    assert nvml.throttle_reasons(0x1) == ()
-    assert nvml.throttle_reasons(None) == ()
+    assert detect.throttle_reasons(0x1) == ()
+    assert detect.throttle_reasons(None) == ()
 
 
 def test_this_machine_answers_either_way() -> None:
@@ -313,7 +313,7 @@ def test_the_real_package_has_every_function_used() -> None:
     pynvml = pytest.importorskip("pynvml")
     from engine.devices import detect
 
-    text = "".join(Path(m.__file__).read_text(encoding="utf-8") for m in (nvml, detect))
+    text = "".join(Path(m.__file__).read_text(encoding="utf-8") for m in (detect, detect))
     names = set(re.findall(r"\b(?:nvml\.|api\.)(nvml[A-Z]\w+|NVML_\w+)", text))
     assert len(names) > 10
     assert [name for name in sorted(names) if not hasattr(pynvml, name)] == []

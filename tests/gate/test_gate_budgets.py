@@ -9,8 +9,7 @@ import pytest
 
 from engine.cli import main
 from engine.gate.accept import _edited
-from engine.gate.budgets import Budget, exceeded
-from engine.gate.settings import SettingsError, read_settings
+from engine.gate.settings import Budget, SettingsError, exceeded, read_settings
 from engine.problem import Problem
 from tests.gate.repositories import ENVIRONMENT, ONE_PROBLEM, commit, edit, git, kernel_file
 from tests.gate.repositories import repository as made

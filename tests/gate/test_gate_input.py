@@ -10,9 +10,8 @@ import pytest
 from engine.base.errors import BadInput, CompileError
 from engine.cli import main
 from engine.gate.figures import check_output
-from engine.gate.found import find_kernels
 from engine.gate.settings import parse_problem, read_settings
-from engine.gate.trees import NoTree, open_tree, open_trees, working_tree
+from engine.gate.trees import NoTree, find_kernels, open_tree, open_trees, working_tree
 from engine.problem import Problem
 from tests.gate.repositories import commit, edit, git, kernel_file, repository
 

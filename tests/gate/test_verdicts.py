@@ -8,13 +8,16 @@ from dataclasses import replace
 import pytest
 
 from engine.gate.figures import Answer, Figures
-from engine.gate.ranking import NeighbourPair, default_threshold, neighbour_pairs, threshold_of
 from engine.gate.verdicts import (
     GateVerdict,
+    NeighbourPair,
     Thresholds,
     compare_answers,
     compare_figures,
+    default_threshold,
+    neighbour_pairs,
     simulated_finding,
+    threshold_of,
 )
 
 FIGURES = Figures(

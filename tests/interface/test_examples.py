@@ -10,9 +10,9 @@ import pytest
 
 import engine
 import engine.testing
-from engine.interface import attention_kernel, batches, comparisons, sweeps
+from engine.interface import attention_kernel, functions
 
-MODULES = (engine, attention_kernel, batches, comparisons, sweeps, engine.testing)
+MODULES = (engine, attention_kernel, functions, functions, functions, engine.testing)
 _FUNCTIONS = (
     "kernel",
     "AttentionKernel.check",

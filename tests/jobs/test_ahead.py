@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from engine.compiled_plan import cached_kernel
-from engine.jobs.sweep.ahead import CompileAhead
+from engine.jobs.sweep.job import CompileAhead
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import make_plan
 from engine.problem import Problem
@@ -77,7 +77,7 @@ def test_a_killed_parent_leaves_no_process_behind() -> None:
 import sys, time
 sys.path.insert(0, sys.argv[1])
 from test_ahead import requests
-from engine.jobs.sweep.ahead import CompileAhead
+from engine.jobs.sweep.job import CompileAhead
 if __name__ == "__main__":
     with CompileAhead(requests(4), on_cpu=False, processes=1):
         print("up", flush=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.evaluation import Evaluation, Latency
 from engine.jobs.sweep import files as subject
 from engine.jobs.sweep.files import SweepFiles

@@ -15,7 +15,7 @@ from slow_cases import of_each, one_in
 
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.cpu import CpuBackend
-from engine.base.status import FAULTS, Status
+from engine.base.errors import FAULTS, Status
 from engine.correctness.check import check_output
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem

@@ -13,7 +13,7 @@ from slow_cases import of_each, one_in
 
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.correctness.check import check_output
 from engine.plan import make_plan
 from engine.problem import Problem

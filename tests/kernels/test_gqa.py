@@ -13,7 +13,7 @@ import pytest
 from fitting import fitting_config
 from slow_cases import one_in
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.cli import main
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.base.errors import InvalidProblem
-from engine.base.status import Status
+from engine.base.errors import InvalidProblem, Status
 from engine.cli import main
 from engine.own_kernels.registry import VARIABLE
 from engine.pipeline.evaluate import evaluate

@@ -9,9 +9,9 @@ import pytest
 from slow_cases import one_in
 
 from engine.backends.base import RunOptions
-from engine.base.status import FAULTS, Status
+from engine.base.errors import FAULTS, Status
 from engine.correctness.check import check_output
-from engine.cuda_on_host.options import DEFAULT_ARCH
+from engine.cuda_on_host.toolchain import DEFAULT_ARCH
 from engine.plan import make_plan
 from engine.problem import Problem
 from engine.tensors import make_inputs

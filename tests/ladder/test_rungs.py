@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.auto.reach import out_of_reach
+from engine.auto.table import out_of_reach
 from engine.base.errors import AttuneError
 from engine.cli import main
 from engine.devices import find_device

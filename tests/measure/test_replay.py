@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from engine.base.errors import MeasureError
-from engine.devices.nvml import GpuState
+from engine.devices.detect import GpuState
 from engine.evaluation import LatencyKind
 from engine.measure.replay import TARGET_REPLAY_US, ReplayDevice
 from engine.measure.sampler import sampled_latency

@@ -11,10 +11,9 @@ from dataclasses import replace
 import pytest
 from simulated_gpu import ROUGH, SimulatedConditions, SimulatedDevice, Throttle
 
-from engine.devices.nvml import GpuState
+from engine.devices.detect import GpuState
 from engine.evaluation import LatencyKind
-from engine.measure.rounds import Sample
-from engine.measure.sampler import Mode, SamplerSettings, SamplingRun, run_rounds
+from engine.measure.sampler import Mode, Sample, SamplerSettings, SamplingRun, run_rounds
 from engine.measure.verdict import Verdict
 
 TRUE_US = {"a": 10.0, "b": 9.5, "c": 12.0}

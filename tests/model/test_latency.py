@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from made_up_history import MadeUpHistory, estimate_of
 
 from engine.base.errors import InvalidProblem
-from engine.batch.curve import predict_curve
+from engine.batch.table import predict_curve
 from engine.devices import all_devices, find_device
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import Latency, Resources

@@ -12,8 +12,7 @@ from engine.base.errors import InvalidProblem
 from engine.devices import find_device, limits_for
 from engine.devices.spec import SM_LIMITS, SmLimits
 from engine.evaluation import Occupancy
-from engine.model.occupancy import occupancy
-from engine.model.whatif import whatif
+from engine.model.occupancy import occupancy, whatif
 
 L4 = limits_for((8, 9))
 limits_ = st.sampled_from(list(SM_LIMITS.values()))

@@ -19,8 +19,7 @@ from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.disassembly import find_entry
 from engine.machine_code.emulation import EXECUTED, Emulator
-from engine.machine_code.timing.native import simulate_sm
-from engine.machine_code.timing.sm import allocated_smem, gpu_rates, sm_kernel
+from engine.machine_code.timing.native import allocated_smem, gpu_rates, simulate_sm, sm_kernel
 from engine.model.kernel import Kernel
 from engine.names import find_variant
 from engine.plan import LaunchPlan, make_plan

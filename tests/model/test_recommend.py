@@ -11,8 +11,14 @@ from typing import Any
 import pytest
 from made_up_history import MadeUpHistory
 
-from engine.base.errors import AttuneError, CompileError, InvalidProblem, ToolMissing, UnknownName
-from engine.base.status import Status
+from engine.base.errors import (
+    AttuneError,
+    CompileError,
+    InvalidProblem,
+    Status,
+    ToolMissing,
+    UnknownName,
+)
 from engine.batch import recommend
 from engine.batch.recommend import BatchRequest, BatchResult, calibrate_for, recommend_batch
 from engine.batch.validate import from_evaluations

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.base.errors import InvalidProblem
-from engine.base.status import Status
+from engine.base.errors import InvalidProblem, Status
 from engine.cli import main
 from engine.devices import find_device
 from engine.evaluation import Evaluation, Latency

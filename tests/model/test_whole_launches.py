@@ -17,8 +17,7 @@ from engine.machine_code.counts import count_launch
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.disassembly import find_entry
 from engine.machine_code.emulation import Emulator
-from engine.machine_code.timing.native import simulate_sm
-from engine.machine_code.timing.sm import allocated_smem, gpu_rates, sm_kernel
+from engine.machine_code.timing.native import allocated_smem, gpu_rates, simulate_sm, sm_kernel
 from engine.model.kernel import Kernel
 from engine.names import find_variant
 from engine.plan import make_plan

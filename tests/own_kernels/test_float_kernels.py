@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.cli import main
 from engine.compiled_plan import compile_plan
 from engine.evaluation import Evaluation

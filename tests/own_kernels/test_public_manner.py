@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from slow_cases import one_in
 
+from engine.base.errors import Status
 from engine.base.launch import StructArg, encode_argument
-from engine.base.status import Status
 from engine.cli import main
 from engine.names import find_variant
 from engine.own_kernels.registry import VARIABLE

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.evaluation import Evaluation
 from engine.own_kernels.registry import use_kernel
 from engine.pipeline.evaluate import Evaluator

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from engine.machine_code.timing.dispatch import SlotTimes
+from engine.machine_code.timing.simulate import SlotTimes
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 

@@ -9,9 +9,8 @@ import pytest
 
 from engine.base.errors import CompileError
 from engine.devices import find_device
-from engine.machine_code.emulation import EXECUTED, Emulator
-from engine.machine_code.summary import launch_figures
-from engine.machine_code.trace import AccessKind
+from engine.machine_code.analysis import launch_figures
+from engine.machine_code.emulation import EXECUTED, AccessKind, Emulator
 from engine.pipeline.machine_code import time_launch
 from tests.sass.small_kernels import counted
 from tests.slow_cases import one_in

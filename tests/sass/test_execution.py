@@ -17,8 +17,7 @@ from slow_cases import one_in
 from engine.backends import machine_code
 from engine.backends.base import RunOptions
 from engine.backends.machine_code import MachineCodeBackend
-from engine.base.errors import AttuneError, CompileError, ToolMissing
-from engine.base.status import Status
+from engine.base.errors import AttuneError, CompileError, Status, ToolMissing
 from engine.cli import main
 from engine.correctness import check_output
 from engine.correctness.check import check_against

@@ -17,7 +17,7 @@ from planted_bugs.mutation import Mutation
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
 from engine.backends.machine_code import MachineCodeBackend
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.cli import main
 from engine.cuda_source import compile_kernel
 from engine.machine_code.analysis import program_of

@@ -10,12 +10,10 @@ import pytest
 from engine.cuda_source import compile_kernel
 from engine.devices import find_device
 from engine.machine_code import AccessKind, Program, disassemble, read_cubin
-from engine.machine_code.emulation import emulate
+from engine.machine_code.emulation import CtaTrace, emulate
 from engine.machine_code.launch import Launch, buffer_address
-from engine.machine_code.timing.native import simulate_sm
-from engine.machine_code.timing.result import SmTiming
-from engine.machine_code.timing.sm import gpu_rates, sm_kernel
-from engine.machine_code.trace import CtaTrace
+from engine.machine_code.timing.constants import SmTiming
+from engine.machine_code.timing.native import gpu_rates, simulate_sm, sm_kernel
 
 KERNELS = Path(__file__).parent / "kernels"
 SEQLEN, TILE_BYTES = 256, 64 * 64 * 2

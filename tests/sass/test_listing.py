@@ -6,9 +6,16 @@ import pytest
 
 from engine.base.errors import UnknownName
 from engine.machine_code.cubin import Cubin, Entry
-from engine.machine_code.disassembly import find_entry, find_loops, plain_name
+from engine.machine_code.disassembly import (
+    decode_control,
+    find_entry,
+    find_loops,
+    parse_listing,
+    parse_live,
+    plain_name,
+    split_operands,
+)
 from engine.machine_code.instruction import NO_BARRIER, Pipe, SourceLine
-from engine.machine_code.listing import decode_control, parse_listing, parse_live, split_operands
 
 LISTING = """
 \t.section\t.text.k,"ax",@progbits

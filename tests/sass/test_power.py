@@ -15,8 +15,7 @@ from engine.machine_code.analysis import analyse
 from engine.machine_code.launch import Launch, parse_arguments
 from engine.machine_code.timing.constants import LAUNCH_FLOOR_US
 from engine.machine_code.timing.power import Work, sustained_clock, watts
-from engine.pipeline.clock import clock_note, device_at, sustained_by
-from engine.pipeline.machine_code import time_launch
+from engine.pipeline.machine_code import clock_note, device_at, sustained_by, time_launch
 
 # FP16 multiply-adds of an SM and cycle where the table's peak is of another clock than boost.
 _HOPPER = 2048

@@ -8,10 +8,8 @@ import pytest
 
 from engine.devices import find_device
 from engine.machine_code.analysis import Analysis
-from engine.machine_code.emulation import EXECUTED, Emulator
-from engine.machine_code.timing.native import simulate_sm
-from engine.machine_code.timing.sm import gpu_rates, sm_kernel
-from engine.machine_code.trace import AccessKind, CtaTrace
+from engine.machine_code.emulation import EXECUTED, AccessKind, CtaTrace, Emulator
+from engine.machine_code.timing.native import gpu_rates, simulate_sm, sm_kernel
 from tests.sass.small_kernels import counted
 
 HEADER = """

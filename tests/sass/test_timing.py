@@ -14,25 +14,31 @@ import pytest
 from engine.base.errors import CompileError, ToolMissing, UnknownName
 from engine.devices import find_device
 from engine.machine_code.cubin import Entry
-from engine.machine_code.emulation import Emulator
+from engine.machine_code.emulation import AccessKind, CtaTrace, Emulator
 from engine.machine_code.instruction import NO_BARRIER, Control, Instruction, Pipe, Program, pipe_of
 from engine.machine_code.launch import Launch, buffer_address
 from engine.machine_code.timing import simulate
 from engine.machine_code.timing.constants import (
     ARCHS,
     CONSTANTS,
+    RESIDUALS,
     SmConstants,
+    SmTiming,
+    StallReason,
+    interval,
     kept_l2_bytes,
     sm_constants,
 )
 from engine.machine_code.timing.cta_times import CtaTimes, measure
-from engine.machine_code.timing.dispatch import grid_cycles
-from engine.machine_code.timing.native import simulate_counts, simulate_freed, simulate_sm
-from engine.machine_code.timing.result import RESIDUALS, SmTiming, StallReason, interval
-from engine.machine_code.timing.simulate import CtaClass, simulate_launch
-from engine.machine_code.timing.sm import gpu_rates, sm_kernel
+from engine.machine_code.timing.native import (
+    gpu_rates,
+    simulate_counts,
+    simulate_freed,
+    simulate_sm,
+    sm_kernel,
+)
+from engine.machine_code.timing.simulate import CtaClass, grid_cycles, simulate_launch
 from engine.machine_code.timing.traffic import KvOrder, traffic
-from engine.machine_code.trace import AccessKind, CtaTrace
 
 KERNELS = Path(__file__).parent / "kernels"
 

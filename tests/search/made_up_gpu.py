@@ -17,7 +17,7 @@ from typing import Any
 from search_data import SimulatedCandidates, bowl, evaluation
 from simulated_gpu import SimulatedConditions, SimulatedDevice
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.cluster import worker
 from engine.devices import detect, find_device
 from engine.devices.detect import DetectedDevice

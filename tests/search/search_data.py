@@ -9,7 +9,7 @@ from typing import Any
 from simulated_gpu import SimulatedDevice
 from verdicts import RIGHT
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.devices import find_device, limits_for
 from engine.evaluation import (
     Correctness,
@@ -20,8 +20,7 @@ from engine.evaluation import (
     PassReport,
     Resources,
 )
-from engine.measure.rounds import Sample
-from engine.measure.sampler import SamplerSettings, SamplingRun, run_rounds
+from engine.measure.sampler import Sample, SamplerSettings, SamplingRun, run_rounds
 from engine.model.occupancy import occupancy
 from engine.names import find_variant
 from engine.pipeline.evaluation_run import EvaluationOutcome

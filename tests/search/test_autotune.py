@@ -9,12 +9,12 @@ from dataclasses import replace
 from search_data import SMALL, SimulatedCandidates, row
 from simulated_gpu import SimulatedConditions, SimulatedDevice
 
-from engine.base.status import Status
+from engine.base.errors import Status
+from engine.config import problem_class
 from engine.measure.sampler import SamplerSettings
 from engine.search.autotune import RACERS, Candidates, problem_results
 from engine.search.ranking import SweepRow
 from engine.search.tuned_from_sweep import tuned_config
-from engine.tuned import problem_class
 
 WARM = SamplerSettings(kinds=("device_warm",))
 

@@ -16,12 +16,10 @@ import pytest
 from local_cluster import LocalCluster, wait_for
 from made_up_gpu import DEADLY_SEQLEN, LOSING_SEQLEN
 
-from engine.base.errors import ClusterError, InvalidProblem, ToolMissing
-from engine.base.status import Status
+from engine.base.errors import ClusterError, InvalidProblem, Status, ToolMissing
 from engine.cli import main
-from engine.cluster.executor import Cluster, connect, sweep_on
+from engine.cluster.executor import MAX_DEATHS, Cluster, connect, sweep_on
 from engine.cluster.members import is_loopback, parse_address
-from engine.cluster.tasks import MAX_DEATHS
 from engine.history.predictions import predictions
 from engine.jobs.manager import JobManager
 from engine.pipeline.evaluate import Evaluator

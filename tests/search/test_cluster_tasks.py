@@ -11,9 +11,9 @@ import pytest
 from search_data import SMALL
 
 from engine.base.errors import ClusterError
-from engine.cluster import tasks
+from engine.cluster import executor
+from engine.cluster.executor import MAX_DEATHS, Tasks
 from engine.cluster.members import Member
-from engine.cluster.tasks import MAX_DEATHS, Tasks
 from engine.cluster.worker import Description
 from engine.problem import Problem
 
@@ -46,8 +46,8 @@ class Bench:
         self.client = MadeUpClient()
         self.members: dict[str, Member] = {}
         self.now = 0.0
-        monkeypatch.setattr(tasks, "send", self.client.send)
-        monkeypatch.setattr(tasks.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(executor, "send", self.client.send)
+        monkeypatch.setattr(executor.time, "monotonic", lambda: self.now)
         self.tasks = Tasks(self.client, self.members, {})
 
     def join(self, address: str, gpu: str, threads: int = 1) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from made_up_gpu import DEADLY_SEQLEN, LOSING_SEQLEN
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.search.sweep.journal import SweepJournal
 
 TESTS = Path(__file__).resolve().parents[1]

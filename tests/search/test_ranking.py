@@ -7,7 +7,7 @@ from dataclasses import replace
 from search_data import SMALL, row
 from simulated_gpu import SimulatedConditions, SimulatedDevice
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.measure.sampler import SamplerSettings, run_rounds
 from engine.measure.verdict import Verdict
 from engine.search.autotune import problem_result

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from search_data import SMALL, bowl, point, row
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.search.ranking import SweepRow, by_problem
 from engine.search.results import (
     COLUMNS,

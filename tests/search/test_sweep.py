@@ -19,8 +19,7 @@ from types import SimpleNamespace
 import pytest
 from search_data import SMALL, Landscape, bowl
 
-from engine.base.errors import StoreError, ToolMissing, UnknownName
-from engine.base.status import Status
+from engine.base.errors import Status, StoreError, ToolMissing, UnknownName
 from engine.evaluation import Execution, Latency, Origin
 from engine.history.predictions import predictions
 from engine.pipeline.evaluation_run import EvaluationOutcome

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from engine.base.errors import InvalidProblem
+from engine.config import problem_class
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
 from engine.schema import decode, encode
 from engine.search.space import ProblemAxes, Space, point_id
-from engine.tuned import problem_class
 
 CAUSAL = Problem(2, 3, 128, 64, True, "bfloat16")
 DECODE = Problem(1, 32, 1, 128, seqlen_kv=4096)

@@ -9,9 +9,9 @@ import pytest
 from engine.backends.cuda import why_not_cuda
 from engine.base.errors import MeasureError, ToolMissing
 from engine.cli import main
-from engine.selfcheck import CheckResult, State, selfcheck, software
-from engine.selfcheck import run as run_module
-from engine.selfcheck.check import perform
+from engine.selfcheck import CheckResult, State, checks, selfcheck
+from engine.selfcheck import checks as run_module
+from engine.selfcheck.checks import perform
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
 
@@ -81,12 +81,12 @@ def test_whatever_a_check_raises_is_its_result(raised: Exception, state: State) 
 
 def test_a_cpu_backend_without_a_compiler_is_not_possible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTUNE_CXX", "/nonexistent/c++")
-    for check in (software.host_compiler, lambda: software.cpu_execution(run_module._target("L4"))):
+    for check in (checks.host_compiler, lambda: checks.cpu_execution(run_module._target("L4"))):
         assert perform("x", check).state is State.NOT_POSSIBLE
 
 
 def test_a_missing_browser_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)
-    found = perform("browser", software.browser)
+    found = perform("browser", checks.browser)
     assert found.state is State.NOT_POSSIBLE
     assert "ATTUNE_CHROMIUM" in found.sentence

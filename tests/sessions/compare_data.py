@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sessions_data import evaluation_maker
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.evaluation import Evaluation, Latency
 from engine.problem import Problem
 from engine.sessions.build import make_snapshot, make_source

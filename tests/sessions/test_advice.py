@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 from made_up_history import MadeUpHistory
 
-from engine.base.errors import ToolMissing
-from engine.base.status import Status
+from engine.base.errors import Status, ToolMissing
 from engine.evaluation import Evaluation, Latency, Resources
 from engine.problem import Problem
 from engine.sessions.advice import (

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from compare_data import evaluation, latency, session, source
 
-from engine.base.errors import AttuneError, InvalidProblem, UnknownName
-from engine.base.status import Status
+from engine.base.errors import AttuneError, InvalidProblem, Status, UnknownName
 from engine.evaluation import BaselineTiming, Evaluation, PassReport
 from engine.measure.verdict import Verdict
 from engine.sessions.compare import (

@@ -9,7 +9,7 @@ import json
 import pytest
 from compare_data import evaluation, session, source
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.sessions.compare import SessionComparison, compare_sessions
 from engine.sessions.compare.output import (
     differences_frame,

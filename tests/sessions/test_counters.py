@@ -14,8 +14,8 @@ from engine.history import History
 from engine.model.kernel import Kernel
 from engine.names import find_variant
 from engine.problem import Problem
-from engine.sessions.counters import METRICS, counters_of, counters_table
 from engine.sessions.importers import ImportOptions, import_measurements
+from engine.sessions.importers.nsight_compute import METRICS, counters_of, counters_table
 from engine.sessions.tables import session_tables
 
 UNITS = ("nsecond", "byte", "byte", "byte", "%", "%", "register/thread", "")

@@ -35,7 +35,7 @@ def test_without_a_gpu_its_fields_are_empty(monkeypatch: pytest.MonkeyPatch) -> 
         raise ToolMissing("no driver")
         yield
 
-    monkeypatch.setattr(environment.nvml, "session", no_driver)
+    monkeypatch.setattr(environment.detect, "session", no_driver)
     found = collect_environment()
     assert (found["gpus"], found["driver"], found["cuda_driver"]) == ([], None, None)
 
@@ -77,7 +77,7 @@ def test_what_the_driver_says(monkeypatch: pytest.MonkeyPatch) -> None:
     def driver() -> Iterator[Any]:
         yield FakeNvml()
 
-    monkeypatch.setattr(environment.nvml, "session", driver)
+    monkeypatch.setattr(environment.detect, "session", driver)
     found = collect_environment()
     assert Environment.model_validate(found)
     assert (found["driver"], found["cuda_driver"]) == ("580.1", "13.1")

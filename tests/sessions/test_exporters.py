@@ -9,8 +9,7 @@ import pytest
 from compare_data import evaluation, latency, session
 from importing import imported
 
-from engine.base.errors import InvalidProblem
-from engine.base.status import Status
+from engine.base.errors import InvalidProblem, Status
 from engine.cli import main
 from engine.sessions.exporters import FORMATS, exported
 from engine.sessions.snapshot import dumps

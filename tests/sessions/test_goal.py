@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sessions_data import evaluation_maker, make_latency
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.evaluation import BaselineTiming, Evaluation
 from engine.problem import Problem
 from engine.sessions.goal import describe_goal, goal_status

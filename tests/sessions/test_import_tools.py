@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from importing import WHOLE, imported, refusal
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.problem import Problem
 from engine.sessions.importers import ImportOptions, import_measurements
 

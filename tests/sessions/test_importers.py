@@ -11,7 +11,7 @@ from importing import imported, refusal
 from make_shipped import SHIPPED, h200_baselines, l4_study, shipped
 from sessions_data import snapshot_maker
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.problem import Problem
 from engine.sessions.goal import goal_status
 from engine.sessions.importers import ImportOptions, common

@@ -8,7 +8,7 @@ import pytest
 from compare_data import evaluation, latency, session
 from made_up_history import MadeUpHistory
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
 from engine.history import KnownTime

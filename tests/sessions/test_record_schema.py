@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from sessions_data import evaluation_maker, make_latency
 
-from engine.base.errors import SnapshotError
-from engine.base.status import Status
+from engine.base.errors import SnapshotError, Status
 from engine.evaluation import BaselineTiming, Evaluation
 from engine.problem import Problem
 from engine.schema import decode, encode

@@ -14,7 +14,7 @@ from make_shipped import h200_baselines, l4_study
 from markdown_it import MarkdownIt
 from sessions_data import evaluation_maker, make_latency, snapshot_maker
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.base.table import Table
 from engine.palette import LIGHT
 from engine.problem import Problem

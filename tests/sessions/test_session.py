@@ -16,8 +16,7 @@ import pytest
 from sessions_data import evaluation_maker, make_latency, map_stub
 
 from engine.base import journal
-from engine.base.errors import StoreError
-from engine.base.status import Status
+from engine.base.errors import Status, StoreError
 from engine.cuda_source.sources import read_sources
 from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.sessions.session import (

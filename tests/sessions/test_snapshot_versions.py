@@ -11,8 +11,7 @@ import pytest
 from importing import imported, refusal
 from sessions_data import evaluation_maker, snapshot_maker
 
-from engine.base.errors import SnapshotError
-from engine.base.status import Status
+from engine.base.errors import SnapshotError, Status
 from engine.problem import Problem
 from engine.sessions import snapshot as codec
 from engine.sessions.build import make_source

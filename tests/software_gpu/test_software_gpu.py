@@ -18,7 +18,7 @@ from engine.backends.cuda.backend import CudaBackend
 from engine.base.errors import InvalidProblem, MeasureError, UnknownName
 from engine.cuda_source import compile_kernel
 from engine.devices import find_device, limits_for
-from engine.devices.software import is_software
+from engine.devices.spec import is_software
 from engine.machine_code.cubin import read_cubin
 from engine.model.occupancy import ctas_per_sm
 from engine.software_gpu.environment import device_table

@@ -22,9 +22,8 @@ from verdicts import RIGHT
 from engine.backends.base import RunOptions
 from engine.backends.cuda import CudaBackend, why_not_cuda
 from engine.backends.cuda.availability import is_software_gpu
-from engine.base.errors import MeasureError
+from engine.base.errors import MeasureError, Status
 from engine.base.launch import PassLaunch, ScalarArg, TensorArg
-from engine.base.status import Status
 from engine.evaluation import Evaluation
 from engine.measure.device_lock import gpu_states
 from engine.measure.sampler import SamplerSettings, SamplingRun

@@ -9,7 +9,7 @@ from app.shared.runs import machine_code_job, rerun_as_jobs_end
 from engine.base.errors import AttuneError
 from engine.jobs.manager import JobStatus
 from engine.machine_code.report import MachineCode
-from engine.pipeline.read_machine_code import known_machine_code
+from engine.pipeline.machine_code import known_machine_code
 from engine.pipeline.request import EvaluationRequest
 
 _POLL_S = 0.4

@@ -15,7 +15,7 @@ from app.tune.run_state import RunState
 from engine.base.units import format_us
 from engine.evaluation import Latency
 from engine.machine_code.report import MachineCode, PassReport, compare_counts
-from engine.pipeline.read_machine_code import simulated_timeline
+from engine.pipeline.machine_code import simulated_timeline
 from engine.pipeline.request import EvaluationRequest
 
 

@@ -15,8 +15,7 @@ from typing import Any, NoReturn
 from engine.base.errors import UnknownName
 from engine.cuda_source.toolkit import INSTALL_HINT, make_cupy_folder
 from engine.devices import find_device
-from engine.devices.software import is_software, modelled_name
-from engine.devices.spec import DeviceSpec
+from engine.devices.spec import DeviceSpec, is_software, modelled_name
 
 # cudaError_t, from driver_types.h
 _INSUFFICIENT_DRIVER = 35

@@ -8,12 +8,9 @@ from contextlib import contextmanager
 
 from engine.backends.base import BackendName, RunOptions, RunResult
 from engine.backends.cuda.availability import is_software_gpu, why_not_cuda
-from engine.backends.cuda.buffers import Buffers, why_too_large
-from engine.backends.cuda.calls import WAIT_S, GpuCalls, GpuTimeout, Kernel
-from engine.backends.cuda.failures import Failure, explain
-from engine.backends.cuda.timing import DeviceTimer
-from engine.base.errors import CompileError, MeasureError, ToolMissing, UnknownName
-from engine.base.status import Status
+from engine.backends.cuda.calls import WAIT_S, Failure, GpuCalls, GpuTimeout, Kernel, explain
+from engine.backends.cuda.timing import Buffers, DeviceTimer, why_too_large
+from engine.base.errors import CompileError, MeasureError, Status, ToolMissing, UnknownName
 from engine.base.units import format_bytes
 from engine.compiled_plan import compile_plan
 from engine.cuda_source.nvrtc import CompiledKernel

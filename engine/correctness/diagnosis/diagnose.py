@@ -14,10 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from engine.correctness.compared_output import BoolArray, BrokenElements, ComparedOutput
-from engine.correctness.diagnosis.limits import wrong_limits
-from engine.correctness.diagnosis.patterns import find_patterns
-from engine.correctness.diagnosis.permuted import moved_blocks_of_v, moved_columns, moved_rows
-from engine.correctness.diagnosis.regions import Region, place_of
+from engine.correctness.diagnosis.patterns import (
+    find_patterns,
+    moved_blocks_of_v,
+    moved_columns,
+    moved_rows,
+    wrong_limits,
+)
 from engine.correctness.diagnosis.weights import far_scores_words, wrong_weights
 from engine.correctness.finding_codes import FindingCode
 from engine.correctness.maps import ErrorMap, error_maps
@@ -30,7 +33,7 @@ from engine.correctness.suspected_bugs import (
     in_wrong_columns,
     lost_precision,
 )
-from engine.correctness.tiles import Tiles
+from engine.correctness.tiles import Region, Tiles, place_of
 from engine.evaluation import Finding
 from engine.tensors import Inputs
 

@@ -1,4 +1,4 @@
-"""What sets the wrong elements apart: one head, the tail tile, the rows of a warp, columns."""
+"""What sets the wrong elements apart: a head, the tail tile, too many keys, exchanged tiles."""
 
 from __future__ import annotations
 
@@ -8,10 +8,235 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.correctness.compared_output import BoolArray, ComparedOutput
-from engine.correctness.diagnosis.regions import Region, span
 from engine.correctness.finding_codes import FindingCode
-from engine.correctness.reference import Coverage, IntArray
-from engine.correctness.tiles import Tiles
+from engine.correctness.reference import Coverage, Float64Array, IntArray
+from engine.correctness.suspected_bugs import MIN_EXPLAINED, Case, Match, SuspectedBug
+from engine.correctness.tiles import Region, Tiles, span
+from engine.tensors import NOISE
+
+_MAX_ROWS = 48
+_MAX_SUMS = 1 << 24  # rows · keys · columns
+_FEWEST_ROWS = 3
+_LANES = 16  # rows of a fragment, in which a wrong mask repeats
+_MAX_NAMED = 3
+
+
+def wrong_limits(cases: Sequence[Case]) -> Match | None:
+    """The causal mask as the wrong rows of all cases have it, where each ends at some other key."""
+    if not cases or not cases[0].problem.causal or cases[0].sink is not None:
+        return None
+    rows: list[IntArray] = []
+    by: list[IntArray] = []
+    explained = 1.0
+    for case in cases:
+        found = _ends(case)
+        if found is None:
+            return None
+        wrong, ends, share = found
+        rows.append(wrong)
+        by.append(ends - (wrong + case.own.kv_offset + 1))
+        explained = min(explained, share)
+    all_rows, offsets = np.concatenate(rows), np.concatenate(by)
+    if explained < MIN_EXPLAINED or len(all_rows) < _FEWEST_ROWS:
+        return None
+    bug = _bug(all_rows, offsets, cases[0].own.kv_offset)
+    return Match(bug, explained, explained)
+
+
+def _ends(case: Case) -> tuple[IntArray, IntArray, float] | None:
+    """(wrong rows, the number of keys that each sees, share of the squared error explained)."""
+    wrong = np.flatnonzero(case.bad.any(axis=1) & np.isfinite(case.out).all(axis=1))
+    if not len(wrong):
+        return None
+    limit = min(_MAX_ROWS, _MAX_SUMS // (case.problem.num_keys * case.problem.head_dim))
+    if limit < _FEWEST_ROWS:
+        return None
+    wrong = wrong[np.unique(np.linspace(0, len(wrong) - 1, limit).astype(int))]
+    scores = case.scores[wrong]
+    weights = np.exp(np.maximum(scores - scores.max(axis=1, keepdims=True), -700.0))
+    weights[np.arange(scores.shape[1]) < case.visible[wrong].argmax(axis=1)[:, None]] = 0
+    sums = np.cumsum(weights[:, :, None] * case.v[None], axis=1)
+    sums /= np.maximum(np.cumsum(weights, axis=1), np.finfo(float).tiny)[:, :, None]
+    rest = np.square(sums - case.out[wrong][:, None]).sum(axis=2)
+    ends = rest.argmin(axis=1)
+    before = np.square(case.reference[wrong] - case.out[wrong]).sum()
+    after = rest[np.arange(len(wrong)), ends].sum()
+    return case.rows[wrong], ends + 1, float(1 - after / before)
+
+
+def _bug(rows: IntArray, offsets: IntArray, first: int) -> SuspectedBug:
+    """`first`: the position of the first query."""
+    order = np.unique(rows, return_index=True)[1]
+    rows, offsets = rows[order], offsets[order]
+    named = ", ".join(
+        f"row {row} up to key {row + first + offset} "
+        f"({abs(offset)} too {'many' if offset > 0 else 'few'})"
+        for row, offset in zip(rows[:_MAX_NAMED], offsets[:_MAX_NAMED], strict=True)
+    )
+    lanes = np.unique(rows % _LANES)
+    where = ""
+    if len(lanes) < _LANES and len(rows) >= _LANES:
+        where = f"; of every {_LANES} rows it is {span('row', lanes, -1)}"
+    return SuspectedBug(
+        FindingCode.CAUSAL_MASK,
+        f"a causal mask that ends at another key than the row's own: {named}"
+        + (", …" if len(rows) > _MAX_NAMED else "")
+        + where,
+        "look at the query row, and the key of each register, that the mask compares",
+        lambda _: None,
+    )
+
+
+# Share of the wrong rows or columns that must be found elsewhere.
+_MIN_MOVED = 0.8
+# Squared distance to the place it is found at, against that to the right place.
+_MAX_REST = 0.01
+_BLOCK = 16  # keys
+_MAX_BLOCKS = 13  # of V that are told apart: their pairs are the unknowns
+
+
+def moved_columns(cases: Sequence[Case]) -> Match | None:
+    """Wrong columns that hold the values of other columns, in all cases alike."""
+    if not cases:
+        return None
+    out, ref = (
+        np.concatenate([np.where(np.isfinite(c.out), x, 0.0) for c, x in pairs])
+        for pairs in (
+            [(c, c.out) for c in cases],
+            [(c, c.reference) for c in cases],
+        )
+    )
+    wrong = np.flatnonzero(np.concatenate([c.bad for c in cases]).any(axis=0))
+    source, rest = _nearest(out.T[wrong], ref.T, own=wrong)
+    share = _accept(wrong, source, rest)
+    if share is None:
+        return None
+    what = f"swapped columns of d: {_pairs('column', wrong, source)}"
+    return _match(
+        FindingCode.COLUMNS_OF_D, what, "look at which thread reads and stores these columns", share
+    )
+
+
+def moved_rows(cases: Sequence[Case]) -> Match | None:
+    """Wrong rows that hold the results of other rows of their slice."""
+    if not cases:
+        return None
+    case = cases[0]
+    wrong = np.flatnonzero((case.bad & np.isfinite(case.out)).any(axis=1))
+    if len(wrong) < 2:
+        return None
+    home = np.searchsorted(case.every_row, case.rows[wrong])
+    source, rest = _nearest(np.nan_to_num(case.out[wrong]), case.every_reference, own=home)
+    share = _accept(wrong, source, rest)
+    if share is None:
+        return None
+    rows, sources = case.rows[wrong], case.every_row[source]
+    what = f"rows that hold each other's results: {_pairs('row', rows, sources)}"
+    look_at = "look at the query row that a result is computed for, and the one it is stored to"
+    return _match(FindingCode.QUERY_INDEX, what, look_at, share)
+
+
+def moved_blocks_of_v(cases: Sequence[Case]) -> Match | None:
+    """Rows of V that are multiplied by the weights of other keys, block by block."""
+    if not cases:
+        return None
+    block_n = cases[0].tiles.block_n
+    for size in dict.fromkeys((block_n, _BLOCK)):
+        blocks = -(-cases[0].problem.num_keys // size)
+        if 2 <= blocks <= _MAX_BLOCKS and (match := _moved_blocks(cases, size, blocks)):
+            return match
+    return None
+
+
+def _moved_blocks(cases: Sequence[Case], size: int, blocks: int) -> Match | None:
+    before = after = 0.0
+    sources: list[tuple[int, ...]] = []
+    for case in cases:
+        rows = np.flatnonzero(np.isfinite(case.out).all(axis=1))
+        if not len(rows):  # every row holds NaN
+            return None
+        products = _products(case, rows, size, blocks)
+        out = case.out[rows].ravel()
+        square = products @ products.T
+        square += 1e-9 * np.trace(square) / len(square) * np.eye(len(square))
+        factors = np.linalg.solve(square, products @ out).reshape(blocks, blocks)
+        rounded = np.where(factors > 0.5, 1.0, 0.0)
+        rest = out - rounded.ravel() @ products
+        noise = NOISE[case.problem.dtype] * out
+        before += float(((out - case.reference[rows].ravel()) ** 2).sum())
+        after += max(0.0, float(rest @ rest) - float(noise @ noise))
+        taken = (rounded.argmax(axis=1), rounded.sum(axis=1))
+        if (taken[1] > 1).any():
+            return None
+        found = (int(s) if n else -1 for s, n in zip(*taken, strict=True))
+        sources.append(tuple(found))
+    explained = 1.0 - after / before if before else 0.0
+    if explained < MIN_EXPLAINED or len(set(sources)) > 1:
+        return None
+    unit = "key tile" if size == cases[0].tiles.block_n else f"{size} keys"
+    listed = [
+        f"{unit} {t} takes V of {unit} {s}" if s >= 0 else f"{unit} {t} takes no V"
+        for t, s in enumerate(sources[0])
+        if s != t
+    ]
+    what = f"V of other keys: {', '.join(listed[:_MAX_NAMED])}"
+    look_at = "look at the stage, address or descriptor that V of a key tile is read from"
+    return _match(FindingCode.KEY_TILE, what, look_at, explained)
+
+
+def _products(case: Case, rows: IntArray, size: int, blocks: int) -> Float64Array:
+    """P_t · V_s of all pairs of blocks, `[blocks · blocks, rows · head_dim]`; no row behind V."""
+    scores = np.where(case.visible[rows], case.scores[rows], -np.inf)
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    weights /= weights.sum(axis=1, keepdims=True)
+    padding = ((0, blocks * size - case.problem.num_keys), (0, 0))
+    p = np.pad(weights, padding[::-1]).reshape(len(rows), blocks, size)
+    v = np.pad(case.v, padding).reshape(blocks, size, -1)
+    products = np.einsum("rtk,skd->tsrd", p, v, optimize=True)
+    return np.asarray(products.reshape(blocks * blocks, -1))
+
+
+def _nearest(
+    lines: Float64Array, candidates: Float64Array, own: IntArray
+) -> tuple[IntArray, Float64Array]:
+    """For each line the nearest candidate, and that distance² over the one to its own place."""
+    squared = (
+        (lines**2).sum(axis=1)[:, None]
+        - 2 * lines @ candidates.T
+        + (candidates**2).sum(axis=1)[None, :]
+    )
+    at_home = squared[np.arange(len(own)), own].copy()
+    squared[np.arange(len(own)), own] = np.inf
+    source = squared.argmin(axis=1)
+    rest = squared[np.arange(len(own)), source] / np.maximum(at_home, 1e-300)
+    return source, rest
+
+
+def _accept(wrong: IntArray, source: IntArray, rest: Float64Array) -> float | None:
+    """Share of the wrong lines found elsewhere, or None if too few or all at one place."""
+    moved = rest <= _MAX_REST
+    share = float(moved.mean())
+    # Many lines at one place are equal lines (zeros, a mean), not moved ones.
+    if share < _MIN_MOVED or (len(wrong) > 2 and len(np.unique(source[moved])) <= len(wrong) // 2):
+        return None
+    return share
+
+
+def _pairs(name: str, to: IntArray, source: IntArray) -> str:
+    """`row 0 holds row 1, row 1 holds row 2, … (1 further on)`."""
+    listed = [f"{name} {a} holds {name} {b}" for a, b in zip(to, source, strict=True)]
+    more = ", …" if len(listed) > _MAX_NAMED else ""
+    offsets = np.unique(source - to)
+    rule = f" (always {abs(offsets[0])} {'further on' if offsets[0] > 0 else 'before'})"
+    text = f"{', '.join(listed[:_MAX_NAMED])}{more}"
+    if len(offsets) == 1 and len(listed) > 1:
+        return text + rule
+    return text if len(listed) <= _MAX_NAMED else f"{text} among {span(name, to, -1)}"
+
+
+def _match(pattern: FindingCode, what: str, look_at: str, share: float) -> Match:
+    return Match(SuspectedBug(pattern, what, look_at, lambda _: None), share, share)
+
 
 # A wrong value is right by chance now and then; a pattern holds all the same.
 _NEARLY_ALL = 0.9

@@ -17,12 +17,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from engine.correctness.compared_output import BoolArray, ComparedOutput
-from engine.correctness.diagnosis.regions import span
 from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import Float64Array, IntArray, covered_blocks
-from engine.correctness.roundoff import NOISE
 from engine.correctness.suspected_bugs import MIN_EXPLAINED, Case, Match, SuspectedBug
-from engine.tensors import Inputs
+from engine.correctness.tiles import span
+from engine.tensors import NOISE, Inputs
 
 _MAX_ROWS = 48
 # Unknowns for each equation of a row's group of columns: more would fit anything.

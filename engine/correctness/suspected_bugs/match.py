@@ -9,17 +9,20 @@ import numpy as np
 
 from engine.correctness.compared_output import BoolArray
 from engine.correctness.reference import Float64Array
-from engine.correctness.roundoff import NOISE
-from engine.correctness.suspected_bugs.addressing import addressing_bugs
+from engine.correctness.suspected_bugs.addressing import addressing_bugs, page_bugs
 from engine.correctness.suspected_bugs.case import Case, SuspectedBug
-from engine.correctness.suspected_bugs.descriptors import descriptor_bugs
 from engine.correctness.suspected_bugs.features import feature_bugs
-from engine.correctness.suspected_bugs.fragments import fragment_bugs
-from engine.correctness.suspected_bugs.kv_split import kv_split_bugs
+from engine.correctness.suspected_bugs.fragments import descriptor_bugs, fragment_bugs
 from engine.correctness.suspected_bugs.masks import mask_bugs
-from engine.correctness.suspected_bugs.pages import page_bugs
-from engine.correctness.suspected_bugs.score_factor import EXPLAINED_BY_FACTOR, scaled_scores
-from engine.correctness.suspected_bugs.softmax import other_steps, precision_bugs, softmax_bugs
+from engine.correctness.suspected_bugs.softmax import (
+    EXPLAINED_BY_FACTOR,
+    kv_split_bugs,
+    other_steps,
+    precision_bugs,
+    scaled_scores,
+    softmax_bugs,
+)
+from engine.tensors import NOISE
 
 # How much of the squared error a bug must account for. The rest is what rounding and the
 # order of sums leave; a bug that only looks alike reaches 0.9 at times.

@@ -18,7 +18,7 @@
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __maxnreg__(n)
-#define __cluster_dims__(...) COH_CLUSTER_DIMS(__VA_ARGS__)  // engine/cuda_on_host/clusters.py
+#define __cluster_dims__(...) COH_CLUSTER_DIMS(__VA_ARGS__)  // engine/cuda_on_host/rewrite.py
 #define __align__(n) alignas(n)
 #define __grid_constant__
 #define threadIdx (coh::self->thread_idx)

@@ -1,28 +1,274 @@
-"""One asm statement → one line of C++, a `do {...} while (0)` that executes its instructions.
-
-The operands are read into variables, registers of the PTX are variables beside them, each
-instruction is a block of its own, and the outputs are written at the end. `{ }` of the PTX is a
-scope, `@p` an if, a label a local label of the GNU dialect. Nothing is guessed: what the table does
-not know is an error with the text of the instruction.
-"""
+"""One asm statement → one line of C++ that executes its instructions on its operands."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from engine.cuda_on_host.ptx.forms import FORMS, TYPES, Form, Match, OperandForm
+from engine.base.errors import CompileError
 from engine.cuda_on_host.ptx.grammar import (
+    FORMS,
+    TYPES,
     AsmStatement,
     CloseScope,
     Declaration,
+    Form,
     Instruction,
     Label,
+    Match,
     OpenScope,
+    OperandForm,
     PtxSyntaxError,
     Step,
     parse_ptx,
+    split_commas,
 )
-from engine.cuda_on_host.ptx.operands import CPU_ALTERNATIVE, Operands, Register, elements
+
+_SELF = "coh::self->"
+_LANE = f"{_SELF}lane"
+
+SPECIAL_REGISTERS = {
+    "laneid": _LANE,
+    "warpid": f"{_SELF}warp",
+    "nwarpid": "32",
+    # The CPU is one SM.
+    "smid": "0",
+    "nsmid": "1",
+    "gridid": "0",
+    "clock": "coh::ptx::clock_ticks()",
+    "clock_hi": "coh::ptx::clock_ticks() >> 32",
+    "clock64": "coh::ptx::clock_ticks()",
+    "globaltimer": "coh::ptx::clock_ticks()",
+    "globaltimer_lo": "coh::ptx::clock_ticks()",
+    "globaltimer_hi": "coh::ptx::clock_ticks() >> 32",
+    "lanemask_eq": f"1u << {_LANE}",
+    "lanemask_lt": f"(1u << {_LANE}) - 1",
+    "lanemask_le": f"(uint32_t)((2ull << {_LANE}) - 1)",
+    "lanemask_gt": f"~(uint32_t)((2ull << {_LANE}) - 1)",
+    "lanemask_ge": f"~((1u << {_LANE}) - 1)",
+    "dynamic_smem_size": f"{_SELF}dynamic_smem_bytes",
+    **{
+        f"{ptx}.{axis}": f"{_SELF}{name}.{axis}"
+        for ptx, name in (
+            ("tid", "thread_idx"),
+            ("ctaid", "block_idx"),
+            ("ntid", "block_dim"),
+            ("nctaid", "grid_dim"),
+            ("cluster_nctaid", "cluster_dim"),
+        )
+        for axis in "xyz"
+    },
+    **{
+        f"{ptx}.{axis}": f"{_SELF}{name}.{axis} {operation} {_SELF}cluster_dim.{axis}"
+        for ptx, name, operation in (
+            ("clusterid", "block_idx", "/"),
+            ("nclusterid", "grid_dim", "/"),
+            ("cluster_ctaid", "block_idx", "%"),
+        )
+        for axis in "xyz"
+    },
+    "cluster_ctarank": f"{_SELF}cluster_rank",
+    "cluster_nctarank": f"{_SELF}cluster_size",
+    "is_explicit_cluster": f"{_SELF}cluster_size > 1",
+}
+
+
+# Operands of PTX instructions as C++: how they are read and written.
+#
+# What an operand may be depends on the instruction, so each method takes the form's operand or
+# type.
+
+
+CPU_ALTERNATIVE = (
+    "write it with instructions of the table in engine/cuda_on_host/ptx/table, or give the "
+    "CPU a version of its own under #if defined(__CUDA_ON_HOST__)"
+)
+_INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?")
+_FLOAT_BITS = re.compile(r"0[fF]([0-9a-fA-F]{8})|0[dD]([0-9a-fA-F]{16})")
+_DECIMAL = re.compile(r"[+-]?\d+\.\d*(?:[eE][+-]?\d+)?")
+_ADDRESS = re.compile(r"\[\s*([^\s+\-\]]+)\s*(?:([+-])\s*([^\]]+?))?\s*\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    variable: str
+    type: str  # a PTX type, or "imm"
+    place: str = ""  # of an output: the C++ expression's own variable
+
+
+class Operands:
+    """The registers that an instruction of a statement sees."""
+
+    def __init__(self, statement: AsmStatement) -> None:
+        self._statement = statement
+        self._registers: dict[str, Register] = {}
+        self._in_place: set[str] = set()  # operands of the statement that are not copied
+        self._current = statement.template  # the text that an error shows
+        self._opcode = ""
+
+    def _error(self, problem: str, remedy: str = "") -> CompileError:
+        text = " ".join(self._current.split()).rstrip(";").strip()
+        message = f"{self._statement.where}: {problem}: `{text}`"
+        return CompileError(f"{message}; {remedy}." if remedy else f"{message}.", log=text)
+
+    def _operand(self, match: Match, form: OperandForm, text: str) -> tuple[list[str], list[str]]:
+        """Code before the instruction, which declares the operand, and behind it."""
+        kind = match.kind_of(form)
+        name = form.name
+        if form.direction == "~":
+            return [self._accumulators(name, text)], []
+        if form.direction == "=":
+            return self._output(match, form, text)
+        if kind == "imm":
+            return [f"constexpr long long {name} = {self._constant(text)};"], []
+        if kind == "tensor":
+            return self._tile(match, form, text), []
+        if kind in ("shared", "cluster", "global"):
+            return [f"char *const {name} = {self._address(text, kind)};"], []
+        cpp = TYPES[kind][0]
+        if (count := match.count(form)) is None:
+            return [f"const {cpp} {name} = {self._get(text, kind)};"], []
+        values = ", ".join(self._get(part, kind) for part in elements(text))
+        return [f"const {cpp} {name}[{count}] = {{{values}}};"], []
+
+    def _output(self, match: Match, form: OperandForm, text: str) -> tuple[list[str], list[str]]:
+        kind = match.kind_of(form)
+        cpp = TYPES[kind][0]
+        if (count := match.count(form)) is not None:
+            parts = elements(text)
+            puts = [self._put(part, kind, f"{form.name}[{i}]") for i, part in enumerate(parts)]
+            return [f"{cpp} {form.name}[{count}];"], puts
+        before = [f"{cpp} {form.name};"]
+        first, _, second = text.partition("|")
+        after = [self._put(first.strip(), kind, form.name)]
+        if form.second is not None:
+            before.append(f"{TYPES[form.second.kind][0]} {form.second.name};")
+            if second:
+                after.append(self._put(second.strip(), form.second.kind, form.second.name))
+        return before, after
+
+    def _accumulators(self, name: str, text: str) -> str:
+        places = []
+        for part in elements(text):
+            register = self._registers.get(part)
+            if register is None or not register.place or register.type != "f32":
+                raise self._error(f'{part} is added to later: it must be an operand "+f"')
+            self._in_place.add(part)
+            places.append(register.place)
+        arguments = ", ".join(["coh_here", *places])
+        return f"float *const {name} = coh::ptx::in_place<{len(places)}>({arguments});"
+
+    def _tile(self, match: Match, form: OperandForm, text: str) -> list[str]:
+        parts = split_commas(text.strip()[1:-1])
+        coordinates = elements(parts[1]) if len(parts) == 2 else []
+        count = match.count(form)
+        if len(coordinates) != count:
+            raise self._error(f"the tile's address is written [map, {{{count} coordinates}}]")
+        values = ", ".join(self._get(c, "s32") for c in coordinates)
+        return [
+            f"const void *const {form.name} = (const void *){self._get(parts[0], 'u64')};",
+            f"const int {form.name}_at[{count}] = {{{values}}};",
+        ]
+
+    def _address(self, text: str, space: str) -> str:
+        match = _ADDRESS.fullmatch(text)
+        if match is None:
+            raise self._error(f"the address {text} is not understood")
+        register = self._register(match[1])
+        bits = TYPES[register.type][1] if register.type != "imm" else 64
+        is_global = space == "global"
+        if bits < (64 if is_global else 32) or register.type.startswith("f"):
+            raise self._error(
+                f"{match[1]} has {bits} bits, and a {space} address has "
+                f"{'64' if is_global else '32 or 64'}"
+            )
+        offset = f" {match[2]} {self._get(match[3], 's64')}" if match[2] else ""
+        function = "generic" if is_global else space
+        return f"coh::ptx::{function}((uint64_t)({register.variable}{offset}), coh_here)"
+
+    def _register(self, name: str) -> Register:
+        if name not in self._registers:
+            raise self._error(f"register {name} is not declared")
+        if name in self._in_place:
+            raise self._error(f"{name} holds a wgmma's accumulator, which is complete only later")
+        return self._registers[name]
+
+    def _constant(self, text: str) -> str:
+        if _INTEGER.fullmatch(text):
+            return _integer(text)
+        register = self._register(text)
+        if register.type != "imm":
+            raise self._error(f'{text} must be a constant: a number, or an operand "n"')
+        return register.variable
+
+    def _get(self, text: str, kind: str) -> str:
+        """An operand read as a type of PTX."""
+        cpp, bits = TYPES[kind]
+        is_small_float = cpp.startswith("coh::")
+        if _INTEGER.fullmatch(text):
+            if is_small_float:
+                return f"coh_bit_cast<{cpp}>((uint{bits}_t){_integer(text)})"
+            return f"({cpp}){_integer(text)}"
+        if match := _FLOAT_BITS.fullmatch(text):
+            number = f"0x{match[1]}u" if match[1] else f"0x{match[2]}ull"
+            if kind[0] == "b":
+                return f"({cpp}){number}"
+            return f"({cpp})coh_bit_cast<{'float' if match[1] else 'double'}>({number})"
+        if _DECIMAL.fullmatch(text):
+            return f"({cpp})({text})"
+        if text == "WARP_SZ":
+            return f"({cpp})32"
+        if text.startswith("!"):
+            if kind != "pred":
+                raise self._error(f"{text} is not a predicate")
+            return f"!{self._get(text[1:].strip(), kind)}"
+        if text.startswith("%") and not text[1:].isdigit() and text not in self._registers:
+            return f"({cpp})({self._special(text)})"
+        register = self._register(text)
+        if register.type == "imm":
+            return f"({cpp}){register.variable}"
+        self._require_type(text, register, kind)
+        return f"coh::ptx::get<{cpp}>({register.variable})"
+
+    def _special(self, text: str) -> str:
+        code = SPECIAL_REGISTERS.get(text.removeprefix("%"))
+        if code is None:
+            raise self._error(f"the CPU backend has no register {text}", CPU_ALTERNATIVE)
+        return code
+
+    def _put(self, text: str, kind: str, value: str) -> str:
+        if text == "_":
+            return ""
+        register = self._register(text)
+        if register.type == "imm" or (re.fullmatch(r"%\d+", text) and not register.place):
+            raise self._error(f"{text} is written, and it is an input")
+        self._require_type(text, register, kind)
+        return f"coh::ptx::put({register.variable}, {value});"
+
+    def _require_type(self, text: str, register: Register, kind: str) -> None:
+        """The agreement that ptxas asks for. ld, st and cvt take wider registers."""
+        has, needs = TYPES[register.type][1], TYPES[kind][1]
+        relaxed = self._opcode in ("ld", "ldu", "st", "cvt")
+        if has != needs and not (relaxed and has > needs):
+            raise self._error(
+                f"{text} is a register of {has} bits and the instruction takes {needs} (.{kind})"
+            )
+        if register.type in ("f32", "f64") and kind[0] in "us" and not relaxed:
+            raise self._error(
+                f"{text} is a floating-point register and the instruction's type is .{kind}"
+            )
+
+
+def _integer(text: str) -> str:
+    digits = text.rstrip("U")
+    sign, number = ("-", digits[1:]) if digits[0] == "-" else ("", digits.lstrip("+"))
+    return f"({sign}{number}{'ull' if len(number) > 15 else 'll'})"
+
+
+def elements(text: str) -> list[str]:
+    """The elements of a vector; a register alone is one of one element."""
+    return split_commas(text[1:-1]) if text.startswith("{") else [text]
+
 
 # The type of a constraint's register, as nvcc declares it.
 _CONSTRAINTS = {"h": "b16", "r": "b32", "l": "b64", "q": "b128", "f": "f32", "d": "f64"}

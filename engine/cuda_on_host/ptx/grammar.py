@@ -1,10 +1,12 @@
-"""The `asm` statements of preprocessed C++: where they stand, their text and their operands."""
+"""The `asm` statements of preprocessed C++, and the forms of PTX that execute them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import TypeAlias
 
 from engine.base.errors import CompileError
@@ -293,3 +295,236 @@ def split_commas(text: str) -> list[str]:
         else:
             parts[-1] += character
     return [part.strip() for part in parts if part.strip()]
+
+
+# PTX type -> (C++ type, bits). f16 and its like are the runtime's own types.
+TYPES: dict[str, tuple[str, int]] = {
+    "pred": ("bool", 1),
+    **{f"{kind}{bits}": (f"{'' if kind == 's' else 'u'}int{bits}_t", bits)
+       for kind in "bus" for bits in (8, 16, 32, 64)},
+    "b128": ("unsigned __int128", 128),
+    "f32": ("float", 32), "f64": ("double", 64), "tf32": ("float", 32),
+    "f16": ("coh::ptx::F16", 16), "bf16": ("coh::ptx::BF16", 16),
+    "f16x2": ("coh::ptx::F16x2", 32), "bf16x2": ("coh::ptx::BF16x2", 32),
+    "e4m3x2": ("coh::ptx::E4M3x2", 16), "e5m2x2": ("coh::ptx::E5M2x2", 16),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class OperandForm:
+    name: str
+    direction: str  # "" (input), "=" or "~"
+    kind: str  # a type, a group's name, shared, cluster, global, @group, imm, tensor
+    count: str = ""  # of a vector: a number, a group's name or group/2
+    default: str | None = None
+    needs: str = ""  # the group without which it is not there
+    second: OperandForm | None = None  # of `d|p`
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A form and what stood in its groups."""
+
+    form: Form
+    groups: dict[str, str]
+
+    def count(self, operand: OperandForm) -> int | None:
+        """Elements of a vector operand, None for a single one."""
+        if not operand.count:
+            return None
+        name, _, divisor = operand.count.partition("/")
+        value = self.groups.get(name, name)
+        return 1 if value == "none" else int(value) // int(divisor or 1)
+
+    def kind_of(self, operand: OperandForm) -> str:
+        """A type, shared, cluster, global, imm or tensor."""
+        if operand.kind.startswith("@"):
+            space = self.groups[operand.kind[1:]]
+            if space == "shared::cluster":
+                return "cluster"
+            return "shared" if space.startswith("shared") else "global"
+        if operand.kind in (*TYPES, "shared", "cluster", "global", "imm", "tensor"):
+            return operand.kind
+        return self.groups[operand.kind]
+
+    def operands(self) -> list[OperandForm]:
+        """Forms with this mnemonic."""
+        return [o for o in self.form.operands if not o.needs or self.groups[o.needs] != "false"]
+
+    def code(self) -> str:
+        """The C++, with `$name` filled in."""
+
+        def value(match: re.Match[str]) -> str:
+            text = self.groups[match[2]]
+            return TYPES[text][0] if text in TYPES and not match[1] else text
+
+        code = re.sub(r"\$(=?)(\w+)", value, self.form.code)
+        return re.sub(r"(?<![\w:])ptx::", "coh::ptx::", code)
+
+
+@dataclass(frozen=True)
+class Form:
+    syntax: str
+    operand_text: str
+    code: str
+    operands: tuple[OperandForm, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        parsed = tuple(_parse_operand_form(text) for text in self.operand_text.split())
+        object.__setattr__(self, "operands", parsed)
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        return re.compile(_to_regex(self.syntax))
+
+    @property
+    def opcodes(self) -> list[str]:
+        first = re.match(r"<(?P<choices>[^>]*)>|(?P<only>\w+)", self.syntax)
+        assert first is not None
+        return (first["choices"] or first["only"]).split("|")
+
+    @cached_property
+    def _parts(self) -> list[tuple[re.Pattern[str], bool]]:
+        """What stands between the dots, and whether it may be left out."""
+        parts: list[tuple[re.Pattern[str], bool]] = []
+        for match in _PART.finditer(self.syntax):
+            text, may_be_left_out = match["left_out"] or match["there"], match["left_out"]
+            for part in re.findall(r"(?:<[^>]*>|[^.<>])+", text):
+                parts.append((re.compile(_to_regex(part)), may_be_left_out is not None))
+        return parts
+
+    def in_order(self, name: str) -> str | None:
+        """The name with its modifiers in the order of the syntax; None where it is not this form.
+
+        ptxas takes them in any order, but for those of one kind: types, state spaces, row and col.
+        """
+        opcode, *modifiers = name.split(".")
+
+        def place(number: int, left: list[str]) -> list[str] | None:
+            if number == len(self._parts):
+                return None if left else []
+            part, may_be_left_out = self._parts[number]
+            kinds: set[str] = set()
+            for index, modifier in enumerate(left):
+                kind = _kind_of_modifier(modifier)
+                if kind in kinds:
+                    continue  # one of its kind comes before it
+                kinds |= {kind} if kind else set()
+                if not part.fullmatch(modifier):
+                    continue
+                rest = place(number + 1, [*left[:index], *left[index + 1 :]])
+                if rest is not None:
+                    return [modifier, *rest]
+            return place(number + 1, left) if may_be_left_out else None
+
+        if not self._parts[0][0].fullmatch(opcode):
+            return None
+        placed = place(1, modifiers)
+        return None if placed is None else ".".join([opcode, *placed])
+
+    def match(self, name: str) -> Match | None:
+        match = self._pattern.fullmatch(name)
+        if match is None:
+            return None
+        flags = {m[1] for m in re.finditer(_FLAG, self.syntax)}
+        groups = {
+            key: ("false" if value is None else "true")
+            if key in flags
+            else ("none" if value is None else value)
+            for key, value in match.groupdict().items()
+        }
+        return Match(self, groups)
+
+
+# `[.trans]`, `.<n:1|2|4>`, `.m8n8`, and the opcode.
+_PART = re.compile(r"\[\.(?P<left_out>[^\[\]]+)\]|\.?(?P<there>(?:<[^>]*>|[^.\[\]<>])+)")
+
+
+def _kind_of_modifier(modifier: str) -> str:
+    """Those of one kind mean something by their order: `.f16.f32`, `.shared.global`, `.row.col`."""
+    if modifier in TYPES:
+        return "type"
+    if modifier.partition("::")[0] in ("shared", "global", "const", "local", "param"):
+        return "space"
+    return "major" if modifier in ("row", "col") else ""
+
+
+_FLAG = r"\[(?:\.\w+::|\.)(\w+)\]"  # [.trans], [.L2::cache_hint]
+_SYNTAX = re.compile(
+    rf"(?P<flag>{_FLAG})|<(?:(?P<group>\w+):(?!:))?(?P<choices>[^<>]*)>|(?P<bracket>[\[\]])"
+    r"|(?P<literal>[^<>\[\]]+)"
+)
+
+
+def _to_regex(syntax: str) -> str:
+    pieces = []
+    for part in _SYNTAX.finditer(syntax):
+        if part["flag"]:
+            name = re.fullmatch(_FLAG, part["flag"])
+            assert name is not None
+            pieces.append(f"(?P<{name[1]}>{re.escape(part['flag'][1:-1])})?")
+        elif part["choices"]:
+            choices = "|".join(re.escape(choice) for choice in part["choices"].split("|"))
+            pieces.append(f"(?P<{part['group']}>{choices})" if part["group"] else f"(?:{choices})")
+        elif part["bracket"]:
+            pieces.append("(?:" if part["bracket"] == "[" else ")?")
+        else:
+            pieces.append(re.escape(part["literal"]))
+    return "".join(pieces)
+
+
+_OPERAND = re.compile(
+    r"(?P<direction>[=~]?)(?P<name>\w+):(?P<kind>@?\w+)(?:\[(?P<count>[\w/]+)\])?"
+    r"(?:\|(?P<second>.+))?(?:=(?P<default>-?\w+))?(?:\?(?P<needs>\w+))?"
+)
+
+
+def _parse_operand_form(text: str) -> OperandForm:
+    match = _OPERAND.fullmatch(text)
+    assert match is not None, text
+    return OperandForm(
+        name=match["name"],
+        direction=match["direction"],
+        kind=match["kind"],
+        count=match["count"] or "",
+        default=match["default"],
+        needs=match["needs"] or "",
+        second=_parse_operand_form(f"={match['second']}") if match["second"] else None,
+    )
+
+
+# The table: every form of a PTX instruction that the CPU backend executes, read from `table/`.
+#
+# A form is its syntax and, indented below it, its operands and the C++ behind `->`; a deeper
+# indent goes on with the line before. Several syntaxes may stand above one C++. `NAME = text` is
+# what stands for {NAME} in the rest of the file, and `#` begins a remark.
+
+
+TABLE = Path(__file__).with_name("table")
+
+
+def _read(text: str) -> Iterator[Form]:
+    names: dict[str, str] = {}
+    syntaxes: list[str] = []
+    for line in re.sub(r"\n {8,}", " ", text).splitlines():
+        filled = re.sub(r"\{([A-Z_]+)\}", lambda match: names[match[1]], line)
+        if named := re.fullmatch(r"([A-Z_]+) = (.*)", filled):
+            names[named[1]] = named[2]
+        elif filled.startswith(" "):
+            operands, _, code = filled.strip().partition("-> ")
+            yield from (Form(syntax, operands.strip(), code) for syntax in syntaxes)
+            syntaxes = []
+        elif filled and not filled.startswith("#"):
+            syntaxes.append(filled)
+
+
+def _by_opcode() -> dict[str, list[Form]]:
+    table: dict[str, list[Form]] = {}
+    for file in sorted(TABLE.glob("*.forms")):
+        for form in _read(file.read_text(encoding="utf-8")):
+            for opcode in form.opcodes:
+                table.setdefault(opcode, []).append(form)
+    return table
+
+
+FORMS = _by_opcode()

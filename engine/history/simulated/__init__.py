@@ -8,11 +8,11 @@ kernel takes milliseconds.
 
 from engine.history.simulated.curves import (
     known_batch_curve,
+    known_ctas,
     known_launch_curve,
     launch_curve,
 )
 from engine.history.simulated.launch import known_passes, simulated_passes
-from engine.history.simulated.store import known_ctas
 
 __all__ = [
     "known_batch_curve",

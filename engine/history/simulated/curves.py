@@ -1,23 +1,41 @@
-"""CTA times of one problem or of many, for the latency equations: simulated now, or found."""
+"""CTA times of one problem or of many, for the latency equations: simulated now, or kept."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.base.errors import AttuneError
 from engine.compiled_plan import cached_kernel
-from engine.cuda_source import CompiledKernel
-from engine.cuda_source.cache import write_entry
+from engine.cuda_source import CompiledKernel, cache_root
+from engine.cuda_source.cache import read_entry, write_entry
 from engine.devices.spec import DeviceSpec
-from engine.history.simulated.persistent import PersistentCtas
-from engine.history.simulated.simulate import simulate
-from engine.history.simulated.store import REGIMES, KernelCtas, find, known_ctas, path_of
-from engine.machine_code.timing.constants import LAUNCH_FLOOR_US, kept_l2_bytes
+from engine.history.simulated.ctas import (
+    ROWS,
+    SimulatedCtas,
+    cut_ctas,
+    cut_query_tiles,
+    has_even_splits,
+    has_several_lengths,
+    longest_ctas,
+    plans_of,
+    shorter_ctas,
+)
+from engine.history.simulated.persistent import PersistentCtas, simulate_persistent
+from engine.machine_code.analysis import code_digest, program_of
+from engine.machine_code.cubin import read_cubin
+from engine.machine_code.disassembly import find_entry
+from engine.machine_code.timing.constants import LAUNCH_FLOOR_US, family, kept_l2_bytes, spread
+from engine.machine_code.timing.cta_times import CtaTimes
+from engine.machine_code.timing.native import Regime, allocated_smem, gpu_rates, sm_kernel
+from engine.machine_code.timing.simulate import SlotTimes, added_cycles, measured_ctas, slot_times
 from engine.model.equations import CtaCurve
 from engine.model.kernel import Kernel
 from engine.model.launches import Launches, collect, traffic_by_order
@@ -25,6 +43,172 @@ from engine.model.occupancy import IntArray
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
 from kernels.variant import Config, Variant
+
+KernelCtas: TypeAlias = SimulatedCtas | PersistentCtas
+REGIMES: tuple[Regime, ...] = ("alone", "shared")
+_MOST_KEPT = 256
+_VERSION = 23
+
+
+def path_of(
+    variant: Variant,
+    plan: LaunchPlan,
+    compiled: CompiledKernel,
+    device: DeviceSpec,
+    resident: int,
+    regime: Regime,
+) -> Path:
+    """Where the result is kept: by cubin, GPU, residency, and what lengths and regime depend on."""
+    gpu = [device.num_sms, device.boost_clock_mhz, device.fp16_tensor_tflops]
+    lengths = []
+    if variant.work.schedule is None:
+        plans = plans_of(variant, plan.problem, plan.config, (ROWS[0], ROWS[-1]))
+        lengths = [(p.problem.seqlen, p.problem.num_keys) for p in plans]
+    key = [_VERSION, code_digest(), compiled.key, plan.passes[0].entry, device.arch, gpu, resident]
+    key += [plan.problem.causal, lengths, regime]  # the mask may be an argument
+    text = json.dumps([*key, plan.passes[0].dynamic_smem_bytes])
+    return cache_root() / "sass" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.entry"
+
+
+_kept: dict[Path, KernelCtas] = {}  # what was read; what is not there may come any time
+
+
+def find(path: Path) -> KernelCtas | None:
+    if (kept := _kept.get(path)) is not None:
+        return kept
+    if (payload := read_entry(path)) is None or (read := _read(payload)) is None:
+        return None
+    while len(_kept) >= _MOST_KEPT:
+        _kept.pop(next(iter(_kept)), None)
+    _kept[path] = read
+    return read
+
+
+def _read(payload: bytes) -> KernelCtas | None:
+    try:
+        fields: dict[str, Any] = json.loads(payload)
+        if "times" not in fields:
+            return PersistentCtas(
+                counts=tuple(int(n) for n in fields["counts"]),
+                costs=tuple(_floats(row) for row in fields["costs"]),
+                mixed=tuple(_floats(row) for row in fields["mixed"]),
+                first_work=_floats(fields["first_work"]),
+                resident=int(fields["resident"]),
+                fetch_cycles=float(fields["fetch_cycles"]),
+                cycles_per_us=float(fields["cycles_per_us"]),
+                spread=float(fields["spread"]),
+            )
+        times = fields["times"]
+        return SimulatedCtas(
+            times=CtaTimes(
+                resident=int(times["resident"]),
+                lengths=_floats(times["lengths"]),
+                counts=tuple(int(n) for n in times["counts"]),
+                cycles=tuple(_floats(row) for row in times["cycles"]),
+                round_cycles=_floats(times["round_cycles"]),
+                mixed_shares=_floats(times["mixed_shares"]),
+                start_share=float(times["start_share"]),
+                cta_spread=float(times["cta_spread"]),
+                fetch_cycles=float(times["fetch_cycles"]),
+            ),
+            cycles_per_us=float(fields["cycles_per_us"]),
+            spread=float(fields["spread"]),
+            longest_first=bool(fields["longest_first"]),
+            has_even_splits=bool(fields["has_even_splits"]),
+            cut_keys=tuple(int(n) for n in fields["cut_keys"]),
+            cut_cycles=tuple((float(one), float(full)) for one, full in fields["cut_cycles"]),
+            slots=_slot_times(fields["slots"]),
+        )
+    except (ValueError, KeyError, TypeError, IndexError):
+        return None  # it is simulated again
+
+
+def _slot_times(fields: dict[str, Any] | None) -> SlotTimes | None:
+    if fields is None:
+        return None
+    return SlotTimes(
+        tile=int(fields["tile"]),
+        rows=tuple(int(n) for n in fields["rows"]),
+        offsets=tuple(_floats(row) for row in fields["offsets"]),
+        shifts=tuple(tuple(_floats(row) for row in sample) for sample in fields["shifts"]),
+    )
+
+
+def _floats(values: Sequence[Any]) -> tuple[float, ...]:
+    return tuple(float(x) for x in values)
+
+
+def regime_of(plan: LaunchPlan, device: DeviceSpec) -> Regime:
+    """Whether few or all SMs ask L2 for data. (What does not fit there is DRAM's term.)"""
+    return "alone" if 2 * plan.passes[0].ctas <= (device.num_sms or 1) else "shared"
+
+
+def known_ctas(
+    variant: Variant, plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec, resident: int
+) -> KernelCtas | None:
+    """The main pass's CTAs, by K/V rows; None where they were not simulated."""
+    regime = regime_of(plan, device)
+    return find(path_of(variant, plan, compiled, device, resident, regime))
+
+
+def simulate(
+    variant: Variant, plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec, resident: int
+) -> dict[Regime, KernelCtas]:
+    """In both regimes: another problem of the kernel may be in the other one."""
+    cubin = read_cubin(compiled.cubin)
+    entry = find_entry(cubin, compiled.symbols.get(plan.passes[0].entry, plan.passes[0].entry))
+    program = program_of(cubin, entry.name)
+    if variant.work.schedule is not None:
+        return dict(simulate_persistent(program, entry, variant, plan, device, resident, REGIMES))
+    gpu = gpu_rates(device)
+    even = has_even_splits(program, entry, variant, plan)
+    traces = longest_ctas(program, entry, variant, plan, even)
+    error = spread(gpu.constants.arch, family(program))
+    longest_first = not any(any(trace.cta) for trace in traces.values())
+    shorter = shorter_ctas(program, entry, variant, plan, tuple(traces)) if even else None
+    cut = cut_ctas(program, entry, variant, plan, tuple(traces))
+    cut_queries = cut_query_tiles(program, entry, variant, plan, tuple(traces), resident)
+    smem_bytes = program.static_smem_bytes + plan.passes[0].dynamic_smem_bytes
+
+    def times(regime: Regime) -> SimulatedCtas:
+        measured = measured_ctas(
+            program,
+            gpu,
+            device,
+            regime,
+            smem_bytes,
+            tuple(traces.values()),
+            tuple(traces),
+            resident,
+            # Where few SMs work, one has one CTA at most.
+            most=1 if regime == "alone" else None,
+            mixed=has_several_lengths(plan.problem) or plan.config.get("num_splits", 1) > 1,
+            slightly_shorter=shorter,
+        )
+        cut_cycles = tuple(
+            added_cycles(program, gpu, device, regime, smem_bytes, measured, others, resident)
+            for others in cut.values()
+        )
+        slots = None
+        if regime != "alone" and cut_queries:
+            taken = resident * allocated_smem(device, smem_bytes)
+            kernel = sm_kernel(program, gpu, regime, taken, fetches_code=False)
+            slots = slot_times(
+                kernel, variant.work.query_rows(plan.problem, plan.config), cut_queries, resident
+            )
+        return SimulatedCtas(
+            measured,
+            gpu.cycles_per_us,
+            error,
+            longest_first,
+            even,
+            tuple(cut),
+            cut_cycles,
+            slots,
+        )
+
+    return {regime: times(regime) for regime in REGIMES}
+
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 _MOST_BATCHES = 5  # at which the order of a curve's CTAs is looked at

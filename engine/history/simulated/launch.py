@@ -19,7 +19,7 @@ from engine.cuda_source import CompiledKernel, cache_root
 from engine.cuda_source.cache import read_entry, write_entry
 from engine.devices import DeviceSpec, limits_for
 from engine.machine_code.analysis import Analysis, analyse, code_digest
-from engine.machine_code.emulation import Emulator
+from engine.machine_code.emulation import CtaTrace, Emulator
 from engine.machine_code.footprint import (
     SharedBytes,
     shared_bytes,
@@ -27,12 +27,10 @@ from engine.machine_code.footprint import (
     takes_several_tiles,
     touched_bytes,
 )
-from engine.machine_code.timing.constants import LAUNCH_FLOOR_US, kept_l2_bytes
-from engine.machine_code.timing.result import family, spread
+from engine.machine_code.timing.constants import LAUNCH_FLOOR_US, family, kept_l2_bytes, spread
+from engine.machine_code.timing.native import gpu_rates
 from engine.machine_code.timing.simulate import CtaClass, SimulatedLaunch, simulate_launch
-from engine.machine_code.timing.sm import gpu_rates
 from engine.machine_code.timing.traffic import launch_traffic, staying_traffic
-from engine.machine_code.trace import CtaTrace
 from engine.model.estimate import PassTime
 from engine.model.occupancy import occupancy
 from engine.plan import LaunchPlan

@@ -18,15 +18,19 @@ from engine.compiled_plan import launch_of_pass
 from engine.devices.spec import DeviceSpec
 from engine.history.simulated.ctas import Pieces, pieces_of
 from engine.machine_code.cubin import Entry
-from engine.machine_code.emulation import Emulator
+from engine.machine_code.emulation import CtaTrace, Emulator
 from engine.machine_code.instruction import Program
-from engine.machine_code.timing.constants import LAUNCH_FLOOR_US
+from engine.machine_code.timing.constants import LAUNCH_FLOOR_US, family, spread
 from engine.machine_code.timing.cta_times import counts_of
-from engine.machine_code.timing.native import Kernel, simulate_sm
-from engine.machine_code.timing.result import family, spread
-from engine.machine_code.timing.sm import Regime, allocated_smem, gpu_rates, sm_kernel
+from engine.machine_code.timing.native import (
+    Kernel,
+    Regime,
+    allocated_smem,
+    gpu_rates,
+    simulate_sm,
+    sm_kernel,
+)
 from engine.machine_code.timing.traffic import share_sms
-from engine.machine_code.trace import CtaTrace
 from engine.model.equations import CtaCurve, visited_share
 from engine.model.launches import Launches
 from engine.plan import LaunchPlan, make_plan

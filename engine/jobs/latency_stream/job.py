@@ -13,10 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from engine.backends.base import RunOptions
-from engine.base.errors import MeasureError
-from engine.base.status import Status
+from engine.base.errors import MeasureError, Status
 from engine.correctness import inputs_of
-from engine.devices.nvml import GpuState
+from engine.devices.detect import GpuState
 from engine.evaluation import Evaluation
 from engine.jobs.latency_stream.series import (
     MAX_SAMPLES,
@@ -29,8 +28,7 @@ from engine.jobs.latency_stream.series import (
 )
 from engine.jobs.layout import JobStatus
 from engine.jobs.supervisor import JobRunner
-from engine.measure.rounds import Sample
-from engine.measure.sampler import SamplerSettings
+from engine.measure.sampler import Sample, SamplerSettings
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import LaunchPlan, make_plan
 from engine.schema import encode

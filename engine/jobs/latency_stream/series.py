@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.base import journal
-from engine.devices.nvml import GpuState
-from engine.measure.rounds import MIN_CLOCK_SHARE, PROTECTIVE_SLOWDOWNS
+from engine.devices.detect import GpuState
+from engine.measure.sampler import MIN_CLOCK_SHARE, PROTECTIVE_SLOWDOWNS
 from engine.measure.verdict import MIN_SAMPLES, MedianInterval, median_interval
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]

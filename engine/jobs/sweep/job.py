@@ -1,27 +1,28 @@
-"""A sweep in the worker process: progress for the page, and points that kill the worker.
-
-The point under way is named in a file beside the sweep's journal. A worker that finds one there was
-started after another had died of it, or with it: the point is tried once more, and after a second
-death it is CRASHED and the sweep goes on. On a cluster its workers evaluate, and
-`engine.cluster.executor` looks after points that kill them.
-"""
+"""A sweep in the worker process: progress, compiles ahead, points that kill the worker."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import threading
 import time
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, Self
 
 from engine.base import files
-from engine.base.status import Status
+from engine.base.errors import AttuneError, Status
 from engine.jobs.layout import JobProgress, JobStatus
 from engine.jobs.supervisor import JobRunner
-from engine.jobs.sweep.ahead import CompileAhead
 from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
-from engine.schema import encode
+from engine.schema import decode, encode
 from engine.search.autotune import ProblemResult, gpu_candidates, problem_result, result_with_final
 from engine.search.evaluation_process import evaluate_point
 from engine.search.ranking import by_problem, without_result
@@ -29,6 +30,102 @@ from engine.search.space import SweepPoint, point_id
 from engine.search.sweep.estimate import runs_on_gpu
 from engine.search.sweep.journal import Progress, SweepJournal, SweepSpec
 from engine.search.sweep.run import SweepEnd, run_sweep
+
+_AHEAD = 4  # points per process that may be compiled before their turn
+
+
+class CompileAhead:
+    """A context manager; `next_point` is called once per evaluation and returns at once.
+
+    Args:
+        requests: in the order in which they will be evaluated, as far as that is known.
+        on_cpu: whether the host build is needed too.
+        processes: one less than the machine has by default, and at least one.
+    """
+
+    def __init__(
+        self, requests: Iterable[EvaluationRequest], *, on_cpu: bool, processes: int | None = None
+    ) -> None:
+        self._waiting = deque(requests)
+        self._on_cpu = on_cpu
+        self._processes = processes or max(1, (os.cpu_count() or 1) - 1)
+        self._started: deque[Future[None]] = deque()
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        if len(self._waiting) > 1:
+            # Not by fork: this process has threads and perhaps a CUDA context.
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self._processes, context, _end_with_parent)
+            self._fill()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of what is not compiled yet. Safe to call twice."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+    def next_point(self) -> None:
+        """One more point is about to be evaluated."""
+        if self._pool is not None and self._started:
+            self._started.popleft()
+            self._fill()
+
+    def _fill(self) -> None:
+        while (
+            self._pool is not None
+            and self._waiting
+            and len(self._started) < _AHEAD * self._processes
+        ):
+            request = encode(self._waiting.popleft())
+            try:
+                self._started.append(self._pool.submit(_compile, request, self._on_cpu))
+            except (BrokenProcessPool, RuntimeError):
+                self.close()  # the evaluations compile for themselves, as they would have anyway
+
+
+def _end_with_parent() -> None:
+    """A pool's process outlives a parent that is killed, or replaces itself; not this one."""
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _compile(data: dict[str, Any], on_cpu: bool) -> None:
+    """Put one point's builds into the cache. What fails here fails again there, with its reason."""
+    from engine.compiled_plan import compile_plan
+    from engine.cuda_on_host.build import build_kernels
+    from engine.pipeline.request import resolve
+    from engine.plan import make_plan
+
+    request = decode(EvaluationRequest, data)
+    try:
+        target = resolve(request)
+        plan = make_plan(target.variant, request.problem, target.config)
+        if target.device is not None:
+            compile_plan(plan, target.device.arch)
+        if on_cpu:
+            build_kernels(
+                plan.source,
+                plan.entries,
+                plan.defines,
+                request.check,
+                target.arch,
+                plan.include_folders,
+                plan.cpp,
+            )
+    except AttuneError:
+        return
+
 
 MAX_DEATHS = 2  # of the worker, at one point
 _PROGRESS_S = 0.25

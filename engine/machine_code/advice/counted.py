@@ -18,7 +18,7 @@ from engine.machine_code.advice.rerun import (
     widened,
     without,
 )
-from engine.machine_code.analysis import Analysis
+from engine.machine_code.analysis import Analysis, is_conversion, launch_figures, outer_line
 from engine.machine_code.counts import Counts
 from engine.machine_code.emulation import (
     EXECUTED,
@@ -26,11 +26,10 @@ from engine.machine_code.emulation import (
     IDEAL_WAVEFRONTS,
     SECTORS,
     WAVEFRONTS,
+    CtaTrace,
     Emulator,
 )
 from engine.machine_code.instruction import Instruction, SourceLine
-from engine.machine_code.summary import is_conversion, launch_figures, outer_line
-from engine.machine_code.trace import CtaTrace
 
 Test: TypeAlias = Callable[[Instruction], bool]
 _ACCESSES = {"LDS", "STS", "LDSM", "STSM", "ATOMS", "LDG", "STG", "LDGSTS", "ATOMG", "RED"}

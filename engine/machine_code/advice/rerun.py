@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from engine.devices.spec import DeviceSpec
 from engine.machine_code.advice.kinds import Gain
 from engine.machine_code.analysis import Analysis
-from engine.machine_code.emulation import EXECUTED
+from engine.machine_code.emulation import EXECUTED, CtaTrace
 from engine.machine_code.instruction import Loop
-from engine.machine_code.timing.constants import LAUNCH_FLOOR_US
+from engine.machine_code.timing.constants import LAUNCH_FLOOR_US, SmTiming
 from engine.machine_code.timing.cta_times import (
     first_iterations,
     has_phases,
@@ -24,11 +24,15 @@ from engine.machine_code.timing.cta_times import (
     keep,
     main_loop,
 )
-from engine.machine_code.timing.native import Kernel, simulate_sm
-from engine.machine_code.timing.result import SmTiming
+from engine.machine_code.timing.native import (
+    Kernel,
+    Regime,
+    allocated_smem,
+    gpu_rates,
+    simulate_sm,
+    sm_kernel,
+)
 from engine.machine_code.timing.simulate import SimulatedLaunch
-from engine.machine_code.timing.sm import Regime, allocated_smem, gpu_rates, sm_kernel
-from engine.machine_code.trace import CtaTrace
 
 Mask: TypeAlias = NDArray[np.bool_]
 # Warp instructions of one round of CTAs: a longer one is cut to its first iterations.

@@ -1,12 +1,13 @@
 """Executes a kernel's machine code on the host, with the values that the GPU would compute."""
 
-from engine.machine_code.execution.hazards import Hazard
-from engine.machine_code.execution.module import Module, load_module
 from engine.machine_code.execution.run import (
     ExecutionFault,
     ExecutionTimeout,
     GlobalBuffer,
+    Hazard,
+    Module,
     execute,
+    load_module,
 )
 
 __all__ = [

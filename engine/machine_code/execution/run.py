@@ -1,32 +1,120 @@
-"""One launch of an entry, executed by the native emulator on real memory, on all cores."""
+"""One launch executed by the native emulator on real memory, and the hazards that it found."""
 
 from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.base.errors import AttuneError
-from engine.machine_code.cubin import Entry
+from engine.base.errors import AttuneError, CompileError
+from engine.machine_code.cubin import Cubin, Entry, Section, read_sections
 from engine.machine_code.emulation import Code, new_request
-from engine.machine_code.execution.hazards import (
-    MOST,
-    Hazard,
-    HazardRow,
-    hazard_of,
-    lines_of,
-    place_of,
-)
-from engine.machine_code.instruction import Program
+from engine.machine_code.instruction import Instruction, Program
 from engine.machine_code.launch import Launch
 from engine.machine_code.native_library import is_built, load_library
+
+MOST = 64  # that are told apart; the rest is counted
+
+HazardKind: TypeAlias = Literal["read-after-write", "write-after-read", "write-after-write"]
+_KINDS: tuple[HazardKind, ...] = ("read-after-write", "write-after-read", "write-after-write")
+_DOES = ("reads", "overwrites", "overwrites")
+_DID = ("wrote", "read", "wrote")
+_DOING = ("writes", "reads", "writes")
+_COPIES = -1
+_RESERVED = 1024  # bytes below a CTA's own shared memory from sm_90 on
+
+
+class HazardRow(ctypes.Structure):
+    """`Hazard` of native/request.h."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int32),
+        ("before", ctypes.c_int32),
+        ("now", ctypes.c_int32),
+        ("under_way", ctypes.c_int32),
+        ("warp_before", ctypes.c_int32),
+        ("warp_now", ctypes.c_int32),
+        ("cta", ctypes.c_uint32 * 3),
+        ("address", ctypes.c_uint32),
+        ("count", ctypes.c_int64),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Hazard:
+    """Two instructions that touch the same bytes of a CTA's shared memory, one of which writes,
+    and that no barrier, mbarrier, atomic or wait orders."""
+
+    kind: HazardKind
+    before: Instruction
+    now: Instruction
+    under_way: bool  # `before` is asynchronous, and nobody waited for its end
+    warps: tuple[int | None, int | None]  # of the CTA; None: a copy by TMA
+    cta: tuple[int, int, int]  # whose memory it is, the first time
+    address: int  # bytes from the beginning of the CTA's own shared memory, the first time
+    count: int  # accesses of two bytes
+
+    @property
+    def sentence(self) -> str:
+        """Both instructions with their source lines where the code has them."""
+        number = _KINDS.index(self.kind)
+        if self.under_way:
+            why = f"which {place_of(self.before)} still {_DOING[number]}: nothing waited for it"
+        else:
+            why = (
+                f"which {place_of(self.before)}{_of(self.warps[0])} {_DID[number]}: no barrier "
+                "orders the two"
+            )
+        x, y, z = self.cta
+        return (
+            f"{place_of(self.now)}{_of(self.warps[1])} {_DOES[number]} byte {self.address} of "
+            f"shared memory, {why} (CTA {x}, {y}, {z}; {self.count:,} times)."
+        )
+
+
+def hazard_of(program: Program, row: HazardRow) -> Hazard:
+    code = program.instructions
+    warps = tuple(None if w == _COPIES else int(w) for w in (row.warp_before, row.warp_now))
+    reserved = _RESERVED if int(program.arch[3:].rstrip("af")) >= 90 else 0
+    return Hazard(
+        kind=_KINDS[row.kind],
+        before=code[row.before],
+        now=code[row.now],
+        under_way=bool(row.under_way),
+        warps=(warps[0], warps[1]),
+        cta=(row.cta[0], row.cta[1], row.cta[2]),
+        address=row.address - reserved,
+        count=row.count,
+    )
+
+
+def place_of(at: Instruction) -> str:
+    """`STS at 0x0190 (k.cu:10)`."""
+    return f"{at.mnemonic} at 0x{at.address:04x}{lines_of(at)}"
+
+
+def lines_of(at: Instruction | None) -> str:
+    """` (tiles.cuh:31 in v08_mma_sync.cu:90)`, innermost first; empty where the code has none."""
+    if at is None or not at.source:
+        return ""
+    first, last = at.source[0], at.source[-1]
+    places = [f"{first.file}:{first.line}"]
+    if last != first:
+        places.append(f"{last.file}:{last.line}")
+    return f" ({' in '.join(places)})"
+
+
+def _of(warp: int | None) -> str:
+    return "" if warp is None else f" of warp {warp}"
+
 
 _SOURCE = Path(__file__).resolve().parents[1] / "native" / "execute.cpp"
 _ERROR_BYTES = 1024
@@ -216,3 +304,79 @@ def _library() -> Any:
     library = load_library(_SOURCE)
     library.sass_decode.restype = ctypes.c_void_p
     return library
+
+
+_FIRST_ADDRESS = 0x6000_0000_0000
+_STEP = 1 << 32
+_NOWHERE = 0x7FA5_0000_0000
+_NO_BITS = 8
+_WITH_ADDENDS, _WITHOUT_ADDENDS = 4, 9  # SHT_RELA, SHT_REL
+_ADDRESS_64 = 2  # R_CUDA_64
+_CONSTANTS = re.compile(r"\.rela?\.nv\.constant(\d)(?:\.(.+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """What `__device__` variables hold now; every launch of the cubin sees the same."""
+
+    buffers: tuple[GlobalBuffer, ...]
+    entries: Mapping[str, Entry]  # with addresses in their constants
+
+
+def load_module(cubin: Cubin, first_address: int = _FIRST_ADDRESS) -> Module:
+    """Lay out the cubin's variables, from `first_address` on.
+
+    Raises:
+        CompileError: it refers to something in a way that is not known here.
+    """
+    sections = read_sections(cubin.data)
+    buffers: list[GlobalBuffer] = []
+    address_of: dict[int, int] = {}
+    for number, section in enumerate(sections):
+        if section.name not in (".nv.global", ".nv.global.init"):
+            continue
+        content = np.zeros(-(-section.size // 8) * 8, np.uint8)
+        if section.kind != _NO_BITS:
+            content[: section.size] = np.frombuffer(section.of(cubin.data), np.uint8)
+        address_of[number] = first_address + len(buffers) * _STEP
+        buffers.append(GlobalBuffer(section.name, address_of[number], content[: section.size]))
+    entries = dict(cubin.entries)
+    for section in sections:
+        if section.kind not in (_WITH_ADDENDS, _WITHOUT_ADDENDS):
+            continue
+        if (found := _CONSTANTS.fullmatch(section.name)) is None:
+            continue
+        bank = int(found[1])
+        for name, entry in entries.items():
+            if found[2] in (None, name) and bank in entry.constants:
+                patched = _relocated(cubin, sections, section, entry.constants[bank], address_of)
+                entries[name] = replace(entry, constants={**entry.constants, bank: patched})
+    return Module(tuple(buffers), entries)
+
+
+def _relocated(
+    cubin: Cubin,
+    sections: list[Section],
+    relocations: Section,
+    content: bytes,
+    address_of: Mapping[int, int],
+) -> bytes:
+    """The constants with the addresses that they refer to."""
+    symbols = next(s for s in sections if s.name == ".symtab").of(cubin.data)
+    given = relocations.kind == _WITH_ADDENDS
+    patched = bytearray(content)
+    for where, info, *addend in struct.iter_unpack(
+        "<QQq" if given else "<QQ", relocations.of(cubin.data)
+    ):
+        kind, symbol = info & 0xFFFFFFFF, info >> 32
+        _, _, _, section, value, _ = struct.unpack_from("<IBBHQQ", symbols, 24 * symbol)
+        if kind != _ADDRESS_64 or where + 8 > len(patched):
+            raise CompileError(
+                f"This cubin's constants refer to something (relocation {kind}) that is not "
+                "executed here: a texture?"
+            )
+        offset = addend[0] if given else struct.unpack_from("<q", patched, where)[0]
+        # A function of the driver's has no address here: calling it says so.
+        address = address_of[section] + value + offset if section in address_of else _NOWHERE
+        struct.pack_into("<Q", patched, where, address)
+    return bytes(patched)

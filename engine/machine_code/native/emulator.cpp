@@ -25,7 +25,7 @@ constexpr uint64_t SHARED_WINDOW = 1u << 24;  // generic addresses below are sha
 // number in the cluster above 24 bits of offset.
 constexpr uint64_t SHARED_HIGH = 0x100, LOCAL_HIGH = 0x200;
 
-enum Access : uint8_t {  // engine/machine_code/trace.py: AccessKind
+enum Access : uint8_t {  // engine/machine_code/emulation.py: AccessKind
     GLOBAL_LOAD, GLOBAL_STORE, GLOBAL_ATOMIC, LOCAL_LOAD, LOCAL_STORE, SHARED_LOAD, SHARED_STORE,
     SHARED_ATOMIC, SHUFFLE, ASYNC_COPY, ASYNC_COMMIT, ASYNC_WAIT, BULK_LOAD, BULK_STORE, BULK_WAIT,
     MBARRIER_INIT, MBARRIER_ARRIVE, MBARRIER_WAIT, BARRIER, BARRIER_ARRIVE, TENSOR, TENSOR_WAIT,

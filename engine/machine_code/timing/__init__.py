@@ -1,7 +1,6 @@
 """How long the machine code takes: one SM cycle by cycle, and a launch made of it."""
 
-from engine.machine_code.timing.constants import CONSTANTS, sm_constants
-from engine.machine_code.timing.result import SmTiming, StallReason
+from engine.machine_code.timing.constants import CONSTANTS, SmTiming, StallReason, sm_constants
 from engine.machine_code.timing.simulate import CtaClass, SimulatedLaunch, simulate_launch
 from engine.machine_code.timing.traffic import Traffic
 

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from engine.machine_code.disassembly import find_loops
+from engine.machine_code.emulation import AccessKind, CtaTrace
 from engine.machine_code.instruction import Loop, Program
+from engine.machine_code.timing.constants import SmTiming
 from engine.machine_code.timing.native import Kernel, in_parallel, simulate_counts, simulate_sm
-from engine.machine_code.timing.result import SmTiming
 from engine.machine_code.timing.traffic import share_sms
-from engine.machine_code.trace import AccessKind, CtaTrace
 
 # Arrivals that warps wait for one by one: without some of them they would wait for ever.
 _PHASES = (AccessKind.MBARRIER_WAIT, AccessKind.MBARRIER_ARRIVE, AccessKind.BARRIER_ARRIVE)

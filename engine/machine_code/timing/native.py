@@ -1,24 +1,212 @@
-"""The cycle loop in C++: loading it, and handing it flat arrays."""
+"""The cycle loop in C++ and what it is given: instructions as rows, one SM with a program on it."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.base.errors import CompileError
+from engine.base.errors import CompileError, InvalidProblem
+from engine.devices.spec import DeviceSpec, limits_for
+from engine.machine_code.emulation import CtaTrace
+from engine.machine_code.instruction import SCOREBOARDS, Instruction, Pipe, Program
 from engine.machine_code.native_library import load_library
-from engine.machine_code.timing.ops import OP, PIPES
-from engine.machine_code.timing.result import PORTS, SmTiming, StallReason
-from engine.machine_code.trace import CtaTrace
+from engine.machine_code.timing.constants import (
+    PORTS,
+    SmConstants,
+    SmTiming,
+    StallReason,
+    kept_l2_bytes,
+    sm_constants,
+)
+
+PIPES = tuple(Pipe)
+_PIPE_NUMBER = {pipe: n for n, pipe in enumerate(PIPES)}
+_CODE_LINE_BYTES = 128
+_SLOTS = 3
+_MOST_MADE = 4
+_KEPT = 256
+_REGISTER = re.compile(r"^[-+~|!]*R(\d+)")
+_PREDICATE = re.compile(r"^!?U?P(\d|T)$")
+_HALF = {"HADD2", "HFMA2", "HMUL2", "HSET2", "HSETP2", "HMNMX2"}
+_INTEGER_FMA = {"IMAD", "IMUL", "IDP"}
+# These write predicates alone: their first general operand is already a source.
+_NO_DESTINATION = {"ISETP", "FSETP", "FCHK", "R2P", "VOTE", "HSETP2", "DSETP", "PSETP", "PLOP3"}
+# K of one tensor instruction's shape, by its digits ("16816" is m16n8k16), and the FMAs it stands
+# for beside FP16's: twice as many 8-bit integers fit.
+_SHAPE_FMAS = {"884": 256, "1684": 512, "1688": 1024, "16816": 2048, "16832": 4096, "16864": 8192}
+
+# As `Op` in native/timing.h.
+OP = np.dtype(
+    [
+        *((name, np.int32) for name in ("pipe", "stall", "write_barrier", "read_barrier")),
+        *((name, np.int32) for name in ("wait_mask", "first_unit_only")),
+        *((name, np.int32) for name in ("result_cycles", "read_cycles", "code_line", "uses_l1")),
+        *((name, np.int32) for name in ("is_fence", "closes_group")),
+        ("reads", np.int32, (_SLOTS,)),
+        ("pipe_cycles", np.float32),
+        ("passes", np.float32),
+    ]
+)
+
+
+_made: dict[tuple[object, ...], NDArray[np.void]] = {}  # both regimes of a kernel take the same
+
+
+def ops_of(program: Program, c: SmConstants, tensor_fmas_per_cycle: float) -> NDArray[np.void]:
+    """One row of dtype `OP` per instruction.
+
+    Args:
+        tensor_fmas_per_cycle: FP16 multiply-adds of one partition's tensor core, at the peak.
+    """
+    key = (program.cubin_sha256, program.entry, c, tensor_fmas_per_cycle)
+    if not program.cubin_sha256 or (known := _made.get(key)) is None:
+        rows = [_op(i, c, tensor_fmas_per_cycle) for i in program.instructions]
+        known = np.array(rows, OP)
+        while len(_made) >= _MOST_MADE:
+            _made.pop(next(iter(_made)), None)
+        _made[key] = known
+    return known
+
+
+def _op(i: Instruction, c: SmConstants, tensor_fmas_per_cycle: float) -> tuple[object, ...]:
+    """In the order of `OP`."""
+    control = i.control
+    first_unit_only = (i.opcode in _HALF and c.half_on_first_unit) or (
+        i.opcode in _INTEGER_FMA and c.imad_on_first_unit
+    )
+    accepted = c.accept_cycles if i.pipe in (Pipe.SHARED, Pipe.GLOBAL) else 0
+    result_cycles, read_cycles = _latencies(i, c)
+    return (
+        _PIPE_NUMBER[i.pipe],
+        control.stall,
+        _barrier(control.write_barrier),
+        _barrier(control.read_barrier),
+        control.wait_mask,
+        bool(first_unit_only),
+        result_cycles,
+        read_cycles,
+        i.address // _CODE_LINE_BYTES,
+        _uses_l1(i),
+        i.opcode in ("MEMBAR", "FENCE"),
+        "gsb0" in i.operands,
+        _registers_read(i),
+        _pipe_cycles(i, c, tensor_fmas_per_cycle),
+        max(accepted, _register_passes(i)),
+    )
+
+
+def _barrier(number: int) -> int:
+    return number if number < SCOREBOARDS else -1  # no GPU has the one between
+
+
+def _uses_l1(i: Instruction) -> bool:
+    """Loads that may find their data in L1: not volatile ones, nor cp.async that goes around it."""
+    if i.opcode in ("LDL", "STL"):
+        return True
+    around = {"STRONG", "BYPASS", "MMIO", "CONSTANT_BYPASS"} & set(i.modifiers)
+    return i.opcode in ("LDG", "LD", "LDGSTS") and not around
+
+
+def _register_passes(i: Instruction) -> int:
+    """A wide global access moves one register a cycle; the trace counts shared ones."""
+    if i.opcode in ("LDG", "LD", "LDL", "STG", "ST", "STL"):
+        return 4 if "128" in i.modifiers else 2 if "64" in i.modifiers else 1
+    return 0
+
+
+def _registers_read(i: Instruction) -> tuple[int, ...]:
+    """Registers that take a read port, by operand slot; of a pair the named half counts.
+
+    Only FMA and ALU instructions: the others read at leisure.
+    """
+    reads = [-1] * _SLOTS
+    if i.pipe not in (Pipe.FMA, Pipe.ALU):
+        return tuple(reads)
+    general = [o for o in i.operands if not _PREDICATE.match(o)]
+    sources = general if i.opcode in _NO_DESTINATION else general[1:]
+    for slot, operand in enumerate(sources[:_SLOTS]):
+        if (match := _REGISTER.match(operand)) is not None:
+            reads[slot] = int(match[1]) + (_KEPT if ".reuse" in operand else 0)
+    return tuple(reads)
+
+
+def _pipe_cycles(i: Instruction, c: SmConstants, tensor_fmas_per_cycle: float) -> float:
+    match i.pipe:
+        case Pipe.FMA:
+            return c.half_cycles if i.opcode in _HALF else c.fma_cycles
+        case Pipe.ALU:
+            return c.alu_cycles
+        case Pipe.XU:
+            return c.xu_cycles
+        case Pipe.FP64:
+            return c.fp64_cycles
+        case Pipe.TENSOR:
+            return _tensor_cycles(i, c, tensor_fmas_per_cycle)
+        case Pipe.UNIFORM:
+            return 0.0 if i.opcode in ("S2R", "S2UR", "LDC") else c.uniform_cycles
+        case _:
+            return 0.0
+
+
+def _tensor_cycles(i: Instruction, c: SmConstants, fmas_per_cycle: float) -> float:
+    """Cycles of one warp's tensor instruction on its partition's tensor core."""
+    of_peak = 100 if i.opcode.endswith("GMMA") else c.mma_sync_share
+    return tensor_fmas(i) / (fmas_per_cycle * of_peak / 100)
+
+
+def tensor_fmas(i: Instruction) -> float:
+    """FP16 multiply-adds that one warp's tensor instruction stands for; other formats as many as
+    take as long. 0 of other instructions."""
+    if i.pipe is not Pipe.TENSOR:
+        return 0.0
+    if i.opcode.endswith("GMMA"):
+        # m64nNk16 of four warps: a quarter of its rows each.
+        shape = next((m for m in i.modifiers if re.fullmatch(r"\d+x\d+x\d+", m)), "64x64x16")
+        rows, columns, depth = map(int, shape.split("x"))
+        element = 0.5 if i.opcode in ("QGMMA", "IGMMA") else 1.0
+        return element * rows / 4 * columns * depth
+    digits = next((m for m in i.modifiers if m.isdigit()), "16816")
+    fmas = _SHAPE_FMAS.get(digits, 2048)
+    element = 1.0
+    if i.opcode == "IMMA" or i.opcode == "QMMA":
+        element = 0.5
+    elif "TF32" in i.modifiers:
+        element = 2.0
+    return element * fmas
+
+
+def _latencies(i: Instruction, c: SmConstants) -> tuple[int, int]:
+    """(to the result, to the operands being read), in cycles."""
+    match i.pipe:
+        case Pipe.SHARED:
+            if i.opcode in ("LDSM", "MOVM"):
+                return c.matrix_cycles, c.shared_read_cycles
+            if i.opcode == "SHFL":
+                return c.shuffle_cycles, c.shared_read_cycles
+            return c.shared_cycles, c.shared_read_cycles
+        case Pipe.GLOBAL:
+            return c.l1_cycles, c.global_read_cycles
+        case Pipe.TENSOR:
+            return c.tensor_cycles, c.operand_read_cycles
+    match i.opcode:
+        case "MUFU":
+            return c.mufu_cycles, c.operand_read_cycles
+        case "S2R" | "S2UR":
+            return c.special_cycles, c.operand_read_cycles
+        case "LDC" | "LDCU" | "ULDC":
+            return c.constant_cycles, c.operand_read_cycles
+    return c.other_cycles, c.operand_read_cycles
+
 
 _SOURCE = Path(__file__).resolve().parent / "native" / "timing.cpp"
 _LINE_BYTES = 128
@@ -262,3 +450,114 @@ def _library() -> ctypes.CDLL:
     ]
     library.attune_time_counts.restype = ctypes.c_int
     return library
+
+
+# What the loads of a CTA find, and who else asks: "alone" few SMs work and L2 holds the data,
+# "shared" all of them do, "streaming" all do and the data comes from DRAM.
+Regime: TypeAlias = Literal["alone", "shared", "streaming"]
+
+_PARTITIONS = 4
+_SHARED_BYTES_PER_CYCLE = 128.0
+_SECTOR_BYTES = 32
+# Tensor peaks of Hopper are quoted at a lower clock than the FP32 peak (see engine.devices.spec).
+_HOPPER_FMAS_PER_CYCLE = 512.0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRates:
+    """The rates of one GPU that the timing model takes from the table of devices."""
+
+    name: str
+    constants: SmConstants
+    num_sms: int
+    cycles_per_us: float
+    tensor_fmas_per_cycle: float  # FP16 multiply-adds of one partition
+    dram_bytes_per_us: float  # as achieved
+    kept_bytes: int  # by L2
+
+
+def gpu_rates(device: DeviceSpec, arch: str | None = None) -> GpuRates:
+    """The device's rates.
+
+    Args:
+        arch: of the program, where it is not the device's own (sm_80 code on an A10).
+
+    Raises:
+        InvalidProblem: its row lacks a figure; the text names it.
+        UnknownName: the timing model does not know the arch.
+    """
+    constants = sm_constants(arch or device.arch)
+    sms = _known(device, device.num_sms, "number of SMs")
+    clock = _known(device, device.boost_clock_mhz, "clock")
+    tflops = _known(device, device.fp16_tensor_tflops, "FP16 tensor peak")
+    if device.compute_capability == (9, 0):
+        fmas = _HOPPER_FMAS_PER_CYCLE
+    else:
+        fmas = tflops * 1e6 / (2 * sms * clock * _PARTITIONS)
+    return GpuRates(
+        name=device.name,
+        constants=constants,
+        num_sms=int(sms),
+        cycles_per_us=clock,
+        tensor_fmas_per_cycle=fmas,
+        dram_bytes_per_us=_known(device, device.memory_gb_per_s, "memory bandwidth")
+        * 1e3
+        * device.memory_efficiency,
+        kept_bytes=kept_l2_bytes(device.arch, int(_known(device, device.l2_bytes, "L2 size"))),
+    )
+
+
+def _known(device: DeviceSpec, figure: float | None, name: str) -> float:
+    if figure is None:
+        raise InvalidProblem(
+            f"The table of GPUs gives no {name} for {device.name}, and a simulated time needs it: "
+            "choose another GPU."
+        )
+    return float(figure)
+
+
+def sm_kernel(
+    program: Program,
+    gpu: GpuRates,
+    regime: Regime,
+    smem_bytes: int,
+    fetches_code: bool,
+    miss_share: float = 1.0,
+) -> Kernel:
+    """The program on one SM.
+
+    Args:
+        smem_bytes: shared memory of all resident CTAs; L1 has the rest.
+        fetches_code: whether the code is still to come, as in the first CTAs of a launch.
+        miss_share: of what L1 lacks, how much comes from DRAM where it streams: what a load waits
+            is the mean of both.
+    """
+    c = gpu.constants
+    from_dram = miss_share if regime == "streaming" else 0.0
+    l1_bytes = max(0, c.l1_kib * 1024 - smem_bytes)
+    per_cycle = c.l2_bytes_per_cycle if regime == "alone" else c.l2_share_bytes_per_cycle
+    machine = MachineRow(
+        fma_units=c.fma_units,
+        operand_window=c.operand_window,
+        queue_depth=c.queue_depth,
+        dispatch_cycles=c.dispatch_cycles,
+        barrier_cycles=c.barrier_cycles,
+        l1_cycles=c.l1_cycles,
+        l2_cycles=round(c.l2_cycles + from_dram * (c.dram_cycles - c.l2_cycles)),
+        l1_lines=l1_bytes // _LINE_BYTES,
+        fetch_cycles=c.fetch_cycles if fetches_code else 0,
+        cta_start_cycles=c.cta_start_cycles,
+        bulk_copy_cycles=c.bulk_copy_cycles,
+        registers=program.registers,
+        warpgroup_cycles=c.warpgroup_cycles,
+        cycles_per_sector=_SECTOR_BYTES / per_cycle,
+        shared_bytes_per_cycle=_SHARED_BYTES_PER_CYCLE,
+    )
+    return Kernel(ops_of(program, c, gpu.tensor_fmas_per_cycle), machine)
+
+
+def allocated_smem(device: DeviceSpec, smem_bytes: int) -> int:
+    """Bytes that one CTA takes of an SM's shared memory."""
+    limits = limits_for(device.compute_capability)
+    unit = limits.smem_allocation_unit_bytes
+    return -(-(smem_bytes + limits.reserved_smem_per_cta_bytes) // unit) * unit

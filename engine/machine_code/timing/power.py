@@ -22,7 +22,7 @@ import numpy as np
 from engine.devices.spec import DeviceSpec
 from engine.machine_code.counts import LaunchCounts
 from engine.machine_code.emulation import EXECUTED
-from engine.machine_code.timing.ops import tensor_fmas
+from engine.machine_code.timing.native import tensor_fmas
 
 BURST_US = 5_000.0  # shorter launches run at the boost clock
 # Of the voltage to that at the boost clock, over the clock to it. Calibrated on an

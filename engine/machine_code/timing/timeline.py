@@ -18,10 +18,17 @@ from engine.base import files
 from engine.base.errors import InvalidProblem
 from engine.devices.spec import DeviceSpec
 from engine.machine_code.analysis import Analysis
-from engine.machine_code.timing.native import COPY, ISSUED, follow_sm
-from engine.machine_code.timing.result import StallReason
+from engine.machine_code.timing.constants import StallReason
+from engine.machine_code.timing.native import (
+    COPY,
+    ISSUED,
+    Regime,
+    allocated_smem,
+    follow_sm,
+    gpu_rates,
+    sm_kernel,
+)
 from engine.machine_code.timing.simulate import SimulatedLaunch
-from engine.machine_code.timing.sm import Regime, allocated_smem, gpu_rates, sm_kernel
 
 _MOST_EVENTS = 60_000  # some 15 MB of JSON
 _TENSOR_CORES, _COPIES = 1_000_000, 1_000_001  # numbers of processes, behind those of CTAs

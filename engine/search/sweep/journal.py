@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from engine.base import files, journal
-from engine.base.errors import AttuneError, StoreError, UnknownName
-from engine.base.status import Status
+from engine.base.errors import AttuneError, Status, StoreError, UnknownName
 from engine.problem import Problem
 from engine.schema import Stored, decode, encode
 from engine.search.ranking import SweepRow, comparable

@@ -7,10 +7,8 @@ from engine.sessions.compare.comparison import (
     Unmatched,
     compare_sessions,
 )
-from engine.sessions.compare.environment import Differences
-from engine.sessions.compare.kernel_figures import Change, KernelFigures, changes
-from engine.sessions.compare.pairing import Pairing, Pick, newest_that_share, parse_pick
-from engine.sessions.compare.winners import Winner
+from engine.sessions.compare.differences import Change, Differences, KernelFigures, changes
+from engine.sessions.compare.pairing import Pairing, Pick, Winner, newest_that_share, parse_pick
 
 __all__ = [
     "Change",

@@ -9,28 +9,37 @@ from typing import Literal, TypeAlias
 from engine.base.errors import AttuneError, UnknownName
 from engine.evaluation import Evaluation, Latency, are_comparable
 from engine.gate.figures import answer_of
-from engine.gate.ranking import default_threshold
 from engine.gate.verdicts import (
     Finding,
     GateVerdict,
     Thresholds,
     compare_figures,
+    default_threshold,
     finding,
     simulated_finding,
 )
 from engine.measure.verdict import Comparison, Verdict, interval_verdict
 from engine.problem import Problem
-from engine.sessions.compare.environment import Differences, differences, environment_blockers
-from engine.sessions.compare.kernel_figures import KernelFigures, kernel_figures
-from engine.sessions.compare.pairing import Pair, Pairing, Pick, pairs_between, picked_pairs
-from engine.sessions.compare.winners import (
+from engine.sessions.compare.differences import (
+    Differences,
+    KernelFigures,
+    differences,
+    environment_blockers,
+    kernel_figures,
+)
+from engine.sessions.compare.pairing import (
     DEVICE_WARM,
     Key,
+    Pair,
+    Pairing,
+    Pick,
     Winner,
     interval_of,
     key_of,
     latency_of_kind,
     may_be_compared,
+    pairs_between,
+    picked_pairs,
     was_checked,
     winners,
 )

@@ -16,7 +16,7 @@ from engine.gate.figures import counts_of
 from engine.gate.settings import DEFAULT_MEMORY_GIB, DEFAULT_SECONDS
 from engine.gate.workers import Failed, Workers
 from engine.sessions.compare.comparison import SessionComparison
-from engine.sessions.compare.winners import key_of
+from engine.sessions.compare.pairing import key_of
 from engine.sessions.rerun import source_of, their_source
 from engine.sessions.snapshot import Snapshot
 

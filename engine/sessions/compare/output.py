@@ -14,14 +14,14 @@ from engine.base.units import format_speedup, format_speedup_over, format_us
 from engine.evaluation import Origin, are_comparable, baseline_label, not_comparable
 from engine.schema import encode
 from engine.sessions.compare.comparison import ComparedRow, Regression, SessionComparison, Unmatched
-from engine.sessions.compare.environment import Differences
-from engine.sessions.compare.kernel_figures import (
+from engine.sessions.compare.differences import (
     FIGURES,
     ORIGINS,
     Change,
+    Differences,
     changes,
 )
-from engine.sessions.compare.winners import Entry, Winner, config_label
+from engine.sessions.compare.pairing import Entry, Winner, config_label
 
 _FEW = 3  # rows that have a table of their own
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any, NoReturn
 
-from engine.base.errors import InvalidProblem, SnapshotError, UnknownName
-from engine.base.status import Status
+from engine.base.errors import InvalidProblem, SnapshotError, Status, UnknownName
 from engine.base.text import clean_line
 from engine.devices import find_device
 from engine.evaluation import BaselineTiming, Evaluation, Latency, LatencyKind

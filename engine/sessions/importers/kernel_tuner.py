@@ -9,8 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from engine.base.errors import SnapshotError
-from engine.base.status import Status
+from engine.base.errors import SnapshotError, Status
 from engine.evaluation import Evaluation
 from engine.sessions.importers.common import (
     FileLocation,

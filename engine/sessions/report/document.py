@@ -18,7 +18,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.base.units import format_us
 from engine.evaluation import Evaluation, Latency, baseline_label
 from engine.history import History

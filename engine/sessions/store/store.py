@@ -1,14 +1,13 @@
-"""The store: where snapshots are kept, listed, opened, imported and thrown away.
-
-Two sources stand behind one list: the person's own folder (any fsspec URL) and the read-only
-`sessions/` folder of the checkout with recorded sessions. Nothing is ever overwritten.
-"""
+"""The store: where snapshots are kept, listed, opened, imported, thrown away; its index."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,9 +16,10 @@ from typing import TypeAlias
 
 from pydantic import ValidationError
 
+from engine.base import files
 from engine.base.errors import BadInput, SnapshotError, StoreError, UnknownName
-from engine.base.files import data_folder
-from engine.base.installation import shipped_sessions
+from engine.base.files import data_folder, shipped_sessions
+from engine.cuda_source.cache import cache_root
 from engine.sessions.snapshot import (
     HEAD_BYTES,
     MAX_BYTES,
@@ -41,7 +41,68 @@ from engine.sessions.store.folders import (
     names_for,
     open_folder,
 )
-from engine.sessions.store.index import Index, key_of
+
+_SCHEMA = "CREATE TABLE IF NOT EXISTS info (name TEXT PRIMARY KEY, key TEXT, json TEXT)"
+_TIMEOUT_S = 2.0
+_MOST_ASKED = 500  # names in one query
+
+
+class Index:
+    """name → text of a store's entries, valid while size and stamp stay the same."""
+
+    def __init__(self, store_url: str, layout: str, folder: Path | None = None) -> None:
+        """`layout` names the form of the text; entries of another form are never read."""
+        key = hashlib.sha256(f"{layout}\n{store_url}".encode()).hexdigest()[:24]
+        self._path = (folder or cache_root() / "sessions") / f"index-{key}.sqlite"
+
+    def known(self) -> dict[tuple[str, str], str]:
+        """(name, key) → text; empty when there is no usable index."""
+        return self._rows("SELECT name, key, json FROM info", ())
+
+    def of(self, names: Sequence[str]) -> dict[tuple[str, str], str]:
+        """`known` of some files alone."""
+        found: dict[tuple[str, str], str] = {}
+        for begin in range(0, len(names), _MOST_ASKED):
+            asked = tuple(names[begin : begin + _MOST_ASKED])
+            marks = ", ".join("?" * len(asked))
+            found |= self._rows(f"SELECT name, key, json FROM info WHERE name IN ({marks})", asked)
+        return found
+
+    def _rows(self, query: str, asked: tuple[str, ...]) -> dict[tuple[str, str], str]:
+        try:
+            with contextlib.closing(self._connect()) as db:
+                return {(name, key): text for name, key, text in db.execute(query, asked)}
+        except sqlite3.OperationalError:  # locked or read-only
+            return {}
+        except (sqlite3.Error, OSError):
+            self._discard()
+            return {}
+
+    def update(self, fresh: Mapping[tuple[str, str], str], gone: Iterable[str] = ()) -> None:
+        """Add what was read anew, (name, key) → text, and drop what is no longer there."""
+        rows = [(name, key, text) for (name, key), text in fresh.items()]
+        try:
+            with contextlib.closing(self._connect()) as db, db:
+                db.executemany("DELETE FROM info WHERE name = ?", ((name,) for name in gone))
+                db.executemany("INSERT OR REPLACE INTO info VALUES (?, ?, ?)", rows)
+        except (sqlite3.Error, OSError):
+            return
+
+    def _connect(self) -> sqlite3.Connection:
+        files.make_folder(self._path.parent)
+        db = sqlite3.connect(self._path, timeout=_TIMEOUT_S)
+        db.execute("PRAGMA synchronous = OFF")  # losing it costs a rebuild, nothing else
+        db.execute(_SCHEMA)
+        return db
+
+    def _discard(self) -> None:
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+
+
+def key_of(entry: Entry) -> str:
+    return f"{entry.size_bytes} {entry.stamp}"
+
 
 SETTING = "ATTUNE_SESSIONS"
 SHIPPED = shipped_sessions()

@@ -11,7 +11,7 @@ from engine.base.launch import ScalarArg, TensorArg
 from engine.cuda_on_host.build import HostLibrary, build_kernels
 from engine.cuda_on_host.client import Client
 from engine.cuda_on_host.job import Buffer, Job, JobResult, KernelLaunch
-from engine.cuda_on_host.options import DEFAULT_ARCH
+from engine.cuda_on_host.toolchain import DEFAULT_ARCH
 
 WORDS = 256
 INPUT = np.linspace(1, 2, WORDS, dtype=np.float32)

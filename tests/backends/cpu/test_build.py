@@ -10,7 +10,7 @@ import pytest
 from host_kernels import KERNELS
 
 from engine.base.errors import CompileError
-from engine.cuda_on_host import build, own_files
+from engine.cuda_on_host import build, toolchain
 from engine.cuda_on_host.build import build_kernels
 from engine.cuda_on_host.client import Client
 from engine.cuda_on_host.job import Job, KernelLaunch
@@ -197,7 +197,7 @@ def test_an_update_under_a_running_process_is_one_sentence(source, monkeypatch):
     """Headers that are newer than the runtime would make right kernels fail."""
     library = build_kernels(source, ["k"])
     client = Client(1)
-    monkeypatch.setattr(own_files, "_digest_now", lambda: "of other files")
+    monkeypatch.setattr(toolchain, "_digest_now", lambda: "of other files")
     assert build_kernels(source, ["k"]).path == library.path  # what is built stays right
     source.write_text(source.read_text() + "// another")
     with pytest.raises(CompileError, match=r"changed since this process began.*start it again\.$"):

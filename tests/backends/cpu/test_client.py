@@ -18,8 +18,8 @@ import numpy as np
 import planted
 import pytest
 
+from engine.base.errors import Status
 from engine.base.launch import TensorArg
-from engine.base.status import Status
 from engine.cuda_on_host import client as client_module
 from engine.cuda_on_host.build import build_kernels
 from engine.cuda_on_host.client import Client

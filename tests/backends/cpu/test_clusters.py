@@ -10,10 +10,9 @@ import pytest
 from host_kernels import KERNELS, line_of
 from slow_cases import one_in
 
-from engine.base.errors import CompileError
-from engine.base.status import FAULTS, Status
+from engine.base.errors import FAULTS, CompileError, Status
 from engine.cuda_on_host.build import build_kernels
-from engine.cuda_on_host.clusters import place_cluster_dims
+from engine.cuda_on_host.rewrite import place_cluster_dims
 
 FILE = "clusters.cu"
 SCHEDULES = ("in_order", "random", "reverse")

@@ -12,8 +12,8 @@ import pytest
 
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
+from engine.base.errors import Status
 from engine.base.launch import PassLaunch, ScalarArg, TensorArg
-from engine.base.status import Status
 from engine.cuda_on_host import client as client_module
 from engine.plan import LaunchPlan, ScratchBuffer, make_plan
 from engine.problem import Problem

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from planted import run
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.coverage import coverage_of, describe_lines, largest_block, marked_source
 from engine.cuda_on_host.build import build_kernels
-from engine.cuda_on_host.executed import ExecutedStatements
+from engine.cuda_on_host.instrument import ExecutedStatements
 from engine.evaluation import Evaluation, LineCoverage
 from engine.problem import Problem
 from engine.schema import decode, encode

@@ -10,7 +10,7 @@ import planted
 import pytest
 from host_kernels import KERNELS, line_of
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.cuda_on_host.client import Client
 from engine.cuda_on_host.toolchain import find_toolchain
 

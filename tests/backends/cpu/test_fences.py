@@ -12,7 +12,7 @@ from slow_cases import one_in
 
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.plan import make_plan
 from engine.problem import Problem
 from engine.tensors import make_inputs

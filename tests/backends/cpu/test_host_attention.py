@@ -9,8 +9,8 @@ import pytest
 from host_kernels import KERNELS, Attention, run_attention, tma_job
 from slow_cases import of_each, one_in
 
+from engine.base.errors import Status
 from engine.base.launch import ScalarArg, TensorArg, TensorMapArg
-from engine.base.status import Status
 from engine.cuda_on_host.build import build_kernels
 from engine.cuda_on_host.job import Buffer, Job, KernelLaunch
 from engine.tensors import decode, encode

@@ -10,7 +10,7 @@ import pytest
 from host_kernels import KERNELS, line_of
 
 from engine.backends.cpu import with_names
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.cuda_on_host import error_kinds
 from engine.cuda_on_host.error_kinds import ErrorKind
 

@@ -8,7 +8,7 @@ import pytest
 from host_kernels import KERNELS, Attention, changed_source, line_of, run_attention, tma_job
 from slow_cases import one_in
 
-from engine.base.status import FAULTS, Status
+from engine.base.errors import FAULTS, Status
 from engine.cuda_on_host.error_kinds import ErrorKind
 from engine.cuda_on_host.toolchain import find_toolchain
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.base.status import Status
+from engine.base.errors import Status
 from engine.cuda_on_host import client
 from engine.own_kernels.registry import VARIABLE
 from engine.pipeline.evaluate import evaluate

@@ -12,7 +12,7 @@ from engine.base.launch import TensorArg
 from engine.cuda_on_host.build import build_kernels
 from engine.cuda_on_host.job import Buffer, Job, KernelLaunch
 from engine.cuda_on_host.ptx import translate_asm
-from engine.cuda_on_host.ptx.forms import FORMS
+from engine.cuda_on_host.ptx.grammar import FORMS
 
 SOURCE = KERNELS / "ptx_statements.cu"
 # The kernel of the matrices is there too, and its statement comes in by macros.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from engine.base.errors import Status
 from engine.base.launch import TensorArg
-from engine.base.status import Status
 from engine.cuda_on_host.build import build_kernels
 from engine.cuda_on_host.client import Client
 from engine.cuda_on_host.error_kinds import ErrorKind

@@ -8,7 +8,7 @@ import planted
 import pytest
 from host_kernels import KERNELS, line_of
 
-from engine.base.status import Status
+from engine.base.errors import Status
 
 FILE = "locals.cu"
 BUGS = {

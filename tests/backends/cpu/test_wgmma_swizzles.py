@@ -9,8 +9,8 @@ import pytest
 from host_kernels import KERNELS
 from slow_cases import one_in
 
+from engine.base.errors import Status
 from engine.base.launch import TensorArg
-from engine.base.status import Status
 from engine.cuda_on_host.build import build_kernels
 from engine.cuda_on_host.job import Buffer, Job, KernelLaunch
 from engine.tensors import decode, encode

@@ -12,8 +12,7 @@ from fake_kernels import COUNT, PROBLEM, finish, gpu_with, make_plan, produce, v
 
 from engine.backends.base import Backend, RunOptions
 from engine.backends.cuda import CudaBackend
-from engine.base.errors import MeasureError, ToolMissing
-from engine.base.status import Status
+from engine.base.errors import MeasureError, Status, ToolMissing
 from engine.tensors import POISON_BITS, Inputs, make_inputs
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")

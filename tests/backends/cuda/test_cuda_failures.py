@@ -5,9 +5,8 @@ import re
 import pytest
 from fake_gpu import CudaError, OutOfMemory
 
-from engine.backends.cuda.failures import LOST_CONTEXT, explain
-from engine.base.errors import ToolMissing
-from engine.base.status import Status
+from engine.backends.cuda.calls import LOST_CONTEXT, explain
+from engine.base.errors import Status, ToolMissing
 
 LOST = (214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999)
 

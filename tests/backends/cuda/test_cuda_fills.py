@@ -13,8 +13,8 @@ from fake_kernels import PROBLEM, gpu_with, make_plan, produce
 from engine.backends.base import RunOptions
 from engine.backends.cuda import CudaBackend
 from engine.backends.cuda.cupy_calls import CupyCalls
+from engine.base.errors import Status
 from engine.base.launch import TensorArg
-from engine.base.status import Status
 from engine.plan import ScratchBuffer
 from engine.tensors import Inputs
 

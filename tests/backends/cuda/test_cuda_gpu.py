@@ -19,8 +19,8 @@ from fitting import fitting_config, is_taken
 from engine.backends.base import RunOptions
 from engine.backends.cuda import CudaBackend, why_not_cuda
 from engine.backends.sdpa import BACKENDS, baseline, sdpa_same_dtype
+from engine.base.errors import Status
 from engine.base.launch import PassLaunch, TensorArg
-from engine.base.status import Status
 from engine.compiled_plan import compile_plan, resources
 from engine.devices import limits_for
 from engine.evaluation import Latency

@@ -12,9 +12,8 @@ from fake_kernels import COUNT, PROBLEM, finish, gpu_with, make_plan, produce, v
 
 from engine.backends.cuda import CudaBackend
 from engine.backends.cuda.cupy_calls import CupyCalls
-from engine.base.errors import MeasureError
-from engine.base.status import Status
-from engine.devices.nvml import GpuState
+from engine.base.errors import MeasureError, Status
+from engine.devices.detect import GpuState
 from engine.evaluation import ALL_KINDS, Evaluation, Latency
 from engine.measure.sampler import SamplerSettings, SamplingRun
 from engine.measure.side_by_side import TimingGroup, time_evaluation

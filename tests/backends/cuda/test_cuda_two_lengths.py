@@ -12,8 +12,8 @@ from fake_kernels import gpu_with, make_plan, verdict
 
 from engine.backends.base import RunOptions
 from engine.backends.cuda import CudaBackend
+from engine.base.errors import Status
 from engine.base.launch import PassLaunch, ScalarArg, TensorArg
-from engine.base.status import Status
 from engine.plan import LaunchPlan
 from engine.problem import Problem
 from engine.tensors import Inputs, make_inputs

@@ -7,9 +7,9 @@ import pytest
 from fake_gpu import FakeGpu
 
 from engine.backends.cuda import CudaBackend
-from engine.selfcheck import gpu
-from engine.selfcheck import gpu as timing
-from engine.selfcheck.check import CheckFailed, State, perform
+from engine.selfcheck import checks
+from engine.selfcheck import checks as timing
+from engine.selfcheck.checks import CheckFailed, State, perform
 from kernels.ladder import LADDER
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
@@ -32,10 +32,10 @@ def test_guard_zones_are_tried_on_both_sides() -> None:
         writes(gpu, q, out, at=0 if runs <= 2 else 2 * 16 * 32)
 
     good = backend_of(FakeGpu({"k": inside_then_behind}))
-    assert gpu.guard_zones(good) == "A write past the end of the output is detected."
+    assert checks.guard_zones(good) == "A write past the end of the output is detected."
     blind = backend_of(FakeGpu({"k": lambda g, q, out: writes(g, q, out, at=0)}))
     with pytest.raises(CheckFailed, match="guard zones do not detect"):
-        gpu.guard_zones(blind)
+        checks.guard_zones(blind)
 
 
 def test_graphs_are_timed_against_an_empty_one() -> None:
@@ -60,13 +60,13 @@ def test_a_torch_without_cuda_is_said_once_and_is_no_failure() -> None:
 
 def test_occupancy_is_compared_with_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     few = (LADDER.by_id("v01"), LADDER.by_id("v05"))
-    monkeypatch.setattr(gpu, "LADDER", few)
+    monkeypatch.setattr(checks, "LADDER", few)
     fake = FakeGpu({})
     with pytest.raises(CheckFailed, match=r"CTAs per SM by the driver and \d+ by Attune's model"):
-        gpu.occupancy_model(backend_of(fake))
+        checks.occupancy_model(backend_of(fake))
     assert fake.modules == 0
-    monkeypatch.setattr(gpu, "occupancy", lambda *_: type("Model", (), {"ctas_per_sm": 7}))
+    monkeypatch.setattr(checks, "occupancy", lambda *_: type("Model", (), {"ctas_per_sm": 7}))
     fake.ctas_per_sm = 7
     count = sum(len(variant.passes) for variant in few)
-    said = gpu.occupancy_model(backend_of(fake))
+    said = checks.occupancy_model(backend_of(fake))
     assert f"agree about CTAs per SM of {count} kernels" in said

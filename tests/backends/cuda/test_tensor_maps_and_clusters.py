@@ -15,8 +15,8 @@ from fake_kernels import PROBLEM, finish, gpu_with, make_plan, produce
 from engine.backends.base import RunOptions
 from engine.backends.cuda import CudaBackend, cupy_calls
 from engine.backends.cuda.cupy_calls import CupyCalls
+from engine.base.errors import Status
 from engine.base.launch import ScalarArg, StructArg, TensorMapArg
-from engine.base.status import Status
 from engine.tensors import Inputs
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")

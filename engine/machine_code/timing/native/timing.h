@@ -1,7 +1,7 @@
 // The flat arrays that Python hands to the timing model, and what it hands back.
 //
 // Plain data throughout; engine/machine_code/timing/native.py declares the same structures. Cycles are the
-// SM's. A trace's arrays are those of engine.machine_code.trace.CtaTrace, which describes them.
+// SM's. A trace's arrays are those of engine.machine_code.emulation.CtaTrace, which describes them.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ enum Pipe : int32_t {
 // What the four partitions share, behind their pipes.
 enum Port : int32_t { SHARED_PORT, L1_TAGS, L2_PORT, NUM_PORTS };
 
-// As engine.machine_code.trace.AccessKind.
+// As engine.machine_code.emulation.AccessKind.
 enum Kind : uint8_t {
     GLOBAL_LOAD, GLOBAL_STORE, GLOBAL_ATOMIC, LOCAL_LOAD, LOCAL_STORE,
     SHARED_LOAD, SHARED_STORE, SHARED_ATOMIC, SHUFFLE,
@@ -29,7 +29,7 @@ enum Kind : uint8_t {
     NO_ACCESS
 };
 
-// Why a warp did not issue, as engine.machine_code.timing.result.StallReason lists them.
+// Why a warp did not issue, as engine.machine_code.timing.constants.StallReason lists them.
 enum Reason : int32_t {
     SELECTED, WAIT, LONG_SCOREBOARD, SHORT_SCOREBOARD, BARRIER_STALL, MEMBAR, MATH_PIPE_THROTTLE,
     MIO_THROTTLE, LG_THROTTLE, NOT_SELECTED, NO_INSTRUCTION, GMMA,

@@ -1,4 +1,4 @@
-"""`sweep(…)`: many evaluations, and the best of them."""
+"""The functions of the interface: `sweep(…)`, `recommend_batch(…)` and `compare(…)`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from engine.auto import chosen_variants
 from engine.base.errors import InvalidProblem
 from engine.base.table import Table, Tabular
+from engine.batch.recommend import recommend_for_choice
+from engine.batch.types import BatchRequest, BatchResult
 from engine.environment import collect_environment
 from engine.evaluation import Evaluation
-from engine.interface.arguments import dtype_of, evaluator, variant_name
-from engine.interface.attention_kernel import AttentionKernel
+from engine.interface.attention_kernel import (
+    AttentionKernel,
+    dtype_of,
+    evaluator,
+    kernel,
+    variant_name,
+)
 from engine.pipeline.request import BackendChoice, target_device
 from engine.problem import Problem
 from engine.schema import decode
@@ -25,15 +32,128 @@ from engine.search.results import result_tables, sweep_frame
 from engine.search.space import ProblemAxes, Space, SweepOptions
 from engine.search.strategies import StrategyName
 from engine.search.sweep.estimate import runs_on_gpu
-from engine.search.sweep.here import rows_of, sweep_here
 from engine.search.sweep.journal import Budget, Progress, SweepJournal, SweepSpec
-from engine.search.sweep.run import SweepEnd
+from engine.search.sweep.run import SweepEnd, rows_of, sweep_here
 from engine.sessions.build import make_snapshot
+from engine.sessions.compare import Pairing, SessionComparison, compare_sessions
+from engine.sessions.compare.output import comparison_tables, rows_frame
 from engine.sessions.exporters import exported
+from engine.sessions.files import open_session
+from engine.sessions.snapshot import Snapshot
 
 if TYPE_CHECKING:
     import pandas as pd
     from plotly.graph_objects import Figure
+
+
+def recommend_batch(
+    of: AttentionKernel | str | Path,
+    *,
+    gpu: str | None = None,
+    seqlen: int,
+    head_dim: int = 64,
+    targets: Sequence[float] = (0.7, 0.9, 0.95),
+    dtype: str | None = None,
+    **options: Any,
+) -> BatchResult:
+    """The smallest batch that reaches a share of the highest throughput, why, and at which memory.
+
+    Args:
+        of: a kernel, its name, its file, or "auto".
+        gpu: the GPU, where `of` does not say it.
+        seqlen, head_dim: of each request.
+        targets: shares of the highest throughput, 0 to 1, rising.
+        options: further fields of `engine.batch.BatchRequest`: `heads`, `causal`, `seqlen_kv`,
+            `heads_kv`, `max_batch`, `measured` (a CSV of times to calibrate on), `prices`, …
+
+    Raises:
+        InvalidProblem: no GPU is named, or as `engine.batch.recommend.recommend_batch`.
+        UnknownName, InvalidKernel: as `kernel`.
+        CompileError, ToolMissing: it does not compile, or there is no compiler.
+
+    Example:
+        >>> import engine as attune
+        >>> found = attune.recommend_batch("v01", gpu="L4", seqlen=64, head_dim=32, max_batch=512)
+        >>> [r.target for r in found.recommendations]
+        [0.7, 0.9, 0.95]
+        >>> found.recommended.origin
+        'predicted'
+        >>> found.to_frame()["batch"].max()
+        np.int64(512)
+    """
+    asked = of if isinstance(of, AttentionKernel) else kernel(of)
+    target = gpu or asked.gpu
+    if target is None:
+        raise InvalidProblem("A batch is recommended for a GPU: name one, for instance gpu='L4'.")
+    try:
+        request = BatchRequest(
+            variant=asked.name,
+            gpu=target,
+            seqlen=seqlen,
+            head_dim=head_dim,
+            dtype=dtype_of(dtype, asked.variant),
+            config=asked.config,
+            targets=tuple(targets),
+            **options,
+        )
+    except TypeError as error:
+        raise InvalidProblem(f"recommend_batch: {error}.") from None
+    return recommend_for_choice(request, evaluator().history)
+
+
+Compared: TypeAlias = str | Path | Evaluation | Sequence[Evaluation]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison(Tabular):
+    """What a comparison says; `comparison` is the noun that the pages show."""
+
+    comparison: SessionComparison
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether a kernel became incorrect, less accurate or slower, or is counted worse."""
+        return self.comparison.exit_code == 1
+
+    def tables(self) -> tuple[Table, ...]:
+        return tuple(comparison_tables(self.comparison))
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each pair of kernels: times in µs, verdict, figures before and after."""
+        return rows_frame(self.comparison)
+
+
+def compare(
+    before: Compared, after: Compared, *, pairing: Pairing = "auto", across: bool = False
+) -> Comparison:
+    """Kernels before and after, problem by problem: right, faster or slower, resources.
+
+    Args:
+        before, after: snapshot files, names in the store, or evaluations that `check` returned.
+        pairing: "same" variant and config, the "best" of each side, or "auto": the same where both
+            have it, else the best.
+        across: give verdicts across different GPUs, drivers and clocks too.
+
+    Raises:
+        UnknownName, SnapshotError: there is no such session, or it is damaged.
+
+    Example:
+        >>> import engine as attune
+        >>> sizes = dict(seqlen=64, head_dim=32)
+        >>> one, two = (attune.kernel(n, gpu="L4").check(**sizes) for n in ("v01", "v02"))
+        >>> attune.compare(one, two).to_frame()[["baseline_variant", "variant"]].values.tolist()
+        [['v01', 'v02']]
+    """
+    sessions = {"before": _session(before), "after": _session(after)}
+    return Comparison(compare_sessions(sessions, "before", pairing=pairing, across=across))
+
+
+def _session(given: Compared) -> Snapshot:
+    if isinstance(given, str | Path):
+        return open_session(str(given))
+    evaluations = [given] if isinstance(given, Evaluation) else list(given)
+    return make_snapshot(evaluations, environment=collect_environment())
+
 
 OneOrMore: TypeAlias = int | Sequence[int]
 

@@ -1,15 +1,21 @@
-"""Checks on the GPU: a launch, guard zones, the occupancy model, NVML."""
+"""All checks of what works on this machine, in order: without a GPU, then on it."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from math import expm1, isinf
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -17,23 +23,123 @@ from engine.backends.base import RunOptions, RunResult
 from engine.backends.cuda import CudaBackend, why_not_cuda
 from engine.backends.cuda.backend import SOFTWARE_TIMES
 from engine.backends.sdpa import BACKENDS, baseline, require_torch_on_gpu
-from engine.base.errors import ToolMissing
+from engine.base.errors import AttuneError, CompileError, Status, ToolMissing
 from engine.base.launch import PassLaunch, TensorArg
-from engine.base.status import Status
 from engine.compiled_plan import compile_plan, resources
 from engine.correctness import check_output
-from engine.devices import limits_for
+from engine.cuda_on_host.toolchain import find_toolchain
+from engine.cuda_source.nvrtc import toolchain
+from engine.devices import DeviceSpec, find_device, limits_for
 from engine.devices.detect import detect_local
+from engine.environment import collect_environment
 from engine.evaluation import Correctness
 from engine.measure.device_lock import gpu_states
 from engine.measure.side_by_side import QUICK, TimingGroup
 from engine.model.occupancy import occupancy
+from engine.pipeline.evaluate import evaluate
+from engine.pipeline.request import EvaluationRequest
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
-from engine.selfcheck.check import CheckFailed
-from engine.selfcheck.software import PROBLEM
 from engine.tensors import make_inputs
 from kernels.ladder import LADDER
+
+
+class State(StrEnum):
+    """What came of a check."""
+
+    OK = "OK"
+    FAILED = "FAILED"
+    NOT_POSSIBLE = "NOT POSSIBLE HERE"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """The state, and a sentence with what was seen, or what is wrong and what to do."""
+
+    name: str
+    state: State
+    sentence: str
+
+
+class CheckFailed(AttuneError):
+    """What was checked does not work; the text says what to do."""
+
+
+Check: TypeAlias = Callable[[], str]  # the sentence of a check that passed
+
+
+def perform(name: str, check: Check) -> CheckResult:
+    """Run one check. Whatever it raises is its result: a tool that is missing makes it impossible,
+    anything else is a failure."""
+    try:
+        return CheckResult(name, State.OK, check())
+    except ToolMissing as error:
+        return CheckResult(name, State.NOT_POSSIBLE, str(error))
+    except AttuneError as error:
+        return CheckResult(name, State.FAILED, str(error))
+    except Exception as error:
+        sentence = f"Attune itself failed ({type(error).__name__}: {error}): send this report."
+        return CheckResult(name, State.FAILED, " ".join(sentence.split()))
+
+
+PROBLEM = Problem(1, 2, 65, 64)  # a tile and one row more
+_PACKAGES = ("attune", "numpy", "cupy", "torch", "nvrtc", "cuda_runtime")
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def versions() -> str:
+    environment = collect_environment()
+    packages = [f"{name} {environment[name] or 'not installed'}" for name in _PACKAGES]
+    return f"Python {environment['python']}, {', '.join(packages)}."
+
+
+def gpu_compiler(device: DeviceSpec) -> str:
+    """Every variant of the ladder that the GPU can run, by NVRTC."""
+    name = toolchain().name
+    has = device.compute_capability
+    compiled = []
+    for variant in LADDER:
+        needed = variant.min_compute_capability
+        if has < needed or (variant.arch_specific and has != needed):
+            continue
+        plan = make_plan(variant, PROBLEM, variant.default_config())
+        try:
+            compile_plan(plan, device.arch)
+        except CompileError as error:
+            raise CheckFailed(
+                f"{variant.id} does not compile for {device.arch} by {name}: {error}"
+            ) from error
+        compiled.append(variant.id)
+    return f"{name} compiles {', '.join(compiled)} for {device.name} ({device.arch})."
+
+
+def host_compiler() -> str:
+    return f"{find_toolchain().version}."
+
+
+def cpu_execution(device: DeviceSpec) -> str:
+    """The first variant, compiled for the host, executed and compared with the reference."""
+    find_toolchain()
+    request = EvaluationRequest(LADDER[0].id, PROBLEM, gpu=device.name, backend="cpu")
+    evaluation = evaluate(request).evaluation
+    if evaluation.status is not Status.PASSED:
+        raise CheckFailed(
+            f"{request.variant} on the CPU is {evaluation.status}: {evaluation.reason} See "
+            f"`attune evaluate {request.variant} --backend cpu`."
+        )
+    return f"{request.variant} was executed on the CPU and agrees with the float64 reference."
+
+
+def browser() -> str:
+    """Needed by the browser tests alone; the app opens in any."""
+    names = (os.environ.get("ATTUNE_CHROMIUM"), *_BROWSERS)
+    if not any(name and shutil.which(name) for name in names):
+        raise ToolMissing(
+            "No Chromium or Chrome was found, which the browser tests drive: install one, or set "
+            "ATTUNE_CHROMIUM to it. The app itself opens in any browser."
+        )
+    return "Chromium or Chrome is installed."
+
 
 MAX_READING_MS = 0.2  # longer, the clock that is read is no more that of the sample
 _READINGS = 200
@@ -260,3 +366,67 @@ def sdpa_backends() -> str:
     if not names:
         raise CheckFailed(f"None of PyTorch's attention backends works:{refused}")
     return f"Baselines: {', '.join(names)}.{refused}"
+
+
+DEFAULT_GPU = "L4"  # what is compiled for where there is no GPU and none is named
+
+
+def selfcheck(gpu: str | None = None) -> Iterator[CheckResult]:
+    """Results as they come; the slowest checks take seconds.
+
+    Args:
+        gpu: what to compile for; this machine's GPU where not given.
+
+    Raises:
+        UnknownName: `gpu` is not in the table.
+    """
+    target = _target(gpu)
+
+    yield perform("versions", versions)
+    yield perform("NVRTC", lambda: gpu_compiler(target))
+    yield perform("host compiler", host_compiler)
+    yield perform("CPU backend", lambda: cpu_execution(target))
+    yield perform("browser", browser)
+    yield from _on_gpu()
+
+
+def _target(gpu: str | None) -> DeviceSpec:
+    if gpu is not None:
+        return find_device(gpu)
+    local = detect_local()
+    return find_device(DEFAULT_GPU) if isinstance(local, str) else local.spec
+
+
+def _on_gpu() -> Iterator[CheckResult]:
+    """Every check is listed, whether there is a GPU or not."""
+    from engine.backends.cuda import CudaBackend, why_not_cuda
+    from engine.measure.device_lock import gpu_lock
+
+    made: list[CudaBackend] = []
+
+    def with_backend(check: Callable[[CudaBackend], str]) -> Check:
+        def body() -> str:
+            if why_not_cuda() is not None:
+                raise ToolMissing("This needs a GPU: see driver.")
+            if not made:
+                made.append(CudaBackend())
+            if (why := made[0].gpu_error) is not None:
+                raise ToolMissing(why)
+            with gpu_lock("selfcheck", lambda sentence: print(sentence, file=sys.stderr)):
+                return check(made[0])
+
+        return body
+
+    yield perform("driver", driver)
+    for name, check in (
+        ("launch", launch),
+        ("guard zones", guard_zones),
+        ("graph timing", graph_timing),
+        ("occupancy", occupancy_model),
+        ("NVML", lambda _: nvml_readings()),
+        ("SDPA", lambda _: sdpa_backends()),
+        ("A/A floor", aa_floor),
+    ):
+        yield perform(name, with_backend(check))
+    for backend in made:
+        backend.close()

@@ -1,0 +1,344 @@
+"""What differs between two sessions: figures of the kernels, environment, flags, source."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from engine.base.units import format_bytes, format_speedup, format_us
+from engine.evaluation import CodeCounts, Evaluation, Latency, Origin
+from engine.sessions.snapshot import Environment, Snapshot
+
+# When it was asked, and figures that change from one moment to the next.
+_FLEETING = ("collected", "sm_clock_mhz", "memory_clock_mhz")
+# What makes times of the same kernel differ: with one of these unequal there is no verdict.
+_DECISIVE = {
+    "name": "the GPU",
+    "driver": "the driver",
+    "max_sm_clock_mhz": "the SM clock",
+    "max_memory_clock_mhz": "the memory clock",
+    "power_limit_w": "the power limit",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentDifference:
+    """One field of the environment that is not the same."""
+
+    field: str  # "driver", "gpus[0].name"
+    baseline: Any
+    other: Any
+    decisive: bool  # forbids a verdict
+
+
+@dataclass(frozen=True, slots=True)
+class FlagsDifference:
+    """Compiler flags of one kernel source."""
+
+    source: str
+    removed: tuple[str, ...]
+    added: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceDifference:
+    """One kernel source that changed, as a unified diff from the baseline's text."""
+
+    name: str
+    diff: str
+    added_lines: int
+    removed_lines: int
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """What differs between the baseline and one session."""
+
+    session: str
+    environment: tuple[EnvironmentDifference, ...]
+    flags: tuple[FlagsDifference, ...]
+    sources: tuple[SourceDifference, ...]
+    remarks: tuple[str, ...]  # what could not be compared
+
+    @property
+    def nothing(self) -> bool:
+        return not (self.environment or self.flags or self.sources or self.remarks)
+
+
+def differences(session: str, base: Snapshot, other: Snapshot) -> Differences:
+    """Compare two snapshots' environments, flags and sources."""
+    ours, theirs = ({source.name: source for source in side.sources} for side in (base, other))
+    both = [(ours[name], theirs[name]) for name in sorted(set(ours) & set(theirs))]
+    remarks = []
+    if alone := sorted(set(ours) ^ set(theirs)):
+        are = "is" if len(alone) == 1 else "are"
+        remarks.append(f"{', '.join(alone)} {are} stored in only one of the two sessions.")
+    remarks += _hidden_changes(base, other, [before.name for before, _ in both])
+    return Differences(
+        session=session,
+        environment=_environment(base.environment, other.environment),
+        flags=tuple(
+            FlagsDifference(
+                before.name,
+                removed=tuple(f for f in before.flags if f not in after.flags),
+                added=tuple(f for f in after.flags if f not in before.flags),
+            )
+            for before, after in both
+            if set(before.flags) != set(after.flags)
+        ),
+        sources=tuple(
+            _diff(before.name, before.text, after.text)
+            for before, after in both
+            if before.text != after.text
+        ),
+        remarks=tuple(remarks),
+    )
+
+
+def environment_blockers(base: Environment, other: Environment) -> list[str]:
+    """Why times of the two environments cannot be judged against each other; empty if they can."""
+    blockers = []
+    for name, ours, theirs in _fields(base, other):
+        meaning = _DECISIVE.get(name.rpartition(".")[2])
+        if meaning is None:
+            continue
+        if ours is None or theirs is None:
+            # A GPU that names no power limit names none in either; a driver there always is.
+            if ours is not theirs or name == "driver":
+                blockers.append(f"{meaning} was not recorded")
+        elif ours != theirs:
+            blockers.append(f"{meaning} is {theirs}, not {ours}")
+    return list(dict.fromkeys(blockers))
+
+
+def _environment(base: Environment, other: Environment) -> tuple[EnvironmentDifference, ...]:
+    changed = [
+        EnvironmentDifference(name, ours, theirs, name.rpartition(".")[2] in _DECISIVE)
+        for name, ours, theirs in _fields(base, other)
+        if ours != theirs
+    ]
+    return tuple(sorted(changed, key=lambda d: not d.decisive))
+
+
+def _fields(base: Environment, other: Environment) -> list[tuple[str, Any, Any]]:
+    """(field, in the baseline, in the other), with None where it is not known."""
+    ours, theirs = _flat(base), _flat(other)
+    return [(name, ours.get(name), theirs.get(name)) for name in {**ours, **theirs}]
+
+
+def _flat(environment: Environment) -> dict[str, Any]:
+    fields = environment.model_dump()
+    for index, gpu in enumerate(fields.pop("gpus")):
+        fields |= {f"gpus[{index}].{name}": value for name, value in gpu.items()}
+    return {k: v for k, v in fields.items() if k.rpartition(".")[2] not in _FLEETING}
+
+
+def _diff(name: str, before: str, after: str) -> SourceDifference:
+    lines = list(
+        difflib.unified_diff(
+            before.splitlines(),
+            after.splitlines(),
+            f"{name} {_short_hash(before)}",
+            f"{name} {_short_hash(after)}",
+            lineterm="",
+        )
+    )
+    body = lines[2:]
+    if not body:
+        return SourceDifference(name, "(only line endings or the last newline differ)", 0, 0)
+    return SourceDifference(
+        name,
+        "\n".join(lines),
+        sum(line.startswith("+") for line in body),
+        sum(line.startswith("-") for line in body),
+    )
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _hidden_changes(base: Snapshot, other: Snapshot, stored: Sequence[str]) -> list[str]:
+    """Variants whose source hash changed though their text is not stored in both sessions."""
+    ours, theirs = _hashes(base), _hashes(other)
+    return [
+        f"The source of {variant} differs, and its text is not stored in both sessions."
+        for variant in sorted(set(ours) & set(theirs))
+        if ours[variant].isdisjoint(theirs[variant])
+        and not any(name.startswith(variant) for name in stored)
+    ]
+
+
+def _hashes(session: Snapshot) -> dict[str, set[str]]:
+    """The source hashes of each variant."""
+    hashes: dict[str, set[str]] = {}
+    for e in session.evaluations:
+        if e.source_sha256:
+            hashes.setdefault(e.variant, set()).add(e.source_sha256)
+    return hashes
+
+
+ORIGINS: tuple[Origin, ...] = ("predicted", "recorded", "measured")
+# Name → field of `CodeCounts`.
+COUNTED = {
+    "warp instructions": "instructions",
+    "wavefronts of bank conflicts": "conflicts",
+    "global sectors": "sectors",
+    "local sectors": "local_sectors",
+    "code, bytes": "code_bytes",
+}
+# The figures of `changes`, in the order in which a person reads them.
+FIGURES = (
+    "status",
+    "max |error|",
+    "share of the tolerance",
+    "registers per thread",
+    "spills",
+    "shared memory per CTA",
+    "occupancy",
+    "limited by",
+    "CTAs per SM",
+    "waves",
+    *COUNTED,
+    *(f"{origin} time" for origin in ORIGINS),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeFigure:
+    """One time with its interval, µs; of a single figure the interval has no width."""
+
+    median_us: float
+    low_us: float
+    high_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFigures:
+    """One kernel of one session on one problem. None where the session does not hold it.
+
+    Resources and occupancy are those of the main pass. `times` is by origin: what the session has
+    predicted, recorded and measured of this very variant, config, problem and GPU.
+    """
+
+    status: str
+    max_abs_err: float | None
+    tolerance: float | None
+    registers: int | None  # per thread
+    spill_bytes: int | None  # per thread
+    smem_bytes: int | None  # per CTA
+    occupancy: float | None  # 0..1
+    limiter: str
+    ctas_per_sm: int | None
+    waves: float | None
+    arch: str
+    counts: CodeCounts | None
+    times: Mapping[str, TimeFigure]
+
+    def time_us(self, origin: Origin) -> float | None:
+        """The median of this origin."""
+        time = self.times.get(origin)
+        return time.median_us if time is not None else None
+
+    @property
+    def error_share(self) -> float | None:
+        """Largest error / tolerance."""
+        if self.max_abs_err is None or not self.tolerance:
+            return None
+        return self.max_abs_err / self.tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One figure before and after, as text; `change` is empty where there is none."""
+
+    figure: str
+    before: str
+    after: str
+    change: str
+
+
+def kernel_figures(evaluation: Evaluation, times: Iterable[Latency]) -> KernelFigures:
+    """The figures of an evaluation; `times` are all that its session has of it, oldest first."""
+    main, c = evaluation.main_pass, evaluation.correctness
+    r, o = (main.resources, main.occupancy) if main else (None, None)
+    return KernelFigures(
+        status=str(evaluation.status),
+        max_abs_err=c.max_abs_err if c else None,
+        tolerance=c.tolerance if c else None,
+        registers=r.registers_per_thread if r else None,
+        spill_bytes=r.spill_bytes if r else None,
+        smem_bytes=r.smem_bytes if r else None,
+        occupancy=o.occupancy if o else None,
+        limiter=o.limited_by() if o else "",
+        ctas_per_sm=o.ctas_per_sm if o else None,
+        waves=o.waves if o else None,
+        arch=r.arch if r else "",
+        counts=evaluation.counts,
+        times={t.origin: TimeFigure(t.median_us, t.low_us, t.high_us) for t in times},
+    )
+
+
+def changes(before: KernelFigures, after: KernelFigures) -> tuple[Change, ...]:
+    """Every figure that one of the two has, in the order of `FIGURES`."""
+    rows = [
+        Change("status", before.status, after.status, _if_unequal(before.status, after.status)),
+        _number("max |error|", before.max_abs_err, after.max_abs_err, lambda x: f"{x:.3g}"),
+        _points("share of the tolerance", before.error_share, after.error_share),
+        _number("registers per thread", before.registers, after.registers, str),
+        _number("spills", before.spill_bytes, after.spill_bytes, format_bytes),
+        _number("shared memory per CTA", before.smem_bytes, after.smem_bytes, format_bytes),
+        _points("occupancy", before.occupancy, after.occupancy),
+        Change("limited by", before.limiter, after.limiter, ""),
+        _number("CTAs per SM", before.ctas_per_sm, after.ctas_per_sm, str),
+        _number("waves", before.waves, after.waves, lambda x: f"{x:.3g}"),
+        *(
+            _number(
+                name, getattr(before.counts, of, None), getattr(after.counts, of, None), _grouped
+            )
+            for name, of in COUNTED.items()
+        ),
+        *(_time(origin, before.times.get(origin), after.times.get(origin)) for origin in ORIGINS),
+    ]
+    return tuple(row for row in rows if row.before or row.after)
+
+
+def _number(
+    figure: str, before: float | None, after: float | None, text: Callable[[Any], str]
+) -> Change:
+    first, second = ("" if value is None else text(value) for value in (before, after))
+    change = ""
+    if before is not None and after is not None and before != after:
+        change = f"{'+' if after > before else '−'}{text(abs(after - before))}"
+        if before > 0 and figure == "max |error|":
+            change = f"{after / before:.3g}×"
+    return Change(figure, first, second, change)
+
+
+def _points(figure: str, before: float | None, after: float | None) -> Change:
+    """Two shares; they differ by percentage points."""
+    change = _number(figure, before, after, _percent)
+    return replace(change, change=change.change.replace(" %", " points"))
+
+
+def _grouped(number: int) -> str:
+    return f"{number:,}"
+
+
+def _time(origin: str, before: TimeFigure | None, after: TimeFigure | None) -> Change:
+    first, second = ("" if t is None else format_us(t.median_us) for t in (before, after))
+    change = ""
+    if before is not None and after is not None and before != after:
+        change = format_speedup(before.median_us / after.median_us)
+    return Change(f"{origin} time", first, second, change)
+
+
+def _if_unequal(before: str, after: str) -> str:
+    return "" if before == after else f"{before} → {after}"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.3g} %" if (share := 100 * share) < 1 else f"{share:.0f} %"
