@@ -69,7 +69,7 @@ Q = np.zeros((1, 2, 70, 32), np.float16)
         (Q, Q.astype(np.float32), "one format"),
         (Q[0], Q[0], "q has 3 dimensions"),
         (Q, Q[..., :16], "k is "),
-        (Q[..., :16], Q[..., :16], "v is "),
+        (Q[..., :16], Q[..., :16], "head_dim_v"),
         ("text", Q, "q is str"),
         (Q[..., ::2], Q[..., ::2], "head_dim"),
     ],
