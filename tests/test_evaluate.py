@@ -175,7 +175,7 @@ def test_an_endless_kernel_times_out(
 
 
 def test_a_write_out_of_bounds_is_found(evaluator: Evaluator, mutate: Mutate) -> None:
-    mutate("(size_t)query * HEAD_DIM + d] =", "(size_t)query * HEAD_DIM + d + 64] =")
+    mutate("(size_t)query * HEAD_DIM_V + d] =", "(size_t)query * HEAD_DIM_V + d + 64] =")
     e = evaluator.evaluate(request()).evaluation
     assert e.status in (Status.OUT_OF_BOUNDS, Status.INCORRECT)
     one_sentence(e)

@@ -41,7 +41,7 @@ from kernels.variant import KERNELS_DIR, Constraint, Variant
 def test_the_large_problem_lies_between_int_and_unsigned(problem: Problem) -> None:
     large = large_problem(problem)
     assert large is not None
-    elements = max(large.elements, large.kv_bytes // 2)
+    elements = max(large.elements, large.k_bytes // 2)
     assert 2**31 < elements < 2**32
     assert large.batch <= 65_535
     assert (large.seqlen, large.num_keys, large.head_group) == (

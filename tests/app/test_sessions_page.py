@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from app_driver import badge, charts, metric, texts, until
@@ -263,7 +264,7 @@ def test_sources_and_timeline_of_a_snapshot_are_shown(open_app):
 
 
 def test_what_to_try_next_is_compiled_by_the_worker_and_ordered(open_app, monkeypatch):
-    monkeypatch.setattr(advice, "LADDER", LADDER[:2])
+    monkeypatch.setattr(advice, "LADDER", SimpleNamespace(of=lambda _: LADDER[:2]))
     name = save("Advice", replace(BASE, problem=replace(BASE.problem, seqlen=512)))
     at = open_app("sessions", session=name)
     assert not any("expected gain" in d.value for d in at.dataframe)  # nothing until it is opened

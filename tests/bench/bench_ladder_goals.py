@@ -162,7 +162,7 @@ def v14() -> Iterator[Goal]:
         flying = min(ctas, resident * device.num_sms) * config["num_warps"]
         flying *= (config["stages"] - 1) * tile
         needed = device.memory_gb_per_s * 1e3 * _DRAM_LATENCY_US
-        every = 2 * problem.kv_bytes
+        every = problem.kv_bytes
         yield Goal(
             f"{what}: loads under way, of Little's",
             min(0.85, every / needed),

@@ -87,6 +87,19 @@ def plant(mutation: Mutation, variant: str, folder: Path) -> tuple[Path, tuple[s
 
 # What the macros of `features.cuh` stand for in plain attention, and what is left out there.
 _PLAIN = (
+    (r"^#define [VO]_HEAD .*\n", ""),
+    (r"\bO_HEAD\b", "q_head"),
+    (r"\bV_HEAD\b", "kv_head"),
+    (r"=  // and its K and V\n\s*KV_BEGIN\([^;]*;", "= kv_index * seqlen_kv * HEAD_DIM;"),
+    (r"KV_BEGIN\(kv_index, [^;]*\);", "kv_index * seqlen_kv * HEAD_DIM;"),
+    (r"Q_BEGIN\(q_index, blockIdx.y\)", "q_index * seqlen * HEAD_DIM"),
+    (r" ROW_PARAMETER| *\n? *ROW_GIVEN\([A-Z_]+\)", ""),
+    (r"\b(?:Q_ROW|KV_ROW|ROW_ELEMENTS|HEAD_DIM_V)\b", "HEAD_DIM"),
+    (r"load_tile<(\w+), HEAD_DIM>", r"load_tile<\1>"),
+    (r"template <int ROWS, int COLUMNS>", "template <int ROWS, int COLUMNS = HEAD_DIM>"),
+    (r"^#define SOURCE_TILE .*\n", ""),
+    (r"\bSOURCE_TILE\b", "TILE"),
+    (r"NUM_KEYS\s*\);", "NUM_KEYS);"),
     (r"^ *OWN_LENGTHS\([^;]*;\n", ""),
     (r"^ *if \(HAS_VARLEN .*\n", ""),
     (

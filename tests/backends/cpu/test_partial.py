@@ -92,7 +92,7 @@ def test_grouped_heads_come_together(backend):
 
 
 OUTSIDE = r"^narrow\.cu:{}: global memory out of bounds in .* at byte -\d+ of buffer '{}'"
-OTHER_HEAD = r"^narrow\.cu:55: global memory of another head in .* of buffer 'k', which belongs to"
+OTHER_HEAD = r"^narrow\.cu:57: global memory of another head in .* of buffer 'k', which belongs to"
 # Q's own offset already shows when the CTAs of a head are looked for.
 NO_CTA = (
     r"^narrow\.cu: no CTA of kernel attention_forward works on Q or O of .*: an offset is wrong"
@@ -103,13 +103,13 @@ NO_CTA = (
     ("old", "new", "expected"),
     [
         pytest.param(
-            *("const size_t q_head = ", "const int q_head = (int)", OUTSIDE.format(55, "q")),
+            *("const size_t q_head = ", "const int q_head = (int)", OUTSIDE.format(57, "q")),
             marks=pytest.mark.slow,
         ),
-        ("const size_t kv_head = ", "const int kv_head = (int)", OUTSIDE.format(55, "k")),
+        ("const size_t kv_head = ", "const int kv_head = (int)", OUTSIDE.format(57, "k")),
         ("const size_t kv_head = ", "const unsigned kv_head = (unsigned)", OTHER_HEAD),
         ("const size_t q_head = ", "const unsigned q_head = (unsigned)", f"{OTHER_HEAD}|{NO_CTA}"),
-        ("out[q_head", "out[(int)q_head", OUTSIDE.format(156, "out")),
+        ("out[O_HEAD", "out[(int)O_HEAD", OUTSIDE.format(160, "out")),
     ],
 )
 @pytest.mark.parametrize("check", [False, pytest.param(True, marks=pytest.mark.slow)])

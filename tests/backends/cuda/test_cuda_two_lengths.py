@@ -42,7 +42,7 @@ def expected(inputs: Inputs) -> np.ndarray:
 
 def plan_of(problem: Problem) -> LaunchPlan:
     rows = ScalarArg("rows", "int32", problem.elements)
-    keys = ScalarArg("keys", "int32", problem.kv_bytes // 2)
+    keys = ScalarArg("keys", "int32", problem.k_bytes // 2)
     tensors = map(TensorArg, ("q", "k", "v", "out"))
     one = PassLaunch("produce", (1, 1, 1), 256, 0, (*tensors, rows, keys))
     return dataclasses.replace(make_plan(problem), passes=(one,))
@@ -82,6 +82,6 @@ def test_every_copy_of_a_measurement_holds_them_all(problem: Problem) -> None:
     copies = sorted(set(seen))
     assert len(copies) == 3
     assert all(address % 256 == 0 for copy in copies for address in copy)
-    sizes = (problem.tensor_bytes, problem.kv_bytes, problem.kv_bytes, problem.tensor_bytes)
+    sizes = (problem.tensor_bytes, problem.k_bytes, problem.v_bytes, problem.tensor_bytes)
     begins = [(a, size) for copy in copies for a, size in zip(copy, sizes, strict=True)]
     assert all(a + size <= b for (a, size), (b, _) in itertools.pairwise(sorted(begins)))
