@@ -90,6 +90,7 @@ class Evaluator:
         source: Path | None = None,
         simulates: bool = True,
         keeps: bool = True,
+        counts: bool = True,
         on_part: OnPart | None = None,
     ) -> EvaluationOutcome:
         """Run the whole pipeline. Expected failures come back as statuses.
@@ -99,6 +100,8 @@ class Evaluator:
                 them on the CPU takes much longer; not called where they cannot be told apart.
             simulates: False takes CTA times by machine code only where they are known already.
             keeps: writes the prediction down; False leaves that to the caller.
+            counts: also count what the machine code executes, where it is simulated: for a
+                comparison later, up to as long as the rest.
             source: a `.cu` file to take in place of the variant's own, its headers beside it. What
                 it says of itself counts; a file without a description takes the variant's.
 
@@ -108,7 +111,9 @@ class Evaluator:
         """
         stage = on_stage or (lambda _: None)
         resolved = resolve(request, self.history, source)
-        outcome = EvaluationRun(self, request, resolved, stage, simulates, on_part).outcome()
+        outcome = EvaluationRun(
+            self, request, resolved, stage, simulates, counts, on_part
+        ).outcome()
         if keeps and request.clock == "boost":  # times are measured at the clock a GPU chooses
             self.history.keep(outcome.evaluation, outcome.predicted)
         return outcome

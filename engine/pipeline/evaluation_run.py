@@ -72,6 +72,7 @@ class EvaluationRun:
     resolved: ResolvedRequest
     stage: OnStage
     simulates: bool
+    counts: bool
     on_part: OnPart | None
     estimate: Estimate | None = None
     compiled: CompiledKernel | None = None
@@ -491,7 +492,7 @@ class EvaluationRun:
             return evaluation
         self.stage("Simulating the machine code")
         self.estimate = self._estimate(plan, self.compiled, simulates=True)
-        if not self.estimate.by_machine_code:
+        if not self.estimate.by_machine_code or not self.counts:
             return evaluation
         from engine.compiled_plan import count_plan
 

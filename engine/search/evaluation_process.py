@@ -121,7 +121,9 @@ def evaluate_point(evaluator: Evaluator, request: EvaluationRequest) -> Evaluati
 
     The sweep itself writes predictions down.
     """
-    return evaluator.evaluate(request, simulates=not runs_on_gpu(request), keeps=False)
+    simulates = not runs_on_gpu(request)
+    # Many points: what they execute is counted when two are compared.
+    return evaluator.evaluate(request, simulates=simulates, keeps=False, counts=False)
 
 
 def _evaluate(evaluator: Evaluator, request: EvaluationRequest) -> EvaluationOutcome:
