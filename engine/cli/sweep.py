@@ -30,8 +30,9 @@ from engine.search.ranking import SweepRow
 from engine.search.results import SHOWN_PLACES, result_tables, row_dict, sweep_frame
 from engine.search.space import ProblemAxes, Space, SweepOptions, SweepPoint, parse_values
 from engine.search.sweep.estimate import Estimator, runs_on_gpu
+from engine.search.sweep.here import rows_of, sweep_here
 from engine.search.sweep.journal import Budget, Progress, SweepJournal, SweepSpec, best_key
-from engine.search.sweep.run import SweepEnd, rows_of, sweep_here
+from engine.search.sweep.run import SweepEnd
 from engine.search.tuned_from_sweep import configs_to_keep, keep_configs
 from engine.sessions.known_times import open_history
 from kernels.characters import visible

@@ -32,8 +32,9 @@ from engine.search.results import result_tables, sweep_frame
 from engine.search.space import ProblemAxes, Space, SweepOptions
 from engine.search.strategies import StrategyName
 from engine.search.sweep.estimate import runs_on_gpu
+from engine.search.sweep.here import rows_of, sweep_here
 from engine.search.sweep.journal import Budget, Progress, SweepJournal, SweepSpec
-from engine.search.sweep.run import SweepEnd, rows_of, sweep_here
+from engine.search.sweep.run import SweepEnd
 from engine.sessions.build import make_snapshot
 from engine.sessions.compare import Pairing, SessionComparison, compare_sessions
 from engine.sessions.compare.output import comparison_tables, rows_frame
