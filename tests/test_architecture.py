@@ -122,8 +122,22 @@ def imports_within(lazy: bool) -> dict[str, set[str]]:
                 wanted = [(f"{node.module}.{alias.name}", node.module) for alias in node.names]
             else:
                 continue
-            graph[name] |= {full if full in names else base for full, base in wanted} & set(names)
+            found = {full if full in names else base for full, base in wanted} & set(names)
+            graph[name] |= found
+            if not lazy:  # what lies in another package imports that package's __init__ first
+                graph[name] |= {
+                    package
+                    for module in found
+                    for package in packages_of(module)
+                    if package in names and not in_package(name, (package,))
+                }
     return graph
+
+
+def packages_of(module: str) -> list[str]:
+    """`a.b.c` → a.b and a."""
+    parts = module.split(".")
+    return [".".join(parts[:n]) for n in range(1, len(parts))]
 
 
 def module_name(path: Path) -> str:
