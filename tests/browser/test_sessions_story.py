@@ -119,7 +119,7 @@ def test_tune_save_send_compare_export_and_follow_a_link(machine, visit, tmp_pat
     run(repeated)
     repeated.open(f"/compare?session=working+session&session={uploaded.name}")
     repeated.see("What differs")
-    expect(repeated.metric("Undecided")).to_contain_text("1", timeout=WAIT_MS)
+    expect(repeated.metric("Same code")).to_contain_text("1", timeout=WAIT_MS)
     repeated.no_exception()
 
     # Follow a deep link in yet another profile.
