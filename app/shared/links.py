@@ -25,7 +25,7 @@ _KERNEL = (
 # The names that a page reads from its URL, by its title.
 _NAMES = {
     "Tune": (*_KERNEL, "live", "tab"),
-    "Kernels": (*_KERNEL, "kernels_tab"),
+    "Kernels": (*_KERNEL, "kernels_tab", "kernels_rung"),
     "Batch size": (
         *_KERNEL,
         *("heads_free", "max_batch", "points", "points_file", "calibrate", "batch_tab"),
