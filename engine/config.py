@@ -20,6 +20,11 @@ from engine.problem import Problem
 from engine.schema import Integer, Microseconds, Stored, decode, encode
 from kernels.variant import Variant
 
+# The tuned config of a variant for a GPU and a class of problems, kept in one JSON file.
+#
+# Problems of a class behave alike: same head_dim, mask and dtype, and sequence length and heads
+# within a factor of two. A config found for one of them serves for all.
+
 VERSION = 1
 _MAX_FILE_BYTES = 16 << 20
 _Key: TypeAlias = tuple[str, str, str]  # GPU, variant, class

@@ -1,4 +1,9 @@
-"""Input tensors and their formats on the host: their values, and how fine each format is."""
+"""Input tensors and their formats on the host: their values, and how fine each format is.
+
+NumPy has no bfloat16, so a *raw* array is `numpy.float16` for FP16, `numpy.uint16` (the bit
+patterns) for BF16 and `numpy.float32` for FP32. `encode` and `decode` translate to and from
+float32.
+"""
 
 from __future__ import annotations
 
@@ -259,6 +264,8 @@ def make_inputs(problem: Problem, seed: int = 0, kind: InputKind = NORMAL) -> In
         dout = encode(rng.standard_normal(problem.shape, dtype=np.float32), problem.dtype)
     return Inputs(problem, q_raw, k_raw, v_raw, sinks, dout)
 
+
+# How finely each format tells numbers apart, and what arithmetic of its own leaves.
 
 UNIT_ROUNDOFF: Final[Mapping[Dtype, float]] = {
     "float16": 2.0**-11,

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.backends.cpu import PartialRunError, choose_part
+from engine.backends.partial import PartialRunError, choose_part
 from engine.base.launch import TensorArg
 from engine.compiled_plan import launch_of_pass
 from engine.config import default_config

@@ -1,4 +1,10 @@
-"""What ranked first by machine code, per compute capability; which rungs use what it alone has."""
+"""What ranked first by machine code, per compute capability; which rungs use what it alone has.
+
+    attune auto --renew    writes them; see `engine.auto.renew`
+
+Classes of problems are points of a grid: head_dim, mask, lengths, query heads B·H and how many of
+those share a K/V head. A problem takes the nearest point whose kernel it can run.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +24,8 @@ from engine.devices.spec import DeviceSpec
 from engine.problem import Problem
 from kernels.ladder import LADDER
 from kernels.variant import Variant
+
+# Instructions that one architecture alone has and is fast with, and which rungs use them.
 
 _BY_MAJOR = {
     9: "wgmma and TMA, Hopper's own tensor-core instructions",

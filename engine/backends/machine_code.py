@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.base import BackendName, RunOptions, RunResult
-from engine.backends.cpu import PartialRunError, PartOfLaunch, WrongOffsetError, choose_part
+from engine.backends.partial import PartialRunError, PartOfLaunch, WrongOffsetError, choose_part
 from engine.base.errors import AttuneError, CompileError, Status, ToolMissing, UnknownName
 from engine.base.launch import PassLaunch
 from engine.compiled_plan import compile_plan, launch_of_pass

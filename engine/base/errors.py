@@ -1,8 +1,14 @@
-"""What became of an evaluation or one of its steps, and the one exception tree."""
+"""What became of an evaluation or one of its steps, and the one exception tree.
+
+An error's text is one sentence (or two) that says what is wrong, why, and what to do. Pages and the
+command line print it as it is; anything that is not an `AttuneError` is our own bug.
+"""
 
 from __future__ import annotations
 
 from enum import StrEnum
+
+# What became of an evaluation or of one of its steps.
 
 
 class Status(StrEnum):

@@ -1,4 +1,9 @@
-"""Where this Attune stands, and the one way to write files whole and to lock them."""
+"""Where this Attune stands, and the one way to write files whole and to lock them.
+
+A file is written under a temporary name in its own folder, made durable and renamed. A kill at any
+moment, a full disk or a second process leaves the old state or the whole new file. Failures come up
+as OSError; `as_sentence` turns them into one.
+"""
 
 from __future__ import annotations
 
@@ -227,6 +232,8 @@ def platform_folder(kind: Literal["data", "cache"]) -> Path:
     path_of = {"data": platformdirs.user_data_path, "cache": platformdirs.user_cache_path}[kind]
     return path_of("attune", appauthor=False)
 
+
+# Where this Attune stands: in a checkout, or installed among other people's packages.
 
 # The folder that holds `app`, `engine` and `kernels`, in a checkout and in site-packages.
 PACKAGES: Final = Path(__file__).resolve().parents[2]

@@ -1,4 +1,9 @@
-"""From a predicted curve to a batch size: table, recommendations, wave steps, certainty."""
+"""From a predicted curve to a batch size: table, recommendations, wave steps, certainty.
+
+Two readings of one launch stand side by side, because they were once mistaken for each other: the
+launch's latency rises with the batch while the cost of a unit of work (one head of one batch
+element, B·H of them) falls, until the GPU is full.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +26,14 @@ from engine.problem import Problem
 if TYPE_CHECKING:
     import pandas as pd
 
+
+# How sure a recommended batch is: it follows from how sure its latency is.
+#
+# A recommendation compares batches with the plateau, so what a prediction gets wrong for all of
+# them alike cancels. Two parts are left. The model's parameters move batches against each other:
+# that is computed. The rest is what the equations do not know; it is taken as a part of the
+# latency's own interval, because a model that is unsure of a launch is unsure of its neighbours'
+# ratio too.
 
 # Assumed: a batch and twice the batch do not share a quarter of the latency's interval (as a
 # logarithm); nearer ones share more of it, as the same SMs do nearly the same work.

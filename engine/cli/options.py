@@ -234,6 +234,9 @@ def day(text: str) -> str:
     return text
 
 
+# What `auto` takes by the times that are known on this machine.
+
+
 def resolved_with_note(request: EvaluationRequest, history: History) -> ResolvedRequest:
     """As `resolve`; what `auto` takes and why goes to stderr."""
     resolved = resolve(request, history)

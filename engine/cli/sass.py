@@ -49,6 +49,8 @@ from engine.sessions.known_times import open_history
 from kernels.source_text import sidecar_of
 from kernels.variant import AUTO, Variant
 
+# A command's work in a process of its own, with limits: for files that may be anything.
+
 _MOST_TIME_S = 600
 _MOST_MEMORY_BYTES = 8 << 30  # beside what the process has when it starts
 _PR_SET_PDEATHSIG = 1

@@ -39,6 +39,8 @@ from kernels.characters import visible
 from kernels.ladder import LADDER
 from kernels.variant import AUTO, DTYPES
 
+# What `sweep` prints: the plan, progress, places and failures.
+
 
 def plan_dict(points: Sequence[SweepPoint], estimate_s: float) -> dict[str, Any]:
     """What is about to be done, and the reasons why constraints exclude the rest."""

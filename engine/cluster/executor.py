@@ -1,4 +1,9 @@
-"""Evaluations of a sweep on the workers of a Dask cluster: who gets which, how each ends."""
+"""Evaluations of a sweep on the workers of a Dask cluster: who gets which, how each ends.
+
+All points of a problem go to one GPU, so that its times can be compared; other problems go to
+others. A worker that dies with a point costs a repetition; a point that kills several is CRASHED.
+However often a point is evaluated, it is answered once: no row is lost or made twice.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +39,15 @@ from engine.search.ranking import SweepRow, by_problem, ranking_origin
 from engine.search.sweep.journal import Progress, SweepJournal, SweepSpec
 from engine.search.sweep.run import SweepEnd, run_sweep
 from kernels.ladder import LADDER
+
+# Calls that wait for a worker or run on one: which worker gets which, and how each ends.
+#
+# Dask's own means do not serve here. Its restrictions name a worker by its address, which a nanny's
+# new process does not keep; resources that a running worker is given wake no task that waits for
+# them; and a worker that dies makes every task sent to it suspect, the one behind included. So each
+# call is sent to one worker and deaths are counted here.
+#
+# Bookkeeping is done by the caller's thread; answers come in on the Dask client's own.
 
 MAX_DEATHS = 3  # of workers, at one call
 _GPU_PATIENCE_S = 30.0  # for a nanny to restart a GPU's worker, before another GPU takes over

@@ -47,6 +47,26 @@ from engine.plan import LaunchPlan
 from engine.problem import Problem
 from engine.tensors import FIXED_BOUNDS, NOISE, FloatArray, Inputs, absolute_tolerance
 
+# The second, sharper statement: an output may pass and yet err in a way that rounding does not.
+#
+# Rounding errors have no direction. Averaged over all elements they vanish, so a mean that does not
+# vanish is a bug too small for the tolerance: weights that are truncated, a row sum that holds one
+# padded key. Three tests, none of which decides about pass or fail:
+#
+# * the slope of the error on the reference, Σ e·ref / Σ ref², over its standard error from row to
+#   row
+#   (the elements of a row share their weights) and from column to column (where rows are alike);
+# * for each suspected bug whose effect would be small, the slope of the error on that effect: 1 if
+#   the bug is there, 0 if not;
+# * the slope of each row's own error on its reference, as RMS over the rows. It has no direction,
+#   but rounding the elements of a row one by one leaves little of it: same-dtype attention shows
+#   how
+#   much. A row sum that is rounded at every step leaves several times as much.
+#
+# A slope of the first two counts from 8 standard errors on, which chance does not reach in 10¹⁴
+# outputs, and where it is at least a tenth of the format's unit roundoff: what rounding itself
+# leaves, where outputs are nearly values of V that were rounded before, is 0.04 of it.
+
 _STANDARD_ERRORS = 8.0
 _LEAST_SLOPE = 0.1  # of the unit roundoff
 _FEWEST_ROWS = 32

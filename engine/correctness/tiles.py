@@ -106,6 +106,8 @@ def tiles_of(problem: Problem, plan: LaunchPlan | None) -> Tiles:
     )
 
 
+# Where wrong elements lie, in words: heads, query tiles, rows of a warp, columns of d.
+
 _MAX_LISTED = 6
 
 

@@ -1,4 +1,8 @@
-"""ctypes mirror of the runtime library. Used in the child process only; standard library only."""
+"""ctypes mirror of the runtime library. Used in the child process only; standard library only.
+
+It answers one request at a time and leaves when its parent is gone. Standard library only, so that
+it starts quickly after a crash.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.cuda_on_host.transport import Channel, SharedSegment
+
+# ctypes mirror of the runtime library. Used in the child process only; standard library only.
 
 MAX_ARGUMENTS = 64
 MAX_MARKS = 16384  # of native/host_runtime.h

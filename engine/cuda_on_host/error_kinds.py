@@ -1,4 +1,7 @@
-"""Errors and warnings of a host execution: their codes, and the sentence for CUDA that it lacks."""
+"""Errors and warnings of a host execution: their codes, and the sentence for CUDA that it lacks.
+
+The values are what the runtime library (`native/`) says before its sentence; a test compares them.
+"""
 
 from __future__ import annotations
 
@@ -96,6 +99,8 @@ def status_of(kind: ErrorKind) -> Status:
         return Status.RACE
     return Status.OUT_OF_BOUNDS if kind in _BOUNDS else Status.LAUNCH_ERROR
 
+
+# What CUDA has and the CPU backend lacks: the sentence that a host compiler's error becomes.
 
 CPU_VERSION = (
     "write it otherwise, or give the CPU a version of its own under #if defined(__CUDA_ON_HOST__)"

@@ -1,4 +1,14 @@
-"""What the check build adds to a kernel's source, and which statements ran by its marks."""
+"""What the check build adds to a kernel's source, and which statements ran by its marks.
+
+Both are done to the preprocessed text and on the lines that are there, so that no optimisation has
+blurred what belongs to which line. A *mark* is set when control reaches it; statements that follow
+each other with nothing between them that could leave share one. A local variable gets the pattern
+of `native/host_checks.h`: whatever the registers of a GPU hold, a kernel that gives another answer
+for another pattern has used it.
+
+The parser knows statements and declarations as far as it needs to find their ends; what it does not
+understand stays as it is, without a mark.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.cuda_on_host.ptx.grammar import Token, read_tokens
+
+# Which statements of a kernel's source ran, as the check build saw it.
 
 
 @dataclass(frozen=True, slots=True)

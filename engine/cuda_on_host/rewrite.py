@@ -262,6 +262,12 @@ def _blank_out(text: str) -> str:
     return _NOT_CODE.sub(blank, text)
 
 
+# `__cluster_dims__(x, y, z)` of a preprocessed kernel: what tells a launch its clusters.
+#
+# The dimensions may be any constant expression, a template's parameters included. They become the
+# kernel's first statement, which writes them and returns when a launch asks (`asked_for_cluster` of
+# `native/host_keywords.h`), and each kernel that has them gets a function that asks.
+
 ATTRIBUTE = "__cluster_dims__"
 _KEPT = re.compile(r"\bCOH_CLUSTER_DIMS\s*\(")  # what that macro becomes
 _KERNEL_NAME = re.compile(r"(\w+)\s*$")

@@ -18,6 +18,8 @@ from typing import Literal, TypeAlias
 
 from engine.base.errors import ToolMissing
 
+# How a host build is made and run where nobody says otherwise.
+
 Schedule: TypeAlias = Literal["in_order", "random", "reverse"]
 
 
@@ -161,6 +163,12 @@ def host_cpu() -> str:
     features = [line for line in lines if line.startswith(("flags", "Features", "model name"))]
     return f"{platform.machine()} {' '.join(dict.fromkeys(features))}"
 
+
+# The files that this backend is made of, and whether they are still those it began with.
+#
+# A kernel is compiled with headers from the disk and runs on a runtime and in a child process that
+# may be older: after an update under a running server their structures differ, and a right kernel
+# seems to have an illegal address.
 
 PACKAGE = Path(__file__).resolve().parent
 CHANGED = "the files of Attune changed since this process began, as by an update: start it again"

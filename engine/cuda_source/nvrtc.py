@@ -1,4 +1,8 @@
-"""Compile `.cu` files for any GPU with NVRTC, no GPU needed: cubin, resources and log."""
+"""Compile `.cu` files for any GPU with NVRTC, no GPU needed: cubin, resources and log.
+
+The only module that touches `cupy.cuda.nvrtc`; `other_nvrtc` loads further versions. Results are
+kept in the cache on disk under the content they were made from.
+"""
 
 from __future__ import annotations
 
@@ -54,6 +58,13 @@ from engine.cuda_source.toolkit import (
     version_of,
 )
 from kernels.variant import CppStandard
+
+# Tunables of the compiler: those that become one of its options instead of a macro.
+#
+# A description lists them beside its own (`maxrregcount = {values = [0, 64], default = 0, …}`), so
+# that sweeps, predictions and tuned configs take them as any other; 0 leaves an option out. What a
+# source says itself needs none: `#pragma unroll UNROLL`, `__launch_bounds__(THREADS, MIN_CTAS)`,
+# which outranks maxrregcount.
 
 # Macro → the option of a value other than 0.
 _OPTIONS: dict[str, Callable[[str], str]] = {

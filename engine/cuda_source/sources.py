@@ -1,4 +1,9 @@
-"""A kernel's source as the compiler takes it: headers found, host code left out."""
+"""A kernel's source as the compiler takes it: headers found, host code left out.
+
+Those of the C and C++ standard libraries become `headers/standard.h`, which holds what device code
+uses of them, the driver's `headers/driver.h`; those of libraries that only host code uses, or that
+nothing uses, become empty. Names that nvcc has without an include are in `headers/implicit.h`.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +22,21 @@ from engine.base.errors import CompileError
 from engine.base.text import MAX_SOURCE
 from kernels.source_text import without_block
 from kernels.variant import KERNELS_DIR
+
+# Host code in a `.cu` file: left out, so that the rest compiles for a GPU alone.
+#
+# Public kernels stand beside the code that launches them: `kernel<<<grid, block>>>(…)`, checks of
+# `cudaError_t`, `main`, bindings for PyTorch. NVRTC refuses host functions, and the CPU backend
+# launches kernels itself. As for nvcc, a function without `__device__` or `__global__` is the
+# host's, and device code cannot call it. Left out are, outside of classes and functions:
+#
+# - definitions and declarations of functions without an execution space, `constexpr` ones excepted;
+# - declarations that speak of the host's libraries (`std::vector`, `torch::`, `cudaStream_t`).
+#
+# A macro may hold the execution space (`CUTE_DEVICE`), so that a function whose head has a name in
+# capitals is the host's only where its text shows it: `<<<`, calls of CUDA's API, those libraries.
+# Lines keep their numbers and preprocessor lines stay. A text whose brackets do not match is left
+# as it is: the compiler says what is wrong with it.
 
 _NOT_CODE = re.compile(
     r"//(?:\\\n|[^\n])*|/\*.*?\*/"  # comments

@@ -128,6 +128,11 @@ def _candidates() -> Iterator[Path]:
     yield Path("/usr/local/cuda/include")
 
 
+# Further NVRTC libraries that are installed, beside the one that CuPy loads.
+#
+# What `engine.cuda_source.nvrtc` calls of `cupy.cuda.nvrtc`, by ctypes. NVRTC brings its own ptxas:
+# another version is another compiler as a whole.
+
 VARIABLE = "ATTUNE_NVRTC"  # further libraries, or folders of them, with `:` between
 _NAME = re.compile(r"libnvrtc\.so\.[\d.]+")
 

@@ -1,4 +1,13 @@
-"""The GPU of this machine, if there is one, and its present state as NVML reports it."""
+"""The GPU of this machine, if there is one, and its present state as NVML reports it.
+
+A GPU of the table takes its figures from there, but SMs and L2 from the driver where that knows
+them. The boost clock stays the table's, because the rates refer to it. One that is not in the table
+gets what the driver says (SMs, clock, memory, bandwidth, L2) and None elsewhere, so that pages say
+what is unknown.
+
+NVML numbers GPUs by PCI address and CUDA by speed (`CUDA_DEVICE_ORDER`), so the GPU is CUDA's own
+device 0 wherever CuPy can say which that is.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +22,11 @@ from engine.base.errors import ToolMissing, UnknownName
 from engine.base.units import format_bytes
 from engine.cuda_source.toolkit import make_cupy_folder
 from engine.devices.spec import DeviceSpec, find_device, modelled_name
+
+# The present state of a GPU as NVML reports it: clocks, power, temperature, throttling.
+#
+# Every figure is optional: boards and drivers differ in what they answer. NVML needs the driver but
+# no CUDA context, so asking never disturbs a measurement that runs in another process.
 
 T = TypeVar("T")
 

@@ -279,6 +279,8 @@ def _key(name: str) -> str:
 _BY_KEY = {_key(alias): device for device in DEVICES for alias in (device.name, *device.aliases)}
 
 
+# How a GPU in software calls itself: by this, so that nothing of it is taken for a measurement.
+
 SOFTWARE = "software "
 
 

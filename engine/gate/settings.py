@@ -25,6 +25,8 @@ from engine.gate.verdicts import (
 from engine.problem import Direction, Problem, parse_seqlens
 from kernels.variant import Variant
 
+# Budgets: what a kernel may cost on one problem and GPU, whatever it cost before.
+
 LIMITS = tuple(name for name in LABELS if name != "ctas_per_sm")  # where less is better
 
 

@@ -1,4 +1,8 @@
-"""The two sides of a comparison as folders, and the kernels in each with what they are made of."""
+"""The two sides of a comparison as folders, and the kernels in each with what they are made of.
+
+Of a revision, the files that a kernel can be made of are written to a temporary folder. Nothing of
+either side is executed, no hook and no filter of git included.
+"""
 
 from __future__ import annotations
 
@@ -255,6 +259,9 @@ def _is_plain(root: Path, name: str) -> bool:
 
 def _names(listed: bytes) -> list[str]:
     return [os.fsdecode(name) for name in listed.split(b"\0") if name]
+
+
+# The kernels of one side: files with a description, and what each is made of.
 
 
 class OutsideTree(AttuneError):

@@ -1,4 +1,9 @@
-"""The rules: what two sets of figures of one kernel, before and after, allow to say."""
+"""The rules: what two sets of figures of one kernel, before and after, allow to say.
+
+Counted figures are exact, so any difference is one; simulated times have a verdict where they are
+further apart than what recorded pairs of neighbours need (`ranking`), and measured ones by the
+rule of the sampler (`engine.measure.verdict`).
+"""
 
 from __future__ import annotations
 
@@ -16,6 +21,11 @@ from engine.base.units import format_us
 from engine.gate.figures import Answer, Figures
 from engine.measure.verdict import Comparison, Verdict
 from engine.schema import Stored
+
+# How far apart two simulated times of one kernel must be to say which version is faster.
+#
+# Read off pairs of neighbours: versions of one kernel that followed each other, measured and
+# simulated on one GPU. `tests/bench/bench_sass_validation.py --pairs FILE` renews them.
 
 _PAIRS = Path(__file__).with_name("neighbour_pairs.json")
 _CONFIDENCE = 0.95

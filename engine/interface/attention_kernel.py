@@ -32,6 +32,8 @@ from engine.sessions.known_times import open_history
 from engine.tensors import Inputs, RawArray
 from kernels.variant import AUTO, DTYPES, Dtype, Variant
 
+# What the functions of the interface take in the same way: a problem, a kernel's name.
+
 
 class Sizes(TypedDict, total=False):
     """A problem by keywords. Q is `[batch, heads, seqlen, head_dim]`."""
@@ -118,6 +120,9 @@ def evaluator() -> Evaluator:
     made = Evaluator(open_history())
     atexit.register(made.close)
     return made
+
+
+# A person's tensors as Q, K and V, and O as a tensor of the same kind: NumPy, PyTorch, CuPy.
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,8 @@ def recommend_batch(
     return recommend_for_choice(request, evaluator().history)
 
 
+# `compare(…)`: two sessions, or what was evaluated just now, problem by problem.
+
 Compared: TypeAlias = str | Path | Evaluation | Sequence[Evaluation]
 
 
@@ -155,6 +157,8 @@ def _session(given: Compared) -> Snapshot:
     evaluations = [given] if isinstance(given, Evaluation) else list(given)
     return make_snapshot(evaluations, environment=collect_environment())
 
+
+# `sweep(…)`: many evaluations, and the best of them.
 
 OneOrMore: TypeAlias = int | Sequence[int]
 

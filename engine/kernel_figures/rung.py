@@ -1,4 +1,8 @@
-"""One rung of the ladder on one problem and GPU: what is counted and known of it."""
+"""One rung of the ladder on one problem and GPU: what is counted and known of it.
+
+What is worked out is kept on disk (compiled kernels, simulated times, counts), so that a page asks
+for what is known, and leaves the rest to a worker.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +36,12 @@ from kernels.variant import Config, Variant
 if TYPE_CHECKING:
     from engine.cuda_source import CompiledKernel
 
+
+# What a kernel executes for a tile of scores, counted by running two CTAs of its machine code.
+#
+# The two differ in the keys that they visit alone; their difference is the steady state, whatever
+# is done once per CTA left out. Figures are for 64 query rows and 64 keys, so that rungs with tiles
+# of different sizes can be compared.
 
 _TILE = 64 * 64  # scores
 _KEYS = (256, 512, 1024, 2048, 4096, 8192, 16384)

@@ -201,6 +201,8 @@ def _folder() -> Path:
     return cache_root() / "sass"
 
 
+# The figures of a launch that people read: by pipe, by memory, by loop, by source line.
+
 _LOCAL = {"LDL", "STL"}
 _SHUFFLES = {"SHFL", "MOVM"}
 _SCALAR_MATH = {"FFMA", "FFMA2", "HFMA2", "FADD", "FMUL", "FADD2", "FMUL2", "HMUL2", "DFMA"}

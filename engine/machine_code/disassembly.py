@@ -21,6 +21,8 @@ from engine.cuda_source.toolkit import INSTALL_HINT
 from engine.machine_code.cubin import Cubin, Entry
 from engine.machine_code.instruction import Control, Instruction, Loop, Program, SourceLine, pipe_of
 
+# nvdisasm's listing → instructions with control bits, branch targets and source lines.
+
 # Code only, encodings, lines with inlining. Without the analysis of branch stacks, which only GPUs
 # before Volta have and which takes a quarter of the time.
 LISTING_OPTIONS = ("-c", "-hex", "-gi", "-ndf")

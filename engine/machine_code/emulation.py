@@ -19,6 +19,8 @@ from engine.machine_code.instruction import Program
 from engine.machine_code.launch import Launch, constant_bank
 from engine.machine_code.native_library import load_library
 
+# What one CTA executes: flat arrays that the emulator writes and the simulator of an SM reads.
+
 
 class AccessKind(IntEnum):
     """What a memory or synchronisation instruction did; the value in `CtaTrace.kind`."""

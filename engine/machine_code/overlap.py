@@ -1,4 +1,13 @@
-"""What is under way while a loop computes, and register budgets of `setmaxnreg`."""
+"""What is under way while a loop computes, and register budgets of `setmaxnreg`.
+
+Read from the machine code alone, along every path: work counts as in flight at an instruction only
+where it is on each way there. Whose wait the compiler moved up has lost its overlap, whatever the
+source says.
+
+Seen are wgmma (its groups close with `gsb0`, and `WARPGROUP.DEPBAR` waits for them) and the groups
+of cp.async (`LDGDEPBAR`, `DEPBAR`). What an mbarrier counts, TMA's copies among it, other warps may
+issue and wait for: nothing is said of it.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +24,12 @@ from engine.cuda_source.ptxas import left_out_setmaxnreg
 from engine.machine_code.analysis import outer_line
 from engine.machine_code.instruction import Instruction, Pipe, Program, SourceLine
 from engine.schema import Stored
+
+# Register budgets of `setmaxnreg`: whether the machine code keeps to them.
+#
+# ptxas spills to keep the code behind a `setmaxnreg` within its budget. Where it cannot, or does
+# not know how many registers threads begin with, it leaves every one of them out and says so in its
+# log alone: the kernel then runs with registers that nobody planned.
 
 _REGISTER = re.compile(r"\bR(\d+)(\.64)?\b")
 _SHAPE = re.compile(r"\d+x(\d+)x\d+")

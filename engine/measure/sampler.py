@@ -1,4 +1,12 @@
-"""The sampler: rounds that interleave every candidate and the incumbent twice."""
+"""The sampler: rounds that interleave every candidate and the incumbent twice.
+
+Kernels differ by 1 to 3 %, and identical kernels measured one after another seem to differ as much.
+So nothing is measured by itself: each round runs everything once in shuffled order, and the
+incumbent's second run shows what this machine can tell apart at all. Where buffers lie in memory
+changes a time by some tenths of a percent for as long as they lie there, so everything rotates
+through several placements, and the second run has its own. What is timed comes in as a
+`TimedDevice`: a GPU, or a simulated one in tests.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +34,11 @@ from engine.measure.verdict import (
     placement_floor,
     undecided,
 )
+
+# The samples of one interleaved run, laid out by rounds: which count, and what they say together.
+#
+# A round measures every candidate once and the incumbent twice. Ratios are taken within rounds,
+# where clock, temperature and neighbours were the same.
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 

@@ -1,4 +1,10 @@
-"""Measured points: read from CSV, checked, each complaint with its line; kept for a link."""
+"""Measured points: read from CSV, checked, each complaint with its line; kept for a link.
+
+The columns are those of the project's reference series: `batch, num_heads, seqlen, head_dim,
+kernel_ms`, and where they are known `ctas`, `sdpa_ms`, `series`, `causal`, `dtype`, `seqlen_kv`,
+`num_heads_kv`.
+Lines that start with # are comments.
+"""
 
 from __future__ import annotations
 
@@ -197,6 +203,11 @@ class _Row:
             raise self._wrong(column, "is more than an hour: write milliseconds")
         return value
 
+
+# Tables of measurements that a person gave the app, kept so that a link can name them.
+#
+# A file's name is what it holds: the same table twice is one file, and a link never shows another
+# one.
 
 MAX_BYTES = 16_000_000
 _MOST_FILES = 200  # the oldest are removed

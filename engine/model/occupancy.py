@@ -394,6 +394,8 @@ def named_obstacle(variant: Variant, problem: Problem, device: DeviceSpec, why: 
     )
 
 
+# What-if curves: CTAs per SM and occupancy as one of threads, registers, shared memory varies.
+
 SMEM_STEP_BYTES = 1024
 
 

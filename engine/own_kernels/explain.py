@@ -211,6 +211,8 @@ def write_description(path: Path, toml: str, where: Where) -> Path:
     return target
 
 
+# A kernel compiled and executed once on a small problem, before it is added.
+
 # No multiple of any tile, and small enough to take a second.
 _SMALL: Final = Problem(1, 2, 37, 64)
 _TIMEOUT_S: Final = 30.0

@@ -378,6 +378,12 @@ def _spaced(parts: list[str]) -> str:
     return text.replace(",", ", ")
 
 
+# Whether the pointers that a source declares are of the types that a launch gives it.
+#
+# A `float*` that is given halves reads two of them as one number, in silence. Only types whose
+# elements are certain are compared: `void`, `uint4`, a template's `T` and names of other headers
+# are not.
+
 _TYPE_OF_WORD: Final = {
     "float": "float32", "half": "float16", "__half": "float16", "half2": "float16",
     "__half2": "float16", "__nv_bfloat16": "bfloat16", "nv_bfloat16": "bfloat16",

@@ -243,8 +243,9 @@ class EvaluationRun:
 
     def _judge_some_ctas_first(self, plan: LaunchPlan, name: BackendName) -> None:
         """Tell what a few CTAs compute, where executing all of them takes long."""
-        from engine.backends.cpu import CpuBackend, PartialRunError
+        from engine.backends.cpu import CpuBackend
         from engine.backends.machine_code import MachineCodeBackend
+        from engine.backends.partial import PartialRunError
         from engine.pipeline.partial import PartialRun, first_flops, takes_a_while
 
         request = self.request
@@ -456,7 +457,8 @@ class EvaluationRun:
 
     def _part(self, plan: LaunchPlan, too_big: str | None) -> PartialRun | Evaluation | None:
         """Some CTAs to execute in place of all; None for all, an evaluation where it ends here."""
-        from engine.backends.cpu import CpuBackend, PartialRunError
+        from engine.backends.cpu import CpuBackend
+        from engine.backends.partial import PartialRunError
         from engine.pipeline.partial import PartialRun, takes_too_long
 
         request = self.request

@@ -117,6 +117,8 @@ def main_pass_dram_bytes(
     return None if moved is None else moved.dram_bytes
 
 
+# A request's machine code for a page: made once, kept on disk.
+
 _FORMAT = "4"
 _RESIDENCIES = (1, 2, 3, 4)
 _MOST_KEPT = 16
@@ -266,6 +268,8 @@ def _find(path: Path) -> MachineCode | None:
     _kept[path] = read
     return read
 
+
+# The clock that simulated times are of: boost, given, or what the power limit sustains.
 
 BOOST: Final = "boost"
 SUSTAINED: Final = "sustained"

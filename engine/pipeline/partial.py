@@ -21,9 +21,15 @@ from engine.plan import LaunchPlan
 from engine.tensors import Inputs, make_inputs
 
 if TYPE_CHECKING:
-    from engine.backends.cpu import CpuBackend, PartOfLaunch
+    from engine.backends.cpu import CpuBackend
     from engine.backends.machine_code import MachineCodeBackend
+    from engine.backends.partial import PartOfLaunch
 
+
+# Does it fit in host memory? Answered in one sentence before anything is allocated.
+#
+# The figures are upper estimates of what the pipeline holds at once, in units of the tensors where
+# they grow with the problem; a test compares them with what is really allocated.
 
 # The user half of a 48-bit address space; the only limit known where the system names none.
 _ADDRESSABLE_BYTES = 1 << 47

@@ -134,6 +134,9 @@ def evaluation_of_preview(seen: Preview, reason: str) -> Evaluation:
     )
 
 
+# A kernel's CTA time by its machine code, ahead of the previews and evaluations that use it.
+
+
 def simulated_us(request: EvaluationRequest, history: History) -> float | None:
     """The request's time by machine code; its kernel is compiled and simulated where it was not.
 

@@ -82,6 +82,8 @@ def perform(name: str, check: Check) -> CheckResult:
         return CheckResult(name, State.FAILED, " ".join(sentence.split()))
 
 
+# Checks that need no GPU: versions, both compilers, execution on the CPU, the browser.
+
 PROBLEM = Problem(1, 2, 65, 64)  # a tile and one row more
 _PACKAGES = ("attune", "numpy", "cupy", "torch", "nvrtc", "cuda_runtime")
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -140,6 +142,8 @@ def browser() -> str:
         )
     return "Chromium or Chrome is installed."
 
+
+# Checks on the GPU: a launch, guard zones, the occupancy model, NVML.
 
 MAX_READING_MS = 0.2  # longer, the clock that is read is no more that of the sample
 _READINGS = 200
@@ -367,6 +371,8 @@ def sdpa_backends() -> str:
         raise CheckFailed(f"None of PyTorch's attention backends works:{refused}")
     return f"Baselines: {', '.join(names)}.{refused}"
 
+
+# All checks in order.
 
 DEFAULT_GPU = "L4"  # what is compiled for where there is no GPU and none is named
 

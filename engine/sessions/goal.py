@@ -1,4 +1,9 @@
-"""What was tried with which gain, and goal against result: computed and never stored."""
+"""What was tried with which gain, and goal against result: computed and never stored.
+
+The rules are the cautious ones. A goal covers every problem that it matches, so the worst of them
+decides. Predictions never meet a goal. The interval of a ratio is that of its two ends taken
+apart; a goal inside it is undecided. Of evaluations of the same thing the last one counts.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,8 @@ from engine.base.units import format_us
 from engine.evaluation import Evaluation, Latency
 from engine.problem import Problem
 from engine.sessions.snapshot import Goal, TimelineEntry
+
+# What was tried, kept or dropped, each with its gain against the session's start.
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ from engine.cuda_source.toolkit import find_include_dir
 from engine.devices import find_device, limits_for
 from engine.devices.spec import SOFTWARE, DeviceSpec
 
+# The libraries of the software GPU, built into the cache at first use.
+
 _NATIVE = Path(__file__).with_name("native")
 _CUDA = (13, 0)  # whose headers are taken: functions have other versions in other ones
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-w", "-shared", "-pthread")

@@ -141,6 +141,8 @@ class GpuCalls(Protocol):
         ...
 
 
+# CUDA's errors as statuses and sentences.
+
 # Codes shared by cudaError_t and CUresult (driver_types.h, cuda.h): what it means, what to do.
 _HINT_CHECK = "run it on the CPU backend's check build, which names the line"
 _MEANINGS = {

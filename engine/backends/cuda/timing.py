@@ -23,6 +23,11 @@ from engine.base.units import format_bytes
 from engine.plan import LaunchPlan
 from engine.tensors import POISON_BITS, FloatArray, Inputs, RawArray, gradients_of, lse_of
 
+# Device memory of one run: Q, K, V, O and scratch, each between two guard zones.
+#
+# Guards and everything unwritten hold a NaN pattern. A read beyond a buffer therefore shows up in
+# the output, and a write beyond it is found in the guard.
+
 GUARD_BYTES = 64 * 1024
 
 

@@ -14,10 +14,21 @@ from engine.correctness.suspected_bugs import MIN_EXPLAINED, Case, Match, Suspec
 from engine.correctness.tiles import Region, Tiles, span
 from engine.tensors import NOISE
 
+# Rows that see too many keys or too few: up to which key each of them does.
+#
+# A row of a causal mask that is computed with another row's number, or with a column that is off,
+# is still attention over the keys from 0 to some end. That end is looked for, row by row.
+
 _MAX_ROWS = 48
 _MAX_SUMS = 1 << 24  # rows · keys · columns
 _FEWEST_ROWS = 3
 _LANES = 16  # rows of a fragment, in which a wrong mask repeats
+# Rows, columns and key tiles that are in each other's places.
+#
+# Rows and columns of the output are looked for among those of the reference. Blocks of V are found
+# by least squares: a row is Σ_t P_t · V_σ(t) over the blocks t of the keys, and where every product
+# P_t · V_s of two blocks is an unknown's factor, σ is read off the unknowns that are 1.
+
 _MAX_NAMED = 3
 
 

@@ -359,6 +359,9 @@ def _segment(raw: RawArray, base: int, own: Float64Array, case: Case) -> Float64
     return decode(flat, case.problem.dtype).astype(np.float64).reshape(own.shape)
 
 
+# Bugs of K and V in pages: another page than the block table gives, or other rows of it.
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Reads:
     """A head's reads of its keys, as they should be."""

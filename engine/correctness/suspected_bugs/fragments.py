@@ -1,4 +1,9 @@
-"""Bugs in what a tensor-core instruction is given: wrong fragments, wrong descriptors."""
+"""Bugs in what a tensor-core instruction is given: wrong fragments, wrong descriptors.
+
+`mma` takes operands in pieces of 8 × 8, two of which make the 16 columns of Q and K, or the 16 keys
+of P and V, that one instruction multiplies. A wrong `ldmatrix` or a wrong order of registers moves
+whole pieces.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,8 @@ from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import Float64Array, IntArray, visible_keys
 from engine.correctness.suspected_bugs.case import Case, SuspectedBug
 from engine.correctness.tiles import Box
+
+# Bugs of tiles that TMA puts into shared memory and wgmma reads there by descriptors.
 
 _STEP = 16  # columns of Q and K, or keys of P and V, of one mma
 _PIECE = 8

@@ -24,6 +24,8 @@ from engine.correctness.suspected_bugs.case import (
 from engine.tensors import decode, encode
 from kernels.variant import ceil_div
 
+# Scores that are all wrong by one factor: it is fitted, and named where it is a known one.
+
 # A fitted factor explains all but rounding, or it is not one.
 EXPLAINED_BY_FACTOR = 0.999
 _WIDEST = 16.0
@@ -237,6 +239,8 @@ def _online(acc_times: int, l_times: int, case: Case) -> Float64Array:
         acc.append((weight_acc[..., None] * states.acc[inside]).sum(axis=0))
     return merge(np.array(m), np.array(l_), np.array(acc), case.sink)
 
+
+# Bugs in the KV split and the walk over key tiles: what is summed, with which weights.
 
 # Single tiles are tried one by one up to here.
 _MAX_TILES = 64

@@ -1,4 +1,10 @@
-"""One asm statement → one line of C++ that executes its instructions on its operands."""
+"""One asm statement → one line of C++ that executes its instructions on its operands.
+
+The operands are read into variables, registers of the PTX are variables beside them, each
+instruction is a block of its own, and the outputs are written at the end. `{ }` of the PTX is a
+scope, `@p` an if, a label a local label of the GNU dialect. Nothing is guessed: what the table does
+not know is an error with the text of the instruction.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +29,8 @@ from engine.cuda_on_host.ptx.grammar import (
     parse_ptx,
     split_commas,
 )
+
+# Special registers of PTX as expressions of the runtime.
 
 _SELF = "coh::self->"
 _LANE = f"{_SELF}lane"

@@ -297,6 +297,29 @@ def split_commas(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
+# A form: one line of the PTX manual's syntax, its operands, and the C++ that executes it.
+#
+#     ldmatrix.sync.aligned.m8n8.x<n:1|2|4>[.trans].<shared|shared::cta>.b16
+#         =d:b32[n] a:shared -> coh::ldmatrix(d, $n, $trans, a, coh_here);
+#
+# The syntax has `<name:a|b>` where one of several stands, `[...]` where something may be left out,
+# and is otherwise literal. `$name` in the code is what stood there ("none" when it was left out),
+# and `$trans` whether `[.trans]` was there; `$t` of a type is its C++ type, `$=t` its name in PTX.
+#
+# Operands, in order: `=d:t` is an output and `a:t` an input of type `t` (a PTX type, or the name of
+# a
+# group); `[n]` makes it a vector in braces, C++'s array. Other kinds:
+#     a:shared, a:cluster (shared::cluster), a:global  an address in brackets, `char *`;
+#                         a:@space: the one the group `space` names
+#     a:imm               an integer constant
+#     a:tensor[n]         tensor map and coordinates `[map, {x, y}]`: `a` and `a_at`
+#     ~d:f32[n]           an accumulator that is written later: `float *` to the operands themselves
+#     =p:pred|q:pred      a second output that may be left out
+#     a:u32=31            may be left out, and is 31 then
+#     a:b64?hint          is there only when the group `hint` is
+# Code that does not end in `;` is an expression for the first output. `ptx::` is the runtime's
+# coh::ptx, `coh_here` the line of source, and `coh_carry` the condition code of .cc.
+
 # PTX type -> (C++ type, bits). f16 and its like are the runtime's own types.
 TYPES: dict[str, tuple[str, int]] = {
     "pred": ("bool", 1),

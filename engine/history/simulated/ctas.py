@@ -312,6 +312,9 @@ def _slices(config: Config, launches: Launches) -> IntArray:
     return np.where(has_each, heads, 0)
 
 
+# The CTA of a launch that executes most.
+
+
 def heaviest_cta(emulator: Emulator, has_middle: bool = False) -> CtaTrace:
     """Of the corners of the grid, and where `has_middle` of the CTAs between them: with a window to
     both sides those see most."""

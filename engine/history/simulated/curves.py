@@ -44,6 +44,8 @@ from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
 from kernels.variant import Config, Variant
 
+# Where simulated CTAs are kept, and how they are read again.
+
 KernelCtas: TypeAlias = SimulatedCtas | PersistentCtas
 REGIMES: tuple[Regime, ...] = ("alone", "shared")
 _MOST_KEPT = 256
@@ -149,6 +151,9 @@ def known_ctas(
     """The main pass's CTAs, by K/V rows; None where they were not simulated."""
     regime = regime_of(plan, device)
     return find(path_of(variant, plan, compiled, device, resident, regime))
+
+
+# Emulate a kernel's main pass at few lengths and time it on one SM, in both regimes.
 
 
 def simulate(

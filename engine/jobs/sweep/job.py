@@ -1,4 +1,10 @@
-"""A sweep in the worker process: progress, compiles ahead, points that kill the worker."""
+"""A sweep in the worker process: progress, compiles ahead, points that kill the worker.
+
+The point under way is named in a file beside the sweep's journal. A worker that finds one there was
+started after another had died of it, or with it: the point is tried once more, and after a second
+death it is CRASHED and the sweep goes on. On a cluster its workers evaluate, and
+`engine.cluster.executor` looks after points that kill them.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +36,12 @@ from engine.search.space import SweepPoint, point_id
 from engine.search.sweep.estimate import runs_on_gpu
 from engine.search.sweep.journal import Progress, SweepJournal, SweepSpec
 from engine.search.sweep.run import SweepEnd, run_sweep
+
+# Compiles the next points of a sweep beside the one that is being measured.
+#
+# In processes of their own: a compiler that crashes takes no measurement with it, and no thread of
+# theirs stands between two CUDA calls. What they leave is an entry in the cache on disk; a point
+# that is not there yet is compiled by whoever evaluates it.
 
 _AHEAD = 4  # points per process that may be compiled before their turn
 

@@ -21,6 +21,8 @@ from engine.machine_code.instruction import Instruction, Program
 from engine.machine_code.launch import Launch
 from engine.machine_code.native_library import is_built, load_library
 
+# Hazards of shared memory that an execution found: two accesses that nothing orders.
+
 MOST = 64  # that are told apart; the rest is counted
 
 HazardKind: TypeAlias = Literal["read-after-write", "write-after-read", "write-after-write"]
@@ -305,6 +307,8 @@ def _library() -> Any:
     library.sass_decode.restype = ctypes.c_void_p
     return library
 
+
+# A cubin as it lies in memory: its global variables, and their addresses in constant banks.
 
 _FIRST_ADDRESS = 0x6000_0000_0000
 _STEP = 1 << 32

@@ -1,4 +1,20 @@
-"""What the timing model assumes about an SM, with sources; how far it was off, and its results."""
+"""What the timing model assumes about an SM, with sources; how far it was off, and its results.
+
+*published*: in a document of NVIDIA's or a paper that measured it on that arch (named). *carried
+over*: published for another arch of the table and assumed here. *assumed*: of the order that
+micro-benchmarks report, not traced to one. *chosen*: picked among values by comparing with measured
+times; the row says which, and `tests/bench/bench_sass_validation.py` marks those points.
+
+Huerta is Huerta et al., "Analyzing Modern NVIDIA GPU Cores", arXiv 2503.20481, measured on an RTX
+A6000 (Ampere). gpu-benches is github.com/te42kyfo/gpu-benches, whose files hold the bandwidth of L2
+over the footprint on an A100, H100 PCIe, H200, A40 and L40, and the latency of a load on an H100
+PCIe and an L40. Nothing here is fitted to the points that the benchmark counts.
+
+Not in the table because not modelled: how far an SM is from each slice of L2 (222 to 339 cycles on
+an L40, over all SMs, by the abstract of arXiv 2606.22588), and what a wgmma takes of the register
+file when its left operand lies there. Most simulated times are a little too short: wgmma GEMM by
+12 %, SGEMM by 6 % on average. What clock a power limit leaves: `power.py`.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +32,12 @@ from numpy.typing import NDArray
 from engine.base.errors import UnknownName
 from engine.devices.spec import ClockKind
 from engine.machine_code.instruction import Pipe, Program
+
+# How far the simulation was off on measured kernels, by arch and kind of kernel.
+#
+# Standard deviations of log(measured / simulated) over the points that
+# `tests/bench/bench_sass_validation.py` prints, rounded up. Where nothing was measured the widest
+# of them stands in, doubled.
 
 Family: TypeAlias = Literal["fma", "tensor"]
 _Z90 = 1.6449

@@ -29,6 +29,8 @@ from engine.machine_code.timing.constants import (
     sm_constants,
 )
 
+# Machine instructions → the rows that the native model executes: pipe, cycles, registers read.
+
 PIPES = tuple(Pipe)
 _PIPE_NUMBER = {pipe: n for n, pipe in enumerate(PIPES)}
 _CODE_LINE_BYTES = 128
@@ -209,6 +211,8 @@ def _latencies(i: Instruction, c: SmConstants) -> tuple[int, int]:
 
 
 _SOURCE = Path(__file__).resolve().parent / "native" / "timing.cpp"
+# One SM of a GPU with a program on it: everything the cycle loop needs but the CTAs.
+
 _LINE_BYTES = 128
 _Item = TypeVar("_Item")
 _Simulated = TypeVar("_Simulated")

@@ -41,6 +41,8 @@ from engine.machine_code.timing.native import (
 )
 from engine.machine_code.timing.traffic import Traffic
 
+# A grid of CTAs on all SMs: when the last one is done.
+
 _MOST_FOLLOWED_IN_GRID = 10_000  # CTAs one by one; beyond, what as many take on full SMs
 
 

@@ -181,6 +181,8 @@ def _hashes(session: Snapshot) -> dict[str, set[str]]:
     return hashes
 
 
+# What a comparison sets side by side of two kernels: figures before, after, and the change.
+
 ORIGINS: tuple[Origin, ...] = ("predicted", "recorded", "measured")
 # Name → field of `CodeCounts`.
 COUNTED = {

@@ -21,6 +21,8 @@ from engine.problem import Problem
 from engine.sessions.compare.differences import environment_blockers
 from engine.sessions.snapshot import Environment
 
+# The evaluations of a session: which question each answers, and in what time.
+
 # (variant, config, problem): what makes two evaluations the same question.
 Key: TypeAlias = tuple[str, tuple[tuple[str, int], ...], Problem]
 

@@ -1,4 +1,8 @@
-"""Nsight Compute's CSV, details and raw page; its counters beside what Attune estimates."""
+"""Nsight Compute's CSV, details and raw page; its counters beside what Attune estimates.
+
+Profiled durations are not benchmark times: ncu flushes caches and fixes the clocks unless told
+otherwise, and the reason of every latency says so.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +35,11 @@ from engine.sessions.importers.common import (
     time_us,
 )
 from engine.sessions.snapshot import Snapshot
+
+# Nsight Compute's counters of imported launches, beside what Attune estimates of them.
+#
+# An import keeps each counter as a note of its evaluation (`name: value unit`); here they are read
+# again. Estimates are made for the recorded variant as it stands here, which may be another source.
 
 # What `attune profile` asks for, and what people read in the details page.
 DURATION = "gpu__time_duration.sum"

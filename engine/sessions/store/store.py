@@ -1,4 +1,8 @@
-"""The store: where snapshots are kept, listed, opened, imported, thrown away; its index."""
+"""The store: where snapshots are kept, listed, opened, imported, thrown away; its index.
+
+Two sources stand behind one list: the person's own folder (any fsspec URL) and the read-only
+`sessions/` folder of the checkout with recorded sessions. Nothing is ever overwritten.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +45,11 @@ from engine.sessions.store.folders import (
     names_for,
     open_folder,
 )
+
+# What was read of a store's files, kept to be thrown away: 10,000 of them are listed at once.
+#
+# One SQLite file per store and layout in the user's cache folder, keyed by name, size and stamp.
+# Whatever is wrong with it (damaged, locked, read-only), the answer is only slower.
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS info (name TEXT PRIMARY KEY, key TEXT, json TEXT)"
 _TIMEOUT_S = 2.0

@@ -12,7 +12,8 @@ import pytest
 from slow_cases import one_in
 
 from engine.backends.base import RunOptions, RunResult
-from engine.backends.cpu import MAX_GROUP, CpuBackend, PartialRunError
+from engine.backends.cpu import CpuBackend
+from engine.backends.partial import MAX_GROUP, PartialRunError
 from engine.base.errors import Status
 from engine.base.launch import PassLaunch
 from engine.correctness.check import check_against

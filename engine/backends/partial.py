@@ -1,0 +1,245 @@
+"""Part of a launch: the CTAs of a few (batch, head) pairs and query tiles, the last among them.
+
+A problem whose tensors pass 2^31 elements, do not fit in memory, or would take hours, is executed
+in part: its buffers get their full address ranges, of which only the slices of the chosen pairs are
+accessible: an offset that is wrong, or too large for its type, is a fault and no chance hit.
+
+Which CTA belongs to which pair and rows is asked of the kernel itself. A *probe* runs a CTA until
+it first touches Q or O and notes where. Grids are probed along their three axes and at some of the
+other CTAs; where the axes do not add up, all CTAs are probed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.backends.base import Part
+from engine.base.launch import PassLaunch
+from engine.plan import LaunchPlan
+from engine.problem import Problem
+
+# (buffer, byte) that each CTA of a pass first touched of Q or O; None where it ended without.
+Probe: TypeAlias = Callable[[PassLaunch, Sequence[int]], Sequence[tuple[str, int] | None]]
+IntArray: TypeAlias = npt.NDArray[np.int64]
+
+MAX_PROBES = 150_000  # CTAs of one pass that are probed; about 20 µs each
+MAX_CTAS = 200_000_000  # of one pass, as all of them are looked through
+MAX_GROUP = 8  # query heads that share one K/V head
+_CHECKED_CTAS = 48
+
+
+class PartialRunError(Exception):
+    """This launch cannot be executed in part; the text, which ends a sentence, says why."""
+
+
+class WrongOffsetError(Exception):
+    """A probe found a mistake of the kernel: `cta` of `launch` works where it should not, or none
+    works where one should (`cta` is None)."""
+
+    def __init__(self, launch: PassLaunch, cta: int | None, message: str) -> None:
+        super().__init__(message)
+        self.launch = launch
+        self.cta = cta
+
+
+@dataclass(frozen=True, slots=True)
+class PartOfLaunch:
+    """What to execute, and what of the tensors belongs to it."""
+
+    part: Part
+    q_slices: tuple[int, ...]  # batch · num_heads + head, ascending
+    kv_slices: tuple[int, ...]
+    ctas: tuple[tuple[int, ...], ...]  # of each pass, linear indices
+
+
+def choose_part(plan: LaunchPlan, probe: Probe, max_flops: float) -> PartOfLaunch:
+    """Choose pairs, query rows and the CTAs of every pass.
+
+    Args:
+        max_flops: what the chosen CTAs may compute together; at least one query tile of the last
+            pair is taken whatever it costs.
+
+    Raises:
+        PartialRunError: it cannot be told which CTAs work on which (batch, head) pair and rows.
+        WrongOffsetError: a CTA works outside of Q and O, or none on the last pair.
+    """
+    problem = plan.problem
+    if any(layout != "bhsd" for layout in plan.layouts.values()):
+        raise PartialRunError("its tensors are not [batch, num_heads, seqlen, head_dim]")
+    if plan.is_backward:
+        raise PartialRunError("each gradient is a sum over many CTAs")
+    if plan.problem.seqlens is not None or plan.problem.alibi or plan.problem.sinks:
+        raise PartialRunError("its heads or sequences differ in length, slope or sink")
+    if plan.problem.head_dim_v is not None:
+        raise PartialRunError("its V has other columns than its K")
+    if plan.pages is not None:
+        raise PartialRunError("its K and V lie in pages")
+    if plan.refilled or any(s.fill == "-inf" for s in plan.scratch):
+        raise PartialRunError("its output or scratch is filled before each launch")
+    if problem.head_group > MAX_GROUP:
+        raise PartialRunError(f"more than {MAX_GROUP} query heads share a K/V head")
+    maps = [_CtaMap.of(p, problem, probe) for p in plan.passes]
+    coarsest = max(maps, key=lambda m: m.tile_rows)
+    tiles = coarsest.tiles
+    kv_slices, chosen_tiles = _affordable(problem, tiles, max_flops)
+    q_slices = tuple(
+        kv * problem.head_group + i for kv in kv_slices for i in range(problem.head_group)
+    )
+    rows = tuple(tiles[i] for i in chosen_tiles)
+    ctas = tuple(m.select(q_slices, rows) for m in maps)
+    for of_pass, launch in zip(maps, plan.passes, strict=True):
+        if not of_pass.select(q_slices[-1:], rows):
+            # As many CTAs as the config says stay and take further tiles: a probe sees the first.
+            stay = launch.ctas == plan.config.get("num_ctas")
+            if stay or launch.ctas < problem.batch * problem.kv_heads:
+                raise PartialRunError(
+                    f"the {launch.ctas} CTAs of {launch.entry} work on several heads each"
+                )
+            raise WrongOffsetError(
+                launch,
+                None,
+                f"no CTA of kernel {launch.entry} works on Q or O of (batch, head) "
+                f"({problem.batch - 1},{problem.num_heads - 1}): an offset is wrong, or too large "
+                f"for its type",
+            )
+    return PartOfLaunch(
+        Part(
+            problem=_packed(problem, len(kv_slices)),
+            pairs=tuple(divmod(s, problem.num_heads) for s in q_slices),
+            rows=rows,
+            ctas=sum(map(len, ctas)),
+            total_ctas=sum(p.ctas for p in plan.passes),
+        ),
+        q_slices,
+        kv_slices,
+        ctas,
+    )
+
+
+def _packed(problem: Problem, kv_heads: int) -> Problem:
+    """The chosen slices as a problem of their own."""
+    return replace(problem, batch=1, num_heads=kv_heads * problem.head_group, num_heads_kv=kv_heads)
+
+
+def _affordable(
+    problem: Problem, tiles: Sequence[tuple[int, int]], max_flops: float
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(K/V slices, numbers of query tiles): as many of the corners as the budget allows."""
+    last_kv, last_tile = problem.batch * problem.kv_heads - 1, len(tiles) - 1
+    per_row = 4 * problem.head_group * problem.num_keys * problem.head_dim
+    choice: tuple[tuple[int, ...], tuple[int, ...]] = ((last_kv,), (last_tile,))
+    for kv_slices, chosen in (
+        ((0, last_kv), (last_tile,)),
+        ((0, last_kv), (0, last_tile)),
+        ((0, last_kv // 2, last_kv), (0, last_tile // 2, last_tile)),
+    ):
+        slices, numbers = tuple(sorted(set(kv_slices))), tuple(sorted(set(chosen)))
+        rows = sum(tiles[i][1] - tiles[i][0] for i in numbers)
+        if per_row * rows * len(slices) <= max_flops:
+            choice = slices, numbers
+    return choice
+
+
+Axes: TypeAlias = tuple[IntArray, IntArray, IntArray]  # of x, y and z
+
+
+@dataclass(frozen=True, slots=True)
+class _CtaMap:
+    """Which slice of Q and which first row each CTA of one pass works on: the sum of what the three
+    coordinates of the CTA contribute."""
+
+    slices: Axes
+    first_rows: Axes
+    seqlen: int
+
+    @classmethod
+    def of(cls, launch: PassLaunch, problem: Problem, probe: Probe) -> _CtaMap:
+        look = _Look(launch, problem, probe)
+        if sum(launch.grid) <= MAX_PROBES and launch.ctas <= MAX_CTAS:
+            of_axes = look.along_axes()
+            if of_axes is not None:
+                return cls(*of_axes, problem.seqlen)
+        if launch.ctas > MAX_PROBES:
+            raise PartialRunError(
+                f"which of the {launch.ctas:,} CTAs of {launch.entry} belongs to which head cannot "
+                f"be told from its grid"
+            )
+        return cls(*look.everywhere(), problem.seqlen)
+
+    @property
+    def tiles(self) -> list[tuple[int, int]]:
+        """(first row, row behind) of the query tiles."""
+        x, y, z = map(np.unique, self.first_rows)
+        first = np.unique(x[None, None, :] + y[None, :, None] + z[:, None, None])
+        if first[0] != 0:
+            raise PartialRunError("its CTAs do not begin with the first row of their query tile")
+        return list(zip(first.tolist(), [*first[1:].tolist(), self.seqlen], strict=True))
+
+    @property
+    def tile_rows(self) -> int:
+        return max(end - begin for begin, end in self.tiles)
+
+    def select(self, slices: Sequence[int], rows: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+        """Linear indices of the CTAs on any of the slices and rows."""
+        (sx, sy, sz), (rx, ry, rz) = self.slices, self.first_rows
+        selected: list[int] = []
+        for z in range(len(sz)):
+            first = rx[None, :] + ry[:, None] + rz[z]
+            wanted = np.isin(sx[None, :] + sy[:, None] + sz[z], slices)
+            wanted &= np.logical_or.reduce([(first >= b) & (first < e) for b, e in rows])
+            selected += (np.flatnonzero(wanted) + z * wanted.size).tolist()
+        return tuple(selected)
+
+
+class _Look:
+    """Probes of one pass."""
+
+    def __init__(self, launch: PassLaunch, problem: Problem, probe: Probe) -> None:
+        self._launch = launch
+        self._problem = problem
+        self._probe = probe
+
+    def at(self, ctas: IntArray) -> tuple[IntArray, IntArray] | None:
+        """(slice, row) of each CTA; None where one of them touched neither Q nor O."""
+        touched = self._probe(self._launch, ctas.tolist())
+        for cta, place in zip(ctas.tolist(), touched, strict=True):
+            if place is not None and not 0 <= place[1] < self._problem.tensor_bytes:
+                raise WrongOffsetError(
+                    self._launch, cta, f"CTA {cta:,} accesses byte {place[1]:,} of '{place[0]}'"
+                )
+        if None in touched:
+            return None
+        bytes_at = np.array([place[1] for place in touched if place is not None], np.int64)
+        rows = bytes_at // (self._problem.head_dim * self._problem.element_bytes)
+        return rows // self._problem.seqlen, rows % self._problem.seqlen
+
+    def along_axes(self) -> tuple[Axes, Axes] | None:
+        """Slices and rows by axis; None where they are no sums of what the axes contribute."""
+        x, y, z = self._launch.grid
+        along = [self.at(np.arange(n) * s) for n, s in ((x, 1), (y, x), (z, x * y))]
+        some = np.random.default_rng(0).integers(0, self._launch.ctas, _CHECKED_CTAS)
+        seen = self.at(some)
+        if seen is None or any(axis is None for axis in along):
+            return None
+        at = (some % x, some // x % y, some // (x * y))
+        of_axes: list[Axes] = []
+        for which in (0, 1):  # slices, rows
+            ax, ay, az = (axis[which] for axis in along if axis is not None)
+            axes = (ax, ay - ay[0], az - az[0])
+            if not np.array_equal(sum(a[i] for a, i in zip(axes, at, strict=True)), seen[which]):
+                return None
+            of_axes.append(axes)
+        return of_axes[0], of_axes[1]
+
+    def everywhere(self) -> tuple[Axes, Axes]:
+        """The same of every CTA, as one long axis."""
+        seen = self.at(np.arange(self._launch.ctas))
+        if seen is None:
+            raise PartialRunError(f"some CTAs of {self._launch.entry} touch neither Q nor O")
+        nothing = np.zeros(1, np.int64)
+        return (seen[0], nothing, nothing), (seen[1], nothing, nothing)
