@@ -67,7 +67,7 @@ def _told(error: AttuneError, given: Sequence[str], code: int) -> int:
 
 
 def _check_cache() -> None:
-    from engine.cuda_source.cache import check_root  # it takes time that `--help` has no need of
+    from engine.base.files import check_root  # it takes time that `--help` has no need of
 
     if warning := check_root():
         print(f"Warning: {warning}", file=sys.stderr)

@@ -13,7 +13,6 @@ from engine.cli.output import print_figures, print_json, print_table
 from engine.coverage import format_ranges
 from engine.evaluation import Evaluation
 from engine.history import History
-from engine.input_kinds import NORMAL
 from engine.model.estimate import launch_plan
 from engine.names import find_variant
 from engine.pipeline.evaluate import evaluate
@@ -24,6 +23,7 @@ from engine.schema import encode
 from engine.sessions.known_times import open_history
 from engine.sessions.session import save_outcome
 from engine.sessions.tables import known_times_table
+from engine.tensors import NORMAL
 
 
 def run(args: argparse.Namespace) -> int:

@@ -19,8 +19,8 @@ from engine.pipeline.request import EvaluationRequest, ResolvedRequest, resolve
 from kernels.variant import AUTO, DTYPES, Dtype
 
 if TYPE_CHECKING:
-    from engine.input_kinds import InputKind
     from engine.problem import Problem
+    from engine.tensors import InputKind
 
 
 # The options of `[shared.problem]`.
@@ -166,7 +166,7 @@ def parse_config(items: Iterable[str], usage: str) -> dict[str, int]:
 
 def input_kind(text: str) -> InputKind:
     """For `type=`: a kind of inputs."""
-    from engine.input_kinds import check_input_kind
+    from engine.tensors import check_input_kind
 
     try:
         return check_input_kind(text)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from engine.base.table import csv_text
 from engine.cli.output import print_json, print_table
-from engine.history.predictions import predictions
+from engine.history.history import predictions
 from engine.schema import encode
 from engine.sessions.known_times import KnownTimes
 from engine.sessions.ledger import ledger_table, score

@@ -16,7 +16,7 @@ from engine.sessions.files import read_file
 from engine.sessions.importers import ImportOptions, import_measurements
 from engine.sessions.importers.nsight_compute import METRICS, counters_table
 from engine.sessions.known_times import open_history
-from engine.sessions.store.store import default_store
+from engine.sessions.store import default_store
 from kernels.variant import Variant
 
 

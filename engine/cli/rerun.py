@@ -31,7 +31,7 @@ from engine.sessions.rerun import (
 )
 from engine.sessions.session import sources_of
 from engine.sessions.snapshot import Snapshot, Source
-from engine.sessions.store.store import default_store
+from engine.sessions.store import default_store
 
 HERE = "here"
 

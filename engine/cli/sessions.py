@@ -15,7 +15,7 @@ from kernels.variant import DTYPES
 if TYPE_CHECKING:
     from engine.sessions.importers import ImportOptions
     from engine.sessions.snapshot import Phase
-    from engine.sessions.store.store import SnapshotInfo
+    from engine.sessions.store import SnapshotInfo
 
 _FILTERS = ("text", "gpu", "variant", "problem", "since", "until")
 
@@ -45,7 +45,7 @@ def run_decide(args: argparse.Namespace) -> int:
     from engine.sessions.build import now
     from engine.sessions.files import open_session
     from engine.sessions.snapshot import Decision, Spent
-    from engine.sessions.store.store import default_store
+    from engine.sessions.store import default_store
 
     snapshot = open_session(args.file)
     changes: dict[str, Any] = {"updated": now()}
@@ -97,7 +97,7 @@ def _phase(text: str) -> Phase:
 
 
 def run_spent(args: argparse.Namespace) -> int:
-    from engine.sessions.store.store import default_store
+    from engine.sessions.store import default_store
     from engine.sessions.tables import spent_table
 
     table = spent_table(default_store().list())
@@ -111,7 +111,7 @@ def run_spent(args: argparse.Namespace) -> int:
 
 
 def run_list(args: argparse.Namespace) -> int:
-    from engine.sessions.store.store import default_store, search
+    from engine.sessions.store import default_store, search
 
     store = default_store()
     infos = store.list()
@@ -170,7 +170,7 @@ def run_show(args: argparse.Namespace) -> int:
 
 
 def run_remove(args: argparse.Namespace) -> int:
-    from engine.sessions.store.store import default_store
+    from engine.sessions.store import default_store
 
     print(f"Moved to the trash folder as {default_store().remove(args.name)}.")
     return 0
@@ -178,7 +178,7 @@ def run_remove(args: argparse.Namespace) -> int:
 
 def run_import(args: argparse.Namespace) -> int:
     from engine.sessions.files import read_file, snapshot_of
-    from engine.sessions.store.store import default_store
+    from engine.sessions.store import default_store
 
     store, options = default_store(), _options(args)
     # Every file is read before the first is kept: a bad one leaves nothing half done.

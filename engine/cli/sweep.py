@@ -21,7 +21,6 @@ from engine.cli.options import PROBLEM, features_from, fields_from, first_given
 from engine.cli.output import print_json, print_table, unfiltered
 from engine.config import load_tuned
 from engine.cuda_source import cache_root
-from engine.input_kinds import NORMAL
 from engine.names import find_variant
 from engine.pipeline.request import target_device
 from engine.presets import find_preset
@@ -35,6 +34,7 @@ from engine.search.sweep.journal import Budget, Progress, SweepJournal, SweepSpe
 from engine.search.sweep.run import SweepEnd
 from engine.search.tuned_from_sweep import configs_to_keep, keep_configs
 from engine.sessions.known_times import open_history
+from engine.tensors import NORMAL
 from kernels.characters import visible
 from kernels.ladder import LADDER
 from kernels.variant import AUTO, DTYPES

@@ -9,9 +9,8 @@ import pytest
 from engine.backends.cuda import why_not_cuda
 from engine.base.errors import MeasureError, ToolMissing
 from engine.cli import main
-from engine.selfcheck import CheckResult, State, checks, selfcheck
+from engine.selfcheck import CheckResult, State, checks, perform, selfcheck
 from engine.selfcheck import checks as run_module
-from engine.selfcheck.checks import perform
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
 
