@@ -14,7 +14,7 @@ from engine.sessions.report import to_html, to_markdown
 _SUFFIXES = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markdown"}
 
 
-def run(args: argparse.Namespace) -> int:
+def run_report(args: argparse.Namespace) -> int:
     path = Path(args.output)
     kind = _SUFFIXES.get(path.suffix.lower())
     if kind is None:

@@ -36,7 +36,7 @@ from engine.sessions.store import default_store
 HERE = "here"
 
 
-def run(args: argparse.Namespace) -> int:
+def run_rerun(args: argparse.Namespace) -> int:
     snapshot = open_session(args.file)
     if args.gpu is not None:
         find_device(args.gpu)  # one mistake, not one of every evaluation

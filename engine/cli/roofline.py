@@ -27,17 +27,17 @@ from engine.sessions.known_times import open_history
 _MOST_ROWS = 40  # of a sweep, without --csv
 
 
-def run(args: argparse.Namespace) -> int:
+def run_roofline(args: argparse.Namespace) -> int:
     if (args.variant is None) == (args.sweep is None):
         raise InvalidProblem("Name either a variant or, with --sweep, the journal of a sweep.")
     if args.sweep is not None:
-        return _of_sweep(args)
+        return _roofline_of_sweep(args)
     if args.csv:
         raise InvalidProblem("--csv is for the points of a --sweep: take --json.")
-    return _of_variant(args)
+    return _roofline_of_variant(args)
 
 
-def _of_variant(args: argparse.Namespace) -> int:
+def _roofline_of_variant(args: argparse.Namespace) -> int:
     request = EvaluationRequest(
         args.variant, problem_from(args), config_from(args), args.gpu, execute=False
     )
@@ -74,7 +74,7 @@ def _of_variant(args: argparse.Namespace) -> int:
     return 0
 
 
-def _of_sweep(args: argparse.Namespace) -> int:
+def _roofline_of_sweep(args: argparse.Namespace) -> int:
     rows = list(SweepJournal.open(args.sweep).rows.values())
     roofs = sweep_roofs(rows)
     frame = roofline_frame(rows)

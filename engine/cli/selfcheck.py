@@ -14,7 +14,7 @@ _WIDTH = 100
 _INDENT = 36
 
 
-def run(args: argparse.Namespace) -> int:
+def run_selfcheck(args: argparse.Namespace) -> int:
     """Exit code 1 when a check failed; what is not possible here is no failure."""
     results = []
     for result in selfcheck(args.gpu):

@@ -9,7 +9,7 @@ from engine.base.errors import InvalidProblem, ToolMissing
 from engine.software_gpu.environment import software_environment
 
 
-def run(args: argparse.Namespace) -> int:
+def run_softgpu(args: argparse.Namespace) -> int:
     words = args.words[1:] if args.words[:1] == ["--"] else args.words
     if not words:
         raise InvalidProblem("softgpu runs a command: attune softgpu -- python my_script.py.")

@@ -13,7 +13,7 @@ from engine.names import find_variant
 from engine.schema import encode
 
 
-def run(args: argparse.Namespace) -> int:
+def run_tuned(args: argparse.Namespace) -> int:
     kept = load_tuned()
     variant, gpu = args.variant, args.gpu
     # What is kept may be of a kernel or GPU that is no more; any other unknown name is a mistake.

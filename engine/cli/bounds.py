@@ -16,19 +16,19 @@ from engine.pipeline.request import EvaluationRequest
 from engine.sessions.known_times import open_history
 
 
-def run(args: argparse.Namespace) -> int:
+def run_occupancy(args: argparse.Namespace) -> int:
     if args.variant is not None:
-        return _of_variant(args)
+        return _occupancy_of_variant(args)
     if args.threads is None or args.registers is None:
         raise InvalidProblem(
             "Name a variant, for instance auto, or give both --threads and --registers."
         )
     if (named := first_given(args, (*PROBLEM, "config", "defaults_only"))) is not None:
         raise InvalidProblem(f"--{named.replace('_', '-')} is of a variant: name one.")
-    return _of_resources(args)
+    return _occupancy_of_resources(args)
 
 
-def _of_resources(args: argparse.Namespace) -> int:
+def _occupancy_of_resources(args: argparse.Namespace) -> int:
     device = find_device(args.gpu)
     cluster = 1 if args.cluster is None else args.cluster
     result = occupancy(
@@ -48,7 +48,7 @@ def _of_resources(args: argparse.Namespace) -> int:
     return 0 if result.ctas_per_sm > 0 else 1
 
 
-def _of_variant(args: argparse.Namespace) -> int:
+def _occupancy_of_variant(args: argparse.Namespace) -> int:
     """Each pass, with the resources that the compiler gave it."""
     for flag in ("threads", "registers", "smem", "ctas", "cluster"):
         if getattr(args, flag) is not None:

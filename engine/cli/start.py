@@ -10,7 +10,7 @@ from engine.base.errors import ToolMissing
 from engine.base.files import PACKAGES
 
 
-def run(args: argparse.Namespace) -> int:
+def run_app(args: argparse.Namespace) -> int:
     page = PACKAGES / "app" / "main.py"
     if not page.is_file():
         raise ToolMissing(

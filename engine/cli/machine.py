@@ -11,7 +11,7 @@ from engine.devices import all_devices, find_device
 from engine.devices.detect import detect_local
 
 
-def run(args: argparse.Namespace) -> int:
+def run_devices(args: argparse.Namespace) -> int:
     if args.name is not None:
         spec = find_device(args.name)
         if args.json:
