@@ -10,11 +10,12 @@ import sys
 import textwrap
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_type_hints
 
 from engine.base.errors import BadInput
 
@@ -120,6 +121,12 @@ def parser(only: str | None = None) -> _Root:
             _fill(p, command, _module_of(command))
     root.commands = commands.choices
     return root
+
+
+def options_of(parsed: argparse.Namespace) -> Any:
+    """What was parsed, as the dataclass that the command's function takes (its `args`)."""
+    kind = get_type_hints(parsed.run)["args"]
+    return kind(**{field.name: getattr(parsed, field.name) for field in fields(kind)})
 
 
 def _overview() -> str:

@@ -8,9 +8,9 @@ judged, and nothing else is wrong.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,26 @@ from engine.gate.trees import open_trees, working_tree
 from engine.gate.verdicts import LABELS, default_threshold, figure_text
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class GateOptions:
+    """The options of `gate`."""
+
+    base: str | None
+    head: str | None
+    kernel: list[str]
+    run_kernels: bool
+    measure: bool
+    accept: bool
+    history: str | None
+    last: int
+    markdown: Path | None
+    json: bool
+
+
+def run(args: GateOptions) -> int:
     if args.accept or args.history is not None:
         _refuse_what_is_ignored(args)
-        return _accept(args) if args.accept else _history(args)
+        return _accept(args) if args.history is None else _history(args, args.history)
     if args.base is None:
         raise InvalidProblem("gate takes BASE, for instance HEAD~1, origin/main or a folder.")
     try:
@@ -49,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     return report.exit_code
 
 
-def _refuse_what_is_ignored(args: argparse.Namespace) -> None:
+def _refuse_what_is_ignored(args: GateOptions) -> None:
     """InvalidProblem for an option that says nothing beside --accept or --history."""
     mode = "--accept" if args.accept else "--history"
     for name, value in (
@@ -63,7 +79,7 @@ def _refuse_what_is_ignored(args: argparse.Namespace) -> None:
             raise InvalidProblem(f"{mode} goes without {name}: leave one of them out.")
 
 
-def _accept(args: argparse.Namespace) -> int:
+def _accept(args: GateOptions) -> int:
     """Renew budgets; what moved is printed and stands in the commit."""
     renewed = accept(working_tree(Path.cwd()), args.kernel)
     if args.json:
@@ -78,8 +94,8 @@ def _accept(args: argparse.Namespace) -> int:
     return 0
 
 
-def _history(args: argparse.Namespace) -> int:
-    history = history_of(working_tree(Path.cwd()), args.history, args.last, on_done=_progress(args))
+def _history(args: GateOptions, kernel: str) -> int:
+    history = history_of(working_tree(Path.cwd()), kernel, args.last, on_done=_progress(args))
     if args.json:
         print_json(history_to_dict(history))
         return 0
@@ -93,13 +109,13 @@ def _history(args: argparse.Namespace) -> int:
     return 0
 
 
-def _progress(args: argparse.Namespace) -> Callable[[str], None] | None:
+def _progress(args: GateOptions) -> Callable[[str], None] | None:
     if args.json or not sys.stderr.isatty():
         return None
     return lambda line: print(f"  {line}", file=sys.stderr)
 
 
-def _write(report: GateReport, args: argparse.Namespace) -> None:
+def _write(report: GateReport, args: GateOptions) -> None:
     if args.markdown is not None:
         remedy = "name another file"
         with files.as_sentence(f"The report cannot be written to {args.markdown}", remedy):

@@ -1,17 +1,27 @@
-"""`devices`: the GPU table and what is in this machine."""
+"""`devices`: the GPU table and what is in this machine. `selfcheck`: what works on it."""
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import asdict
+import textwrap
+from dataclasses import asdict, dataclass
 
 from engine.base.table import Table
 from engine.cli.output import print_figures, print_json, print_table
 from engine.devices import all_devices, find_device
 from engine.devices.detect import detect_local
+from engine.environment import collect_environment
+from engine.selfcheck import State, selfcheck
 
 
-def run_devices(args: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class DevicesOptions:
+    """The options of `devices`."""
+
+    name: str | None
+    json: bool
+
+
+def run_devices(args: DevicesOptions) -> int:
     if args.name is not None:
         spec = find_device(args.name)
         if args.json:
@@ -50,3 +60,47 @@ def run_devices(args: argparse.Namespace) -> int:
     )
     print_table(Table.of("Known GPUs (dense rates, FP32 accumulation)", records))
     return 0
+
+
+_WIDTH = 100
+_INDENT = 36
+
+
+@dataclass(frozen=True)
+class SelfcheckOptions:
+    """The options of `selfcheck`."""
+
+    gpu: str | None
+    json: bool
+
+
+def run_selfcheck(args: SelfcheckOptions) -> int:
+    """Exit code 1 when a check failed; what is not possible here is no failure."""
+    results = []
+    for result in selfcheck(args.gpu):
+        results.append(result)
+        if not args.json:
+            head = f"{result.name:<15} {result.state:<19} "
+            print(
+                textwrap.fill(
+                    result.sentence,
+                    _WIDTH,
+                    initial_indent=head,
+                    subsequent_indent=" " * _INDENT,
+                    break_long_words=False,
+                    break_on_hyphens=False,
+                ),
+                flush=True,
+            )
+    failed = [result.name for result in results if result.state is State.FAILED]
+    if args.json:
+        print_json(
+            {
+                "ok": not failed,
+                "checks": [asdict(result) for result in results],
+                "environment": collect_environment(),
+            }
+        )
+    else:
+        print(f"\nFailed: {', '.join(failed)}." if failed else "\nNothing failed.")
+    return 1 if failed else 0

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from engine.base.table import csv_text
 from engine.cli.output import print_json, print_table
@@ -14,7 +13,15 @@ from engine.sessions.known_times import KnownTimes
 from engine.sessions.ledger import ledger_table, score
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class PredictionsOptions:
+    """The options of `predictions`."""
+
+    json: bool
+    csv: bool
+
+
+def run(args: PredictionsOptions) -> int:
     ledger = score(predictions(), KnownTimes().all())
     table = ledger_table(ledger)
     if args.json:

@@ -53,7 +53,7 @@ def test_a_failure_is_named_at_the_end(
             CheckResult("two", State.FAILED, "Does not work: " + "mend it " * 20),
         ]
 
-    monkeypatch.setattr("engine.cli.selfcheck.selfcheck", results)
+    monkeypatch.setattr("engine.cli.machine.selfcheck", results)
     assert main(["selfcheck"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["one", "OK", "Works."]
