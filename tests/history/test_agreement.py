@@ -30,7 +30,7 @@ from engine.problem import Problem
 from engine.sessions.build import make_snapshot
 from engine.sessions.store import SETTING, default_store
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 L4_STUDY = Problem(1, 1, 128, 64)
 
 

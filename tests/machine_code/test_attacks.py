@@ -72,7 +72,7 @@ def watched(folder: Path, libraries: Path, *numbers: int) -> str:
         for name in ("libasan.so", "libstdc++.so")  # the one looks for the other's throw
     ]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.sass.attacks", str(folder), str(libraries),
+        [sys.executable, "-m", "tests.machine_code.attacks", str(folder), str(libraries),
          *map(str, numbers)],
         capture_output=True,
         text=True,

@@ -10,7 +10,7 @@ from engine.devices import find_device
 from engine.machine_code.analysis import Analysis
 from engine.machine_code.emulation import EXECUTED, AccessKind, CtaTrace, Emulator
 from engine.machine_code.timing.native import gpu_rates, simulate_sm, sm_kernel
-from tests.sass.small_kernels import counted
+from tests.machine_code.small_kernels import counted
 
 HEADER = """
 struct alignas(64) TensorMap { unsigned long long words[16]; };

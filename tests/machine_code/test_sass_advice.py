@@ -16,7 +16,7 @@ from engine.names import find_variant
 from engine.pipeline.machine_code import advise_launch, time_launch
 from engine.plan import make_plan
 from engine.problem import Problem
-from tests.sass.small_kernels import counted
+from tests.machine_code.small_kernels import counted
 from tests.slow_cases import one_in
 
 GPU = "L4"

@@ -25,7 +25,7 @@ from engine.model.calibrate import fits
 from engine.model.estimate import unsupported_reason
 from engine.problem import Problem
 from kernels.ladder import LADDER
-from tests.sass.gate import recorded
+from tests.machine_code.gate import recorded
 
 PROBLEM = Problem(1, 8, 512, 64)
 v08, v09, v12 = (LADDER.by_id(name) for name in ("v08", "v09", "v12"))

@@ -1,7 +1,7 @@
 """The ladder's machine code: no spills, no FP64, no conflicts where the header says so, no growth,
 and the instructions that a kernel's idea needs.
 
-`python -m tests.sass.gate` renews the recorded table; see there.
+`python -m tests.machine_code.gate` renews the recorded table; see there.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from kernels.ladder import LADDER
-from tests.sass.gate import EXCEPTIONS, broken_rules, cases, measure, recorded
+from tests.machine_code.gate import EXCEPTIONS, broken_rules, cases, measure, recorded
 from tests.slow_cases import one_in
 
 CASES = cases()
@@ -33,7 +33,7 @@ def test_the_machine_code_is_as_good_as_recorded(name: str, arch: str) -> None:
     grown = now.instructions_per_64_keys / before.instructions_per_64_keys
     assert 0.98 <= grown <= 1.02, (
         f"{before.instructions_per_64_keys} warp instructions per 64 keys were recorded, now they "
-        f"are {now.instructions_per_64_keys}: if that is meant, run python -m tests.sass.gate"
+        f"are {now.instructions_per_64_keys}: if that is meant: python -m tests.machine_code.gate"
     )
 
 

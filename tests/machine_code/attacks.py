@@ -1,8 +1,8 @@
 """Damaged cubins, read and run on with native libraries that watch their memory.
 
-Run by `tests/sass/test_attacks.py`, which loads the address sanitizer's runtime first:
-`python -m tests.sass.attacks FOLDER LIBRARIES RANDOM TARGETED EXECUTED [SEED]`. Every case ends in
-counts, in executed CTAs or in one of the project's errors; the first that does not ends the
+Run by `tests/machine_code/test_attacks.py`, which loads the address sanitizer's runtime first:
+`python -m tests.machine_code.attacks FOLDER LIBRARIES RANDOM TARGETED EXECUTED [SEED]`. Every case
+ends in counts, in executed CTAs or in one of the project's errors; the first that does not ends the
 process. FOLDER holds the cubins and LIBRARIES the watched libraries.
 """
 

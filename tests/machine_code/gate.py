@@ -1,6 +1,6 @@
 """What the machine code of a ladder kernel is held to; run it to renew the recorded table.
 
-    python -m tests.sass.gate [v08 …]    # prints what changed, and writes tests/sass/data/gate.json
+    python -m tests.machine_code.gate [v08 …]    # prints what changed, writes data/gate.json here
 
 Renewing the table is a commit of its own whose diff shows the change.
 """
