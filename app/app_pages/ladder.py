@@ -39,6 +39,7 @@ def _draw_rungs(selection: Selection) -> None:
     overview.draw(known, waiting, choice)
     rung_by_rung.draw(known, selection.variant.id)
     overview.draw_times(selection, known)
+    overview.draw_forecasts()
     rung_by_rung.draw_out_of_reach(device_of(selection.gpu))
 
 
