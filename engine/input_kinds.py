@@ -64,12 +64,14 @@ def check_input_kind(kind: str) -> str:
     match = _SCALED.fullmatch(kind)
     if match is None:
         raise InvalidProblem(
-            f"inputs must be one of {', '.join(INPUT_KINDS)} or scaled:FACTOR, not {kind!r}."
+            f"inputs must be one of {', '.join(INPUT_KINDS)} or scaled:FACTOR, not {kind!r}.",
+            code="inputs_kind",
         )
     if not 0 < float(match[1]) <= MAX_FACTOR:
         raise InvalidProblem(
             f"the factor of scaled inputs must be above 0 and at most {MAX_FACTOR:g}, not "
-            f"{match[1]}."
+            f"{match[1]}.",
+            code="inputs_factor",
         )
     return kind
 
