@@ -21,7 +21,7 @@ from engine.base.errors import ClusterError, InvalidProblem, Status, ToolMissing
 from engine.cli import main
 from engine.cluster.executor import MAX_DEATHS, Cluster, connect, sweep_on
 from engine.cluster.members import is_loopback, parse_address
-from engine.history.predictions import predictions
+from engine.history.history import predictions
 from engine.jobs.manager import JobManager
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest

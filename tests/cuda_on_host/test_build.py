@@ -11,11 +11,10 @@ from host_kernels import KERNELS
 from words import raises
 
 from engine.base.errors import CompileError
+from engine.base.files import cache_root, read_entry, write_entry
 from engine.cuda_on_host import build, toolchain
 from engine.cuda_on_host.build import build_kernels
-from engine.cuda_on_host.client import Client
-from engine.cuda_on_host.job import Job, KernelLaunch
-from engine.cuda_source.cache import cache_root, read_entry, write_entry
+from engine.cuda_on_host.client import Client, Job, KernelLaunch
 
 KERNEL = 'extern "C" __global__ void k(float *out) { out[threadIdx.x] = VALUE; }\n'
 

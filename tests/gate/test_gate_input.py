@@ -300,7 +300,7 @@ def test_an_emulator_that_cannot_be_built_is_no_fault_of_the_kernel(
         raise CompileError("Compiling execute.cpp did not finish within 300 s.")
 
     source = kernel_file(repository(tmp_path, "v08"), "v08")
-    monkeypatch.setattr("engine.machine_code.execution.run.load_library", fails)
+    monkeypatch.setattr("engine.machine_code.execution.load_library", fails)
     found = check_output(source, Problem(1, 1, 64, 64), "L4", {}, native=False)
     assert found.passed is None
     assert "did not finish" in found.sentence

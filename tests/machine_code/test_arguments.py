@@ -9,9 +9,8 @@ from words import raises
 
 from engine.base.errors import InvalidProblem, UnknownName
 from engine.machine_code.cubin import Cubin, Entry, Parameter
-from engine.machine_code.disassembly import find_entry
+from engine.machine_code.disassembly import Program, find_entry
 from engine.machine_code.emulation import Emulator
-from engine.machine_code.instruction import Program
 from engine.machine_code.launch import Launch, constant_bank, parse_arguments
 
 

@@ -29,12 +29,12 @@ from engine.machine_code.execution import (
     ExecutionFault,
     ExecutionTimeout,
     GlobalBuffer,
+    Watch,
     execute,
     load_module,
 )
-from engine.machine_code.execution.run import Watch
 from engine.machine_code.launch import Launch, buffer_address
-from engine.pipeline.partial import PartialRun
+from engine.pipeline.execute import PartialRun
 from engine.plan import make_plan
 from engine.problem import Problem
 from engine.tensors import make_inputs

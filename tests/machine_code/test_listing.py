@@ -8,6 +8,9 @@ from words import raises
 from engine.base.errors import UnknownName
 from engine.machine_code.cubin import Cubin, Entry
 from engine.machine_code.disassembly import (
+    NO_BARRIER,
+    Pipe,
+    SourceLine,
     decode_control,
     find_entry,
     find_loops,
@@ -16,7 +19,6 @@ from engine.machine_code.disassembly import (
     plain_name,
     split_operands,
 )
-from engine.machine_code.instruction import NO_BARRIER, Pipe, SourceLine
 
 LISTING = """
 \t.section\t.text.k,"ax",@progbits

@@ -15,8 +15,8 @@ from words import raises
 from engine.base.errors import CompileError, ToolMissing, UnknownName
 from engine.devices import find_device
 from engine.machine_code.cubin import Entry
+from engine.machine_code.disassembly import NO_BARRIER, Control, Instruction, Pipe, Program, pipe_of
 from engine.machine_code.emulation import AccessKind, CtaTrace, Emulator
-from engine.machine_code.instruction import NO_BARRIER, Control, Instruction, Pipe, Program, pipe_of
 from engine.machine_code.launch import Launch, buffer_address
 from engine.machine_code.timing import simulate
 from engine.machine_code.timing.constants import (
@@ -30,7 +30,7 @@ from engine.machine_code.timing.constants import (
     kept_l2_bytes,
     sm_constants,
 )
-from engine.machine_code.timing.cta_times import CtaTimes, measure
+from engine.machine_code.timing.cta_times import CtaTimes, grid_cycles, measure
 from engine.machine_code.timing.native import (
     gpu_rates,
     simulate_counts,
@@ -38,7 +38,7 @@ from engine.machine_code.timing.native import (
     simulate_sm,
     sm_kernel,
 )
-from engine.machine_code.timing.simulate import CtaClass, grid_cycles, simulate_launch
+from engine.machine_code.timing.simulate import CtaClass, simulate_launch
 from engine.machine_code.timing.traffic import KvOrder, traffic
 
 KERNELS = Path(__file__).parent / "kernels"

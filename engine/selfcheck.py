@@ -1,4 +1,7 @@
-"""All checks of what works on this machine, in order: without a GPU, then on it."""
+"""What works on this machine: one check per thing that a measurement or a page rests on.
+
+Checks run in order: those without a GPU, then those on it.
+"""
 
 from __future__ import annotations
 

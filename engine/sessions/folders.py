@@ -1,7 +1,7 @@
 """Where snapshot files lie: a local folder (crash-safe) or any fsspec file system.
 
 Both create files whole or not at all, never replace one, and move removed ones to `trash/`.
-Failures come up as `OSError`; `engine.sessions.store.store` turns them into sentences.
+Failures come up as `OSError`; `engine.sessions.store` turns them into sentences.
 """
 
 from __future__ import annotations

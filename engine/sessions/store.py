@@ -22,8 +22,16 @@ from pydantic import ValidationError
 
 from engine.base import files
 from engine.base.errors import BadInput, SnapshotError, StoreError, UnknownName
-from engine.base.files import data_folder, shipped_sessions
-from engine.cuda_source.cache import cache_root
+from engine.base.files import cache_root, data_folder, shipped_sessions
+from engine.sessions.folders import (
+    Entry,
+    Folder,
+    LocalFolder,
+    checked_name,
+    is_snapshot_name,
+    names_for,
+    open_folder,
+)
 from engine.sessions.snapshot import (
     HEAD_BYTES,
     MAX_BYTES,
@@ -35,15 +43,6 @@ from engine.sessions.snapshot import (
     loads,
     read_summary,
     summarise,
-)
-from engine.sessions.store.folders import (
-    Entry,
-    Folder,
-    LocalFolder,
-    checked_name,
-    is_snapshot_name,
-    names_for,
-    open_folder,
 )
 
 # What was read of a store's files, kept to be thrown away: 10,000 of them are listed at once.
