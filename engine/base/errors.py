@@ -1,4 +1,4 @@
-"""What became of an evaluation or one of its steps, and the one exception tree.
+"""Statuses of evaluations and their steps, and the tree of exceptions.
 
 An error's text is one sentence (or two) that says what is wrong, why, and what to do. Pages and the
 command line print it as it is; anything that is not an `AttuneError` is our own bug. Its `code`
@@ -85,7 +85,7 @@ class ToolMissing(AttuneError):
 
 
 class ExecutionError(AttuneError):
-    """A kernel that was to be run did not come to its end; `log` holds what was said of it."""
+    """A kernel did not run to its end; `log` holds the messages."""
 
     def __init__(self, message: str, log: str = "", *, code: str = "") -> None:
         super().__init__(message, code=code)

@@ -59,7 +59,7 @@ class Table:
 
     @property
     def numeric(self) -> tuple[bool, ...]:
-        """Which columns hold nothing but figures, and are set right."""
+        """Columns that hold numbers alone, which are aligned to the right."""
         if not self.rows:
             return (False,) * len(self.columns)
         return tuple(map(is_numeric, self.text_columns))
@@ -161,7 +161,7 @@ def cell_text(value: object) -> str:
 
 
 def is_numeric(column: Iterable[str]) -> bool:
-    """Whether texts are nothing but figures."""
+    """True if all texts are numbers."""
     return all(map(_FIGURE.match, column))
 
 

@@ -392,7 +392,10 @@ class Cluster(Executor):
                 call = (worker.final, name, group)
                 racing[name, problem] = self._tasks.add(call, problem, gpu)
         if racing:
-            self._report(f"{len(racing)} finals, each on the GPU that its points were measured on.")
+            self._report(
+                f"{len(racing)} problems: their best are timed side by side, each on the GPU of "
+                "its points."
+            )
         stop = self.watching(should_stop)
         while wait(racing.values(), timeout=_POLL_S, return_when=FIRST_COMPLETED).not_done:
             if stop():

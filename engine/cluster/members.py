@@ -182,7 +182,7 @@ class Members:
         return workers
 
     def _probe_new(self, workers: Mapping[str, Any]) -> None:
-        """Have each worker that is not known describe itself."""
+        """Ask each new worker what it is: GPU, versions, code."""
         ask = (cluster_worker.describe, cluster_worker.fingerprint(), self._request)
         known = {*self.by_address, *self._probes, *self._left_out}
         for address, worker in workers.items():

@@ -144,7 +144,7 @@ def their_source(snapshot: Snapshot, evaluation: Evaluation, folder: Path) -> Pa
     try:
         _check_parameters(source.text, variant_from(path, evaluation.variant))
     except InvalidKernel as error:
-        raise SnapshotError(f"The snapshot's source does not describe itself: {error}") from None
+        raise SnapshotError(f"The snapshot's source has no valid description: {error}") from None
     return path
 
 

@@ -110,11 +110,11 @@ class Session:
 
     @property
     def expected(self) -> tuple[str, ...]:
-        """Jobs whose evaluations belong here and are not here yet."""
+        """Jobs of this session whose evaluations are not in it yet."""
         return tuple(self._expected)
 
     def expect(self, job_id: str) -> None:
-        """Say that this job's evaluation belongs here, before it runs: a kill loses nothing."""
+        """Register a job before it runs, so that its evaluation is found after a crash."""
         self._append("expect", job=job_id)
 
     def forget(self, job_id: str) -> None:

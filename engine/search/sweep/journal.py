@@ -1,4 +1,4 @@
-"""A sweep's journal: what was asked, then one line per evaluation. The file is the truth."""
+"""A sweep's journal: what was asked, then one line per evaluation; all else follows from it."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def best_key(row: SweepRow) -> BestKey:
 
 
 def _is_better(row: SweepRow, best: SweepRow) -> bool:
-    """Faster; but what is measured is better than whatever is predicted, and so on."""
+    """True if faster, or of a better origin: measured before recorded before predicted."""
     ranked = comparable([row, best])
     if len(ranked) < 2:
         return row in ranked

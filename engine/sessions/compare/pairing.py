@@ -36,7 +36,7 @@ def config_label(config: Mapping[str, int]) -> str:
 
 
 def key_of(evaluation: Evaluation) -> Key:
-    """The question that an evaluation answers."""
+    """What is compared: variant, config and problem of an evaluation."""
     return evaluation.variant, tuple(sorted(evaluation.config.items())), evaluation.problem
 
 
