@@ -271,7 +271,8 @@ void Warp::store_tile(const Instruction& i) {
     for_box(map, from + 1, shared, [&](uint64_t place, uint64_t address) {
         const int e = static_cast<int>(map.element_bytes);
         const uint8_t* bytes = &cta.smem[shared_at(cta, i, place, e)];
-        if (address && place % 16 == 0) note_reading(place & (SHARED_WINDOW - 1), stored_from);
+        const uint64_t at = place & (SHARED_WINDOW - 1);
+        if (address && at % 16 == 0 && at + 16 <= cta.smem.size()) note_reading(at, stored_from);
         if (address % 4 == 0 && address && looked_for()) {
             touch_copied(address, 4, true);
             stored_to.addresses.push_back(address);
