@@ -38,6 +38,12 @@ inline std::mutex& lock = *new std::mutex;
 inline Settings& settings = *new Settings;
 inline std::atomic<bool> fails{false}, orders{false};
 
+// The newest CUDA that the driver says it knows: 12020 for 12.2.
+inline int driver_version(int otherwise) {
+    std::lock_guard<std::mutex> hold(lock);
+    return static_cast<int>(settings.number("driver_version", otherwise));
+}
+
 // Whether what is queued is done in an order that the seed draws, of those that CUDA allows.
 inline bool shuffles() { return orders; }
 inline size_t draw(size_t count) {
@@ -61,7 +67,7 @@ inline int set(const std::string& text) {
         const double given = std::strtod(value, &end);
         if (end == value || !std::isfinite(given)) return number;
         if (name.substr(0, 2) != "cu") {
-            static const char* const KNOWN[] = {"noise", "drift", "drift_period_s", "placement", "cta_us", "clock_share", "seed", "order"};
+            static const char* const KNOWN[] = {"noise", "drift", "drift_period_s", "placement", "cta_us", "clock_share", "seed", "order", "driver_version"};
             bool known = false;
             for (const char* each : KNOWN) known |= name == each;
             if (!known || *end) return number;
