@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from verdicts import RIGHT
 
+from engine import selfcheck as checks
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.cuda import CudaBackend
 from engine.backends.cuda.cupy_calls import CupyCalls
@@ -25,7 +26,6 @@ from engine.measure.side_by_side import TimingGroup, time_evaluation
 from engine.paged_kv import Pages
 from engine.plan import LaunchPlan, ScratchBuffer
 from engine.problem import Problem
-from engine.selfcheck import checks
 from engine.tensors import POISON_BITS, Inputs, make_inputs
 from kernels.ladder import LADDER
 
