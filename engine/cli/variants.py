@@ -39,25 +39,33 @@ class VariantsOptions(ProblemOptions):
     add: Path | None
     forget: str | None
     gpu: str | None
+    forecasts: bool
     diff: str | None
+    tree: bool
     markdown: bool
     into: Path | None
     json: bool
 
 
 def run(args: VariantsOptions) -> int:
-    if args.into is not None and not args.markdown:
-        raise InvalidProblem("--into writes a table of --markdown: give both.")
+    if args.into is not None and not (args.markdown or args.tree):
+        raise InvalidProblem("--into writes what --markdown or --tree print: give one of them.")
     if args.gpu is None and (named := first_given(args, PROBLEM)) is not None:
         raise InvalidProblem(f"--{named.replace('_', '-')} is of the figures on a GPU: give --gpu.")
     if args.add is not None:
         keep_kernel(args.add)
     if args.forget is not None:
         _forget(args.forget)
+    if args.forecasts:
+        return _forecasts(args)
     if args.gpu is not None:
         return _figures(args, args.gpu)
     if args.diff is not None:
         raise InvalidProblem("--diff counts in machine code, which is made for a GPU: give --gpu.")
+    if args.tree:
+        from engine.kernel_figures.changes import lessons_tree
+
+        return _markdown(args.into, "ladder tree", f"```\n{lessons_tree()}\n```")
     if args.markdown:
         return _markdown(args.into, "ladder", markdown_table())
     mistakes = (*LADDER.errors, *OWN.errors)
@@ -95,6 +103,22 @@ def run(args: VariantsOptions) -> int:
     )
     print_table(Table.of("Variants", records))
     return 1 if mistakes else 0
+
+
+def _forecasts(args: VariantsOptions) -> int:
+    from engine.kernel_figures.changes import forecasts_table
+    from engine.sessions.known_times import open_history
+
+    if args.gpu is not None:
+        raise InvalidProblem("--forecasts is of the study's own problem and GPU: leave --gpu out.")
+    table = forecasts_table(open_history())
+    if args.json:
+        print_json([dict(zip(table.columns, row, strict=True)) for row in table.rows])
+    elif args.markdown:
+        print(as_markdown(table))
+    else:
+        print_table(table)
+    return 0
 
 
 def _figures(args: VariantsOptions, gpu: str) -> int:
