@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PROBLEM = (
     *("preset", "batch", "heads", "seqlen", "head_dim"),
     *("seqlen_kv", "heads_kv", "head_dim_v", "causal", "dtype"),
-    *("window", "softcap", "alibi", "sinks", "seqlens", "backward"),
+    *("window", "softcap", "alibi", "sinks", "kv_dtype", "seqlens", "backward"),
 )
 
 
@@ -70,7 +70,12 @@ def problem_from(args: argparse.Namespace) -> Problem:
 def scores_from(args: argparse.Namespace) -> dict[str, Any]:
     """The fields of a problem that the options of `[shared.scores]` give."""
     names = ("window", "softcap", "alibi", "sinks")
-    return {name: value for name in names if (value := getattr(args, name)) is not None}
+    given = {name: value for name in names if (value := getattr(args, name)) is not None}
+    if args.kv_dtype is not None:
+        from engine.problem import KV_DTYPES
+
+        given["kv_dtype"] = KV_DTYPES[args.kv_dtype]
+    return given
 
 
 def features_from(args: argparse.Namespace) -> dict[str, Any]:
