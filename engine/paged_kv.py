@@ -6,6 +6,7 @@ that is random and the same every time, and what no key fills is NaN.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 _SPARE_PAGES = 1  # that belong to no sequence: whoever reads them gets NaN
 _SEED = 21
 # By the bytes of an element: of FP8 (E4M3), of FP16 and BF16, and of FP32.
-_NAN_BITS = {1: np.uint8(0x7F), 2: np.uint16(0x7FC1), 4: np.uint32(0x7FC10001)}
+_NAN_BITS: Mapping[int, np.uint8 | np.uint16 | np.uint32] = {
+    1: np.uint8(0x7F),
+    2: np.uint16(0x7FC1),
+    4: np.uint32(0x7FC10001),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,7 @@ class Inputs:
             rows |= {name: list(lengths) for name in "kv"}
             return {
                 name: cast(
-                    RawArray,
+                    "RawArray | ByteArray",
                     np.concatenate(
                         [s[:, :n].swapaxes(0, 1) for s, n in zip(tensors[name], of, strict=True)]
                     ),
@@ -171,7 +171,8 @@ class Inputs:
             } | self.per_head
         if packed:
             by_row = [x.transpose(0, 2, 1, 3) for x in (self.q, self.k, self.v)]
-            return {PACKED: cast(RawArray, np.stack(by_row, axis=2))} | self.per_head
+            packed_kv = cast("RawArray | ByteArray", np.stack(by_row, axis=2))
+            return {PACKED: packed_kv} | self.per_head
         ordered = {n: _reordered(x, layouts.get(n, "bhsd")) for n, x in tensors.items()}
         if pages is None:
             return {**ordered} | self.per_head | self.of_backward
@@ -322,7 +323,8 @@ def e4m3_bytes(values: FloatArray) -> ByteArray:
 def e4m3_values(stored: ByteArray) -> FloatArray:
     """E4M3 → float32, exact."""
     table = np.concatenate([_E4M3_VALUES, [np.nan]]).astype(np.float32)
-    return np.where(stored >> 7, -1, 1).astype(np.float32) * table[stored & 127]
+    values: FloatArray = np.where(stored >> 7, -1, 1).astype(np.float32) * table[stored & 127]
+    return values
 
 
 def _rounded_to_fp8(raw: RawArray, dtype: Dtype) -> tuple[RawArray, FloatArray]:

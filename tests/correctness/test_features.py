@@ -248,6 +248,7 @@ def test_machine_code_is_right(variant_id: str, number: int, head_dim: int, dtyp
     assert found.passed, (config, found.reason, found.findings)
 
 
+_NEXT_SCALE = "v_scale[(kv_head_index + 1) % num_heads_kv]"
 # (variant, problem, text, what takes its place, code of the finding)
 _BUGS = (
     ("v10", CHUNKED, "(query) + NUM_KEYS - NUM_QUERIES", "(query)", "causal_corner"),
@@ -272,13 +273,7 @@ _BUGS = (
     ("v14", FP8, "v_scale[kv_head_index]", "k_scale[kv_head_index]", "kv_scale"),
     ("v14", FP8, "v_factor = given.v_scale[kv_head_index] *", "v_factor =", "kv_scale"),
     ("v21", FP8, "given.k_scale[kv_head_index] *", "", "kv_scale"),
-    (
-        "v21",
-        FP8,
-        "v_scale[kv_head_index]",
-        "v_scale[(kv_head_index + 1) % num_heads_kv]",
-        "kv_scale",
-    ),
+    ("v21", FP8, "v_scale[kv_head_index]", _NEXT_SCALE, "kv_scale"),
 )
 
 
