@@ -2,8 +2,8 @@
 //
 // The bits of E4M3 behind its sign, moved to where exponent and mantissa of FP16 lie, are its value
 // over 2^8, numbers below the normal ones among them: no conversion, on any arch. FP8_UNIT is what
-// products are to be multiplied by for it, once for all. In BF16 it would be 2^120, and sums of such
-// products too small for FP32, so that each pair is multiplied by it.
+// products are to be multiplied by for it, once for all. In BF16 it would be 2^120, and sums of
+// such products too small for FP32, so that each pair is multiplied by it.
 #pragma once
 #include "element.cuh"
 

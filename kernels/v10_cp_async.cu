@@ -60,8 +60,7 @@ static_assert(BLOCK_N == 32 || BLOCK_N == 64,
 static_assert(STAGES == 2 || STAGES == 3,
               "stages must be 2 or 3: one tile is computed while the others arrive");
 static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 192 && HEAD_DIM_V <= 128,
-              "head_dim must be a multiple of 16 up to 128, or 192 with 128 of V: Q and O of 16 "
-              "rows stay in registers, and those of 256 columns spill");
+              "head_dim must be a multiple of 16 up to 128, or 192: Q and O stay in registers");
 static_assert(HEAD_DIM_V == HEAD_DIM || (HEAD_DIM % 64 == 0 && HEAD_DIM_V % 64 == 0),
               "K and V of other widths must both be multiples of 64");
 

@@ -38,8 +38,8 @@ entry = "attention_forward"
 grid = ["ceil_div(seqlen, block_m)", "num_heads", "batch"]
 threads = "32 * num_warps"
 # The ring of K and V, and Q where it is not in registers. O takes their place at the end.
-smem_bytes = """max(round_up(stages * block_n * (head_dim + head_dim_v), head_dim) + q_rows * head_dim, \
-                 block_m * head_dim_v) * element_bytes"""
+smem_bytes = """max(round_up(stages * block_n * (head_dim + head_dim_v), head_dim) \
+                 + q_rows * head_dim, block_m * head_dim_v) * element_bytes"""
 args = ["q", "k", "v", "out", "num_heads", "num_heads_kv", "seqlen", "seqlen_kv",
         "softmax_scale", "alibi_slopes", "sinks", "cu_seqlens_q",
         "cu_seqlens_k"]
@@ -325,8 +325,8 @@ __device__ __forceinline__ void multiply_values(Output& acc_rmem, const Weights&
 #pragma unroll
         for (int step = 0; step < HEAD_DIM_V / 16; step++) {
             unsigned v_rmem[4];
-            ldmatrix_x4_transposed(v_rmem,
-                                   step_address<HEAD_DIM_V>(v_address, step) + key_step * 32 * HEAD_DIM_V);
+            ldmatrix_x4_transposed(v_rmem, step_address<HEAD_DIM_V>(v_address, step) +
+                                               key_step * 32 * HEAD_DIM_V);
 #pragma unroll
             for (int t = 0; t < ROW_TILES; t++) {
                 const unsigned(&p_step)[4] = p_rmem[t][key_step];
@@ -380,7 +380,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const unsigned copy_address = shared_address(ring) + 2 * swizzled<HEAD_DIM>(copy_row, copy_d);
     if constexpr (Q_IN_SMEM) {
         load_tile<BLOCK_M, HEAD_DIM>(
-            copy_address + 2 * RING_ROWS * HEAD_DIM, q + q_head + (size_t)m0 * Q_ROW + (copy_row * Q_ROW + copy_d),
+            copy_address + 2 * RING_ROWS * HEAD_DIM,
+            q + q_head + (size_t)m0 * Q_ROW + (copy_row * Q_ROW + copy_d),
                            NUM_QUERIES - m0 - copy_row ROW_GIVEN(Q_ROW));
     } else {
 #pragma unroll
@@ -451,7 +452,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     // A lane's addresses for ldmatrix: of its row of K, of V, and of Q, which is read like V.
     const int k_row = lane / 16 * 8 + lane % 8, v_row = lane % 16;
     const unsigned k_lane = ring_address + 2 * swizzled<HEAD_DIM>(k_row, lane / 8 % 2 * 8);
-    const unsigned v_lane = ring_address + 2 * (K_TILE + swizzled<HEAD_DIM_V>(v_row, lane / 16 * 8));
+    const unsigned v_lane =
+        ring_address + 2 * (K_TILE + swizzled<HEAD_DIM_V>(v_row, lane / 16 * 8));
     unsigned q_lane = ring_address + 2 * (RING_ROWS + warp * WARP_ROWS) * HEAD_DIM +
                       2 * swizzled<HEAD_DIM>(v_row, lane / 16 * 8);
 

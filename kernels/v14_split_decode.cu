@@ -82,7 +82,7 @@ constexpr int DIM_STEPS = HEAD_DIM / 16;
 constexpr int KEY_TILES = BLOCK_N / 8;
 constexpr int VECTOR = 16 / sizeof(kv_element);  // elements of K and V per 16-byte access
 constexpr int TILE = BLOCK_N * HEAD_DIM;  // elements of K or V in a tile
-// Elements of one warp's ring, or of its O, which takes the ring's place: in FP8 the larger may be O.
+// Elements of one warp's ring, or of its O, which takes the ring's place: in FP8 O may be larger.
 constexpr int RING = 2 * STAGES * TILE * (int)sizeof(kv_element) >= BLOCK_M * (HEAD_DIM + 8) * 4
                          ? 2 * STAGES * TILE
                          : BLOCK_M * (HEAD_DIM + 8) * 4 / (int)sizeof(kv_element);
@@ -113,7 +113,7 @@ __device__ __forceinline__ int swizzled(int row, int d) {
 }
 
 // Starts a warp's copies of a tile's rows, of which `length` are there.
-__device__ __forceinline__ void load_tile(kv_element* tile_smem,     // [BLOCK_N, HEAD_DIM], swizzled
+__device__ __forceinline__ void load_tile(kv_element* tile_smem,  // [BLOCK_N, HEAD_DIM], swizzled
                                           const kv_element* source,  // [length, HEAD_DIM]
                                           int length) {
     constexpr int VECTORS_PER_ROW = HEAD_DIM / VECTOR;
@@ -155,7 +155,8 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
     kv_element* ring = reinterpret_cast<kv_element*>(smem) + warp * RING;  // this warp's own
-    float* m_smem = reinterpret_cast<float*>(reinterpret_cast<kv_element*>(smem) + NUM_WARPS * RING);
+    float* m_smem =
+        reinterpret_cast<float*>(reinterpret_cast<kv_element*>(smem) + NUM_WARPS * RING);
     float* l_smem = m_smem + NUM_WARPS * BLOCK_M;  // both [NUM_WARPS, BLOCK_M]
 
     // Packed rows: the query heads of one K/V head beside each other, for every query in turn.
