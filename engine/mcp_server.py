@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 from engine.base.errors import AttuneError, BadInput, ToolMissing
-from engine.cuda_source.sources import included_files
+from engine.cuda_source.sources import files_inside
 from engine.gate.figures import variant_of
 from engine.gate.settings import parse_problem
 from engine.problem import feature_options
@@ -217,10 +217,7 @@ class Tools:
         path = self._inside(name)
         if path.suffix != ".cu":
             raise Refused(f"{name} is not a kernel source: name a .cu file.")
-        root = self._rights.root
-        for file in included_files(path, variant_of(path).include_folders):
-            if not file.resolve().is_relative_to(root):
-                raise Refused(f"{name} includes {file}, which lies outside of {root}.")
+        files_inside(self._rights.root, path, variant_of(path).include_folders)
         return str(path)
 
     def _side(self, name: str) -> str:

@@ -1,6 +1,6 @@
 """`.cu` → a shared library for this machine's CPU, from the cache when it was built before.
 
-A cache entry is a record (`engine.cuda_source.cache`) that names a library file beside it and the
+A cache entry is a record (`engine.base.files`) that names a library file beside it and the
 library's SHA-256. Library files carry their content's hash in their name and are renamed into
 place, so two processes that build the same thing cannot disturb each other, and an entry whose
 library is damaged or gone is built again.
@@ -31,6 +31,7 @@ from typing import IO
 
 from engine.base import files
 from engine.base.errors import CompileError
+from engine.base.files import cache_root, is_private, make_private, read_entry, write_entry
 from engine.cuda_on_host.error_kinds import explain
 from engine.cuda_on_host.instrument import instrument
 from engine.cuda_on_host.ptx import has_asm, translate_asm
@@ -45,7 +46,6 @@ from engine.cuda_on_host.toolchain import (
     host_cpu,
     translation_digest,
 )
-from engine.cuda_source.cache import cache_root, is_private, make_private, read_entry, write_entry
 from engine.cuda_source.sources import FOR_DEVICE, read_sources
 from kernels.variant import CppStandard
 

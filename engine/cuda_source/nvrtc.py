@@ -24,8 +24,8 @@ from engine.base.errors import (
     ToolMissing,
     UnknownName,
 )
+from engine.base.files import cache_root, read_entry, write_entry
 from engine.base.text import MAX_LOG
-from engine.cuda_source.cache import cache_root, read_entry, write_entry
 from engine.cuda_source.ptxas import (
     PtxasInfo,
     first_error,

@@ -22,7 +22,6 @@ from engine.cuda_on_host.toolchain import Schedule
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import Evaluation
-from engine.input_kinds import NORMAL, InputKind
 from engine.model.estimate import unsupported_reason
 from engine.names import find_variant
 from engine.pipeline.request import (
@@ -32,6 +31,7 @@ from engine.pipeline.request import (
 )
 from engine.problem import Problem
 from engine.schema import Stored
+from engine.tensors import NORMAL, InputKind
 from kernels.variant import Dtype, Variant
 
 MAX_POINTS = 1_000_000

@@ -42,7 +42,7 @@ from engine.sessions.snapshot import (
     StoredErrorMap,
     TimelineEntry,
 )
-from engine.sessions.store.store import Store, default_store
+from engine.sessions.store import Store, default_store
 
 if TYPE_CHECKING:
     from engine.correctness import ErrorMap

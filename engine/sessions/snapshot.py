@@ -113,10 +113,13 @@ class Spent(Record):
     budget_usd: NotNegative | None = None
 
 
+Outcome: TypeAlias = Literal["kept", "dropped", "next"]  # what became of a session's change
+
+
 class Decision(Record):
     """What became of a session or a phase of it, and why."""
 
-    outcome: Literal["kept", "dropped", "next"]
+    outcome: Outcome
     why: Sentence = ""
 
 

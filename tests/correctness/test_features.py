@@ -140,7 +140,9 @@ def test_lengths_are_drawn_by_their_seed() -> None:
 @pytest.mark.parametrize("preset", presets(), ids=lambda preset: preset.name)
 def test_a_preset_has_a_source_and_a_rung_that_takes_it(preset: Preset) -> None:
     assert preset.source
-    assert any(v.unsupported(preset.problem, v.default_config()) is None for v in LADDER)
+    problem = preset.problem
+    configs = [(v, resolve_config(v, {}, problem, None).values) for v in LADDER]
+    assert any(v.unsupported(problem, config) is None for v, config in configs)
 
 
 def test_what_is_given_beside_a_preset_stands_in_its_place() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from engine.cuda_source.sources import OutsideFolder
 from engine.mcp_server import Refused, Rights, Tools, _path, _problem, _run, shortened
 from tests.gate.repositories import ONE_PROBLEM, edit, kernel_file, repository
 
@@ -56,7 +57,7 @@ def test_a_header_outside_is_refused(tools: Tools, tmp_path: Path) -> None:
     secret.write_text("// secret\n")
     source = kernel_file(tmp_path / "r", "v01")
     edit(source, ("#include", f'#include "{secret}"\n#include'))
-    with pytest.raises(Refused, match="outside"):
+    with pytest.raises(OutsideFolder, match="outside"):
         call(tools.predict(f"kernels/{source.name}", "B1 H2 S64"))
 
 

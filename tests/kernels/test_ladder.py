@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cuda_source import barriers, header, without_comments
+from kernel_text import barriers, header, without_comments
 
 from engine.plan import make_plan
 from engine.problem import Problem

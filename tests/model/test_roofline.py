@@ -191,7 +191,7 @@ def test_the_command_line_prints_one_kernel(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiling = History().doing("compile")
-    monkeypatch.setattr("engine.cli.roofline.open_history", lambda: compiling)
+    monkeypatch.setattr("engine.cli.bounds.open_history", lambda: compiling)
     assert main(["roofline", "v01", "--gpu", "L4", "--json"]) == 0
     out = json.loads(capsys.readouterr().out)
     assert out["work"]["kv_l2_loads"] == 2

@@ -21,7 +21,7 @@ from search_data import SMALL, Landscape, bowl
 
 from engine.base.errors import Status, StoreError, ToolMissing, UnknownName
 from engine.evaluation import Execution, Latency, Origin
-from engine.history.predictions import predictions
+from engine.history.history import predictions
 from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
 from engine.search.space import Space, SweepOptions

@@ -28,7 +28,7 @@ from engine.sessions.session import (
     working_sessions,
 )
 from engine.sessions.snapshot import Goal, dumps, loads
-from engine.sessions.store.store import Store
+from engine.sessions.store import Store
 from kernels.ladder import by_id
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,10 +16,9 @@ from engine.base.errors import AttuneError, BadInput, SnapshotError, StoreError,
 from engine.base.files import TEMPORARY_PREFIX
 from engine.problem import Problem
 from engine.sessions.files import snapshot_of
+from engine.sessions.folders import is_snapshot_name, names_for
 from engine.sessions.snapshot import dumps
-from engine.sessions.store import folders
-from engine.sessions.store.folders import is_snapshot_name, names_for
-from engine.sessions.store.store import SHIPPED, Store, default_store, search
+from engine.sessions.store import SHIPPED, Store, default_store, folders, search
 
 NAME = "20261121T024500Z_l4_2-variants_2-problems.json.gz"
 

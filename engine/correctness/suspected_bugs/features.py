@@ -10,9 +10,14 @@ from typing import TypeAlias
 
 import numpy as np
 
-from engine.correctness.compared_output import BoolArray
 from engine.correctness.finding_codes import FindingCode
-from engine.correctness.reference import Float64Array, IntArray, final_scores, visible_keys
+from engine.correctness.reference import (
+    BoolArray,
+    Float64Array,
+    IntArray,
+    final_scores,
+    visible_keys,
+)
 from engine.correctness.suspected_bugs.case import Case, SuspectedBug, attend
 from engine.tensors import FloatArray
 

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from engine.base.errors import UnknownName
 from engine.devices.spec import ClockKind
-from engine.machine_code.instruction import Pipe, Program
+from engine.machine_code.disassembly import Pipe, Program
 
 # How far the simulation was off on measured kernels, by arch and kind of kernel.
 #

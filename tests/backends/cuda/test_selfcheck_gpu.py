@@ -7,9 +7,8 @@ import pytest
 from fake_gpu import FakeGpu
 
 from engine.backends.cuda import CudaBackend
-from engine.selfcheck import checks
+from engine.selfcheck import CheckFailed, State, checks, perform
 from engine.selfcheck import checks as timing
-from engine.selfcheck.checks import CheckFailed, State, perform
 from kernels.ladder import LADDER
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
