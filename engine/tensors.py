@@ -469,7 +469,7 @@ def make_inputs(problem: Problem, seed: int = 0, kind: InputKind = NORMAL) -> In
     if problem.kv_dtype is None:
         return Inputs(problem, q_raw, k_raw, v_raw, sinks, dout)
     before = (k_raw, v_raw)
-    in_fp8 = [_rounded_to_fp8(x, problem.dtype) for x in before]
+    in_fp8 = [_rounded_to_fp8(x, problem.dtype, 2 * n) for n, x in enumerate(before)]
     scales = np.stack([scale for _, scale in in_fp8])
     (k_raw, v_raw) = (raw for raw, _ in in_fp8)
     return Inputs(problem, q_raw, k_raw, v_raw, sinks, dout, kv_scales=scales, before_fp8=before)
@@ -501,19 +501,20 @@ def e4m3_values(stored: ByteArray) -> FloatArray:
     return values
 
 
-def _rounded_to_fp8(raw: RawArray, dtype: Dtype) -> tuple[RawArray, FloatArray]:
+def _rounded_to_fp8(raw: RawArray, dtype: Dtype, turn: int) -> tuple[RawArray, FloatArray]:
     """What K or V is once it was kept in FP8, and the factor of each head, `[num_heads_kv]`.
 
-    A factor brings the head's largest number to the largest of E4M3, rounded up to three bits, so
-    that its products with FP8's four are numbers of FP16 and BF16 without a rounding: what differs
-    from the reference is then the kernel's own. Every head has another factor.
+    A factor brings the head's largest number into E4M3's range, and has three bits, so that its
+    products with FP8's four are numbers of FP16 and BF16 without a rounding: what differs from the
+    reference is then the kernel's own. Neighbouring heads, and K and V, have others.
+
+    Args:
+        turn: of which head the first has the factor's mantissa.
     """
     values = decode(raw, dtype)
     most = np.maximum(np.abs(values).max(axis=(0, 2, 3)) / _E4M3_LARGEST, 2.0**-8)
-    mantissa, exponent = np.frexp(most)
-    scales = np.ldexp(np.ceil(mantissa * 8) / 8, exponent).astype(np.float32)
-    for head in range(1, len(scales)):  # so that a head's place shows, double where it would not
-        scales[head] *= 2 if scales[head] == scales[head - 1] else 1
+    mantissas = 1 + (np.arange(len(most)) + turn) % 4 / 4
+    scales = (np.exp2(np.ceil(np.log2(most))) * mantissas).astype(np.float32)
     wide = scales[:, None, None]
     return encode(e4m3_values(e4m3_bytes(values / wide)) * wide, dtype), scales
 
