@@ -60,6 +60,7 @@ class ScoreOptions:
     softcap: float | None
     alibi: bool | None
     sinks: bool | None
+    kv_dtype: str | None
 
 
 @dataclass(frozen=True)
