@@ -113,7 +113,7 @@ def create(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _temporary(folder: Path, fill: Callable[[IO[bytes]], object], durable: bool) -> Iterator[Path]:
-    """A file that the caller renames; gone when that fails."""
+    """A temporary file that the caller renames; deleted when that fails."""
     temporary = folder / f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
@@ -289,7 +289,7 @@ def cache_root() -> Path:
 
 
 def check_root() -> str:
-    """Try the cache folder: builds that it cannot keep take a minute anew.
+    """Check that the cache folder can be written: without it each build takes a minute again.
 
     Returns:
         What is wrong with it, empty where nothing is. It may still hold entries.

@@ -40,14 +40,15 @@ class VariantsOptions(ProblemOptions):
     forget: str | None
     gpu: str | None
     diff: str | None
+    tree: bool
     markdown: bool
     into: Path | None
     json: bool
 
 
 def run(args: VariantsOptions) -> int:
-    if args.into is not None and not args.markdown:
-        raise InvalidProblem("--into writes a table of --markdown: give both.")
+    if args.into is not None and not (args.markdown or args.tree):
+        raise InvalidProblem("--into writes what --markdown or --tree print: give one of them.")
     if args.gpu is None and (named := first_given(args, PROBLEM)) is not None:
         raise InvalidProblem(f"--{named.replace('_', '-')} is of the figures on a GPU: give --gpu.")
     if args.add is not None:
@@ -58,6 +59,10 @@ def run(args: VariantsOptions) -> int:
         return _figures(args, args.gpu)
     if args.diff is not None:
         raise InvalidProblem("--diff counts in machine code, which is made for a GPU: give --gpu.")
+    if args.tree:
+        from engine.kernel_figures.changes import lessons_tree
+
+        return _markdown(args.into, "ladder tree", f"```\n{lessons_tree()}\n```")
     if args.markdown:
         return _markdown(args.into, "ladder", markdown_table())
     mistakes = (*LADDER.errors, *OWN.errors)

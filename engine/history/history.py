@@ -118,7 +118,7 @@ def predictions() -> list[Prediction]:
     return list(kept.values())
 
 
-# What may be done to find a time out: nothing that takes more than milliseconds; compiling, too;
+# What may be done to find a time: only what takes milliseconds; also compiling;
 # compiling and simulating.
 Work: TypeAlias = Literal["look up", "compile", "simulate"]
 
@@ -175,7 +175,7 @@ class Time(Tabular):
 
 @dataclass(frozen=True, slots=True)
 class _Fits:
-    """The last calibrations: a slider asks for the same one again and again."""
+    """Cache of the last calibrations: a slider asks for the same one repeatedly."""
 
     kept: dict[tuple[object, ...], Calibration | None] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -207,7 +207,7 @@ class History:
     _fits: _Fits = field(default_factory=_Fits)
 
     def doing(self, work: Work) -> History:
-        """The same history, with other work allowed, and a list of its own of what is missing."""
+        """A copy that allows other work, with its own list of what is missing."""
         return replace(self, work=work, missing=[])
 
     # Times

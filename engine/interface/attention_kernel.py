@@ -255,7 +255,7 @@ def kernel(name: str | Path, *, gpu: str | None = None, **config: int) -> Attent
 
     Raises:
         UnknownName: no such kernel, file or GPU; the text names the nearest.
-        InvalidKernel: the file does not describe itself; `block` is then a description to paste.
+        InvalidKernel: the file has no description; `block` is then a description to paste.
         InvalidProblem: a tunable or a value that the kernel does not offer.
 
     Example:

@@ -253,7 +253,7 @@ class EvaluationRun:
         return None
 
     def _judge_some_ctas_first(self, plan: LaunchPlan, name: BackendName) -> None:
-        """Tell what a few CTAs compute, where executing all of them takes long."""
+        """Report the verdict on a few CTAs first where executing all of them takes long."""
         from engine.backends.cpu import CpuBackend
         from engine.backends.machine_code import MachineCodeBackend
         from engine.backends.partial import PartialRunError

@@ -144,7 +144,7 @@ def execution_of(
 
 
 def shared_heads(problem: Problem, reason: str) -> str:
-    """GQA: what an access past the end of K or V is most likely to be; else empty."""
+    """For GQA, the likely cause of an access past the end of K or V; else empty."""
     if problem.head_group == 1 or not re.search(
         r"(out of bounds.* of buffer|\bbyte -?\d+ of) '[kv]'", reason
     ):
@@ -219,12 +219,12 @@ _FIRST_S = 0.5
 
 
 def takes_too_long(plan: LaunchPlan, check: bool, timeout_s: float) -> bool:
-    """Whether executing all of it would surely exceed the time limit."""
+    """True if executing all of it is certain to exceed the time limit."""
     return plan.problem.flops > _MOST_FLOPS_PER_S[check] * timeout_s
 
 
 def takes_a_while(plan: LaunchPlan, name: BackendName, check: bool) -> bool:
-    """Whether executing all of it may take so long that a part is worth judging first."""
+    """True if executing all of it may take so long that a part should be checked first."""
     per_s = _MOST_FLOPS_PER_S[check] if name == "cpu" else _MACHINE_CODE_FLOPS_PER_S
     return plan.problem.flops > per_s * _A_WHILE_S
 
@@ -235,7 +235,7 @@ def machine_code_ends_in_time(plan: LaunchPlan, timeout_s: float) -> bool:
 
 
 def first_flops(check: bool) -> float:
-    """What the part that is judged first may compute."""
+    """FLOPs of the part that is checked first, at most."""
     return _SURE_FLOPS_PER_S[check] * _FIRST_S
 
 

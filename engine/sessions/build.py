@@ -1,4 +1,4 @@
-"""Making snapshots from what the engine hands over."""
+"""Make snapshots from evaluations, sources and error maps."""
 
 from __future__ import annotations
 

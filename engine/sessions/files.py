@@ -73,7 +73,7 @@ def open_sessions(files: Sequence[str]) -> dict[str, Snapshot]:
 
 
 def is_snapshot(data: bytes, *, name: str) -> bool:
-    """Whether a file means to be a snapshot, and not some other tool's measurements."""
+    """True if a file has the form of a snapshot, rather than of another tool's measurements."""
     text = text_of(data, name=name)
     return text.lstrip()[:1] == "{" and f'"{FORMAT}"' in text
 
@@ -128,7 +128,9 @@ def check_new(path: Path) -> None:
 
 
 def _exists_already(path: Path) -> InvalidProblem:
-    return InvalidProblem(f"{path} exists already and is not overwritten: name another file.")
+    return InvalidProblem(
+        f"{path} exists already and is not overwritten: name another file.", code="file_exists"
+    )
 
 
 def _write(path: Path, data: bytes) -> None:
