@@ -120,6 +120,10 @@ TERMS: dict[str, str] = {
     "arrivals": "Requests (batch elements) per second, arriving at random.",
     "budget": "The additional latency that the slowest 5 % of requests may have compared with an "
     "immediate launch.",
+    "mix": "Lines count,B,H,S, and where they differ D, causal (true or false) and dtype; or CSV "
+    "with a header. A line's sequences are count · B a day, however they are batched.",
+    "mix_of": "One kernel serves all lines. auto: the kernels that auto takes for each line, at "
+    "its batch and at a large one, and their other splits. Or the selected variant, any splits.",
     "points": "Measured or recorded latencies of this variant on this GPU, to validate the "
     "prediction or to calibrate it. Those of another file than the variant's are another kernel's: "
     "calibrated on them, the page answers for that kernel.",
