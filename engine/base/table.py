@@ -143,7 +143,10 @@ def _written(result: Tabular, suffix: str) -> bytes:
                 "Parquet needs PyArrow: pip install pyarrow, or write .csv or .json."
             ) from None
         return bytes(result.to_frame().to_parquet(index=False))
-    raise InvalidProblem(f"Tables are written as .csv, .parquet, .md or .json, not as {suffix!r}.")
+    raise InvalidProblem(
+        f"Tables are written as .csv, .parquet, .md or .json, not as {suffix!r}.",
+        code="table_format",
+    )
 
 
 def cell_text(value: object) -> str:

@@ -60,7 +60,8 @@ def _told(error: AttuneError, given: Sequence[str], code: int) -> int:
     block = error.block if isinstance(error, InvalidKernel) else ""
     if "--json" in given:
         told = {"kind": type(error).__name__, "message": str(error), "exit_code": code}
-        print_json({"error": told | ({"block": block} if block else {})})
+        more = {"code": error.code, "block": block}
+        print_json({"error": told | {name: value for name, value in more.items() if value}})
     elif block:
         print(block)
     return code

@@ -83,7 +83,10 @@ def run_apart(run: Callable[[T], int], args: T, file: str) -> int:
     answer: int | AttuneError | None = None
     try:
         if not ours.poll(_MOST_TIME_S):
-            raise CompileError(f"Reading {file} took more than {_MOST_TIME_S / 60:.0f} minutes.")
+            raise CompileError(
+                f"Reading {file} took more than {_MOST_TIME_S / 60:.0f} minutes.",
+                code="reading_time_limit",
+            )
         with contextlib.suppress(EOFError):
             answer = ours.recv()
     finally:

@@ -140,6 +140,8 @@ def _told(progress: Progress) -> str:
         parts.append(f"{format_duration(progress.eta_s)} left")
     if progress.workers != 1:
         parts.append(f"{progress.workers:,} workers")
+    if not progress.passed and progress.under_way:
+        parts.append(f"evaluating {progress.under_way}")
     best = _best(progress)
     if best is not None and best.median_us is not None:
         parts.append(
@@ -258,10 +260,14 @@ def run(args: CommandOptions) -> int:
             else SweepJournal(_default_journal())
         )
         if book.path.exists() and not book.path.is_file():
-            raise InvalidProblem(f"--journal {book.path} is no regular file: name another.")
+            raise InvalidProblem(
+                f"--journal {book.path} is no regular file: name another.",
+                code="journal_no_regular_file",
+            )
         if book.path.exists() and book.path.stat().st_size:
             raise InvalidProblem(
-                f"{book.path} exists: continue it with --resume, or name another file."
+                f"{book.path} exists: continue it with --resume, or name another file.",
+                code="journal_exists",
             )
     if args.keep:
         load_tuned()  # a file that cannot be read is said before the sweep
@@ -446,7 +452,8 @@ def _refuse_axes(args: CommandOptions) -> None:
     if named is not None:
         what = named if named == "variants" else f"--{named.replace('_', '-')}"
         raise InvalidProblem(
-            f"--resume continues what its journal was started for: leave out {what}."
+            f"--resume continues what its journal was started for: leave out {what}.",
+            code="resume_with_choice",
         )
 
 

@@ -581,11 +581,17 @@ def read_source(path: Path) -> str:
     try:
         data = files.read(path, MAX_SOURCE + 1)
         if len(data) > MAX_SOURCE:
-            raise CompileError(f"{path.name} is larger than the {MAX_SOURCE:,} bytes of a source.")
+            raise CompileError(
+                f"{path.name} is larger than the {MAX_SOURCE:,} bytes of a source.",
+                code="source_too_large",
+            )
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise CompileError(
-            f"{path.name} is not UTF-8 text (byte {error.start}): save it as UTF-8."
+            f"{path.name} is not UTF-8 text (byte {error.start}): save it as UTF-8.",
+            code="source_not_utf8",
         ) from error
     except OSError as error:
-        raise CompileError(f"{path.name} cannot be read: {error.strerror or error}.") from error
+        raise CompileError(
+            f"{path.name} cannot be read: {error.strerror or error}.", code="source_unreadable"
+        ) from error

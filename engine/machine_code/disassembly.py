@@ -338,13 +338,15 @@ def find_nvdisasm() -> Path:
         return Path(located)
     raise ToolMissing(
         "NVIDIA's disassembler nvdisasm, which reads machine code, is not installed: "
-        f"{INSTALL_HINT} brings it (package nvidia-cuda-nvdisasm)."
+        f"{INSTALL_HINT} brings it (package nvidia-cuda-nvdisasm).",
+        code="nvdisasm_missing",
     )
 
 
 def _too_long() -> CompileError:
     return CompileError(
-        f"nvdisasm did not finish within {_TIMEOUT_S:.0f} s: the cubin is damaged, or very large."
+        f"nvdisasm did not finish within {_TIMEOUT_S:.0f} s: the cubin is damaged, or very large.",
+        code="nvdisasm_time_limit",
     )
 
 
@@ -380,14 +382,17 @@ def run_nvdisasm(cubin: bytes, *options: str) -> str:
     if done.returncode in (126, 127):  # as a shell says of what cannot be started
         why = done.stderr.strip().rpartition(": ")[2] or "it cannot be started"
         raise ToolMissing(
-            f"nvdisasm at {tool} does not run ({why}): {INSTALL_HINT} brings one that does."
+            f"nvdisasm at {tool} does not run ({why}): {INSTALL_HINT} brings one that does.",
+            code="nvdisasm_broken",
         )
     if done.returncode in _OUT_OF_TIME:
         raise _too_long()
     if done.returncode != 0:
         message = done.stderr.replace(str(path), "the file").strip().splitlines()
         reason = message[0] if message else f"exit code {done.returncode}"
-        raise InvalidCubin(f"nvdisasm cannot read this cubin: {reason.rstrip('.')}.")
+        raise InvalidCubin(
+            f"nvdisasm cannot read this cubin: {reason.rstrip('.')}.", code="cubin_unreadable"
+        )
     return done.stdout
 
 
@@ -448,7 +453,10 @@ def find_entry(cubin: Cubin, name: str | None) -> Entry:
         return next(iter(entries.values()))
     known = ", ".join(sorted(entries))
     if name is None:
-        raise UnknownName(f"There are {len(entries)} entries: choose one of {known} by --entry.")
+        raise UnknownName(
+            f"There are {len(entries)} entries: choose one of {known} by --entry.",
+            code="entry_not_chosen",
+        )
     if name in entries:
         return entries[name]
     fitting = [e for symbol, e in entries.items() if plain_name(symbol) == name]
@@ -459,8 +467,10 @@ def find_entry(cubin: Cubin, name: str | None) -> Entry:
         return fitting[0]
     if fitting:
         which = ", ".join(sorted(e.name for e in fitting))
-        raise UnknownName(f"Several entries are called {name!r}: choose one of {which}.")
-    raise UnknownName(f"There is no entry {name!r}: the code has {known}.")
+        raise UnknownName(
+            f"Several entries are called {name!r}: choose one of {which}.", code="entry_ambiguous"
+        )
+    raise UnknownName(f"There is no entry {name!r}: the code has {known}.", code="entry_unknown")
 
 
 def plain_name(symbol: str) -> str:

@@ -290,7 +290,9 @@ def execute(
             raise OutOfBounds(said, int(found_at[1], 16) if found_at is not None else 0)
         raise ExecutionFault(said)
     if status == 2:
-        raise ExecutionTimeout(f"{program.entry} did not finish within {timeout_s:g} s.")
+        raise ExecutionTimeout(
+            f"{program.entry} did not finish within {timeout_s:g} s.", code="execution_time_limit"
+        )
     return int(steps[0])
 
 

@@ -115,7 +115,9 @@ def check_kernel(path: Path) -> Variant:
     if path.suffix != ".cu":
         raise UnknownName(f"{path} is not a kernel source: name a .cu file.")
     if path.stem in LADDER.names():
-        raise InvalidKernel(f"{path.stem} is a variant of the ladder: rename {path}.")
+        raise InvalidKernel(
+            f"{path.stem} is a variant of the ladder: rename {path}.", code="variant_name_of_ladder"
+        )
     if path.stem == AUTO:
         raise InvalidKernel(f"{AUTO} stands for the variant that is chosen: rename {path}.")
     try:
@@ -142,7 +144,10 @@ def keep_kernel(path: Path) -> Variant:
     variant = check_kernel(path)
     other = OWN.find(variant.id)
     if other is not None and other.path != path:
-        raise InvalidKernel(f"{variant.id} is {other.path} already: rename one of the two files.")
+        raise InvalidKernel(
+            f"{variant.id} is {other.path} already: rename one of the two files.",
+            code="variant_name_taken",
+        )
     _write([*(kept for kept in kept_kernels() if kept != path), path])
     return variant
 

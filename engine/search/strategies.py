@@ -234,6 +234,7 @@ def _import_optuna() -> Any:
         import optuna
     except ImportError as error:
         raise ToolMissing(
-            "The Bayesian strategy needs optuna: pip install 'attune[tune]', or choose coordinate."
+            "The Bayesian strategy needs optuna: pip install 'attune[tune]', or choose coordinate.",
+            code="optuna_missing",
         ) from error
     return optuna

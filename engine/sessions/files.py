@@ -128,7 +128,9 @@ def check_new(path: Path) -> None:
 
 
 def _exists_already(path: Path) -> InvalidProblem:
-    return InvalidProblem(f"{path} exists already and is not overwritten: name another file.")
+    return InvalidProblem(
+        f"{path} exists already and is not overwritten: name another file.", code="file_exists"
+    )
 
 
 def _write(path: Path, data: bytes) -> None:

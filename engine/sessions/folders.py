@@ -225,7 +225,8 @@ def checked_name(name: str) -> str:
     """`name` itself; UnknownName when it could be anything but a file of the store."""
     if not is_snapshot_name(name):
         raise UnknownName(
-            f"{file_label(name)} is not the name of a snapshot: take one from the list."
+            f"{file_label(name)} is not the name of a snapshot: take one from the list.",
+            code="snapshot_name",
         )
     return name
 

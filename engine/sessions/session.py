@@ -213,7 +213,8 @@ class Session:
             why = getattr(error.__cause__, "strerror", None) or "the disk refused"
             raise StoreError(
                 f"The session cannot be kept in {self.path.parent} ({why}): free some disk space "
-                "or make the folder writable."
+                "or make the folder writable.",
+                code="session_not_kept",
             ) from None
         self.refresh()
 
@@ -307,7 +308,10 @@ def resume_session(session_id: str, *, folder: Path | None = None) -> Session:
     """
     path = (folder or working_folder()) / f"{session_id}.jsonl"
     if not session_id.isalnum() or not path.is_file():
-        raise StoreError("There is no such working session: it was discarded, or never started.")
+        raise StoreError(
+            "There is no such working session: it was discarded, or never started.",
+            code="no_working_session",
+        )
     return Session(path)
 
 

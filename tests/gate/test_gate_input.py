@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from words import raises
 
 from engine.base.errors import BadInput, CompileError
 from engine.cli import main
@@ -172,13 +173,13 @@ def test_what_is_no_revision_and_no_folder_is_said(repo: Path, name: str, tmp_pa
 
 
 def test_outside_of_a_repository(tmp_path: Path) -> None:
-    with pytest.raises(NoTree, match="no git repository"), open_trees("HEAD", None, tmp_path):
+    with raises(NoTree, "no_repository_nor_folder"), open_trees("HEAD", None, tmp_path):
         pass
 
 
 def test_a_file_alone_needs_another(repo: Path) -> None:
     name = f"kernels/{kernel_file(repo, 'v01').name}"
-    with pytest.raises(NoTree, match="name the other one"), open_trees(name, None, repo):
+    with raises(NoTree, "one_file_of_two"), open_trees(name, None, repo):
         pass
 
 

@@ -317,7 +317,8 @@ def sm_constants(arch: str) -> SmConstants:
     if column not in _ARCHS:
         raise UnknownName(
             f"The timing model does not know {arch}: it knows {', '.join(_ARCHS)} and their "
-            "relatives."
+            "relatives.",
+            code="arch_not_timed",
         )
     i = _ARCHS.index(column)
     return SmConstants(arch=column, **{row.name: row.values[i] for row in CONSTANTS})

@@ -439,7 +439,8 @@ def _check(status: int) -> None:
     if status:
         raise CompileError(
             "The simulated CTAs wait for each other for ever: a barrier counts more threads than "
-            "reach it, or a branch on loaded data took a side that it never takes on a GPU."
+            "reach it, or a branch on loaded data took a side that it never takes on a GPU.",
+            code="simulated_deadlock",
         )
 
 
