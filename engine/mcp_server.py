@@ -161,7 +161,10 @@ class Tools:
         """Which values of the tunables are fastest by simulation. `keep` makes them the tuned
         config, where the server may write."""
         if keep and not self._rights.write:
-            raise Refused("keep writes the tuned config: start the server with --write.")
+            raise Refused(
+                "keep writes the tuned config: start the server with --write.",
+                code="write_not_allowed",
+            )
         kept = ["--keep"] if keep else []
         journal = self._data / f"sweep-{os.urandom(6).hex()}.jsonl"
         budget = min(max(seconds, 1.0), MOST_SECONDS)
@@ -229,7 +232,10 @@ class Tools:
         root = self._rights.root
         path = (root / name).resolve()
         if not path.is_relative_to(root):
-            raise Refused(f"{name} lies outside of {root}, which this server was started in.")
+            raise Refused(
+                f"{name} lies outside of {root}, which this server was started in.",
+                code="file_outside",
+            )
         if not path.exists():
             raise Refused(f"There is no file {name} in {root}.")
         return path
@@ -281,7 +287,8 @@ async def _run(
     except TimeoutError:
         raise Refused(
             f"{arguments[0]} took longer than {seconds:.0f} s, the limit of a call: ask for a "
-            "smaller problem, or start the server with --seconds N."
+            "smaller problem, or start the server with --seconds N.",
+            code="call_time_limit",
         ) from None
     finally:
         if process.returncode is None:

@@ -311,10 +311,18 @@ def require_libraries(sources: Sources, folders: Sequence[Path]) -> None:
 
 def uses_implicit(sources: Sources) -> bool:
     """Whether a source counts on names that nvcc has without an include, and NVRTC has not."""
-    texts = [code_only(file.code) for file in sources.files]
-    used = {match[0] for text in texts for match in _IMPLICIT_NAME.finditer(text)}
-    own = {match[1] for text in texts for match in _OWN_NAME.finditer(text)}
-    return bool(used - own)
+    names = [_implicit_names(file.code) for file in sources.files]
+    used = {name for of_file, _ in names for name in of_file}
+    return bool(used.difference(*(own for _, own in names)))
+
+
+# Every look at what is compiled already asks this of the same texts again.
+@functools.lru_cache(maxsize=128)
+def _implicit_names(code: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Those that a file uses, and those of them that it has itself."""
+    text = code_only(code)
+    used = frozenset(match[0] for match in _IMPLICIT_NAME.finditer(text))
+    return used, frozenset(match[1] for match in _OWN_NAME.finditer(text))
 
 
 def stand_ins(sources: Sources, folders: Sequence[Path]) -> tuple[tuple[str, str], ...]:
@@ -349,6 +357,7 @@ def _is_in(folders: Sequence[Path], name: str) -> bool:
     return any((folder / name).is_file() for folder in folders)
 
 
+@functools.lru_cache(maxsize=128)
 def code_only(text: str) -> str:
     """The text without comments, literals and includes, line by line."""
     return _NO_CODE.sub(lambda match: "\n" * match[0].count("\n"), text)
@@ -574,11 +583,17 @@ def read_source(path: Path) -> str:
     try:
         data = files.read(path, MAX_SOURCE + 1)
         if len(data) > MAX_SOURCE:
-            raise CompileError(f"{path.name} is larger than the {MAX_SOURCE:,} bytes of a source.")
+            raise CompileError(
+                f"{path.name} is larger than the {MAX_SOURCE:,} bytes of a source.",
+                code="source_too_large",
+            )
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise CompileError(
-            f"{path.name} is not UTF-8 text (byte {error.start}): save it as UTF-8."
+            f"{path.name} is not UTF-8 text (byte {error.start}): save it as UTF-8.",
+            code="source_not_utf8",
         ) from error
     except OSError as error:
-        raise CompileError(f"{path.name} cannot be read: {error.strerror or error}.") from error
+        raise CompileError(
+            f"{path.name} cannot be read: {error.strerror or error}.", code="source_unreadable"
+        ) from error

@@ -72,7 +72,10 @@ def open_trees(base: str, head: str | None, here: Path) -> Iterator[tuple[Tree, 
             yield first, open_tree(head, here, Path(made, "head"))
             return
         if not first.commit and Path(here, base).is_file():
-            raise NoTree(f"{base} is a file: name the other one too, as in `gate {base} NEW.cu`.")
+            raise NoTree(
+                f"{base} is a file: name the other one too, as in `gate {base} NEW.cu`.",
+                code="one_file_of_two",
+            )
         yield first, working_tree(here) if first.commit else _folder(here, "this folder")
 
 
@@ -95,13 +98,14 @@ def open_tree(name: str, here: Path, into: Path) -> Tree:
     if top is None and not looks_like_a_path:
         raise NoTree(
             f"{here} is no git repository, and there is no folder {name}: run this inside one, or "
-            "name two folders or two .cu files."
+            "name two folders or two .cu files.",
+            code="no_repository_nor_folder",
         )
     what = "no .cu file" if path.is_file() else "no git revision here, no folder and no file"
     remedy = "name a revision (HEAD~1, origin/main), a folder or a .cu"
     if top is not None and _git(top, "rev-parse", "--is-shallow-repository").strip() == b"true":
         remedy = "this clone is shallow, so git fetch --deepen=50 may bring it; else " + remedy
-    raise NoTree(f"{name} is {what}: {remedy}.")
+    raise NoTree(f"{name} is {what}: {remedy}.", code="no_revision")
 
 
 def _common_ancestor(base: str, head: str | None, here: Path) -> str:
@@ -123,7 +127,7 @@ def working_tree(here: Path) -> Tree:
     """The files of the repository as they are on disk, those that git ignores left out."""
     top = repository(here)
     if top is None:
-        raise NoTree(f"{here} is no git repository: run this inside one.")
+        raise NoTree(f"{here} is no git repository: run this inside one.", code="no_repository")
     listed = _git(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     names = sorted({n for n in _names(listed) if _counts(n) and _is_plain(top, n)})
     return Tree("the working tree", top, tuple(names))
@@ -159,7 +163,8 @@ def last_commit(folder: Path) -> str:
     commit = _commit(top, "HEAD") if top is not None else ""
     if not commit:
         raise NoTree(
-            f"{folder} is in no git repository with a commit, and a history is that of commits."
+            f"{folder} is in no git repository with a commit, and a history is that of commits.",
+            code="no_history",
         )
     return commit
 

@@ -20,7 +20,7 @@ from engine.correctness.check import check_against
 from engine.correctness.expected import expect
 from engine.evaluation import Evaluation
 from engine.pipeline.evaluate import Evaluator
-from engine.pipeline.partial import PartialRun
+from engine.pipeline.execute import PartialRun
 from engine.pipeline.request import EvaluationRequest
 from engine.plan import TensorArg, make_plan
 from engine.problem import Problem

@@ -7,12 +7,13 @@ import os
 from pathlib import Path
 
 import pytest
+from words import raises
 
 from engine.base.errors import CompileError, StoreError, UnknownName
+from engine.base.files import read_entry, write_entry
 from engine.base.text import MAX_SOURCE
 from engine.cli import main
 from engine.config import load_tuned
-from engine.cuda_source.cache import read_entry, write_entry
 from engine.cuda_source.sources import read_sources
 from engine.jobs.layout import RunDir
 from engine.measure import device_lock
@@ -48,7 +49,7 @@ def test_a_sweep_is_resumed_from_regular_files_alone(
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("no_file", NO_FILES, indirect=True)
 def test_a_kernel_is_a_regular_file(no_file: Path) -> None:
-    with pytest.raises(CompileError, match="cannot be read"):
+    with raises(CompileError, "source_unreadable"):
         read_sources(no_file)
     with pytest.raises(KernelDescriptionError, match=r"it is no regular file|cannot be read"):
         read_text(no_file)
@@ -66,7 +67,7 @@ def test_measurements_and_tuned_configs_are_regular_files(no_file: Path) -> None
 def test_a_kernel_has_a_largest_size(tmp_path: Path) -> None:
     source = tmp_path / "v.cu"
     source.write_bytes(b" " * (MAX_SOURCE + 1))
-    with pytest.raises(CompileError, match="larger than"):
+    with raises(CompileError, "source_too_large"):
         read_sources(source)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from words import raises
 
 from engine.base.errors import InvalidProblem
 from engine.batch.table import (
@@ -224,13 +225,13 @@ def test_wave_quantization_is_a_reason() -> None:
 @pytest.mark.parametrize("targets", [(0.0,), (-0.1,), (1.01,), (70,), (float("nan"),)])
 def test_targets_out_of_range(targets: tuple[float, ...]) -> None:
     table = table_of(waves_of_58(10))
-    with pytest.raises(InvalidProblem, match="share of the plateau"):
+    with raises(InvalidProblem, "target_range"):
         recommended_batches(table, table["predicted_us"].to_numpy()[None], L4, targets)
 
 
 def test_no_target() -> None:
     table = table_of(waves_of_58(10))
-    with pytest.raises(InvalidProblem, match="at least one"):
+    with raises(InvalidProblem, "no_target"):
         recommended_batches(table, table["predicted_us"].to_numpy()[None], L4, ())
 
 
@@ -238,7 +239,7 @@ def test_memory_bounds_the_batch() -> None:
     need = 2**30 * np.arange(1, 100)
     assert memory_feasible(need, L4) == 22
     assert memory_feasible(need, replace(L4, memory_bytes=None)) == 99
-    with pytest.raises(InvalidProblem, match=r"B=1 needs 25 GiB and L4 has 22.5 GiB"):
+    with raises(InvalidProblem, "no_batch_fits", "25 GiB", "22.5 GiB"):
         memory_feasible(25 * need, L4)
 
 

@@ -53,9 +53,9 @@ from engine.cuda_source import compile_kernel
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec, limits_for
 from engine.machine_code import Cubin, disassemble, read_cubin
+from engine.machine_code.disassembly import Program
 from engine.machine_code.emulation import emulate
 from engine.machine_code.footprint import SharedBytes
-from engine.machine_code.instruction import Program
 from engine.machine_code.launch import Launch, buffer_address
 from engine.machine_code.timing.constants import LAUNCH_FLOOR_US
 from engine.machine_code.timing.native import GpuRates, gpu_rates, simulate_sm, sm_kernel

@@ -11,8 +11,7 @@ import numpy as np
 
 from engine.base.launch import ScalarArg, TensorArg, TensorMapArg
 from engine.cuda_on_host.build import build_kernels
-from engine.cuda_on_host.client import Client
-from engine.cuda_on_host.job import Buffer, Job, JobResult, KernelLaunch
+from engine.cuda_on_host.client import Buffer, Client, Job, JobResult, KernelLaunch
 from engine.tensors import decode, encode
 
 KERNELS = Path(__file__).parent / "kernels"

@@ -9,8 +9,7 @@ from host_kernels import KERNELS
 
 from engine.base.launch import ScalarArg, TensorArg
 from engine.cuda_on_host.build import HostLibrary, build_kernels
-from engine.cuda_on_host.client import Client
-from engine.cuda_on_host.job import Buffer, Job, JobResult, KernelLaunch
+from engine.cuda_on_host.client import Buffer, Client, Job, JobResult, KernelLaunch
 from engine.cuda_on_host.toolchain import DEFAULT_ARCH
 
 WORDS = 256

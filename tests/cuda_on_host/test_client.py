@@ -22,8 +22,7 @@ from engine.base.errors import Status
 from engine.base.launch import TensorArg
 from engine.cuda_on_host import client as client_module
 from engine.cuda_on_host.build import build_kernels
-from engine.cuda_on_host.client import Client
-from engine.cuda_on_host.job import Buffer, Job, KernelLaunch
+from engine.cuda_on_host.client import Buffer, Client, Job, KernelLaunch
 
 SCALE = (
     'extern "C" __global__ void scale(const float *in, float *out) {\n'

@@ -15,7 +15,7 @@ from slow_cases import one_in
 
 from engine.base.errors import ToolMissing
 from engine.cuda_on_host.build import NATIVE_DIR, build_kernels
-from engine.cuda_on_host.job import Buffer, Job, KernelLaunch
+from engine.cuda_on_host.client import Buffer, Job, KernelLaunch
 from engine.cuda_on_host.toolchain import find_toolchain
 from engine.cuda_source.nvrtc import toolchain
 from engine.plan import TensorArg

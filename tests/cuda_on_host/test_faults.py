@@ -151,7 +151,7 @@ def test_zero_filled_buffers_are_cleared_once(client, faults):
 def test_launches_that_cannot_be(client, faults, changes, sentence):
     from dataclasses import replace
 
-    from engine.cuda_on_host.job import Buffer, Job, KernelLaunch
+    from engine.cuda_on_host.client import Buffer, Job, KernelLaunch
 
     launch = KernelLaunch("well_behaved", (1, 1, 1), (64, 1, 1), planted.ARGS)
     job = Job(

@@ -9,7 +9,7 @@ from ptx_float_cases import COMPARISONS, CONVERSIONS, FLOATS
 
 from engine.base.launch import TensorArg
 from engine.cuda_on_host.build import build_kernels
-from engine.cuda_on_host.job import Buffer, Job, KernelLaunch
+from engine.cuda_on_host.client import Buffer, Job, KernelLaunch
 
 CASES = [*INTEGERS, *BITS, *FLOATS, *COMPARISONS, *CONVERSIONS]
 

@@ -7,9 +7,8 @@ from pathlib import Path
 from engine.base.errors import Status
 from engine.base.launch import TensorArg
 from engine.cuda_on_host.build import build_kernels
-from engine.cuda_on_host.client import Client
+from engine.cuda_on_host.client import Buffer, Client, Job, JobResult, KernelLaunch
 from engine.cuda_on_host.error_kinds import ErrorKind
-from engine.cuda_on_host.job import Buffer, Job, JobResult, KernelLaunch
 
 SOURCE = """\
 template <int PRODUCER>

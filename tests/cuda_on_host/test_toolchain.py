@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 import pytest
+from words import raises
 
 from engine.base.errors import ToolMissing
 from engine.cuda_on_host.toolchain import find_toolchain
@@ -83,7 +84,7 @@ def test_forced_compiler(path_folder, monkeypatch):
 @pytest.mark.usefixtures("path_folder")
 def test_forced_compiler_that_does_not_run(monkeypatch):
     monkeypatch.setenv("ATTUNE_CXX", "no-such-compiler")
-    with pytest.raises(ToolMissing, match=r"ATTUNE_CXX names 'no-such-compiler'"):
+    with raises(ToolMissing, "cxx_does_not_run", "'no-such-compiler'"):
         find_toolchain()
 
 

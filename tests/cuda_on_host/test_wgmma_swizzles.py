@@ -12,7 +12,7 @@ from slow_cases import one_in
 from engine.base.errors import Status
 from engine.base.launch import TensorArg
 from engine.cuda_on_host.build import build_kernels
-from engine.cuda_on_host.job import Buffer, Job, KernelLaunch
+from engine.cuda_on_host.client import Buffer, Job, KernelLaunch
 from engine.tensors import decode, encode
 
 

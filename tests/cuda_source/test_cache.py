@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.cuda_source.cache import cache_root, read_entry, write_entry
+from engine.base.files import cache_root, read_entry, write_entry
 
 
 def test_the_variable_chooses_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_without_it_the_platform_does(value: str | None, monkeypatch: pytest.Mon
 
 
 def test_importing_the_cache_imports_no_platformdirs() -> None:
-    code = "import sys, engine.cuda_source.cache; sys.exit('platformdirs' in sys.modules)"
+    code = "import sys, engine.base.files; sys.exit('platformdirs' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

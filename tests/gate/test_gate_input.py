@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from words import raises
 
 from engine.base.errors import BadInput, CompileError
 from engine.cli import main
@@ -172,13 +173,13 @@ def test_what_is_no_revision_and_no_folder_is_said(repo: Path, name: str, tmp_pa
 
 
 def test_outside_of_a_repository(tmp_path: Path) -> None:
-    with pytest.raises(NoTree, match="no git repository"), open_trees("HEAD", None, tmp_path):
+    with raises(NoTree, "no_repository_nor_folder"), open_trees("HEAD", None, tmp_path):
         pass
 
 
 def test_a_file_alone_needs_another(repo: Path) -> None:
     name = f"kernels/{kernel_file(repo, 'v01').name}"
-    with pytest.raises(NoTree, match="name the other one"), open_trees(name, None, repo):
+    with raises(NoTree, "one_file_of_two"), open_trees(name, None, repo):
         pass
 
 
@@ -299,7 +300,7 @@ def test_an_emulator_that_cannot_be_built_is_no_fault_of_the_kernel(
         raise CompileError("Compiling execute.cpp did not finish within 300 s.")
 
     source = kernel_file(repository(tmp_path, "v08"), "v08")
-    monkeypatch.setattr("engine.machine_code.execution.run.load_library", fails)
+    monkeypatch.setattr("engine.machine_code.execution.load_library", fails)
     found = check_output(source, Problem(1, 1, 64, 64), "L4", {}, native=False)
     assert found.passed is None
     assert "did not finish" in found.sentence

@@ -27,11 +27,10 @@ from engine.machine_code import disassembly, emulation, native_library
 from engine.machine_code.analysis import Analysis, disassembled, find_entry
 from engine.machine_code.counts import count_launch
 from engine.machine_code.cubin import read_cubin
-from engine.machine_code.disassembly import disassemble
+from engine.machine_code.disassembly import Program, disassemble
 from engine.machine_code.emulation import Emulator
+from engine.machine_code.execution import _SOURCE as EXECUTES
 from engine.machine_code.execution import GlobalBuffer, execute, load_module
-from engine.machine_code.execution.run import _SOURCE as EXECUTES
-from engine.machine_code.instruction import Program
 from engine.machine_code.launch import Launch, buffer_address
 from engine.pipeline.machine_code import time_launch
 

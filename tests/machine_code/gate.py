@@ -21,8 +21,8 @@ from engine.compiled_plan import compile_plan, launch_of_pass
 from engine.config import default_config
 from engine.machine_code.analysis import disassembled, outer_line
 from engine.machine_code.cubin import read_cubin
+from engine.machine_code.disassembly import Pipe, Program
 from engine.machine_code.emulation import EXECUTED, IDEAL_WAVEFRONTS, WAVEFRONTS, Emulator
-from engine.machine_code.instruction import Pipe, Program
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
 from kernels.ladder import LADDER

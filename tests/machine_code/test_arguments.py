@@ -5,12 +5,12 @@ from __future__ import annotations
 import struct
 
 import pytest
+from words import raises
 
 from engine.base.errors import InvalidProblem, UnknownName
 from engine.machine_code.cubin import Cubin, Entry, Parameter
-from engine.machine_code.disassembly import find_entry
+from engine.machine_code.disassembly import Program, find_entry
 from engine.machine_code.emulation import Emulator
-from engine.machine_code.instruction import Program
 from engine.machine_code.launch import Launch, constant_bank, parse_arguments
 
 
@@ -38,12 +38,12 @@ def test_numbers() -> None:
     "text", ["", "i32", "i32:", "i32:1.5", "int:4", "bytes:0g", "bytes:@pt", "f32:x", "pointer"]
 )
 def test_what_is_no_argument_is_one_sentence(text: str) -> None:
-    with pytest.raises(InvalidProblem, match="is not an argument: arguments are written ptr"):
+    with raises(InvalidProblem, "argument_form"):
         parse_arguments([text])
 
 
 def test_a_number_that_does_not_fit() -> None:
-    with pytest.raises(InvalidProblem, match="300 does not fit into u8"):
+    with raises(InvalidProblem, "argument_range", "300", "u8"):
         parse_arguments(["u8:300"])
 
 
@@ -124,7 +124,7 @@ def test_a_name_expression_names_a_cubins_entry() -> None:
     cubin = Cubin("sm_90", b"", entries)
     assert find_entry(cubin, "flash::fwd<64, true>").name == "_ZN5flash3fwdILi64ELb1EEEvPfi"
     assert find_entry(cubin, "flash::fwd<32,false>").name == "_ZN5flash3fwdILi32ELb0EEEvPfi"
-    with pytest.raises(UnknownName, match="There is no entry 'flash::fwd<16, true>'"):
+    with raises(UnknownName, "entry_unknown", "'flash::fwd<16, true>'"):
         find_entry(cubin, "flash::fwd<16, true>")
-    with pytest.raises(UnknownName, match="Several entries are called 'fwd'"):
+    with raises(UnknownName, "entry_ambiguous", "'fwd'"):
         find_entry(cubin, "fwd")

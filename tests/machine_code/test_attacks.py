@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.cuda_source import compile_kernel
-from engine.machine_code.execution.run import _SOURCE as EXECUTES
+from engine.machine_code.execution import _SOURCE as EXECUTES
 from engine.machine_code.native_library import _sources
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -22,11 +22,11 @@ from engine.cli import main
 from engine.cuda_source import compile_kernel
 from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import read_cubin
+from engine.machine_code.disassembly import Program
 from engine.machine_code.execution import GlobalBuffer, Hazard, execute, load_module
-from engine.machine_code.instruction import Program
 from engine.machine_code.launch import Launch, buffer_address
-from engine.pipeline.disagreement import disagreement
 from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.execute import disagreement
 from engine.plan import make_plan
 from engine.problem import Problem
 from engine.tensors import make_inputs

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from words import raises
 
 from engine.base.errors import UnknownName
 from engine.machine_code.cubin import Cubin, Entry
 from engine.machine_code.disassembly import (
+    NO_BARRIER,
+    Pipe,
+    SourceLine,
     decode_control,
     find_entry,
     find_loops,
@@ -15,7 +19,6 @@ from engine.machine_code.disassembly import (
     plain_name,
     split_operands,
 )
-from engine.machine_code.instruction import NO_BARRIER, Pipe, SourceLine
 
 LISTING = """
 \t.section\t.text.k,"ax",@progbits
@@ -113,9 +116,9 @@ def test_an_entry_is_found_by_its_plain_name_if_it_is_the_only_one() -> None:
     cubin = Cubin("sm_80", b"", entries)
     assert find_entry(cubin, "g").name == "_Z1gi"
     assert find_entry(cubin, "_Z1ff").name == "_Z1ff"
-    with pytest.raises(UnknownName, match="Several entries are called 'f'"):
+    with raises(UnknownName, "entry_ambiguous", "'f'"):
         find_entry(cubin, "f")
-    with pytest.raises(UnknownName, match="3 entries: choose one"):
+    with raises(UnknownName, "entry_not_chosen", "3"):
         find_entry(cubin, None)
-    with pytest.raises(UnknownName, match="no entry 'h'"):
+    with raises(UnknownName, "entry_unknown", "'h'"):
         find_entry(cubin, "h")

@@ -13,7 +13,7 @@ from fitting import fitting_config
 from engine.compiled_plan import compile_plan
 from engine.machine_code.analysis import disassembled
 from engine.machine_code.cubin import read_cubin
-from engine.machine_code.instruction import NO_BARRIER, Control, Instruction, Program, pipe_of
+from engine.machine_code.disassembly import NO_BARRIER, Control, Instruction, Program, pipe_of
 from engine.machine_code.overlap import (
     COPIES_BESIDE_PRODUCTS,
     PRODUCTS_BESIDE_EXP2,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from words import raises
 
 import engine.pipeline.evaluation_run as pipeline
 from engine.backends.base import RunResult
@@ -193,9 +194,9 @@ def test_a_crash_costs_one_evaluation(evaluator: Evaluator, mutate: Mutate) -> N
 
 
 def test_names_are_looked_up_first(evaluator: Evaluator) -> None:
-    with pytest.raises(UnknownName, match="did you mean v"):
+    with raises(UnknownName, "unknown_variant"):
         evaluator.evaluate(request("v0l"))
-    with pytest.raises(UnknownName, match="L4"):
+    with raises(UnknownName, "gpu_unknown", "L4"):
         evaluator.evaluate(request(gpu="L5"))
 
 
@@ -339,7 +340,7 @@ def test_one_place_says_where_a_kernel_is_executed(
     where: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("engine.machine_code.execution.run.is_prepared", lambda: True)
+    monkeypatch.setattr("engine.machine_code.execution.is_prepared", lambda: True)
     asked = request(variant, problem, **{"backend": "auto", **fields})
     resolved = resolve(asked)
     plan = launch_plan(resolved.variant, problem, resolved.config, resolved.device)
@@ -349,7 +350,7 @@ def test_one_place_says_where_a_kernel_is_executed(
 def test_machine_code_is_not_waited_for_where_it_must_be_built_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("engine.machine_code.execution.run.is_prepared", lambda: False)
+    monkeypatch.setattr("engine.machine_code.execution.is_prepared", lambda: False)
     for problem, where in ((LARGE_ENOUGH, "cpu"), (Problem(32, 16, 512, 128), "machine-code")):
         asked = request("v08", problem, backend="auto")
         resolved = resolve(asked)
@@ -362,8 +363,8 @@ def test_tensor_cores_are_judged_by_machine_code(
     evaluator: Evaluator, mutate: Mutate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part's verdict comes first; wrong is wrong; what is refused here is built instead."""
-    monkeypatch.setattr("engine.machine_code.execution.run.is_prepared", lambda: True)
-    monkeypatch.setattr("engine.pipeline.partial._A_WHILE_S", 0.0)
+    monkeypatch.setattr("engine.machine_code.execution.is_prepared", lambda: True)
+    monkeypatch.setattr("engine.pipeline.execute._A_WHILE_S", 0.0)
     asked = request("v08", LARGE_ENOUGH, backend="auto")
     parts: list[Evaluation] = []
     whole = evaluator.evaluate(asked, on_part=parts.append, simulates=False).evaluation

@@ -1,7 +1,7 @@
-"""The charts of a session's report, as SVG that stands in the page: no script, nothing to fetch.
+"""A session as a document: HTML that works offline, or Markdown; charts are SVG in the page.
 
 Colours, markers, lines and scales are those of the app. What is drawn is decided here, how in
-`templates/charts.svg`.
+`templates/`. No script, and nothing to fetch.
 """
 
 from __future__ import annotations
@@ -181,9 +181,7 @@ def _left_out(points: Sequence[object], shown: Sequence[object]) -> str:
     return f"The first {len(shown):,} of {len(points):,}; the tables hold all of them."
 
 
-# A session as a document: Markdown, or one HTML file that works offline.
-#
-# The templates are in `templates/`. Every text of the session is escaped for the language it is
+# Every text of the session is escaped for the language it is
 # written into; only what is marked safe here goes in as it is. The HTML has no script, its charts
 # are SVG, and its content security policy forbids it to fetch anything.
 

@@ -1,4 +1,7 @@
-"""All checks of what works on this machine, in order: without a GPU, then on it."""
+"""What works on this machine: one check per thing that a measurement or a page rests on.
+
+Checks run in order: those without a GPU, then those on it.
+"""
 
 from __future__ import annotations
 
@@ -207,7 +210,8 @@ def guard_zones(backend: CudaBackend) -> str:
     if not inside.guards_intact or behind.guards_intact:
         raise CheckFailed(
             "The guard zones do not detect a write past the end of a buffer: results of this GPU "
-            "cannot be trusted; send this report."
+            "cannot be trusted; send this report.",
+            code="guard_zones",
         )
     return "A write past the end of the output is detected."
 
@@ -251,7 +255,8 @@ def occupancy_model(backend: CudaBackend) -> str:
                     raise CheckFailed(
                         f"{each.entry} of {variant.id} has {by_driver} CTAs per SM by the driver "
                         f"and {model} by Attune's model: occupancy is wrong on this GPU; send this "
-                        "report."
+                        "report.",
+                        code="occupancy_differs",
                     )
                 compared += 1
         finally:
@@ -324,7 +329,8 @@ def graph_timing(backend: CudaBackend) -> str:
     if empty > _MAX_EMPTY_US or abs(ratio / 2 - 1) > _MAX_DISAGREEMENT:
         raise CheckFailed(
             f"An empty graph takes {empty:.1f} µs and twice the launches {ratio:.2f} times as "
-            "long: times of short kernels cannot be trusted here. Stop what else runs on this GPU."
+            "long: times of short kernels cannot be trusted here. Stop what else runs on this GPU.",
+            code="graph_times",
         )
     each = (once - empty) / _LAUNCHES
     return f"An empty graph takes {empty:.1f} µs, an empty kernel in a graph {each:.2f} µs."

@@ -1,4 +1,7 @@
-"""One launch executed by the native emulator on real memory, and the hazards that it found."""
+"""One launch of machine code executed on the host, on real memory, with the hazards found.
+
+It computes the values that the GPU would, by the native emulator.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ from numpy.typing import NDArray
 
 from engine.base.errors import AttuneError, CompileError
 from engine.machine_code.cubin import Cubin, Entry, Section, read_sections
+from engine.machine_code.disassembly import Instruction, Program
 from engine.machine_code.emulation import Code, new_request
-from engine.machine_code.instruction import Instruction, Program
 from engine.machine_code.launch import Launch
 from engine.machine_code.native_library import is_built, load_library
 
@@ -118,7 +121,7 @@ def _of(warp: int | None) -> str:
     return "" if warp is None else f" of warp {warp}"
 
 
-_SOURCE = Path(__file__).resolve().parents[1] / "native" / "execute.cpp"
+_SOURCE = Path(__file__).resolve().with_name("native") / "execute.cpp"
 _ERROR_BYTES = 1024
 _NO_LIMIT = 2**62
 WINDOWS = (0x100, 0x200)  # SHARED_HIGH and LOCAL_HIGH of native/emulator.cpp
@@ -287,7 +290,9 @@ def execute(
             raise OutOfBounds(said, int(found_at[1], 16) if found_at is not None else 0)
         raise ExecutionFault(said)
     if status == 2:
-        raise ExecutionTimeout(f"{program.entry} did not finish within {timeout_s:g} s.")
+        raise ExecutionTimeout(
+            f"{program.entry} did not finish within {timeout_s:g} s.", code="execution_time_limit"
+        )
     return int(steps[0])
 
 

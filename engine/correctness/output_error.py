@@ -1,11 +1,7 @@
-"""Which key tiles an output error comes from.
+"""The error of an output: element by element, by key tile, and as maps.
 
-An output row is a sum over key tiles, out = Σ_t c_t with c_t = Σ_{j in t} p_j·v_j. A kernel that
-drops, doubles or mis-weighs a tile adds a_t·c_t. One that lets masked keys in adds b_t·u_t, where
-u_t is what the masked keys of the tile would contribute, or, off by one at the diagonal, the value
-of the key next to it alone. The error of a few rows at a time is fitted by least squares with these
-directions: what the fit finds along those of tile t is the error that t brings in. What no key tile
-explains (a wrong Q row, swapped columns) belongs to all of them alike.
+`ComparedOutput` is an output beside its float64 reference; `error_by_key_tile` says which key tiles
+an error comes from; `ErrorMap`s hold the largest error along pairs of axes, small enough to draw.
 """
 
 from __future__ import annotations
@@ -16,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from engine.correctness.compared_output import ComparedOutput
 from engine.correctness.reference import (
+    BoolArray,
+    Coverage,
     Float64Array,
     IntArray,
     final_scores,
@@ -25,9 +22,125 @@ from engine.correctness.reference import (
     visible_keys,
 )
 from engine.correctness.tiles import Tiles
-from engine.tensors import Inputs, alibi_slopes
+from engine.tensors import Inputs, RawArray, alibi_slopes, bits_of, decode, poison_of
 from kernels.arguments import GRADIENTS
-from kernels.variant import ceil_div
+from kernels.variant import Dtype, ceil_div
+
+_EXPONENT_BITS = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ComparedOutput:
+    """Output against reference on the covered rows; arrays are `[slices, rows, head_dim]`.
+
+    `error` is |out − reference|, 0 where the output is not finite (`finite` tells the two apart).
+    """
+
+    coverage: Coverage
+    out: Float64Array
+    reference: Float64Array
+    error: Float64Array
+    finite: BoolArray
+    tolerance: float
+
+    @property
+    def over(self) -> BoolArray:
+        """Finite elements over the tolerance."""
+        return self.error > self.tolerance
+
+    @property
+    def bad(self) -> BoolArray:
+        """Elements over the tolerance, NaN, infinite or never written."""
+        return ~self.finite | self.over
+
+    def worst_slice(self) -> int:
+        """Position of the slice with the largest error; the first broken one if all are exact."""
+        by_slice = self.error.max(axis=(1, 2))
+        if by_slice.max() == 0:
+            by_slice = (~self.finite).any(axis=(1, 2)).astype(np.float64)
+        return int(by_slice.argmax())
+
+
+def compare_output(
+    raw: RawArray, reference: Float64Array, coverage: Coverage, tolerance: float
+) -> ComparedOutput:
+    """Compare a raw output with the covered reference.
+
+    Args:
+        raw: `[batch, num_heads, seqlen, head_dim]`.
+        reference: `[slices, rows, head_dim]` of `coverage`.
+    """
+    dtype = coverage.problem.dtype
+    covered = coverage.take(raw)
+    # The poison is a signalling NaN: widening it raises the flag, which says nothing new.
+    with np.errstate(invalid="ignore"):
+        out = decode(covered, dtype).astype(np.float64)
+    finite = ~nonfinite(covered, dtype)
+    error = np.zeros_like(reference)
+    np.subtract(out, reference, out=error, where=finite)
+    np.abs(error, out=error)
+    return ComparedOutput(coverage, out, reference, error, finite, tolerance)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BrokenElements:
+    """What is no number in a whole output, `[batch, num_heads, seqlen, head_dim]`."""
+
+    unwritten: BoolArray  # still holds the poison
+    nonfinite: BoolArray  # NaN or infinite, though it was written
+
+    @classmethod
+    def of(cls, raw: RawArray, dtype: Dtype) -> BrokenElements:
+        unwritten = np.asarray(bits_of(raw) == poison_of(dtype))
+        return cls(unwritten, nonfinite(raw, dtype) & ~unwritten)
+
+    def first_index(self) -> tuple[int, int, int, int] | None:
+        """(batch, head, row, column) of the first of either kind in memory order."""
+        broken = self.unwritten | self.nonfinite
+        if not broken.any():
+            return None
+        batch, head, row, column = np.unravel_index(int(broken.argmax()), broken.shape)
+        return int(batch), int(head), int(row), int(column)
+
+
+def nonfinite(raw: RawArray, dtype: Dtype) -> BoolArray:
+    """Where a raw array holds NaN or infinity: all exponent bits set. The poison is a NaN too."""
+    bits = bits_of(raw)
+    exponent = bits.dtype.type(_EXPONENT_BITS[dtype])
+    return np.asarray((bits & exponent) == exponent)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFigures:
+    """Error statistics over finite elements; all of the reference where there is none.
+
+    So an output of nothing but NaN errs as one of zeros would, and every figure stays finite.
+    """
+
+    max_abs_err: float
+    mean_abs_err: float
+    rms_err: float
+    cosine: float
+
+    @classmethod
+    def of(cls, compared: ComparedOutput) -> ErrorFigures:
+        finite, ref = compared.finite, compared.reference
+        if not finite.any():
+            size = np.abs(ref)
+            return cls(float(size.max()), float(size.mean()), _rms(size), 0.0)
+        error, out = compared.error, compared.out
+        if not finite.all():
+            error, out, ref = error[finite], out[finite], ref[finite]
+        norms = float(np.linalg.norm(out)) * float(np.linalg.norm(ref))
+        cosine = float(np.vdot(out, ref)) / norms if norms > 0 else float(not np.any(error))
+        return cls(
+            float(error.max()), float(error.mean()), _rms(error), float(np.clip(cosine, -1, 1))
+        )
+
+
+def _rms(error: Float64Array) -> float:
+    return float(np.linalg.norm(error) / np.sqrt(error.size))
+
 
 # Tiles beyond this are merged: the fit grows with the cube of their number.
 _MAX_TILES = 128
@@ -45,6 +158,14 @@ def error_by_key_tile(
     inputs: Inputs, compared: ComparedOutput, tiles: Tiles, position: int
 ) -> tuple[Float64Array, tuple[int, int]]:
     """Largest |error| that each key tile brings into each query tile of one slice.
+
+    An output row is a sum over key tiles, out = Σ_t c_t with c_t = Σ_{j in t} p_j·v_j. A kernel
+    that drops, doubles or mis-weighs a tile adds a_t·c_t. One that lets masked keys in adds
+    b_t·u_t, where u_t is what the masked keys of the tile would contribute, or, off by one at the
+    diagonal, the value of the key next to it alone. The error of a few rows at a time is fitted by
+    least squares with these directions: what the fit finds along those of tile t is the error that
+    t brings in. What no key tile explains (a wrong Q row, swapped columns) belongs to all of them
+    alike.
 
     Args:
         position: which covered slice.

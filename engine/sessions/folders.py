@@ -1,7 +1,7 @@
 """Where snapshot files lie: a local folder (crash-safe) or any fsspec file system.
 
 Both create files whole or not at all, never replace one, and move removed ones to `trash/`.
-Failures come up as `OSError`; `engine.sessions.store.store` turns them into sentences.
+Failures come up as `OSError`; `engine.sessions.store` turns them into sentences.
 """
 
 from __future__ import annotations
@@ -225,7 +225,8 @@ def checked_name(name: str) -> str:
     """`name` itself; UnknownName when it could be anything but a file of the store."""
     if not is_snapshot_name(name):
         raise UnknownName(
-            f"{file_label(name)} is not the name of a snapshot: take one from the list."
+            f"{file_label(name)} is not the name of a snapshot: take one from the list.",
+            code="snapshot_name",
         )
     return name
 

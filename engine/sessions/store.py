@@ -22,8 +22,16 @@ from pydantic import ValidationError
 
 from engine.base import files
 from engine.base.errors import BadInput, SnapshotError, StoreError, UnknownName
-from engine.base.files import data_folder, shipped_sessions
-from engine.cuda_source.cache import cache_root
+from engine.base.files import cache_root, data_folder, shipped_sessions
+from engine.sessions.folders import (
+    Entry,
+    Folder,
+    LocalFolder,
+    checked_name,
+    is_snapshot_name,
+    names_for,
+    open_folder,
+)
 from engine.sessions.snapshot import (
     HEAD_BYTES,
     MAX_BYTES,
@@ -35,15 +43,6 @@ from engine.sessions.snapshot import (
     loads,
     read_summary,
     summarise,
-)
-from engine.sessions.store.folders import (
-    Entry,
-    Folder,
-    LocalFolder,
-    checked_name,
-    is_snapshot_name,
-    names_for,
-    open_folder,
 )
 
 # What was read of a store's files, kept to be thrown away: 10,000 of them are listed at once.
@@ -172,7 +171,8 @@ class Store:
         except OSError as error:
             raise StoreError(
                 f"The sessions store {url} cannot be opened: {error.strerror}. Check {SETTING}, "
-                "and that the package for this kind of URL is installed."
+                "and that the package for this kind of URL is installed.",
+                code="store_not_opened",
             ) from None
         self._shipped: Folder | None = None
         if shipped is not None and shipped.is_dir() and str(shipped) != self._own.url:
@@ -232,7 +232,9 @@ class Store:
         """Move one's own snapshot to the trash folder, and return its name there."""
         folder = self._folder_of(checked_name(name))
         if folder is not self._own:
-            raise BadInput(f"{name} ships with Attune and cannot be removed.")
+            raise BadInput(
+                f"{name} ships with Attune and cannot be removed.", code="shipped_snapshot"
+            )
         with _sentences(folder, "written", name):
             return folder.trash(name)
 
@@ -245,7 +247,8 @@ class Store:
                 self._own.restore(kept_as, name)
             except FileExistsError:
                 raise StoreError(
-                    f"{name} is there already: the removed one stays in the trash folder."
+                    f"{name} is there already: the removed one stays in the trash folder.",
+                    code="snapshot_exists",
                 ) from None
 
     def _folder_of(self, name: str) -> Folder:
@@ -372,7 +375,10 @@ def _read_listed(folder: Folder, entry: Entry) -> _Listed:
 
 
 def _gone(folder: Folder, name: str) -> UnknownName:
-    return UnknownName(f"There is no session {name} in {folder.url}: it may have been removed.")
+    return UnknownName(
+        f"There is no session {name} in {folder.url}: it may have been removed.",
+        code="snapshot_gone",
+    )
 
 
 @contextmanager
@@ -395,5 +401,6 @@ def _sentences(folder: Folder, done: str, name: str = "") -> Iterator[None]:
         why = remedies.get(error.errno or 0) or (error.strerror or type(error).__name__).lower()
         raise StoreError(
             f"The sessions folder {folder.url} cannot be {done}: {why} (the setting {SETTING} "
-            "names the folder)."
+            "names the folder).",
+            code="store_failed",
         ) from None
