@@ -182,6 +182,8 @@ dram_cycles           450   410   540   540   480   600   620
     assumed: of the order that micro-benchmarks report
 tensor_cycles          33    33    33    33    33    33    33
     assumed: first operand to result of one mma.sync, where a scoreboard waits for it
+product_queue          32    32    32    32    32    32    32
+    assumed: products of warpgroups that wait for a partition's tensor core
 warpgroup_cycles       32    32    32    32    32    32    32
     assumed: pipeline behind the last pass of a wgmma
 mufu_cycles            22    22    22    22    22    22    22
@@ -276,6 +278,7 @@ class SmConstants:
     l2_cycles: int
     dram_cycles: int
     tensor_cycles: int
+    product_queue: int
     warpgroup_cycles: int
     mufu_cycles: int
     special_cycles: int
