@@ -1,21 +1,25 @@
-"""Input tensors and their formats on the host: their values, and how fine each format is.
+"""Input tensors on the host: their formats, what they are filled with, how fine each format is.
 
 NumPy has no bfloat16, so a *raw* array is `numpy.float16` for FP16, `numpy.uint16` (the bit
 patterns) for BF16 and `numpy.float32` for FP32. `encode` and `decode` translate to and from
-float32.
+float32. Every kind of inputs (`MEANINGS`) starts from the same N(0, 1) draws of a seed; those with
+large or climbing scores find bugs of the softmax that normal inputs, whose scores stay within a few
+units of 0, do not show.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, TypeAlias, cast
+from dataclasses import dataclass, replace
+from typing import Annotated, Final, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from engine.input_kinds import NORMAL, InputKind, shape_inputs
+from engine.base.errors import InvalidProblem
+from engine.base.text import Text
 from engine.paged_kv import Pages
 from engine.problem import Problem
 from kernels.arguments import (
@@ -25,6 +29,7 @@ from kernels.arguments import (
     CU_SEQLENS_Q,
     DOUT,
     GRADIENTS,
+    KV_SCALES,
     LSE,
     PACKED,
     SEQLENS,
@@ -32,8 +37,179 @@ from kernels.arguments import (
 )
 from kernels.variant import Dtype, Layout, Lse
 
+_Array: TypeAlias = npt.NDArray[np.float32]
+
+NORMAL = "normal"
+# The second inputs of every checked run.
+HARSH = "harsh"
+DEFAULT_FACTOR = 8.0
+# Scores of scaled inputs grow with its square; FP16 itself ends at 65,504.
+MAX_FACTOR = 4096.0
+
+# exp of it is infinite in FP32, exp of minus it is 0, also where denormals are kept.
+_FAR = 160.0
+_HUGE_V = 4096.0
+_HUGE_KEY = 60.0
+_HARSH_SCALE = 32.0
+_STEP_KEYS = 16
+
+MEANINGS: Mapping[str, str] = {
+    NORMAL: "N(0, 1)",
+    "large_logits": "Q and K times 4: scores of about ±60",
+    "structured_v": "V tells its own row and column: a wrong one shows as a large error",
+    "scaled": f"Q and K times {DEFAULT_FACTOR:g}, or scaled:FACTOR for any other factor",
+    "huge_v": f"V times {_HUGE_V:g}: unnormalised sums leave FP16's range",
+    "huge_key": f"one key of every head times {_HUGE_KEY:g}, which decides half of the rows",
+    "negative_scores": f"every score about −{_FAR:g}: exp of it, without its maximum, is 0",
+    "constant_rows": "all K rows of a head equal: softmax is uniform",
+    "climbing": f"scores that climb from −{_FAR:g} to 0 in steps of {_STEP_KEYS} keys: every key "
+    "tile raises the maximum",
+    HARSH: f"rows with scores about +{_FAR:g}, −{_FAR:g}, 0, climbing from −{_FAR:g} to 0, falling "
+    f"from +{_FAR:g} to 0, and spread {_HARSH_SCALE:g} times as far, in no order",
+}
+INPUT_KINDS = tuple(MEANINGS)
+
+_SCALED = re.compile(r"scaled:([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)", re.ASCII)
+
+
+def check_input_kind(kind: str) -> str:
+    """The kind itself.
+
+    Raises:
+        InvalidProblem: it is neither a name nor `scaled:FACTOR` with a factor in range.
+    """
+    if kind in MEANINGS:
+        return kind
+    match = _SCALED.fullmatch(kind)
+    if match is None:
+        raise InvalidProblem(
+            f"inputs must be one of {', '.join(INPUT_KINDS)} or scaled:FACTOR, not {kind!r}."
+        )
+    if not 0 < float(match[1]) <= MAX_FACTOR:
+        raise InvalidProblem(
+            f"the factor of scaled inputs must be above 0 and at most {MAX_FACTOR:g}, not "
+            f"{match[1]}."
+        )
+    return kind
+
+
+def _stored(kind: str) -> None:
+    try:
+        check_input_kind(kind)
+    except InvalidProblem as error:
+        raise ValueError(str(error)) from None
+
+
+# A name of `MEANINGS`, or `scaled:FACTOR`.
+InputKind: TypeAlias = Annotated[str, Text(r"^[a-z_]+(:[0-9.e+-]+)?$", 49, check=_stored)]
+
+
+def meaning(kind: InputKind) -> str:
+    """What the kind is, for a sentence."""
+    name, _, factor = kind.partition(":")
+    return f"Q and K times {factor}" if factor else MEANINGS[name]
+
+
+def shape_inputs(
+    kind: InputKind, q: _Array, k: _Array, v: _Array, rng: np.random.Generator
+) -> None:
+    """Turn N(0, 1) draws into a kind of inputs, in place.
+
+    Args:
+        q: `[batch, num_heads, seqlen, head_dim]`; k and v with as many heads and rows as K and V
+            have.
+        rng: for what else has to be drawn.
+
+    Raises:
+        InvalidProblem: there is no such kind.
+    """
+    name, _, factor = check_input_kind(kind).partition(":")
+    match name:
+        case "large_logits":
+            _scale(4.0, q, k)
+        case "scaled":
+            _scale(float(factor or DEFAULT_FACTOR), q, k)
+        case "structured_v":
+            rows = np.arange(v.shape[2], dtype=np.float32)[:, None]
+            columns = np.arange(v.shape[3], dtype=np.float32)[None, :]
+            v[...] = np.sin(0.37 * rows) + 0.5 * np.cos(1.7 * columns + rows)
+        case "huge_v":
+            v *= _HUGE_V
+        case "huge_key":
+            key = rng.integers(0, k.shape[2], k.shape[:2])
+            k[np.arange(k.shape[0])[:, None], np.arange(k.shape[1]), key] *= _HUGE_KEY
+        case "negative_scores":
+            _shift_scores(q, k, np.full(q.shape[:3], -_FAR, np.float32))
+        case "constant_rows":
+            k[...] = k[:, :, :1].copy()
+        case "climbing":
+            _climb(q, k, np.ones(q.shape[:3], np.float32))
+        case "harsh":
+            which = rng.integers(0, 6, q.shape[:3])
+            q[which == 3] *= _HARSH_SCALE
+            _climb(q, k, np.array([0.0, 0.0, 0.0, 0.0, 1.0, -1.0], np.float32)[which])
+            _shift_scores(q, k, np.array([_FAR, -_FAR, 0.0, 0.0, 0.0, 0.0], np.float32)[which])
+
+
+def told_before(kind: InputKind, schedule: str) -> str:
+    """What a run was given that is not the usual, before its reason; empty where all is."""
+    if kind == NORMAL:
+        return ""
+    order = f", threads in {schedule} order" if schedule else ""
+    return f"With {kind} inputs ({meaning(kind)}){order}: "
+
+
+def inputs_named(kind: InputKind) -> str:
+    """`, harsh inputs`, to be added to a stage; empty for the usual ones."""
+    return "" if kind == NORMAL else f", {kind.replace('_', ' ')} inputs"
+
+
+def passed_too(max_abs_err: float, tolerance: float) -> str:
+    """The sentence about the harsh inputs of a thorough check."""
+    return (
+        f"With {HARSH} inputs the largest error, {max_abs_err:.3g}, is within {tolerance:.3g} too."
+    )
+
+
+def _scale(factor: float, q: _Array, k: _Array) -> None:
+    q *= factor
+    k *= factor
+
+
+def _shift_scores(q: _Array, k: _Array, by: _Array) -> None:
+    """Add `by` (`[batch, num_heads, seqlen]`) to every score of a row, through column 0 alone.
+
+    Softmax does not change by it, and neither does the rounding of its result: the column is the
+    same in all keys.
+    """
+    column = _half_of_the_way(q)
+    k[..., 0] = column
+    q[..., 0] = by * math.sqrt(q.shape[3]) / column
+
+
+def _climb(q: _Array, k: _Array, direction: _Array) -> None:
+    """Raise the scores of rows from key to key, or lower them, through column 1: a rescale that
+    comes too late, or not, shows there, and a maximum that is only the last tile's.
+
+    `direction` is `[batch, num_heads, seqlen]`: 1 climbs from −_FAR to 0, −1 falls from _FAR to 0,
+    and 0 leaves the column out.
+    """
+    if q.shape[3] < 2:
+        return
+    column = _half_of_the_way(q)
+    step = np.arange(k.shape[2]) // _STEP_KEYS
+    k[..., 1] = column * (step / max(1, step[-1]) - 1.0)
+    q[..., 1] = direction * (_FAR * math.sqrt(q.shape[3]) / column)
+
+
+def _half_of_the_way(q: _Array) -> float:
+    """An element of K that makes a score of `_FAR` with one of Q of about the same size."""
+    return float(2.0 ** round(math.log2(_FAR * math.sqrt(q.shape[3])) / 2))
+
+
 RawArray: TypeAlias = npt.NDArray[np.float16] | npt.NDArray[np.uint16] | npt.NDArray[np.float32]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
+ByteArray: TypeAlias = npt.NDArray[np.uint8]
 
 # A NaN in FP16 (0x7C00 exponent) and in BF16 (0x7F80 exponent) alike, twice one in FP32, with a
 # payload no kernel produces: an output element that still holds these bits was never written.
@@ -93,16 +269,43 @@ class Inputs:
     dout: RawArray | None = None
     out: RawArray | None = None
     lse: FloatArray | None = None
+    # Of K and V in FP8, which `k` and `v` hold as what their bytes stand for, exactly: the factors
+    # of K and of V, `[2, num_heads_kv]`, and K and V before they were rounded to FP8, raw.
+    kv_scales: FloatArray | None = None
+    before_fp8: tuple[RawArray, RawArray] | None = None
+
+    def without_fp8(self) -> Inputs:
+        """Of K and V as they were before, to see what FP8 alone costs."""
+        if self.before_fp8 is None:
+            return self
+        problem = replace(self.problem, kv_dtype=None)
+        k, v = self.before_fp8
+        return Inputs(problem, self.q, k, v, self.sinks)
+
+    @property
+    def kv_stored(self) -> tuple[RawArray | ByteArray, RawArray | ByteArray]:
+        """K and V as kernels read them: raw, or the bytes of FP8."""
+        if self.kv_scales is None:
+            return self.k, self.v
+        dtype = self.problem.dtype
+        k, v = (
+            e4m3_bytes(decode(x, dtype) / scale[:, None, None])
+            for x, scale in zip((self.k, self.v), self.kv_scales, strict=True)
+        )
+        return k, v
 
     @property
     def per_head(self) -> dict[str, FloatArray | npt.NDArray[np.int32]]:
         """What kernels are given by the problem's features beside Q, K and V, by name: slopes and
-        sinks of each query head, `[num_heads]`, and those of `lengths_of`."""
+        sinks of each query head, `[num_heads]`, factors of FP8 of each K/V head, and those of
+        `lengths_of`."""
         found: dict[str, FloatArray | npt.NDArray[np.int32]] = {}
         if self.problem.alibi:
             found[ALIBI_SLOPES] = alibi_slopes(self.problem.num_heads)
         if self.sinks is not None:
             found[SINKS] = self.sinks
+        if self.kv_scales is not None:
+            found |= zip(KV_SCALES, self.kv_scales, strict=True)
         return found | lengths_of(self.problem)
 
     @property
@@ -118,21 +321,22 @@ class Inputs:
         *,
         packed: bool = False,
         packs_sequences: bool = False,
-    ) -> dict[str, RawArray | npt.NDArray[np.int32]]:
+    ) -> dict[str, RawArray | ByteArray | npt.NDArray[np.int32]]:
         """Q, K and V by name, contiguous in the order of dimensions that a kernel reads, and
         `per_head`.
 
         In pages, K and V come with the table that finds them; packed, the three are one. Where
         sequences are packed, they are `[sum of lengths, heads, head_dim]` each.
         """
+        k, v = self.kv_stored
+        tensors = {"q": self.q, "k": k, "v": v}
         if packs_sequences:
             lengths = self.problem.seqlens or ()
             rows = {"q": [min(self.problem.seqlen, n) for n in lengths]}
             rows |= {name: list(lengths) for name in "kv"}
-            tensors = {"q": self.q, "k": self.k, "v": self.v}
             return {
                 name: cast(
-                    RawArray,
+                    "RawArray | ByteArray",
                     np.concatenate(
                         [s[:, :n].swapaxes(0, 1) for s, n in zip(tensors[name], of, strict=True)]
                     ),
@@ -141,8 +345,8 @@ class Inputs:
             } | self.per_head
         if packed:
             by_row = [x.transpose(0, 2, 1, 3) for x in (self.q, self.k, self.v)]
-            return {PACKED: cast(RawArray, np.stack(by_row, axis=2))} | self.per_head
-        tensors = {"q": self.q, "k": self.k, "v": self.v}
+            packed_kv = cast("RawArray | ByteArray", np.stack(by_row, axis=2))
+            return {PACKED: packed_kv} | self.per_head
         ordered = {n: _reordered(x, layouts.get(n, "bhsd")) for n, x in tensors.items()}
         if pages is None:
             return {**ordered} | self.per_head | self.of_backward
@@ -195,10 +399,10 @@ def alibi_slopes(num_heads: int) -> FloatArray:
     return np.concatenate([slopes, between])[:num_heads].astype(np.float32)
 
 
-def _reordered(tensor: RawArray, layout: Layout) -> RawArray:
+def _reordered(tensor: RawArray | ByteArray, layout: Layout) -> RawArray | ByteArray:
     if layout == "bhsd":
         return tensor
-    return cast(RawArray, np.ascontiguousarray(tensor.transpose(0, 2, 1, 3)))
+    return cast("RawArray | ByteArray", np.ascontiguousarray(tensor.transpose(0, 2, 1, 3)))
 
 
 def output_of(raw: npt.NDArray[np.uint8], problem: Problem, layout: Layout) -> RawArray:
@@ -236,7 +440,7 @@ def make_inputs(problem: Problem, seed: int = 0, kind: InputKind = NORMAL) -> In
     """Random inputs, the same on every machine for the same (problem, seed, kind).
 
     Args:
-        kind: see `engine.input_kinds.MEANINGS`.
+        kind: see `engine.tensors.MEANINGS`.
 
     Returns:
         Backward with dO, and without O and LSE: `engine.correctness.inputs_of` computes those.
@@ -262,7 +466,57 @@ def make_inputs(problem: Problem, seed: int = 0, kind: InputKind = NORMAL) -> In
     dout = None
     if problem.direction == "backward":
         dout = encode(rng.standard_normal(problem.shape, dtype=np.float32), problem.dtype)
-    return Inputs(problem, q_raw, k_raw, v_raw, sinks, dout)
+    if problem.kv_dtype is None:
+        return Inputs(problem, q_raw, k_raw, v_raw, sinks, dout)
+    before = (k_raw, v_raw)
+    in_fp8 = [_rounded_to_fp8(x, problem.dtype, 2 * n) for n, x in enumerate(before)]
+    scales = np.stack([scale for _, scale in in_fp8])
+    (k_raw, v_raw) = (raw for raw, _ in in_fp8)
+    return Inputs(problem, q_raw, k_raw, v_raw, sinks, dout, kv_scales=scales, before_fp8=before)
+
+
+# E4M3 of FP8 (OCP 8-bit floating point specification, 1.0): four bits of exponent, bias 7, three of
+# mantissa, no infinity, and NaN where all seven bits are set.
+_E4M3_VALUES: Final = np.array(
+    [(n % 8 + 8 * (n >= 8)) * 2.0 ** (max(n // 8, 1) - 10) for n in range(127)], np.float32
+)
+_E4M3_LARGEST: Final = 448.0
+
+
+def e4m3_bytes(values: FloatArray) -> ByteArray:
+    """float32 → E4M3, round to nearest even; what is beyond its largest number becomes that."""
+    size = np.abs(values)
+    above = np.clip(np.searchsorted(_E4M3_VALUES, size), 1, len(_E4M3_VALUES) - 1)
+    low, high = _E4M3_VALUES[above - 1], _E4M3_VALUES[above]
+    middle = (low + high) / 2
+    takes_high = (size > middle) | ((size == middle) & (above % 2 == 0))
+    codes = np.where(takes_high, above, above - 1).astype(np.uint8)
+    return np.asarray(codes | np.signbit(values).astype(np.uint8) << 7, np.uint8)
+
+
+def e4m3_values(stored: ByteArray) -> FloatArray:
+    """E4M3 → float32, exact."""
+    table = np.concatenate([_E4M3_VALUES, [np.nan]]).astype(np.float32)
+    values: FloatArray = np.where(stored >> 7, -1, 1).astype(np.float32) * table[stored & 127]
+    return values
+
+
+def _rounded_to_fp8(raw: RawArray, dtype: Dtype, turn: int) -> tuple[RawArray, FloatArray]:
+    """What K or V is once it was kept in FP8, and the factor of each head, `[num_heads_kv]`.
+
+    A factor brings the head's largest number into E4M3's range, and has three bits, so that its
+    products with FP8's four are numbers of FP16 and BF16 without a rounding: what differs from the
+    reference is then the kernel's own. Neighbouring heads, and K and V, have others.
+
+    Args:
+        turn: of which head the first has the factor's mantissa.
+    """
+    values = decode(raw, dtype)
+    most = np.maximum(np.abs(values).max(axis=(0, 2, 3)) / _E4M3_LARGEST, 2.0**-8)
+    mantissas = 1 + (np.arange(len(most)) + turn) % 4 / 4
+    scales = (np.exp2(np.ceil(np.log2(most))) * mantissas).astype(np.float32)
+    wide = scales[:, None, None]
+    return encode(e4m3_values(e4m3_bytes(values / wide)) * wide, dtype), scales
 
 
 # How finely each format tells numbers apart, and what arithmetic of its own leaves.

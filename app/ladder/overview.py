@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 
 import streamlit as st
 
 from app.ladder import charts, rungs
-from app.shared import plot, tables
+from app.shared import known_times, missing_kernels, plot, tables
 from app.shared.runs import rerun_as_jobs_end
 from app.shared.selection import Selection
 from app.shared.widgets import busy, plain_markdown, theme
@@ -15,8 +15,9 @@ from engine.auto import Choice
 from engine.gate.verdicts import default_threshold
 from engine.jobs.manager import JobStatus
 from engine.kernel_figures import Rung, ladder_table
-from engine.kernel_figures.changes import orders
+from engine.kernel_figures.changes import forecasts_table, lessons_tree, orders
 from engine.kernel_figures.rung import reasons, without_empty
+from kernels.ladder import LADDER
 
 _POLL_S = 0.5
 _TITLE_PX = 150  # "Persistent on Hopper"
@@ -69,6 +70,21 @@ def draw(known: list[Rung], waiting: list[JobStatus], choice: Choice | None) -> 
         st.caption(f":material/block: {plain_markdown(sentence)}")
 
 
+def draw_tree() -> None:
+    """Which rung builds on which."""
+    with st.expander("Which kernel builds on which"):
+        st.caption(
+            "The percentage is the share of the lines of code of the kernel above that this one "
+            "keeps: kernels/README.md says why it is small where it is."
+        )
+        st.code(_tree(tuple(v.source.stat().st_mtime_ns for v in LADDER.every())), language=None)
+
+
+@lru_cache(maxsize=1)
+def _tree(_changed: tuple[int, ...]) -> str:
+    return lessons_tree()
+
+
 def draw_times(selection: Selection, known: list[Rung]) -> None:
     """The chart."""
     possible = [rung for rung in known if not rung.why_not]
@@ -79,6 +95,25 @@ def draw_times(selection: Selection, known: list[Rung]) -> None:
             "the sidebar]"
         )
         plot.draw(charts.times(frame, theme()), key="kernels_chart", tools=False)
+
+
+def draw_forecasts() -> None:
+    """What the study expected of four ideas; worked out once it is opened."""
+    opened = st.expander(
+        "The study's forecasts, and what came of them",
+        key="kernels_forecasts",
+        icon=":material/query_stats:",
+        on_change="rerun",
+    )
+    if not opened.open:
+        return
+    with opened:
+        history = known_times.history()
+        table = forecasts_table(history)
+        jobs = missing_kernels.jobs_for(history)
+        tables.draw(table.frame(), key="kernels_forecasts_table")
+        st.caption(plain_markdown(table.remark))
+        rerun_as_jobs_end([job for job in jobs if not job.is_over], _POLL_S)
 
 
 def _open(ids: list[str]) -> None:

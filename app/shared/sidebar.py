@@ -32,10 +32,10 @@ from app.shared.widgets import plain_markdown
 from engine.auto import Choice
 from engine.config import default_config
 from engine.devices import all_devices, find_device
-from engine.input_kinds import DEFAULT_FACTOR, INPUT_KINDS, MAX_FACTOR, MEANINGS
 from engine.own_kernels.registry import OWN, all_variants
 from engine.presets import Preset, presets
 from engine.problem import Problem
+from engine.tensors import DEFAULT_FACTOR, INPUT_KINDS, MAX_FACTOR, MEANINGS
 from kernels.ladder import LADDER
 from kernels.variant import AUTO, Tunable, Variant
 
@@ -152,7 +152,7 @@ def _subject(
         "causal": read("causal", False, url_state.TRUTH.get),
         "window": read("window", None, url_state.whole_from(1)),
         "softcap": read("softcap", None, url_state.amount_from(0)),
-        **{name: read(name, False, url_state.TRUTH.get) for name in ("alibi", "sinks", "backward")},
+        **{name: read(name, False, url_state.TRUTH.get) for name in _SWITCHES},
         "seqlens": read("seqlens", "", str),
     }
     problem, error = make_problem(values)
@@ -255,6 +255,9 @@ def _problem(draggable: tuple[str, ...]) -> tuple[Problem | None, str]:
     return problem, error
 
 
+_SWITCHES = {"alibi": "ALiBi", "sinks": "Sinks", "kvfp8": "FP8 K/V", "backward": "Backward"}
+
+
 def _features() -> dict[str, Any]:
     """What servers ask for besides; open where something of it is set."""
     with st.expander("More", icon=":material/add:", key="features"):
@@ -280,7 +283,7 @@ def _features() -> dict[str, Any]:
         row = st.container(horizontal=True, gap="xsmall")
         switches = {
             name: url_state.toggle(row, label, name, help=TERMS[name])
-            for name, label in (("alibi", "ALiBi"), ("sinks", "Sinks"), ("backward", "Backward"))
+            for name, label in _SWITCHES.items()
         }
     return {"window": window, "softcap": softcap, "DV": value_dim, "seqlens": seqlens, **switches}
 

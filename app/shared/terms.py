@@ -60,6 +60,8 @@ TERMS: dict[str, str] = {
     "softcap": "Scores become X · tanh(score / X), as in Gemma 2. Empty: no softcap.",
     "alibi": "ALiBi: scores lose slope · |p − j|, a slope for each query head (Press et al.).",
     "sinks": "Attention sinks: a logit of each query head takes part in the row sum (gpt-oss).",
+    "kvfp8": "K and V in FP8 (E4M3), a factor for each K/V head, as servers keep a KV cache: half "
+    "the bytes. Taken by v14 and v21.",
     "seqlens": "Lengths of the sequences of a batch, in place of B and KV; each has its last S "
     "positions as queries. Or uniform:8:16:512:0: 8 lengths from 16 to 512 drawn with seed 0.",
     "backward": "The backward pass: dQ, dK and dV from Q, K, V, O, LSE and dO, by v23, v24 or v25.",
@@ -100,13 +102,13 @@ TERMS: dict[str, str] = {
     "builds.",
     "check": "Runs a CPU build that detects races, out-of-bounds accesses, reads of uninitialized "
     "memory and barriers that not every thread reaches, marks the source lines that never ran, and "
-    "runs harsh inputs besides. Of machine code: finds races of shared memory by instruction and "
-    "line. Slower.",
+    "also runs inputs with large, climbing and falling scores. Of machine code: finds races of "
+    "shared memory by instruction and line. Slower.",
     "schedule": "Order in which the CPU backend runs CTAs and threads. A kernel that is correct in "
     "one order only lacks a barrier.",
     "seed": "Seed of the random inputs and of the random schedule; the same seed gives the same "
     "numbers on every machine.",
-    "inputs": "Contents of Q, K and V. The check build runs harsh inputs besides.",
+    "inputs": "Contents of Q, K and V. The check build also runs `harsh` ones.",
     "timeout": "The execution is stopped after this time.",
     "heads_free": "Vary B × H together instead of B: to the GPU, one more head is the same as one "
     "more batch element.",
@@ -118,6 +120,10 @@ TERMS: dict[str, str] = {
     "arrivals": "Requests (batch elements) per second, arriving at random.",
     "budget": "The additional latency that the slowest 5 % of requests may have compared with an "
     "immediate launch.",
+    "mix": "Lines count,B,H,S, and where they differ D, causal (true or false) and dtype; or CSV "
+    "with a header. A line's sequences are count · B a day, however they are batched.",
+    "mix_of": "One kernel serves all lines. auto: the kernels that auto takes for each line, at "
+    "its batch and at a large one, and their other splits. Or the selected variant, any splits.",
     "points": "Measured or recorded latencies of this variant on this GPU, to validate the "
     "prediction or to calibrate it. Those of another file than the variant's are another kernel's: "
     "calibrated on them, the page answers for that kernel.",

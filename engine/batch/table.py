@@ -7,6 +7,7 @@ element, B·H of them) falls, until the GPU is full.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from engine.model.estimate import resident_ctas
 from engine.model.kernel import Kernel, Known
 from engine.model.launches import collect_batches
 from engine.problem import Problem
+from kernels.variant import Variant
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -278,12 +280,15 @@ def recommended_batches(
         InvalidProblem: a target that is not above 0 and at most 1, or none.
     """
     if not targets:
-        raise InvalidProblem("Name at least one share of the plateau to reach, such as 0.9.")
+        raise InvalidProblem(
+            "Name at least one share of the plateau to reach, such as 0.9.", code="no_target"
+        )
     for target in targets:
         if not 0 < target <= 1:
             raise InvalidProblem(
                 f"A target is a share of the plateau above 0 and at most 1 (0.9 for 90 %), not "
-                f"{target:g}."
+                f"{target:g}.",
+                code="target_range",
             )
     throughput = table["batch"].to_numpy() / table["latency_us"].to_numpy()
     # A measured time stays what it is, whatever the parameters are.
@@ -458,6 +463,22 @@ def memory_feasible(device_bytes: np.ndarray[Any, Any], device: DeviceSpec) -> i
         raise InvalidProblem(
             f"No batch fits: B=1 needs {format_bytes(int(device_bytes[0]))} and {device.name} has "
             f"{format_bytes(device.memory_bytes)}: choose fewer heads, a shorter sequence, or a "
-            f"larger GPU."
+            f"larger GPU.",
+            code="no_batch_fits",
         )
     return fitting
+
+
+def largest_launchable(
+    variant: Variant, config: Mapping[str, int], problem: Problem, max_batch: int
+) -> tuple[int, str]:
+    """The batch, and why there is none beyond it; empty where `max_batch` can be launched.
+
+    By halving: what CUDA's grid or the variant refuses, it refuses for every larger batch.
+    """
+
+    def refused(batch: int) -> str:
+        return variant.unsupported(replace(problem, batch=batch), config) or ""
+
+    most = 1 + bisect_left(range(2, max_batch + 1), True, key=lambda batch: bool(refused(batch)))
+    return most, refused(most + 1) if most < max_batch else ""

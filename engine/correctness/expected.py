@@ -20,9 +20,8 @@ from engine.correctness.reference import (
     covered_reference,
     emulated_attention,
 )
-from engine.input_kinds import InputKind
 from engine.problem import Problem
-from engine.tensors import FloatArray, Inputs
+from engine.tensors import FloatArray, InputKind, Inputs
 
 
 def row_factor_rms(error: Float64Array, reference: Float64Array) -> float:
@@ -61,6 +60,8 @@ class Expected:
     baseline_rms: float
     baseline_row_factor: float  # of row_factor_rms()
     baseline_name: str
+    # max|reference of K and V before FP8 − reference|, where they are in FP8: no fault of a kernel.
+    fp8_err: float | None = None
 
 
 def expected_of(inputs: Inputs) -> Expected | ExpectedGradients:
@@ -94,7 +95,14 @@ def expect(
         baseline_rms=float(np.linalg.norm(error) / np.sqrt(error.size)),
         baseline_row_factor=row_factor_rms(error, reference),
         baseline_name=name,
+        fp8_err=_error_of_fp8(inputs, coverage, reference),
     )
+
+
+def _error_of_fp8(inputs: Inputs, coverage: Coverage, reference: Float64Array) -> float | None:
+    if inputs.before_fp8 is None:
+        return None
+    return _largest(covered_reference(inputs.without_fp8(), coverage) - reference)
 
 
 def _largest(values: Float64Array) -> float:

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from engine.base.launch import TensorMapArg
-from engine.correctness.compared_output import BoolArray
 from engine.correctness.finding_codes import FindingCode
-from engine.correctness.reference import Coverage, IntArray
+from engine.correctness.reference import BoolArray, Coverage, IntArray
 from engine.plan import LaunchPlan
 from engine.problem import Problem
 from kernels.variant import ceil_div
@@ -228,6 +227,7 @@ _LINES: Mapping[str, Sequence[str]] = {
     FindingCode.SOFTCAP: (r"\bfinal_score\w*\s*\(", r"SOFTCAP|tanh", *_MASK),
     FindingCode.ALIBI: (r"\balibi\w*", *_MASK),
     FindingCode.SINKS: (r"\bsinks?\w*\b", *_SUM),
+    FindingCode.KV_SCALE: (r"\b[kv]_scale\w*\b", r"\*=?\s*softmax_scale", *_MASK),
     FindingCode.SEQUENCE_LENGTH: (r"\bseqlens\s*\[", *_KEY_LOOP),
     FindingCode.SOFTMAX_SCALE: (r"\*=?\s*softmax_scale", *_MASK),
     FindingCode.NOT_NORMALISED: _SUM,

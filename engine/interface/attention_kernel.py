@@ -17,7 +17,6 @@ from engine.cuda_on_host.toolchain import Schedule
 from engine.devices import find_device
 from engine.evaluation import Evaluation, Occupancy
 from engine.history import Time
-from engine.input_kinds import NORMAL, InputKind
 from engine.machine_code.report import MachineCode
 from engine.model.kernel import Kernel
 from engine.names import find_variant
@@ -27,9 +26,9 @@ from engine.pipeline.execute import execute
 from engine.pipeline.machine_code import read_machine_code
 from engine.pipeline.request import BackendChoice, EvaluationRequest, resolve
 from engine.presets import find_preset
-from engine.problem import Problem
+from engine.problem import KV_DTYPES, KvDtype, Problem
 from engine.sessions.known_times import open_history
-from engine.tensors import Inputs, RawArray
+from engine.tensors import NORMAL, InputKind, Inputs, RawArray
 from kernels.variant import AUTO, DTYPES, Dtype, Variant
 
 # What the functions of the interface take in the same way: a problem, a kernel's name.
@@ -48,6 +47,7 @@ class Sizes(TypedDict, total=False):
     seqlen_kv: int | None  # length of K and V where it differs, as in decoding
     heads_kv: int | None  # heads of K and V where query heads share them
     head_dim_v: int | None  # columns of V and O where K has others
+    kv_dtype: str | None  # "fp8" where K and V are
     # See `engine.problem.Problem` for what these mean.
     window: int | None
     softcap: float | None
@@ -81,7 +81,14 @@ def problem_of(sizes: Sizes, variant: Variant | None = None) -> Problem:
         sinks=sizes.get("sinks", False),
         seqlens=lengths,
         head_dim_v=sizes.get("head_dim_v"),
+        kv_dtype=_kv_dtype_of(sizes.get("kv_dtype")),
     )
+
+
+def _kv_dtype_of(name: str | None) -> KvDtype | None:
+    if name is not None and name not in KV_DTYPES:
+        raise InvalidProblem(f"kv_dtype must be fp8 or None, not {name!r}.")
+    return None if name is None else KV_DTYPES[name]
 
 
 def _changed(preset: Problem, sizes: Sizes) -> Problem:
@@ -89,6 +96,8 @@ def _changed(preset: Problem, sizes: Sizes) -> Problem:
     given: dict[str, Any] = {names.get(n, n): x for n, x in sizes.items() if n != "preset"}
     if "dtype" in sizes:
         given["dtype"] = dtype_of(sizes["dtype"], None)
+    if "kv_dtype" in sizes:
+        given["kv_dtype"] = _kv_dtype_of(sizes["kv_dtype"])
     if sizes.get("seqlens"):
         longest = max(sizes["seqlens"] or ())
         given = {"batch": len(sizes["seqlens"] or ()), "seqlen_kv": longest} | given
@@ -246,7 +255,7 @@ def kernel(name: str | Path, *, gpu: str | None = None, **config: int) -> Attent
 
     Raises:
         UnknownName: no such kernel, file or GPU; the text names the nearest.
-        InvalidKernel: the file does not describe itself; `block` is then a description to paste.
+        InvalidKernel: the file has no description; `block` is then a description to paste.
         InvalidProblem: a tunable or a value that the kernel does not offer.
 
     Example:
@@ -320,7 +329,7 @@ class AttentionKernel:
             backend: "auto" (the GPU where it is the target, else software: see
                 `engine.pipeline.execute.where_to_execute`), "cpu", "cuda" or "machine-code".
             schedule: the order of threads on the CPU: "in_order", "random" or "reverse".
-            inputs: what Q, K and V hold: see `engine.input_kinds.MEANINGS`.
+            inputs: what Q, K and V hold: see `engine.tensors.MEANINGS`.
 
         Raises:
             InvalidProblem: sizes that cannot be.

@@ -29,6 +29,7 @@ from kernels.arguments import (
     BLOCK_TABLE,
     CU_SEQLENS_K,
     CU_SEQLENS_Q,
+    KV_SCALES,
     OF_FEATURES,
     PACKED,
     SEQLENS,
@@ -42,6 +43,7 @@ from kernels.variant import Variant
 _OF_FEATURES = {
     ALIBI_SLOPES: "float32, a slope for each query head",
     SINKS: "float32, a logit for each query head",
+    **dict.fromkeys(KV_SCALES, "float32, what the bytes of a K/V head are multiplied by"),
     SEQLENS: "int32, keys of each sequence",
     CU_SEQLENS_Q: "int32, first row of each sequence in Q and O",
     CU_SEQLENS_K: "int32, first row of each sequence in K and V",
@@ -200,7 +202,9 @@ def write_description(path: Path, toml: str, where: Where) -> Path:
         raise InvalidKernel(str(mistake)) from None
     sidecar = sidecar_of(path)
     if has_block(text) or sidecar.exists():
-        raise InvalidKernel(f"{path.name} has a description already: edit that one.")
+        raise InvalidKernel(
+            f"{path.name} has a description already: edit that one.", code="has_description"
+        )
     described(path, toml)
     target, content = (
         (path, f"/* attune\n{toml}*/\n{text}") if where == "in the source" else (sidecar, toml)

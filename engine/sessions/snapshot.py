@@ -7,7 +7,8 @@ Version 2 adds `seqlen_kv` to problems; version 3 `num_heads_kv`, `idle_ctas` to
 `warnings` to verdicts, `place` to findings, `attachments`, `spent`, `decision` and `phases`;
 version 4 the statuses RACE and OUT_OF_BOUNDS; version 5 a problem's features (`window`, `softcap`,
 `alibi`, `sinks`, `seqlens`, `direction`) and causal problems with S ≠ KV; version 6 `counts`, what
-the machine code of an evaluation executes. A file is written in the oldest version that can hold
+the machine code of an evaluation executes; version 7 `kv_dtype` of problems and `fp8_err` of
+verdicts. A file is written in the oldest version that can hold
 it, so that whoever has an older Attune can open what they could open before.
 """
 
@@ -32,7 +33,7 @@ from engine.problem import Problem
 from engine.schema import MAX_ERROR, Count, NotNegative, decode, file_label, place_of
 
 FORMAT = "attune-snapshot"
-SCHEMA_VERSION = 6  # the newest
+SCHEMA_VERSION = 7  # the newest
 
 MAX_EVALUATIONS = 10_000
 MAX_MAP_SIDE = 256
@@ -112,10 +113,13 @@ class Spent(Record):
     budget_usd: NotNegative | None = None
 
 
+Outcome: TypeAlias = Literal["kept", "dropped", "next"]  # what became of a session's change
+
+
 class Decision(Record):
     """What became of a session or a phase of it, and why."""
 
-    outcome: Literal["kept", "dropped", "next"]
+    outcome: Outcome
     why: Sentence = ""
 
 
@@ -232,6 +236,8 @@ _SINCE_VERSION_4 = (Status.RACE, Status.OUT_OF_BOUNDS)
 def version_of(snapshot: Snapshot) -> int:
     """The oldest schema version that can hold this snapshot."""
     problems = (*snapshot.problems, *(e.problem for e in snapshot.evaluations))
+    if any(p.kv_dtype is not None for p in problems):
+        return 7
     if any(e.counts is not None for e in snapshot.evaluations) or any(
         p.head_dim_v is not None or p.direction == "backward" for p in problems
     ):
@@ -328,6 +334,7 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
     3: lambda raw: raw,
     4: lambda raw: raw,
     5: lambda raw: raw,
+    6: lambda raw: raw,
 }
 
 _HEAD = re.compile(rb'\{"format":"%b","schema_version":(\d{1,9}),"summary":' % FORMAT.encode())
@@ -359,7 +366,8 @@ def dumps(snapshot: Snapshot, *, compress: bool = True) -> bytes:
         raise SnapshotError(
             f"This session is too large for one snapshot ({len(text) / 2**20:.0f} MiB of at most "
             f"{MAX_BYTES >> 20}, up to {_values_at_most(text):,} values of at most "
-            f"{MAX_VALUES:,}): save it in parts or keep fewer samples."
+            f"{MAX_VALUES:,}): save it in parts or keep fewer samples.",
+            code="session_too_large",
         )
     return gzip.compress(text, compresslevel=5, mtime=0) if compress else text
 
@@ -437,7 +445,10 @@ def _text(data: bytes, label: str) -> bytes:
             f"{label} expands to more than {MAX_BYTES:,} bytes, which is more than is read."
         )
     if not gunzip.eof:
-        raise SnapshotError(f"{label} is cut short: its gzip data has no end; get the file again.")
+        raise SnapshotError(
+            f"{label} is cut short: its gzip data has no end; get the file again.",
+            code="snapshot_cut_short",
+        )
     if gunzip.unused_data:
         raise SnapshotError(f"{label} has other data after its gzip data, which is not accepted.")
     return text
@@ -511,7 +522,8 @@ def _known_version(parsed: Any, label: str) -> dict[str, Any]:
     if version > SCHEMA_VERSION:
         raise SnapshotError(
             f"{label} was written by a newer Attune (its schema version is above "
-            f"{SCHEMA_VERSION}, the newest known here): update Attune to open it."
+            f"{SCHEMA_VERSION}, the newest known here): update Attune to open it.",
+            code="newer_schema",
         )
     for step in range(version, SCHEMA_VERSION):
         raw = MIGRATIONS[step](raw)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.correctness.compared_output import BoolArray, BrokenElements, ComparedOutput
 from engine.correctness.diagnosis.patterns import (
     find_patterns,
     moved_blocks_of_v,
@@ -23,8 +22,13 @@ from engine.correctness.diagnosis.patterns import (
 )
 from engine.correctness.diagnosis.weights import far_scores_words, wrong_weights
 from engine.correctness.finding_codes import FindingCode
-from engine.correctness.maps import ErrorMap, error_maps
-from engine.correctness.reference import Coverage, everything
+from engine.correctness.output_error import (
+    BrokenElements,
+    ComparedOutput,
+    ErrorMap,
+    error_maps,
+)
+from engine.correctness.reference import BoolArray, Coverage, everything
 from engine.correctness.suspected_bugs import (
     Case,
     Match,
@@ -137,7 +141,7 @@ def _cause(match: Match, share: float) -> Finding:
     bug = match.bug
     return Finding(
         bug.pattern,
-        f"The output matches {bug.what} ({math.floor(1e4 * match.explained) / 100:g} % of the "
+        f"The output matches {bug.what} ({math.floor(1e4 * match.explained) / 100:g}% of the "
         f"error explained). {bug.look_at[0].upper()}{bug.look_at[1:]}.",
         round(min(match.explained, 1.0) * share, 4),
     )

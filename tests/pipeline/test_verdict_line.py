@@ -1,0 +1,200 @@
+"""The verdict on a launch: its codes by what came of the run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import ClassVar
+
+import pytest
+from sessions_data import evaluation_maker
+from verdicts import RIGHT
+
+from engine.auto import Choice
+from engine.base.errors import Status
+from engine.devices import find_device
+from engine.evaluation import Execution, Finding, Latency
+from engine.machine_code.advice import NEXT_WORDS
+from engine.machine_code.advice.kinds import AdviceKind
+from engine.machine_code.report import Hint, PassReport, Share
+from engine.machine_code.timing.constants import StallReason
+from engine.model.kernel import Kernel
+from engine.pipeline.verdict import REMEDIES, Limit, Place, next_step, verdict_of
+from engine.problem import Problem
+
+PROBLEM = Problem(2, 8, 1024, 64)
+V08 = Kernel.of("v08", find_device("L4"), {})
+V11 = Kernel.of("v11", find_device("L4"), {})
+FAST = Execution("cpu", "fast", "in_order", 0, 1.0)
+PASSED = evaluation_maker(variant="v08", problem=PROBLEM, correctness=RIGHT, execution=FAST)
+PREDICTED = Latency("predicted", 50.0, 40.0, 60.0, "By machine code: a CTA's time is simulated.")
+ROOFLINE = replace(PREDICTED, reason="By roofline: a CTA's time is assumed.")
+REPORT = PassReport(
+    entry="k",
+    registers=128,
+    counts=(),
+    lines=(),
+    listing=None,  # type: ignore[arg-type]
+    notes=(),
+    hints=(
+        Hint(160, "May be much.", "0 to 34 %", "tensor_idle", 0.0, 0.34),
+        Hint(145, "Is surely something.", "2 to 10 %", "copy_ahead", 0.02, 0.10),
+        Hint(1, "Nobody knows.", kind="spills"),
+    ),
+    units=(Share("Tensor", 0.5),),
+    stalls=(
+        Share(StallReason.SELECTED.label, 0.4),
+        Share(StallReason.LONG_SCOREBOARD.label, 0.39),
+    ),
+)
+
+
+def codes(verdict) -> list[str]:
+    return [part.code for part in verdict.parts]
+
+
+def test_a_right_kernel_is_told_how_near_the_roof_and_what_is_next() -> None:
+    faster = Choice(V11, "It is faster.", time=replace(_time(40.0)))
+    found = verdict_of(
+        PASSED, V08, PROBLEM, latency=PREDICTED, ctas_per_sm=2, report=REPORT, choice=faster
+    )
+    assert (found.result, found.races_unchecked) == ("passed", True)
+    assert codes(found) == ["result", "time", "next", "auto", "check"]
+    assert found.roof is not None
+    assert found.roof.roof == "tensor"
+    assert found.roof.share == pytest.approx(PROBLEM.flops / 50.0 / 1e6 / 121, rel=0.01)
+    assert found.limit == Limit("stall", "Long scoreboard", 0.39)
+    assert found.next is not None  # the surest gain, not the largest one that may be
+    assert (found.next.kind, found.next.place) == ("copy_ahead", Place("v08_mma_sync.cu", 145))
+    assert found.auto is not None
+    assert (found.auto.variant, found.auto.us) == ("v11", 40.0)
+    assert found.encoded()["sentence"] == found.sentence
+    checked = replace(PASSED, execution=replace(FAST, build="check"))
+    assert not verdict_of(checked, V08, PROBLEM).races_unchecked
+
+
+@pytest.mark.parametrize(
+    ("choice", "us"),
+    [
+        (Choice(V08, "This one."), None),
+        (Choice(V11, "Slower.", time=PREDICTED), 60.0),
+    ],
+)
+def test_auto_is_named_where_it_is_another_kernel_and_faster(choice: Choice, us: float) -> None:
+    if us:
+        choice = replace(choice, time=_time(us))
+    assert verdict_of(None, V08, PROBLEM, latency=PREDICTED, choice=choice).auto is None
+
+
+def test_before_a_run_a_prediction_is_one_and_the_roofline_is_a_bound() -> None:
+    found = verdict_of(None, V08, PROBLEM, latency=PREDICTED)
+    assert (found.result, codes(found)) == ("not_run", ["result", "time"])
+    assert found.time is not None
+    assert not found.time.is_bound
+    bound = verdict_of(None, V08, PROBLEM, latency=ROOFLINE, bound_us=13.0)
+    assert bound.time is not None
+    assert (bound.time.us, bound.time.is_bound, bound.roof) == (13.0, True, None)
+    assert "at least 13 µs" in bound.sentence
+    calibrated = replace(ROOFLINE, reason=f"{ROOFLINE.reason} Calibrated on 3 measured points.")
+    assert not calibrated.is_bound
+
+
+@pytest.mark.parametrize("status", [s for s in Status if s is not Status.PASSED])
+def test_what_failed_says_where_and_what_to_do(status: Status) -> None:
+    failed = replace(
+        PASSED,
+        status=status,
+        reason="v08_mma_sync.cu:93: shared memory race in kernel k: twice.",
+        correctness=None,
+        latency=None,
+    )
+    found = verdict_of(failed, V08, PROBLEM, latency=PREDICTED, report=REPORT)
+    assert found.result == status.lower()
+    assert found.place == Place("v08_mma_sync.cu", 93)
+    assert found.remedy
+    assert found.time is found.next is None  # no time is said of what is wrong
+    assert set(REMEDIES) == set(Status) - {Status.PASSED}
+    assert next_step(status, failed.reason).endswith(".")
+
+
+def test_an_incorrect_output_is_told_by_its_first_finding() -> None:
+    wrong = replace(
+        RIGHT,
+        passed=False,
+        bad_count=5,
+        findings=(
+            Finding("tail_tile", "Nobody knows where.", 0.95),
+            Finding("one_head", "Only head 2 is wrong.", 0.9, "v08_mma_sync.cu:113"),
+        ),
+    )
+    run = replace(
+        PASSED, status=Status.INCORRECT, reason="5 are off.", correctness=wrong, latency=None
+    )
+    found = verdict_of(run, V08, PROBLEM)
+    assert (found.result, found.finding) == ("incorrect", "Only head 2 is wrong.")
+    assert found.place == Place("v08_mma_sync.cu", 113)
+    stale = verdict_of(run, V08, PROBLEM, is_stale=True)
+    assert (stale.result, stale.finding) == ("stale", "")
+    assert verdict_of(run, V08, PROBLEM, is_running=True).result == "running"
+
+
+@pytest.mark.parametrize("status", [Status.PASSED, Status.INCORRECT, Status.OUT_OF_BOUNDS])
+def test_a_part_is_told_while_the_rest_runs(status: Status) -> None:
+    some = replace(FAST, partial="partial: 9 of 4,096 CTAs")
+    part = replace(PASSED, status=status, reason="It is as it is.", execution=some)
+    failed_before = replace(PASSED, status=Status.TIMEOUT, reason="Too slow.")
+    found = verdict_of(failed_before, V08, PROBLEM, latency=PREDICTED, is_running=True, part=part)
+    assert (found.result, found.partial) == (status.lower(), "9 of 4,096 CTAs")
+    assert found.awaits_whole
+    assert not found.races_unchecked  # of all CTAs that is said at the end
+    assert (found.time is None) == (status is not Status.PASSED)
+    assert "the rest is running" in found.parts[0].text
+    over = verdict_of(PASSED, V08, PROBLEM, latency=PREDICTED)
+    assert (over.partial, over.awaits_whole) == ("", False)
+
+
+def test_what_cannot_be_run_says_so_whatever_was_run_before() -> None:
+    found = verdict_of(PASSED, V08, PROBLEM, latency=PREDICTED, stopped=Status.SKIPPED)
+    assert (found.result, codes(found)) == ("skipped", ["result", "next"])
+
+
+def test_every_kind_of_advice_has_its_words() -> None:
+    assert set(NEXT_WORDS) == set(AdviceKind.__args__)
+
+
+def _time(us: float):
+    from engine.history import Time
+
+    return Time(us, us, us, "predicted", "machine code", 0, "", "By machine code.")
+
+
+def test_advice_names_the_rung_that_follows_it() -> None:
+    class Known:
+        """Times of two neighbouring rungs, the one with copies ahead of the maths a fifth less."""
+
+        us: ClassVar[dict[str, float]] = {"v09": 50.0, "v10": 40.0}
+
+        def estimate(self, kernel: Kernel, problem: Problem) -> SimpleNamespace:
+            assert problem == PROBLEM
+            assert kernel.config["block_n"] == V08.config["block_n"]
+            time = SimpleNamespace(median_us=self.us[kernel.variant.id])
+            return SimpleNamespace(latency=time, by_machine_code=True)
+
+    told = {"latency": PREDICTED, "report": REPORT, "history": Known()}
+    found = verdict_of(PASSED, V08, PROBLEM, **told).next
+    assert found is not None
+    assert (found.rung, found.rung_gain, found.low, found.high) == (
+        *("v10", pytest.approx(0.2)),
+        *(0.02, pytest.approx(0.2)),
+    )
+    # A rung that does so already is told of none.
+    again = verdict_of(PASSED, V11, PROBLEM, **told).next
+    assert again is not None
+    assert (again.rung, again.high) == ("", 0.10)
+
+
+def test_another_config_that_auto_takes_is_told_apart() -> None:
+    other = V08.with_config(block_n=32)
+    found = verdict_of(None, V08, PROBLEM, latency=PREDICTED, choice=Choice(other, "Smaller."))
+    assert found.auto is not None
+    assert found.auto.differing == {"block_n": 32}
