@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from planted_bugs import Mutation, cases, look, plant
+from planted_bugs.anchors import replaced, spans
 from planted_bugs.fifth import FIFTH
 from planted_bugs.fresh import FRESH
 from planted_bugs.held_out import HELD_OUT
@@ -16,7 +18,7 @@ from planted_bugs.unseen import LEGAL, UNSEEN, Unseen
 from slow_cases import one_in
 
 from engine.pipeline.evaluate import Evaluator
-from kernels.ladder import LADDER
+from kernels.ladder import LADDER, by_id
 from kernels.variant import KERNELS_DIR
 
 # Of the table, each how-manieth is run by `pytest -m slow`, and each how-manieth of all by default.
@@ -110,6 +112,26 @@ def test_every_mutation_fits_its_kernel(tmp_path: Path) -> None:
         changed = tmp_path / (mutation.header or source.name)
         original = (OWN_KERNELS if is_own(variant) else KERNELS_DIR) / changed.name
         assert changed.read_text("utf-8") != original.read_text("utf-8"), mutation.name
+
+
+def test_a_bug_is_planted_however_its_lines_are_laid_out() -> None:
+    for text in ("f(a, b);\n  g(a);", "f( a,\n     b );\ng(a);"):
+        planted, lines = replaced(text, "f(a, b);", "f(b, a);")
+        assert " ".join(planted.split()) == "f(b, a); g(a);"
+        assert lines == tuple(range(1, text.split("g")[0].rstrip().count("\n") + 2))
+    assert replaced("x = a;\nx = a;", "x=a;", "", nth=1) == ("x = a;\n", (2,))
+    assert spans("int a;", "inta;") == []
+    with pytest.raises(AssertionError):
+        replaced("x = a;", "x = a;", "", nth=1)
+    laid_out = {
+        path: re.sub(r"(?<=[,(]) ?", "\n    ", path.read_text("utf-8"))
+        for path in (by_id("v08").source, by_id("v11").source)
+    }
+    for variant, mutation in cases():
+        source = by_id(variant).source
+        if not mutation.header and source in laid_out:
+            as_it_stands = spans(source.read_text("utf-8"), mutation.old)
+            assert len(spans(laid_out[source], mutation.old)) >= len(as_it_stands), mutation.name
 
 
 def test_there_are_mutations_of_every_kernel_and_of_its_ptx() -> None:

@@ -16,6 +16,7 @@ from engine.pipeline.request import EvaluationRequest
 from kernels.ladder import by_id
 from kernels.variant import KERNELS_DIR
 from planted_bugs import algorithm, execution, fusion, hopper, instructions, memory
+from planted_bugs.anchors import replaced, spans
 from planted_bugs.mutation import Mutation
 
 OWN_KERNELS = Path(__file__).parents[1] / "own_kernels" / "kernels"
@@ -70,19 +71,10 @@ def plant(mutation: Mutation, variant: str, folder: Path) -> tuple[Path, tuple[s
     changed = folder / (mutation.header or source.name)
     original = changed.read_text(encoding="utf-8")
     # A bug in what a feature adds is planted in the text as it stands.
-    pieces = (original if mutation.old in original else plain(original)).split(mutation.old)
-    if len(pieces) <= (mutation.nth or 0) + 1:
-        raise AssertionError(f"{changed.name} no longer holds {mutation.old!r}")
-    places, text = [], pieces[0]
-    for index, piece in enumerate(pieces[1:]):
-        here = mutation.nth in (None, index)
-        if here:
-            line = text.count("\n") + 1
-            lines = range(line, line + mutation.old.strip("\n").count("\n") + 1)
-            places += [f"{changed.name}:{number}" for number in lines]
-        text += (mutation.new if here else mutation.old) + piece
+    as_it_stands = original if spans(original, mutation.old) else plain(original)
+    text, lines = replaced(as_it_stands, mutation.old, mutation.new, mutation.nth)
     changed.write_text(text, encoding="utf-8")
-    return folder / source.name, tuple(places)
+    return folder / source.name, tuple(f"{changed.name}:{line}" for line in lines)
 
 
 # What the macros of `features.cuh` stand for in plain attention, and what is left out there.
