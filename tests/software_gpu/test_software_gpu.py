@@ -153,6 +153,7 @@ def test_it_stands_for_its_model_and_is_never_timed(monkeypatch: pytest.MonkeyPa
     assert not availability.is_software_gpu()
 
 
+@pytest.mark.slow
 def test_the_installed_cupy_runs_on_it() -> None:
     assert softgpu(sys.executable, "-c", CUPY) == "software L4\n"
 
