@@ -373,6 +373,7 @@ def test_a_link_to_points_that_are_not_here_says_so(open_app, name, words):
     assert not at.exception
 
 
+@pytest.mark.slow
 def test_a_mix_of_problems_gets_one_kernel_and_batch(open_app):
     mix = "1000,1,1,128\n10,8,4,128"
     at = open_app("batch", gpu="L4", variant="v01", mix=mix, mix_of="selected", batch_tab="Mix")
