@@ -103,12 +103,14 @@ def load_tuned(path: Path | None = None) -> list[TunedConfig]:
     except OSError as error:
         raise StoreError(
             f"The tuned configs in {path} cannot be read ({error.strerror}): mend the file's "
-            "permissions or set ATTUNE_TUNED to another file."
+            "permissions or set ATTUNE_TUNED to another file.",
+            code="tuned_file_unreadable",
         ) from error
     except (KeyError, TypeError, ValueError, RecursionError, SnapshotError) as error:
         raise StoreError(
             f"{path} does not hold tuned configs that this version can read: move it away or set "
-            "ATTUNE_TUNED to another file."
+            "ATTUNE_TUNED to another file.",
+            code="tuned_file_foreign",
         ) from error
 
 

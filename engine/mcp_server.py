@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 from engine.base.errors import AttuneError, BadInput, ToolMissing
-from engine.cuda_source.sources import included_files
+from engine.cuda_source.sources import files_inside
 from engine.gate.figures import variant_of
 from engine.gate.settings import parse_problem
 from engine.problem import feature_options
@@ -161,7 +161,10 @@ class Tools:
         """Which values of the tunables are fastest by simulation. `keep` makes them the tuned
         config, where the server may write."""
         if keep and not self._rights.write:
-            raise Refused("keep writes the tuned config: start the server with --write.")
+            raise Refused(
+                "keep writes the tuned config: start the server with --write.",
+                code="write_not_allowed",
+            )
         kept = ["--keep"] if keep else []
         journal = self._data / f"sweep-{os.urandom(6).hex()}.jsonl"
         budget = min(max(seconds, 1.0), MOST_SECONDS)
@@ -217,10 +220,7 @@ class Tools:
         path = self._inside(name)
         if path.suffix != ".cu":
             raise Refused(f"{name} is not a kernel source: name a .cu file.")
-        root = self._rights.root
-        for file in included_files(path, variant_of(path).include_folders):
-            if not file.resolve().is_relative_to(root):
-                raise Refused(f"{name} includes {file}, which lies outside of {root}.")
+        files_inside(self._rights.root, path, variant_of(path).include_folders)
         return str(path)
 
     def _side(self, name: str) -> str:
@@ -232,7 +232,10 @@ class Tools:
         root = self._rights.root
         path = (root / name).resolve()
         if not path.is_relative_to(root):
-            raise Refused(f"{name} lies outside of {root}, which this server was started in.")
+            raise Refused(
+                f"{name} lies outside of {root}, which this server was started in.",
+                code="file_outside",
+            )
         if not path.exists():
             raise Refused(f"There is no file {name} in {root}.")
         return path
@@ -284,7 +287,8 @@ async def _run(
     except TimeoutError:
         raise Refused(
             f"{arguments[0]} took longer than {seconds:.0f} s, the limit of a call: ask for a "
-            "smaller problem, or start the server with --seconds N."
+            "smaller problem, or start the server with --seconds N.",
+            code="call_time_limit",
         ) from None
     finally:
         if process.returncode is None:

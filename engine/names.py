@@ -20,8 +20,9 @@ _MOST_LISTED = 24
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
     """The error for a name that is not in its list: nearest names, else the list's first ones."""
     names = list(known)
+    code = f"unknown_{kind.replace(' ', '_')}"
     if not names:
-        return UnknownName(f"There is no {kind} called {name!r}: there is none at all.")
+        return UnknownName(f"There is no {kind} called {name!r}: there is none at all.", code=code)
     near = get_close_matches(name.casefold(), {n.casefold(): n for n in names}, n=3, cutoff=0.5)
     by_folded = {n.casefold(): n for n in names}
     same = [n for n in names if _unpadded(n) == _unpadded(name)]  # v01 for v1
@@ -30,7 +31,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
     if not near and len(names) > _MOST_LISTED:
         listing += f" and {len(names) - _MOST_LISTED} more"
     remedy = f"did you mean {listing}?" if near else f"known are {listing}."
-    return UnknownName(f"There is no {kind} called {name!r}: {remedy}")
+    return UnknownName(f"There is no {kind} called {name!r}: {remedy}", code=code)
 
 
 def _unpadded(name: str) -> str:
@@ -53,7 +54,8 @@ def find_variant(name: str) -> Variant:
         own = OWN.find(name)
     if own is None and name == AUTO:
         raise UnknownName(
-            f"{AUTO} stands for the variant that is chosen for a problem on a GPU: name one here."
+            f"{AUTO} stands for the variant that is chosen for a problem on a GPU: name one here.",
+            code="auto_is_no_variant",
         )
     if own is None:
         raise unknown("variant", name, (v.id for v in all_variants()))

@@ -107,7 +107,9 @@ class Problem(Stored):
             if value < 1:
                 raise InvalidProblem(f"{name} must be at least 1, not {value}.")
             if value > limit:
-                raise InvalidProblem(f"{name} must be at most {limit:,}, not {value:,}.")
+                raise InvalidProblem(
+                    f"{name} must be at most {limit:,}, not {value:,}.", code="size_too_large"
+                )
         for name in ("causal", "alibi", "sinks"):
             if not isinstance(value := getattr(self, name), bool):
                 raise InvalidProblem(f"{name} must be true or false, not {value!r}.")
@@ -160,7 +162,8 @@ class Problem(Stored):
             raise InvalidProblem(
                 f"A causal mask ends at the last key, so that the first {hidden:,} of S = "
                 f"{self.seqlen:,} queries would see none of KV = {self.num_keys:,} keys: give at "
-                "least as many keys as queries, or leave causal out."
+                "least as many keys as queries, or leave causal out.",
+                code="causal_without_keys",
             )
         if self.window is not None and hidden >= self.window:
             raise InvalidProblem(

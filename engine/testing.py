@@ -7,8 +7,8 @@ from typing import Unpack
 
 from engine.base.errors import Status
 from engine.evaluation import Evaluation
-from engine.input_kinds import NORMAL, InputKind
 from engine.interface.attention_kernel import AttentionKernel, Sizes, kernel
+from engine.tensors import NORMAL, InputKind
 
 __all__ = ["assert_correct"]
 

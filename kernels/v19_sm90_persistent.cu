@@ -1,6 +1,6 @@
-// v19 Persistent on Hopper: CTAs stay; between query tiles no pipe of the SM runs dry.
+// v19 Persistent on Hopper: persistent CTAs; between query tiles no pipe of the SM runs dry.
 // Idea: the next Q is there and the last O leaves while products run: a tile's end costs little.
-// Changed: against v18, CTAs stay, Q has two places and a warp; descriptors are a sum, 1st + step.
+// Changed: against v18, persistent CTAs; Q has two places and a warp; descriptors: 1st + step.
 // Limiter: as v18 in the steady state, from the first key of a CTA to its last.
 // Constraints: sm_90a alone; D in {32, 64, 96, 128}; any S, KV, H, B; features.cuh but lengths.
 // Passes: 1, attention_forward; grid (min(num_ctas, query tiles)), 128 (consumers + 1) threads.
@@ -11,7 +11,7 @@
 // Simulated, H200 at boost clock, 132 heads, S = 2048: tensor pipe busy 78 % at D = 128, 58 % at 64
 //   with three consumers; without the overlap 80 % and 71 %. What that means: kernels/README.md.
 /* attune
-idea = "CTAs stay: the next Q comes and the last O leaves while the products of keys run on."
+idea = "Persistent CTAs load the next Q and store the last O while the products of keys run on."
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 9.0
 arch_specific = true

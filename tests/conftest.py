@@ -51,6 +51,9 @@ def pytest_configure(config: pytest.Config) -> None:
     ]:
         del os.environ[name]
     root = config.stash[_ROOT] = Path(tempfile.mkdtemp(prefix="attune-tests-"))
+    # The bytecode of the tree is kept: each of a run's many processes would compile it anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     for name in _FOLDERS:
         os.environ[name] = str(root / name.removeprefix("ATTUNE_").lower())
 

@@ -15,8 +15,7 @@ import numpy as np
 
 from engine.base.errors import CompileError
 from engine.cuda_on_host.build import build_kernels
-from engine.cuda_on_host.client import Client
-from engine.cuda_on_host.job import Buffer, Job, KernelLaunch
+from engine.cuda_on_host.client import Buffer, Client, Job, KernelLaunch
 from engine.cuda_on_host.toolchain import DEFAULT_ARCH
 from engine.plan import TensorArg
 

@@ -59,6 +59,22 @@ class MadeUpHistory(History):
         return None
 
 
+# What the ladder's first passes compiled to on an L4: registers per thread by head_dim.
+_REGISTERS = {4: 43, 32: 64, 64: 95, 96: 128, 128: 161}
+
+
+def compiled_on_an_l4() -> MadeUpHistory:
+    """The listed registers, or as many as a CTA of the plan's size may have; later passes 32."""
+
+    def registers(plan: LaunchPlan, number: int) -> int:
+        if number:
+            return 32
+        listed = _REGISTERS[plan.problem.head_dim]
+        return min(listed, 65536 // (-(-plan.passes[0].threads // 128) * 128) // 8 * 8, 255)
+
+    return MadeUpHistory(registers_of=registers)
+
+
 @dataclass(frozen=True)
 class Times:
     """Taken times in place of those of sessions."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.cuda_source.cache import cache_root, make_private
+from engine.base.files import cache_root, make_private
 
 SHARED = ("cpu", "cubin", "sass")
 

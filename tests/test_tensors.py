@@ -9,9 +9,17 @@ import numpy as np
 import pytest
 
 from engine.base.errors import InvalidProblem
-from engine.input_kinds import INPUT_KINDS, InputKind, check_input_kind
 from engine.problem import Problem
-from engine.tensors import bits_of, decode, encode, make_inputs, poison_of
+from engine.tensors import (
+    INPUT_KINDS,
+    InputKind,
+    bits_of,
+    check_input_kind,
+    decode,
+    encode,
+    make_inputs,
+    poison_of,
+)
 from kernels.variant import Dtype
 
 ALL_BITS = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)

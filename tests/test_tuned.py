@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tuned_data import ENTRY, PROBLEM
+from words import raises
 
 from engine.base.errors import StoreError
 from engine.config import (
@@ -103,7 +104,7 @@ def test_a_damaged_file_is_one_sentence_and_stays_as_it_is(tmp_path: Path, text:
     path = tmp_path / "tuned.json"
     path.write_text(text, errors="surrogateescape")
     before = path.read_bytes()
-    with pytest.raises(StoreError, match="ATTUNE_TUNED"):
+    with raises(StoreError, "tuned_file_foreign", "ATTUNE_TUNED"):
         load_tuned(path)
     with pytest.raises(StoreError):
         keep_tuned(ENTRY, path)

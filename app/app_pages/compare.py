@@ -11,7 +11,7 @@ from app.shared.runs import collect
 from app.shared.widgets import empty, errors_as_sentences, problem
 from engine.base.errors import AttuneError
 from engine.sessions.compare import compare_sessions
-from engine.sessions.store.store import default_store
+from engine.sessions.store import default_store
 
 
 def page() -> None:

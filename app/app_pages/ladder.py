@@ -30,13 +30,14 @@ def page() -> None:
 def _draw_rungs(selection: Selection) -> None:
     assert selection.problem is not None
     st.markdown(
-        "A rung is one CUDA file with one idea more than the rung before. Read from top to "
-        "bottom: what each idea costs and gains on the problem and GPU of the sidebar, then one "
+        "A rung is one CUDA file with one idea more than the rung that it builds on. Read from top "
+        "to bottom: what each idea costs and gains on the problem and GPU of the sidebar, then one "
         "rung in its own words, with what changed in its source and in its machine code."
     )
     known, waiting = rungs.of(selection)
     choice = selection.choice or auto.choice_for(selection.problem, selection.gpu)
     overview.draw(known, waiting, choice)
+    overview.draw_tree()
     rung_by_rung.draw(known, selection.variant.id)
     overview.draw_times(selection, known)
     rung_by_rung.draw_out_of_reach(device_of(selection.gpu))

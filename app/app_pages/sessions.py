@@ -9,7 +9,7 @@ from app.sessions.snapshot_list import SESSION
 from app.shared.runs import collect
 from app.shared.widgets import errors_as_sentences, problem
 from engine.base.errors import AttuneError
-from engine.sessions.store.store import default_store
+from engine.sessions.store import default_store
 
 _BASELINE = "baseline"  # a URL parameter of the Compare page
 

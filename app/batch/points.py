@@ -27,7 +27,7 @@ from engine.model.measurements import (
     parse_measurements,
 )
 from engine.problem import Problem
-from engine.sessions.store.store import Store, default_store
+from engine.sessions.store import Store, default_store
 
 _NONE = "none"
 _UPLOAD = "csv"

@@ -17,7 +17,7 @@ from engine.sessions.compare import Pairing, Pick, SessionComparison, newest_tha
 from engine.sessions.compare.machine_code import count_sources, uncounted, with_counts
 from engine.sessions.importers.table import SDPA
 from engine.sessions.snapshot import Snapshot
-from engine.sessions.store.store import SnapshotInfo, Store
+from engine.sessions.store import SnapshotInfo, Store
 
 _WORKING = "working session"  # stands in the list beside the snapshots' names
 _KINDS = {

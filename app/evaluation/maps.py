@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from engine.correctness.gradient_check import NAMES
-from engine.correctness.maps import NOT_COMPARED, ErrorMap
+from engine.correctness.output_error import NOT_COMPARED, ErrorMap
 
 
 @dataclass(frozen=True, slots=True, eq=False)

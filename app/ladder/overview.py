@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 
 import streamlit as st
 
@@ -15,8 +15,9 @@ from engine.auto import Choice
 from engine.gate.verdicts import default_threshold
 from engine.jobs.manager import JobStatus
 from engine.kernel_figures import Rung, ladder_table
-from engine.kernel_figures.changes import orders
+from engine.kernel_figures.changes import lessons_tree, orders
 from engine.kernel_figures.rung import reasons, without_empty
+from kernels.ladder import LADDER
 
 _POLL_S = 0.5
 _TITLE_PX = 150  # "Persistent on Hopper"
@@ -67,6 +68,21 @@ def draw(known: list[Rung], waiting: list[JobStatus], choice: Choice | None) -> 
         )
     for sentence in reasons({rung.variant.id: rung.why_not for rung in known}):
         st.caption(f":material/block: {plain_markdown(sentence)}")
+
+
+def draw_tree() -> None:
+    """Which rung builds on which."""
+    with st.expander("Which kernel builds on which"):
+        st.caption(
+            "The percentage is the share of the lines of code of the kernel above that this one "
+            "keeps: kernels/README.md says why it is small where it is."
+        )
+        st.code(_tree(tuple(v.source.stat().st_mtime_ns for v in LADDER.every())), language=None)
+
+
+@lru_cache(maxsize=1)
+def _tree(_changed: tuple[int, ...]) -> str:
+    return lessons_tree()
 
 
 def draw_times(selection: Selection, known: list[Rung]) -> None:

@@ -10,7 +10,7 @@ from app.shared import notices, tables
 from engine.schema import decode
 from engine.sessions.session import Session
 from engine.sessions.snapshot import Decision, Spent
-from engine.sessions.store.store import SnapshotInfo
+from engine.sessions.store import SnapshotInfo
 from engine.sessions.tables import spent_rows, spent_table
 
 _OUTCOMES = ("kept", "dropped", "next")

@@ -10,7 +10,7 @@ from engine.base.units import format_bytes
 from engine.evaluation import Evaluation
 from engine.sessions.ledger import Ledger
 from engine.sessions.snapshot import Summary
-from engine.sessions.store.store import SnapshotInfo
+from engine.sessions.store import SnapshotInfo
 
 
 def evaluations(results: Sequence[Evaluation]) -> pd.DataFrame:

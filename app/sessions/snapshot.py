@@ -16,7 +16,7 @@ from app.shared import known_times, pinned, plot, tables
 from app.shared.selection import select
 from app.shared.widgets import empty, errors_as_sentences, plain_markdown, theme
 from engine.base.errors import UnknownName
-from engine.correctness.maps import ErrorMap
+from engine.correctness.output_error import ErrorMap
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.sessions.goal import goal_status, timeline_rows

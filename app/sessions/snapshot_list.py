@@ -14,7 +14,7 @@ from app.shared.widgets import empty, plain_markdown, problem
 from engine.base.errors import AttuneError
 from engine.sessions.files import snapshot_of
 from engine.sessions.importers import ImportOptions
-from engine.sessions.store.store import SnapshotInfo, Store, search
+from engine.sessions.store import SnapshotInfo, Store, search
 from kernels.variant import ceil_div
 
 SESSION = "session"  # the URL parameter that names the opened snapshot

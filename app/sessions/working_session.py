@@ -11,7 +11,7 @@ from app.shared import notices, working_session
 from app.shared.widgets import empty
 from engine.base.errors import AttuneError
 from engine.sessions.session import Session, resume_session, working_sessions
-from engine.sessions.store.store import Store
+from engine.sessions.store import Store
 from engine.sessions.tables import timeline_table
 
 _OUTCOMES = ("tried", "kept", "dropped")

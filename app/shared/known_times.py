@@ -10,7 +10,7 @@ from engine.history import History, KnownTime
 from engine.problem import Problem
 from engine.sessions.known_times import KnownTimes, open_history
 from engine.sessions.session import working_folder
-from engine.sessions.store.store import SETTING
+from engine.sessions.store import SETTING
 
 _MOST_S = 0.5  # that a page waits for the files of sessions; the next time it draws goes on
 

@@ -15,7 +15,7 @@ from typing import Any
 import streamlit as st
 
 from app.shared import notices, working_session
-from engine.correctness.maps import ErrorMap, maps_from_arrays
+from engine.correctness.output_error import ErrorMap, maps_from_arrays
 from engine.evaluation import Evaluation
 from engine.gate.history import KernelHistory
 from engine.jobs.layout import SingleJob

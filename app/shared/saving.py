@@ -8,7 +8,7 @@ import streamlit as st
 
 from app.shared import notices
 from engine.sessions.snapshot import Snapshot
-from engine.sessions.store.store import default_store
+from engine.sessions.store import default_store
 
 _SAVED = "saved_snapshot"
 

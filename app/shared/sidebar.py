@@ -32,10 +32,10 @@ from app.shared.widgets import plain_markdown
 from engine.auto import Choice
 from engine.config import default_config
 from engine.devices import all_devices, find_device
-from engine.input_kinds import DEFAULT_FACTOR, INPUT_KINDS, MAX_FACTOR, MEANINGS
 from engine.own_kernels.registry import OWN, all_variants
 from engine.presets import Preset, presets
 from engine.problem import Problem
+from engine.tensors import DEFAULT_FACTOR, INPUT_KINDS, MAX_FACTOR, MEANINGS
 from kernels.ladder import LADDER
 from kernels.variant import AUTO, Tunable, Variant
 

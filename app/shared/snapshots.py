@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from engine.sessions.snapshot import Snapshot, loads
-from engine.sessions.store.store import Store
+from engine.sessions.store import Store
 
 
 @lru_cache(maxsize=8)

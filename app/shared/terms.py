@@ -100,13 +100,13 @@ TERMS: dict[str, str] = {
     "builds.",
     "check": "Runs a CPU build that detects races, out-of-bounds accesses, reads of uninitialized "
     "memory and barriers that not every thread reaches, marks the source lines that never ran, and "
-    "runs harsh inputs besides. Of machine code: finds races of shared memory by instruction and "
-    "line. Slower.",
+    "also runs inputs with large, climbing and falling scores. Of machine code: finds races of "
+    "shared memory by instruction and line. Slower.",
     "schedule": "Order in which the CPU backend runs CTAs and threads. A kernel that is correct in "
     "one order only lacks a barrier.",
     "seed": "Seed of the random inputs and of the random schedule; the same seed gives the same "
     "numbers on every machine.",
-    "inputs": "Contents of Q, K and V. The check build runs harsh inputs besides.",
+    "inputs": "Contents of Q, K and V. The check build also runs `harsh` ones.",
     "timeout": "The execution is stopped after this time.",
     "heads_free": "Vary B × H together instead of B: to the GPU, one more head is the same as one "
     "more batch element.",

@@ -131,7 +131,7 @@ def _no_times(rows: FilteredRows) -> None:
     top = frames.without_time(rows.frame).iloc[0]
     sentence = (
         f"None of {len(rows.frame):,} points has a time. Most often ({top['points']:,} ×) "
-        f"{top['status']}: {top['reason']} All reasons are in the tab Without a time."
+        f"{top['status']}: {top['reason']} All reasons are in the tab Not timed."
     )
     if set(rows.frame["status"]) <= {str(Status.SKIPPED)}:  # constraints exclude them: no failure
         st.info(plain_markdown(sentence), icon=":material/info:")

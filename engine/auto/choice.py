@@ -93,7 +93,8 @@ def choose(
     if device is None:
         raise InvalidProblem(
             f"{AUTO} chooses for a GPU and this machine has none: name one, for instance --gpu L4, "
-            "or name a variant."
+            "or name a variant.",
+            code="no_gpu_to_choose_for",
         )
     history = history or History()
     if problem.direction == "backward":
@@ -116,7 +117,9 @@ def choose(
     if not offering:
         kernel, why = (kernels[0], "") if kernels else _by_order(problem, device, note)
         if (unoffered := kernel.variant.unoffered(given)) is not None:
-            raise InvalidProblem(f"{AUTO} takes {kernel.variant.id} here. {unoffered}")
+            raise InvalidProblem(
+                f"{AUTO} takes {kernel.variant.id} here. {unoffered}", code="auto_takes_other"
+            )
         kernel = kernel.with_config(**given)
         reason = why or f"{kernel.variant.idea} With what is given no kernel takes the problem."
         return Choice(kernel, _sentences(device, reason, tuned_note), tuple(given))

@@ -204,7 +204,8 @@ def _read(path: Path, _stamp: int) -> Table:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise AttuneError(
             f"The table {path.name} of `auto` cannot be read ({error}): run attune auto "
-            "--renew, or name a variant."
+            "--renew, or name a variant.",
+            code="auto_table",
         ) from None
 
 

@@ -15,8 +15,7 @@ from engine.backends.partial import PartialRunError, PartOfLaunch, WrongOffsetEr
 from engine.base.errors import FAULTS, CompileError, Status, ToolMissing
 from engine.base.launch import PassLaunch
 from engine.cuda_on_host.build import HostLibrary, build_kernels
-from engine.cuda_on_host.client import Client
-from engine.cuda_on_host.job import Buffer, Job, KernelLaunch
+from engine.cuda_on_host.client import Buffer, Client, Job, KernelLaunch
 from engine.plan import LaunchPlan
 from engine.tensors import FloatArray, Inputs, RawArray, gradients_of, lse_of, output_of
 

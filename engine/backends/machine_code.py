@@ -19,7 +19,7 @@ from engine.cuda_source.nvrtc import CompiledKernel
 from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import Cubin, read_cubin
 from engine.machine_code.disassembly import find_entry
-from engine.machine_code.execution.run import (
+from engine.machine_code.execution import (
     ExecutionFault,
     ExecutionTimeout,
     GlobalBuffer,

@@ -64,7 +64,8 @@ def sdpa_same_dtype(
     if device == "cuda" and not torch.cuda.is_available():
         raise ToolMissing(
             f"PyTorch {torch.__version__} finds no CUDA device: ask for SDPA on the CPU, or "
-            "install a CUDA build of PyTorch and a driver."
+            "install a CUDA build of PyTorch and a driver.",
+            code="torch_without_cuda",
         )
     q, k, v = (to_torch(x, inputs, device) for x in (inputs.q, inputs.k, inputs.v))
     with torch.inference_mode():
@@ -126,7 +127,8 @@ def baseline(name: str, problem: Problem, inputs: Inputs) -> Iterator[SdpaTimer]
     if name != COMPOSED and (what := unsupported_features(problem)):
         raise MeasureError(
             f"PyTorch's SDPA has no way to compute {what}: {COMPOSED}, which is matmul, softmax "
-            "and what lies between as operations of their own, is the baseline."
+            "and what lies between as operations of their own, is the baseline.",
+            code="composed_baseline",
         )
     timer = SdpaTimer(name, problem, inputs)
     try:
@@ -372,7 +374,8 @@ def require_torch_on_gpu() -> Any:
     if not torch.cuda.is_available():
         raise ToolMissing(
             f"PyTorch {torch.__version__} finds no CUDA device: a build of PyTorch for CUDA times "
-            "its attention as the baseline."
+            "its attention as the baseline.",
+            code="torch_without_cuda_baseline",
         )
     return torch
 
@@ -382,6 +385,7 @@ def _import_torch() -> Any:
         import torch
     except ImportError as error:
         raise ToolMissing(
-            "PyTorch is not installed, and its attention is the baseline: pip install torch"
+            "PyTorch is not installed, and its attention is the baseline: pip install torch",
+            code="torch_missing",
         ) from error
     return torch

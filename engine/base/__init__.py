@@ -1,1 +1,1 @@
-"""What the rest stands on: errors, files, journals, text, units, tables."""
+"""Used by everything else: errors, files, journals, text, units, tables."""

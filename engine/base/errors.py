@@ -1,7 +1,8 @@
-"""What became of an evaluation or one of its steps, and the one exception tree.
+"""Statuses of evaluations and their steps, and the tree of exceptions.
 
 An error's text is one sentence (or two) that says what is wrong, why, and what to do. Pages and the
-command line print it as it is; anything that is not an `AttuneError` is our own bug.
+command line print it as it is; anything that is not an `AttuneError` is our own bug. Its `code`
+says which sentence it is and stays where the words change: programs and tests ask for it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ FAULTS = frozenset({Status.LAUNCH_ERROR, Status.RACE, Status.OUT_OF_BOUNDS, Stat
 
 
 class AttuneError(Exception):
-    """Base of every expected failure."""
+    """Base of every expected failure. `code` names the sentence; "" is one that has none yet."""
+
+    def __init__(self, message: str = "", *, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class BadInput(AttuneError):
@@ -54,16 +59,16 @@ class InvalidKernel(BadInput):
     `block` is a description to paste where there is none.
     """
 
-    def __init__(self, message: str, block: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, message: str, block: str = "", *, code: str = "") -> None:
+        super().__init__(message, code=code)
         self.block = block
 
 
 class CompileError(AttuneError):
     """A kernel did not compile. `log` holds the compiler's output with `file.cu(line)`."""
 
-    def __init__(self, message: str, log: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, message: str, log: str = "", *, code: str = "") -> None:
+        super().__init__(message, code=code)
         self.log = log
 
 
@@ -80,10 +85,10 @@ class ToolMissing(AttuneError):
 
 
 class ExecutionError(AttuneError):
-    """A kernel that was to be run did not come to its end; `log` holds what was said of it."""
+    """A kernel did not run to its end; `log` holds the messages."""
 
-    def __init__(self, message: str, log: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, message: str, log: str = "", *, code: str = "") -> None:
+        super().__init__(message, code=code)
         self.log = log
 
 

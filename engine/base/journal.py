@@ -1,4 +1,4 @@
-"""An append-only file of JSON lines: the only truth about jobs.
+"""An append-only file of JSON lines: what happened to jobs, sweeps and sessions.
 
 Every event is one `os.write` to a file opened with O_APPEND, so events of several processes never
 interleave. It begins and ends with a newline: one that a crash or a full disk cut off then damages
@@ -75,7 +75,7 @@ def lines_from(path: Path, offset: int) -> tuple[list[bytes], int]:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Millions of live objects and no cycles: collecting takes three times as long as parsing."""
+    """Pause the garbage collector: it takes three times as long as parsing, and finds no cycles."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

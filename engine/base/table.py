@@ -59,7 +59,7 @@ class Table:
 
     @property
     def numeric(self) -> tuple[bool, ...]:
-        """Which columns hold nothing but figures, and are set right."""
+        """Columns that hold numbers alone, which are aligned to the right."""
         if not self.rows:
             return (False,) * len(self.columns)
         return tuple(map(is_numeric, self.text_columns))
@@ -143,7 +143,10 @@ def _written(result: Tabular, suffix: str) -> bytes:
                 "Parquet needs PyArrow: pip install pyarrow, or write .csv or .json."
             ) from None
         return bytes(result.to_frame().to_parquet(index=False))
-    raise InvalidProblem(f"Tables are written as .csv, .parquet, .md or .json, not as {suffix!r}.")
+    raise InvalidProblem(
+        f"Tables are written as .csv, .parquet, .md or .json, not as {suffix!r}.",
+        code="table_format",
+    )
 
 
 def cell_text(value: object) -> str:
@@ -158,7 +161,7 @@ def cell_text(value: object) -> str:
 
 
 def is_numeric(column: Iterable[str]) -> bool:
-    """Whether texts are nothing but figures."""
+    """True if all texts are numbers."""
     return all(map(_FIGURE.match, column))
 
 

@@ -59,7 +59,7 @@ _YEAR_S = 365.25 * _DAY_S
 
 
 def format_duration(seconds: float) -> str:
-    """How long something takes that people wait for: `45 s`, `12 min`, `3.5 h`, `9 days`."""
+    """A duration in seconds: `45 s`, `12 min`, `3.5 h`, `9 days`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:
@@ -72,7 +72,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_speedup(speedup: float) -> str:
-    """A ratio of times as words: `1.31× faster`, `45× slower`, `as fast` within half a per cent."""
+    """A speed-up in words: `1.31× faster`, `45× slower`, `as fast` within half a per cent."""
     if abs(speedup - 1) < 0.005:
         return "as fast"
     if speedup > 1:

@@ -283,7 +283,8 @@ def _check(request: BatchRequest, kernel: Kernel, problem: Problem) -> None:
             raise InvalidProblem(f"{name} must be a whole number of at least 1, not {value!r}.")
     if request.max_batch > MOST_BATCHES:
         raise InvalidProblem(
-            f"max_batch must be at most {MOST_BATCHES:,}, not {request.max_batch:,}."
+            f"max_batch must be at most {MOST_BATCHES:,}, not {request.max_batch:,}.",
+            code="max_batch",
         )
     machine(kernel.device, kernel.variant, problem.dtype)  # raises where it lacks figures
     kernel.plan(problem)

@@ -278,12 +278,15 @@ def recommended_batches(
         InvalidProblem: a target that is not above 0 and at most 1, or none.
     """
     if not targets:
-        raise InvalidProblem("Name at least one share of the plateau to reach, such as 0.9.")
+        raise InvalidProblem(
+            "Name at least one share of the plateau to reach, such as 0.9.", code="no_target"
+        )
     for target in targets:
         if not 0 < target <= 1:
             raise InvalidProblem(
                 f"A target is a share of the plateau above 0 and at most 1 (0.9 for 90 %), not "
-                f"{target:g}."
+                f"{target:g}.",
+                code="target_range",
             )
     throughput = table["batch"].to_numpy() / table["latency_us"].to_numpy()
     # A measured time stays what it is, whatever the parameters are.
@@ -458,6 +461,7 @@ def memory_feasible(device_bytes: np.ndarray[Any, Any], device: DeviceSpec) -> i
         raise InvalidProblem(
             f"No batch fits: B=1 needs {format_bytes(int(device_bytes[0]))} and {device.name} has "
             f"{format_bytes(device.memory_bytes)}: choose fewer heads, a shorter sequence, or a "
-            f"larger GPU."
+            f"larger GPU.",
+            code="no_batch_fits",
         )
     return fitting

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from engine.base.errors import AttuneError, BadInput, InvalidKernel
 from engine.base.files import DISK_ERRORS
-from engine.cli.command_line import parser
+from engine.cli.command_line import options_of, parser
 from engine.cli.output import print_json, shown_output
 from engine.schema import file_label
 
@@ -31,7 +31,7 @@ def _run(argv: Sequence[str] | None) -> int:
     try:
         args = parser(only=given[0] if given else "").parse_args(given)
         _check_cache()
-        code: int = args.run(args)
+        code: int = args.run(options_of(args))
         sys.stdout.flush()  # what does not fit must fail here
     except AttuneError as error:
         return _told(error, given, 2 if isinstance(error, BadInput) else 1)
@@ -60,14 +60,15 @@ def _told(error: AttuneError, given: Sequence[str], code: int) -> int:
     block = error.block if isinstance(error, InvalidKernel) else ""
     if "--json" in given:
         told = {"kind": type(error).__name__, "message": str(error), "exit_code": code}
-        print_json({"error": told | ({"block": block} if block else {})})
+        more = {"code": error.code, "block": block}
+        print_json({"error": told | {name: value for name, value in more.items() if value}})
     elif block:
         print(block)
     return code
 
 
 def _check_cache() -> None:
-    from engine.cuda_source.cache import check_root  # it takes time that `--help` has no need of
+    from engine.base.files import check_root  # it takes time that `--help` has no need of
 
     if warning := check_root():
         print(f"Warning: {warning}", file=sys.stderr)

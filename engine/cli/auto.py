@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
+from dataclasses import dataclass
 
 from engine.auto import choose
 from engine.auto.renew import GPUS, renew
 from engine.auto.table import changed_since, read_table
 from engine.base.errors import InvalidProblem, UnknownName
-from engine.cli.options import given_config, problem_from
+from engine.cli.options import ConfigOptions, ProblemOptions, given_config, problem_from
 from engine.cli.output import print_json
 from engine.pipeline.request import target_device
 from engine.sessions.known_times import open_history
 from kernels.ladder import LADDER
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class AutoOptions(ProblemOptions, ConfigOptions):
+    """The options of `auto`."""
+
+    gpu: str | None
+    renew: bool
+    capability: list[str] | None
+    json: bool
+
+
+def run(args: AutoOptions) -> int:
     if args.renew:
         return _renew(args)
     if args.capability:
@@ -36,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _renew(args: argparse.Namespace) -> int:
+def _renew(args: AutoOptions) -> int:
     if args.gpu is not None:
         raise InvalidProblem(
             "--renew ranks for compute capabilities: name one with --capability, not --gpu."

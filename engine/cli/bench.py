@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import isnan
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.base.errors import MeasureError, ToolMissing
@@ -14,6 +14,7 @@ from engine.cli.options import kernel, parse_config
 from engine.cli.output import print_json, print_table
 from engine.config import check_given
 from engine.evaluation import Latency, baseline_label
+from engine.measure.sampler import Mode
 from engine.measure.verdict import Comparison
 from engine.names import find_variant
 from engine.pipeline.evaluate import Evaluator
@@ -27,7 +28,20 @@ if TYPE_CHECKING:
     from engine.pipeline.bench import BenchLine, BenchResult, Entrant
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class BenchOptions:
+    """The options of `bench`."""
+
+    against: str
+    preset: str
+    variant: list[str] | None
+    mode: Mode
+    seconds: float | None
+    out: Path | None
+    json: bool
+
+
+def run(args: BenchOptions) -> int:
     from engine.backends.cuda import why_not_cuda
     from engine.pipeline.bench import BENCH, bench
 
@@ -62,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     return 0 if complete else 1
 
 
-def _export(args: argparse.Namespace, results: list[BenchResult]) -> None:
+def _export(args: BenchOptions, results: list[BenchResult]) -> None:
     evaluations = [e for result in results for e in result.evaluations]
     if args.out is not None and evaluations:
         title = f"bench {args.preset} against SDPA on {results[0].device}"

@@ -10,11 +10,12 @@ import sys
 import textwrap
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_type_hints
 
 from engine.base.errors import BadInput
 
@@ -122,6 +123,12 @@ def parser(only: str | None = None) -> _Root:
     return root
 
 
+def options_of(parsed: argparse.Namespace) -> Any:
+    """What was parsed, as the dataclass that the command's function takes (its `args`)."""
+    kind = get_type_hints(parsed.run)["args"]
+    return kind(**{field.name: getattr(parsed, field.name) for field in fields(kind)})
+
+
 def _overview() -> str:
     """The commands by group, as wide as the terminal."""
     read = _read()
@@ -206,7 +213,7 @@ def _keywords(keywords: Table, module: ModuleType) -> dict[str, Any]:
     if isinstance(given.get("metavar"), list):
         given["metavar"] = tuple(given["metavar"])
     if "{INPUT_KINDS}" in given.get("help", ""):
-        meanings = import_module("engine.input_kinds").MEANINGS
+        meanings = import_module("engine.tensors").MEANINGS
         kinds = "; ".join(f"{name}: {meaning}" for name, meaning in meanings.items())
         given["help"] = given["help"].format(INPUT_KINDS=kinds)
     return given

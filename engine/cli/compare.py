@@ -1,4 +1,4 @@
-"""`compare`: kernels of snapshots beside each other, problem by problem.
+"""`compare`: kernels of snapshots beside each other. `rerun`: one snapshot's, repeated here.
 
 Exit codes are the gate's. 1: something is wrong that was right, further off, slower, or its machine
 code is counted worse. 3: something could not be judged. 0: neither.
@@ -6,12 +6,23 @@ code is counted worse. 3: something could not be judged. 0: neither.
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
 
-from engine.base.errors import InvalidProblem
+from engine.base.errors import InvalidProblem, SnapshotError, Status
+from engine.cli.options import BackendOption, FormatOptions
 from engine.cli.output import print_json, print_table
+from engine.devices import find_device
+from engine.environment import collect_environment
+from engine.evaluation import Evaluation
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.evaluation_run import EvaluationOutcome
+from engine.schema import file_label
+from engine.sessions.build import make_error_map, make_snapshot
 from engine.sessions.compare import (
     Differences,
     SessionComparison,
@@ -21,14 +32,39 @@ from engine.sessions.compare import (
 )
 from engine.sessions.compare.machine_code import count_sources, uncounted, with_counts
 from engine.sessions.compare.output import environment_table
-from engine.sessions.files import open_sessions
-from engine.sessions.snapshot import Snapshot
+from engine.sessions.compare.pairing import Pairing
+from engine.sessions.files import open_session, open_sessions
+from engine.sessions.known_times import open_history
+from engine.sessions.rerun import (
+    Repeat,
+    foreign_sources,
+    label,
+    plan_rerun,
+    source_of,
+    their_source,
+)
+from engine.sessions.session import sources_of
+from engine.sessions.snapshot import Snapshot, Source
+from engine.sessions.store import default_store
 
 TIMES = {"cold": "device_cold", "end-to-end": "end_to_end", "warm": "device_warm"}
 _FEW = 8  # evaluations that are counted without being asked to
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class CompareOptions(FormatOptions):
+    """The options of `compare`."""
+
+    files: list[str]
+    baseline: str | None
+    by: Pairing
+    pair: list[list[str]]
+    across: bool
+    counts: bool
+    time: str
+
+
+def run(args: CompareOptions) -> int:
     # A pinned baseline may be one of the files, or one more.
     files = list(args.files)
     if args.baseline is not None and args.baseline not in files:
@@ -42,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     def compared(sessions: Mapping[str, Snapshot]) -> SessionComparison:
         return compare_sessions(
             sessions,
-            labels.get(args.baseline),
+            labels.get(args.baseline or ""),
             pairing=args.by,
             pairs=pairs,
             across=args.across,
@@ -66,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     return comparison.exit_code
 
 
-def print_comparison(comparison: SessionComparison, args: argparse.Namespace) -> None:
+def print_comparison(comparison: SessionComparison, args: CompareOptions | RerunOptions) -> None:
     """Print a comparison in the format that was asked for; tables by default."""
     if args.json:
         print_json(output.to_dict(comparison))
@@ -100,3 +136,126 @@ def _print_differences(differences: Differences) -> None:
             print(f"    {line}")
     for remark in differences.remarks:
         print(f"  {remark}")
+
+
+HERE = "here"
+
+
+@dataclass(frozen=True)
+class RerunOptions(BackendOption, FormatOptions):
+    """The options of `rerun`."""
+
+    file: str
+    only: str
+    gpu: str | None
+    use_their_source: bool
+    across: bool
+    save: bool
+
+
+def run_rerun(args: RerunOptions) -> int:
+    snapshot = open_session(args.file)
+    if args.gpu is not None:
+        find_device(args.gpu)  # one mistake, not one of every evaluation
+    repeats = plan_rerun(snapshot, only=args.only, gpu=args.gpu, backend=args.backend)
+    if not repeats:
+        fits = f"no evaluation matches {args.only!r}" if args.only else "it holds no evaluation"
+        raise InvalidProblem(f"Nothing to repeat: {fits}.")
+    foreign = foreign_sources(snapshot, repeats)
+    theirs = bool(foreign) and args.use_their_source
+    if theirs and not _agreed(foreign):
+        print("Not compiled: nothing was run.", file=sys.stderr)
+        return 1
+    if foreign and not theirs:
+        names = ", ".join(source.name for source in foreign)
+        print(
+            f"Note: {names} of the snapshot differs from the one here. The one here is run; "
+            "--use-their-source shows theirs and asks.",
+            file=sys.stderr,
+        )
+    outcomes = _repeat(snapshot, repeats, theirs)
+    if not outcomes:
+        print("Nothing was run.", file=sys.stderr)
+        return 1
+    here = _snapshot(snapshot, outcomes, theirs)
+    if args.save:
+        print(f"Saved as {default_store().save(here)}", file=sys.stderr)
+    name = file_label(args.file)
+    sessions = {name: _only(snapshot, repeats), HERE: here}
+    comparison = compare_sessions(
+        sessions, name, pairing="same", across=args.across, measured_now=HERE
+    )
+    print_comparison(comparison, args)
+    worse = comparison.regressions or any(_failed(o.evaluation) for o in outcomes)
+    return 1 if worse else 0
+
+
+def _failed(e: Evaluation) -> bool:
+    return e.status not in (Status.PASSED, Status.SKIPPED)
+
+
+def _agreed(sources: Iterable[Source]) -> bool:
+    """Show the snapshot's source and ask; only a typed "yes" is one."""
+    for source in sources:
+        print(f"===== {source.name}, SHA-256 {source.sha256} =====", file=sys.stderr)
+        print(source.text, file=sys.stderr)
+    print(
+        "This source comes from the snapshot. Compiling and running it gives it the rights you "
+        "have on this machine. Type yes to go on: ",
+        end="",
+        file=sys.stderr,
+        flush=True,
+    )
+    return sys.stdin.readline().strip() == "yes"
+
+
+def _repeat(snapshot: Snapshot, repeats: list[Repeat], theirs: bool) -> list[EvaluationOutcome]:
+    outcomes = []
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        evaluator = stack.enter_context(Evaluator(open_history()))
+        for number, repeat in enumerate(repeats, start=1):
+            print(f"{number}/{len(repeats)} {label(repeat.recorded)}", file=sys.stderr)
+            if repeat.request is None:
+                print(f"  not repeated: {repeat.why_not}", file=sys.stderr)
+                continue
+            path = None
+            if theirs and source_of(snapshot, repeat.recorded) is not None:
+                try:
+                    path = their_source(snapshot, repeat.recorded, folder)
+                except SnapshotError as error:
+                    print(f"  not repeated: {error}", file=sys.stderr)
+                    continue
+            outcome = evaluator.evaluate(repeat.request, source=path)
+            print(f"  {outcome.evaluation.status} {outcome.evaluation.reason}", file=sys.stderr)
+            outcomes.append(outcome)
+    return outcomes
+
+
+def _snapshot(snapshot: Snapshot, outcomes: list[EvaluationOutcome], theirs: bool) -> Snapshot:
+    """The repetition as a session of its own."""
+    evaluations = [o.evaluation for o in outcomes]
+    sources = {s.sha256: s for e in evaluations for s in sources_of(e)}
+    if theirs:
+        sources |= {s.sha256: s for s in snapshot.sources}
+    return make_snapshot(
+        evaluations,
+        title=f"Repeated: {snapshot.title}"[:120],
+        hypothesis=snapshot.hypothesis,
+        target=snapshot.target,
+        environment=collect_environment(),
+        error_maps=[
+            make_error_map(index, error_map)
+            for index, outcome in enumerate(outcomes)
+            for error_map in outcome.maps
+        ],
+        sources=sources.values(),
+    )
+
+
+def _only(snapshot: Snapshot, repeats: list[Repeat]) -> Snapshot:
+    """The snapshot reduced to what was asked for, so that nothing else counts as missing here."""
+    asked = [repeat.recorded for repeat in repeats]
+    opened = snapshot.opened()
+    kept = tuple(r for r, e in zip(snapshot.evaluations, opened, strict=True) if e in asked)
+    return snapshot.model_copy(update={"evaluations": kept})

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 
 from engine.base.errors import FAULTS, InvalidProblem, Status
 from engine.base.table import Table
-from engine.cli.options import config_from, fields_from, problem_from
+from engine.cli.options import (
+    BackendOption,
+    ConfigOptions,
+    DefaultsOption,
+    ProblemOptions,
+    RunOptions,
+    config_from,
+    fields_from,
+    problem_from,
+)
 from engine.cli.output import print_figures, print_json, print_table
 from engine.coverage import format_ranges
 from engine.evaluation import Evaluation
 from engine.history import History
-from engine.input_kinds import NORMAL
 from engine.model.estimate import launch_plan
 from engine.names import find_variant
 from engine.pipeline.evaluate import evaluate
@@ -24,15 +31,31 @@ from engine.schema import encode
 from engine.sessions.known_times import open_history
 from engine.sessions.session import save_outcome
 from engine.sessions.tables import known_times_table
+from engine.tensors import NORMAL
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class EvaluateOptions(ProblemOptions, ConfigOptions, DefaultsOption, BackendOption, RunOptions):
+    """The options of `evaluate`."""
+
+    variant: str
+    gpu: str | None
+    clock: str | None
+    coverage: bool
+    schedule: str
+    software_only: bool
+    partial: str
+    save: bool
+    json: bool
+
+
+def run(args: EvaluateOptions) -> int:
     if args.coverage and not args.check:
         raise InvalidProblem("--coverage needs --check: only the check build counts lines.")
     request = EvaluationRequest(
         **fields_from(args, EvaluationRequest, "config", "clock"),
         problem=problem_from(args),
-        config=config_from(args),
+        config=config_from(args, args.variant),
         timeout_s=args.timeout,
         input_kind=args.inputs or NORMAL,
     )

@@ -8,19 +8,126 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.base.errors import InvalidProblem, UnknownName
 from engine.history import History
-from engine.pipeline.request import EvaluationRequest, ResolvedRequest, resolve
+from engine.pipeline.request import BackendChoice, EvaluationRequest, ResolvedRequest, resolve
 from kernels.variant import AUTO, DTYPES, Dtype
 
 if TYPE_CHECKING:
-    from engine.input_kinds import InputKind
     from engine.problem import Problem
+    from engine.tensors import InputKind
+
+
+# What `[shared.…]` of commands.toml puts on a command; the options of a command inherit them.
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The options of `[shared.sizes]`."""
+
+    batch: int | None
+    heads: int | None
+    seqlen: int | None
+    head_dim: int | None
+
+
+@dataclass(frozen=True)
+class KvSizes:
+    """The options of `[shared.kv-sizes]`."""
+
+    seqlen_kv: int | None
+    heads_kv: int | None
+    head_dim_v: int | None
+
+
+@dataclass(frozen=True)
+class DtypeOption:
+    """The options of `[shared.dtype]`."""
+
+    dtype: str | None
+
+
+@dataclass(frozen=True)
+class ScoreOptions:
+    """The options of `[shared.scores]`."""
+
+    window: int | None
+    softcap: float | None
+    alibi: bool | None
+    sinks: bool | None
+
+
+@dataclass(frozen=True)
+class FeatureOptions(ScoreOptions):
+    """The options of `[shared.features]`."""
+
+    seqlens: tuple[int, ...] | None
+    backward: bool | None
+
+
+@dataclass(frozen=True)
+class ProblemOptions(Sizes, KvSizes, FeatureOptions, DtypeOption):
+    """The options of `[shared.problem]`."""
+
+    preset: str | None
+    causal: bool | None
+
+
+@dataclass(frozen=True)
+class ConfigOptions:
+    """The options of `[shared.config]`."""
+
+    config: list[str]
+
+
+@dataclass(frozen=True)
+class DefaultsOption:
+    """The options of `[shared.defaults]`."""
+
+    defaults_only: bool
+
+
+@dataclass(frozen=True)
+class BackendOption:
+    """The options of `[shared.backend]`."""
+
+    backend: BackendChoice
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options of `[shared.run]`."""
+
+    check: bool
+    seed: int
+    timeout: float
+    inputs: InputKind | None
+
+
+@dataclass(frozen=True)
+class FilterOptions:
+    """The options of `[shared.filters]`."""
+
+    text: str
+    gpu: str
+    variant: str
+    problem: str
+    since: str
+    until: str
+
+
+@dataclass(frozen=True)
+class FormatOptions:
+    """The options of `[shared.format]`."""
+
+    json: bool
+    markdown: bool
+    csv: bool
 
 
 # The options of `[shared.problem]`.
@@ -31,7 +138,7 @@ PROBLEM = (
 )
 
 
-def problem_from(args: argparse.Namespace) -> Problem:
+def problem_from(args: ProblemOptions) -> Problem:
     """The problem that the options of `[shared.problem]` describe.
 
     Raises:
@@ -41,7 +148,7 @@ def problem_from(args: argparse.Namespace) -> Problem:
     from engine.problem import Problem
 
     base = Problem(1, 1, 128, 64) if args.preset is None else find_preset(args.preset).problem
-    given = {
+    given: dict[str, Any] = {
         "batch": args.batch,
         "num_heads": args.heads,
         "seqlen": args.seqlen,
@@ -52,9 +159,7 @@ def problem_from(args: argparse.Namespace) -> Problem:
         "num_heads_kv": args.heads_kv,
         "head_dim_v": args.head_dim_v,
     }
-    for name, value in features_from(
-        args
-    ).items():  # sizes that are given win over those of lengths
+    for name, value in features_from(args).items():  # sizes win over those of lengths
         given[name] = value if given.get(name) is None else given[name]
     if args.backward is False:
         given["direction"] = "forward"
@@ -67,13 +172,13 @@ def problem_from(args: argparse.Namespace) -> Problem:
     return replace(base, **{name: value for name, value in given.items() if value is not None})
 
 
-def scores_from(args: argparse.Namespace) -> dict[str, Any]:
+def scores_from(args: ScoreOptions) -> dict[str, Any]:
     """The fields of a problem that the options of `[shared.scores]` give."""
     names = ("window", "softcap", "alibi", "sinks")
     return {name: value for name in names if (value := getattr(args, name)) is not None}
 
 
-def features_from(args: argparse.Namespace) -> dict[str, Any]:
+def features_from(args: FeatureOptions) -> dict[str, Any]:
     """As `scores_from`, of `[shared.features]`; lengths give the batch and the rows, too."""
     given = scores_from(args)
     if args.backward:
@@ -85,7 +190,7 @@ def features_from(args: argparse.Namespace) -> dict[str, Any]:
     return given
 
 
-def _only_dtype(args: argparse.Namespace) -> Dtype | None:
+def _only_dtype(args: ProblemOptions) -> Dtype | None:
     """What the variant takes where that is one format; None where there is a choice, or no name."""
     name = getattr(args, "variant", None)
     if not isinstance(name, str) or name == AUTO:
@@ -113,12 +218,12 @@ def kernel_file(text: str) -> Path:
     return source_named(text)
 
 
-def given_config(args: argparse.Namespace) -> dict[str, int]:
+def given_config(args: ConfigOptions) -> dict[str, int]:
     """The tunables given by `--config`. InvalidProblem for an item that is not of its form."""
     return parse_config(args.config, "--config takes NAME=VALUE, for instance num_splits=4")
 
 
-def config_from(args: argparse.Namespace) -> dict[str, int]:
+def config_from(args: ConfigOptions, name: str) -> dict[str, int]:
     """The tunables given by `--config`; with `--defaults-only` all of them.
 
     Raises:
@@ -126,25 +231,25 @@ def config_from(args: argparse.Namespace) -> dict[str, int]:
         UnknownName: no such variant.
     """
     config = given_config(args)
-    if args.variant == AUTO:
+    if name == AUTO:
         return config
     from engine.config import check_given, default_config
     from engine.names import find_variant
     from engine.pipeline.request import target_device
 
-    variant = find_variant(args.variant)
+    variant = find_variant(name)
     check_given(variant, config)
     if not getattr(args, "defaults_only", False):
         return config
     return default_config(variant, config, target_device(getattr(args, "gpu", None)))
 
 
-def first_given(args: argparse.Namespace, names: Sequence[str]) -> str | None:
+def first_given(args: object, names: Sequence[str]) -> str | None:
     """The first of these options that was given."""
     return next((name for name in names if getattr(args, name)), None)
 
 
-def fields_from(args: argparse.Namespace, kind: type[Any], *without: str) -> dict[str, Any]:
+def fields_from(args: object, kind: type[Any], *without: str) -> dict[str, Any]:
     """What the options say of the fields of a dataclass that are called as they are."""
     names = [f.name for f in fields(kind) if f.name not in without]
     return {name: getattr(args, name) for name in names if hasattr(args, name)}
@@ -166,7 +271,7 @@ def parse_config(items: Iterable[str], usage: str) -> dict[str, int]:
 
 def input_kind(text: str) -> InputKind:
     """For `type=`: a kind of inputs."""
-    from engine.input_kinds import check_input_kind
+    from engine.tensors import check_input_kind
 
     try:
         return check_input_kind(text)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from engine.base.table import csv_text
 from engine.cli.output import print_json, print_table
-from engine.history.predictions import predictions
+from engine.history.history import predictions
 from engine.schema import encode
 from engine.sessions.known_times import KnownTimes
 from engine.sessions.ledger import ledger_table, score
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class PredictionsOptions:
+    """The options of `predictions`."""
+
+    json: bool
+    csv: bool
+
+
+def run(args: PredictionsOptions) -> int:
     ledger = score(predictions(), KnownTimes().all())
     table = ledger_table(ledger)
     if args.json:

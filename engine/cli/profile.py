@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
-from engine.cli.options import config_from, problem_from, resolved_with_note
+from engine.cli.options import (
+    ConfigOptions,
+    DefaultsOption,
+    ProblemOptions,
+    config_from,
+    problem_from,
+    resolved_with_note,
+)
 from engine.cli.output import print_table
 from engine.pipeline.request import EvaluationRequest
 from engine.plan import make_plan
@@ -16,13 +22,24 @@ from engine.sessions.files import read_file
 from engine.sessions.importers import ImportOptions, import_measurements
 from engine.sessions.importers.nsight_compute import METRICS, counters_table
 from engine.sessions.known_times import open_history
-from engine.sessions.store.store import default_store
+from engine.sessions.store import default_store
 from kernels.variant import Variant
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class ProfileOptions(ProblemOptions, ConfigOptions, DefaultsOption):
+    """The options of `profile`."""
+
+    variant: str
+    gpu: str | None
+    csv: str | None
+
+
+def run(args: ProfileOptions) -> int:
     problem = problem_from(args)
-    request = EvaluationRequest(args.variant, problem, config_from(args), gpu=args.gpu)
+    request = EvaluationRequest(
+        args.variant, problem, config_from(args, args.variant), gpu=args.gpu
+    )
     history = open_history()
     resolved = resolved_with_note(request, history)
     variant = resolved.variant

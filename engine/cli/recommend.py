@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.base.errors import InvalidProblem
@@ -12,7 +12,16 @@ from engine.base.units import format_us, format_usd
 from engine.batch.cost import Saving, TrafficUnit, WaitPlan
 from engine.batch.recommend import BatchRequest, BatchResult, recommend_for_choice
 from engine.batch.table import DEFAULT_TARGETS
-from engine.cli.options import config_from, fields_from, number, scores_from
+from engine.cli.options import (
+    ConfigOptions,
+    DefaultsOption,
+    KvSizes,
+    ScoreOptions,
+    config_from,
+    fields_from,
+    number,
+    scores_from,
+)
 from engine.cli.output import print_json, print_table
 from engine.devices import find_device
 from engine.history import History
@@ -66,7 +75,38 @@ def problem_point(text: str) -> tuple[int, int, int]:
     return batch, heads, seqlen
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class RecommendBatchOptions(KvSizes, ScoreOptions, ConfigOptions, DefaultsOption):
+    """The options of `recommend-batch`."""
+
+    variant: str
+    gpu: str
+    seqlen: int
+    head_dim: int
+    heads: int
+    heads_free: bool
+    causal: bool
+    dtype: str
+    max_batch: int
+    target: list[float] | None
+    measured: str | None
+    predict: list[tuple[int, int, int]]
+    measured_kernel: str
+    batch_now: int
+    price: list[tuple[str, float]]
+    requests_per_day: float | None
+    tokens_per_day: float | None
+    queries_per_day: float | None
+    utilisation: float
+    arrivals_per_s: float | None
+    budget_ms: float | None
+    alternatives: bool
+    invariance: bool
+    curve: bool
+    json: bool
+
+
+def run(args: RecommendBatchOptions) -> int:
     traffic = {unit: getattr(args, f"{unit}_per_day") for unit in _TRAFFIC}
     named = {unit: amount for unit, amount in traffic.items() if amount is not None}
     if args.curve and not args.json:
@@ -77,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
         **fields_from(args, BatchRequest, "dtype", "config", "predict"),
         dtype=DTYPES[args.dtype],
         features=scores_from(args),
-        config=config_from(args),
+        config=config_from(args, args.variant),
         targets=tuple(args.target) if args.target else DEFAULT_TARGETS,
         predict=tuple(args.predict),
         prices={find_device(gpu or args.gpu).name: dollars for gpu, dollars in args.price},

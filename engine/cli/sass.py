@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ctypes
 import multiprocessing
@@ -12,13 +11,23 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from engine.base import files
 from engine.base.errors import AttuneError, CompileError, InvalidProblem, UnknownName
-from engine.cli.options import PROBLEM, first_given, given_config, problem_from, resolved_with_note
+from engine.cli.options import (
+    PROBLEM,
+    ConfigOptions,
+    DefaultsOption,
+    ProblemOptions,
+    first_given,
+    given_config,
+    problem_from,
+    resolved_with_note,
+)
 from engine.cli.output import print_json, shown_output
 from engine.cli.sass_execute import run_executed
 from engine.cli.sass_output import Result, as_json, print_results
@@ -49,6 +58,8 @@ from engine.sessions.known_times import open_history
 from kernels.source_text import sidecar_of
 from kernels.variant import AUTO, Variant
 
+T = TypeVar("T")
+
 # A command's work in a process of its own, with limits: for files that may be anything.
 
 _MOST_TIME_S = 600
@@ -56,7 +67,7 @@ _MOST_MEMORY_BYTES = 8 << 30  # beside what the process has when it starts
 _PR_SET_PDEATHSIG = 1
 
 
-def run_apart(run: Callable[[argparse.Namespace], int], args: argparse.Namespace, file: str) -> int:
+def run_apart(run: Callable[[T], int], args: T, file: str) -> int:
     """`run(args)`, printing to where this process prints; what `file` does to it stays there.
 
     Raises:
@@ -72,7 +83,10 @@ def run_apart(run: Callable[[argparse.Namespace], int], args: argparse.Namespace
     answer: int | AttuneError | None = None
     try:
         if not ours.poll(_MOST_TIME_S):
-            raise CompileError(f"Reading {file} took more than {_MOST_TIME_S / 60:.0f} minutes.")
+            raise CompileError(
+                f"Reading {file} took more than {_MOST_TIME_S / 60:.0f} minutes.",
+                code="reading_time_limit",
+            )
         with contextlib.suppress(EOFError):
             answer = ours.recv()
     finally:
@@ -98,9 +112,7 @@ def _how(code: int) -> str:
     return f"signal {-code}"
 
 
-def _serve(
-    answers: Connection, run: Callable[[argparse.Namespace], int], args: argparse.Namespace
-) -> None:
+def _serve(answers: Connection, run: Callable[[T], int], args: T) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent says that it was cancelled
     _limit()
     answer: int | AttuneError
@@ -139,14 +151,39 @@ _ARCH = re.compile(r"sm_(\d{2,3})[af]?")
 _MAX_CUBIN = 256 << 20
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class SassOptions(ProblemOptions, ConfigOptions, DefaultsOption):
+    """The options of `sass`."""
+
+    kernel: str
+    gpu: str | None
+    arch: str | None
+    clock: str | None
+    timeline: str | None
+    against: str | None
+    listing: bool
+    execute: bool
+    check: bool
+    lines: int
+    json: bool
+    entry: str | None
+    flag: list[str]
+    define: list[str]
+    include: list[str]
+    arg: list[str]
+    grid: str | None
+    block: str | None
+    smem: int
+
+
+def run(args: SassOptions) -> int:
     path = Path(args.kernel)
     if path.suffix == ".cubin" and path.is_file():
         return run_apart(_run, args, path.name)
     return _run(args)
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run(args: SassOptions) -> int:
     device = find_device(args.gpu) if args.gpu else None
     for flag in ("clock", "timeline"):
         if device is None and getattr(args, flag) is not None:
@@ -165,9 +202,10 @@ def _run(args: argparse.Namespace) -> int:
         raise InvalidProblem("--check is of an execution: give --execute with it.")
     if args.execute:
         return _execute(args, device)
+    args = _with_auto_resolved(args, device)
     results = _results(args, device)
     if args.timeline is not None:
-        _write_timeline(args, results, device)
+        _write_timeline(Path(args.timeline), args, results, device)
     if args.json:
         print_json(as_json(args.kernel, results, device))
     else:
@@ -175,20 +213,20 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _results(args: argparse.Namespace, device: DeviceSpec | None) -> list[Result]:
+def _results(args: SassOptions, device: DeviceSpec | None) -> list[Result]:
     return _of_file(args, device) if _is_file(args.kernel) else _of_variant(args, device)
 
 
 def _write_timeline(
-    args: argparse.Namespace, results: Sequence[Result], device: DeviceSpec | None
+    path: Path, args: SassOptions, results: Sequence[Result], device: DeviceSpec | None
 ) -> None:
     """The longest pass as a trace, with that of a second kernel, launched alike, beside it."""
     trace = _trace(results)
     if args.against is not None:
-        other = argparse.Namespace(**vars(args) | {"kernel": args.against})
+        other = _with_auto_resolved(replace(args, kernel=args.against), device)
         names = str(args.kernel), str(other.kernel)
         trace = beside(trace, _trace(_results(other, device)), names)
-    write_timeline(Path(args.timeline), trace)
+    write_timeline(path, trace)
 
 
 def _trace(results: Sequence[Result]) -> dict[str, Any]:
@@ -207,8 +245,20 @@ def _is_file(kernel: str) -> bool:
     return path.suffix in (".cu", ".cubin", ".cuh") or "/" in kernel or path.is_file()
 
 
+def _with_auto_resolved(args: SassOptions, device: DeviceSpec | None) -> SassOptions:
+    """The options with the variant and config that `auto` stands for."""
+    if args.kernel != AUTO:
+        return args
+    request = EvaluationRequest(
+        AUTO, problem_from(args), given_config(args), gpu=device.name if device else None
+    )
+    resolved = resolved_with_note(request, open_history())
+    config = [f"{name}={value}" for name, value in resolved.config.items()]
+    return replace(args, kernel=resolved.variant.id, config=config)
+
+
 def _of_variant(
-    args: argparse.Namespace, device: DeviceSpec | None, variant: Variant | None = None
+    args: SassOptions, device: DeviceSpec | None, variant: Variant | None = None
 ) -> list[Result]:
     """Each pass; its time is what `evaluate` and the pages predict."""
     if variant is None:
@@ -218,15 +268,10 @@ def _of_variant(
                     f"--{flag} is for a FILE.cu or FILE.cubin: {args.kernel} says itself how it "
                     "is launched. Give the problem and --config instead."
                 )
-        variant = find_variant(args.kernel) if args.kernel != AUTO else None
+        variant = find_variant(args.kernel)
     given = given_config(args)
     problem = problem_from(args)
-    if variant is None:
-        auto = EvaluationRequest(AUTO, problem, given, gpu=device.name if device else None)
-        resolved = resolved_with_note(auto, open_history())
-        variant, config = resolved.variant, resolved.config
-        args.kernel = variant.id  # which the figures are of
-    elif args.defaults_only:
+    if args.defaults_only:
         config = default_config(variant, given, device)
     else:
         config = resolve_config(variant, given, problem, device).values
@@ -238,7 +283,7 @@ def _of_variant(
 
 
 def _timed(
-    args: argparse.Namespace,
+    args: SassOptions,
     device: DeviceSpec,
     analyses: Sequence[Analysis],
     time_at: Callable[[DeviceSpec], Sequence[TimedLaunch]],
@@ -262,7 +307,7 @@ def _time_passes(
     return time_passes(variant, plan, analyses, device, predicted)
 
 
-def _execute(args: argparse.Namespace, device: DeviceSpec | None) -> int:
+def _execute(args: SassOptions, device: DeviceSpec | None) -> int:
     path = Path(args.kernel)
     if not _is_file(args.kernel) or (path.suffix != ".cubin" and args.grid is None):
         raise InvalidProblem(
@@ -279,7 +324,7 @@ def _execute(args: argparse.Namespace, device: DeviceSpec | None) -> int:
     )
 
 
-def _of_file(args: argparse.Namespace, device: DeviceSpec | None) -> list[Result]:
+def _of_file(args: SassOptions, device: DeviceSpec | None) -> list[Result]:
     path = Path(args.kernel)
     if not path.is_file():
         raise InvalidProblem(f"There is no file {path}: name a .cu or .cubin file, or a variant.")
@@ -297,9 +342,7 @@ def _of_file(args: argparse.Namespace, device: DeviceSpec | None) -> list[Result
     return _timed(args, device, [analysis], lambda d: [time_launch(analysis, d)])
 
 
-def _launch_of_file(
-    args: argparse.Namespace, path: Path
-) -> tuple[Launch, tuple[Content | None, ...]]:
+def _launch_of_file(args: SassOptions, path: Path) -> tuple[Launch, tuple[Content | None, ...]]:
     if (named := first_given(args, (*PROBLEM, "config", "defaults_only"))) is not None:
         raise InvalidProblem(
             f"--{named.replace('_', '-')} is of a variant: give {path.name} --grid, --block, --arg."
@@ -312,18 +355,18 @@ def _launch_of_file(
     if args.smem < 0:
         raise InvalidProblem(f"--smem is a number of bytes from 0, not {args.smem}.")
     arguments, contents = arguments_and_memory(args.arg)
-    grid, block = _three(args.grid, "--grid"), _three(args.block, "--block")
+    grid, block = _three(args.grid or "", "--grid"), _three(args.block or "", "--block")
     return Launch(grid, block, args.smem, arguments), contents
 
 
 def _code_of_file(
-    args: argparse.Namespace, path: Path, device: DeviceSpec | None
+    args: SassOptions, path: Path, device: DeviceSpec | None
 ) -> tuple[bytes, str | None]:
     """The cubin, and the entry that is asked for."""
     return _read_cubin(args, path) if path.suffix == ".cubin" else _compile(args, path, device)
 
 
-def _read_cubin(args: argparse.Namespace, path: Path) -> tuple[bytes, str | None]:
+def _read_cubin(args: SassOptions, path: Path) -> tuple[bytes, str | None]:
     for flag in ("define", "include", "flag"):
         if getattr(args, flag):
             raise InvalidProblem(f"--{flag} is for a FILE.cu: {path.name} is compiled already.")
@@ -335,9 +378,7 @@ def _read_cubin(args: argparse.Namespace, path: Path) -> tuple[bytes, str | None
     return data, args.entry
 
 
-def _compile(
-    args: argparse.Namespace, path: Path, device: DeviceSpec | None
-) -> tuple[bytes, str | None]:
+def _compile(args: SassOptions, path: Path, device: DeviceSpec | None) -> tuple[bytes, str | None]:
     defines = tuple(_define(item) for item in args.define)
     entries = (args.entry,) if args.entry else ()
     folders = tuple(Path(folder) for folder in args.include)
@@ -371,7 +412,7 @@ def _three(text: str, flag: str) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _arch(args: argparse.Namespace, device: DeviceSpec | None) -> str:
+def _arch(args: SassOptions, device: DeviceSpec | None) -> str:
     if args.arch is not None:
         if not _ARCH.fullmatch(args.arch):
             raise UnknownName(f"{args.arch!r} is not a GPU arch: write it like sm_89.")

@@ -25,8 +25,8 @@ from engine.machine_code.execution import (
     Hazard,
     execute,
     load_module,
+    prepare,
 )
-from engine.machine_code.execution.run import prepare
 from engine.machine_code.launch import Content, Launch, buffer_address
 from engine.tensors import POISON_BITS
 

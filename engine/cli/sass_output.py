@@ -21,8 +21,8 @@ from engine.machine_code.analysis import (
     outer_line,
     useful_math,
 )
+from engine.machine_code.disassembly import NO_BARRIER, Instruction, SourceLine
 from engine.machine_code.emulation import EXECUTED, IDEAL_WAVEFRONTS, SECTORS, WAVEFRONTS
-from engine.machine_code.instruction import NO_BARRIER, Instruction, SourceLine
 from engine.machine_code.overlap import overlaps
 from engine.machine_code.timing.simulate import SimulatedLatency
 from engine.pipeline.machine_code import TimedLaunch, advise_launch

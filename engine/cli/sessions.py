@@ -1,21 +1,31 @@
-"""`sessions`: list, search, show, import and remove snapshots."""
+"""`sessions`: list, search, show, import, remove snapshots. `report`: one as a document."""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.base.errors import InvalidProblem
+from engine.base.errors import InvalidProblem, UnknownName
 from engine.base.table import Table
-from engine.cli.options import fields_from, given_config, number
+from engine.cli.options import (
+    ConfigOptions,
+    FilterOptions,
+    Sizes,
+    fields_from,
+    given_config,
+    number,
+)
 from engine.cli.output import print_json, print_table
+from engine.sessions.files import open_session, write_file
 from kernels.variant import DTYPES
 
 if TYPE_CHECKING:
+    from engine.sessions.exporters import Format
     from engine.sessions.importers import ImportOptions
-    from engine.sessions.snapshot import Phase
-    from engine.sessions.store.store import SnapshotInfo
+    from engine.sessions.snapshot import Outcome, Phase
+    from engine.sessions.store import SnapshotInfo
 
 _FILTERS = ("text", "gpu", "variant", "problem", "since", "until")
 
@@ -27,25 +37,50 @@ def not_negative(text: str) -> float:
     return value
 
 
-def run_export(args: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class SessionsExportOptions:
+    """The options of `sessions export`."""
+
+    file: str
+    form: Format
+    output: Path
+    variant: str | None
+    gpu: str | None
+
+
+def run_export(args: SessionsExportOptions) -> int:
     from engine.base import files
     from engine.sessions.exporters import exported
     from engine.sessions.files import check_new, open_session
 
     check_new(args.output)
-    text = exported(open_session(args.file), args.form, args.variant, args.gpu)
+    text = exported(open_session(args.file), args.form, args.variant or "", args.gpu or "")
     with files.as_sentence(f"{args.output} cannot be written", "name another file", named=True):
         files.create(args.output, text.encode())
     print(f"Wrote {args.output}.")
     return 0
 
 
-def run_decide(args: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class SessionsDecideOptions:
+    """The options of `sessions decide`."""
+
+    file: str
+    decision: Outcome | None
+    why: str
+    hours: float | None
+    gpu_hours: float | None
+    cost: float | None
+    budget: float | None
+    phase: list[str]
+
+
+def run_decide(args: SessionsDecideOptions) -> int:
     from engine.base.text import MAX_SENTENCE, clean_lines
     from engine.sessions.build import now
     from engine.sessions.files import open_session
     from engine.sessions.snapshot import Decision, Spent
-    from engine.sessions.store.store import default_store
+    from engine.sessions.store import default_store
 
     snapshot = open_session(args.file)
     changes: dict[str, Any] = {"updated": now()}
@@ -96,8 +131,15 @@ def _phase(text: str) -> Phase:
     return decode(Phase, raw, name="The phase")
 
 
-def run_spent(args: argparse.Namespace) -> int:
-    from engine.sessions.store.store import default_store
+@dataclass(frozen=True)
+class SessionsSpentOptions:
+    """The options of `sessions spent`."""
+
+    json: bool
+
+
+def run_spent(args: SessionsSpentOptions) -> int:
+    from engine.sessions.store import default_store
     from engine.sessions.tables import spent_table
 
     table = spent_table(default_store().list())
@@ -110,8 +152,15 @@ def run_spent(args: argparse.Namespace) -> int:
     return 0
 
 
-def run_list(args: argparse.Namespace) -> int:
-    from engine.sessions.store.store import default_store, search
+@dataclass(frozen=True)
+class SessionsOptions(FilterOptions):
+    """The options of `sessions`."""
+
+    json: bool
+
+
+def run_list(args: SessionsOptions) -> int:
+    from engine.sessions.store import default_store, search
 
     store = default_store()
     infos = store.list()
@@ -153,7 +202,15 @@ def _info(info: SnapshotInfo) -> dict[str, Any]:
     }
 
 
-def run_show(args: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class SessionsShowOptions:
+    """The options of `sessions show`."""
+
+    file: str
+    json: bool
+
+
+def run_show(args: SessionsShowOptions) -> int:
     from engine.sessions.files import open_session
     from engine.sessions.known_times import open_history
     from engine.sessions.tables import session_tables
@@ -169,16 +226,36 @@ def run_show(args: argparse.Namespace) -> int:
     return 0
 
 
-def run_remove(args: argparse.Namespace) -> int:
-    from engine.sessions.store.store import default_store
+@dataclass(frozen=True)
+class SessionsRemoveOptions:
+    """The options of `sessions remove`."""
+
+    name: str
+
+
+def run_remove(args: SessionsRemoveOptions) -> int:
+    from engine.sessions.store import default_store
 
     print(f"Moved to the trash folder as {default_store().remove(args.name)}.")
     return 0
 
 
-def run_import(args: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class SessionsImportOptions(Sizes, ConfigOptions):
+    """The options of `sessions import`."""
+
+    files: list[str]
+    variant: str
+    gpu: str
+    causal: bool
+    dtype: str
+    title: str
+    notes: str
+
+
+def run_import(args: SessionsImportOptions) -> int:
     from engine.sessions.files import read_file, snapshot_of
-    from engine.sessions.store.store import default_store
+    from engine.sessions.store import default_store
 
     store, options = default_store(), _options(args)
     # Every file is read before the first is kept: a bad one leaves nothing half done.
@@ -195,7 +272,7 @@ def run_import(args: argparse.Namespace) -> int:
     return 0
 
 
-def _options(args: argparse.Namespace) -> ImportOptions:
+def _options(args: SessionsImportOptions) -> ImportOptions:
     from engine.sessions.importers import ImportOptions
 
     return ImportOptions(
@@ -205,3 +282,38 @@ def _options(args: argparse.Namespace) -> ImportOptions:
         dtype=DTYPES[args.dtype],
         config=given_config(args),
     )
+
+
+_SUFFIXES = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markdown"}
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """The options of `report`."""
+
+    file: str
+    output: str
+    no_advice: bool
+    maps: bool
+
+
+def run_report(args: ReportOptions) -> int:
+    from engine.sessions.advice import advise
+    from engine.sessions.known_times import open_history
+    from engine.sessions.report import to_html, to_markdown
+
+    path = Path(args.output)
+    kind = _SUFFIXES.get(path.suffix.lower())
+    if kind is None:
+        raise UnknownName(f"A report is written as .html or .md: name it so, not {path.name!r}.")
+
+    snapshot = open_session(args.file)
+    history = open_history()
+    advice = () if args.no_advice else advise(snapshot.opened(), history)
+    if kind == "html":
+        text = to_html(snapshot, advice, history, maps=args.maps)
+    else:
+        text = to_markdown(snapshot, advice, history)
+    write_file(path, text)
+    print(f"Written to {path} ({len(text.encode()) / 1e3:,.0f} kB).")
+    return 0

@@ -1,40 +1,50 @@
-"""`sweep`: many evaluations, resumable, and the best of them."""
+"""`sweep`: many evaluations, resumable, and the best of them. `tuned`: the configs that it kept."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self, TextIO
 
 from engine.auto import chosen_variants
 from engine.base.errors import ClusterError, InvalidProblem
-from engine.base.table import csv_text
+from engine.base.table import Table, csv_text
 from engine.base.units import format_duration, format_us
-from engine.cli.options import PROBLEM, features_from, fields_from, first_given
+from engine.cli.options import (
+    PROBLEM,
+    BackendOption,
+    FeatureOptions,
+    RunOptions,
+    features_from,
+    fields_from,
+    first_given,
+)
 from engine.cli.output import print_json, print_table, unfiltered
-from engine.config import load_tuned
+from engine.config import forget_tuned, load_tuned, tuned_path
 from engine.cuda_source import cache_root
-from engine.input_kinds import NORMAL
+from engine.devices import find_device
 from engine.names import find_variant
 from engine.pipeline.request import target_device
 from engine.presets import find_preset
+from engine.schema import encode
 from engine.search.autotune import ProblemResult
 from engine.search.ranking import SweepRow
 from engine.search.results import SHOWN_PLACES, result_tables, row_dict, sweep_frame
 from engine.search.space import ProblemAxes, Space, SweepOptions, SweepPoint, parse_values
+from engine.search.strategies import StrategyName
 from engine.search.sweep.estimate import Estimator, runs_on_gpu
 from engine.search.sweep.here import rows_of, sweep_here
 from engine.search.sweep.journal import Budget, Progress, SweepJournal, SweepSpec, best_key
 from engine.search.sweep.run import SweepEnd
 from engine.search.tuned_from_sweep import configs_to_keep, keep_configs
 from engine.sessions.known_times import open_history
+from engine.tensors import NORMAL
 from kernels.characters import visible
 from kernels.ladder import LADDER
 from kernels.variant import AUTO, DTYPES
@@ -194,7 +204,41 @@ def result_dict(result: ProblemResult, rows: Mapping[str, SweepRow]) -> dict[str
 _POINTS = ("variants", *PROBLEM, "tunable")
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class CommandOptions(FeatureOptions, BackendOption, RunOptions):
+    """The options of `sweep`."""
+
+    variants: list[str]
+    batch: str | None
+    heads: str | None
+    seqlen: str | None
+    head_dim: str | None
+    seqlen_kv: str | None
+    heads_kv: str | None
+    head_dim_v: str | None
+    causal: str | None
+    dtype: str | None
+    preset: list[str]
+    tunable: list[str]
+    defaults_only: bool
+    strategy: StrategyName
+    budget_evaluations: int | None
+    budget_seconds: float | None
+    gpu: str | None
+    no_execute: bool
+    full: bool
+    allow_spills: bool
+    dask: str | None
+    journal: Path | None
+    resume: Path | None
+    keep: bool
+    all: bool
+    dry_run: bool
+    json: bool
+    csv: bool
+
+
+def run(args: CommandOptions) -> int:
     from engine.cluster.members import parse_address
 
     if args.dask is not None:
@@ -214,10 +258,14 @@ def run(args: argparse.Namespace) -> int:
             else SweepJournal(_default_journal())
         )
         if book.path.exists() and not book.path.is_file():
-            raise InvalidProblem(f"--journal {book.path} is no regular file: name another.")
+            raise InvalidProblem(
+                f"--journal {book.path} is no regular file: name another.",
+                code="journal_no_regular_file",
+            )
         if book.path.exists() and book.path.stat().st_size:
             raise InvalidProblem(
-                f"{book.path} exists: continue it with --resume, or name another file."
+                f"{book.path} exists: continue it with --resume, or name another file.",
+                code="journal_exists",
             )
     if args.keep:
         load_tuned()  # a file that cannot be read is said before the sweep
@@ -282,7 +330,7 @@ def _on_cluster(
 
 
 def _print(
-    args: argparse.Namespace,
+    args: CommandOptions,
     book: SweepJournal,
     rows: Sequence[SweepRow],
     results: Sequence[ProblemResult],
@@ -319,7 +367,7 @@ def _keep(spec: SweepSpec, rows: Sequence[SweepRow], results: Sequence[ProblemRe
     return keep_configs(configs_to_keep(results, rows, spec.strategy))
 
 
-def _spec(args: argparse.Namespace) -> SweepSpec:
+def _spec(args: CommandOptions) -> SweepSpec:
     tunables = {}
     for item in args.tunable:
         name, equals, values = item.partition("=")
@@ -364,7 +412,7 @@ def _check_offered(space: Space) -> None:
             raise InvalidProblem(str(whys[0]))
 
 
-def _problems(args: argparse.Namespace) -> tuple[Any, ...]:
+def _problems(args: CommandOptions) -> tuple[Any, ...]:
     """Presets, and the product of the axes where one is named or there is no preset."""
     presets = tuple(find_preset(name).problem for name in args.preset)
     axes: dict[str, Any] = {}
@@ -395,14 +443,15 @@ def _dtype(name: str) -> Any:
     return DTYPES[name]
 
 
-def _refuse_axes(args: argparse.Namespace) -> None:
+def _refuse_axes(args: CommandOptions) -> None:
     """A resumed sweep is what its journal says; options that would change it are a mistake."""
     fixed = ("all", "defaults_only", "gpu", "no_execute", "check", "full", "inputs")
     named = first_given(args, (*_POINTS, *fixed))
     if named is not None:
         what = named if named == "variants" else f"--{named.replace('_', '-')}"
         raise InvalidProblem(
-            f"--resume continues what its journal was started for: leave out {what}."
+            f"--resume continues what its journal was started for: leave out {what}.",
+            code="resume_with_choice",
         )
 
 
@@ -418,3 +467,59 @@ def _limited(spec: SweepSpec, points: Sequence[SweepPoint]) -> float:
     runnable = sum(p.why_not is None for p in points)
     limit = spec.budget.evaluations
     return 1.0 if limit is None or runnable == 0 else min(1.0, limit / runnable)
+
+
+@dataclass(frozen=True)
+class TunedOptions:
+    """The options of `tuned`."""
+
+    variant: str | None
+    gpu: str | None
+    problem_class: str | None
+    forget: bool
+    json: bool
+
+
+def run_tuned(args: TunedOptions) -> int:
+    kept = load_tuned()
+    variant, gpu = args.variant, args.gpu
+    # What is kept may be of a kernel or GPU that is no more; any other unknown name is a mistake.
+    if variant is not None and all(entry.variant != variant for entry in kept):
+        variant = find_variant(variant).id
+    if gpu is not None and all(entry.gpu != gpu for entry in kept):
+        gpu = find_device(gpu).name
+    entries = [
+        entry
+        for entry in kept
+        if variant in (None, entry.variant)
+        and gpu in (None, entry.gpu)
+        and args.problem_class in (None, entry.problem_class)
+    ]
+    if args.forget:
+        if args.variant is None and args.gpu is None and args.problem_class is None:
+            raise InvalidProblem(
+                "--forget takes a variant, --gpu or --class, so that nothing is deleted by "
+                f"accident; to delete everything remove {tuned_path()}."
+            )
+        entries = [entry for entry in entries if forget_tuned(entry)]
+    if args.json:
+        print_json([encode(entry) for entry in entries])
+        return 0
+    if not entries:
+        which = " like that" if args.variant or args.gpu or args.problem_class else ""
+        print(f"No tuned config{which} is kept in {tuned_path()}: `sweep --keep` keeps the best.")
+        return 0
+    records = (
+        {
+            "variant": entry.variant,
+            "GPU": entry.gpu,
+            "class of problems": entry.problem_class,
+            "config": entry.values(),
+            "tuned for": entry.describe(),
+            "by": f"{entry.strategy}, {entry.evaluations:,} tried",
+            "when": entry.when,
+        }
+        for entry in entries
+    )
+    print_table(Table.of("Forgotten" if args.forget else "Tuned configs", records))
+    return 0

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.base import files
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.base.table import Table, as_markdown
-from engine.cli.options import PROBLEM, first_given, problem_from
+from engine.cli.options import PROBLEM, ProblemOptions, first_given, problem_from
 from engine.cli.output import print_json, print_table
 from engine.names import find_variant, unknown
 from engine.own_kernels.registry import (
@@ -33,9 +32,23 @@ if TYPE_CHECKING:
 _MAX_PAGE = 16 << 20  # bytes
 
 
-def run(args: argparse.Namespace) -> int:
-    if args.into is not None and not args.markdown:
-        raise InvalidProblem("--into writes a table of --markdown: give both.")
+@dataclass(frozen=True)
+class VariantsOptions(ProblemOptions):
+    """The options of `variants`."""
+
+    add: Path | None
+    forget: str | None
+    gpu: str | None
+    diff: str | None
+    tree: bool
+    markdown: bool
+    into: Path | None
+    json: bool
+
+
+def run(args: VariantsOptions) -> int:
+    if args.into is not None and not (args.markdown or args.tree):
+        raise InvalidProblem("--into writes what --markdown or --tree print: give one of them.")
     if args.gpu is None and (named := first_given(args, PROBLEM)) is not None:
         raise InvalidProblem(f"--{named.replace('_', '-')} is of the figures on a GPU: give --gpu.")
     if args.add is not None:
@@ -43,9 +56,13 @@ def run(args: argparse.Namespace) -> int:
     if args.forget is not None:
         _forget(args.forget)
     if args.gpu is not None:
-        return _figures(args)
+        return _figures(args, args.gpu)
     if args.diff is not None:
         raise InvalidProblem("--diff counts in machine code, which is made for a GPU: give --gpu.")
+    if args.tree:
+        from engine.kernel_figures.changes import lessons_tree
+
+        return _markdown(args.into, "ladder tree", f"```\n{lessons_tree()}\n```")
     if args.markdown:
         return _markdown(args.into, "ladder", markdown_table())
     mistakes = (*LADDER.errors, *OWN.errors)
@@ -85,14 +102,14 @@ def run(args: argparse.Namespace) -> int:
     return 1 if mistakes else 0
 
 
-def _figures(args: argparse.Namespace) -> int:
+def _figures(args: VariantsOptions, gpu: str) -> int:
     """The ladder's figures for a problem on a GPU, or what one rung changed."""
     from engine.auto.table import out_of_reach
     from engine.devices import find_device
     from engine.kernel_figures.rung import ladder_table, reasons, without_empty
     from engine.sessions.known_times import open_history
 
-    problem, device = problem_from(args), find_device(args.gpu)
+    problem, device = problem_from(args), find_device(gpu)
     if args.diff is not None:
         return _diff(find_variant(args.diff), problem, device.name)
     history = open_history()

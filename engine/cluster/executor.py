@@ -246,12 +246,14 @@ def connect(
     except ImportError as error:
         raise ToolMissing(
             "A sweep on a cluster needs distributed: pip install 'attune[cluster]', here and on "
-            "the machine of every worker."
+            "the machine of every worker.",
+            code="distributed_missing",
         ) from error
     if address.startswith("tls:") and not Security().get_connection_args("client")["ssl_context"]:
         raise ClusterError(
             f"{address} needs certificates: name them as distributed.comm.tls in Dask's "
-            "configuration, as the scheduler's are."
+            "configuration, as the scheduler's are.",
+            code="scheduler_certificates",
         )
     # What it logs about a lost scheduler is reported here, in a sentence.
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
@@ -260,7 +262,8 @@ def connect(
     except Exception as error:  # another program may listen there: it fails in many ways
         raise ClusterError(
             f"No Dask scheduler answers at {address} within {timeout_s:g} s: start one with `dask "
-            "scheduler`, or correct the address, firewall or tunnel."
+            "scheduler`, or correct the address, firewall or tunnel.",
+            code="scheduler_silent",
         ) from error
     try:
         members = Members(client, address, request, report)
@@ -389,7 +392,10 @@ class Cluster(Executor):
                 call = (worker.final, name, group)
                 racing[name, problem] = self._tasks.add(call, problem, gpu)
         if racing:
-            self._report(f"{len(racing)} finals, each on the GPU that its points were measured on.")
+            self._report(
+                f"{len(racing)} problems: their best are timed side by side, each on the GPU of "
+                "its points."
+            )
         stop = self.watching(should_stop)
         while wait(racing.values(), timeout=_POLL_S, return_when=FIRST_COMPLETED).not_done:
             if stop():
@@ -415,7 +421,8 @@ class Cluster(Executor):
         if self._client.status == "closed":
             raise ClusterError(
                 f"The Dask scheduler at {self._address} is gone. What is evaluated is kept: start "
-                "it again and resume the sweep."
+                "it again and resume the sweep.",
+                code="scheduler_gone",
             )
         if self._client.status != "running":
             self._interrupted = True

@@ -36,7 +36,8 @@ def parse_address(text: str) -> str:
     if not good or any(c.isspace() for c in text):
         raise InvalidProblem(
             f"{text!r} is not the address of a Dask scheduler: it prints its own when it starts, "
-            "for instance tcp://192.168.1.5:8786."
+            "for instance tcp://192.168.1.5:8786.",
+            code="scheduler_address",
         )
     return parts.geturl()
 
@@ -141,7 +142,8 @@ class Members:
         if not self._probes:
             raise ClusterError(
                 f"The scheduler at {self._address} has no workers: start one for each GPU with "
-                f"`CUDA_VISIBLE_DEVICES=N dask worker {self._address} --nthreads 1`."
+                f"`CUDA_VISIBLE_DEVICES=N dask worker {self._address} --nthreads 1`.",
+                code="scheduler_without_workers",
             )
         end = time.monotonic() + timeout_s
         candidates: list[Member] = []
@@ -180,7 +182,7 @@ class Members:
         return workers
 
     def _probe_new(self, workers: Mapping[str, Any]) -> None:
-        """Have each worker that is not known describe itself."""
+        """Ask each new worker what it is: GPU, versions, code."""
         ask = (cluster_worker.describe, cluster_worker.fingerprint(), self._request)
         known = {*self.by_address, *self._probes, *self._left_out}
         for address, worker in workers.items():

@@ -8,7 +8,7 @@ from engine.correctness.check import (
 )
 from engine.correctness.expected import Expected, ExpectedOutputs, expect
 from engine.correctness.gradients import inputs_of
-from engine.correctness.maps import ErrorMap, maps_from_arrays, maps_to_arrays
+from engine.correctness.output_error import ErrorMap, maps_from_arrays, maps_to_arrays
 
 __all__ = [
     "ErrorMap",

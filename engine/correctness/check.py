@@ -27,18 +27,18 @@ from pathlib import Path
 import numpy as np
 
 from engine.backends.base import RunResult
-from engine.correctness.compared_output import (
-    BrokenElements,
-    ComparedOutput,
-    ErrorFigures,
-    compare_output,
-)
 from engine.correctness.diagnosis import diagnose, place_of
 from engine.correctness.expected import Expected, expect, row_factor_rms
 from engine.correctness.finding_codes import FindingCode
 from engine.correctness.gradient_check import check_gradients
 from engine.correctness.gradients import ExpectedGradients, expect_gradients
-from engine.correctness.maps import ErrorMap
+from engine.correctness.output_error import (
+    BrokenElements,
+    ComparedOutput,
+    ErrorFigures,
+    ErrorMap,
+    compare_output,
+)
 from engine.correctness.reference import Float64Array, as_tf32, emulated_attention
 from engine.correctness.suspected_bugs import Case, SuspectedBug, small_bugs, spread_cases
 from engine.correctness.tiles import Tiles, tiles_of

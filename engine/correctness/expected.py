@@ -20,9 +20,8 @@ from engine.correctness.reference import (
     covered_reference,
     emulated_attention,
 )
-from engine.input_kinds import InputKind
 from engine.problem import Problem
-from engine.tensors import FloatArray, Inputs
+from engine.tensors import FloatArray, InputKind, Inputs
 
 
 def row_factor_rms(error: Float64Array, reference: Float64Array) -> float:

@@ -31,9 +31,17 @@ from engine.correctness.reference import (
     slice_qkv,
     softmax_parts,
 )
-from engine.input_kinds import NORMAL, InputKind
 from engine.problem import Problem
-from engine.tensors import FloatArray, Inputs, RawArray, decode, encode, make_inputs
+from engine.tensors import (
+    NORMAL,
+    FloatArray,
+    InputKind,
+    Inputs,
+    RawArray,
+    decode,
+    encode,
+    make_inputs,
+)
 from kernels.arguments import GRADIENTS
 
 # A gradient's three products more than the forward pass, and five passes over S × S numbers.

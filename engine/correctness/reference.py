@@ -26,6 +26,7 @@ from engine.tensors import FloatArray, Inputs, RawArray, alibi_slopes, decode, e
 
 Float64Array: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.intp]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
 Floats: TypeAlias = npt.NDArray[np.floating[Any]]  # float64, or float32 in the emulation
 
 # One block of scores, [slices, query rows, keys] in float64; small enough to stay in a CPU's cache.

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from engine.base.launch import TensorMapArg
-from engine.correctness.compared_output import BoolArray
 from engine.correctness.finding_codes import FindingCode
-from engine.correctness.reference import Coverage, IntArray
+from engine.correctness.reference import BoolArray, Coverage, IntArray
 from engine.plan import LaunchPlan
 from engine.problem import Problem
 from kernels.variant import ceil_div

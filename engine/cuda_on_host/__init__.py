@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from engine.cuda_on_host.build import build_kernels
-    from engine.cuda_on_host.client import Client
-    from engine.cuda_on_host.job import Job, JobResult
+    from engine.cuda_on_host.client import Client, Job, JobResult
 
 __all__ = ["Client", "Job", "JobResult", "build_kernels"]
 
@@ -19,7 +18,7 @@ __all__ = ["Client", "Job", "JobResult", "build_kernels"]
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    places = {"build_kernels": "build", "Client": "client", "Job": "job", "JobResult": "job"}
+    places = {"build_kernels": "build", "Client": "client", "Job": "client", "JobResult": "client"}
     if name in places:
         return getattr(import_module(f"engine.cuda_on_host.{places[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

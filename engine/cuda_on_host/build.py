@@ -1,6 +1,6 @@
 """`.cu` → a shared library for this machine's CPU, from the cache when it was built before.
 
-A cache entry is a record (`engine.cuda_source.cache`) that names a library file beside it and the
+A cache entry is a record (`engine.base.files`) that names a library file beside it and the
 library's SHA-256. Library files carry their content's hash in their name and are renamed into
 place, so two processes that build the same thing cannot disturb each other, and an entry whose
 library is damaged or gone is built again.
@@ -31,6 +31,7 @@ from typing import IO
 
 from engine.base import files
 from engine.base.errors import CompileError
+from engine.base.files import cache_root, is_private, make_private, read_entry, write_entry
 from engine.cuda_on_host.error_kinds import explain
 from engine.cuda_on_host.instrument import instrument
 from engine.cuda_on_host.ptx import has_asm, translate_asm
@@ -45,7 +46,6 @@ from engine.cuda_on_host.toolchain import (
     host_cpu,
     translation_digest,
 )
-from engine.cuda_source.cache import cache_root, is_private, make_private, read_entry, write_entry
 from engine.cuda_source.sources import FOR_DEVICE, read_sources
 from kernels.variant import CppStandard
 
@@ -375,7 +375,8 @@ def _require_entries(files: Sequence[TranslatedFile], entries: Sequence[str]) ->
         if not any(re.search(rf"\b{re.escape(name)}\b", file.text) for file in files):
             raise CompileError(
                 f"{files[0].name} has no kernel {entry!r}: every pass needs a `__global__` "
-                "function of its entry's name."
+                "function of its entry's name.",
+                code="no_such_entry",
             )
 
 
@@ -383,7 +384,8 @@ def _require_cluster_gpu(entries: Sequence[str], source: str, arch: str) -> None
     if entries and int(re.sub(r"\D", "", arch)) < 90:
         raise CompileError(
             f"{source}: kernel {entries[0]} has {ATTRIBUTE}, and {arch} has no thread block "
-            "clusters: choose a GPU of sm_90 or newer."
+            "clusters: choose a GPU of sm_90 or newer.",
+            code="clusters_need_sm_90",
         )
 
 
@@ -451,7 +453,8 @@ def _run_compiler(
             if isinstance(error, subprocess.TimeoutExpired):
                 raise CompileError(
                     f"Compiling {source} for the CPU did not finish within "
-                    f"{COMPILE_TIMEOUT_S:.0f} s."
+                    f"{COMPILE_TIMEOUT_S:.0f} s.",
+                    code="host_compile_time_limit",
                 ) from None
             raise
     text = log.decode(errors="replace")
@@ -462,6 +465,7 @@ def _run_compiler(
             f"The C++ compiler {command[0]} reported success for {source} and wrote no file: set "
             "ATTUNE_CXX to a compiler that works.",
             log=text,
+            code="compiler_wrote_nothing",
         )
 
 
@@ -535,7 +539,8 @@ def _find_or_build(
             raise CompileError(
                 f"The compiled kernel {name} cannot be written to {cache_root()} nor to "
                 f"{_private_folder()}: make room on the disk, or set ATTUNE_CACHE_DIR to a folder "
-                f"that can be written."
+                f"that can be written.",
+                code="host_build_not_written",
             )
         return path, time.perf_counter() - begin
 

@@ -81,6 +81,7 @@ def rewrite_shared(text: str, name: str) -> str:
                 f"{name}:{line}: this __shared__ declaration is not understood on the CPU: write "
                 f"`[extern] __shared__ [__align__(n)] type name[size];`.",
                 log=text.splitlines()[line - 1],
+                code="shared_declaration",
             )
         begin += len(declaration["space"])
         before = f"{body.definition()} " if body else ""
@@ -167,7 +168,8 @@ def _for_file_scope(calls: list[_Call], code: str, line: int, file: str) -> str:
         if re.search(_DECLARED_AGAIN.format(call.name), code):
             raise CompileError(
                 f"{file}:{line}: on the CPU a __shared__ variable outside of functions needs a "
-                f"name of its own, and {call.name} is declared again: move it into the kernel."
+                f"name of its own, and {call.name} is declared again: move it into the kernel.",
+                code="shared_declared_twice",
             )
         lines += [f"{call.macro}_AT_FILE_SCOPE({call.arguments})"]
         lines += [f"#define {call.name} (coh_shared_{call.name}())"]

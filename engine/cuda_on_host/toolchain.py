@@ -117,7 +117,8 @@ def _find(forced: str, search_path: str) -> Toolchain:
         if not command or (toolchain := _probe(command)) is None:
             raise ToolMissing(
                 f"ATTUNE_CXX names {forced!r}, which does not run as a C++ compiler: correct it, "
-                f"or unset it and {HOW_TO_GET_ONE}."
+                f"or unset it and {HOW_TO_GET_ONE}.",
+                code="cxx_does_not_run",
             )
         return toolchain
     for name in ("g++", "clang++", "c++"):

@@ -1,6 +1,6 @@
 """Compile kernels for any GPU without one: cubin, resources and log."""
 
-from engine.cuda_source.cache import cache_root
+from engine.base.files import cache_root
 from engine.cuda_source.nvrtc import CompiledKernel, compile_kernel
 from engine.cuda_source.ptxas import PtxasInfo
 

@@ -24,8 +24,8 @@ from engine.base.errors import (
     ToolMissing,
     UnknownName,
 )
+from engine.base.files import cache_root, read_entry, write_entry
 from engine.base.text import MAX_LOG
-from engine.cuda_source.cache import cache_root, read_entry, write_entry
 from engine.cuda_source.ptxas import (
     PtxasInfo,
     first_error,
@@ -144,10 +144,14 @@ def compiler_flag(text: str) -> str:
         text = flag + text[text.index("=") :] if "=" in text else flag
     if _RESERVED_FLAG.fullmatch(text):
         raise InvalidProblem(
-            f"--flag={text} is not for --flag: --arch, --include and --define say that."
+            f"--flag={text} is not for --flag: --arch, --include and --define say that.",
+            code="flag_of_attune",
         )
     if not re.fullmatch(r"--?[A-Za-z][\w.=,:+-]*", text):
-        raise InvalidProblem(f"--flag takes a flag of the compiler, --flag=-dlcm=cg, not {text!r}.")
+        raise InvalidProblem(
+            f"--flag takes a flag of the compiler, --flag=-dlcm=cg, not {text!r}.",
+            code="compiler_flag_form",
+        )
     return f"{_OF_PTXAS}={text}" if _PTXAS_FLAG.fullmatch(text) else text
 
 
@@ -193,7 +197,8 @@ def toolchain() -> Toolchain:
         from cupy.cuda import nvrtc
     except ImportError as error:
         raise ToolMissing(
-            f"CuPy, which brings the CUDA compiler, does not import ({error}): {INSTALL_HINT}"
+            f"CuPy, which brings the CUDA compiler, does not import ({error}): {INSTALL_HINT}",
+            code="cupy_import",
         ) from error
     try:
         version = tuple(nvrtc.getVersion())
@@ -201,7 +206,8 @@ def toolchain() -> Toolchain:
     except Exception as error:  # CuPy raises whatever its loader met
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise ToolMissing(
-            f"CuPy is installed but its compiler NVRTC does not load ({reason}): {INSTALL_HINT}"
+            f"CuPy is installed but its compiler NVRTC does not load ({reason}): {INSTALL_HINT}",
+            code="nvrtc_load",
         ) from error
     return Toolchain(nvrtc, version, _release(version[0]), archs, find_include_dir(version))
 
@@ -281,9 +287,14 @@ def _check_arch(arch: str, tools: Toolchain) -> None:
     match = _ARCH.fullmatch(arch)
     known = ", ".join(f"sm_{number}" for number in tools.archs)
     if match is None:
-        raise UnknownName(f"{arch!r} is not a GPU arch: write it like sm_89; NVRTC knows {known}.")
+        raise UnknownName(
+            f"{arch!r} is not a GPU arch: write it like sm_89; NVRTC knows {known}.",
+            code="arch_form",
+        )
     if int(match["number"]) not in tools.archs:
-        raise CompileError(f"{tools.name} does not compile for {arch}: it knows {known}.")
+        raise CompileError(
+            f"{tools.name} does not compile for {arch}: it knows {known}.", code="arch_not_compiled"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +384,8 @@ class _Build:
             of_cccl = name.startswith(("nv/", "cuda/"))
             return ToolMissing(
                 f"The CUDA header {name} is missing from {self.tools.include_dir}: "
-                f"{_CCCL_HINT.format(major=major) if of_cccl else hint(major)}"
+                f"{_CCCL_HINT.format(major=major) if of_cccl else hint(major)}",
+                code="cuda_header_missing",
             )
         if _UNKNOWN_VARIANT.search(log):
             plain = self.arch.rstrip("af")
@@ -381,6 +393,7 @@ class _Build:
                 f"{self.tools.name} does not compile for {self.arch}: it knows {plain}, which has "
                 "no such variant.",
                 log[:MAX_LOG],
+                code="arch_without_variant",
             )
         if ptx_error_lines(log):
             log = locate_ptx_errors(log, self._ptx())

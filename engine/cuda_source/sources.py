@@ -311,10 +311,18 @@ def require_libraries(sources: Sources, folders: Sequence[Path]) -> None:
 
 def uses_implicit(sources: Sources) -> bool:
     """Whether a source counts on names that nvcc has without an include, and NVRTC has not."""
-    texts = [code_only(file.code) for file in sources.files]
-    used = {match[0] for text in texts for match in _IMPLICIT_NAME.finditer(text)}
-    own = {match[1] for text in texts for match in _OWN_NAME.finditer(text)}
-    return bool(used - own)
+    names = [_implicit_names(file.code) for file in sources.files]
+    used = {name for of_file, _ in names for name in of_file}
+    return bool(used.difference(*(own for _, own in names)))
+
+
+# Every look at what is compiled already asks this of the same texts again.
+@functools.lru_cache(maxsize=128)
+def _implicit_names(code: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Those that a file uses, and those of them that it has itself."""
+    text = code_only(code)
+    used = frozenset(match[0] for match in _IMPLICIT_NAME.finditer(text))
+    return used, frozenset(match[1] for match in _OWN_NAME.finditer(text))
 
 
 def stand_ins(sources: Sources, folders: Sequence[Path]) -> tuple[tuple[str, str], ...]:
@@ -349,6 +357,7 @@ def _is_in(folders: Sequence[Path], name: str) -> bool:
     return any((folder / name).is_file() for folder in folders)
 
 
+@functools.lru_cache(maxsize=128)
 def code_only(text: str) -> str:
     """The text without comments, literals and includes, line by line."""
     return _NO_CODE.sub(lambda match: "\n" * match[0].count("\n"), text)
@@ -432,6 +441,75 @@ def included_files(source: Path, include_folders: Sequence[Path] = ()) -> tuple[
     return reader.paths
 
 
+class OutsideFolder(CompileError):
+    """A kernel includes a file of this machine that is not of its folder."""
+
+
+# What names a file to the preprocessor, however it is spelled: a digraph, a trigraph, comments
+# between the two words.
+_DIRECTIVE = re.compile(
+    r"(?:\?\?=|%:|\#)(?:[ \t\v\f]|/\*.*?\*/)*(?:include_next|include|import|embed)\b", re.DOTALL
+)
+_ASKS = re.compile(r"\b__has_(?:include|include_next|embed)\b[ \t]*\([ \t]*(?P<name>[^\n)]*)")
+_LITERAL = re.compile(r"""[<"](?P<name>[^>"\n]+)[>"]""")
+_SPLICE = re.compile(r"(?:\\|\?\?/)[ \t]*\r?\n")
+
+
+def files_inside(
+    root: Path, source: Path, include_folders: Sequence[Path] = ()
+) -> tuple[Path, ...]:
+    """`included_files`, where they and all that the compiler could open lie in `root`.
+
+    The compiler opens what a macro names, what lies on a path that leads out of the folder, and
+    what lies where this process stands: its messages would show the text of such a file.
+
+    Raises:
+        OutsideFolder: an include leads elsewhere, or does not say where it leads.
+        CompileError: as `read_sources`.
+    """
+    reader = _Reader(source, include_folders)
+    reader.sources()
+    top = root.resolve()
+    for path in reader.paths:
+        for name in _named_files(path.name, read_source(path)):
+            place, found = PurePosixPath(name), reader.find(name, path)
+            if found is not None and not found.resolve().is_relative_to(top):
+                raise OutsideFolder(f"{path.name} names {found}, which lies outside of {root}.")
+            if found is None and (place.is_absolute() or ".." in place.parts):
+                raise OutsideFolder(f"{path.name} names {name}, which is no file of {root}.")
+            if found is None and Path(name).is_file():  # where this process stands
+                raise OutsideFolder(f"{path.name} names {name}, which is not beside it.")
+    return reader.paths
+
+
+def _named_files(file: str, text: str) -> Iterator[str]:
+    """What a source includes, or asks for. Raises OutsideFolder for what it does not spell out."""
+    lines = re.sub(r"\r(?!\n)", "\n", text)
+    splices = [match.span() for match in _SPLICE.finditer(lines)]
+    whole = _SPLICE.sub("", lines)
+    for match in _DIRECTIVE.finditer(whole):
+        before = whole[whole.rfind("\n", 0, match.start()) + 1 : match.start()]
+        if before.strip() and "*/" not in before:
+            continue  # no directive: that begins its line
+        at = match.start()
+        for begin, end in splices:
+            if begin <= at:
+                at += end - begin
+        plain = _INCLUDE.match(text, text.rfind("\n", 0, at) + 1)
+        if plain is None or plain.end() < at:
+            where = text.count("\n", 0, at) + 1
+            raise OutsideFolder(
+                f"{file}({where}): an include whose file is not spelled out: write it as "
+                '#include "name".'
+            )
+        yield plain["name"]
+    for match in _ASKS.finditer(whole):
+        literal = _LITERAL.match(match["name"])
+        if literal is None:
+            raise OutsideFolder(f"{file}: {match[0][:60]} asks for a file that is not spelled out.")
+        yield literal["name"]
+
+
 class _Reader:
     def __init__(self, source: Path, include_folders: Sequence[Path]) -> None:
         self._source = source
@@ -453,7 +531,7 @@ class _Reader:
             path = pending.pop()
             self._texts[path] = read_source(path)
             for match in _INCLUDE.finditer(self._texts[path]):
-                header = self._find(match["name"], path)
+                header = self.find(match["name"], path)
                 if header is None:
                     self._foreign.add(match["name"])
                 elif header not in self._names:
@@ -468,7 +546,7 @@ class _Reader:
         included = tuple(sorted(others, key=lambda file: file.name))
         return Sources(main, included, tuple(sorted(self._foreign)))
 
-    def _find(self, name: str, includer: Path) -> Path | None:
+    def find(self, name: str, includer: Path) -> Path | None:
         for folder in (includer.parent, *self._folders):
             path = Path(os.path.normpath(folder / name))
             if path.is_file():
@@ -483,7 +561,7 @@ class _Reader:
 
     def _file(self, path: Path) -> SourceFile:
         def rename(match: re.Match[str]) -> str:
-            header = self._find(match["name"], path)
+            header = self.find(match["name"], path)
             name = self._names.get(header, match["name"]) if header else match["name"]
             if name == match["name"]:
                 return match[0]
@@ -503,11 +581,17 @@ def read_source(path: Path) -> str:
     try:
         data = files.read(path, MAX_SOURCE + 1)
         if len(data) > MAX_SOURCE:
-            raise CompileError(f"{path.name} is larger than the {MAX_SOURCE:,} bytes of a source.")
+            raise CompileError(
+                f"{path.name} is larger than the {MAX_SOURCE:,} bytes of a source.",
+                code="source_too_large",
+            )
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise CompileError(
-            f"{path.name} is not UTF-8 text (byte {error.start}): save it as UTF-8."
+            f"{path.name} is not UTF-8 text (byte {error.start}): save it as UTF-8.",
+            code="source_not_utf8",
         ) from error
     except OSError as error:
-        raise CompileError(f"{path.name} cannot be read: {error.strerror or error}.") from error
+        raise CompileError(
+            f"{path.name} cannot be read: {error.strerror or error}.", code="source_unreadable"
+        ) from error

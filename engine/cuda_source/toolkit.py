@@ -65,7 +65,10 @@ def choose_include_dir(candidates: Iterable[Path], nvrtc_version: tuple[int, int
             f"NVRTC is {major}.{minor} but the CUDA headers found are "
             f"{others[0][0]}.{others[0][1]}: install the ones that fit with {hint(major)}"
         )
-    raise ToolMissing(f"The CUDA headers that kernels include are missing: {hint(major)}")
+    raise ToolMissing(
+        f"The CUDA headers that kernels include are missing: {hint(major)}",
+        code="cuda_headers_missing",
+    )
 
 
 def hint(major: int) -> str:
@@ -253,7 +256,8 @@ def other_nvrtc(version: tuple[int, int]) -> tuple[OtherNvrtc, Path]:
         raise ToolMissing(
             f"NVRTC {major}.{minor} is not installed here (there is {known}): pip install "
             f"--target FOLDER 'nvidia-cuda-nvrtc=={major}.{minor}.*', and name the folder's "
-            f"library in {VARIABLE}."
+            f"library in {VARIABLE}.",
+            code="nvrtc_version_missing",
         )
     return found[version]
 

@@ -111,7 +111,8 @@ def at_clock(device: DeviceSpec, clock_mhz: float, kind: ClockKind = "given") ->
     if not _LEAST_CLOCK_MHZ <= clock_mhz <= _MOST_OF_BOOST * boost:
         raise InvalidProblem(
             f"{device.name} does not run at {clock_mhz:g} MHz: give --clock a number from "
-            f"{_LEAST_CLOCK_MHZ} to {_MOST_OF_BOOST * boost:,.0f}, boost or sustained."
+            f"{_LEAST_CLOCK_MHZ} to {_MOST_OF_BOOST * boost:,.0f}, boost or sustained.",
+            code="clock_range",
         )
     share = clock_mhz / boost
 
@@ -207,7 +208,8 @@ def limits_for(compute_capability: tuple[int, int]) -> SmLimits:
         return limits
     known = ", ".join(f"{a}.{b}" for a, b in SM_LIMITS)
     raise UnknownName(
-        f"Occupancy rules for compute capability {major}.{minor} are not known: known are {known}."
+        f"Occupancy rules for compute capability {major}.{minor} are not known: known are {known}.",
+        code="capability_unknown",
     )
 
 
@@ -265,7 +267,9 @@ def find_device(name: str) -> DeviceSpec:
     near = list(dict.fromkeys(_BY_KEY[key].name for key in keys))[:3]
     if not near:
         near = [device.name for device in DEVICES]
-    raise UnknownName(f"There is no GPU named {name!r} in the table: try {', '.join(near)}.")
+    raise UnknownName(
+        f"There is no GPU named {name!r} in the table: try {', '.join(near)}.", code="gpu_unknown"
+    )
 
 
 def _key(name: str) -> str:

@@ -143,7 +143,8 @@ def _edited(text: str, now: Mapping[int, Mapping[str, float]]) -> str:
     if replaced != sum(map(len, now.values())):
         raise SettingsError(
             f"{SETTINGS_NAME}: budgets are renewed where each is a [[budget]] with a line for each "
-            "limit: write them so."
+            "limit: write them so.",
+            code="budgets_layout",
         )
     return "".join(lines)
 

@@ -213,7 +213,7 @@ def check_output(
     from engine.pipeline.request import EvaluationRequest
 
     if not native:
-        from engine.machine_code.execution.run import prepare
+        from engine.machine_code.execution import prepare
 
         try:
             prepare()

@@ -22,7 +22,14 @@ from engine.gate.figures import (
     variant_of,
 )
 from engine.gate.settings import Budget, Settings, exceeded, read_settings
-from engine.gate.trees import SETTINGS_NAME, Found, Tree, find_kernels, settings_of
+from engine.gate.trees import (
+    SETTINGS_NAME,
+    Found,
+    Tree,
+    find_kernels,
+    pair_kernels,
+    settings_of,
+)
 from engine.gate.verdicts import (
     Finding,
     GateVerdict,
@@ -153,7 +160,9 @@ def judge(
         chosen = replace(chosen, gpus=(here, *chosen.gpus))
     first, second = find_kernels(base, chosen.kernels), find_kernels(head, chosen.kernels)
     if len(base.names) == len(head.names) == 1:  # two files: whatever they are called
-        first = dict(zip(second, first.values(), strict=False))
+        first, renamed = dict(zip(second, first.values(), strict=False)), dict[str, str]()
+    else:
+        first, renamed = pair_kernels(first, second)
     every = dict.fromkeys([*second, *first, *(b.kernel for b in chosen.budgets)])
     for name in only:
         if name not in every:
@@ -178,7 +187,10 @@ def judge(
         ]
         for kernel, done in _run(timed, chosen, 1, on_done).items():
             answers[kernel] += done
-    reports = tuple(_report(k, first.get(k), second.get(k), answers[k], chosen) for k in changed)
+    reports = tuple(
+        _report(k, first.get(k), second.get(k), answers[k], chosen, renamed.get(k, ""))
+        for k in changed
+    )
     return GateReport(
         base=base.label,
         head=head.label,
@@ -358,6 +370,7 @@ def _report(
     after: Found | None,
     done: Sequence[tuple[Work, Done | Failed]],
     settings: Settings,
+    old_name: str,
 ) -> KernelReport:
     name = next(found.name for found in (after, before) if found is not None)
     findings: list[Finding] = []
@@ -400,6 +413,8 @@ def _report(
         what = f"No side takes any of the problems ({problems}) on {gpus}: name others."
         findings.append(finding(GateVerdict.NOT_JUDGED, what))
     remarks = tuple(_changed_meaning(before, after)) if not is_new else ()
+    if old_name:
+        remarks = (f"It was {old_name} before.", *remarks)
     order = sorted(findings, key=lambda f: not f.is_regression)
     return KernelReport(kernel, name, tuple(rows), tuple(order), remarks)
 

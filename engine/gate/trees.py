@@ -9,16 +9,16 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import os
-import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
-from engine.base.errors import AttuneError, BadInput, CompileError, ToolMissing
-from engine.cuda_source.sources import included_files, read_sources
+from engine.base.errors import BadInput, CompileError, ToolMissing
+from engine.cuda_source.sources import OutsideFolder, files_inside, read_sources
 from engine.names import has_description
 from kernels.description import parse_variant
 from kernels.ladder import is_numbered
@@ -57,20 +57,25 @@ def open_trees(base: str, head: str | None, here: Path) -> Iterator[tuple[Tree, 
     """Both sides, for as long as the context lasts.
 
     Args:
-        base, head: a git revision, a folder or a `.cu` file; without `head` the working tree.
+        base, head: a git revision, a folder or a `.cu` file; without `head` the working tree. A
+            base `main...` is the commit at which `head` left `main`.
         here: where revisions and relative paths are looked for.
 
     Raises:
         NoTree: one of them is none of these.
         ToolMissing: git is not installed.
     """
+    base = _common_ancestor(base, head, here)
     with TemporaryDirectory(prefix="attune-gate-") as made:
         first = open_tree(base, here, Path(made, "base"))
         if head is not None:
             yield first, open_tree(head, here, Path(made, "head"))
             return
         if not first.commit and Path(here, base).is_file():
-            raise NoTree(f"{base} is a file: name the other one too, as in `gate {base} NEW.cu`.")
+            raise NoTree(
+                f"{base} is a file: name the other one too, as in `gate {base} NEW.cu`.",
+                code="one_file_of_two",
+            )
         yield first, working_tree(here) if first.commit else _folder(here, "this folder")
 
 
@@ -93,17 +98,36 @@ def open_tree(name: str, here: Path, into: Path) -> Tree:
     if top is None and not looks_like_a_path:
         raise NoTree(
             f"{here} is no git repository, and there is no folder {name}: run this inside one, or "
-            "name two folders or two .cu files."
+            "name two folders or two .cu files.",
+            code="no_repository_nor_folder",
         )
     what = "no .cu file" if path.is_file() else "no git revision here, no folder and no file"
-    raise NoTree(f"{name} is {what}: name a revision (HEAD~1, origin/main), a folder or a .cu.")
+    remedy = "name a revision (HEAD~1, origin/main), a folder or a .cu"
+    if top is not None and _git(top, "rev-parse", "--is-shallow-repository").strip() == b"true":
+        remedy = "this clone is shallow, so git fetch --deepen=50 may bring it; else " + remedy
+    raise NoTree(f"{name} is {what}: {remedy}.", code="no_revision")
+
+
+def _common_ancestor(base: str, head: str | None, here: Path) -> str:
+    """The commit that `A...` stands for; other names as they are. Raises NoTree."""
+    top = repository(here) if base.endswith("...") else None
+    if top is None:
+        return base
+    sides = [base.removesuffix("...") or "HEAD", head or "HEAD"]
+    commits = [_commit(top, side) for side in sides]
+    try:
+        return _git(top, "merge-base", *commits).decode().strip()[:12] if all(commits) else base
+    except _GitFailed:
+        raise NoTree(
+            f"{sides[0]} and {sides[1]} have no commit in common here: name the revision itself."
+        ) from None
 
 
 def working_tree(here: Path) -> Tree:
     """The files of the repository as they are on disk, those that git ignores left out."""
     top = repository(here)
     if top is None:
-        raise NoTree(f"{here} is no git repository: run this inside one.")
+        raise NoTree(f"{here} is no git repository: run this inside one.", code="no_repository")
     listed = _git(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     names = sorted({n for n in _names(listed) if _counts(n) and _is_plain(top, n)})
     return Tree("the working tree", top, tuple(names))
@@ -139,7 +163,8 @@ def last_commit(folder: Path) -> str:
     commit = _commit(top, "HEAD") if top is not None else ""
     if not commit:
         raise NoTree(
-            f"{folder} is in no git repository with a commit, and a history is that of commits."
+            f"{folder} is in no git repository with a commit, and a history is that of commits.",
+            code="no_history",
         )
     return commit
 
@@ -193,38 +218,81 @@ def _commit(top: Path, name: str) -> str:
 
 
 def _revision(top: Path, name: str, commit: str, into: Path) -> Tree:
+    into.mkdir(parents=True)
+    names, links = _extract(top, name, commit, into)
+    label = name if commit.startswith(name) else f"{name} ({commit[:7]})"
+    _follow(links, into)
+    return Tree(label, into, tuple(sorted(names)), commit)
+
+
+def _extract(
+    top: Path, name: str, commit: str, into: Path, prefix: str = ""
+) -> tuple[list[str], dict[str, str]]:
+    """Write the files of a commit and of its submodules; (names, links by name) without theirs."""
     listed = _git(top, "ls-tree", "-r", "-z", "--long", "--full-tree", commit)
-    blobs: dict[str, str] = {}
+    files: dict[str, str] = {}
+    links: dict[str, str] = {}
+    modules: dict[str, str] = {}
     total = 0
     for record in _names(listed):
         head, _, path = record.partition("\t")
         mode, _, blob, size = head.split()
-        if mode not in ("100644", "100755") or not _counts(path):  # no link, no submodule
+        if not _is_inside(path):
             continue
-        total += int(size)
-        blobs[path] = blob
-    if len(blobs) > _MAX_FILES or total > _MAX_BYTES:
+        if mode == "160000":
+            modules[path] = blob
+        elif mode == "120000":
+            links[path] = blob
+        elif _counts(path):
+            total += int(size)
+            files[path] = blob
+    if len(files) + len(links) > _MAX_FILES or total > _MAX_BYTES:
         raise NoTree(
-            f"{name} has {len(blobs):,} CUDA files of {total >> 20:,} MiB; at most {_MAX_FILES:,} "
+            f"{name} has {len(files):,} CUDA files of {total >> 20:,} MiB; at most {_MAX_FILES:,} "
             f"and {_MAX_BYTES >> 20} MiB are read: name a folder instead."
         )
-    _write(top, blobs, into)
-    label = name if commit.startswith(name) else f"{name} ({commit[:7]})"
-    return Tree(label, into, tuple(sorted(blobs)), commit)
+    for path, data in _contents(top, files).items():
+        target = into / prefix / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+    for path, module in modules.items():
+        inner = top / path
+        # Its own repository, and no other that it lies in or leads to.
+        if inner.is_dir() and repository(inner) == inner and _commit(inner, module):
+            _extract(inner, f"{name}:{path}", module, into, f"{prefix}{path}/")
+    targets = {path: os.fsdecode(data) for path, data in _contents(top, links).items()}
+    return list(files), targets
 
 
-def _write(top: Path, blobs: dict[str, str], into: Path) -> None:
-    into.mkdir(parents=True)
+def _contents(top: Path, blobs: dict[str, str]) -> dict[str, bytes]:
     asked = "".join(f"{blob}\n" for blob in blobs.values()).encode()
     data = _git(top, "cat-file", "--batch", given=asked) if blobs else b""
     position = 0
+    contents = {}
     for path in blobs:
         end = data.index(b"\n", position)
         size = int(data[position:end].split()[2])
-        target = into / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data[end + 1 : end + 1 + size])
+        contents[path] = data[end + 1 : end + 1 + size]
         position = end + size + 2
+    return contents
+
+
+def _follow(links: dict[str, str], into: Path) -> None:
+    """Copies in place of links to files and folders of the same tree; others are left out."""
+    copied = 0
+    for path, target in links.items():
+        place = into / path
+        source = Path(os.path.normpath(place.parent / target))
+        if place.exists() or not source.is_relative_to(into) or source == into:
+            continue
+        inside = [source] if source.is_file() else [p for p in source.rglob("*") if p.is_file()]
+        copied += len(inside)
+        if copied > _MAX_FILES or place.is_relative_to(source):
+            continue
+        for file in inside:
+            copy = place / file.relative_to(source) if file != source else place
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(file.read_bytes())
 
 
 def _folder(path: Path, label: str) -> Tree:
@@ -239,10 +307,14 @@ def _folder(path: Path, label: str) -> Tree:
     return Tree(label, root, tuple(sorted(n for n in names if _is_plain(root, n))))
 
 
+def _is_inside(name: str) -> bool:
+    return not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
+
+
 def _counts(name: str) -> bool:
-    if PurePosixPath(name).is_absolute() or re.search(r"(^|/)\.\.(/|$)", name):
-        return False
-    return name.endswith(_SUFFIXES) or name in (SETTINGS_NAME, _HIDDEN_SETTINGS_NAME)
+    return _is_inside(name) and (
+        name.endswith(_SUFFIXES) or name in (SETTINGS_NAME, _HIDDEN_SETTINGS_NAME)
+    )
 
 
 def settings_of(root: Path) -> Path:
@@ -262,10 +334,6 @@ def _names(listed: bytes) -> list[str]:
 
 
 # The kernels of one side: files with a description, and what each is made of.
-
-
-class OutsideTree(AttuneError):
-    """A kernel includes a file that is not of its side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +371,52 @@ def find_kernels(tree: Tree, patterns: Sequence[str]) -> dict[str, Found]:
     return found
 
 
+_ALIKE = 0.5  # share of lines from which on a file is another one renamed; git's own
+
+
+def pair_kernels(
+    first: Mapping[str, Found], second: Mapping[str, Found]
+) -> tuple[dict[str, Found], dict[str, str]]:
+    """(the earlier kernels by the ids of the later ones that they became, old name by id).
+
+    A kernel is the one of the same file, else of the same name elsewhere, else the most alike of
+    those that are no more: one that is renamed is compared too. What became nothing keeps its id.
+    """
+    files = {found.name: found for found in first.values()}
+    paired = {id_: files.pop(found.name) for id_, found in second.items() if found.name in files}
+    for id_ in second.keys() - paired.keys():
+        if (same := first.get(id_)) is not None and same.name in files:
+            paired[id_] = files.pop(same.name)
+    renamed: dict[str, str] = {}
+    new = {id_: found for id_, found in second.items() if id_ not in paired}
+    alike = sorted(
+        (
+            (_likeness(old, found), id_, name)
+            for name, old in files.items()
+            for id_, found in new.items()
+        ),
+        reverse=True,
+    )
+    for likeness, id_, name in alike:
+        if likeness >= _ALIKE and name in files and id_ not in paired:
+            paired[id_] = files.pop(name)
+            renamed[id_] = name
+    order = [id_ for id_ in second if id_ in paired]
+    gone = {old.name if old.id in second else old.id: old for old in files.values()}
+    return {id_: paired[id_] for id_ in order} | gone, renamed
+
+
+def _likeness(one: Found, other: Found) -> float:
+    """The share of lines that two files have in common."""
+    if one.digest == other.digest:
+        return 1.0
+    lines = [
+        Counter(line.strip() for line in found.path.read_bytes().splitlines() if line.strip())
+        for found in (one, other)
+    ]
+    return 2 * (lines[0] & lines[1]).total() / max(1, lines[0].total() + lines[1].total())
+
+
 def _read(tree: Tree, name: str, path: Path) -> Found:
     of_ladder = is_numbered(path.name)
     kernel_id = path.stem[:3] if of_ladder else path.stem
@@ -311,17 +425,14 @@ def _read(tree: Tree, name: str, path: Path) -> Found:
         text, sidecar = read_text(path), read_sidecar(path)
         variant = parse_variant(text, path, sidecar=sidecar, is_own=not of_ladder)
         digest.update((sidecar or "").encode())
-        paths = included_files(path, variant.include_folders)
-        root = tree.root.resolve()
-        for file in paths:
-            if not file.resolve().is_relative_to(root):
-                raise OutsideTree(
-                    f"{name} includes {file}, which lies outside of {tree.label}: include files of "
-                    "the repository alone."
-                )
+        paths = files_inside(tree.root, path, variant.include_folders)
         for header in read_sources(path, variant.include_folders).included:
             digest.update(f"\0{header.name}\0{header.text}".encode())
-    except (KernelDescriptionError, CompileError, OutsideTree) as error:
+    except OutsideFolder as error:
+        why = f"{error} Kernels of {tree.label} include files of it alone."
+        return Found(kernel_id, name, path, digest.hexdigest(), (name,), fault=why)
+    except (KernelDescriptionError, CompileError) as error:
         return Found(kernel_id, name, path, digest.hexdigest(), (name,), fault=str(error))
+    root = tree.root.resolve()
     names = tuple(sorted(p.resolve().relative_to(root).as_posix() for p in paths))
     return Found(kernel_id, name, path, digest.hexdigest(), names, variant=variant)

@@ -8,17 +8,23 @@
 4. simulated;
 5. by roofline, calibrated or not: little more than a bound.
 
-Times of another source are `Reference`s and are never answered.
+Times of another source are `Reference`s and are never answered. What was predicted is written down
+as it is made (`Prediction`), one file for all sessions; `engine.sessions.ledger` scores it later.
 """
 
 from __future__ import annotations
 
 import threading
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
-from engine.base.errors import AttuneError, ToolMissing
+from engine.base import files, journal
+from engine.base.errors import AttuneError, StoreError, ToolMissing
+from engine.base.files import data_folder
 from engine.base.table import Table, Tabular
+from engine.base.text import Line
 from engine.base.units import format_us
 from engine.compiled_plan import cached_kernel, compile_plan, resources
 from engine.config import TunedConfig, load_tuned
@@ -32,7 +38,6 @@ from engine.history.known_time import (
     source_match,
     taken_of,
 )
-from engine.history.predictions import keep_prediction
 from engine.model.calibrate import calibrate, prepare
 from engine.model.estimate import (
     Estimate,
@@ -45,6 +50,7 @@ from engine.model.estimate import (
 from engine.model.kernel import Kernel
 from engine.plan import LaunchPlan
 from engine.problem import Problem
+from engine.schema import Integer, Stored, decode, encode
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,7 +61,64 @@ if TYPE_CHECKING:
     from engine.model.measurements import Measurement
     from engine.model.occupancy import IntArray
 
-# What may be done to find a time out: nothing that takes more than milliseconds; compiling, too;
+
+@dataclass(frozen=True, slots=True)
+class Prediction(Stored):
+    """One prediction of one launch."""
+
+    when: Line  # UTC, ISO 8601
+    variant: Line
+    config: Mapping[Line, Integer]
+    problem: Problem
+    device: Line
+    source_sha256: Line
+    latency: Latency
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What was predicted: variant, config, problem, GPU."""
+        return self.variant, tuple(sorted(self.config.items())), self.problem, self.device
+
+
+def predictions_path() -> Path:
+    return data_folder() / "predictions.jsonl"
+
+
+def keep_prediction(evaluation: Evaluation, predicted: Latency | None) -> None:
+    """Write down what was predicted of an evaluation. Nothing is lost where the disk refuses."""
+    if predicted is None or not evaluation.source_sha256:
+        return
+    path = predictions_path()
+    of_both = {f.name: getattr(evaluation, f.name) for f in fields(Prediction)}
+    try:
+        files.make_folder(path.parent)
+        journal.append(path, encode(Prediction(**(of_both | {"latency": predicted}))))
+    except (ImportError, OSError, StoreError):
+        return  # a machine that can only measure, or a full disk: the evaluation counts for more
+
+
+def predictions() -> list[Prediction]:
+    """What was kept, oldest first; a repeated one once. Damaged lines are passed over.
+
+    Raises:
+        StoreError: the file cannot be read.
+    """
+    events, _ = journal.read_from(predictions_path(), 0)
+    kept: dict[object, Prediction] = {}
+    for event in events:
+        try:
+            prediction = decode(Prediction, event)
+        except AttuneError:
+            continue
+        latency = prediction.latency
+        if latency.origin != "predicted":  # the ledger holds predictions alone
+            continue
+        figures = (latency.low_us, latency.median_us, latency.high_us)
+        kept.setdefault((prediction.key, prediction.source_sha256, figures), prediction)
+    return list(kept.values())
+
+
+# What may be done to find a time: only what takes milliseconds; also compiling;
 # compiling and simulating.
 Work: TypeAlias = Literal["look up", "compile", "simulate"]
 
@@ -112,7 +175,7 @@ class Time(Tabular):
 
 @dataclass(frozen=True, slots=True)
 class _Fits:
-    """The last calibrations: a slider asks for the same one again and again."""
+    """Cache of the last calibrations: a slider asks for the same one repeatedly."""
 
     kept: dict[tuple[object, ...], Calibration | None] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -144,7 +207,7 @@ class History:
     _fits: _Fits = field(default_factory=_Fits)
 
     def doing(self, work: Work) -> History:
-        """The same history, with other work allowed, and a list of its own of what is missing."""
+        """A copy that allows other work, with its own list of what is missing."""
         return replace(self, work=work, missing=[])
 
     # Times

@@ -17,7 +17,6 @@ from engine.cuda_on_host.toolchain import Schedule
 from engine.devices import find_device
 from engine.evaluation import Evaluation, Occupancy
 from engine.history import Time
-from engine.input_kinds import NORMAL, InputKind
 from engine.machine_code.report import MachineCode
 from engine.model.kernel import Kernel
 from engine.names import find_variant
@@ -29,7 +28,7 @@ from engine.pipeline.request import BackendChoice, EvaluationRequest, resolve
 from engine.presets import find_preset
 from engine.problem import Problem
 from engine.sessions.known_times import open_history
-from engine.tensors import Inputs, RawArray
+from engine.tensors import NORMAL, InputKind, Inputs, RawArray
 from kernels.variant import AUTO, DTYPES, Dtype, Variant
 
 # What the functions of the interface take in the same way: a problem, a kernel's name.
@@ -246,7 +245,7 @@ def kernel(name: str | Path, *, gpu: str | None = None, **config: int) -> Attent
 
     Raises:
         UnknownName: no such kernel, file or GPU; the text names the nearest.
-        InvalidKernel: the file does not describe itself; `block` is then a description to paste.
+        InvalidKernel: the file has no description; `block` is then a description to paste.
         InvalidProblem: a tunable or a value that the kernel does not offer.
 
     Example:
@@ -320,7 +319,7 @@ class AttentionKernel:
             backend: "auto" (the GPU where it is the target, else software: see
                 `engine.pipeline.execute.where_to_execute`), "cpu", "cuda" or "machine-code".
             schedule: the order of threads on the CPU: "in_order", "random" or "reverse".
-            inputs: what Q, K and V hold: see `engine.input_kinds.MEANINGS`.
+            inputs: what Q, K and V hold: see `engine.tensors.MEANINGS`.
 
         Raises:
             InvalidProblem: sizes that cannot be.

@@ -288,7 +288,7 @@ def manager() -> JobManager:
     global _manager
     with _manager_lock:
         if _manager is None:
-            from engine.cuda_source.cache import cache_root
+            from engine.base.files import cache_root
 
             _manager = JobManager(cache_root() / "jobs")
         return _manager

@@ -116,7 +116,7 @@ def _build(can_simulate: threading.Event) -> None:
     """Build what is C++ here, so that the first Run and simulation wait for their kernel alone."""
     from engine.cuda_on_host.build import build_runtime, precompile_headers
     from engine.cuda_on_host.toolchain import find_toolchain
-    from engine.machine_code.execution.run import prepare
+    from engine.machine_code.execution import prepare
     from engine.machine_code.native_library import build_libraries
 
     try:

@@ -83,6 +83,38 @@ def rung_before(variant: Variant) -> Variant | None:
     return lower[-1] if lower else None
 
 
+def lessons_tree() -> str:
+    """Which rung builds on which, as an indented tree, and how much of it each keeps.
+
+    The percentage is the share of the lines of code of the rung above that stand in this one, too.
+    """
+    rungs = LADDER.every()
+    builds_on = {variant.id: rung_before(variant) for variant in rungs}
+    lines = []
+
+    def add(variant: Variant, before: Variant | None, first: str, rest: str) -> None:
+        kept = f"  {kept_share(before, variant):.0%}" if before is not None else ""
+        lines.append(f"{first}{variant.id} {variant.title}{kept}")
+        children = [v for v in rungs if (on := builds_on[v.id]) is not None and on.id == variant.id]
+        for child in children:
+            own, below = ("└─ ", "   ") if child is children[-1] else ("├─ ", "│  ")
+            add(child, variant, rest + own, rest + below)
+
+    for variant in rungs:
+        if builds_on[variant.id] is None:
+            add(variant, None, "", "")
+    return "\n".join(lines)
+
+
+def kept_share(before: Variant, after: Variant) -> float:
+    """The share of a rung's lines of code that another one has, too, 0 to 1.
+
+    Raises CompileError where a file cannot be read.
+    """
+    lines = len(_code_lines(before))
+    return 1 - source_diff(before, after).removed / max(1, lines)
+
+
 def source_diff(before: Variant, after: Variant) -> Diff:
     """From one rung's source to another's, without headers and description blocks.
 

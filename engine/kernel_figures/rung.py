@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.base.errors import AttuneError, InvalidProblem
+from engine.base.files import cache_root, read_entry, write_entry
 from engine.base.table import Table
 from engine.base.units import format_bytes, format_us
 from engine.config import default_config
-from engine.cuda_source.cache import cache_root, read_entry, write_entry
 from engine.devices import find_device
 from engine.evaluation import Latency, PassReport
 from engine.history import History, KnownTime

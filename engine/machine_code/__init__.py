@@ -1,9 +1,18 @@
 """Machine code: what the compiler really made, read, counted and run."""
 
 from engine.machine_code.cubin import Cubin, Entry, read_cubin
-from engine.machine_code.disassembly import Disassembly, disassemble, find_loops
+from engine.machine_code.disassembly import (
+    Control,
+    Disassembly,
+    Instruction,
+    Loop,
+    Pipe,
+    Program,
+    SourceLine,
+    disassemble,
+    find_loops,
+)
 from engine.machine_code.emulation import AccessKind, CtaTrace
-from engine.machine_code.instruction import Control, Instruction, Loop, Pipe, Program, SourceLine
 
 __all__ = [
     "AccessKind",

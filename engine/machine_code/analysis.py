@@ -15,11 +15,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.cuda_source.cache import cache_root, read_entry, write_entry
+from engine.base.files import cache_root, read_entry, write_entry
 from engine.machine_code.counts import LaunchCounts, count_launch
 from engine.machine_code.cubin import Cubin, Entry, read_cubin
 from engine.machine_code.disassembly import (
     Disassembly,
+    Instruction,
+    Loop,
+    Program,
+    SourceLine,
     disassemble,
     find_entry,
     find_loops,
@@ -36,7 +40,6 @@ from engine.machine_code.emulation import (
     WAVEFRONTS,
     Emulator,
 )
-from engine.machine_code.instruction import Instruction, Loop, Program, SourceLine
 from engine.machine_code.launch import Launch
 
 _FORMAT = "4"  # of the entries below

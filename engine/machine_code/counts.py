@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.base.errors import InvalidProblem
+from engine.machine_code.disassembly import Program
 from engine.machine_code.emulation import EXECUTED, IDEAL_SECTORS, SECTORS, Emulator, Totals
-from engine.machine_code.instruction import Program
 from engine.machine_code.launch import Launch
 
 _PERIODS = (1, 2, 4, 8)  # query tiles to a K/V tile, where a causal mask makes a staircase

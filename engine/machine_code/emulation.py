@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from engine.base.errors import CompileError, InvalidProblem
 from engine.machine_code.cubin import Entry
-from engine.machine_code.instruction import Program
+from engine.machine_code.disassembly import Program
 from engine.machine_code.launch import Launch, constant_bank
 from engine.machine_code.native_library import load_library
 

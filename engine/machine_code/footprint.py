@@ -69,7 +69,7 @@ class StayingTouch:
 
 
 def shared_bytes(emulator: Emulator, trace: CtaTrace) -> tuple[SharedBytes, ...]:
-    """What a CTA touches, by which others touch it too.
+    """Bytes that a CTA touches, grouped by the CTAs that share them.
 
     Args:
         trace: of a CTA of the launch.

@@ -280,7 +280,9 @@ def _parse_value(text: str, kind: str, value: str, first_buffer: int) -> tuple[b
     except (ValueError, OverflowError):
         raise _mistake(text) from None
     except struct.error:
-        raise InvalidProblem(f"{value} does not fit into {kind} (argument {text!r}).") from None
+        raise InvalidProblem(
+            f"{value} does not fit into {kind} (argument {text!r}).", code="argument_range"
+        ) from None
     raise _mistake(text)
 
 
@@ -329,4 +331,4 @@ def _address(number: int) -> bytes:
 
 
 def _mistake(text: str) -> InvalidProblem:
-    return InvalidProblem(f"{text!r} is not an argument: {_USAGE}.")
+    return InvalidProblem(f"{text!r} is not an argument: {_USAGE}.", code="argument_form")

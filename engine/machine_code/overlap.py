@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from engine.base.launch import WARPGROUP, PassLaunch
 from engine.cuda_source.ptxas import left_out_setmaxnreg
 from engine.machine_code.analysis import outer_line
-from engine.machine_code.instruction import Instruction, Pipe, Program, SourceLine
+from engine.machine_code.disassembly import Instruction, Pipe, Program, SourceLine
 from engine.schema import Stored
 
 # Register budgets of `setmaxnreg`: whether the machine code keeps to them.

@@ -23,6 +23,7 @@ from engine.machine_code.analysis import (
     notes,
     outer_line,
 )
+from engine.machine_code.disassembly import NO_BARRIER, Control
 from engine.machine_code.emulation import (
     EXECUTED,
     IDEAL_SECTORS,
@@ -30,7 +31,6 @@ from engine.machine_code.emulation import (
     SECTORS,
     WAVEFRONTS,
 )
-from engine.machine_code.instruction import NO_BARRIER, Control
 from engine.machine_code.overlap import Overlap, overlaps
 from engine.machine_code.timing.constants import SmTiming, StallReason
 from engine.machine_code.timing.simulate import BINDING_SHARE, SimulatedLaunch

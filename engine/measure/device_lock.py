@@ -113,7 +113,8 @@ def _open(path: Path) -> int:
     except OSError as error:
         raise MeasureError(
             f"The GPU's lock {path} cannot be opened ({error.strerror}): remove it, or set "
-            "ATTUNE_LOCK_DIR to a folder that all users of this machine can write."
+            "ATTUNE_LOCK_DIR to a folder that all users of this machine can write.",
+            code="lock_not_opened",
         ) from error
 
 
@@ -129,7 +130,8 @@ def _acquire(handle: int, on_wait: Callable[[str], None], timeout_s: float | Non
             holder = _holder(handle)
         if timeout_s is not None and time.monotonic() - begin >= timeout_s:
             raise MeasureError(
-                f"The GPU was not free within {timeout_s:g} s: {_who(holder)} Try again later."
+                f"The GPU was not free within {timeout_s:g} s: {_who(holder)} Try again later.",
+                code="gpu_locked",
             )
         if not waited or holder != told:
             on_wait(f"Waiting for the GPU: {_who(holder)}")

@@ -213,7 +213,7 @@ def _fit(points: Points) -> tuple[Calibration, float]:
 
 @dataclass(frozen=True, slots=True)
 class LeaveOneOut:
-    """Each point predicted by a calibration on the others."""
+    """Leave-one-out predictions: each point by a calibration on the others."""
 
     errors: tuple[float, ...]  # predicted / measured − 1
     inside: tuple[bool, ...]  # whether the 90 % interval held the measured value
@@ -292,7 +292,7 @@ def sensitivity(log_total: Callable[[FloatArray], FloatArray], theta: FloatArray
 
 
 def _tell_apart(effect: FloatArray) -> list[int]:
-    """Columns to fit, the most telling first: at most one per point, none an echo of others."""
+    """Columns to fit, most informative first: at most one per point, none collinear with others."""
     remaining = effect.copy()
     chosen: list[int] = []
     for _ in range(min(effect.shape)):

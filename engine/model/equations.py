@@ -214,7 +214,8 @@ def machine(device: DeviceSpec, variant: Variant, dtype: Dtype) -> Machine:
     if missing:
         raise InvalidProblem(
             f"No latency is predicted for {device.name}: its {', '.join(missing)} "
-            f"{'is' if len(missing) == 1 else 'are'} unknown."
+            f"{'is' if len(missing) == 1 else 'are'} unknown.",
+            code="not_predicted",
         )
     num_sms, clock_mhz, tflops, gb_per_s, l2_bytes = (float(x or 0) for x in figures.values())
     return Machine(

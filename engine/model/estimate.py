@@ -350,7 +350,8 @@ def resident_ctas(kernel: Kernel, launches: Launches, resources: tuple[Resources
     )
     if (resident == 0).any():
         raise InvalidProblem(
-            f"Not even one CTA of {kernel.variant.id} fits on an SM of {kernel.device.name}."
+            f"Not even one CTA of {kernel.variant.id} fits on an SM of {kernel.device.name}.",
+            code="no_cta_fits",
         )
     return resident
 

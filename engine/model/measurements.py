@@ -229,7 +229,10 @@ def keep_csv(data: bytes) -> str:
         StoreError: it is too large, or the folder cannot be written.
     """
     if len(data) > MAX_BYTES:
-        raise StoreError(f"A table of more than {MAX_BYTES:,} bytes is not kept: shorten it.")
+        raise StoreError(
+            f"A table of more than {MAX_BYTES:,} bytes is not kept: shorten it.",
+            code="csv_too_large",
+        )
     name = hashlib.sha256(data).hexdigest()[:16]
     folder = csv_folder()
     path = folder / f"{name}.csv"
@@ -254,7 +257,8 @@ def kept_csv(name: str) -> bytes:
     except OSError:
         pass
     raise StoreError(
-        f"The link names a CSV file, {name[:16]!r}, that is not kept on this machine: upload it."
+        f"The link names a CSV file, {name[:16]!r}, that is not kept on this machine: upload it.",
+        code="csv_not_kept",
     )
 
 

@@ -164,7 +164,8 @@ def draft_block(text: str, path: Path) -> str:
     kernels = kernels_of(text)
     if not kernels:
         raise InvalidKernel(
-            f"{path.name} has no __global__ function with a body: name the file that has it."
+            f"{path.name} has no __global__ function with a body: name the file that has it.",
+            code="no_kernel_in_file",
         )
     return draft_of(text, in_sequence(text, kernels)[0]).block()
 
@@ -178,7 +179,8 @@ def draft_of(text: str, kernel: Signature) -> Draft:
     if found := next((m for p in kernel.parameters if (m := _FP8.search(p.written))), None):
         raise InvalidKernel(
             f"{kernel.name} takes {found[0]}, and there are no FP8 inputs yet, as a reference for "
-            "them needs scales of their own: give it 16-bit or float tensors."
+            "them needs scales of their own: give it 16-bit or float tensors.",
+            code="fp8_inputs",
         )
     sequence = in_sequence(text, kernels_of(text))
     if len(sequence) < 2 or sequence[0].name != kernel.name:

@@ -200,7 +200,9 @@ def write_description(path: Path, toml: str, where: Where) -> Path:
         raise InvalidKernel(str(mistake)) from None
     sidecar = sidecar_of(path)
     if has_block(text) or sidecar.exists():
-        raise InvalidKernel(f"{path.name} has a description already: edit that one.")
+        raise InvalidKernel(
+            f"{path.name} has a description already: edit that one.", code="has_description"
+        )
     described(path, toml)
     target, content = (
         (path, f"/* attune\n{toml}*/\n{text}") if where == "in the source" else (sidecar, toml)

@@ -72,7 +72,7 @@ def use_kernel(path: Path) -> Variant:
 
     Raises:
         UnknownName: it is not called a .cu file.
-        InvalidKernel: there is no such file, it does not describe itself (`block` is then one to
+        InvalidKernel: there is no such file, it has no description (`block` is then one to
             paste), or there is a mistake in the description.
     """
     path = path.expanduser().absolute()
@@ -90,7 +90,7 @@ def kernel_named(text: str) -> str:
 
     Raises:
         UnknownName: there is no such file.
-        InvalidKernel: it does not describe itself as it must.
+        InvalidKernel: it has no description, or one with a mistake.
     """
     if "/" not in text and "\\" not in text and not text.endswith(".cu"):
         return text
@@ -115,7 +115,9 @@ def check_kernel(path: Path) -> Variant:
     if path.suffix != ".cu":
         raise UnknownName(f"{path} is not a kernel source: name a .cu file.")
     if path.stem in LADDER.names():
-        raise InvalidKernel(f"{path.stem} is a variant of the ladder: rename {path}.")
+        raise InvalidKernel(
+            f"{path.stem} is a variant of the ladder: rename {path}.", code="variant_name_of_ladder"
+        )
     if path.stem == AUTO:
         raise InvalidKernel(f"{AUTO} stands for the variant that is chosen: rename {path}.")
     try:
@@ -123,7 +125,7 @@ def check_kernel(path: Path) -> Variant:
     except MissingDescription:
         block = draft_block(read_text(path), path)
         raise InvalidKernel(
-            f"{path.name} does not describe itself: put the block below at its top, or without "
+            f"{path.name} has no description: put the block below at its top, or without "
             f"the comment marks into {path.stem}.attune.toml beside it, after a look at each line.",
             block,
         ) from None
@@ -142,7 +144,10 @@ def keep_kernel(path: Path) -> Variant:
     variant = check_kernel(path)
     other = OWN.find(variant.id)
     if other is not None and other.path != path:
-        raise InvalidKernel(f"{variant.id} is {other.path} already: rename one of the two files.")
+        raise InvalidKernel(
+            f"{variant.id} is {other.path} already: rename one of the two files.",
+            code="variant_name_taken",
+        )
     _write([*(kept for kept in kept_kernels() if kept != path), path])
     return variant
 

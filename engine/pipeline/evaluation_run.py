@@ -14,16 +14,20 @@ from engine.coverage import Block, coverage_of, describe_lines, largest_block
 from engine.cuda_on_host.instrument import ExecutedStatements
 from engine.cuda_on_host.toolchain import Schedule
 from engine.evaluation import Correctness, Evaluation, Latency
-from engine.input_kinds import HARSH, InputKind, inputs_named, passed_too, told_before
 from engine.model.estimate import Estimate, launch_plan
 from engine.pipeline.execute import (
     NOT_HERE,
+    PartialRun,
     alone_on_gpu,
+    check_host_memory,
+    disagreement,
     execution_of,
+    first_flops,
     shared_heads,
+    takes_a_while,
+    takes_too_long,
     where_to_execute,
 )
-from engine.pipeline.partial import check_host_memory
 from engine.pipeline.preview import NO_RESOURCES
 from engine.pipeline.request import (
     EvaluationRequest,
@@ -31,7 +35,15 @@ from engine.pipeline.request import (
     choose_backend,
 )
 from engine.plan import LaunchPlan
-from engine.tensors import FloatArray, Inputs
+from engine.tensors import (
+    HARSH,
+    FloatArray,
+    InputKind,
+    Inputs,
+    inputs_named,
+    passed_too,
+    told_before,
+)
 from kernels.variant import KERNELS_DIR
 
 if TYPE_CHECKING:
@@ -40,7 +52,6 @@ if TYPE_CHECKING:
     from engine.cuda_source import CompiledKernel
     from engine.pipeline.evaluate import Evaluator
     from engine.pipeline.other_problems import OtherProblem
-    from engine.pipeline.partial import PartialRun
 
 OnStage: TypeAlias = Callable[[str], None]
 OnPart: TypeAlias = Callable[[Evaluation], None]
@@ -242,11 +253,10 @@ class EvaluationRun:
         return None
 
     def _judge_some_ctas_first(self, plan: LaunchPlan, name: BackendName) -> None:
-        """Tell what a few CTAs compute, where executing all of them takes long."""
+        """Report the verdict on a few CTAs first where executing all of them takes long."""
         from engine.backends.cpu import CpuBackend
         from engine.backends.machine_code import MachineCodeBackend
         from engine.backends.partial import PartialRunError
-        from engine.pipeline.partial import PartialRun, first_flops, takes_a_while
 
         request = self.request
         if self.on_part is None or request.partial == "never":
@@ -375,7 +385,7 @@ class EvaluationRun:
 
     def _with_lse(self, inputs: Inputs, lse: FloatArray, passed: Correctness) -> Correctness:
         """The verdict on O, and on the LSE that a kernel writes beside it."""
-        from engine.correctness.lse import check_lse
+        from engine.correctness.gradient_check import check_lse
 
         verdict = check_lse(inputs, lse)
         reason = f"{passed.reason} {verdict.sentence}" if verdict.passed else verdict.sentence
@@ -403,7 +413,6 @@ class EvaluationRun:
         """What the host build says of an output that the machine code got wrong."""
         from engine.backends.cpu import CpuBackend
         from engine.backends.machine_code import MachineCodeBackend
-        from engine.pipeline.disagreement import disagreement
 
         self.stage("Executing the host build to compare")
         said = disagreement(
@@ -459,7 +468,6 @@ class EvaluationRun:
         """Some CTAs to execute in place of all; None for all, an evaluation where it ends here."""
         from engine.backends.cpu import CpuBackend
         from engine.backends.partial import PartialRunError
-        from engine.pipeline.partial import PartialRun, takes_too_long
 
         request = self.request
         wanted = request.partial == "always" or (

@@ -224,7 +224,7 @@ def _with_the_sequence(inputs: Inputs, sequence: Inputs) -> Inputs:
 
 
 def _one_sequence(problem: Problem) -> Problem:
-    """With one K/V head, and halved until it is executed in a moment."""
+    """The problem with one K/V head, halved until it executes in about a second."""
     one = replace(
         problem,
         batch=1,
@@ -259,7 +259,7 @@ def _with_other_splits(kernel: Kernel) -> list[Kernel]:
 def cheapest_splits(
     kernels: Iterable[Kernel], problems: Iterable[Problem], history: History
 ) -> SplitChoice | None:
-    """Of kernels that differ in their number of splits, the one whose worst batch loses least.
+    """The number of splits whose slowdown at its worst batch is the smallest.
 
     Returns:
         None where a time is not known of two of them at least.

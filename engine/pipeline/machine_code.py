@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from engine.base.errors import AttuneError, InvalidProblem
+from engine.base.files import cache_root, read_entry, write_entry
 from engine.base.units import format_us
 from engine.compiled_plan import analyse_plan, cached_kernel, compile_plan
-from engine.cuda_source.cache import cache_root, read_entry, write_entry
 from engine.cuda_source.sources import read_source
 from engine.devices.spec import DeviceSpec, at_clock
 from engine.history import History

@@ -1,4 +1,4 @@
-"""What a check executes beside the problem that was asked for.
+"""Further problems that a check executes beside the one that was asked for.
 
 *A sharper problem*, of about a second: several query tiles and so many key tiles that every stage
 of a ring, and every phase of its barriers, comes again; several key tiles to each split; a ragged
@@ -167,7 +167,7 @@ def _planned(
 
 
 def _candidates(variant: Variant, asked: LaunchPlan, is_persistent: bool) -> Iterator[Problem]:
-    """Other sizes of the problem, the sharpest first."""
+    """Other sizes of the problem, those that find most bugs first."""
     p, config, rows = asked.problem, asked.config, asked.query_rows
     tile = max(16, config.get("block_n", _USUAL_TILE))
     stages = config.get("stages", 1)

@@ -14,11 +14,11 @@ from engine.cuda_on_host.toolchain import Schedule
 from engine.devices import find_device
 from engine.devices.spec import ClockKind, DeviceSpec, at_clock
 from engine.history import History
-from engine.input_kinds import NORMAL, InputKind
 from engine.model.kernel import Kernel
 from engine.names import find_variant, variant_from
 from engine.problem import Problem
 from engine.schema import Stored
+from engine.tensors import NORMAL, InputKind
 from kernels.variant import AUTO, Variant
 
 BackendChoice: TypeAlias = Literal["auto", "cpu", "cuda", "machine-code"]

@@ -1,4 +1,4 @@
-"""A race of many candidates: few rounds first, in which losers leave, then a final of the best."""
+"""Successive halving: few rounds drop the slow candidates, then the best are timed longer."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Candidates(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RaceResult:
-    """The places of the finalists, and when the others left."""
+    """The ranking of the last candidates, and the round in which the others were dropped."""
 
     places: tuple[RankedPoint, ...]  # of the finalists
     final: SamplingRun
@@ -77,7 +77,7 @@ def race(
     settings: SamplerSettings,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> RaceResult:
-    """Successive halving, then a paired shoot-out of those that are left.
+    """Successive halving, then paired timing of the candidates that are left.
 
     After each heat the slower half leaves, except candidates not yet known to be slower than the
     leader. The final runs by the full stopping rule. A candidate that fails has no place.
@@ -220,13 +220,13 @@ def result_with_final(
     try:
         return final()
     except (AttuneError, BrokenExecutor) as error:
-        return replace(own, reason=f"{own.reason} No final: {error}")
+        return replace(own, reason=f"{own.reason} Not timed side by side: {error}")
 
 
 def _finalists_first(
     finalists: Sequence[RankedPoint], ranked: Sequence[RankedPoint], failures: Container[str]
 ) -> tuple[RankedPoint, ...]:
-    """The finalists, and after them all others in the order of the search's own times."""
+    """The candidates timed last, then all others in the order of the search's own times."""
     names = {place.point for place in finalists}
     others = [p for p in ranked if p.point not in names and p.point not in failures]
     numbered = enumerate(others, start=len(finalists) + 1)
@@ -273,7 +273,7 @@ def _points(count: int) -> str:
 def gpu_candidates(
     evaluator: Evaluator, on_wait: Callable[[str], None] = lambda _: None
 ) -> OpenCandidates:
-    """Make rows that passed on this GPU ready for a race; others do not enter it.
+    """Prepare rows that passed on this GPU for timing side by side; others are left out.
 
     Args:
         evaluator: whose CUDA context is used; it stays the caller's.
@@ -286,7 +286,7 @@ def gpu_candidates(
         problem = rows[0].problem
         inputs = inputs_of(problem)
         with (
-            gpu_lock(f"the final of {problem.label()}", on_wait),
+            gpu_lock(f"the best of {problem.label()}, side by side", on_wait),
             gpu_states() as read_state,
             TimingGroup(read_state) as group,
         ):

@@ -22,7 +22,6 @@ from engine.cuda_on_host.toolchain import Schedule
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import Evaluation
-from engine.input_kinds import NORMAL, InputKind
 from engine.model.estimate import unsupported_reason
 from engine.names import find_variant
 from engine.pipeline.request import (
@@ -32,6 +31,7 @@ from engine.pipeline.request import (
 )
 from engine.problem import Problem
 from engine.schema import Stored
+from engine.tensors import NORMAL, InputKind
 from kernels.variant import Dtype, Variant
 
 MAX_POINTS = 1_000_000
@@ -114,7 +114,8 @@ class Space(Stored):
             if name not in known:
                 listing = ", ".join(sorted(known)) or "none"
                 raise UnknownName(
-                    f"None of the chosen variants has a tunable {name!r}: they have {listing}."
+                    f"None of the chosen variants has a tunable {name!r}: they have {listing}.",
+                    code="tunable_of_no_variant",
                 )
 
     def configs(
@@ -220,7 +221,8 @@ def parse_values(text: str, name: str) -> tuple[int, ...]:
     except ValueError:
         raise InvalidProblem(
             f"{name} takes whole numbers like 1,2,4, rising ranges from 1 like 64:512 or "
-            f"64:512:64 (first, last, step), and factors like 64:4096:x2, not {text!r}."
+            f"64:512:64 (first, last, step), and factors like 64:4096:x2, not {text!r}.",
+            code="values_form",
         ) from None
     return tuple(dict.fromkeys(values))
 
@@ -254,7 +256,8 @@ def _limit(count: int, what: str) -> None:
     if count > MAX_POINTS:
         raise InvalidProblem(
             f"That makes {count:,} {what}, and a sweep takes at most {MAX_POINTS:,}: choose fewer "
-            "values."
+            "values.",
+            code="sweep_too_large",
         )
 
 

@@ -1,4 +1,4 @@
-"""In which order to try the points of a space, and which to leave out.
+"""Search strategies: in which order to try the points of a space, and which to skip.
 
 A strategy is asked for points and told their times. Each (variant, problem) is a search of its own;
 the searches take turns, so that a budget is shared evenly. Points that constraints exclude are
@@ -34,7 +34,7 @@ _MAX_STALE_PROPOSALS = 10
 
 
 class Strategy(Protocol):
-    """Proposes points. Several may be out at once; each is told once."""
+    """Proposes points. Several may be pending at once; the result of each is told once."""
 
     def ask(self) -> SweepPoint | None:
         """The next point, or None: nothing more, or nothing until another point is told."""
@@ -92,7 +92,7 @@ def by_expected_time(points: Sequence[SweepPoint], expected_us: Expected) -> lis
 
 
 class InOrder:
-    """The points as they come, whatever they turn out to be."""
+    """The points in their given order."""
 
     def __init__(self, points: Sequence[SweepPoint]) -> None:
         self._points = iter(points)
@@ -234,6 +234,7 @@ def _import_optuna() -> Any:
         import optuna
     except ImportError as error:
         raise ToolMissing(
-            "The Bayesian strategy needs optuna: pip install 'attune[tune]', or choose coordinate."
+            "The Bayesian strategy needs optuna: pip install 'attune[tune]', or choose coordinate.",
+            code="optuna_missing",
         ) from error
     return optuna

@@ -1,4 +1,4 @@
-"""Which configs of a sweep to keep as tuned ones, and keeping them."""
+"""Choose the best configs of a sweep and save them as tuned configs."""
 
 from __future__ import annotations
 

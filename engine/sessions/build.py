@@ -1,4 +1,4 @@
-"""Making snapshots from what the engine hands over."""
+"""Make snapshots from evaluations, sources and error maps."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def make_error_map(evaluation: int, error_map: ErrorMap) -> StoredErrorMap:
 
     `evaluation` is the index of the evaluation it belongs to. Values keep four digits.
     """
-    from engine.correctness.maps import pool
+    from engine.correctness.output_error import pool
 
     pooled, down, across = pool(error_map.values, MAP_SIDE)
     raw = {

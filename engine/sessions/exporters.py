@@ -47,7 +47,8 @@ def exported(snapshot: Snapshot, form: Format, variant: str = "", gpu: str = "")
     if not any(_taken(e) for e in chosen):
         raise InvalidProblem(
             "There is no time in it that was measured or recorded, and predicted ones are not "
-            "written, as the other tool would take them for measured."
+            "written, as the other tool would take them for measured.",
+            code="only_predicted_times",
         )
     made = _cache(chosen) if form == "kernel-tuner" else _results(chosen)
     return json.dumps(made, indent=1) + "\n"

@@ -12,11 +12,11 @@ from engine.environment import collect_environment
 from engine.evaluation import Evaluation
 from engine.schema import file_label
 from engine.sessions.build import make_snapshot
+from engine.sessions.folders import is_snapshot_name
 from engine.sessions.importers import ImportOptions, import_measurements
 from engine.sessions.session import begin_session, sources_of
 from engine.sessions.snapshot import FORMAT, MAX_BYTES, Snapshot, dumps, loads, text_of
-from engine.sessions.store.folders import is_snapshot_name
-from engine.sessions.store.store import Store, default_store
+from engine.sessions.store import Store, default_store
 
 
 def read_file(path: Path) -> bytes:
@@ -73,7 +73,7 @@ def open_sessions(files: Sequence[str]) -> dict[str, Snapshot]:
 
 
 def is_snapshot(data: bytes, *, name: str) -> bool:
-    """Whether a file means to be a snapshot, and not some other tool's measurements."""
+    """True if a file has the form of a snapshot, rather than of another tool's measurements."""
     text = text_of(data, name=name)
     return text.lstrip()[:1] == "{" and f'"{FORMAT}"' in text
 
@@ -128,7 +128,9 @@ def check_new(path: Path) -> None:
 
 
 def _exists_already(path: Path) -> InvalidProblem:
-    return InvalidProblem(f"{path} exists already and is not overwritten: name another file.")
+    return InvalidProblem(
+        f"{path} exists already and is not overwritten: name another file.", code="file_exists"
+    )
 
 
 def _write(path: Path, data: bytes) -> None:

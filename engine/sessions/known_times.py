@@ -26,7 +26,7 @@ from engine.problem import Problem
 from engine.schema import decode
 from engine.sessions.session import Session, working_folder
 from engine.sessions.snapshot import SCHEMA_VERSION, Record
-from engine.sessions.store.store import SnapshotInfo, Store, default_store
+from engine.sessions.store import SnapshotInfo, Store, default_store
 
 # More kernels and problems than a snapshot's summary lists may be in it all the same.
 _SUMMARY_DEVICES = 8

@@ -1,6 +1,6 @@
 """The ledger of predictions: each one that was made, and how it fared once a time was taken.
 
-Predictions are kept as they are made (`engine.history.predictions`). Each is scored against the
+Predictions are kept as they are made (`engine.history.history`). Each is scored against the
 times that sessions hold (`engine.sessions.known_times`): the last prediction before the time was
 known counts; one that was made afterwards is listed and not counted, and neither is one of another
 source than was timed.
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from engine.base.table import Table
 from engine.base.units import format_us
+from engine.history.history import Prediction
 from engine.history.known_time import KnownTime
-from engine.history.predictions import Prediction
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,7 @@ def their_source(snapshot: Snapshot, evaluation: Evaluation, folder: Path) -> Pa
     try:
         _check_parameters(source.text, variant_from(path, evaluation.variant))
     except InvalidKernel as error:
-        raise SnapshotError(f"The snapshot's source does not describe itself: {error}") from None
+        raise SnapshotError(f"The snapshot's source has no valid description: {error}") from None
     return path
 
 
@@ -162,5 +162,6 @@ def _check_parameters(text: str, variant: Variant) -> None:
         if count not in (len(launch.args), len(launch.args) - features):
             raise SnapshotError(
                 f"The snapshot's {launch.entry} of {variant.id} takes {count} arguments and is "
-                f"given {len(launch.args)} here: repeat it with this machine's source."
+                f"given {len(launch.args)} here: repeat it with this machine's source.",
+                code="argument_count_differs",
             )

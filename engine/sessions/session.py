@@ -43,7 +43,7 @@ from engine.sessions.snapshot import (
     StoredErrorMap,
     TimelineEntry,
 )
-from engine.sessions.store.store import Store, default_store
+from engine.sessions.store import Store, default_store
 
 if TYPE_CHECKING:
     from engine.correctness import ErrorMap
@@ -124,11 +124,11 @@ class Session:
 
     @property
     def expected(self) -> tuple[str, ...]:
-        """Jobs whose evaluations belong here and are not here yet."""
+        """Jobs of this session whose evaluations are not in it yet."""
         return tuple(self._expected)
 
     def expect(self, job_id: str) -> None:
-        """Say that this job's evaluation belongs here, before it runs: a kill loses nothing."""
+        """Register a job before it runs, so that its evaluation is found after a crash."""
         self._append("expect", job=job_id)
 
     def forget(self, job_id: str) -> None:
@@ -241,7 +241,8 @@ class Session:
             why = getattr(error.__cause__, "strerror", None) or "the disk refused"
             raise StoreError(
                 f"The session cannot be kept in {self.path.parent} ({why}): free some disk space "
-                "or make the folder writable."
+                "or make the folder writable.",
+                code="session_not_kept",
             ) from None
         self.refresh()
 
@@ -346,7 +347,10 @@ def resume_session(session_id: str, *, folder: Path | None = None) -> Session:
     """
     path = (folder or working_folder()) / f"{session_id}.jsonl"
     if not session_id.isalnum() or not path.is_file():
-        raise StoreError("There is no such working session: it was discarded, or never started.")
+        raise StoreError(
+            "There is no such working session: it was discarded, or never started.",
+            code="no_working_session",
+        )
     return Session(path)
 
 

@@ -112,10 +112,13 @@ class Spent(Record):
     budget_usd: NotNegative | None = None
 
 
+Outcome: TypeAlias = Literal["kept", "dropped", "next"]  # what became of a session's change
+
+
 class Decision(Record):
     """What became of a session or a phase of it, and why."""
 
-    outcome: Literal["kept", "dropped", "next"]
+    outcome: Outcome
     why: Sentence = ""
 
 
@@ -359,7 +362,8 @@ def dumps(snapshot: Snapshot, *, compress: bool = True) -> bytes:
         raise SnapshotError(
             f"This session is too large for one snapshot ({len(text) / 2**20:.0f} MiB of at most "
             f"{MAX_BYTES >> 20}, up to {_values_at_most(text):,} values of at most "
-            f"{MAX_VALUES:,}): save it in parts or keep fewer samples."
+            f"{MAX_VALUES:,}): save it in parts or keep fewer samples.",
+            code="session_too_large",
         )
     return gzip.compress(text, compresslevel=5, mtime=0) if compress else text
 
@@ -437,7 +441,10 @@ def _text(data: bytes, label: str) -> bytes:
             f"{label} expands to more than {MAX_BYTES:,} bytes, which is more than is read."
         )
     if not gunzip.eof:
-        raise SnapshotError(f"{label} is cut short: its gzip data has no end; get the file again.")
+        raise SnapshotError(
+            f"{label} is cut short: its gzip data has no end; get the file again.",
+            code="snapshot_cut_short",
+        )
     if gunzip.unused_data:
         raise SnapshotError(f"{label} has other data after its gzip data, which is not accepted.")
     return text
@@ -511,7 +518,8 @@ def _known_version(parsed: Any, label: str) -> dict[str, Any]:
     if version > SCHEMA_VERSION:
         raise SnapshotError(
             f"{label} was written by a newer Attune (its schema version is above "
-            f"{SCHEMA_VERSION}, the newest known here): update Attune to open it."
+            f"{SCHEMA_VERSION}, the newest known here): update Attune to open it.",
+            code="newer_schema",
         )
     for step in range(version, SCHEMA_VERSION):
         raw = MIGRATIONS[step](raw)

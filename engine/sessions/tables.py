@@ -19,7 +19,7 @@ from engine.sessions.advice import Suggestion, advice_limits
 from engine.sessions.goal import TimelineRow, describe_goal, goal_status, timeline_rows
 from engine.sessions.importers.nsight_compute import counters_table
 from engine.sessions.snapshot import Decision, Environment, Phase, Snapshot, Source, Spent
-from engine.sessions.store.store import SnapshotInfo
+from engine.sessions.store import SnapshotInfo
 from kernels.variant import Variant
 
 

@@ -16,9 +16,9 @@ from typing import BinaryIO
 from engine.base.errors import AttuneError, InvalidCubin
 from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import Cubin, Entry, read_cubin, read_sections
+from engine.machine_code.disassembly import Program
 from engine.machine_code.emulation import local_bytes, reserved_smem_bytes, text_and_targets
-from engine.machine_code.execution.run import WINDOWS, load_module
-from engine.machine_code.instruction import Program
+from engine.machine_code.execution import WINDOWS, load_module
 from engine.machine_code.launch import Launch, bank_layout, constant_bank
 
 _INVALID_IMAGE, _NOT_SUPPORTED = 200, 801  # CUresult

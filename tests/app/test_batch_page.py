@@ -14,7 +14,7 @@ from app.batch.charts import batch_ticks
 from engine.cuda_source.sources import read_sources
 from engine.model.measurements import parse_measurements
 from engine.names import find_variant
-from engine.sessions.store.store import default_store
+from engine.sessions.store import default_store
 
 STUDY = "20261121T000000Z_l4_v01_7-problems.json"
 SERIES = """batch,num_heads,seqlen,head_dim,kernel_ms,sdpa_ms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app_driver import badge, charts, metric, texts, until
 
-from engine.sessions.store.store import default_store
+from engine.sessions.store import default_store
 
 
 def test_run_save_and_open_again(open_app):

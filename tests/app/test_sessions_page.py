@@ -13,7 +13,7 @@ from test_run_states import BASE
 
 from engine.base.errors import Status
 from engine.evaluation import Latency
-from engine.history.predictions import keep_prediction
+from engine.history.history import keep_prediction
 from engine.sessions import advice
 from engine.sessions.build import make_snapshot, make_source
 from engine.sessions.snapshot import Goal, TimelineEntry

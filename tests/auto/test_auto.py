@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from made_up_history import Times
+from words import raises
 
 from engine import compiled_plan as compile_package
 from engine.auto import choice, choose, chosen_variants
@@ -185,7 +186,7 @@ def test_comments_do_not_count_as_a_change(tmp_path: Path) -> None:
 def test_a_damaged_table_is_a_sentence(table: Callable[..., Table], tmp_path: Path) -> None:
     table()
     (tmp_path / "sm_89.json").write_text('{"format": 1, "rows": 3}')
-    with pytest.raises(AttuneError, match=r"sm_89\.json of `auto` cannot be read"):
+    with raises(AttuneError, "auto_table", "sm_89.json"):
         read_table((8, 9))
     assert "cannot be read" in choose(SMALL, L4, history=LOOKED_UP).reason
 
@@ -257,9 +258,9 @@ def test_a_request_for_auto_is_resolved_with_its_reason() -> None:
 
 @pytest.mark.usefixtures("table")
 def test_what_auto_cannot_do_is_a_sentence() -> None:
-    with pytest.raises(InvalidProblem, match=r"takes v12 here\. v12 has no tunable num_splits"):
+    with raises(InvalidProblem, "auto_takes_other", "v12", "num_splits"):
         choose(SMALL, L4, {"num_splits": 4}, LOOKED_UP)
-    with pytest.raises(InvalidProblem, match="chooses for a GPU and this machine has none"):
+    with raises(InvalidProblem, "no_gpu_to_choose_for"):
         choose(SMALL, None)
     odd = replace(SMALL, head_dim=77)
     with pytest.raises(
@@ -269,7 +270,7 @@ def test_what_auto_cannot_do_is_a_sentence() -> None:
     assert str(no.value).endswith("32, 64, 96, 128.")
     assert choose(odd, L4, history=LOOKED_UP).reason.startswith(str(no.value))
     assert chosen_variants(["auto"], [odd, SMALL], L4, LOOKED_UP) == ("v12",)
-    with pytest.raises(UnknownName, match="stands for the variant that is chosen"):
+    with raises(UnknownName, "auto_is_no_variant"):
         find_variant("auto")
 
 

@@ -39,7 +39,7 @@ CASES: dict[str, tuple[str, str, str] | None] = {
 
 # What counts and simulates, and what executes.
 _BUILD = """
-from engine.machine_code.execution.run import prepare
+from engine.machine_code.execution import prepare
 from engine.machine_code.native_library import build_libraries
 build_libraries()
 prepare()

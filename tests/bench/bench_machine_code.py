@@ -23,9 +23,9 @@ from dataclasses import replace
 import numpy as np
 
 from engine.base.errors import AttuneError
+from engine.base.files import cache_root
 from engine.compiled_plan import compile_plan, launch_of_pass
 from engine.cuda_source import CompiledKernel
-from engine.cuda_source.cache import cache_root
 from engine.devices import DeviceSpec, find_device
 from engine.history import History
 from engine.history.simulated import known_ctas

@@ -2,9 +2,10 @@
 
     python tests/bench/bench_sass_validation.py [--set NAME] [--pairs FILE]
 
-Compiles the kernels of tests/sass/kernels for each GPU, runs their machine code in the emulator and
-the timing model, and prints measured, simulated, error; then per set the mean error, the rank
-correlation, and of all pairs that differ by more than 10 % how many are named in the right order.
+Compiles the kernels of tests/machine_code/kernels for each GPU, runs their machine code in the
+emulator and the timing model, and prints measured, simulated, error; then per set the mean error,
+the rank correlation, and of all pairs that differ by more than 10 % how many are named in the right
+order.
 About two minutes on two idle cores: SGEMM's CTAs are long.
 
 What was chosen on which points. `fetch_cycles`: on three H200 points. The order of issue is a
@@ -23,7 +24,7 @@ how far an SM's nearest and furthest slices of L2 are apart. If all lines were a
 are (222 to 339 cycles on an L40, arXiv 2606.22588), the mean error would be the same 8.0 %.
 
 Sources. H200: this project's own measurements, CUDA graph, warm L2, of kernels that
-tests/sass/kernels takes over step by step. SGEMM 4096 x 4096 x 4096: the tables of
+tests/machine_code/kernels takes over step by step. SGEMM 4096 x 4096 x 4096: the tables of
 github.com/siboehm/SGEMM_CUDA (A6000, README; A100, README of an early commit, for sizes of 4092 and
 that day's kernels) and of a fork of it for the RTX 4090; clocks there were not fixed, as far as
 published. The kernels here are written anew after that series' descriptions. wgmma: kernel 6 of
@@ -52,9 +53,9 @@ from engine.cuda_source import compile_kernel
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec, limits_for
 from engine.machine_code import Cubin, disassemble, read_cubin
+from engine.machine_code.disassembly import Program
 from engine.machine_code.emulation import emulate
 from engine.machine_code.footprint import SharedBytes
-from engine.machine_code.instruction import Program
 from engine.machine_code.launch import Launch, buffer_address
 from engine.machine_code.timing.constants import LAUNCH_FLOOR_US
 from engine.machine_code.timing.native import GpuRates, gpu_rates, simulate_sm, sm_kernel

@@ -22,7 +22,7 @@ from engine.environment import collect_environment  # noqa: E402
 from engine.problem import Problem  # noqa: E402
 from engine.sessions.build import make_snapshot  # noqa: E402
 from engine.sessions.snapshot import dumps, loads  # noqa: E402
-from engine.sessions.store.store import Store, search  # noqa: E402
+from engine.sessions.store import Store, search  # noqa: E402
 
 NUM_SNAPSHOTS = 10_000
 

@@ -3,7 +3,7 @@
     python tests/bench/cuda_features.py [--check]
 
 Every feature is a small kernel that is compiled for the host, executed and compared with what it
-must compute; `--check` uses the check build. `tests/backends/cpu/test_cuda_features.py` holds the
+must compute; `--check` uses the check build. `tests/cuda_on_host/test_cuda_features.py` holds the
 table.
 """
 
@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "backends" / "cpu"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cuda_on_host"))
 
 from cuda_feature_cases import GROUPS, LACKING, lacking_sentence
 

@@ -11,7 +11,7 @@ import pytest
 from app_server import Server
 from hostile import probe_snapshot
 
-from engine.sessions.store.store import Store
+from engine.sessions.store import Store
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

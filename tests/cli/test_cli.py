@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import subprocess
 import sys
 import tomllib
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -407,6 +409,25 @@ def test_every_command_of_the_page_has_what_it_names() -> None:
     """Its module, the function that runs it, and the types and choices of its options."""
     commands = parser().parse_args(["sessions", "decide", "one.json", "--hours", "2"])
     assert (commands.hours, commands.run.__name__) == (2.0, "run_decide")
+
+
+def test_a_command_takes_the_options_that_the_page_gives_it() -> None:
+    """No option that its function does not read, and none that it reads in vain."""
+    seen = 0
+    waiting: list[argparse.ArgumentParser] = list(parser().commands.values())
+    while waiting:
+        p = waiting.pop()
+        run, given = p.get_default("run"), set()
+        for action in p._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                waiting += action.choices.values()
+            elif action.dest != "help":
+                given.add(action.dest)
+        if run is not None:
+            read = {f.name for f in fields(get_type_hints(run)["args"])}
+            assert read - {"passed_on"} == given, p.prog
+            seen += 1
+    assert seen > 25
 
 
 def test_help_lists_every_command_and_imports_none() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from words import raises
 
 from engine.base.errors import InvalidProblem, Status, UnknownName
 from engine.cli import main
@@ -166,7 +167,7 @@ def test_a_snapshot_opens_again(tmp_path: Path) -> None:
         (found,) = loads(path.read_bytes(), name=name).opened()
         assert found.latency is not None
         assert (found.latency.median_us, found.latency.origin) == (5.0, "recorded")
-    with pytest.raises(InvalidProblem, match="not overwritten"):
+    with raises(InvalidProblem, "file_exists"):
         export_evaluations(path, [EVALUATION], "again")
     with pytest.raises(UnknownName, match="cannot be written"):
         export_evaluations(tmp_path / "no" / "a.json", [EVALUATION], "nowhere")

@@ -13,7 +13,7 @@ from sessions_data import snapshot_maker
 
 from engine.base import files
 from engine.cli import main
-from engine.sessions.store.store import Store
+from engine.sessions.store import Store
 
 
 @pytest.mark.parametrize("flags", [[], pytest.param(["--json"], marks=pytest.mark.slow)])

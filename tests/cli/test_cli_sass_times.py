@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from words import raises
 
 from engine.base.errors import InvalidProblem
 from engine.cli import main
@@ -122,9 +123,9 @@ def test_flags_as_people_write_them() -> None:
     assert compiler_flag("-use_fast_math") == "--use_fast_math"
     assert compiler_flag("-std=c++20") == "--std=c++20"
     assert compiler_flag("--maxrregcount=64") == "--maxrregcount=64"
-    with pytest.raises(InvalidProblem, match="--arch, --include and --define say that"):
+    with raises(InvalidProblem, "flag_of_attune"):
         compiler_flag("-I/etc")
-    with pytest.raises(InvalidProblem, match="takes a flag of the compiler"):
+    with raises(InvalidProblem, "compiler_flag_form"):
         compiler_flag("dlcm")
 
 

@@ -14,12 +14,11 @@ from engine.backends.base import RunResult
 from engine.base.errors import Status
 from engine.correctness import check_output, check_with_maps
 from engine.correctness.check import FIXED_BOUNDS, absolute_tolerance
-from engine.correctness.maps import NOT_COMPARED
+from engine.correctness.output_error import NOT_COMPARED
 from engine.correctness.reference import emulated_attention, everything, reference
 from engine.evaluation import Correctness
-from engine.input_kinds import INPUT_KINDS, InputKind
 from engine.problem import Problem
-from engine.tensors import POISON_BITS, Inputs, decode, encode, make_inputs
+from engine.tensors import INPUT_KINDS, POISON_BITS, InputKind, Inputs, decode, encode, make_inputs
 
 ODD_LENGTHS = (1, 2, 63, 64, 65, 113, 127, 128, 129, 203, 1023)
 DTYPES = ("float16", "bfloat16")

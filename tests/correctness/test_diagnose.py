@@ -15,10 +15,9 @@ from engine.base.errors import Status
 from engine.correctness import check_output
 from engine.correctness.reference import reference
 from engine.evaluation import Correctness
-from engine.input_kinds import InputKind
 from engine.plan import make_plan
 from engine.problem import Problem
-from engine.tensors import POISON_BITS, decode, encode, make_inputs
+from engine.tensors import POISON_BITS, InputKind, decode, encode, make_inputs
 from kernels.ladder import by_id
 
 KINDS: tuple[InputKind, ...] = ("normal", "structured_v")

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from slow_cases import one_in
+from words import raises
 
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
@@ -143,7 +144,7 @@ def test_what_is_given_beside_a_preset_stands_in_its_place() -> None:
     assert problem_of({"preset": "llama3-8b-varlen"}).seqlens is not None
     assert problem_of({"preset": "llama3-8b-varlen", "batch": 2}).seqlens is None
     assert problem_of({"preset": "gpt-oss-local", "seqlens": (5, 9)}).label().startswith("B2 H64")
-    with pytest.raises(UnknownName, match="gpt-oss-local"):
+    with raises(UnknownName, "unknown_preset", "gpt-oss-local"):
         problem_of({"preset": "gpt-oss-lokal"})
 
 

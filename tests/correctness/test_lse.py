@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine.correctness.lse import check_lse
+from engine.correctness.gradient_check import check_lse
 from engine.problem import Problem
 from engine.tensors import decode, make_inputs
 

@@ -9,7 +9,7 @@ from emulated_kernel import Kernel
 from engine.backends.base import RunResult
 from engine.base.errors import Status
 from engine.correctness import ErrorMap, check_with_maps, maps_from_arrays, maps_to_arrays
-from engine.correctness.maps import MAX_MAP_SIDE, NOT_COMPARED
+from engine.correctness.output_error import MAX_MAP_SIDE, NOT_COMPARED
 from engine.correctness.reference import reference
 from engine.problem import Problem
 from engine.tensors import Inputs, decode, encode, make_inputs

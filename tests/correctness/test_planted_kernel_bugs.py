@@ -17,10 +17,9 @@ from engine.backends.cpu import CpuBackend
 from engine.base.errors import Status
 from engine.correctness import check_output
 from engine.evaluation import Correctness
-from engine.input_kinds import InputKind
 from engine.plan import make_plan
 from engine.problem import Problem
-from engine.tensors import make_inputs
+from engine.tensors import InputKind, make_inputs
 from kernels.ladder import by_id
 from kernels.variant import KERNELS_DIR
 

@@ -14,9 +14,8 @@ from engine.base.errors import Status
 from engine.correctness import check_output
 from engine.correctness.reference import emulated_attention, everything, slice_qkv
 from engine.evaluation import Correctness
-from engine.input_kinds import INPUT_KINDS
 from engine.problem import Problem
-from engine.tensors import FloatArray, Inputs, decode, encode, make_inputs
+from engine.tensors import INPUT_KINDS, FloatArray, Inputs, decode, encode, make_inputs
 from kernels.variant import Dtype
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from words import raises
 
 from engine.base.errors import AttuneError, UnknownName
 from engine.devices import all_devices, find_device, limits_for
@@ -135,7 +136,7 @@ def test_unknown_name_offers_the_nearest(wrong: str, offered: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "   ", "Radeon", "ф" * 300, "nvidia"])
 def test_hopeless_names_list_what_there_is(name: str) -> None:
-    with pytest.raises(UnknownName, match="L4"):
+    with raises(UnknownName, "gpu_unknown", "L4"):
         find_device(name)
 
 
@@ -182,5 +183,5 @@ def test_every_row_has_limits() -> None:
 
 @pytest.mark.parametrize("capability", [(7, 0), (6, 1), (13, 0), (0, 0)])
 def test_unknown_compute_capability(capability: tuple[int, int]) -> None:
-    with pytest.raises(AttuneError, match=r"known are 7\.5"):
+    with raises(AttuneError, "capability_unknown", "7.5"):
         limits_for(capability)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from words import raises
 
 from engine.cli import main
 from engine.gate.accept import _edited
@@ -53,7 +54,7 @@ def test_numbers_are_replaced_where_they_stand() -> None:
 
 
 def test_a_budget_that_is_no_table_of_its_own_is_said() -> None:
-    with pytest.raises(SettingsError, match="write them so"):
+    with raises(SettingsError, "budgets_layout"):
         _edited("budget = [{registers = 3}]\n", {0: {"registers": 4}})
 
 

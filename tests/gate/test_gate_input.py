@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+from words import raises
 
 from engine.base.errors import BadInput, CompileError
 from engine.cli import main
+from engine.cuda_source.sources import OutsideFolder, files_inside
 from engine.gate.figures import check_output
 from engine.gate.settings import parse_problem, read_settings
-from engine.gate.trees import NoTree, find_kernels, open_tree, open_trees, working_tree
+from engine.gate.trees import (
+    NoTree,
+    find_kernels,
+    open_tree,
+    open_trees,
+    pair_kernels,
+    working_tree,
+)
 from engine.problem import Problem
 from tests.gate.repositories import commit, edit, git, kernel_file, repository
 
@@ -68,6 +78,94 @@ def test_links_and_files_outside_are_not_followed(tmp_path: Path) -> None:
     assert "outside" in fault
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        '#define FILE "/etc/hostname"\n#include FILE\n',
+        "#include FILE\n",
+        '#include "../../secret.cuh"\n',
+        '#include "attune-gate.toml"\n',  # found where this process stands, not beside the kernel
+        '%:include "/etc/hostname"\n',
+        '#inc\\\nlude "../secret.cuh"\n',
+        '/* */ #include/**/"../secret.cuh"\n',
+        '#if __has_include("/etc/hostname")\n#endif\n',
+    ],
+)
+def test_the_compiler_is_led_to_no_file_outside(
+    repo: Path, tmp_path: Path, lines: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(repo)
+    inside = repository(tmp_path / "r", "v01")
+    source = kernel_file(inside, "v01")
+    edit(source, ("#include", f"// Not: #include FILE\n{lines}#include"))
+    with pytest.raises(OutsideFolder):
+        files_inside(inside, source)
+
+
+def test_a_kernel_is_followed_under_another_name(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "r", "v01", "v08")
+    kernels = repo / "kernels"
+    kernel_file(repo, "v01").rename(kernels / "a.cu")
+    kernel_file(repo, "v08").rename(kernels / "fwd.cu")
+    commit(repo, "Own names")
+    first = find_kernels(open_tree("HEAD", repo, tmp_path / "base"), ())
+    (kernels / "fwd.cu").rename(kernels / "forward.cu")
+    edit(kernels / "forward.cu", ("unroll 4", "unroll 1"))
+    (repo / "also").mkdir()
+    shutil.copy(kernels / "a.cu", repo / "also" / "a.cu")
+    edit(repo / "also" / "a.cu", ("#include", "// Another kernel of this name.\n#include"))
+    second = find_kernels(working_tree(repo), ())
+    paired, renamed = pair_kernels(first, second)
+    assert {second[i].name: old.name for i, old in paired.items()} == {
+        "kernels/a.cu": "kernels/a.cu",  # and also/a.cu is new
+        "kernels/forward.cu": "kernels/fwd.cu",
+    }
+    assert renamed == {"forward": "kernels/fwd.cu"}
+    gone, _ = pair_kernels(first, {"forward": second["forward"]})
+    assert {i: old.name for i, old in gone.items()} == {
+        "forward": "kernels/fwd.cu",
+        "a": "kernels/a.cu",
+    }
+
+
+def test_links_and_submodules_inside_are_read_of_both_sides(tmp_path: Path) -> None:
+    library = repository(tmp_path / "library", settings="")
+    repo = repository(tmp_path / "r", "v08")
+    for header in (repo / "kernels").glob("*.cuh"):
+        header.unlink()
+    git(repo, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(library), "lib")
+    (repo / "kernels" / "exp2.cuh").symlink_to("../lib/kernels/exp2.cuh")
+    edit(kernel_file(repo, "v08"), ('"mma.cuh"', '"../lib/kernels/mma.cuh"'))
+    commit(repo, "Headers of another repository")
+    tree = open_tree("HEAD", repo, tmp_path / "base")
+    before = find_kernels(tree, ())["v08"]
+    assert before.fault == ""
+    assert find_kernels(working_tree(repo), ())["v08"].digest == before.digest
+    edit(repo / "lib" / "kernels" / "mma.cuh", ("#pragma once", "#pragma once\n"))
+    commit(repo / "lib", "Newer")
+    commit(repo, "Newer headers")
+    after = find_kernels(open_tree("HEAD", repo, tmp_path / "head"), ())["v08"]
+    assert (after.fault, after.digest == before.digest) == ("", False)
+
+
+def test_what_another_branch_did_meanwhile_is_left_out(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "r", "v01")
+    left = git(repo, "rev-parse", "HEAD").strip()
+    git(repo, "checkout", "-q", "-b", "change")
+    git(repo, "checkout", "-q", "main")
+    edit(kernel_file(repo, "v01"), ("#include", "// On main.\n#include"))
+    commit(repo, "On main")
+    git(repo, "checkout", "-q", "change")
+    with open_trees("main...", None, repo) as (base, _):
+        assert base.commit == left
+    git(tmp_path, "clone", "-q", "--depth=1", f"file://{repo}", "shallow")
+    with (
+        pytest.raises(NoTree, match="shallow"),
+        open_trees("HEAD~1", None, tmp_path / "shallow"),
+    ):
+        pass
+
+
 @pytest.mark.parametrize("name", ["nowhere", "HEAD~99", "--upload-pack=x", "./nowhere", "a.cu"])
 def test_what_is_no_revision_and_no_folder_is_said(repo: Path, name: str, tmp_path: Path) -> None:
     with pytest.raises(NoTree, match=r"name a revision|is no|no folder"):
@@ -75,13 +173,13 @@ def test_what_is_no_revision_and_no_folder_is_said(repo: Path, name: str, tmp_pa
 
 
 def test_outside_of_a_repository(tmp_path: Path) -> None:
-    with pytest.raises(NoTree, match="no git repository"), open_trees("HEAD", None, tmp_path):
+    with raises(NoTree, "no_repository_nor_folder"), open_trees("HEAD", None, tmp_path):
         pass
 
 
 def test_a_file_alone_needs_another(repo: Path) -> None:
     name = f"kernels/{kernel_file(repo, 'v01').name}"
-    with pytest.raises(NoTree, match="name the other one"), open_trees(name, None, repo):
+    with raises(NoTree, "one_file_of_two"), open_trees(name, None, repo):
         pass
 
 
@@ -202,7 +300,7 @@ def test_an_emulator_that_cannot_be_built_is_no_fault_of_the_kernel(
         raise CompileError("Compiling execute.cpp did not finish within 300 s.")
 
     source = kernel_file(repository(tmp_path, "v08"), "v08")
-    monkeypatch.setattr("engine.machine_code.execution.run.load_library", fails)
+    monkeypatch.setattr("engine.machine_code.execution.load_library", fails)
     found = check_output(source, Problem(1, 1, 64, 64), "L4", {}, native=False)
     assert found.passed is None
     assert "did not finish" in found.sentence

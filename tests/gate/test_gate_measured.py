@@ -21,7 +21,7 @@ from engine.plan import LaunchPlan
 from engine.problem import Problem
 from engine.tensors import Inputs
 from tests.gate.repositories import edit, kernel_file, repository
-from tests.test_evaluate_cuda import MadeUpCuda, MadeUpTimer
+from tests.pipeline.test_evaluate_cuda import MadeUpCuda, MadeUpTimer
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from words import raises
 
+from engine.cuda_source.sources import OutsideFolder
 from engine.mcp_server import Refused, Rights, Tools, _path, _problem, _run, shortened
 from tests.gate.repositories import ONE_PROBLEM, edit, kernel_file, repository
 
@@ -56,17 +58,17 @@ def test_a_header_outside_is_refused(tools: Tools, tmp_path: Path) -> None:
     secret.write_text("// secret\n")
     source = kernel_file(tmp_path / "r", "v01")
     edit(source, ("#include", f'#include "{secret}"\n#include'))
-    with pytest.raises(Refused, match="outside"):
+    with pytest.raises(OutsideFolder):
         call(tools.predict(f"kernels/{source.name}", "B1 H2 S64"))
 
 
 def test_nothing_is_kept_unless_the_server_may(tools: Tools) -> None:
-    with pytest.raises(Refused, match="--write"):
+    with raises(Refused, "write_not_allowed"):
         call(tools.sweep("v01", "B1 H2 S64", keep=True))
 
 
 def test_a_call_that_takes_too_long_ends() -> None:
-    with pytest.raises(Refused, match="took longer than 0 s"):
+    with raises(Refused, "call_time_limit"):
         call(_run(["selfcheck"], Path.cwd(), _environment(), 0.2))
     assert not _children("selfcheck")
 

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from words import raises
 
 import engine as attune
 from engine.base.table import Table, Tabular
@@ -173,7 +174,7 @@ def test_a_result_is_written_in_every_format(ending: str, tmp_path: Path) -> Non
 
 
 def test_another_ending_and_a_missing_folder_are_sentences(tmp_path: Path) -> None:
-    with pytest.raises(attune.InvalidProblem, match=r"\.xlsx"):
+    with raises(attune.InvalidProblem, "table_format", ".xlsx"):
         Made().save(tmp_path / "out.xlsx")
     with pytest.raises(attune.UnknownName, match="cannot be written"):
         Made().save(tmp_path / "no" / "out.csv")

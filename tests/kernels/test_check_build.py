@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cuda_source import Barrier, barriers
 from fitting import fitting_config, is_taken
+from kernel_text import Barrier, barriers
 from slow_cases import of_each, one_in
 
 from engine.backends.base import RunOptions, RunResult

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cuda_source import barriers, header, without_comments
+from kernel_text import barriers, header, without_comments
 
+from engine.kernel_figures.changes import lessons_tree
 from engine.plan import make_plan
 from engine.problem import Problem
 from kernels.ladder import LADDER, by_id, markdown_table
@@ -265,3 +266,17 @@ def test_readme_shows_the_ladder() -> None:
     readme = README.read_text(encoding="utf-8")
     shown = readme.split(TABLE_BEGIN)[1].split(TABLE_END)[0].strip()
     assert shown == markdown_table()
+
+
+def test_readme_shows_which_rung_builds_on_which() -> None:
+    """Renewed by `attune variants --tree --into kernels/README.md`."""
+    tree = README.read_text(encoding="utf-8").split("<!-- ladder tree:begin -->")[1]
+    shown = tree.split("<!-- ladder tree:end -->")[0].strip().strip("`").strip("\n")
+    now = lessons_tree()
+    share = re.compile(r"(\d+)%")
+    assert share.sub("", shown) == share.sub("", now)
+    # A small edit of a kernel does not make the README wrong.
+    for told, kept in zip(share.findall(shown), share.findall(now), strict=True):
+        assert abs(int(told) - int(kept)) <= 5
+    listed = [line.lstrip(" │├└─").split()[0] for line in now.splitlines()]
+    assert sorted(listed) == sorted(variant.id for variant in LADDER.every())

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up_history import MadeUpHistory, estimate_of
+from words import raises
 
 from engine.base.errors import InvalidProblem
 from engine.batch.table import predict_curve
@@ -302,7 +303,7 @@ def test_what_does_not_fit_is_not_predicted() -> None:
     assert result.latency is None
     assert result.misfit.startswith(f"{plan.passes[0].entry} does not fit on L4: ")
     assert result.reason == result.misfit
-    with pytest.raises(InvalidProblem, match="Not even one CTA of v01 fits on an SM of L4"):
+    with raises(InvalidProblem, "no_cta_fits", "v01", "L4"):
         predict_curve(Kernel.of(V01, L4), plan.problem, [1], TooMuch())
 
 

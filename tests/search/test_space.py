@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from search_data import SMALL, point
+from words import raises
 
 from engine.base.errors import InvalidProblem, UnknownName
 from engine.pipeline.request import EvaluationRequest
@@ -46,12 +47,12 @@ def test_values(text: str, values: tuple[int, ...]) -> None:
     ["", "x", "1,,2", "1.5", "4:1", "0:4", "1:4:0", "1:4:-1", "1:4:x1", "1:4:x", "1:2:3:4", "a:b"],
 )
 def test_values_that_are_none(text: str) -> None:
-    with pytest.raises(InvalidProblem, match="--seqlen takes whole numbers like"):
+    with raises(InvalidProblem, "values_form", "--seqlen"):
         parse_values(text, "--seqlen")
 
 
 def test_a_range_that_would_fill_the_memory_is_refused_at_once() -> None:
-    with pytest.raises(InvalidProblem, match="choose fewer"):
+    with raises(InvalidProblem, "sweep_too_large"):
         parse_values("1:1000000000000", "--seqlen")
 
 
@@ -106,14 +107,14 @@ def test_a_gpu_goes_by_any_of_its_names_and_must_exist() -> None:
     first, second = (space.points(SweepOptions(gpu=name)) for name in ("NVIDIA L4", "l4"))
     assert first == second
     assert first[0].request.gpu == "L4"
-    with pytest.raises(UnknownName, match="L4"):
+    with raises(UnknownName, "gpu_unknown", "L4"):
         space.points(SweepOptions(gpu="L44"))
 
 
 def test_unknown_names_are_refused_before_a_sweep_begins() -> None:
-    with pytest.raises(UnknownName, match="v05"):
+    with raises(UnknownName, "unknown_variant", "v05"):
         Space(("v5",), (SMALL,))
-    with pytest.raises(UnknownName, match="num_splits"):
+    with raises(UnknownName, "tunable_of_no_variant", "num_splits"):
         Space(("v05",), (SMALL,), {"splits": (1,)})
 
 
@@ -121,7 +122,7 @@ def test_too_many_points_are_one_sentence() -> None:
     problems = tuple(Problem(b, 1, s, 64) for b in range(1, 200) for s in range(1, 200))
     space = Space(("v05",), problems)
     assert space.count() > MAX_POINTS
-    with pytest.raises(InvalidProblem, match="choose fewer"):
+    with raises(InvalidProblem, "sweep_too_large"):
         space.points(SweepOptions())
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from search_data import SMALL, bowl
+from words import raises
 
 from engine.base.errors import ToolMissing
 from engine.pipeline.request import EvaluationRequest
@@ -140,5 +141,5 @@ def test_a_variant_without_a_choice_is_tried_once() -> None:
 
 def test_without_optuna_the_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ToolMissing, match="attune\\[tune\\]"):
+    with raises(ToolMissing, "optuna_missing"):
         make_strategy("bayesian", points())

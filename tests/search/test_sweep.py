@@ -18,10 +18,11 @@ from types import SimpleNamespace
 
 import pytest
 from search_data import SMALL, Landscape, bowl
+from words import raises
 
 from engine.base.errors import Status, StoreError, ToolMissing, UnknownName
 from engine.evaluation import Execution, Latency, Origin
-from engine.history.predictions import predictions
+from engine.history.history import predictions
 from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
 from engine.search.space import Space, SweepOptions
@@ -180,11 +181,11 @@ def test_damaged_lines_cost_nothing_but_themselves(tmp_path: Path) -> None:
 
 
 def test_what_is_no_journal_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UnknownName, match="There is no file"):
+    with raises(UnknownName, "journal_missing"):
         SweepJournal.open(tmp_path / "missing.jsonl")
     other = tmp_path / "other.jsonl"
     other.write_text('{"event":"queued"}\nhello\n{"event":"sweep","version":99,"spec":{}}\n')
-    with pytest.raises(UnknownName, match="not the journal of a sweep"):
+    with raises(UnknownName, "journal_foreign"):
         SweepJournal.open(other)
     SweepJournal(other).begin(SPEC)
     other.write_text(other.read_text().replace('"v05"', '"v77"'))
@@ -194,7 +195,7 @@ def test_what_is_no_journal_is_one_sentence(tmp_path: Path) -> None:
 
 def test_two_processes_never_run_one_sweep(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
-    with SweepJournal(path).claim(), pytest.raises(StoreError, match="Another process"):
+    with SweepJournal(path).claim(), raises(StoreError, "sweep_running"):
         sweep(path, Landscape(bowl))
     assert sweep(path, Landscape(bowl))[0] == "finished"
 

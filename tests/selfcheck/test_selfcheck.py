@@ -9,9 +9,8 @@ import pytest
 from engine.backends.cuda import why_not_cuda
 from engine.base.errors import MeasureError, ToolMissing
 from engine.cli import main
-from engine.selfcheck import CheckResult, State, checks, selfcheck
+from engine.selfcheck import CheckResult, State, checks, perform, selfcheck
 from engine.selfcheck import checks as run_module
-from engine.selfcheck.checks import perform
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
 
@@ -54,7 +53,7 @@ def test_a_failure_is_named_at_the_end(
             CheckResult("two", State.FAILED, "Does not work: " + "mend it " * 20),
         ]
 
-    monkeypatch.setattr("engine.cli.selfcheck.selfcheck", results)
+    monkeypatch.setattr("engine.cli.machine.selfcheck", results)
     assert main(["selfcheck"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["one", "OK", "Works."]

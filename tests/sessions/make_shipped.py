@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from engine.sessions.folders import names_for
 from engine.sessions.importers import ImportOptions, import_measurements
 from engine.sessions.snapshot import Goal, Snapshot, dumps
-from engine.sessions.store.folders import names_for
 
 DATA = Path(__file__).parent / "data"
 SHIPPED = Path(__file__).resolve().parents[2] / "sessions"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.sessions.store.store import Store
+from engine.sessions.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from sessions_data import evaluation_maker, snapshot_maker
 from engine.base import files
-from engine.sessions.store.store import Store
+from engine.sessions.store import Store
 folder = Path(sys.argv[2])
 store = Store(str(folder), shipped=None, index_folder=folder.parent / "index")
 """

@@ -20,7 +20,7 @@ from engine.sessions.snapshot import (
     loads,
     read_summary,
 )
-from engine.sessions.store.store import default_store
+from engine.sessions.store import default_store
 from engine.sessions.tables import session_tables, spent_table
 
 SPENT = Spent(hours=3.0, gpu_hours=2.0, budget_usd=5.0)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from compare_data import evaluation, latency, session
 from importing import imported
+from words import raises
 
 from engine.base.errors import InvalidProblem, Status
 from engine.cli import main
@@ -45,7 +46,7 @@ def test_a_failure_is_an_error_of_the_cache() -> None:
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_prediction_is_not_written_as_a_time(form: str) -> None:
     guess = evaluation(latency=latency(50.0, origin="predicted"))
-    with pytest.raises(InvalidProblem, match="predicted ones are not written"):
+    with raises(InvalidProblem, "only_predicted_times"):
         exported(session(guess), form)
     other = evaluation(80.0, config={"num_splits": 8})
     assert len(imported(json.loads(exported(session(guess, other), form)))) == 1

@@ -31,7 +31,7 @@ from engine.base.errors import SnapshotError
 from engine.schema import place_of
 from engine.sessions.files import snapshot_of
 from engine.sessions.snapshot import MAX_BYTES, dumps, loads
-from engine.sessions.store.store import Store
+from engine.sessions.store import Store
 from kernels.characters import hidden_in, visible
 
 

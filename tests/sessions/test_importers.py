@@ -16,7 +16,7 @@ from engine.problem import Problem
 from engine.sessions.goal import goal_status
 from engine.sessions.importers import ImportOptions, common
 from engine.sessions.snapshot import dumps
-from engine.sessions.store.store import Store
+from engine.sessions.store import Store
 
 # -- the recorded sessions that ship
 

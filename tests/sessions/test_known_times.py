@@ -22,7 +22,7 @@ from engine.problem import Problem
 from engine.sessions import known_times
 from engine.sessions.known_times import KnownTimes
 from engine.sessions.session import start_session
-from engine.sessions.store.store import Store
+from engine.sessions.store import Store
 from kernels.variant import Dtype
 
 L4_PROBLEM = Problem(1, 1, 128, 64)

@@ -11,10 +11,10 @@ from compare_data import evaluation, latency, session
 
 from engine.cli import main
 from engine.evaluation import Evaluation, Latency
+from engine.history.history import keep_prediction, predictions, predictions_path
 from engine.history.known_time import KnownTime, times_of
-from engine.history.predictions import keep_prediction, predictions, predictions_path
 from engine.sessions.ledger import ledger_table, score
-from engine.sessions.store.store import default_store
+from engine.sessions.store import default_store
 
 SHA = "ab" * 32
 PREDICTED = Latency("predicted", 110.0, 80.0, 150.0, "one CTA binds")

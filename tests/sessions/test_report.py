@@ -19,7 +19,7 @@ from engine.base.table import Table
 from engine.palette import LIGHT
 from engine.problem import Problem
 from engine.sessions.build import make_error_map
-from engine.sessions.report.document import (
+from engine.sessions.report import (
     MAX_MAPS,
     MAX_POINTS,
     escape_markdown,

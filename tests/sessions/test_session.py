@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from sessions_data import evaluation_maker, make_latency, map_stub
+from words import raises
 
 from engine.base import journal
 from engine.base.errors import Status, StoreError
@@ -29,7 +30,7 @@ from engine.sessions.session import (
     working_sessions,
 )
 from engine.sessions.snapshot import Goal, dumps, loads
-from engine.sessions.store.store import Store
+from engine.sessions.store import Store
 from kernels.ladder import by_id
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -186,7 +187,7 @@ def test_a_full_disk_is_one_sentence(session: Session, monkeypatch: pytest.Monke
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(journal.os, "write", refuse)
-    with pytest.raises(StoreError, match=r"cannot be kept in .*No space left") as caught:
+    with raises(StoreError, "session_not_kept", "No space left") as caught:
         session.add(evaluation_maker())
     assert "ATTUNE_CACHE_DIR" not in str(caught.value)
 
@@ -203,7 +204,7 @@ def test_sessions_are_found_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("session_id", ["", "nope", "../x", "a/b", "x" * 32])
 def test_there_is_no_such_session(tmp_path: Path, session_id: str) -> None:
     (tmp_path.parent / "x.jsonl").write_text(json.dumps({"kind": "start"}))
-    with pytest.raises(StoreError, match="no such working session"):
+    with raises(StoreError, "no_working_session"):
         resume_session(session_id, folder=tmp_path)
 
 

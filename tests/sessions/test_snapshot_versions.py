@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from importing import imported, refusal
 from sessions_data import evaluation_maker, snapshot_maker
+from words import raises
 
 from engine.base.errors import SnapshotError, Status
 from engine.problem import Problem
 from engine.sessions import snapshot as codec
 from engine.sessions.build import make_source
+from engine.sessions.folders import names_for
 from engine.sessions.rerun import their_source
 from engine.sessions.snapshot import HEAD_BYTES, Snapshot, dumps, loads, read_summary, summarise
-from engine.sessions.store.folders import names_for
 from engine.sessions.tables import batch_table
 from kernels.ladder import by_id
 
@@ -93,7 +94,7 @@ def test_round_trip(compress: bool, problem: Problem, label: str) -> None:
 def test_a_summary_of_a_version_to_come_is_not_read() -> None:
     data = dumps(decoding(), compress=False).replace(b'"schema_version":2', b'"schema_version":7')
     assert read_summary(data) is None
-    with pytest.raises(SnapshotError, match="newer Attune"):
+    with raises(SnapshotError, "newer_schema"):
         loads(data, name="x.json")
 
 
@@ -170,7 +171,7 @@ def test_a_source_of_another_interface_is_not_run(tmp_path: Path) -> None:
     source = make_source("v05_kv_split.cu", text)
     evaluation = evaluation_maker(source_sha256=source.sha256)
     snapshot = snapshot_maker(evaluations=[evaluation], sources=[source])
-    with pytest.raises(SnapshotError, match="takes 3 arguments and is given 10 here"):
+    with raises(SnapshotError, "argument_count_differs", "3", "10"):
         their_source(snapshot, evaluation, tmp_path)
     text = by_id("v05").source.read_text(encoding="utf-8")
     ours = make_source("v05_kv_split.cu", text)

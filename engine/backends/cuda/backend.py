@@ -42,7 +42,8 @@ class CudaBackend:
             except RuntimeError as error:
                 raise ToolMissing(
                     f"This machine's GPU cannot be used now ({error}): see nvidia-smi for who "
-                    "holds it."
+                    "holds it.",
+                    code="gpu_busy",
                 ) from error
         self._calls = calls
         self._gpu_error: str | None = None  # why no further CUDA call of this process can succeed

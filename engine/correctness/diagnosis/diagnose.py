@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.correctness.compared_output import BoolArray, BrokenElements, ComparedOutput
 from engine.correctness.diagnosis.patterns import (
     find_patterns,
     moved_blocks_of_v,
@@ -23,8 +22,13 @@ from engine.correctness.diagnosis.patterns import (
 )
 from engine.correctness.diagnosis.weights import far_scores_words, wrong_weights
 from engine.correctness.finding_codes import FindingCode
-from engine.correctness.maps import ErrorMap, error_maps
-from engine.correctness.reference import Coverage, everything
+from engine.correctness.output_error import (
+    BrokenElements,
+    ComparedOutput,
+    ErrorMap,
+    error_maps,
+)
+from engine.correctness.reference import BoolArray, Coverage, everything
 from engine.correctness.suspected_bugs import (
     Case,
     Match,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.correctness.compared_output import BoolArray, ComparedOutput
 from engine.correctness.finding_codes import FindingCode
-from engine.correctness.reference import Coverage, Float64Array, IntArray
+from engine.correctness.output_error import ComparedOutput
+from engine.correctness.reference import BoolArray, Coverage, Float64Array, IntArray
 from engine.correctness.suspected_bugs import MIN_EXPLAINED, Case, Match, SuspectedBug
 from engine.correctness.tiles import Region, Tiles, span
 from engine.tensors import NOISE

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from engine.correctness.compared_output import BoolArray, ComparedOutput
 from engine.correctness.finding_codes import FindingCode
-from engine.correctness.reference import Float64Array, IntArray, covered_blocks
+from engine.correctness.output_error import ComparedOutput
+from engine.correctness.reference import BoolArray, Float64Array, IntArray, covered_blocks
 from engine.correctness.suspected_bugs import MIN_EXPLAINED, Case, Match, SuspectedBug
 from engine.correctness.tiles import span
 from engine.tensors import NOISE, Inputs

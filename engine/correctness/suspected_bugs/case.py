@@ -8,9 +8,10 @@ from functools import cached_property
 
 import numpy as np
 
-from engine.correctness.compared_output import BoolArray, ComparedOutput
 from engine.correctness.finding_codes import FindingCode
+from engine.correctness.output_error import ComparedOutput
 from engine.correctness.reference import (
+    BoolArray,
     Float64Array,
     IntArray,
     final_scores,

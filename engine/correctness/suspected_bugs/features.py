@@ -9,9 +9,14 @@ from functools import partial
 
 import numpy as np
 
-from engine.correctness.compared_output import BoolArray
 from engine.correctness.finding_codes import FindingCode
-from engine.correctness.reference import Float64Array, IntArray, final_scores, visible_keys
+from engine.correctness.reference import (
+    BoolArray,
+    Float64Array,
+    IntArray,
+    final_scores,
+    visible_keys,
+)
 from engine.correctness.suspected_bugs.case import Case, SuspectedBug, attend
 
 _LARGEST = 80.0  # exp of more is infinite in float32

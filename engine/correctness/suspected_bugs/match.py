@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.correctness.compared_output import BoolArray
-from engine.correctness.reference import Float64Array
+from engine.correctness.reference import BoolArray, Float64Array
 from engine.correctness.suspected_bugs.addressing import addressing_bugs, page_bugs
 from engine.correctness.suspected_bugs.case import Case, SuspectedBug
 from engine.correctness.suspected_bugs.features import feature_bugs

@@ -9,9 +9,8 @@ from functools import partial
 
 import numpy as np
 
-from engine.correctness.compared_output import BoolArray
 from engine.correctness.finding_codes import FindingCode
-from engine.correctness.reference import Float64Array, IntArray
+from engine.correctness.reference import BoolArray, Float64Array, IntArray
 from engine.correctness.suspected_bugs.case import (
     Case,
     Prediction,

@@ -15,11 +15,11 @@ from engine.base.errors import InvalidProblem
 from engine.compiled_plan import launch_of_pass
 from engine.devices.spec import DeviceSpec
 from engine.machine_code.cubin import Entry
+from engine.machine_code.disassembly import Program
 from engine.machine_code.emulation import EXECUTED, CtaTrace, Emulator
-from engine.machine_code.instruction import Program
 from engine.machine_code.timing.constants import LAUNCH_FLOOR_US
-from engine.machine_code.timing.cta_times import CtaTimes, Shorter
-from engine.machine_code.timing.simulate import SlotTimes, grid_cycles
+from engine.machine_code.timing.cta_times import CtaTimes, Shorter, grid_cycles
+from engine.machine_code.timing.simulate import SlotTimes
 from engine.model.equations import CtaCurve, visited_share
 from engine.model.launches import Launches
 from engine.model.occupancy import IntArray

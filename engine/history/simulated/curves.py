@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.base.errors import AttuneError
+from engine.base.files import read_entry, write_entry
 from engine.compiled_plan import cached_kernel
 from engine.cuda_source import CompiledKernel, cache_root
-from engine.cuda_source.cache import read_entry, write_entry
 from engine.devices.spec import DeviceSpec
 from engine.history.simulated.ctas import (
     ROWS,

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from engine.base.errors import AttuneError, InvalidProblem
+from engine.base.files import read_entry, write_entry
 from engine.compiled_plan import launch_of_pass
 from engine.cuda_source import CompiledKernel, cache_root
-from engine.cuda_source.cache import read_entry, write_entry
 from engine.devices import DeviceSpec, limits_for
 from engine.machine_code.analysis import Analysis, analyse, code_digest
 from engine.machine_code.emulation import CtaTrace, Emulator

@@ -18,8 +18,8 @@ from engine.compiled_plan import launch_of_pass
 from engine.devices.spec import DeviceSpec
 from engine.history.simulated.ctas import Pieces, pieces_of
 from engine.machine_code.cubin import Entry
+from engine.machine_code.disassembly import Program
 from engine.machine_code.emulation import CtaTrace, Emulator
-from engine.machine_code.instruction import Program
 from engine.machine_code.timing.constants import LAUNCH_FLOOR_US, family, spread
 from engine.machine_code.timing.cta_times import counts_of
 from engine.machine_code.timing.native import (

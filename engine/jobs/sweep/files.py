@@ -236,7 +236,7 @@ _files_lock = threading.Lock()
 
 def sweep_files() -> SweepFiles:
     """The sweeps that this user ran on the command line."""
-    from engine.cuda_source.cache import cache_root
+    from engine.base.files import cache_root
 
     folder = cache_root() / "sweeps"
     with _files_lock:

@@ -256,7 +256,7 @@ class _Sweep:
             self.runner.serve_waiting_evaluations()
             if self._is_cancelled():
                 break
-            self._stage(f"The final of {problem.label()}")
+            self._stage(f"Timing the best of {problem.label()} side by side")
             final = partial(
                 problem_result, name, group, open_candidates, should_stop=self._is_cancelled
             )

@@ -1,7 +1,34 @@
 """What the machine code wastes, in words, with the line to look at and what mending it may gain."""
 
-from engine.machine_code.advice.advise import advise
+from __future__ import annotations
+
+from dataclasses import replace
+
+from engine.machine_code.advice.counted import counted_findings
 from engine.machine_code.advice.kinds import NEXT_WORDS, Advice, AdviceKind, Gain
 from engine.machine_code.advice.rerun import Rerun
+from engine.machine_code.advice.simulated import simulated_findings
+from engine.machine_code.analysis import Analysis
+from engine.machine_code.footprint import SharedBytes
 
 __all__ = ["NEXT_WORDS", "Advice", "AdviceKind", "Gain", "Rerun", "advise"]
+
+_LEAST_GAIN = 0.01  # less is within what the model rounds
+
+
+def advise(
+    analysis: Analysis, rerun: Rerun | None = None, groups: tuple[SharedBytes, ...] = ()
+) -> tuple[Advice, ...]:
+    """What to look at: by what it may gain, or without a GPU by the largest share.
+
+    Args:
+        rerun: the launch on one GPU; without it only what counts show is named, without gains.
+        groups: what its CTAs touch in common.
+    """
+    counted = list(counted_findings(analysis))
+    if rerun is None:
+        return tuple(sorted((f.advice for f in counted), key=lambda a: -a.share))
+    advice = [replace(f.advice, gain=rerun.gain(*f.changes)) for f in counted]
+    advice += [replace(a, gain=gain) for a, gain in simulated_findings(rerun, groups)]
+    worth = [a for a in advice if a.gain is None or a.gain.high >= _LEAST_GAIN]
+    return tuple(sorted(worth, key=lambda a: -(a.gain.high if a.gain else a.share)))

@@ -20,6 +20,7 @@ from engine.machine_code.advice.rerun import (
 )
 from engine.machine_code.analysis import Analysis, is_conversion, launch_figures, outer_line
 from engine.machine_code.counts import Counts
+from engine.machine_code.disassembly import Instruction, SourceLine
 from engine.machine_code.emulation import (
     EXECUTED,
     IDEAL_SECTORS,
@@ -29,7 +30,6 @@ from engine.machine_code.emulation import (
     CtaTrace,
     Emulator,
 )
-from engine.machine_code.instruction import Instruction, SourceLine
 
 Test: TypeAlias = Callable[[Instruction], bool]
 _ACCESSES = {"LDS", "STS", "LDSM", "STSM", "ATOMS", "LDG", "STG", "LDGSTS", "ATOMG", "RED"}

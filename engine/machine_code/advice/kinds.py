@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from engine.machine_code.instruction import SourceLine
+from engine.machine_code.disassembly import SourceLine
 
 AdviceKind: TypeAlias = Literal[
     "conflicts",

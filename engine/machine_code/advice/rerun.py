@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from engine.devices.spec import DeviceSpec
 from engine.machine_code.advice.kinds import Gain
 from engine.machine_code.analysis import Analysis
+from engine.machine_code.disassembly import Loop
 from engine.machine_code.emulation import EXECUTED, CtaTrace
-from engine.machine_code.instruction import Loop
 from engine.machine_code.timing.constants import LAUNCH_FLOOR_US, SmTiming
 from engine.machine_code.timing.cta_times import (
     first_iterations,

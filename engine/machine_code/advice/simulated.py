@@ -19,10 +19,9 @@ from engine.machine_code.advice.counted import (
 from engine.machine_code.advice.kinds import Advice, Gain
 from engine.machine_code.advice.rerun import Change, Mask, Parts, Rerun, left_out, without_latency
 from engine.machine_code.analysis import is_conversion
-from engine.machine_code.disassembly import find_loops
+from engine.machine_code.disassembly import Instruction, Loop, Pipe, find_loops
 from engine.machine_code.emulation import EXECUTED, SECTORS, AccessKind, CtaTrace
 from engine.machine_code.footprint import SharedBytes
-from engine.machine_code.instruction import Instruction, Loop, Pipe
 from engine.machine_code.timing.cta_times import iterations_of
 from engine.machine_code.timing.traffic import best_order, launch_traffic
 

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from engine.base.errors import UnknownName
 from engine.devices.spec import ClockKind
-from engine.machine_code.instruction import Pipe, Program
+from engine.machine_code.disassembly import Pipe, Program
 
 # How far the simulation was off on measured kernels, by arch and kind of kernel.
 #
@@ -317,7 +317,8 @@ def sm_constants(arch: str) -> SmConstants:
     if column not in _ARCHS:
         raise UnknownName(
             f"The timing model does not know {arch}: it knows {', '.join(_ARCHS)} and their "
-            "relatives."
+            "relatives.",
+            code="arch_not_timed",
         )
     i = _ARCHS.index(column)
     return SmConstants(arch=column, **{row.name: row.values[i] for row in CONSTANTS})

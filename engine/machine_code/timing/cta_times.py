@@ -1,4 +1,4 @@
-"""A CTA's trace without most of its loop: what the rest takes is a straight line."""
+"""Cycles of CTAs by their length: a trace without most of its loop, the rest a straight line."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from engine.machine_code.disassembly import find_loops
+from engine.machine_code.disassembly import Loop, Program, find_loops
 from engine.machine_code.emulation import AccessKind, CtaTrace
-from engine.machine_code.instruction import Loop, Program
 from engine.machine_code.timing.constants import SmTiming
 from engine.machine_code.timing.native import Kernel, in_parallel, simulate_counts, simulate_sm
 from engine.machine_code.timing.traffic import share_sms
@@ -404,3 +403,26 @@ def _simulated_ctas(counts: Sequence[int], resident: int) -> float:
 def steady_state(kernel: Kernel, trace: CtaTrace, resident: int) -> SmTiming:
     """One round of resident CTAs: the busy pipes and stalls that are shown."""
     return simulate_sm(kernel, [trace], [0] * resident, resident)
+
+
+_MOST_FOLLOWED_IN_GRID = 10_000  # CTAs one by one; beyond, what as many take on full SMs
+
+
+def grid_cycles(times: CtaTimes, lengths: ArrayLike, num_sms: int, repeats: int = 1) -> float:
+    """Cycles until the last CTA of a launch is done.
+
+    Args:
+        lengths: of the CTAs in the order of starting, `[n]`.
+        repeats: of all of them, one behind the other.
+
+    Raises as `CtaTimes.shared`.
+    """
+    of_ctas = np.asarray(lengths, np.float64)
+    kinds, order = np.unique(of_ctas, return_inverse=True)
+    if len(kinds) == 1:
+        return float(times.launch([len(of_ctas) * repeats], kinds, num_sms)[0])
+    beside = times.beside(kinds)
+    followed = min(repeats, max(1, _MOST_FOLLOWED_IN_GRID // len(of_ctas)))
+    cycles = times.shared(np.tile(order, followed), kinds, num_sms)
+    one_more = beside[order, -1].sum() / (times.resident * num_sms)
+    return cycles + (repeats - followed) * float(one_more) + times.fetch_cycles

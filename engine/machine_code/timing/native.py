@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from engine.base.errors import CompileError, InvalidProblem
 from engine.devices.spec import DeviceSpec, limits_for
+from engine.machine_code.disassembly import SCOREBOARDS, Instruction, Pipe, Program
 from engine.machine_code.emulation import CtaTrace
-from engine.machine_code.instruction import SCOREBOARDS, Instruction, Pipe, Program
 from engine.machine_code.native_library import load_library
 from engine.machine_code.timing.constants import (
     PORTS,
@@ -439,7 +439,8 @@ def _check(status: int) -> None:
     if status:
         raise CompileError(
             "The simulated CTAs wait for each other for ever: a barrier counts more threads than "
-            "reach it, or a branch on loaded data took a side that it never takes on a GPU."
+            "reach it, or a branch on loaded data took a side that it never takes on a GPU.",
+            code="simulated_deadlock",
         )
 
 

@@ -9,8 +9,9 @@ Bursts escape: a power limit acts over some milliseconds, and clocks settle in t
 
 Origins, as in `constants.py`. *Calibrated*: solved from one published pair of clock and power of a
 dense GEMM (named), so that it holds what such a kernel does beside its products. What is left out
-of that, and how far off it is, `tests/sass/test_power.py` says: clocks within 12 %. The data's
-values change the energy of products by up to a factor of three (zeros); here they are random.
+of that, and how far off it is, `tests/machine_code/test_power.py` says: clocks within 12 %. The
+data's values change the energy of products by up to a factor of three (zeros); here they are
+random.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from engine.devices.spec import ClockKind, DeviceSpec
+from engine.machine_code.disassembly import Program
 from engine.machine_code.emulation import CtaTrace
-from engine.machine_code.instruction import Program
 from engine.machine_code.launch import Launch
 from engine.machine_code.native_library import load_library
 from engine.machine_code.timing.constants import LAUNCH_FLOOR_US, SmTiming, interval
@@ -22,6 +22,7 @@ from engine.machine_code.timing.cta_times import (
     CtaTimes,
     Shorter,
     first_iterations,
+    grid_cycles,
     has_phases,
     iterations_of,
     main_loop,
@@ -42,28 +43,6 @@ from engine.machine_code.timing.native import (
 from engine.machine_code.timing.traffic import Traffic
 
 # A grid of CTAs on all SMs: when the last one is done.
-
-_MOST_FOLLOWED_IN_GRID = 10_000  # CTAs one by one; beyond, what as many take on full SMs
-
-
-def grid_cycles(times: CtaTimes, lengths: ArrayLike, num_sms: int, repeats: int = 1) -> float:
-    """Cycles until the last CTA of a launch is done.
-
-    Args:
-        lengths: of the CTAs in the order of starting, `[n]`.
-        repeats: of all of them, one behind the other.
-
-    Raises as `CtaTimes.shared`.
-    """
-    of_ctas = np.asarray(lengths, np.float64)
-    kinds, order = np.unique(of_ctas, return_inverse=True)
-    if len(kinds) == 1:
-        return float(times.launch([len(of_ctas) * repeats], kinds, num_sms)[0])
-    beside = times.beside(kinds)
-    followed = min(repeats, max(1, _MOST_FOLLOWED_IN_GRID // len(of_ctas)))
-    cycles = times.shared(np.tile(order, followed), kinds, num_sms)
-    one_more = beside[order, -1].sum() / (times.resident * num_sms)
-    return cycles + (repeats - followed) * float(one_more) + times.fetch_cycles
 
 
 # Which SM takes the next CTA where a launch's last query tiles are cut.

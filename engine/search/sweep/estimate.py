@@ -1,4 +1,4 @@
-"""How long a sweep will take: from a prior before it starts, from its own evaluations after."""
+"""How long a sweep will take: by a default at first, then by its own finished evaluations."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def prior_s(request: EvaluationRequest, on_gpu: bool) -> float:
 
 
 class Estimator:
-    """The time that points still take; every finished one makes it better.
+    """The remaining time of a sweep; each finished point improves the estimate.
 
     The prior knows which points are dear beside which; how fast this machine is comes from the
     median of actual over prior.

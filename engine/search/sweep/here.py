@@ -24,7 +24,7 @@ def sweep_here(
     *,
     on_gpu: bool,
 ) -> tuple[SweepEnd, list[ProblemResult]]:
-    """Run the sweep, or go on with it. On a GPU the best of each problem race in a final.
+    """Run the sweep, or go on with it. On a GPU the best are then timed side by side.
 
     Raises:
         As `run_sweep`.

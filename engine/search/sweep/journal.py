@@ -1,4 +1,4 @@
-"""A sweep's journal: what was asked, then one line per evaluation. The file is the truth."""
+"""A sweep's journal: what was asked, then one line per evaluation; all else follows from it."""
 
 from __future__ import annotations
 
@@ -64,14 +64,18 @@ class SweepJournal:
                 that is not here.
         """
         if not path.is_file():
-            raise UnknownName(f"There is no file {path}: name the one that `sweep` said it writes.")
+            raise UnknownName(
+                f"There is no file {path}: name the one that `sweep` said it writes.",
+                code="journal_missing",
+            )
         opened = cls(path, remedy)
         opened.poll()
         if opened._spec is None and opened._mistake:
             raise UnknownName(f"The sweep of {path} cannot be read here. {opened._mistake}")
         if opened._spec is None:
             raise UnknownName(
-                f"{path} is not the journal of a sweep: name the file that `sweep` said it writes."
+                f"{path} is not the journal of a sweep: name the file that `sweep` said it writes.",
+                code="journal_foreign",
             )
         return opened
 
@@ -163,7 +167,8 @@ class SweepJournal:
         if lock is None:
             raise StoreError(
                 f"Another process runs the sweep in {self.path}: wait for it, or choose "
-                "another file with --journal."
+                "another file with --journal.",
+                code="sweep_running",
             )
         try:
             yield
@@ -235,7 +240,7 @@ def best_key(row: SweepRow) -> BestKey:
 
 
 def _is_better(row: SweepRow, best: SweepRow) -> bool:
-    """Faster; but what is measured is better than whatever is predicted, and so on."""
+    """True if faster, or of a better origin: measured before recorded before predicted."""
     ranked = comparable([row, best])
     if len(ranked) < 2:
         return row in ranked

@@ -137,7 +137,7 @@ class _Pool:
             del self._points[future]
 
     def give_up(self) -> None:
-        """Drop what is under way; a resumed sweep does it again."""
+        """Cancel pending evaluations; a resumed sweep repeats them."""
         for future in self._points:
             future.cancel()
         self._points.clear()
@@ -150,7 +150,7 @@ def _timed(evaluate: Evaluate, request: EvaluationRequest) -> Timed:
 
 
 def _outcome(request: EvaluationRequest, future: Future[Timed]) -> Timed:
-    """What came of it, or a row that says why nothing did: one bad point ends no sweep."""
+    """The row of a point, or one with the reason of its failure: a bad point ends no sweep."""
     try:
         return future.result()
     except AttuneError as error:

@@ -255,11 +255,16 @@ def compare_sessions(
         UnknownName: `baseline` is none of the sessions, or a pick is in none of them.
     """
     if not sessions:
-        raise AttuneError("There is nothing to compare: name at least one session.")
+        raise AttuneError(
+            "There is nothing to compare: name at least one session.", code="nothing_to_compare"
+        )
     pinned = next(iter(sessions)) if baseline is None else baseline
     if pinned not in sessions:
         known = ", ".join(sessions)
-        raise UnknownName(f"There is no session called {pinned!r} here: known are {known}.")
+        raise UnknownName(
+            f"There is no session called {pinned!r} here: known are {known}.",
+            code="session_unknown",
+        )
     base = sessions[pinned]
     others = [name for name in sessions if name != pinned]
     evaluations = {

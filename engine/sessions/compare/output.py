@@ -213,7 +213,7 @@ def to_csv(comparison: SessionComparison) -> str:
 
 def to_markdown(comparison: SessionComparison) -> str:
     """Differences first, then `comparison_tables`."""
-    from engine.sessions.report.document import render_markdown
+    from engine.sessions.report import render_markdown
 
     return render_markdown(
         "comparison.md",

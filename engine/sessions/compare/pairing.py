@@ -36,7 +36,7 @@ def config_label(config: Mapping[str, int]) -> str:
 
 
 def key_of(evaluation: Evaluation) -> Key:
-    """The question that an evaluation answers."""
+    """What is compared: variant, config and problem of an evaluation."""
     return evaluation.variant, tuple(sorted(evaluation.config.items())), evaluation.problem
 
 
@@ -305,7 +305,8 @@ def parse_pick(text: str, sessions: Sequence[str]) -> Pick:
     if colon:
         if not number.isdecimal() or not 1 <= int(number) <= len(sessions):
             raise UnknownName(
-                f"{text!r} names file {number!r}: write a number from 1 to {len(sessions)}."
+                f"{text!r} names file {number!r}: write a number from 1 to {len(sessions)}.",
+                code="file_number",
             )
         session = sessions[int(number) - 1]
     variant, *tunables = [part.strip() for part in rest.split(",")]
@@ -414,7 +415,8 @@ def _found(
             for e in session
         )
         raise UnknownName(
-            f"No session here has {pick.label}: known are {', '.join(list(known)[:12])}."
+            f"No session here has {pick.label}: known are {', '.join(list(known)[:12])}.",
+            code="filter_matches_nothing",
         )
     return picked
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from fake_gpu import CudaError, FakeGpu
 from fake_kernels import COUNT, PROBLEM, finish, gpu_with, make_plan, produce, verdict
+from words import raises
 
 from engine.backends.base import Backend, RunOptions
 from engine.backends.cuda import CudaBackend
@@ -254,9 +255,7 @@ def test_a_gpu_that_others_hold_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("engine.backends.cuda.backend.why_not_cuda", lambda: None)
     monkeypatch.setattr("engine.backends.cuda.cupy_calls.CupyCalls", held)
-    with pytest.raises(
-        ToolMissing, match=r"cannot be used now \(cudaErrorDevicesUnavailable: busy"
-    ):
+    with raises(ToolMissing, "gpu_busy", "cudaErrorDevicesUnavailable: busy"):
         CudaBackend()
 
 

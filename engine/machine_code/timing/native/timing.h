@@ -8,7 +8,7 @@
 
 namespace attune_timing {
 
-// As engine.machine_code.instruction.Pipe lists them.
+// As engine.machine_code.disassembly.Pipe lists them.
 enum Pipe : int32_t {
     FMA, ALU, XU, FP64, TENSOR, SHARED, GLOBAL, UNIFORM, SYNC, BRANCH, OTHER,
     NUM_PIPES

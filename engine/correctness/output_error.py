@@ -1,0 +1,386 @@
+"""The error of an output: element by element, by key tile, and as maps.
+
+`ComparedOutput` is an output beside its float64 reference; `error_by_key_tile` says which key tiles
+an error comes from; `ErrorMap`s hold the largest error along pairs of axes, small enough to draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.correctness.reference import (
+    BoolArray,
+    Coverage,
+    Float64Array,
+    IntArray,
+    final_scores,
+    slice_qkv,
+    visible_keys,
+)
+from engine.correctness.tiles import Tiles
+from engine.tensors import Inputs, RawArray, alibi_slopes, bits_of, decode, poison_of
+from kernels.arguments import GRADIENTS
+from kernels.variant import Dtype, ceil_div
+
+_EXPONENT_BITS = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ComparedOutput:
+    """Output against reference on the covered rows; arrays are `[slices, rows, head_dim]`.
+
+    `error` is |out − reference|, 0 where the output is not finite (`finite` tells the two apart).
+    """
+
+    coverage: Coverage
+    out: Float64Array
+    reference: Float64Array
+    error: Float64Array
+    finite: BoolArray
+    tolerance: float
+
+    @property
+    def over(self) -> BoolArray:
+        """Finite elements over the tolerance."""
+        return self.error > self.tolerance
+
+    @property
+    def bad(self) -> BoolArray:
+        """Elements over the tolerance, NaN, infinite or never written."""
+        return ~self.finite | self.over
+
+    def worst_slice(self) -> int:
+        """Position of the slice with the largest error; the first broken one if all are exact."""
+        by_slice = self.error.max(axis=(1, 2))
+        if by_slice.max() == 0:
+            by_slice = (~self.finite).any(axis=(1, 2)).astype(np.float64)
+        return int(by_slice.argmax())
+
+
+def compare_output(
+    raw: RawArray, reference: Float64Array, coverage: Coverage, tolerance: float
+) -> ComparedOutput:
+    """Compare a raw output with the covered reference.
+
+    Args:
+        raw: `[batch, num_heads, seqlen, head_dim]`.
+        reference: `[slices, rows, head_dim]` of `coverage`.
+    """
+    dtype = coverage.problem.dtype
+    covered = coverage.take(raw)
+    # The poison is a signalling NaN: widening it raises the flag, which says nothing new.
+    with np.errstate(invalid="ignore"):
+        out = decode(covered, dtype).astype(np.float64)
+    finite = ~nonfinite(covered, dtype)
+    error = np.zeros_like(reference)
+    np.subtract(out, reference, out=error, where=finite)
+    np.abs(error, out=error)
+    return ComparedOutput(coverage, out, reference, error, finite, tolerance)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BrokenElements:
+    """What is no number in a whole output, `[batch, num_heads, seqlen, head_dim]`."""
+
+    unwritten: BoolArray  # still holds the poison
+    nonfinite: BoolArray  # NaN or infinite, though it was written
+
+    @classmethod
+    def of(cls, raw: RawArray, dtype: Dtype) -> BrokenElements:
+        unwritten = np.asarray(bits_of(raw) == poison_of(dtype))
+        return cls(unwritten, nonfinite(raw, dtype) & ~unwritten)
+
+    def first_index(self) -> tuple[int, int, int, int] | None:
+        """(batch, head, row, column) of the first of either kind in memory order."""
+        broken = self.unwritten | self.nonfinite
+        if not broken.any():
+            return None
+        batch, head, row, column = np.unravel_index(int(broken.argmax()), broken.shape)
+        return int(batch), int(head), int(row), int(column)
+
+
+def nonfinite(raw: RawArray, dtype: Dtype) -> BoolArray:
+    """Where a raw array holds NaN or infinity: all exponent bits set. The poison is a NaN too."""
+    bits = bits_of(raw)
+    exponent = bits.dtype.type(_EXPONENT_BITS[dtype])
+    return np.asarray((bits & exponent) == exponent)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFigures:
+    """Error statistics over finite elements; all of the reference where there is none.
+
+    So an output of nothing but NaN errs as one of zeros would, and every figure stays finite.
+    """
+
+    max_abs_err: float
+    mean_abs_err: float
+    rms_err: float
+    cosine: float
+
+    @classmethod
+    def of(cls, compared: ComparedOutput) -> ErrorFigures:
+        finite, ref = compared.finite, compared.reference
+        if not finite.any():
+            size = np.abs(ref)
+            return cls(float(size.max()), float(size.mean()), _rms(size), 0.0)
+        error, out = compared.error, compared.out
+        if not finite.all():
+            error, out, ref = error[finite], out[finite], ref[finite]
+        norms = float(np.linalg.norm(out)) * float(np.linalg.norm(ref))
+        cosine = float(np.vdot(out, ref)) / norms if norms > 0 else float(not np.any(error))
+        return cls(
+            float(error.max()), float(error.mean()), _rms(error), float(np.clip(cosine, -1, 1))
+        )
+
+
+def _rms(error: Float64Array) -> float:
+    return float(np.linalg.norm(error) / np.sqrt(error.size))
+
+
+# Tiles beyond this are merged: the fit grows with the cube of their number.
+_MAX_TILES = 128
+# Rows looked at per query tile, spread evenly.
+_MAX_ROWS = 32
+# Equations per unknown. Each row gives head_dim equations; with few tiles one row is enough, and
+# then each row has weights of its own, as a missing renormalisation does. Few queries against many
+# keys give too few: tiles are merged until there are enough.
+_OVERDETERMINED = 3
+# exp(score − row's log-sum) of a masked key may be huge; the fit needs its direction only.
+_MAX_LOG_WEIGHT = 30.0
+
+
+def error_by_key_tile(
+    inputs: Inputs, compared: ComparedOutput, tiles: Tiles, position: int
+) -> tuple[Float64Array, tuple[int, int]]:
+    """Largest |error| that each key tile brings into each query tile of one slice.
+
+    An output row is a sum over key tiles, out = Σ_t c_t with c_t = Σ_{j in t} p_j·v_j. A kernel
+    that drops, doubles or mis-weighs a tile adds a_t·c_t. One that lets masked keys in adds
+    b_t·u_t, where u_t is what the masked keys of the tile would contribute, or, off by one at the
+    diagonal, the value of the key next to it alone. The error of a few rows at a time is fitted by
+    least squares with these directions: what the fit finds along those of tile t is the error that
+    t brings in. What no key tile explains (a wrong Q row, swapped columns) belongs to all of them
+    alike.
+
+    Args:
+        position: which covered slice.
+
+    Returns:
+        `[query tiles, key tiles]`: NaN in a query tile that holds NaN or infinity, −1 where no row
+        was compared; and how many tiles each entry stands for (1, 1 up to 128 tiles a side).
+    """
+    problem, rows = inputs.problem, compared.coverage.rows
+    equations = min(problem.seqlen, tiles.block_m, _MAX_ROWS) * problem.value_dim
+    is_masked = problem.causal or problem.window is not None
+    solvable = equations // (_OVERDETERMINED * (2 if is_masked else 1))
+    merged = (
+        ceil_div(tiles.num_query_tiles, _MAX_TILES),
+        ceil_div(tiles.num_key_tiles, min(_MAX_TILES, max(1, solvable))),
+    )
+    block_m, block_n = tiles.block_m * merged[0], tiles.block_n * merged[1]
+    starts = np.arange(0, problem.num_keys, block_n)
+    q, k, v = (x[0] for x in slice_qkv(inputs, compared.coverage.slices[[position]]))
+    batch, head = divmod(int(compared.coverage.slices[position]), problem.num_heads)
+    own, keys = problem.of_sequence(batch), np.arange(problem.num_keys)
+    slope = alibi_slopes(problem.num_heads)[head] if problem.alibi else None
+    result = np.full((ceil_div(problem.seqlen, block_m), len(starts)), -1.0)
+    for tile in range(len(result)):
+        inside = np.flatnonzero((rows // block_m == tile) & (rows < own.seqlen))
+        if not inside.size:
+            continue
+        if not compared.finite[position, inside].all():
+            result[tile] = np.nan
+            continue
+        chosen = inside[np.unique(np.linspace(0, inside.size - 1, _MAX_ROWS).astype(int))]
+        scores = problem.softmax_scale * q[rows[chosen]] @ k.T
+        scores = final_scores(own, scores, rows[chosen], keys, slope)
+        directions = _directions(scores, visible_keys(own, rows[chosen], keys), v, starts)
+        error = compared.out[position, chosen] - compared.reference[position, chosen]
+        result[tile] = _by_tile(error, directions)
+    return result, merged
+
+
+def _directions(
+    scores: Float64Array, visible: npt.NDArray[np.bool_], v: Float64Array, starts: IntArray
+) -> Float64Array:
+    """What each key tile contributes, `[kinds, key tiles, rows, head_dim]`.
+
+    Kinds: the visible keys; where some are masked also those, and at either end of the visible keys
+    the first masked one and the last visible one.
+    """
+    keys = np.arange(scores.shape[1])
+    top = np.where(visible, scores, -np.inf).max(axis=1, keepdims=True)
+    log_sum = top + np.log(
+        np.exp(scores - top, where=visible, out=np.zeros_like(scores)).sum(axis=1, keepdims=True)
+    )
+    weights = np.exp(np.minimum(scores - log_sum, _MAX_LOG_WEIGHT))
+    kinds = [visible]
+    if not visible.all():
+        first = visible.argmax(axis=1)[:, None]
+        last = len(keys) - 1 - visible[:, ::-1].argmax(axis=1)[:, None]
+        kinds += [~visible, keys == last + 1, keys == last]
+        if first.any():  # a window
+            kinds += [keys == first - 1, keys == first]
+    return np.stack([_per_tile(weights * kind, v, starts) for kind in kinds])
+
+
+def _per_tile(weights: Float64Array, v: Float64Array, starts: IntArray) -> Float64Array:
+    """Σ_j weights_j·v_j of each tile, `[key tiles, rows, head_dim]`."""
+    ends = [*starts[1:], len(v)]
+    return np.stack([weights[:, a:b] @ v[a:b] for a, b in zip(starts, ends, strict=True)])
+
+
+def _by_tile(error: Float64Array, directions: Float64Array) -> Float64Array:
+    """Largest error along the directions of each key tile, or the unexplained rest if larger."""
+    kinds, num_tiles, num_rows, head_dim = directions.shape
+    unknowns = (kinds if kinds == 1 else 2) * num_tiles
+    group = min(num_rows, ceil_div(_OVERDETERMINED * unknowns, head_dim))
+    largest = np.zeros(num_tiles)
+    for start in range(0, num_rows, group):
+        rows = slice(start, start + group)
+        parts = _fit(
+            error[rows].ravel(), directions[:, :, rows].reshape(kinds * num_tiles, -1)
+        ).reshape(kinds, num_tiles, -1)
+        along = np.abs(parts.sum(axis=0)).max(axis=1)
+        rest = np.abs(error[rows].ravel() - parts.sum(axis=(0, 1))).max()
+        largest = np.maximum(largest, np.maximum(along, rest))
+    return largest
+
+
+def _fit(error: Float64Array, basis: Float64Array) -> Float64Array:
+    """The least-squares part of `error` along each row of `basis`, `[directions, n]`."""
+    norms = np.linalg.norm(basis, axis=1)
+    usable = norms > 1e-12 * max(1.0, float(norms.max()))
+    unit = basis[usable] / norms[usable, None]
+    # Directions that are nearly the same share the error instead of cancelling each other.
+    weights = np.linalg.lstsq(unit.T, error, rcond=1e-3)[0]
+    parts = np.zeros_like(basis)
+    parts[usable] = weights[:, None] * unit
+    return parts
+
+
+# Error maps: the largest |out − reference| along several pairs of axes, small enough to draw.
+
+
+MAX_MAP_SIDE = 256
+# A cell of which nothing was compared, because a large problem was sampled. NaN is taken: it marks
+# a NaN or infinity of the kernel.
+NOT_COMPARED = -1.0
+
+_AXES = {
+    "batch_by_head": ("batch", "head"),
+    "query_tile_by_key_tile": ("query tile", "key tile"),
+    "row_by_column": ("query row", "column d"),
+}
+# Of the backward pass two for each output: rows of dQ are queries, those of dK and dV keys.
+_AXES_OF_GRADIENTS = {
+    f"{name}_{kind}": axes
+    for name in GRADIENTS
+    for kind, axes in (
+        ("batch_by_head", ("batch", "head" if name == "dq" else "K/V head")),
+        ("row_by_column", ("query row" if name == "dq" else "key row", "column d")),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ErrorMap:
+    """One map, pooled by block maximum; NaN where the kernel's output was NaN or infinite."""
+
+    name: str
+    row_axis: str
+    column_axis: str
+    values: Float64Array  # [rows, columns], at most 256 × 256
+    rows_per_cell: int = 1
+    columns_per_cell: int = 1
+
+
+def error_maps(
+    inputs: Inputs, compared: ComparedOutput, tiles: Tiles
+) -> tuple[ErrorMap, ErrorMap, ErrorMap]:
+    """The maps of one output: batch × head, query tile × key tile, row × column.
+
+    The second is of one (batch, head), the worst one; see `error_by_key_tile` for how an error of
+    the output is traced to key tiles.
+    """
+    problem, coverage = inputs.problem, compared.coverage
+    error = compared.error
+    if not compared.finite.all():
+        error = np.where(compared.finite, error, np.nan)
+    by_slice = np.full(problem.batch * problem.num_heads, NOT_COMPARED)
+    by_slice[coverage.slices] = error.max(axis=(1, 2))
+    batch_by_head, *per_head = pool(by_slice.reshape(problem.batch, problem.num_heads))
+    by_tile, merged = error_by_key_tile(inputs, compared, tiles, compared.worst_slice())
+    by_tile, *per_tile = pool(by_tile)
+    row_by_column, *per_row = _pool_rows(error.max(axis=0), coverage.rows, problem.seqlen)
+    per_tile = [cell * tile for cell, tile in zip(per_tile, merged, strict=True)]
+    head_map, tile_map, row_map = (
+        ErrorMap(name, *axes, values, *per_cell)
+        for (name, axes), values, per_cell in zip(
+            _AXES.items(),
+            (batch_by_head, by_tile, row_by_column),
+            (per_head, per_tile, per_row),
+            strict=True,
+        )
+    )
+    return head_map, tile_map, row_map
+
+
+def gradient_maps(compared: Mapping[str, ComparedOutput]) -> tuple[ErrorMap, ...]:
+    """The maps of dQ, dK and dV: batch × head and row × column of each."""
+    made = []
+    for name, one in compared.items():
+        problem, coverage = one.coverage.problem, one.coverage
+        error = np.where(one.finite, one.error, np.nan)
+        by_slice = np.full(problem.batch * problem.num_heads, NOT_COMPARED)
+        by_slice[coverage.slices] = error.max(axis=(1, 2))
+        heads = pool(by_slice.reshape(problem.batch, problem.num_heads))
+        rows = _pool_rows(error.max(axis=0), coverage.rows, problem.seqlen)
+        for kind, (values, *per_cell) in (("batch_by_head", heads), ("row_by_column", rows)):
+            key = f"{name}_{kind}"
+            made.append(ErrorMap(key, *_AXES_OF_GRADIENTS[key], values, *per_cell))
+    return tuple(made)
+
+
+def maps_to_arrays(maps: Iterable[ErrorMap]) -> dict[str, npt.NDArray[np.generic]]:
+    """The maps by name, and `per_cell`, `[maps, 2]`: indices per cell, down and across."""
+    maps = tuple(maps)
+    per_cell = np.array([(m.rows_per_cell, m.columns_per_cell) for m in maps], dtype=np.intp)
+    return {**{m.name: m.values for m in maps}, "per_cell": per_cell}
+
+
+def maps_from_arrays(arrays: Mapping[str, npt.NDArray[np.generic]]) -> tuple[ErrorMap, ...]:
+    """The inverse of `maps_to_arrays`. KeyError when an array is missing."""
+    is_backward = not _AXES_OF_GRADIENTS.keys().isdisjoint(arrays)
+    axes_of = (_AXES_OF_GRADIENTS if is_backward else _AXES).items()
+    return tuple(
+        ErrorMap(name, *axes, arrays[name].astype(np.float64), int(down), int(across))
+        for (name, axes), (down, across) in zip(axes_of, arrays["per_cell"], strict=True)
+    )
+
+
+def pool(values: Float64Array, side: int = MAX_MAP_SIDE) -> tuple[Float64Array, int, int]:
+    """Block maxima of a matrix, at most `side` × `side`, and the block's two sides.
+
+    NaN wins over every number.
+    """
+    down, across = (ceil_div(n, side) for n in values.shape)
+    for axis, step in ((0, down), (1, across)):
+        values = np.maximum.reduceat(values, np.arange(0, values.shape[axis], step), axis=axis)
+    return values, down, across
+
+
+def _pool_rows(values: Float64Array, rows: IntArray, seqlen: int) -> tuple[Float64Array, int, int]:
+    """`values` `[len(rows), columns]` of some query rows, pooled on the grid of all of them."""
+    whole, down, across = ceil_div(seqlen, MAX_MAP_SIDE), 0, 0
+    cells = rows // whole
+    starts = np.flatnonzero(np.r_[True, cells[1:] != cells[:-1]])
+    pooled = np.full((ceil_div(seqlen, whole), values.shape[1]), NOT_COMPARED)
+    pooled[cells[starts]] = np.maximum.reduceat(values, starts, axis=0)
+    pooled, down, across = pool(pooled)
+    return pooled, whole * down, across

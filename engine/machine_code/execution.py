@@ -1,0 +1,391 @@
+"""One launch of machine code executed on the host, on real memory, with the hazards found.
+
+It computes the values that the GPU would, by the native emulator.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.base.errors import AttuneError, CompileError
+from engine.machine_code.cubin import Cubin, Entry, Section, read_sections
+from engine.machine_code.disassembly import Instruction, Program
+from engine.machine_code.emulation import Code, new_request
+from engine.machine_code.launch import Launch
+from engine.machine_code.native_library import is_built, load_library
+
+# Hazards of shared memory that an execution found: two accesses that nothing orders.
+
+MOST = 64  # that are told apart; the rest is counted
+
+HazardKind: TypeAlias = Literal["read-after-write", "write-after-read", "write-after-write"]
+_KINDS: tuple[HazardKind, ...] = ("read-after-write", "write-after-read", "write-after-write")
+_DOES = ("reads", "overwrites", "overwrites")
+_DID = ("wrote", "read", "wrote")
+_DOING = ("writes", "reads", "writes")
+_COPIES = -1
+_RESERVED = 1024  # bytes below a CTA's own shared memory from sm_90 on
+
+
+class HazardRow(ctypes.Structure):
+    """`Hazard` of native/request.h."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int32),
+        ("before", ctypes.c_int32),
+        ("now", ctypes.c_int32),
+        ("under_way", ctypes.c_int32),
+        ("warp_before", ctypes.c_int32),
+        ("warp_now", ctypes.c_int32),
+        ("cta", ctypes.c_uint32 * 3),
+        ("address", ctypes.c_uint32),
+        ("count", ctypes.c_int64),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Hazard:
+    """Two instructions that touch the same bytes of a CTA's shared memory, one of which writes,
+    and that no barrier, mbarrier, atomic or wait orders."""
+
+    kind: HazardKind
+    before: Instruction
+    now: Instruction
+    under_way: bool  # `before` is asynchronous, and nobody waited for its end
+    warps: tuple[int | None, int | None]  # of the CTA; None: a copy by TMA
+    cta: tuple[int, int, int]  # whose memory it is, the first time
+    address: int  # bytes from the beginning of the CTA's own shared memory, the first time
+    count: int  # accesses of two bytes
+
+    @property
+    def sentence(self) -> str:
+        """Both instructions with their source lines where the code has them."""
+        number = _KINDS.index(self.kind)
+        if self.under_way:
+            why = f"which {place_of(self.before)} still {_DOING[number]}: nothing waited for it"
+        else:
+            why = (
+                f"which {place_of(self.before)}{_of(self.warps[0])} {_DID[number]}: no barrier "
+                "orders the two"
+            )
+        x, y, z = self.cta
+        return (
+            f"{place_of(self.now)}{_of(self.warps[1])} {_DOES[number]} byte {self.address} of "
+            f"shared memory, {why} (CTA {x}, {y}, {z}; {self.count:,} times)."
+        )
+
+
+def hazard_of(program: Program, row: HazardRow) -> Hazard:
+    code = program.instructions
+    warps = tuple(None if w == _COPIES else int(w) for w in (row.warp_before, row.warp_now))
+    reserved = _RESERVED if int(program.arch[3:].rstrip("af")) >= 90 else 0
+    return Hazard(
+        kind=_KINDS[row.kind],
+        before=code[row.before],
+        now=code[row.now],
+        under_way=bool(row.under_way),
+        warps=(warps[0], warps[1]),
+        cta=(row.cta[0], row.cta[1], row.cta[2]),
+        address=row.address - reserved,
+        count=row.count,
+    )
+
+
+def place_of(at: Instruction) -> str:
+    """`STS at 0x0190 (k.cu:10)`."""
+    return f"{at.mnemonic} at 0x{at.address:04x}{lines_of(at)}"
+
+
+def lines_of(at: Instruction | None) -> str:
+    """` (tiles.cuh:31 in v08_mma_sync.cu:90)`, innermost first; empty where the code has none."""
+    if at is None or not at.source:
+        return ""
+    first, last = at.source[0], at.source[-1]
+    places = [f"{first.file}:{first.line}"]
+    if last != first:
+        places.append(f"{last.file}:{last.line}")
+    return f" ({' in '.join(places)})"
+
+
+def _of(warp: int | None) -> str:
+    return "" if warp is None else f" of warp {warp}"
+
+
+_SOURCE = Path(__file__).resolve().with_name("native") / "execute.cpp"
+_ERROR_BYTES = 1024
+_NO_LIMIT = 2**62
+WINDOWS = (0x100, 0x200)  # SHARED_HIGH and LOCAL_HIGH of native/emulator.cpp
+_PLACE = re.compile(r"^\S+ at 0x([0-9a-f]+) ")
+_ADDRESS = re.compile(r" bytes at 0x([0-9a-f]+)")  # of global memory
+_REACHES = re.compile(r"^\S+ at 0x[0-9a-f]+ reaches ")  # what native code says of an address
+# What native code says of code that it does not execute, rather than that is wrong.
+_NOT_FOLLOWED = re.compile(r"\bnot (?:known|executed) here\b")
+_BUFFER = re.compile(r"BUFFER (\d+)")
+
+
+class ExecutionFault(AttuneError):
+    """The code did what a GPU refuses or what is not known here: instruction, line, CTA."""
+
+
+class NotFollowed(ExecutionFault):
+    """An instruction, modifier or operand whose values are not known here: no fault of the code."""
+
+
+class OutOfBounds(ExecutionFault):
+    """An access to memory that is not the launch's; `address` is the first byte."""
+
+    def __init__(self, message: str, address: int = 0) -> None:
+        super().__init__(message)
+        self.address = address
+
+
+class ExecutionTimeout(AttuneError):
+    """The launch did not end in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalBuffer:
+    """Global memory: `data` lies at `address`. What no buffer holds may not be touched."""
+
+    name: str
+    address: int
+    data: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Asks who writes the byte at a global address last."""
+
+    address: int
+    writes: list[str]  # takes one sentence; none where nothing wrote it
+
+
+class _Write(ctypes.Structure):
+    """`Write` of native/request.h."""
+
+    _fields_ = (
+        ("at", ctypes.c_int32),
+        ("cta", ctypes.c_uint32 * 3),
+        ("warp", ctypes.c_int32),
+    )
+
+
+class _Range(ctypes.Structure):
+    """`Buffer` of native/emulator.cpp."""
+
+    _fields_ = (
+        ("base", ctypes.c_uint64),
+        ("size", ctypes.c_uint64),
+        ("host", ctypes.c_void_p),
+    )
+
+
+def is_prepared() -> bool:
+    """Whether the native library is there and nobody waits for its build."""
+    return is_built(_SOURCE)
+
+
+def prepare() -> None:
+    """Build and load the native library ahead of its first use.
+
+    Raises:
+        ToolMissing, CompileError: it cannot be built.
+    """
+    _library()
+
+
+def execute(
+    program: Program,
+    entry: Entry,
+    launch: Launch,
+    buffers: Sequence[GlobalBuffer],
+    *,
+    cluster: tuple[int, int, int] = (1, 1, 1),
+    timeout_s: float = 60.0,
+    threads: int = 1,
+    reverse: bool = False,
+    hazards: list[Hazard] | None = None,
+    watch: Watch | None = None,
+    ctas: Sequence[int] | None = None,
+) -> int:
+    """Run every CTA of the launch; the buffers hold what it wrote.
+
+    Args:
+        threads: of the host that run CTAs.
+        reverse: CTAs, and warps of each, take turns in the reverse of their order. What nothing
+            orders then ends otherwise.
+        hazards: takes those of shared memory that are found, also where an error ends the launch;
+            None: they are not looked for, which is several times faster.
+        watch: a byte whose last writer is asked for; give one thread with it.
+        ctas: linear indices of those that run in place of all; of a launch without clusters.
+
+    Returns:
+        How many warp instructions were executed.
+
+    Raises:
+        OutOfBounds: an access beyond a buffer.
+        NotFollowed: an instruction that is not executed here.
+        ExecutionFault: an access that is not aligned, a trap or a deadlock.
+        ExecutionTimeout: it took longer than `timeout_s`.
+        InvalidProblem: the launch does not fit the entry.
+        ToolMissing, CompileError: the native library cannot be built.
+    """
+    library = _library()
+    code = Code.of(program, library)
+    request = new_request(program, entry, launch, code, WINDOWS, cluster)
+    ordered = sorted(buffers, key=lambda buffer: buffer.address)
+    ranges = (_Range * len(ordered))(
+        *(_Range(b.address, b.data.nbytes, b.data.ctypes.data) for b in ordered)
+    )
+    request.reversed = int(reverse)
+    request.max_steps = _NO_LIMIT  # the time limit ends what never ends
+    request.buffers, request.buffer_count = ctypes.addressof(ranges), len(ordered)
+    error = ctypes.create_string_buffer(_ERROR_BYTES)
+    cta, steps = np.zeros(3, np.uint32), np.zeros(1, np.int64)
+    num_ctas = launch.ctas // prod(cluster)
+    if ctas is not None:
+        chosen = np.array(ctas, np.int64)
+        request.chosen, request.chosen_count = chosen.ctypes.data, len(chosen)
+        num_ctas = len(chosen)
+    found, found_count = (HazardRow * MOST)(), ctypes.c_int32(0)
+    if hazards is not None:
+        request.hazards, request.hazard_capacity = ctypes.addressof(found), MOST
+        request.hazard_count = ctypes.addressof(found_count)
+    written = _Write(-1)
+    if watch is not None:
+        request.watched, request.last_write = watch.address, ctypes.addressof(written)
+    status = library.sass_execute(
+        ctypes.byref(request),
+        max(1, min(threads, num_ctas)),
+        ctypes.c_double(timeout_s),
+        error,
+        _ERROR_BYTES,
+        ctypes.c_void_p(cta.ctypes.data),
+        ctypes.c_void_p(steps.ctypes.data),
+    )
+    if hazards is not None:
+        hazards += (hazard_of(program, found[n]) for n in range(min(MOST, found_count.value)))
+    if watch is not None and written.at >= 0:
+        x, y, z = written.cta
+        at = place_of(program.instructions[written.at])
+        watch.writes.append(f"{program.entry}: {at} (CTA {x}, {y}, {z}, warp {written.warp})")
+    if status == 1:
+        names = [buffer.name for buffer in ordered]
+        what = error.value.decode(errors="replace")
+        said = _sentence(program, what, names, tuple(cta.tolist()))
+        if _NOT_FOLLOWED.search(what):
+            raise NotFollowed(said)
+        if _REACHES.match(what):
+            found_at = _ADDRESS.search(what)
+            raise OutOfBounds(said, int(found_at[1], 16) if found_at is not None else 0)
+        raise ExecutionFault(said)
+    if status == 2:
+        raise ExecutionTimeout(
+            f"{program.entry} did not finish within {timeout_s:g} s.", code="execution_time_limit"
+        )
+    return int(steps[0])
+
+
+def _sentence(program: Program, what: str, names: Sequence[str], cta: tuple[int, ...]) -> str:
+    """The fault with its source line, the names of buffers and the CTA."""
+    said = _BUFFER.sub(lambda found: f"{names[int(found[1])]!r}", what)
+    place = _PLACE.match(what)
+    line = ""
+    if place is not None:
+        at = next((i for i in program.instructions if i.address == int(place[1], 16)), None)
+        line = lines_of(at)
+    return f"{program.entry}{line}: {said} (CTA {cta[0]}, {cta[1]}, {cta[2]})."
+
+
+def _library() -> Any:
+    library = load_library(_SOURCE)
+    library.sass_decode.restype = ctypes.c_void_p
+    return library
+
+
+# A cubin as it lies in memory: its global variables, and their addresses in constant banks.
+
+_FIRST_ADDRESS = 0x6000_0000_0000
+_STEP = 1 << 32
+_NOWHERE = 0x7FA5_0000_0000
+_NO_BITS = 8
+_WITH_ADDENDS, _WITHOUT_ADDENDS = 4, 9  # SHT_RELA, SHT_REL
+_ADDRESS_64 = 2  # R_CUDA_64
+_CONSTANTS = re.compile(r"\.rela?\.nv\.constant(\d)(?:\.(.+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """What `__device__` variables hold now; every launch of the cubin sees the same."""
+
+    buffers: tuple[GlobalBuffer, ...]
+    entries: Mapping[str, Entry]  # with addresses in their constants
+
+
+def load_module(cubin: Cubin, first_address: int = _FIRST_ADDRESS) -> Module:
+    """Lay out the cubin's variables, from `first_address` on.
+
+    Raises:
+        CompileError: it refers to something in a way that is not known here.
+    """
+    sections = read_sections(cubin.data)
+    buffers: list[GlobalBuffer] = []
+    address_of: dict[int, int] = {}
+    for number, section in enumerate(sections):
+        if section.name not in (".nv.global", ".nv.global.init"):
+            continue
+        content = np.zeros(-(-section.size // 8) * 8, np.uint8)
+        if section.kind != _NO_BITS:
+            content[: section.size] = np.frombuffer(section.of(cubin.data), np.uint8)
+        address_of[number] = first_address + len(buffers) * _STEP
+        buffers.append(GlobalBuffer(section.name, address_of[number], content[: section.size]))
+    entries = dict(cubin.entries)
+    for section in sections:
+        if section.kind not in (_WITH_ADDENDS, _WITHOUT_ADDENDS):
+            continue
+        if (found := _CONSTANTS.fullmatch(section.name)) is None:
+            continue
+        bank = int(found[1])
+        for name, entry in entries.items():
+            if found[2] in (None, name) and bank in entry.constants:
+                patched = _relocated(cubin, sections, section, entry.constants[bank], address_of)
+                entries[name] = replace(entry, constants={**entry.constants, bank: patched})
+    return Module(tuple(buffers), entries)
+
+
+def _relocated(
+    cubin: Cubin,
+    sections: list[Section],
+    relocations: Section,
+    content: bytes,
+    address_of: Mapping[int, int],
+) -> bytes:
+    """The constants with the addresses that they refer to."""
+    symbols = next(s for s in sections if s.name == ".symtab").of(cubin.data)
+    given = relocations.kind == _WITH_ADDENDS
+    patched = bytearray(content)
+    for where, info, *addend in struct.iter_unpack(
+        "<QQq" if given else "<QQ", relocations.of(cubin.data)
+    ):
+        kind, symbol = info & 0xFFFFFFFF, info >> 32
+        _, _, _, section, value, _ = struct.unpack_from("<IBBHQQ", symbols, 24 * symbol)
+        if kind != _ADDRESS_64 or where + 8 > len(patched):
+            raise CompileError(
+                f"This cubin's constants refer to something (relocation {kind}) that is not "
+                "executed here: a texture?"
+            )
+        offset = addend[0] if given else struct.unpack_from("<q", patched, where)[0]
+        # A function of the driver's has no address here: calling it says so.
+        address = address_of[section] + value + offset if section in address_of else _NOWHERE
+        struct.pack_into("<Q", patched, where, address)
+    return bytes(patched)

@@ -1,0 +1,265 @@
+"""Where snapshot files lie: a local folder (crash-safe) or any fsspec file system.
+
+Both create files whole or not at all, never replace one, and move removed ones to `trash/`.
+Failures come up as `OSError`; `engine.sessions.store` turns them into sentences.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from engine.base import files
+from engine.base.errors import UnknownName
+from engine.schema import file_label
+from engine.sessions.snapshot import Snapshot
+
+TRASH = "trash"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file of the store. `stamp` changes whenever its content does."""
+
+    name: str
+    size_bytes: int
+    stamp: str
+
+
+class Folder(Protocol):
+    @property
+    def url(self) -> str: ...
+
+    def entries(self) -> list[Entry]:
+        """All files, in no order; none when the folder does not exist yet."""
+        ...
+
+    def read(self, name: str, limit: int) -> bytes:
+        """The first `limit` bytes of a file."""
+        ...
+
+    def create(self, name: str, data: bytes) -> None:
+        """A new file with this content; FileExistsError, and nothing changed, when there is one."""
+        ...
+
+    def trash(self, name: str) -> str:
+        """Move a file to the trash folder; its name there."""
+        ...
+
+    def restore(self, kept_as: str, name: str) -> None:
+        """Move a file out of the trash; FileExistsError when its name is taken."""
+        ...
+
+
+class LocalFolder:
+    """A folder of this machine. A kill at any moment leaves the old state or the whole new file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.expanduser().absolute()
+
+    @property
+    def url(self) -> str:
+        return str(self.path)
+
+    def entries(self) -> list[Entry]:
+        try:
+            with os.scandir(self.path) as listing:
+                return [e for e in map(_entry, listing) if e is not None]
+        except FileNotFoundError:
+            return []
+
+    def read(self, name: str, limit: int) -> bytes:
+        return files.read(self.path / name, limit)
+
+    def create(self, name: str, data: bytes) -> None:
+        try:
+            files.make_folder(self.path)
+        except FileExistsError:
+            raise NotADirectoryError(errno.ENOTDIR, "not a folder", self.url) from None
+        if (self.path / name).exists():  # asked again, in one step, when the file is whole
+            raise FileExistsError(errno.EEXIST, "exists", name)
+        files.remove_leftovers(self.path)
+        files.create(self.path / name, data)
+
+    def trash(self, name: str) -> str:
+        folder = self.path / TRASH
+        if not folder.is_dir():
+            files.make_folder(folder)
+        for kept_as in _trash_names(name):
+            with contextlib.suppress(FileExistsError):
+                files.move(self.path / name, folder / kept_as)
+                files.sync_folder(self.path)
+                return kept_as
+        raise FileExistsError(errno.EEXIST, "the trash folder is full of this name", name)
+
+    def restore(self, kept_as: str, name: str) -> None:
+        files.move(self.path / TRASH / kept_as, self.path / name)
+        files.sync_folder(self.path)
+
+
+class FsspecFolder:
+    """Any file system fsspec knows. Objects appear whole when their upload ends."""
+
+    def __init__(self, url: str) -> None:
+        from fsspec.core import url_to_fs
+
+        self._url = url.rstrip("/")
+        with _os_errors():
+            self._fs, root = url_to_fs(self._url)
+        self._root = str(root).rstrip("/")
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def entries(self) -> list[Entry]:
+        try:
+            with _os_errors():
+                self._fs.invalidate_cache(self._root)
+                listed: list[dict[str, Any]] = self._fs.ls(self._root, detail=True)
+        except FileNotFoundError:
+            return []
+        return [
+            Entry(info["name"].rsplit("/", 1)[-1], int(info.get("size") or 0), _stamp(info))
+            for info in listed
+            if info.get("type") == "file"
+        ]
+
+    def read(self, name: str, limit: int) -> bytes:
+        with _os_errors():
+            return bytes(self._fs.cat_file(f"{self._root}/{name}", start=0, end=limit))
+
+    def create(self, name: str, data: bytes) -> None:
+        with _os_errors():
+            self._fs.makedirs(self._root, exist_ok=True)
+            self._fs.pipe_file(f"{self._root}/{name}", data, mode="create")
+
+    def trash(self, name: str) -> str:
+        folder = f"{self._root}/{TRASH}"
+        with _os_errors():
+            self._fs.makedirs(folder, exist_ok=True)
+            for kept_as in _trash_names(name):
+                if not self._fs.exists(f"{folder}/{kept_as}"):
+                    self._fs.mv(f"{self._root}/{name}", f"{folder}/{kept_as}")
+                    return kept_as
+        raise FileExistsError(errno.EEXIST, "the trash folder is full of this name", name)
+
+    def restore(self, kept_as: str, name: str) -> None:
+        with _os_errors():
+            if self._fs.exists(f"{self._root}/{name}"):
+                raise FileExistsError(errno.EEXIST, "exists", name)
+            self._fs.mv(f"{self._root}/{TRASH}/{kept_as}", f"{self._root}/{name}")
+
+
+@contextlib.contextmanager
+def _os_errors() -> Iterator[None]:
+    """Each cloud library has exceptions of its own; from here on they are OSErrors."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise OSError(errno.EIO, lines[0][:200]) from error
+
+
+def open_folder(url: str) -> Folder:
+    """The folder at a path, a `file://` URL or any other fsspec URL."""
+    if url.startswith("file://"):
+        return LocalFolder(Path(url.removeprefix("file://")))
+    return FsspecFolder(url) if "://" in url else LocalFolder(Path(url))
+
+
+def _entry(file: os.DirEntry[str]) -> Entry | None:
+    if file.name.startswith("."):
+        return None
+    try:
+        status = file.stat()
+    except OSError:  # removed meanwhile, or a dangling link
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return Entry(file.name, status.st_size, str(status.st_mtime_ns))
+
+
+def _stamp(info: dict[str, Any]) -> str:
+    """Whatever this file system has that changes with the content."""
+    for key in ("ETag", "etag", "md5Hash", "mtime", "LastModified", "updated", "created"):
+        if info.get(key):
+            return str(info[key])
+    return ""
+
+
+def _trash_names(name: str) -> Iterable[str]:
+    yield name
+    for number in range(2, 1_000):
+        yield f"{number}-{name}"
+
+
+# Names of snapshot files: they sort by time, say what is inside, and are safe as one path part.
+#
+# `20261121T024500Z_l4_v05_b1-h1-s128-d64.json.gz`
+
+
+MAX_NAME = 160
+SUFFIX = ".json.gz"
+
+# What a person may have put into the folder by hand is listed too, as long as it is plainly a name.
+_ALLOWED = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+=@,()-]*\.json(\.gz)?")
+
+
+def is_snapshot_name(name: str) -> bool:
+    """Whether `name` is one path part that may be a snapshot: no separators, no hidden files."""
+    return len(name) <= MAX_NAME and _ALLOWED.fullmatch(name) is not None
+
+
+def checked_name(name: str) -> str:
+    """`name` itself; UnknownName when it could be anything but a file of the store."""
+    if not is_snapshot_name(name):
+        raise UnknownName(
+            f"{file_label(name)} is not the name of a snapshot: take one from the list.",
+            code="snapshot_name",
+        )
+    return name
+
+
+def names_for(snapshot: Snapshot) -> Iterator[str]:
+    """The names to try for this snapshot, in order; the first one that is free is taken."""
+    stem = _stem(snapshot)
+    yield stem + SUFFIX
+    for number in range(2, 1_000):
+        yield f"{stem}_{number}{SUFFIX}"
+
+
+def _stem(snapshot: Snapshot) -> str:
+    when = datetime.fromisoformat(snapshot.updated).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+    devices = list(dict.fromkeys(r.device for r in snapshot.evaluations if r.device))
+    variants = list(dict.fromkeys(r.variant for r in snapshot.evaluations))
+    problems = snapshot.problems
+    parts = [
+        when,
+        _slug(devices[0]) if len(devices) == 1 else _counted(len(devices), "gpus"),
+        _slug(variants[0]) if len(variants) == 1 else _counted(len(variants), "variants"),
+        _counted(len(problems), "problems"),
+    ]
+    if len(problems) == 1:
+        p = problems[0]
+        shape = f"b{p.batch} {p.heads()} {p.lengths()} d{p.head_dim}"
+        parts[-1] = shape.lower().replace(" ", "-")
+    return "_".join(part for part in parts if part)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count}-{noun}" if count else ""
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:32].strip("-")

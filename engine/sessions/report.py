@@ -1,0 +1,278 @@
+"""A session as a document: HTML that works offline, or Markdown; charts are SVG in the page.
+
+Colours, markers, lines and scales are those of the app. What is drawn is decided here, how in
+`templates/`. No script, and nothing to fetch.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from engine.base.errors import Status
+from engine.base.units import format_us
+from engine.evaluation import Evaluation, Latency, baseline_label
+from engine.history import History
+from engine.palette import CATEGORICAL, DARK, LIGHT
+from engine.sessions.advice import Suggestion
+from engine.sessions.snapshot import Snapshot, StoredErrorMap
+from engine.sessions.tables import session_tables
+from kernels.ladder import LADDER
+
+MAX_POINTS = 200
+MAX_MAPS = 24
+_PLOT_PX = (330, 950)  # from left to right, as in `templates/charts.svg`
+_DECADES_BELOW = -3  # errors under a thousandth of the tolerance look alike
+_GRAYS = ("#7b8790", "#98a2a9", "#5f6b73", "#aeb6bb")
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A chart: its heading, the SVG, and a remark or nothing."""
+
+    title: str
+    svg: Markup
+    remark: str = ""
+
+
+def report_figures(
+    snapshot: Snapshot, templates: Environment, *, maps: bool = False
+) -> list[Figure]:
+    """Every chart that has something to show.
+
+    Args:
+        templates: which escape every text of the session.
+        maps: error maps of results that passed, too; those of wrong ones are always there.
+    """
+    evaluations = snapshot.opened()
+    shown = [
+        stored
+        for stored in snapshot.error_maps
+        if maps or evaluations[stored.evaluation].status is Status.INCORRECT
+    ]
+    charts: Any = templates.get_template("charts.svg").module
+    drawn = [_map(charts, stored, evaluations[stored.evaluation]) for stored in shown[:MAX_MAPS]]
+    return [*_latencies(charts, evaluations), *_occupancies(charts, evaluations), *drawn]
+
+
+def _latencies(charts: Any, evaluations: Iterable[Evaluation]) -> list[Figure]:
+    """Medians with their intervals on a logarithmic axis, baselines beside the variants."""
+    points: list[tuple[str, str, Latency]] = []
+    for index, e in enumerate(evaluations):
+        at = f"{index} · {e.problem.label()}"
+        if e.latency is not None:
+            points.append((f"{at} · {e.variant}", _color(e.variant), e.latency))
+        points += [
+            (f"{at} · {baseline_label(b.name)}", _GRAYS[i % len(_GRAYS)], b.latency)
+            for i, b in enumerate(e.baselines)
+            if b.latency is not None
+        ]
+    shown = points[:MAX_POINTS]
+    if not shown:
+        return []
+    low = min(x.low_us for _, _, x in shown) / 1.3
+    high = max(x.high_us for _, _, x in shown) * 1.3
+
+    def x(us: float) -> float:
+        left, right = _PLOT_PX
+        return left + (right - left) * math.log(us / low) / math.log(high / low)
+
+    svg = charts.latencies(
+        [
+            {
+                "label": label,
+                "color": color,
+                "origin": latency.origin,
+                "low": x(latency.low_us),
+                "middle": x(latency.median_us),
+                "high": x(latency.high_us),
+                "text": format_us(latency.median_us),
+            }
+            for label, color, latency in shown
+        ],
+        [{"x": x(tick), "text": format_us(tick)} for tick in _ticks(low, high)],
+    )
+    remark = "Filled circle and solid line: measured; diamond and dotted: recorded; open circle "
+    remark += f"and dashed: predicted. Logarithmic. {_left_out(points, shown)}"
+    return [Figure("Latency", svg, remark.strip())]
+
+
+def _occupancies(charts: Any, evaluations: Iterable[Evaluation]) -> list[Figure]:
+    bars = [
+        (f"{index}.{number} · {e.variant} · {p.resources.entry}", p.occupancy.occupancy)
+        for index, e in enumerate(evaluations)
+        for number, p in enumerate(e.passes, start=1)
+    ]
+    shown = bars[:MAX_POINTS]
+    if not shown:
+        return []
+    remark = f"Active warps of the most that an SM holds. {_left_out(bars, shown)}".strip()
+    return [Figure("Occupancy of every pass", charts.occupancies(shown, LIGHT.accent), remark)]
+
+
+def _map(charts: Any, stored: StoredErrorMap, evaluation: Evaluation) -> Figure:
+    """Errors as multiples of the tolerance: cool within it, warm beyond, as in the app."""
+    known = evaluation.correctness
+    largest = max((v for v in stored.values if v is not None), default=0.0)
+    tolerance = known.tolerance if known is not None and known.tolerance else largest or 1.0
+    above = max(1, math.ceil(math.log10(max(largest / tolerance, 1.0))))
+    cells = []
+    for row in range(stored.rows):
+        values = stored.values[row * stored.columns : (row + 1) * stored.columns]
+        column = 0
+        # Neighbours of one colour are one rectangle.
+        for color, same in groupby(_cell(value, tolerance, above) for value in values):
+            columns = len(list(same))
+            if color:
+                cells.append((column, row, columns, color))
+            column += columns
+    svg = charts.error_map(stored, cells)
+    remark = (
+        f"Largest error {largest:.3g}, tolerance {tolerance:.3g}: cool within the tolerance, warm "
+        "beyond it, red where the output is NaN or infinite, empty where nothing was compared."
+    )
+    axes_named = f"{stored.row_axis} and {stored.column_axis}"
+    return Figure(f"Error map by {axes_named}, evaluation {stored.evaluation}", svg, remark)
+
+
+def _cell(value: float | None, tolerance: float, above: int) -> str:
+    if value is None:
+        return LIGHT.bad
+    if value < 0:
+        return ""
+    decade = math.log10(max(value / tolerance, 10.0**_DECADES_BELOW))
+    if decade <= 0:
+        return _between(LIGHT.within, 1 - decade / _DECADES_BELOW)
+    return _between(LIGHT.beyond, min(1.0, decade / above))
+
+
+def _between(ends: tuple[str, str], share: float) -> str:
+    """A colour between two, in 32 steps: neighbours that look alike are one rectangle."""
+    share = round(32 * share) / 32
+    pairs = ((int(ends[0][i : i + 2], 16), int(ends[1][i : i + 2], 16)) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(a + share * (b - a)):02x}" for a, b in pairs)
+
+
+def _color(variant: str) -> str:
+    ids = [v.id for v in LADDER.every()]
+    index = ids.index(variant) if variant in ids else len(ids)
+    return CATEGORICAL[index % len(CATEGORICAL)]
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """1, 2, 5 of every decade, or decades where there are many."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if high / low < 300 else (1,)
+    return [m * 10.0**d for d in decades for m in steps if low <= m * 10.0**d <= high]
+
+
+def _left_out(points: Sequence[object], shown: Sequence[object]) -> str:
+    if len(shown) == len(points):
+        return ""
+    return f"The first {len(shown):,} of {len(points):,}; the tables hold all of them."
+
+
+# Every text of the session is escaped for the language it is
+# written into; only what is marked safe here goes in as it is. The HTML has no script, its charts
+# are SVG, and its content security policy forbids it to fetch anything.
+
+
+# What Markdown acts on within a line, and what GitHub's flavour would turn into a link.
+_MARKDOWN = re.compile(r"[\\`*_{}\[\]()#!|<>~$&]|:(?=//)|(?<=www)\.", re.IGNORECASE)
+
+
+def to_markdown(
+    snapshot: Snapshot, advice: Sequence[Suggestion] = (), history: History | None = None
+) -> str:
+    """The report as Markdown: the same tables as the HTML, without the charts."""
+    tables = session_tables(snapshot, advice, history)
+    return render_markdown("report.md", snapshot=snapshot, tables=tables)
+
+
+def to_html(
+    snapshot: Snapshot,
+    advice: Sequence[Suggestion] = (),
+    history: History | None = None,
+    *,
+    maps: bool = False,
+) -> str:
+    """The report as one HTML file with its charts, some 50 kB for one evaluation.
+
+    Args:
+        history: by which what Nsight Compute counted is estimated; None knows no other sessions.
+        maps: error maps of results that passed, too; those of wrong ones are always there.
+    """
+    templates = html_templates()
+    return templates.get_template("report.html").render(
+        snapshot=snapshot,
+        tables=session_tables(snapshot, advice, history),
+        figures=report_figures(snapshot, templates, maps=maps),
+        light=LIGHT,
+        dark=DARK,
+    )
+
+
+def render_markdown(template: str, **values: Any) -> str:
+    """A Markdown template with its values escaped."""
+    return _markdown_templates().get_template(template).render(values).rstrip() + "\n"
+
+
+def escape_markdown(text: str) -> str:
+    """`text` on one line, with nothing in it that Markdown would act on."""
+    return _MARKDOWN.sub(r"\\\g<0>", " ".join(text.split()))
+
+
+@cache
+def html_templates() -> Environment:
+    """The templates that escape for HTML and SVG."""
+    templates = Environment(autoescape=True, **_common())
+    templates.filters["px"] = lambda value: f"{value:.1f}".removesuffix(".0")
+    return templates
+
+
+@cache
+def _markdown_templates() -> Environment:
+    templates = Environment(autoescape=False, finalize=_escaped_unless_safe, **_common())
+    templates.filters |= {"fenced": _fenced, "indented": _indented, "cells": _cells}
+    return templates
+
+
+def _common() -> dict[str, Any]:
+    return {
+        "loader": FileSystemLoader(Path(__file__).parent / "templates"),
+        "undefined": StrictUndefined,
+        "trim_blocks": True,
+        "lstrip_blocks": True,
+        "keep_trailing_newline": True,
+    }
+
+
+def _escaped_unless_safe(value: object) -> object:
+    """Markdown's counterpart of autoescape: jinja2 calls it with every value it writes."""
+    return value if isinstance(value, Markup) else escape_markdown(str(value))
+
+
+def _fenced(text: str) -> Markup:
+    """`text` as it is, in a fence that nothing in it can close."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return Markup(f"{fence}text\n{text}\n{fence}")
+
+
+def _indented(text: str) -> Markup:
+    """`text` as an indented block: no text can close it."""
+    return Markup("\n".join(f"    {line}" for line in text.splitlines()))
+
+
+def _cells(values: Iterable[object]) -> Markup:
+    """One row of a table."""
+    return Markup(" | ".join(escape_markdown(str(value)) for value in values))

@@ -1,0 +1,406 @@
+"""The store: where snapshots are kept, listed, opened, imported, thrown away; its index.
+
+Two sources stand behind one list: the person's own folder (any fsspec URL) and the read-only
+`sessions/` folder of the checkout with recorded sessions. Nothing is ever overwritten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TypeAlias
+
+from pydantic import ValidationError
+
+from engine.base import files
+from engine.base.errors import BadInput, SnapshotError, StoreError, UnknownName
+from engine.base.files import cache_root, data_folder, shipped_sessions
+from engine.sessions.folders import (
+    Entry,
+    Folder,
+    LocalFolder,
+    checked_name,
+    is_snapshot_name,
+    names_for,
+    open_folder,
+)
+from engine.sessions.snapshot import (
+    HEAD_BYTES,
+    MAX_BYTES,
+    SCHEMA_VERSION,
+    Record,
+    Snapshot,
+    Summary,
+    dumps,
+    loads,
+    read_summary,
+    summarise,
+)
+
+# What was read of a store's files, kept to be thrown away: 10,000 of them are listed at once.
+#
+# One SQLite file per store and layout in the user's cache folder, keyed by name, size and stamp.
+# Whatever is wrong with it (damaged, locked, read-only), the answer is only slower.
+
+_SCHEMA = "CREATE TABLE IF NOT EXISTS info (name TEXT PRIMARY KEY, key TEXT, json TEXT)"
+_TIMEOUT_S = 2.0
+_MOST_ASKED = 500  # names in one query
+
+
+class Index:
+    """name → text of a store's entries, valid while size and stamp stay the same."""
+
+    def __init__(self, store_url: str, layout: str, folder: Path | None = None) -> None:
+        """`layout` names the form of the text; entries of another form are never read."""
+        key = hashlib.sha256(f"{layout}\n{store_url}".encode()).hexdigest()[:24]
+        self._path = (folder or cache_root() / "sessions") / f"index-{key}.sqlite"
+
+    def known(self) -> dict[tuple[str, str], str]:
+        """(name, key) → text; empty when there is no usable index."""
+        return self._rows("SELECT name, key, json FROM info", ())
+
+    def of(self, names: Sequence[str]) -> dict[tuple[str, str], str]:
+        """`known` of some files alone."""
+        found: dict[tuple[str, str], str] = {}
+        for begin in range(0, len(names), _MOST_ASKED):
+            asked = tuple(names[begin : begin + _MOST_ASKED])
+            marks = ", ".join("?" * len(asked))
+            found |= self._rows(f"SELECT name, key, json FROM info WHERE name IN ({marks})", asked)
+        return found
+
+    def _rows(self, query: str, asked: tuple[str, ...]) -> dict[tuple[str, str], str]:
+        try:
+            with contextlib.closing(self._connect()) as db:
+                return {(name, key): text for name, key, text in db.execute(query, asked)}
+        except sqlite3.OperationalError:  # locked or read-only
+            return {}
+        except (sqlite3.Error, OSError):
+            self._discard()
+            return {}
+
+    def update(self, fresh: Mapping[tuple[str, str], str], gone: Iterable[str] = ()) -> None:
+        """Add what was read anew, (name, key) → text, and drop what is no longer there."""
+        rows = [(name, key, text) for (name, key), text in fresh.items()]
+        try:
+            with contextlib.closing(self._connect()) as db, db:
+                db.executemany("DELETE FROM info WHERE name = ?", ((name,) for name in gone))
+                db.executemany("INSERT OR REPLACE INTO info VALUES (?, ?, ?)", rows)
+        except (sqlite3.Error, OSError):
+            return
+
+    def _connect(self) -> sqlite3.Connection:
+        files.make_folder(self._path.parent)
+        db = sqlite3.connect(self._path, timeout=_TIMEOUT_S)
+        db.execute("PRAGMA synchronous = OFF")  # losing it costs a rebuild, nothing else
+        db.execute(_SCHEMA)
+        return db
+
+    def _discard(self) -> None:
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+
+
+def key_of(entry: Entry) -> str:
+    return f"{entry.size_bytes} {entry.stamp}"
+
+
+SETTING = "ATTUNE_SESSIONS"
+SHIPPED = shipped_sessions()
+_LAYOUT = f"schema {SCHEMA_VERSION}, listing 2"
+
+
+class _Listed(Record):
+    """What the index keeps of one file: its summary, or why there is none."""
+
+    summary: Summary | None = None
+    damage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotInfo:
+    """One line of the list. `summary` is None when the file cannot be read; `damage` says why."""
+
+    name: str
+    shipped: bool
+    size_bytes: int
+    summary: Summary | None
+    damage: str = ""
+    key: str = ""  # another where the file's content is another
+
+    @property
+    def title(self) -> str:
+        return self.summary.title if self.summary else self.name
+
+    @property
+    def updated(self) -> str:
+        """UTC, ISO 8601; empty when the file cannot be read."""
+        return self.summary.updated if self.summary else ""
+
+
+Infos: TypeAlias = list[SnapshotInfo]  # `Store.list` hides the type's own name
+
+
+# By folder, and whether it is the shipped one: a page lists the store whenever it is drawn.
+_last_listings: dict[tuple[str, bool], tuple[Sequence[Entry], Infos]] = {}
+_NOTHING: Infos = []
+# By store: its two listings, and both of them sorted.
+_last_sorted: dict[str, tuple[Infos, Infos, Infos]] = {}
+
+
+class Store:
+    """Snapshots at `url` (a path or any fsspec URL), and the shipped ones.
+
+    Every method raises `StoreError` (one sentence) when the folder cannot be read or written,
+    `UnknownName` when it has no file of the name, and `SnapshotError` when a file's content is at
+    fault.
+    """
+
+    def __init__(
+        self, url: str, *, shipped: Path | None = SHIPPED, index_folder: Path | None = None
+    ) -> None:
+        try:
+            self._own = open_folder(url)
+        except OSError as error:
+            raise StoreError(
+                f"The sessions store {url} cannot be opened: {error.strerror}. Check {SETTING}, "
+                "and that the package for this kind of URL is installed.",
+                code="store_not_opened",
+            ) from None
+        self._shipped: Folder | None = None
+        if shipped is not None and shipped.is_dir() and str(shipped) != self._own.url:
+            self._shipped = LocalFolder(shipped)
+        self._index_folder = index_folder
+
+    @property
+    def url(self) -> str:
+        """Where the person's own snapshots lie."""
+        return self._own.url
+
+    def list(self) -> Infos:
+        """Every snapshot, newest first; a damaged file is a line that says so."""
+        shipped = self._listing(self._shipped, shipped=True)
+        own = self._listing(self._own, shipped=False)
+        last = _last_sorted.get(self.url)
+        if last is None or last[0] is not shipped or last[1] is not own:
+            infos = {info.name: info for info in (*shipped, *own)}
+            newest = sorted(infos.values(), key=lambda i: (i.updated, i.name), reverse=True)
+            _last_sorted[self.url] = last = (shipped, own, newest)
+        return last[2].copy()
+
+    def read(self, name: str) -> bytes:
+        """The bytes of one snapshot file, for a download."""
+        folder = self._folder_of(checked_name(name))
+        with _sentences(folder, "read", name):
+            return folder.read(name, MAX_BYTES + 1)
+
+    def open(self, name: str) -> Snapshot:
+        """One snapshot, validated."""
+        return loads(self.read(name), name=name)
+
+    def save(self, snapshot: Snapshot) -> str:
+        """Write a new file and return its name. Saving the same again changes nothing."""
+        data = dumps(snapshot)
+        with _sentences(self._own, "written"):
+            for name in names_for(snapshot):
+                try:
+                    self._own.create(name, data)
+                except FileExistsError:
+                    # Another server may remove it between the two calls: then it is not the same.
+                    with suppress(FileNotFoundError):
+                        if self._own.read(name, MAX_BYTES + 1) == data:
+                            return name
+                else:
+                    return name
+        raise StoreError(
+            f"{self.url} has a thousand sessions of this name and second: save again later."
+        )
+
+    def index(self, layout: str, *, shipped: bool) -> Index:
+        """Where something else that is read of the snapshots' files is kept beside the list."""
+        folder = self._shipped if shipped and self._shipped is not None else self._own
+        return Index(folder.url, layout, self._index_folder)
+
+    def remove(self, name: str) -> str:
+        """Move one's own snapshot to the trash folder, and return its name there."""
+        folder = self._folder_of(checked_name(name))
+        if folder is not self._own:
+            raise BadInput(
+                f"{name} ships with Attune and cannot be removed.", code="shipped_snapshot"
+            )
+        with _sentences(folder, "written", name):
+            return folder.trash(name)
+
+    def restore(self, kept_as: str, name: str) -> None:
+        """Take a removed snapshot back: `kept_as` is its name in the trash folder."""
+        checked_name(kept_as)
+        checked_name(name)
+        with _sentences(self._own, "written", kept_as):
+            try:
+                self._own.restore(kept_as, name)
+            except FileExistsError:
+                raise StoreError(
+                    f"{name} is there already: the removed one stays in the trash folder.",
+                    code="snapshot_exists",
+                ) from None
+
+    def _folder_of(self, name: str) -> Folder:
+        for folder in (self._own, self._shipped):
+            if folder is not None and self._has(folder, name):
+                return folder
+        raise _gone(self._own, name)
+
+    def _has(self, folder: Folder, name: str) -> bool:
+        try:
+            folder.read(name, 1)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True  # it is there; reading it will say what is wrong
+        return True
+
+    def _listing(self, folder: Folder | None, *, shipped: bool) -> Infos:
+        if folder is None:
+            return _NOTHING
+        with _sentences(folder, "read"):
+            entries = [e for e in folder.entries() if is_snapshot_name(e.name)]
+        last = _last_listings.get((folder.url, shipped))
+        if last is not None and last[0] == entries:
+            return last[1]
+        infos, is_lasting = [], True
+        index = Index(folder.url, _LAYOUT, self._index_folder)
+        known = index.known()
+        fresh: dict[tuple[str, str], str] = {}
+        for entry in entries:
+            key = key_of(entry)
+            listed = _from_index(known.get((entry.name, key)))
+            if listed is None:
+                try:
+                    listed = _read_listed(folder, entry)
+                    fresh[entry.name, key] = listed.model_dump_json()
+                except FileNotFoundError:  # removed since the folder was read
+                    continue
+                except OSError as error:  # not the content's fault: look again next time
+                    listed = _Listed(damage=f"{entry.name} cannot be read: {error.strerror}.")
+                    is_lasting = False
+            infos.append(
+                SnapshotInfo(
+                    entry.name, shipped, entry.size_bytes, listed.summary, listed.damage, key
+                )
+            )
+        gone = {name for name, _ in known} - {e.name for e in entries}
+        if fresh or gone:
+            index.update(fresh, gone)
+        if is_lasting and len(infos) == len(entries):
+            _last_listings[folder.url, shipped] = entries, infos
+        return infos
+
+
+def default_store() -> Store:
+    """The store of `ATTUNE_SESSIONS`, or of the user's data folder."""
+    url = os.environ.get(SETTING, "").strip()
+    return Store(url or str(data_folder() / "sessions"), shipped=SHIPPED)
+
+
+def search(
+    infos: Iterable[SnapshotInfo],
+    *,
+    text: str = "",
+    gpu: str = "",
+    variant: str = "",
+    problem: str = "",
+    since: str = "",
+    until: str = "",
+) -> Infos:
+    """The infos that fit every filter given. Texts match anywhere, in any case.
+
+    `text` looks in name, title, hypothesis and notes; `since` and `until` are dates or times in UTC
+    (`2026-11-21`), both included. Every word of `problem` ("S128 D64") must stand in one label.
+    """
+
+    def fits(info: SnapshotInfo) -> bool:
+        s = info.summary
+        if s is None:
+            return not (gpu or variant or problem or since or until) and _in(text, [info.name])
+        return (
+            _in(text, [info.name, s.title, s.hypothesis, s.notes])
+            and _in(gpu, s.devices)
+            and _in(variant, s.variants)
+            and (not words or any(words <= _words(label) for label in s.problems))
+            and (not since or s.updated[: len(since)] >= since)
+            and (not until or s.updated[: len(until)] <= until)
+        )
+
+    words = _words(problem)
+    if not any((text, gpu, variant, words, since, until)):
+        return list(infos)
+    return [info for info in infos if fits(info)]
+
+
+def _words(text: str) -> set[str]:
+    return set(text.casefold().split())
+
+
+def _in(needle: str, texts: Iterable[str]) -> bool:
+    wanted = needle.casefold().strip()
+    return not wanted or any(wanted in text.casefold() for text in texts)
+
+
+@lru_cache(maxsize=1 << 14)  # a page lists the store at every rerun
+def _from_index(text: str | None) -> _Listed | None:
+    if text is None:
+        return None
+    try:
+        return _Listed.model_validate_json(text)
+    except ValidationError:
+        return None
+
+
+def _read_listed(folder: Folder, entry: Entry) -> _Listed:
+    try:
+        summary = read_summary(folder.read(entry.name, HEAD_BYTES))
+        if summary is None:
+            data = folder.read(entry.name, MAX_BYTES + 1)
+            summary = summarise(loads(data, name=entry.name))
+    except SnapshotError as error:
+        return _Listed(damage=str(error))
+    return _Listed(summary=summary)
+
+
+def _gone(folder: Folder, name: str) -> UnknownName:
+    return UnknownName(
+        f"There is no session {name} in {folder.url}: it may have been removed.",
+        code="snapshot_gone",
+    )
+
+
+@contextmanager
+def _sentences(folder: Folder, done: str, name: str = "") -> Iterator[None]:
+    """An OSError as a StoreError of one sentence: what, why, what to do."""
+    try:
+        yield
+    except OSError as error:
+        if name and isinstance(error, FileNotFoundError):
+            raise _gone(folder, name) from None
+        remedies = {
+            errno.ENOSPC: "the disk is full: free some space and try again",
+            errno.EDQUOT: "your disk quota is used up: free some space and try again",
+            errno.EROFS: "it is on a read-only disk: choose another folder",
+            errno.EACCES: "you have no permission there: choose another folder",
+            errno.EPERM: "you have no permission there: choose another folder",
+            errno.ENOTDIR: "it is a file, or lies below one: choose another folder",
+            errno.ENOENT: "it is not there: check that its disk is mounted",
+        }
+        why = remedies.get(error.errno or 0) or (error.strerror or type(error).__name__).lower()
+        raise StoreError(
+            f"The sessions folder {folder.url} cannot be {done}: {why} (the setting {SETTING} "
+            "names the folder).",
+            code="store_failed",
+        ) from None

@@ -1,1 +1,0 @@
-"""Where snapshots are kept and listed: local folders and fsspec file systems."""

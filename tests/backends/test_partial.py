@@ -1,0 +1,248 @@
+"""Executing part of a launch: a few (batch, head) pairs of a problem past 2^31 elements."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from slow_cases import one_in
+
+from engine.backends.base import RunOptions, RunResult
+from engine.backends.cpu import CpuBackend
+from engine.backends.partial import MAX_GROUP, PartialRunError
+from engine.base.errors import Status
+from engine.base.launch import PassLaunch
+from engine.correctness.check import check_against
+from engine.correctness.expected import expect
+from engine.evaluation import Evaluation
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.execute import PartialRun
+from engine.pipeline.request import EvaluationRequest
+from engine.plan import TensorArg, make_plan
+from engine.problem import Problem
+from kernels.ladder import LADDER, by_id
+
+LARGE = Problem(68, 64, 8192, 64, causal=True)  # 1.06 · 2^31 elements in each of Q, K, V and O
+SMALL = Problem(2, 3, 200, 32, causal=True)
+OPTIONS = RunOptions(timeout_s=60.0)
+
+
+@pytest.fixture(scope="module")
+def backend():
+    backend = CpuBackend(workers=2)
+    yield backend
+    backend.close()
+
+
+def verdict(backend, plan, options=OPTIONS):
+    """(result, correctness or None, the part) of a partial run."""
+    run = PartialRun.choose(backend, plan, options)
+    if isinstance(run, RunResult):
+        return run, None, None
+    prepared = run.prepare(0, "normal")
+    result = run.run(prepared.inputs)
+    if result.status is not Status.PASSED:
+        return result, None, run.part
+    correctness = check_against(prepared.expected.result(), result)[0]
+    return result, run.relabel(correctness), run.part
+
+
+def plan_of(variant_id, problem):
+    variant = by_id(variant_id)
+    return make_plan(variant, problem, variant.default_config())
+
+
+@pytest.mark.parametrize(
+    "variant",
+    one_in(len(LADDER), [v for v in LADDER if v.page_rows is None], offset=4, slow=3),
+    ids=lambda v: v.id,
+)
+@pytest.mark.parametrize("check", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_ladder_in_part(backend, variant, check):
+    """Splits and second passes belong to the rows that they work on."""
+    for problem in (SMALL, replace(LARGE, head_dim=64)):
+        if variant.unsupported(problem, variant.default_config()):
+            continue
+        plan = plan_of(variant.id, problem)
+        if variant.id in ("v19", "v20") and plan.passes[0].ctas < problem.batch * problem.num_heads:
+            with pytest.raises(PartialRunError, match="work on several heads each"):
+                verdict(backend, plan, replace(OPTIONS, check=check))
+            continue
+        if variant.id == "v13":  # its shares begin within query tiles
+            with pytest.raises(PartialRunError, match="do not begin with the first row"):
+                verdict(backend, plan, replace(OPTIONS, check=check))
+            continue
+        result, correctness, part = verdict(backend, plan, replace(OPTIONS, check=check))
+        assert result.status is Status.PASSED, result.reason
+        assert correctness.passed, correctness.reason
+        assert part.pairs[-1] == (problem.batch - 1, problem.num_heads - 1)
+        assert part.rows[-1][1] == problem.seqlen
+        assert part.ctas < part.total_ctas
+
+
+def test_grouped_heads_come_together(backend):
+    problem = Problem(2, 4, 130, 32, num_heads_kv=2)
+    result, correctness, part = verdict(backend, plan_of("v08", problem))
+    assert result.status is Status.PASSED, result.reason
+    assert correctness.passed, correctness.reason
+    assert part.pairs == ((0, 0), (0, 1), (0, 2), (0, 3), (1, 2), (1, 3))
+
+
+OUTSIDE = r"^narrow\.cu:{}: global memory out of bounds in .* at byte -\d+ of buffer '{}'"
+OTHER_HEAD = r"^narrow\.cu:57: global memory of another head in .* of buffer 'k', which belongs to"
+# Q's own offset already shows when the CTAs of a head are looked for.
+NO_CTA = (
+    r"^narrow\.cu: no CTA of kernel attention_forward works on Q or O of .*: an offset is wrong"
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        pytest.param(
+            *("const size_t q_head = ", "const int q_head = (int)", OUTSIDE.format(57, "q")),
+            marks=pytest.mark.slow,
+        ),
+        ("const size_t kv_head = ", "const int kv_head = (int)", OUTSIDE.format(57, "k")),
+        ("const size_t kv_head = ", "const unsigned kv_head = (unsigned)", OTHER_HEAD),
+        ("const size_t q_head = ", "const unsigned q_head = (unsigned)", f"{OTHER_HEAD}|{NO_CTA}"),
+        ("out[O_HEAD", "out[(int)O_HEAD", OUTSIDE.format(160, "out")),
+    ],
+)
+@pytest.mark.parametrize("check", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_32_bit_offset_is_found(backend, tmp_path, old, new, expected, check):
+    """In a problem that is larger than what the host's memory would be asked for."""
+    problem = replace(LARGE, batch=132) if "unsigned" in new else LARGE
+    plan = plan_of("v01", problem)
+    for header in plan.source.parent.glob("*.cuh"):
+        shutil.copy(header, tmp_path)
+    text = plan.source.read_text()
+    assert text.count(old) >= 1, old
+    source = tmp_path / "narrow.cu"
+    source.write_text(text.replace(old, new))
+    plan = replace(plan, source=source)
+    small = replace(plan_of("v01", SMALL), source=source)
+    assert finding(backend, small, OPTIONS) == ""  # nothing is wrong with it there
+    assert re.search(expected, finding(backend, plan, replace(OPTIONS, check=check)))
+
+
+def finding(backend, plan, options):
+    """What is found wrong; empty when nothing is."""
+    result, correctness, _ = verdict(backend, plan, options)
+    if correctness is None:
+        return result.reason
+    return "" if correctness.passed else correctness.reason
+
+
+STRANGE = """
+extern "C" __global__ void first_head(const unsigned short *q, unsigned short *out) {
+    const int i = blockIdx.x * 64 + threadIdx.x;
+    out[i] = q[i];
+}
+extern "C" __global__ void nothing(const unsigned short *q) {}
+"""
+
+
+def test_what_cannot_be_executed_in_part(backend, tmp_path):
+    source = tmp_path / "tiny.cu"
+    source.write_text(STRANGE)
+    problem = Problem(1, 2, 128, 32)
+    base = plan_of("v01", problem)
+    idle = PassLaunch("nothing", (4, 1, 1), 64, 0, (TensorArg("q"),))
+    plan = replace(base, source=source, defines=(), scratch=(), passes=(idle,))
+    with pytest.raises(PartialRunError, match="touch neither Q nor O"):
+        backend.choose_part(plan, OPTIONS, 1e9)
+    args = (TensorArg("q"), TensorArg("out"))
+    short = PassLaunch("first_head", (64, 1, 1), 64, 0, args)
+    not_reached = backend.choose_part(replace(plan, passes=(short,)), OPTIONS, 1e9)
+    assert not_reached.status is Status.LAUNCH_ERROR
+    assert not_reached.reason.startswith(
+        "tiny.cu: no CTA of kernel first_head works on Q or O of (batch, head) (0,1): "
+    )
+    grouped = plan_of("v08", Problem(1, 2 * MAX_GROUP, 64, 32, num_heads_kv=1))
+    with pytest.raises(PartialRunError, match="share a K/V head"):
+        backend.choose_part(grouped, OPTIONS, 1e9)
+
+
+def test_few_ctas_that_stay_are_no_wrong_offset(backend):
+    """More of them than heads, and fewer than query tiles."""
+    plan = plan_of("v19", Problem(1, 16, 16384, 128))
+    assert 16 < plan.passes[0].ctas < 16 * 128
+    with pytest.raises(PartialRunError, match="work on several heads each"):
+        backend.choose_part(plan, OPTIONS, 1e9)
+
+
+def test_an_evaluation_says_that_it_is_partial():
+    request = EvaluationRequest("v06", LARGE, backend="cpu")
+    with Evaluator() as evaluator:
+        evaluation = evaluator.evaluate(request).evaluation
+        assert evaluation.status is Status.PASSED, evaluation.reason
+        assert re.match(r"Partial: \d+ of 2,228,224 CTAs: \(batch, head\) ", evaluation.reason)
+        assert "(67, 63)" in evaluation.reason
+        assert evaluation.execution.partial.endswith("of 2,228,224 CTAs")
+        small = replace(request, problem=SMALL)
+        whole = evaluator.evaluate(small).evaluation
+        assert whole.execution.partial == ""
+        part = evaluator.evaluate(replace(small, partial="always")).evaluation
+        assert part.status is Status.PASSED, part.reason
+        assert part.execution.partial.startswith("partial: ")
+
+
+def test_rows_outside_of_the_part_are_not_judged(backend):
+    run = PartialRun.choose(backend, plan_of("v01", SMALL), OPTIONS)
+    prepared = run.prepare(0, "normal")
+    result = run.run(prepared.inputs)
+    outside = np.ones(SMALL.seqlen, bool)
+    outside[list(run.part.row_numbers)] = False
+    assert not result.out[:, :, outside].any()
+    expected = prepared.expected.result()
+    assert expected.coverage.index(1, 0)[:2] == run.part.pairs[1]
+    assert expect(prepared.inputs).coverage.complete
+
+
+class _Enough(Exception):
+    """Ends an evaluation whose rest would take ten seconds."""
+
+
+def _first_look(request: EvaluationRequest, source: Path | None = None) -> Evaluation:
+    """What is told before all CTAs are executed."""
+    told: list[Evaluation] = []
+
+    def on_part(evaluation: Evaluation) -> None:
+        told.append(evaluation)
+        raise _Enough
+
+    with Evaluator() as evaluator, pytest.raises(_Enough):
+        evaluator.evaluate(request, source=source, on_part=on_part)
+    return told[0]
+
+
+def test_a_few_ctas_of_a_long_run_are_judged_first(tmp_path: Path) -> None:
+    long = EvaluationRequest("v01", Problem(8, 16, 512, 64), gpu="L4", backend="cpu")
+    part = _first_look(long)
+    assert part.status is Status.PASSED, part.reason
+    assert part.execution.partial.startswith("partial: ")
+    assert part.latency is None  # the whole may be wrong yet
+    source = by_id("v01").source
+    broken = tmp_path / source.name
+    for header in source.parent.glob("*.cuh"):
+        shutil.copy(header, tmp_path)
+    text = source.read_text()
+    assert text.count("1.0f / with_sink(") == 1
+    broken.write_text(text.replace("1.0f / with_sink(", "1.1f / with_sink("))
+    wrong = _first_look(long, broken)
+    assert wrong.status is Status.INCORRECT
+    assert wrong.reason.startswith("Partial: ")
+
+
+def test_what_is_executed_soon_is_not_judged_in_part() -> None:
+    told: list[Evaluation] = []
+    with Evaluator() as evaluator:
+        request = EvaluationRequest("v01", SMALL, gpu="L4", backend="cpu")
+        whole = evaluator.evaluate(request, on_part=told.append).evaluation
+    assert whole.status is Status.PASSED
+    assert not told

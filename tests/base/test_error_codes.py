@@ -1,0 +1,31 @@
+"""Errors have codes that stay where their words change."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections import Counter
+
+import pytest
+from words import WORDS, coded, renewed
+
+from engine.base.errors import AttuneError, CompileError, InvalidKernel, UnknownName
+from engine.cli import main
+
+
+def test_a_code_is_of_one_sentence_and_the_words_are_those_on_file() -> None:
+    assert [code for code, n in Counter(code for code, _ in coded()).items() if n > 1] == []
+    on_file = json.loads(WORDS.read_text(encoding="utf-8"))
+    assert renewed() == on_file, "where this is meant: python tests/words.py --renew"
+
+
+@pytest.mark.parametrize("kind", [AttuneError, CompileError, InvalidKernel, UnknownName])
+def test_a_code_goes_with_its_error_to_another_process(kind: type[AttuneError]) -> None:
+    error = pickle.loads(pickle.dumps(kind("Words.", code="some")))
+    assert (type(error), str(error), error.code) == (kind, "Words.", "some")
+    assert kind("Words.").code == ""
+
+
+def test_a_program_is_told_the_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "v99", "--gpu", "L4", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "unknown_variant"

@@ -1,0 +1,167 @@
+"""Kernels that hang, crash or write where they should not: a status with a reason, never more."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import numpy as np
+import planted
+import pytest
+from host_kernels import KERNELS, line_of
+
+from engine.base.errors import Status
+from engine.cuda_on_host.client import Client
+from engine.cuda_on_host.toolchain import find_toolchain
+
+FILE = "faults.cu"
+
+
+@pytest.fixture(scope="module")
+def faults():
+    return {check: planted.library(FILE, check) for check in (False, True)}
+
+
+@pytest.mark.parametrize("check", [False, True], ids=["fast", "check"])
+@pytest.mark.parametrize(
+    ("entry", "kind"),
+    [
+        ("null_pointer", "illegal address"),
+        ("wild_pointer", "illegal address"),
+        ("beyond_the_buffer", "global memory out of bounds"),
+        ("behind_shared", "shared memory out of bounds"),
+        ("copy_from_far_away", "global memory out of bounds"),
+        ("atomic_far_away", "global memory out of bounds"),
+        ("integer_division", "arithmetic fault"),
+    ],
+)
+def test_fault_is_named_with_its_line(client, faults, entry, kind, check):
+    if entry == "integer_division" and find_toolchain().family != "gcc":
+        pytest.skip("clang computes this division without the processor's trap")
+    result = planted.run(client, faults[check], entry)
+    line = line_of(KERNELS / FILE, f"BUG {entry}")
+    is_fault = kind == "arithmetic fault"
+    assert result.status is (Status.LAUNCH_ERROR if is_fault else Status.OUT_OF_BOUNDS)
+    assert result.reason.startswith(f"{FILE}:{line}: {kind} in kernel {entry}, CTA (")
+    assert not result.returned
+
+
+def test_stack_overflow(client, faults):
+    result = planted.run(client, faults[False], "stack_overflow")
+    assert result.status is Status.LAUNCH_ERROR
+    assert "stack overflow" in result.reason
+
+
+def test_write_behind_the_buffer_breaks_the_guard(client, faults):
+    result = planted.run(client, faults[False], "just_behind_the_buffer")
+    assert result.status is Status.OUT_OF_BOUNDS
+    assert not result.guards_intact
+    assert "byte 1024 of buffer 'out' (1024 bytes)" in result.reason
+
+
+def test_guard_zone_has_the_size_that_was_asked_for(client, faults):
+    """A write 63 words behind the end lies beyond a small slack, and faults at once."""
+    result = planted.run(client, faults[False], "beyond_the_buffer", slack_bytes=1 << 20)
+    assert result.status is Status.OUT_OF_BOUNDS
+    assert not result.guards_intact  # 1,024,000 bytes behind: within the slack now
+
+
+def test_write_behind_odd_dynamic_memory(client, faults):
+    good = planted.run(client, faults[False], "behind_odd_shared", dynamic_smem_bytes=1024)
+    assert good.status is Status.PASSED
+    bad = planted.run(client, faults[False], "behind_odd_shared", dynamic_smem_bytes=1000)
+    assert bad.status is Status.OUT_OF_BOUNDS
+    assert "past the end of its 1000 bytes of dynamic shared memory" in bad.reason
+
+
+def test_endless_kernel_is_stopped_and_the_line_named(client, faults):
+    begin = time.monotonic()
+    result = planted.run(client, faults[False], "endless", timeout_s=1.0)
+    assert result.status is Status.TIMEOUT
+    line = line_of(KERNELS / FILE, "BUG endless")
+    assert result.reason.startswith((f"{FILE}:{line}: ", f"{FILE}:{line + 1}: "))
+    assert "did not finish within 1 s" in result.reason
+    assert time.monotonic() - begin < 10
+    assert planted.run(client, faults[False], "well_behaved").status is Status.PASSED
+
+
+def test_end_of_the_process_is_a_crash(client, faults):
+    result = planted.run(client, faults[False], "ends_the_process")
+    assert result.status is Status.CRASHED
+    assert "ended by SIGABRT" in result.reason
+    after = planted.run(client, faults[False], "well_behaved")
+    assert after.status is Status.PASSED
+    np.testing.assert_array_equal(
+        after.returned["out"].view(np.float32)[:128], 2 * np.tile(planted.INPUT[:64], 2)
+    )
+
+
+def test_child_that_was_killed_is_replaced(faults):
+    client = Client(workers=1)
+    assert planted.run(client, faults[False], "well_behaved").status is Status.PASSED
+    os.kill(client.process_id, 9)
+    # Whether it is noticed before or while the next job runs, one job at most fails.
+    statuses = [planted.run(client, faults[False], "well_behaved").status for _ in range(2)]
+    assert statuses[0] in (Status.CRASHED, Status.PASSED)
+    assert statuses[1] is Status.PASSED
+    client.close()
+
+
+def test_changed_input_is_reported(client, faults):
+    result = planted.run(client, faults[False], "changes_its_input")
+    assert result.status is Status.PASSED
+    assert result.changed_inputs == ("in",)
+
+
+def test_what_the_kernel_prints_is_in_the_log(client, faults):
+    first = planted.run(client, faults[False], "prints")
+    assert first.log == "n is 256"
+    assert planted.run(client, faults[False], "well_behaved").log == ""
+
+
+def test_unwritten_elements_keep_the_poison(client, faults):
+    result = planted.run(client, faults[False], "forgets_elements")
+    halves = result.returned["out"].view(np.uint16)
+    unwritten = np.flatnonzero(halves == 0x7FA5)
+    assert {18, 19, 146, 147} <= set(unwritten)  # thread 9 of both CTAs
+    assert 20 not in unwritten
+
+
+def test_zero_filled_buffers_are_cleared_once(client, faults):
+    """A self-resetting counter must reset itself: the second run finds what the first one left."""
+    result = planted.run(client, faults[False], "counts_its_runs", repeat=True)
+    assert result.status is Status.PASSED
+    assert not result.repeatable
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"args": planted.ARGS[:-1]}, "takes 5 arguments, but the launch gives 4"),
+        (
+            {"args": (*planted.ARGS[1:], planted.ARGS[0])},
+            "argument 4 (n) of kernel well_behaved is int32, but the parameter is a pointer",
+        ),
+        ({"block": (1025, 1, 1)}, "a CTA has 1 to 1024 threads, not 1025"),
+        ({"grid": (0, 1, 1)}, "the grid is empty"),
+        ({"dynamic_smem_bytes": 300 << 10}, "no GPU has more than"),
+        ({"entry": "absent"}, "absent"),
+    ],
+)
+def test_launches_that_cannot_be(client, faults, changes, sentence):
+    from dataclasses import replace
+
+    from engine.cuda_on_host.client import Buffer, Job, KernelLaunch
+
+    launch = KernelLaunch("well_behaved", (1, 1, 1), (64, 1, 1), planted.ARGS)
+    job = Job(
+        library=faults[False],
+        buffers=(
+            Buffer("in", data=planted.INPUT),
+            *(Buffer(name, size_bytes=1024) for name in ("out", "scratch", "counter")),
+        ),
+        launches=(replace(launch, **changes),),
+    )
+    result = client.run(job)
+    assert result.status is Status.LAUNCH_ERROR
+    assert sentence in result.reason

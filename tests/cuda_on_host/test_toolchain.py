@@ -1,0 +1,94 @@
+"""Which compiler is taken, and what is said when there is none."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+from words import raises
+
+from engine.base.errors import ToolMissing
+from engine.cuda_on_host.toolchain import find_toolchain
+
+
+@pytest.fixture
+def path_folder(tmp_path, monkeypatch):
+    """The only folder on the search path."""
+    monkeypatch.delenv("ATTUNE_CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def no_ziglang(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+
+
+def pretend_compiler(path, version, exit_code=0):
+    path.write_text(f"#!/bin/sh\necho '{version}'\nexit {exit_code}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.usefixtures("path_folder", "no_ziglang")
+def test_no_compiler_says_how_to_get_one():
+    with pytest.raises(ToolMissing) as error:
+        find_toolchain()
+    text = str(error.value)
+    assert text.startswith("No C++ compiler was found")
+    for way in ("g++", "clang++", "pip install ziglang"):
+        assert way in text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "family"),
+    [
+        ("g++", "g++ (Debian 12.2.0-14) 12.2.0", "gcc"),
+        ("clang++", "Debian clang version 14.0.6", "clang"),
+        ("g++", "Apple clang version 15.0.0", "clang"),  # macOS calls clang g++
+        ("zig-c++", "clang version 21.1.0 (https://github.com/ziglang/zig-bootstrap)", "zig"),
+    ],
+)
+def test_families(path_folder, monkeypatch, name, version, family):
+    pretend_compiler(path_folder / name, version)
+    monkeypatch.setenv("ATTUNE_CXX", str(path_folder / name) if family == "zig" else "")
+    toolchain = find_toolchain()
+    assert toolchain.family == family
+    # zig knows no language of preprocessed C++.
+    assert (toolchain.preprocessed_language == "c++") == (family == "zig")
+    assert toolchain.version == version
+    assert ("-fno-gnu-unique" in toolchain.compile_flags(check=False)) == (family == "gcc")
+
+
+def test_gxx_comes_before_clang_and_broken_ones_are_passed_over(path_folder):
+    pretend_compiler(path_folder / "clang++", "clang version 17")
+    pretend_compiler(path_folder / "g++", "g++ 13")
+    assert find_toolchain().family == "gcc"
+    pretend_compiler(path_folder / "c++", "g++ 11")
+    pretend_compiler(path_folder / "g++", "", exit_code=1)
+    from engine.cuda_on_host import toolchain
+
+    toolchain._find.cache_clear()
+    assert find_toolchain().family == "clang"
+
+
+def test_forced_compiler(path_folder, monkeypatch):
+    pretend_compiler(path_folder / "g++", "g++ 13")
+    pretend_compiler(path_folder / "mine", "clang version 99")
+    monkeypatch.setenv("ATTUNE_CXX", f"{path_folder / 'mine'} -pipe")
+    toolchain = find_toolchain()
+    assert toolchain.command == (str(path_folder / "mine"), "-pipe")
+    assert toolchain.family == "clang"
+
+
+@pytest.mark.usefixtures("path_folder")
+def test_forced_compiler_that_does_not_run(monkeypatch):
+    monkeypatch.setenv("ATTUNE_CXX", "no-such-compiler")
+    with raises(ToolMissing, "cxx_does_not_run", "'no-such-compiler'"):
+        find_toolchain()
+
+
+def test_check_build_is_instrumented():
+    toolchain = find_toolchain()
+    assert "-fsanitize=thread" in toolchain.compile_flags(check=True)
+    assert not any("sanitize=" in f for f in toolchain.compile_flags(check=False))

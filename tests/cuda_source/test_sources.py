@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from words import raises
+
+from engine.base.errors import CompileError
+from engine.cuda_source.sources import read_sources
+
+
+def test_headers_are_found_transitively(data: Path) -> None:
+    sources = read_sources(data / "two_entries.cu")
+    assert sources.name == "two_entries.cu"
+    assert [name for name, _ in sources.headers] == ["inner.cuh", "outer.cuh"]
+    assert dict(sources.headers)["inner.cuh"] == (data / "inner.cuh").read_text()
+    expected = hashlib.sha256((data / "two_entries.cu").read_bytes()).hexdigest()
+    assert sources.source_sha256 == expected
+
+
+@pytest.mark.parametrize(
+    "line", ['#include "h.cuh"', "#include <h.cuh>", '  #  include\t"h.cuh" // why']
+)
+def test_every_way_to_write_an_include(
+    line: str, cuda_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    (tmp_path / "h.cuh").write_text("#define X 1\n")
+    assert read_sources(cuda_file(f"int a;\n{line}\n")).headers == (("h.cuh", "#define X 1\n"),)
+
+
+def test_headers_that_include_each_other_end(
+    cuda_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    (tmp_path / "a.cuh").write_text('#include "b.cuh"\n')
+    (tmp_path / "b.cuh").write_text('#include "a.cuh"\n')
+    names = [name for name, _ in read_sources(cuda_file('#include "a.cuh"\n')).headers]
+    assert names == ["a.cuh", "b.cuh"]
+
+
+def test_toolkit_headers_are_left_alone(cuda_file: Callable[..., Path]) -> None:
+    assert read_sources(cuda_file("#include <cuda_fp16.h>\n")).headers == ()
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with raises(CompileError, "source_unreadable", "v99.cu", "No such file"):
+        read_sources(tmp_path / "v99.cu")
+
+
+def test_text_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    (tmp_path / "latin.cu").write_bytes(b"// caf\xe9\n")
+    with raises(CompileError, "source_not_utf8", "latin.cu", "byte 6"):
+        read_sources(tmp_path / "latin.cu")

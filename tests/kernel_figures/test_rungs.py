@@ -1,0 +1,193 @@
+"""The ladder's figures: what is known at once, what is worked out, and what a rung changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.auto.table import out_of_reach
+from engine.base.errors import AttuneError
+from engine.cli import main
+from engine.devices import find_device
+from engine.kernel_figures import Rung, known_rung, ladder_table, work_out_rung
+from engine.kernel_figures.changes import (
+    counts_diff,
+    gain,
+    header_of,
+    machine_code_diff,
+    rung_before,
+    source_diff,
+)
+from engine.kernel_figures.rung import reasons, request_of, without_empty
+from engine.model.calibrate import fits
+from engine.model.estimate import unsupported_reason
+from engine.problem import Problem
+from kernels.ladder import LADDER
+from tests.machine_code.gate import recorded
+
+PROBLEM = Problem(1, 8, 512, 64)
+v08, v09, v12 = (LADDER.by_id(name) for name in ("v08", "v09", "v12"))
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[Rung, Rung]:
+    """v08 and v09 on an L4."""
+    rungs = []
+    for variant in (v08, v09):
+        request = request_of(variant, PROBLEM, "L4")
+        work_out_rung(request)
+        rungs.append(known_rung(variant, request))
+    return rungs[0], rungs[1]
+
+
+def test_nothing_is_worked_out_by_looking(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
+    rung = known_rung(v08, request_of(v08, PROBLEM, "L4"))
+    assert not rung.is_complete
+    assert (rung.counts, rung.latency, rung.why_not) == (None, None, "")
+
+
+def test_a_rung_is_worked_out_and_then_known(pair: tuple[Rung, Rung]) -> None:
+    rung, _ = pair
+    assert rung.is_complete
+    assert rung.is_simulated
+    assert rung.counts is not None
+    assert rung.counts.conflicts == pytest.approx(1)
+    # The gate counts the same kernel in another way: its default CTA has 64 query rows.
+    gate = recorded()["v08 sm_89"].instructions_per_64_keys
+    assert rung.counts.instructions == pytest.approx(gate, rel=0.02)
+    assert rung.counts.by_pipe["tensor"] == 4 * 64  # 64 HMMA for each of the 4 warps
+    table = without_empty(ladder_table(pair, "two"))
+    assert [row[0] for row in table.rows] == ["v08", "v09"]
+    assert "conflicts" in table.columns
+    assert "known" not in table.columns  # nothing was measured
+
+
+def test_a_rung_beside_the_one_before(pair: tuple[Rung, Rung]) -> None:
+    before, after = pair
+    assert gain(before, after).startswith("Against v08: simulated ")
+    table = counts_diff(before, after)
+    figures = {row[0]: row[1:] for row in table.rows}
+    assert figures["shared memory of a CTA"] == ("18 KiB", "16 KiB", "-11%")
+    assert "shared-memory wavefronts" not in figures  # neither has conflicts
+    assert machine_code_diff(before, after).added > 0
+    same = machine_code_diff(before, before)
+    assert (same.added, same.removed) == (0, 0)
+    unknown = replace(after, is_simulated=False)
+    assert gain(before, unknown) == "Against v08: not both are simulated here."
+
+
+def test_what_cannot_run_here_is_a_sentence() -> None:
+    rung = known_rung(v12, request_of(v12, replace(PROBLEM, seqlen=4096), "L4"))
+    assert rung.is_complete
+    assert "keeps all keys of a head in one CTA" in rung.why_not
+    in_bf16 = request_of(v08, replace(PROBLEM, dtype="bfloat16"), "T4")
+    assert "those of T4 (sm_75) have no BF16" in known_rung(v08, in_bf16).why_not
+    with pytest.raises(AttuneError):
+        work_out_rung(in_bf16)
+
+
+def test_reasons_that_differ_in_the_rung_alone_stand_once() -> None:
+    rungs = [known_rung(v, request_of(v, PROBLEM, "L4")) for v in LADDER if v.arch_specific]
+    (sentence,) = reasons({rung.variant.id: rung.why_not for rung in rungs})
+    assert sentence.startswith("v15 needs compute capability 9.0 and L4 has 8.9")
+    assert sentence.endswith("The same holds for v16, v17, v18, v19, v20, v22.")
+
+
+def test_lines_of_a_header_that_go_on_are_one() -> None:
+    lost = dict(header_of(LADDER.by_id("v03")))["Lost"]
+    assert lost.startswith("tiles of floats convert once a tile")
+    assert lost.endswith("4 rows by 2 keys, 24,160 instructions, 212 us.")
+
+
+def test_a_config_that_takes_the_problem_is_found() -> None:
+    longer = replace(PROBLEM, seqlen=256)
+    assert v12.unsupported(longer, v12.default_config()) is not None
+    request = request_of(v12, longer, "L4")
+    found = dict(request.config)
+    assert known_rung(v12, request).describe_changed == "keys_per_warp=64"
+    assert known_rung(v12, request_of(v12, PROBLEM, "L4", {})).describe_changed == "defaults"
+    assert v12.unsupported(longer, found) is None
+    # A CTA of sm_75 has 64 KiB of shared memory: the defaults hold 97 KiB at D = 128.
+    v14, wide = LADDER.by_id("v14"), Problem(1, 8, 1, 128, seqlen_kv=512)
+    assert fits(v14, wide, v14.default_config(), find_device("L4"))
+    assert not fits(v14, wide, v14.default_config(), find_device("T4"))
+    assert fits(v14, wide, request_of(v14, wide, "T4").config, find_device("T4"))
+
+
+def test_where_no_config_fits_the_sentence_names_what_forbids_all() -> None:
+    """Not the constraint of the one config that was asked for, which another would meet."""
+    longest = replace(PROBLEM, seqlen=512)
+    default, t4 = v12.default_config(), find_device("T4")
+    of_the_config = v12.unsupported(longest, default)
+    said = "the smallest asks for 74,752 bytes of shared memory a CTA, and T4 gives it 65,536"
+    assert said in str(unsupported_reason(v12, longest, default, t4))
+    assert said in known_rung(v12, request_of(v12, longest, "T4")).why_not
+    # Where another config fits, or none whatever the GPU, it is the constraint.
+    assert unsupported_reason(v12, longest, default, find_device("L4")) == of_the_config
+    narrow = replace(longest, head_dim=32)
+    assert unsupported_reason(v12, narrow, default, t4) == of_the_config
+    too_long = replace(PROBLEM, seqlen=4096)
+    none = str(unsupported_reason(v12, too_long, default, t4))
+    assert none.startswith("No config of v12 takes this problem: choose another variant. With ")
+    assert none.endswith(str(v12.unsupported(too_long, default)))
+    odd = replace(PROBLEM, head_dim=48)
+    assert unsupported_reason(v12, odd, default, t4) == v12.unsupported(odd, default)
+    # And the compute capability, which no config mends either, goes first.
+    v15, wide = LADDER.by_id("v15"), {"no_such": 1}
+    assert "needs compute capability 9.0" in str(unsupported_reason(v15, longest, wide, t4))
+
+
+def test_every_rung_has_a_header_and_one_before_it() -> None:
+    first, *others = LADDER
+    assert rung_before(first) is None
+    for variant in others:
+        before = rung_before(variant)
+        assert before is not None
+        assert before.id < variant.id
+        labels = [label for label, _ in header_of(variant)]
+        assert labels[:3] == ["", "Idea", "Changed"]
+
+
+def test_the_source_diff_is_of_code_alone() -> None:
+    diff = source_diff(v08, v09)
+    assert diff.added > 0
+    assert "swizzle" in diff.text
+    assert "Weakness:" not in diff.text
+    assert "min_compute_capability" not in diff.text
+    assert diff.summary() == f"{diff.added:,} lines added, {diff.removed:,} removed"
+
+
+def test_a_default_that_does_not_take_the_problem_is_changed_no_more_than_needed() -> None:
+    v20 = LADDER.by_id("v20")  # made for D = 64
+    request = request_of(v20, Problem(1, 32, 2048, 128), "H200")
+    assert request.config == v20.default_config() | {"block_n": 64}
+
+
+def test_what_no_rung_can_reach_is_said() -> None:
+    assert "tcgen05" in out_of_reach(find_device("B200"))
+    assert out_of_reach(find_device("L4")) == ""
+
+
+def test_the_command_line_writes_between_the_marks(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text("a\n<!-- ladder:begin -->\nold\n<!-- ladder:end -->\nb\n")
+    assert main(["variants", "--markdown", "--into", str(readme)]) == 0
+    text = readme.read_text()
+    assert text.startswith("a\n<!-- ladder:begin -->\n| # | variant |")
+    assert text.endswith("|\n<!-- ladder:end -->\nb\n")
+    assert "old" not in text
+    readme.write_text("no marks")
+    assert main(["variants", "--markdown", "--into", str(readme)]) == 2
+    assert main(["variants", "--diff", "v09"]) == 2
+
+
+@pytest.mark.exhaustive
+def test_readme_shows_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    readme = Path(__file__).resolve().parents[2] / "kernels" / "README.md"
+    begin, end = "<!-- ladder figures:begin -->", "<!-- ladder figures:end -->"
+    shown = readme.read_text(encoding="utf-8").split(begin)[1].split(end)[0].strip()
+    assert main(["variants", "--gpu", "L4", "-H", "8", "-S", "1024", "--markdown"]) == 0
+    assert shown == capsys.readouterr().out.strip()

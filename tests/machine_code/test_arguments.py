@@ -1,0 +1,130 @@
+"""Arguments as people write them."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from words import raises
+
+from engine.base.errors import InvalidProblem, UnknownName
+from engine.machine_code.cubin import Cubin, Entry, Parameter
+from engine.machine_code.disassembly import Program, find_entry
+from engine.machine_code.emulation import Emulator
+from engine.machine_code.launch import Launch, constant_bank, parse_arguments
+
+
+def test_every_pointer_has_an_aligned_address_of_its_own() -> None:
+    first, structure, last = parse_arguments(["ptr", "bytes:0a@ptr@ptr", "ptr"])
+    inner = struct.unpack("<QQ", structure[1:])
+    addresses = [*struct.unpack("<Q", first), *inner, *struct.unpack("<Q", last)]
+    assert structure[0] == 10
+    assert len(set(addresses)) == 4
+    assert all(a % 256 == 0 for a in addresses)
+
+
+def test_numbers() -> None:
+    values = parse_arguments(["i32:-2", "u64:0x10", "f32:0.125", "u8:255", "f64:2"])
+    assert values == (
+        b"\xfe\xff\xff\xff",
+        b"\x10" + bytes(7),
+        struct.pack("<f", 0.125),
+        b"\xff",
+        struct.pack("<d", 2.0),
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["", "i32", "i32:", "i32:1.5", "int:4", "bytes:0g", "bytes:@pt", "f32:x", "pointer"]
+)
+def test_what_is_no_argument_is_one_sentence(text: str) -> None:
+    with raises(InvalidProblem, "argument_form"):
+        parse_arguments([text])
+
+
+def test_a_number_that_does_not_fit() -> None:
+    with raises(InvalidProblem, "argument_range", "300", "u8"):
+        parse_arguments(["u8:300"])
+
+
+def test_arguments_lie_where_the_entry_has_its_parameters() -> None:
+    entry = Entry("k", 8, 0, 0, (Parameter(0, 8), Parameter(8, 4)), 0x160, {})
+    launch = Launch((2, 3, 4), (32, 1, 1), 0, (bytes(range(8)), b"\x07\0\0\0"))
+    bank = constant_bank(entry, "sm_80", launch)
+    assert bank[0x160:0x16C] == bytes(range(8)) + b"\x07\0\0\0"
+    assert struct.unpack_from("<6I", bank) == (32, 1, 1, 2, 3, 4)
+    late = constant_bank(entry, "sm_120", launch)
+    assert struct.unpack_from("<3I", late, 0x370) == (2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [((bytes(8),), "takes 2 arguments"), ((bytes(8), bytes(8)), "Argument 2 of k has 4 bytes")],
+)
+def test_arguments_that_do_not_fit(arguments: tuple[bytes, ...], sentence: str) -> None:
+    entry = Entry("k", 8, 0, 0, (Parameter(0, 8), Parameter(8, 4)), 0x160, {})
+    with pytest.raises(InvalidProblem, match=sentence):
+        constant_bank(entry, "sm_80", Launch((1, 1, 1), (32, 1, 1), 0, arguments))
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "sentence"),
+    [
+        ((2**31, 1, 1), (32, 1, 1), "A grid of 2,147,483,648, 1, 1 is larger than CUDA launches"),
+        ((1, 65_536, 1), (32, 1, 1), "A grid of 1, 65,536, 1 is larger"),
+        ((1, 1, 1), (1, 1, 65), "A block of 1, 1, 65 is larger"),
+        ((1, 1, 1), (1024, 2, 1), "at most 1024 threads, not 2048"),
+    ],
+)
+def test_a_launch_that_cuda_refuses(
+    grid: tuple[int, int, int], block: tuple[int, int, int], sentence: str
+) -> None:
+    entry = Entry("k", 8, 0, 0, (), 0x160, {})
+    program = Program("k", "sm_80", (), 8, 0, "")
+    with pytest.raises(InvalidProblem, match=sentence):
+        Emulator(program, entry, Launch(grid, block, 0, ()))
+
+
+def test_a_tensor_map_is_read_innermost_dimension_first() -> None:
+    before, tensor_map = parse_arguments(["ptr", "tensormap:f16[4096,512]box[64,128]swizzle128"])
+    base, rank, element_bytes = struct.unpack_from("<QII", tensor_map, 8)
+    assert (len(tensor_map), rank, element_bytes) == (128, 2, 2)
+    assert base == struct.unpack("<Q", before)[0] + (1 << 32)  # a buffer of its own
+    assert struct.unpack_from("<2I", tensor_map, 28) == (64, 128)
+    assert struct.unpack_from("<2I", tensor_map, 48) == (4096, 512)
+    assert struct.unpack_from("<Q", tensor_map, 72)[0] == 2 * 4096
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("tensormap:f16[4096]", "is not an argument"),
+        ("tensormap:f16[4096,,]box[64]", "is not an argument"),
+        ("tensormap:half[4096]box[64]", "half is no type"),
+        ("tensormap:f16[4096,4096]box[64]", "its box as many, not 2 and 1"),
+        ("tensormap:f16[0]box[64]", "1 to 2\\^32 - 1 elements"),
+        ("tensormap:f16[4096,4096]box[128,64]swizzle128", "exceed the swizzle of 128 bytes"),
+        ("tensormap:f16[4096,4096]box[64,0]", "exceeds 1 to 256"),
+    ],
+)
+def test_what_is_no_tensor_map_is_one_sentence(text: str, says: str) -> None:
+    with pytest.raises(InvalidProblem, match=says):
+        parse_arguments([text])
+
+
+def test_a_name_expression_names_a_cubins_entry() -> None:
+    entries = {
+        symbol: Entry(symbol, 8, 0, 0, (), 0x160, {})
+        for symbol in (
+            "_ZN5flash3fwdILi64ELb1EEEvPfi",
+            "_ZN5flash3fwdILi32ELb0EEEvPfi",
+            "_Z5scalePf",
+        )
+    }
+    cubin = Cubin("sm_90", b"", entries)
+    assert find_entry(cubin, "flash::fwd<64, true>").name == "_ZN5flash3fwdILi64ELb1EEEvPfi"
+    assert find_entry(cubin, "flash::fwd<32,false>").name == "_ZN5flash3fwdILi32ELb0EEEvPfi"
+    with raises(UnknownName, "entry_unknown", "'flash::fwd<16, true>'"):
+        find_entry(cubin, "flash::fwd<16, true>")
+    with raises(UnknownName, "entry_ambiguous", "'fwd'"):
+        find_entry(cubin, "fwd")

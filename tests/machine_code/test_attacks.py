@@ -1,0 +1,106 @@
+"""What a stranger's cubin can do: an error of one sentence, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.cuda_source import compile_kernel
+from engine.machine_code.execution import _SOURCE as EXECUTES
+from engine.machine_code.native_library import _sources
+
+ROOT = Path(__file__).resolve().parents[2]
+KERNELS = Path(__file__).with_name("kernels")
+_MOST_S = 2_400  # of one piece: five minutes on a free core, and the core may be shared
+WATCHED = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+
+# Loads and stores of all widths, shuffles, votes, atomics, conversions, branches, a stack.
+EVERYTHING = """
+extern "C" __global__ void everything(float4* out, const float4* in, int n, double d, long long w) {
+  __shared__ float4 tile[64];
+  float stack[64];
+  int t = threadIdx.x;
+  float4 v = in[t];
+  tile[t % 64] = v;
+  __syncthreads();
+  for (int i = 0; i < n % 9; i++) stack[(i * t) & 63] = v.x + i;
+  unsigned lanes = __ballot_sync(~0u, t & 1);
+  int sum = __reduce_add_sync(~0u, t) + __shfl_xor_sync(~0u, t, 3) + __popc(lanes);
+  atomicAdd(&reinterpret_cast<int*>(tile)[t & 31], sum);
+  atomicAdd(&reinterpret_cast<int*>(out)[sum & 7], 1);
+  double e = d * t + (double)v.y;
+  if (__syncthreads_or(sum > n)) v.z = stack[sum & 63] + (float)e + (float)(w / (t + 1));
+  v.w = exp2f(v.x) + rsqrtf(v.y) + (float)(int)v.z + tile[(t + 1) % 64].x;
+  out[t] = v;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def cubins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cubins")
+    source = folder / "everything.cu"
+    source.write_text(EVERYTHING)
+    for arch in ("sm_80", "sm_90", "sm_120"):
+        cubin = compile_kernel(source, (), arch, ()).cubin
+        (folder / f"everything-{arch}.cubin").write_bytes(cubin)
+    tiles = compile_kernel(KERNELS / "flash_wgmma.cu", (), "sm_90a", (), (KERNELS,)).cubin
+    (folder / "flash_wgmma.cubin").write_bytes(tiles)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package's native libraries, built to end at the first access out of bounds."""
+    folder = tmp_path_factory.mktemp("watched")
+    for source in (*_sources(), EXECUTES):
+        flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-w", *WATCHED]
+        subprocess.run(
+            ["g++", *flags, str(source), "-o", str(folder / f"{source.stem}.so")], check=True
+        )
+    return folder
+
+
+def watched(folder: Path, libraries: Path, *numbers: int) -> str:
+    """Run the attacks, so many of each kind and a seed; what they printed."""
+    runtimes = [
+        subprocess.check_output(["g++", f"-print-file-name={name}"], text=True).strip()
+        for name in ("libasan.so", "libstdc++.so")  # the one looks for the other's throw
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.machine_code.attacks", str(folder), str(libraries),
+         *map(str, numbers)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ
+        | {
+            "LD_PRELOAD": " ".join(runtimes),
+            "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
+            "ATTUNE_CACHE_DIR": str(folder / "cache"),
+        },
+        timeout=_MOST_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-300:] + done.stderr[-4_000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_damaged_cubins_reach_nothing_outside_of_them(cubins: Path, libraries: Path) -> None:
+    said = watched(cubins, libraries, 25, 40, 30)
+    assert "25 random and 40 targeted cubins, 30 executed" in said
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(_MOST_S + 100)
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_many_damaged_cubins_reach_nothing_outside_of_them(
+    cubins: Path, libraries: Path, seed: int
+) -> None:
+    """In all 2,000 random cubins, 512 targeted ones and 800 that are executed."""
+    said = watched(cubins, libraries, 250, 64, 100, seed)
+    assert "250 random and 64 targeted cubins, 100 executed" in said

@@ -1,0 +1,379 @@
+"""Machine code executed with values: the ladder against float64, CUDA features against what each
+thread must compute, and faults with instruction and source line."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cuda_feature_cases import GROUPS, LANES, Group
+from fitting import fitting_config
+from numpy.typing import NDArray
+from slow_cases import one_in
+from words import raises
+
+from engine.backends import machine_code
+from engine.backends.base import RunOptions
+from engine.backends.machine_code import MachineCodeBackend
+from engine.base.errors import AttuneError, CompileError, Status, ToolMissing
+from engine.cli import main
+from engine.correctness import check_output
+from engine.correctness.check import check_against
+from engine.cuda_source import compile_kernel
+from engine.machine_code.analysis import program_of
+from engine.machine_code.cubin import read_cubin
+from engine.machine_code.execution import (
+    ExecutionFault,
+    ExecutionTimeout,
+    GlobalBuffer,
+    Watch,
+    execute,
+    load_module,
+)
+from engine.machine_code.launch import Launch, buffer_address
+from engine.pipeline.execute import PartialRun
+from engine.plan import make_plan
+from engine.problem import Problem
+from engine.tensors import make_inputs
+from kernels.ladder import LADDER
+
+pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
+
+ODD = Problem(1, 2, 65, 64)
+ODD_BF16 = Problem(1, 2, 70, 64, causal=True, dtype="bfloat16")
+GROUPED = Problem(1, 4, 33, 64, num_heads_kv=2)
+DECODE = Problem(2, 2, 1, 64, seqlen_kv=100)
+RIGHT = [("v01", "sm_75", ODD), ("v08", "sm_89", ODD_BF16), ("v16", "sm_90", GROUPED)]
+SLOW = [
+    *((variant.id, "sm_80", ODD) for variant in LADDER if not variant.arch_specific),
+    *((variant.id, "sm_90", ODD_BF16) for variant in LADDER),
+    *(("v14", arch, DECODE) for arch in ("sm_75", "sm_120")),
+    *((v, "sm_75", ODD) for v in ("v05", "v07", "v11", "v13")),
+    *((v, "sm_120", ODD_BF16) for v in ("v04", "v09", "v11", "v13")),
+]
+
+
+@pytest.mark.parametrize(
+    ("variant", "arch", "problem"),
+    [*RIGHT, *one_in(len(SLOW) + 1, SLOW, offset=len(SLOW), slow=2)],
+    ids=str,
+)
+def test_a_rung_is_right(variant: str, arch: str, problem: Problem) -> None:
+    kernel = LADDER.by_id(variant)
+    plan, inputs = make_plan(kernel, problem, fitting_config(kernel, problem)), make_inputs(problem)
+    result = MachineCodeBackend().run(plan, inputs, RunOptions(arch=arch))
+    assert (result.status, result.reason) == (Status.PASSED, "")
+    correctness = check_output(inputs, result, plan=plan)
+    assert correctness.passed, correctness.reason
+    assert result.repeatable
+    assert result.inputs_unchanged
+
+
+@pytest.mark.parametrize(
+    ("variant", "arch", "problem"),
+    [
+        ("v01", "sm_75", ODD),
+        ("v08", "sm_89", ODD_BF16),
+        pytest.param("v11", "sm_80", ODD, marks=pytest.mark.slow),
+        pytest.param("v13", "sm_120", ODD_BF16, marks=pytest.mark.slow),
+        pytest.param("v15", "sm_90", ODD, marks=pytest.mark.slow),
+        pytest.param("v21", "sm_90", DECODE, marks=pytest.mark.slow),
+    ],
+)
+def test_usual_forms_give_the_bits_of_the_general_way(
+    variant: str, arch: str, problem: Problem
+) -> None:
+    """Asked who writes an element, every instruction goes the general way."""
+    kernel = LADDER.by_id(variant)
+    plan, inputs = make_plan(kernel, problem, fitting_config(kernel, problem)), make_inputs(problem)
+    out: list[NDArray[np.uint8]] = []
+    for watch in (None, Watch(0, [])):
+        memory = machine_code.memory_of(plan, inputs)
+        compiled, cubin, module = machine_code.loaded(plan, RunOptions(arch=arch))
+        options = RunOptions(arch=arch)
+        machine_code.execute_plan(plan, compiled, cubin, module, memory, options, None, watch)
+        out.append(memory["out"])
+    assert np.array_equal(*out)
+
+
+PART = Problem(3, 4, 200, 64, num_heads_kv=2)
+
+
+@pytest.mark.parametrize(
+    "variant", ["v08", *(pytest.param(v, marks=pytest.mark.slow) for v in ("v11", "v17"))]
+)
+def test_some_ctas_are_executed_ahead(variant: str) -> None:
+    kernel = LADDER.by_id(variant)
+    plan = make_plan(kernel, PART, fitting_config(kernel, PART))
+    options = RunOptions(arch="sm_90", repeat=False)
+    run = PartialRun.choose(MachineCodeBackend(), plan, options, 1e7)
+    assert isinstance(run, PartialRun)
+    assert run.part.ctas < run.part.total_ctas
+    assert run.part.pairs[-1] == (2, 3)
+    prepared = run.prepare(0, "normal")
+    result = run.run(prepared.inputs)
+    assert result.status is Status.PASSED, result.reason
+    assert check_against(prepared.expected.result(), result)[0].passed
+
+
+def test_a_part_is_judged_as_it_is(tmp_path: Path) -> None:
+    kernel = LADDER.by_id("v08")
+    source = tmp_path / kernel.source.name
+    for header in kernel.source.parent.glob("*.cuh"):
+        (tmp_path / header.name).write_text(header.read_text())
+    text, right = kernel.source.read_text(), "softmax_scale * LOG2_E"
+    assert right in text
+    source.write_text(text.replace(right, f"1.25f * {right}"))
+    plan = replace(make_plan(kernel, PART, fitting_config(kernel, PART)), source=source)
+    run = PartialRun.choose(MachineCodeBackend(), plan, RunOptions(arch="sm_89"), 1e7)
+    assert isinstance(run, PartialRun)
+    prepared = run.prepare(0, "normal")
+    result = run.run(prepared.inputs)
+    assert not check_against(prepared.expected.result(), result)[0].passed
+
+
+def test_clusters_share_their_memory() -> None:
+    """v14's CTAs read one another's shared memory where a cluster fuses the splits."""
+    config = LADDER.by_id("v14").default_config() | {"num_splits": 4, "cluster_size": 4}
+    plan, inputs = make_plan(LADDER.by_id("v14"), DECODE, config), make_inputs(DECODE)
+    assert plan.passes[0].cluster != (1, 1, 1)
+    result = MachineCodeBackend().run(plan, inputs, RunOptions(arch="sm_90"))
+    assert result.status is Status.PASSED, result.reason
+    assert check_output(inputs, result, plan=plan).passed
+
+
+def test_evaluate_never_takes_a_latency_from_it(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["evaluate", "v08", "-S", "65", "-H", "2", "-D", "32", "--gpu", "L4", "--json"]
+    assert main([*argv, "--backend", "machine-code"]) == 0
+    text = capsys.readouterr().out
+    assert '"backend": "machine-code"' in text
+    assert '"measured"' not in text
+
+
+# ---- features ----
+
+# What machine code of these features is not executed: each ends in a sentence, none in a value.
+NOT_EXECUTED = {
+    "__mulhi __umul64hi __mul24 __sad __byte_perm __funnelshift_l __dp4a",  # IDP
+    "__fadd_rz … __fsqrt_rd, __dadd_ru, __fmaf_rn",  # doubles rounded in a direction
+    "malloc and free in a kernel",  # the driver's
+    "wmma 16x16x8 of wmma::precision::tf32",
+    "wmma 16x16x16 of signed char",
+    "wmma 8x8x4 of double",
+    # Of Hopper and Blackwell: conversions of bfloat16 and of 8 bits, atomics of vectors that
+    # shared memory does not have
+    "hceil hfloor htrunc hrint",
+    "implicit conversions from and to numbers",
+    "__float2bfloat16 _rn _rz, __bfloat162int, __floats2bfloat162_rn",
+    "half ↔ bfloat16",
+    "__nv_fp8_e4m3, __nv_fp8_e5m2",
+    "__nv_fp8_e8m0",
+    "x2 and x4",
+    "__nv_cvt_float_to_fp8, __nv_cvt_fp8_to_halfraw",
+    "atomicAdd of int, unsigned, 64 bits, float, double, float2, float4",
+    "min and max of mixed types",
+    "this_grid().sync(), as many CTAs as fit at once",  # the driver gives it its workspace
+}
+SENTENCE = r"not known here|not executed here|goes to an address in a register|a trap"
+_HALVES = [group.name.split(",")[0] for group in GROUPS].index("half")
+
+
+def _marks(group: int, arch: str) -> list[pytest.MarkDecorator]:
+    if (group, arch) == (_HALVES, "sm_75"):
+        return []
+    return [pytest.mark.slow if arch in ("sm_80", "sm_90") else pytest.mark.exhaustive]
+
+
+@pytest.mark.parametrize(
+    ("group", "arch"),
+    [
+        pytest.param(
+            group,
+            arch,
+            id=f"{group.name}-{arch}",
+            marks=_marks(n, arch),
+        )
+        for n, group in enumerate(GROUPS)
+        for arch in ("sm_75", "sm_80", "sm_90", "sm_120")
+    ],
+)
+def test_a_feature_is_right_or_refused(group: Group, arch: str, tmp_path: Path) -> None:
+    if group.ctas > 1 and int(arch[3:]) < 90:
+        pytest.skip("a cluster needs sm_90")
+    for name, answer in answers(group, list(group.features), arch, tmp_path).items():
+        if isinstance(answer, str):
+            assert name in NOT_EXECUTED, f"{name}: {answer}"
+            assert any(part in answer for part in SENTENCE.split("|")), answer
+        else:
+            assert group._difference(answer, group.features[name][1]) == "", name
+
+
+def answers(
+    group: Group, names: list[str], arch: str, folder: Path
+) -> dict[str, NDArray[np.float32] | str]:
+    """What each feature computes, or why it is not executed; one that does not compile is left
+    out."""
+    path = folder / "features.cu"
+    path.write_text(group.source(names))
+    entries = tuple(f"f{i}" for i in range(len(names)))
+    try:
+        cubin = read_cubin(compile_kernel(path, (), arch, entries).cubin)
+    except (CompileError, ToolMissing):  # cooperative groups need a package of their own
+        if len(names) == 1:
+            return {}
+        alone = (answers(group, [name], arch, folder) for name in names)
+        return {name: answer for each in alone for name, answer in each.items()}
+    found: dict[str, NDArray[np.float32] | str] = {}
+    for name, entry in zip(names, entries, strict=True):
+        module = load_module(cubin)
+        out = np.full(LANES, np.nan, np.float32)
+        pointer = struct.pack("<Q", buffer_address(0))
+        try:
+            execute(
+                program_of(cubin, entry),
+                module.entries[entry],
+                Launch((group.ctas, 1, 1), (LANES, 1, 1), 4096, (pointer,)),
+                [GlobalBuffer("out", buffer_address(0), out.view(np.uint8)), *module.buffers],
+                cluster=(group.ctas, 1, 1),
+            )
+            found[name] = out
+        except AttuneError as error:
+            found[name] = str(error)
+    return found
+
+
+# ---- faults ----
+
+
+def run(
+    folder: Path,
+    body: str,
+    *,
+    arch: str = "sm_80",
+    threads: int = 32,
+    grid: int = 1,
+    timeout_s: float = 20.0,
+    top: str = "",
+    reverse: bool = False,
+) -> NDArray[np.int32]:
+    """`k(int* data, int n)` on 64 words that count up, n = 64; what they are then."""
+    path = folder / "k.cu"
+    path.write_text(f'{top}\nextern "C" __global__ void k(int* data, int n) {{\n{body}\n}}\n')
+    cubin = read_cubin(compile_kernel(path, (), arch, ("k",)).cubin)
+    data = np.arange(64, dtype=np.int32)
+    arguments = (struct.pack("<Q", buffer_address(0)), struct.pack("<i", 64))
+    module = load_module(cubin)
+    execute(
+        program_of(cubin, "k"),
+        module.entries["k"],
+        Launch((grid, 1, 1), (threads, 1, 1), 0, arguments),
+        [GlobalBuffer("data", buffer_address(0), data.view(np.uint8)), *module.buffers],
+        timeout_s=timeout_s,
+        reverse=reverse,
+        threads=2,
+    )
+    return data
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ("data[threadIdx.x + 33] = 1;", r"STG\.E at 0x\w+ reaches 4 bytes .*'data', which has 256"),
+        ("data[threadIdx.x] = data[(int)threadIdx.x - 1];", "LDG.* 4 bytes before 'data'"),
+        ("*(int*)((char*)data + 2) = 1;", "STG.*, which is not a multiple of its 4 bytes"),
+        ("*(int*)64 = 1;", "reaches 4 bytes at 0x40, where there is no buffer"),
+        ("atomicAdd(&data[64], n);", "(RED|ATOMG).*'data'"),
+        ("__shared__ int s[32]; s[threadIdx.x + n * 8] = 1; data[0] = s[n];", "STS.* shared mem"),
+        ("if (n > 3) __trap();", "a trap"),
+        ("if (threadIdx.x < 16) return; asm volatile(\"bar.sync 1, 64;\");", "in a deadlock"),
+        ("data[0] = __dp4a(data[1], data[2], n);", r"IDP\.4A\.S8\.S8 at 0x\w+ is not known here"),
+    ],
+)  # fmt: skip
+def test_a_fault_names_instruction_and_line(tmp_path: Path, body: str, what: str) -> None:
+    with pytest.raises(ExecutionFault, match=what) as fault:
+        run(tmp_path, body)
+    assert str(fault.value).startswith("k (k.cu:3): ")
+    assert str(fault.value).endswith(" (CTA 0, 0, 0).")
+
+
+def test_a_kernel_that_never_ends_is_stopped(tmp_path: Path) -> None:
+    with raises(ExecutionTimeout, "execution_time_limit"):
+        run(tmp_path, "while (((volatile int*)data)[0] == 0) {}", timeout_s=0.5)
+
+
+def test_ctas_that_wait_for_one_another_take_turns(tmp_path: Path) -> None:
+    """The first CTA waits for the last one: more than there are cores."""
+    body = """
+    volatile int* flag = data;
+    if (blockIdx.x == 0) { while (flag[1] != 1000) {} flag[2] = 7; }
+    if (blockIdx.x == gridDim.x - 1) flag[1] = 1000;
+    """
+    assert run(tmp_path, body, grid=24)[2] == 7
+
+
+def test_a_copy_that_is_not_waited_for_has_not_come(tmp_path: Path) -> None:
+    """cp.async lands at its wait, not before: the latest that PTX allows."""
+    body = """
+    __shared__ __align__(16) int s[128];
+    s[threadIdx.x] = -1;
+    __syncwarp();
+    unsigned to = (unsigned)__cvta_generic_to_shared(&s[threadIdx.x * 4]);
+    if (threadIdx.x < 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                     :: "r"(to), "l"(data + 4 * threadIdx.x));
+    asm volatile("cp.async.commit_group;");
+    {wait}
+    __syncwarp();
+    data[threadIdx.x] = s[threadIdx.x];
+    """
+    wait = 'asm volatile("cp.async.wait_group 0;");'
+    assert run(tmp_path, body.replace("{wait}", wait))[:32].tolist() == list(range(32))
+    assert set(run(tmp_path, body.replace("{wait}", ""))[:32].tolist()) == {-1}
+
+
+def test_what_nothing_orders_ends_otherwise_in_reverse(tmp_path: Path) -> None:
+    """Two warps without a barrier between them, and two CTAs that write one word."""
+    body = """
+    __shared__ int s[64];
+    if (threadIdx.x < 32) s[threadIdx.x] = 5;
+    {barrier}
+    if (threadIdx.x == 32) data[0] = s[n - n];
+    data[1] = blockIdx.x;
+    """
+    with_barrier = body.replace("{barrier}", "__syncthreads();")
+    for reverse in (False, True):
+        found = run(tmp_path, with_barrier, threads=64, grid=2, reverse=reverse)
+        assert found[0] == 5
+        assert found[1] == 1 - reverse
+    without = body.replace("{barrier}", "")
+    assert run(tmp_path, without, threads=64)[0] == 5
+    assert run(tmp_path, without, threads=64, reverse=True)[0] != 5
+
+
+def test_variables_of_the_module_keep_their_values(tmp_path: Path) -> None:
+    top = "__device__ int counter = 5, seen[4]; __constant__ int table[4] = {3, 1, 4, 1};"
+    body = """
+    atomicAdd(&counter, 1);
+    __syncwarp();
+    seen[threadIdx.x & 3] = table[threadIdx.x & 3];
+    __syncwarp();
+    data[threadIdx.x] = counter + 100 * seen[threadIdx.x & 3];
+    """
+    for arch in ("sm_75", "sm_120"):
+        expected = [37 + 100 * (3, 1, 4, 1)[t & 3] for t in range(32)]
+        assert run(tmp_path, body, arch=arch, top=top)[:32].tolist() == expected
+
+
+def test_local_memory_has_generic_addresses_too(tmp_path: Path) -> None:
+    body = """
+    int local[8];
+    for (int i = 0; i < 8; i++) local[(i + data[1]) & 7] = i * data[3];
+    int* where = data[2] == 2 ? local : data;
+    data[threadIdx.x] = where[threadIdx.x & 7];
+    """
+    for arch in ("sm_80", "sm_90"):
+        expected = [3 * ((t - 1) & 7) for t in range(32)]
+        assert run(tmp_path, body, arch=arch)[:32].tolist() == expected

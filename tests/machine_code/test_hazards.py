@@ -1,0 +1,307 @@
+"""Races of shared memory in machine code, by instruction and source line; a cubin of anybody's,
+executed; and what machine code and host build of one source differ in."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fitting import fitting_config
+from planted_bugs import look
+from planted_bugs.mutation import Mutation
+
+from engine.backends.base import RunOptions
+from engine.backends.cpu import CpuBackend
+from engine.backends.machine_code import MachineCodeBackend
+from engine.base.errors import Status
+from engine.cli import main
+from engine.cuda_source import compile_kernel
+from engine.machine_code.analysis import program_of
+from engine.machine_code.cubin import read_cubin
+from engine.machine_code.disassembly import Program
+from engine.machine_code.execution import GlobalBuffer, Hazard, execute, load_module
+from engine.machine_code.launch import Launch, buffer_address
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.execute import disagreement
+from engine.plan import make_plan
+from engine.problem import Problem
+from engine.tensors import make_inputs
+from kernels.ladder import LADDER
+
+pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
+
+THREADS = 256
+SOURCE = """
+#define T threadIdx.x
+extern "C" __global__ void ordered(float* x) {
+    __shared__ float s[256];
+    s[T] = x[T];
+    __syncthreads();
+    x[T] = s[255 - T];
+}
+extern "C" __global__ void unordered(float* x) {
+    __shared__ float s[256];
+    s[T] = x[T];
+    x[T] = s[255 - T];
+}
+extern "C" __global__ void once_more(float* x) {
+    __shared__ float s[256];
+#pragma unroll 1
+    for (int n = 0; n < 3; n++) {
+        s[T] = x[T] + n;
+        __syncthreads();
+        x[T] = s[255 - T];
+    }
+}
+extern "C" __global__ void of_one_warp(float* x) {
+    __shared__ float s[256];
+    s[T] = x[T];
+    __syncwarp();
+    x[T] = s[T ^ 31];
+}
+extern "C" __global__ void by_half(float* x) {  // each half of the CTA has a barrier of its own
+    __shared__ float s[256];
+    s[T] = x[T];
+    asm volatile("bar.sync %0, 128;" :: "r"(1 + T / 128) : "memory");
+    x[T] = s[T ^ 127];
+}
+extern "C" __global__ void by_the_wrong_half(float* x) {
+    __shared__ float s[256];
+    s[T] = x[T];
+    asm volatile("bar.sync %0, 128;" :: "r"(1 + T / 128) : "memory");
+    x[T] = s[255 - T];
+}
+extern "C" __global__ void same_flag(float* x) {
+    __shared__ int flag;
+    if (T == 0) flag = 0;
+    __syncthreads();
+    if (T % 32 == 0) flag = 1;
+    __syncthreads();
+    x[T] = flag;
+}
+extern "C" __global__ void counted(float* x) {
+    __shared__ int n;
+    if (T == 0) n = 0;
+    __syncthreads();
+    atomicAdd(&n, 1);
+    __syncthreads();
+    x[T] = n;
+}
+extern "C" __global__ void copied(float* x) {
+    __shared__ float s[256];
+    unsigned to = (unsigned)__cvta_generic_to_shared(s + T);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(to), "l"(x + T) : "memory");
+    asm volatile("cp.async.commit_group;\\ncp.async.wait_group 0;" ::: "memory");
+    __syncthreads();
+    x[T] = s[255 - T];
+}
+extern "C" __global__ void copied_without_waiting(float* x) {
+    __shared__ float s[256];
+    unsigned to = (unsigned)__cvta_generic_to_shared(s + T);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(to), "l"(x + T) : "memory");
+    asm volatile("cp.async.commit_group;" ::: "memory");
+    __syncthreads();
+    x[T] = s[255 - T];
+}
+"""
+RIGHT = ("ordered", "of_one_warp", "by_half", "same_flag", "counted", "copied")
+WRONG = ("unordered", "once_more", "by_the_wrong_half", "copied_without_waiting")
+
+
+def line_of(text: str, kernel: str) -> int:
+    """Of the text, in the kernel of this name."""
+    begin = SOURCE.index(f"void {kernel}(")
+    return SOURCE.count("\n", 0, SOURCE.index(text, begin)) + 1
+
+
+@pytest.fixture(scope="module")
+def cubin_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hazards")
+    source = folder / "k.cu"
+    source.write_text(SOURCE)
+    made = compile_kernel(source, (), "sm_80", (*RIGHT, *WRONG))
+    path = folder / "k.cubin"
+    path.write_bytes(made.cubin)
+    return path
+
+
+def found_in(path: Path, kernel: str, *, lines: bool = True) -> list[Hazard]:
+    cubin = read_cubin(path.read_bytes())
+    program = program_of(cubin, kernel)
+    if not lines:
+        program = without_lines(program)
+    x = np.arange(THREADS, dtype=np.float32)
+    module = load_module(cubin)
+    hazards: list[Hazard] = []
+    execute(
+        program,
+        module.entries[kernel],
+        Launch((1, 1, 1), (THREADS, 1, 1), 0, (struct.pack("<Q", buffer_address(0)),)),
+        [GlobalBuffer("x", buffer_address(0), x.view(np.uint8)), *module.buffers],
+        hazards=hazards,
+    )
+    return hazards
+
+
+def without_lines(program: Program) -> Program:
+    plain = tuple(dataclasses.replace(i, source=()) for i in program.instructions)
+    return dataclasses.replace(program, instructions=plain)
+
+
+@pytest.mark.parametrize("kernel", RIGHT)
+def test_what_is_ordered_is_no_hazard(cubin_file: Path, kernel: str) -> None:
+    assert found_in(cubin_file, kernel) == []
+
+
+def test_a_missing_barrier_is_named_by_both_instructions_and_lines(cubin_file: Path) -> None:
+    read, write = sorted(found_in(cubin_file, "unordered"), key=lambda hazard: hazard.kind)
+    assert (read.kind, write.kind) == ("read-after-write", "write-after-read")
+    assert (read.before.opcode, read.now.opcode) == ("STS", "LDS")
+    assert read.before.source[0].line == line_of("s[T] = x[T];", "unordered")
+    assert read.now.source[0].line == line_of("x[T] = s[255 - T];", "unordered")
+    assert f"(k.cu:{read.now.source[0].line}) of warp" in read.sentence
+    assert not read.under_way
+    # Without -lineinfo the instructions alone.
+    plain = found_in(cubin_file, "unordered", lines=False)
+    assert len(plain) == 2
+    assert all("k.cu" not in hazard.sentence for hazard in plain)
+    assert "STS at 0x" in plain[0].sentence
+
+
+def test_a_loop_that_overwrites_what_others_read(cubin_file: Path) -> None:
+    found = {(h.kind, h.before.opcode, h.now.opcode) for h in found_in(cubin_file, "once_more")}
+    # Of either it depends on the order which one comes first.
+    assert found
+    assert found <= {("write-after-read", "LDS", "STS"), ("read-after-write", "STS", "LDS")}
+
+
+def test_a_barrier_of_others_orders_nothing(cubin_file: Path) -> None:
+    kinds = {hazard.kind for hazard in found_in(cubin_file, "by_the_wrong_half")}
+    assert "read-after-write" in kinds
+
+
+def test_a_copy_that_nobody_waited_for(cubin_file: Path) -> None:
+    hazards = found_in(cubin_file, "copied_without_waiting")
+    assert {hazard.before.opcode for hazard in hazards if hazard.under_way} == {"LDGSTS"}
+    assert "nothing waited for it" in next(h for h in hazards if h.under_way).sentence
+
+
+# ---- sass FILE --execute ----
+
+LAUNCH = ("--grid", "1", "--block", str(THREADS), "--execute")
+
+
+def test_a_cubin_of_anybodys_is_executed_and_checked(
+    cubin_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.cli.sass.run_apart", lambda run, args, _: run(args))
+    sass = ("sass", str(cubin_file), *LAUNCH, "--entry")
+    assert main([*sass, "unordered", "--arg", "ptr:f32[256]", "--check", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["fault"] == ""
+    assert {hazard["kind"] for hazard in found["hazards"]} == {
+        "read-after-write",
+        "write-after-read",
+    }
+    line = f"k.cu:{line_of('x[T] = s[255 - T];', 'unordered')}"
+    assert line in found["hazards"][0]["lines"]
+    assert main([*sass, "ordered", "--arg", "ptr:f32[256]", "--check"]) == 0
+    assert "No hazard" in capsys.readouterr().out
+    # Out of bounds, by instruction and line.
+    assert main([*sass, "ordered", "--arg", "ptr:1000", "--json"]) == 1
+    fault = json.loads(capsys.readouterr().out)["fault"]
+    for part in (f"k.cu:{line_of('s[T] = x[T];', 'ordered')}", "LDG", "byte 1000 of 'pointer 1'"):
+        assert part in fault
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--arg", "ptr"),
+        ("--arg", "ptr:0"),
+        ("--arg", "ptr:f99[4]"),
+        ("--arg", "ptr:f32[]"),
+        ("--arg", "ptr:99999999999"),
+        (),
+        ("--arg", "ptr:4096", "--listing"),
+    ],
+)
+def test_bad_usage_is_one_sentence(
+    wrong: tuple[str, ...],
+    cubin_file: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("engine.cli.sass.run_apart", lambda run, args, _: run(args))
+    assert main(["sass", str(cubin_file), *LAUNCH, "--entry", "ordered", *wrong]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_only_files_are_executed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sass", "v08", "--execute"]) == 2
+    assert "--backend machine-code" in capsys.readouterr().err
+    assert main(["sass", "v08", "--gpu", "L4", "--check"]) == 2
+
+
+# ---- the ladder ----
+
+ODD = Problem(1, 2, 70, 64, causal=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_the_ladder_has_no_hazards(arch: str) -> None:
+    for variant in LADDER:
+        if variant.arch_specific and arch != "sm_90":
+            continue
+        plan = make_plan(variant, ODD, fitting_config(variant, ODD))
+        options = RunOptions(arch=arch, check=True, repeat=False)
+        result = MachineCodeBackend().run(plan, make_inputs(ODD), options)
+        assert (result.status, result.reason) == (Status.PASSED, ""), variant.id
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variant", "old", "config", "said"),
+    [
+        ("v08", "__syncthreads();", {}, "no barrier orders"),
+        ("v10", "cp_async_wait<STAGES - 2>();", {}, "still writes: nothing waited for it"),
+        ("v16", "wgmma_wait<0>(acc_rmem);", {"block_n": 64}, "HGMMA"),
+        ("v17", "mbarrier_arrive(k_empty + stage);", {"block_n": 64}, "deadlock"),
+    ],
+)
+def test_what_orders_the_ladder_is_missed(
+    variant: str, old: str, config: dict[str, int], said: str, tmp_path: Path
+) -> None:
+    bug = Mutation(f"without {old}", (variant,), old, ";", (said,), nth=0, config=config)
+    with Evaluator() as evaluator:
+        seen = look(evaluator, bug, variant, "machine code", tmp_path)
+    assert seen.found
+    assert seen.named, seen.text
+
+
+# ---- machine code and host build ----
+
+
+@pytest.mark.slow
+def test_where_both_differ_is_said_by_element_and_instruction() -> None:
+    variant = LADDER.by_id("v02")
+    problem = Problem(1, 2, 33, 32)
+    plan, inputs = make_plan(variant, problem, variant.default_config()), make_inputs(problem)
+    options = RunOptions(arch="sm_80", repeat=False)
+    executed, host = MachineCodeBackend(), CpuBackend()
+    try:
+        result = executed.run(plan, inputs, options)
+        assert result.out is not None
+        wrong = result.out.copy()
+        wrong[0, 1, 7, 5] += 1
+        altered = dataclasses.replace(result, out=wrong)
+        said = disagreement(host, executed, plan, inputs, options, altered)
+    finally:
+        host.close()
+    for part in ("is right: 1 elements", "head 1, row 7, column 5", "STG", "v02_", ".cu:"):
+        assert part in said, said

@@ -1,0 +1,79 @@
+"""NVIDIA's disassembler as a process: it ends with its limits and with who asked."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from words import raises
+
+from engine.base.errors import CompileError, ToolMissing
+from engine.machine_code import disassembly as nvdisasm
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def tool(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`script` in place of the disassembler."""
+    path = folder / "nvdisasm"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    monkeypatch.setattr(nvdisasm, "find_nvdisasm", lambda: path)
+
+
+def test_what_it_prints_and_why_it_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool(tmp_path, 'cat "$2"; echo "$1"', monkeypatch)
+    assert nvdisasm.run_nvdisasm(b"code\n", "-c") == "code\n-c\n"
+    tool(tmp_path, 'echo "error: $1 is odd." >&2; exit 3', monkeypatch)
+    with raises(CompileError, "cubin_unreadable", "error: the file is odd."):
+        nvdisasm.run_nvdisasm(b"")
+    monkeypatch.setattr(nvdisasm, "find_nvdisasm", lambda: tmp_path / "absent")
+    with raises(ToolMissing, "nvdisasm_broken", "absent"):
+        nvdisasm.run_nvdisasm(b"")
+
+
+@pytest.mark.parametrize("script", ["while :; do :; done", "exec sleep 60"])
+def test_one_that_hangs_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    pid = tmp_path / "pid"
+    tool(tmp_path, f"echo $$ > {pid}; {script}", monkeypatch)
+    monkeypatch.setattr(nvdisasm, "_TIMEOUT_S", 1.0)
+    with raises(CompileError, "nvdisasm_time_limit"):
+        nvdisasm.run_nvdisasm(b"")
+    gone(int(pid.read_text()))
+
+
+ASKS = """
+import sys
+from pathlib import Path
+from engine.machine_code import disassembly as nvdisasm
+nvdisasm.find_nvdisasm = lambda: Path(sys.argv[1])
+nvdisasm.run_nvdisasm(b"")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_it_ends_with_who_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = tmp_path / "pid"
+    tool(tmp_path, f"echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 60", monkeypatch)
+    asker = subprocess.Popen([sys.executable, "-c", ASKS, str(tmp_path / "nvdisasm")], cwd=ROOT)
+    deadline = time.monotonic() + 120
+    while not pid.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.kill(asker.pid, signal.SIGKILL)
+    asker.wait(10)
+    gone(int(pid.read_text()))
+
+
+def gone(process: int) -> None:
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{process}").exists():
+        assert time.monotonic() < deadline, f"process {process} stayed behind"
+        time.sleep(0.05)

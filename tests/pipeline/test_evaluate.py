@@ -1,0 +1,395 @@
+"""The pipeline: its order, and what a broken kernel, a missing tool or a wild wish turns into."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from words import raises
+
+import engine.pipeline.evaluation_run as pipeline
+from engine.backends.base import RunResult
+from engine.backends.machine_code import MachineCodeBackend
+from engine.base.errors import Status, ToolMissing, UnknownName
+from engine.evaluation import Evaluation
+from engine.model.estimate import launch_plan
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.execute import where_to_execute
+from engine.pipeline.preview import preview
+from engine.pipeline.request import EvaluationRequest, resolve
+from engine.plan import LaunchPlan
+from engine.problem import Problem
+from engine.schema import decode, encode
+
+SMALL = Problem(1, 1, 65, 64)
+Mutate = Callable[[str, str], None]
+
+
+@pytest.fixture(scope="module")
+def evaluator() -> Iterator[Evaluator]:
+    with Evaluator() as made:
+        yield made
+
+
+def request(variant: str = "v01", problem: Problem = SMALL, **fields: Any) -> EvaluationRequest:
+    return EvaluationRequest(variant, problem, **{"gpu": "L4", "backend": "cpu", **fields})
+
+
+@pytest.fixture
+def mutate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Mutate:
+    """mutate(old, new): every kernel is compiled with `old` replaced by `new` from now on."""
+
+    def apply(old: str, new: str) -> None:
+        real = pipeline.launch_plan
+
+        def planted(*args: Any) -> LaunchPlan:
+            plan = real(*args)
+            text = plan.source.read_text()
+            assert old in text
+            for header in plan.source.parent.glob("*.cuh"):
+                (tmp_path / header.name).write_text(header.read_text())
+            mutated = tmp_path / plan.source.name
+            mutated.write_text(text.replace(old, new))
+            return dataclasses.replace(plan, source=mutated)
+
+        monkeypatch.setattr(pipeline, "launch_plan", planted)
+
+    return apply
+
+
+def test_a_right_kernel_passes_with_a_prediction(evaluator: Evaluator) -> None:
+    stages: list[str] = []
+    outcome = evaluator.evaluate(request(), stages.append)
+    e = outcome.evaluation
+    assert e.status is Status.PASSED, e.reason
+    assert e.correctness is not None
+    assert e.correctness.passed
+    assert e.latency is not None
+    assert e.latency.origin == "predicted"
+    assert e.execution is not None
+    assert e.execution.cpu_execution_ms is not None
+    assert e.baselines == ()  # SDPA on the CPU says nothing about a GPU
+    assert len(outcome.maps) == 3
+    assert [s.split()[0] for s in stages] == ["Compiling", "Executing", "Checking", "Simulating"]
+
+
+def test_an_incorrect_kernel_stops_before_any_timing(evaluator: Evaluator, mutate: Mutate) -> None:
+    mutate("softmax_scale * LOG2_E", "LOG2_E")
+    outcome = evaluator.evaluate(request())
+    e = outcome.evaluation
+    assert e.status is Status.INCORRECT
+    assert e.latency is None
+    assert e.correctness is not None
+    assert not e.correctness.passed
+    assert len(outcome.maps) == 3
+    assert e.main_pass is not None  # what it would occupy is still known
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("s_row[n] * scale_log2 - m_scaled", "s_row[n] * scale_log2"),  # no maximum is taken out
+        ("float m_new = m;", "float m_new = fmaxf(m, 0.0f);"),  # a maximum that begins with 0
+    ],
+)
+def test_the_check_runs_harsh_inputs_too_and_names_them(
+    evaluator: Evaluator, mutate: Mutate, old: str, new: str
+) -> None:
+    mutate(old, new)
+    if "m_scaled" in old:
+        mutate("fast_exp2(m * scale_log2 - m_scaled)", "1.0f")
+    assert evaluator.evaluate(request()).evaluation.status is Status.PASSED
+    outcome = evaluator.evaluate(request(check=True))
+    e = outcome.evaluation
+    assert e.status is Status.INCORRECT
+    assert one_sentence(e).startswith("With harsh inputs (rows with scores about +160")
+    assert e.correctness is not None
+    assert e.correctness.reason == e.reason
+    assert len(outcome.maps) == 3
+
+
+def test_a_checked_pass_tells_both_inputs_and_keeps_the_first(evaluator: Evaluator) -> None:
+    stages: list[str] = []
+    e = evaluator.evaluate(request(check=True), stages.append).evaluation
+    assert e.status is Status.PASSED
+    assert "With harsh inputs the largest error" in e.reason
+    assert e.correctness is not None
+    assert e.reason.startswith(e.correctness.reason)
+    assert "Executing on the CPU, harsh inputs" in stages
+    only = evaluator.evaluate(request(check=True, input_kind="harsh")).evaluation
+    assert only.status is Status.PASSED
+    assert "too" not in only.reason
+
+
+def test_a_second_variant_on_a_problem_finds_its_reference_ready(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluator.evaluate(request())
+
+    def never(*_: Any) -> None:
+        raise AssertionError("computed twice")
+
+    monkeypatch.setattr("engine.correctness.expected.expect", never)
+    for e in (evaluator.evaluate(request(name)).evaluation for name in ("v02", "v08")):
+        assert e.status is Status.PASSED, e.reason
+
+
+def one_sentence(e: Evaluation) -> str:
+    assert e.reason
+    assert "\n" not in e.reason
+    assert "Traceback" not in e.reason
+    assert e.latency is None
+    return e.reason
+
+
+def test_a_syntax_error_names_file_and_line(evaluator: Evaluator, mutate: Mutate) -> None:
+    mutate("float l = 0.0f;", "float l = 0.0f")
+    e = evaluator.evaluate(request()).evaluation
+    assert e.status is Status.COMPILE_ERROR
+    assert "v01_fa1_baseline.cu" in one_sentence(e)
+    assert e.log
+
+
+def test_a_syntax_error_without_nvrtc_names_file_and_line_too(
+    evaluator: Evaluator, mutate: Mutate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_nvrtc(monkeypatch)
+    mutate("float l = 0.0f;", "float l = 0.0f")
+    e = evaluator.evaluate(request()).evaluation
+    assert e.status is Status.COMPILE_ERROR
+    assert "v01_fa1_baseline.cu" in one_sentence(e)
+
+
+@pytest.mark.slow
+def test_an_endless_kernel_times_out(
+    evaluator: Evaluator, mutate: Mutate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutate("n0 += BLOCK_N", "n0 += 0 * BLOCK_N")
+    e = evaluator.evaluate(request(timeout_s=2.0)).evaluation
+    assert e.status is Status.TIMEOUT
+    assert "2" in one_sentence(e)
+    monkeypatch.undo()  # the next evaluation is not affected
+    assert evaluator.evaluate(request()).evaluation.status is Status.PASSED
+
+
+def test_a_write_out_of_bounds_is_found(evaluator: Evaluator, mutate: Mutate) -> None:
+    mutate("(size_t)query * HEAD_DIM_V + d] =", "(size_t)query * HEAD_DIM_V + d + 64] =")
+    e = evaluator.evaluate(request()).evaluation
+    assert e.status in (Status.OUT_OF_BOUNDS, Status.INCORRECT)
+    one_sentence(e)
+    e = evaluator.evaluate(request(check=True)).evaluation
+    assert e.status is Status.OUT_OF_BOUNDS
+    assert "'out'" in one_sentence(e) or "out" in e.reason
+    assert "v01_fa1_baseline.cu:" in e.reason
+
+
+def test_a_crash_costs_one_evaluation(evaluator: Evaluator, mutate: Mutate) -> None:
+    mutate("float l = 0.0f;", "float l = 0.0f; *(volatile int*)16 = 1;")
+    e = evaluator.evaluate(request()).evaluation
+    assert e.status in (Status.CRASHED, Status.OUT_OF_BOUNDS)
+    one_sentence(e)
+
+
+def test_names_are_looked_up_first(evaluator: Evaluator) -> None:
+    with raises(UnknownName, "unknown_variant"):
+        evaluator.evaluate(request("v0l"))
+    with raises(UnknownName, "gpu_unknown", "L4"):
+        evaluator.evaluate(request(gpu="L5"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"problem": Problem(1, 1, 64, 80)}, "head_dim 80"),
+        ({"config": {"block_n": 48}}, "block_n=48"),
+        ({"config": {"blok_n": 32}}, "blok_n"),
+        ({"problem": Problem(70_000, 1, 64, 64)}, "65,535"),
+    ],
+)
+def test_what_a_variant_does_not_take_is_skipped(
+    evaluator: Evaluator, fields: dict[str, Any], says: str
+) -> None:
+    e = evaluator.evaluate(request(**fields)).evaluation
+    assert e.status is Status.SKIPPED
+    assert says in one_sentence(e)
+
+
+def test_a_kernel_that_fits_no_sm_is_skipped(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = pipeline.launch_plan
+
+    def greedy(*args: Any) -> LaunchPlan:
+        plan = real(*args)
+        passes = (dataclasses.replace(plan.passes[0], dynamic_smem_bytes=150 << 10),)
+        return dataclasses.replace(plan, passes=passes)
+
+    monkeypatch.setattr(pipeline, "launch_plan", greedy)
+    e = evaluator.evaluate(request()).evaluation
+    assert e.status is Status.SKIPPED
+    assert "does not fit on L4" in one_sentence(e)
+    assert e.main_pass is not None
+    assert e.main_pass.occupancy.ctas_per_sm == 0
+
+
+def test_too_much_memory_is_said_before_anything_is_allocated(evaluator: Evaluator) -> None:
+    e = evaluator.evaluate(request(problem=Problem(4096, 64, 65536, 128))).evaluation
+    assert e.status is Status.OUT_OF_MEMORY
+    assert one_sentence(e).count("B") >= 2  # the bytes needed and the bytes there are
+
+
+def without_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> None:
+        raise ToolMissing("CuPy is not installed: pip install -e '.[cuda13]'")
+
+    monkeypatch.setattr("engine.compiled_plan.compile_plan", missing)
+
+
+def test_without_a_device_compiler_correctness_is_still_real(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_nvrtc(monkeypatch)
+    e = evaluator.evaluate(request()).evaluation
+    assert e.status is Status.PASSED, e.reason
+    assert e.passes == ()
+    assert e.latency is None
+    assert any("CuPy is not installed" in note for note in e.notes)
+
+
+def test_without_a_host_compiler_the_reason_says_how_to_get_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("ATTUNE_CXX", str(tmp_path / "no-such-g++"))
+    with Evaluator() as fresh:
+        e = fresh.evaluate(request()).evaluation
+    assert e.status in (Status.LAUNCH_ERROR, Status.COMPILE_ERROR)
+    assert "g++" in one_sentence(e)
+
+
+def test_every_stage_of_the_request_survives_json() -> None:
+
+    made = request(config={"block_n": 32}, check=True, schedule="reverse", seed=3)
+    assert decode(EvaluationRequest, encode(made)) == made
+
+
+def test_preview_runs_nothing_and_agrees_with_the_evaluation(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    e = evaluator.evaluate(request()).evaluation
+
+    def forbidden(*_: object) -> None:
+        raise AssertionError("a preview must neither compile nor execute")
+
+    monkeypatch.setattr("engine.compiled_plan.compile_plan", forbidden)
+    seen = preview(request())
+    assert not seen.needs_compile
+    assert seen.passes == e.passes
+    assert seen.latency is not None
+    assert e.latency is not None
+    assert seen.latency.median_us == e.latency.median_us
+
+
+def test_preview_says_what_stands_in_the_way() -> None:
+    assert "head_dim 80" in (preview(request(problem=Problem(1, 1, 64, 80))).unsupported or "")
+    seen = preview(request(problem=Problem(4096, 64, 65536, 128)))
+    assert seen.memory is not None
+
+
+def test_a_nan_row_can_be_written_to_the_journal(evaluator: Evaluator, mutate: Mutate) -> None:
+    import json
+
+    mutate(
+        "to_element(acc_rmem[d] * inv_l)",
+        "to_element(query == 3 ? INFINITY - INFINITY : acc_rmem[d] * inv_l)",
+    )
+    mutated = evaluator.evaluate(request()).evaluation
+    assert mutated.status is Status.INCORRECT, mutated.reason
+    assert mutated.correctness is not None
+    assert mutated.correctness.nonfinite_count == 64
+    assert any("NaN" in f.sentence for f in mutated.correctness.findings)
+    json.dumps(encode(mutated), allow_nan=False)
+
+
+# ---- where a kernel is executed where there is no GPU ----
+
+LARGE_ENOUGH = Problem(1, 16, 512, 64)  # 1.07 GFLOP
+
+
+@pytest.mark.parametrize(
+    ("variant", "problem", "fields", "where"),
+    [
+        ("v08", LARGE_ENOUGH, {}, "machine-code"),
+        ("v08", LARGE_ENOUGH, {"backend": "cpu"}, "cpu"),
+        ("v08", LARGE_ENOUGH, {"check": True}, "cpu"),
+        ("v08", LARGE_ENOUGH, {"schedule": "random"}, "cpu"),
+        ("v08", LARGE_ENOUGH, {"partial": "always"}, "cpu"),
+        ("v08", SMALL, {}, "cpu"),
+        ("v08", SMALL, {"backend": "machine-code"}, "machine-code"),
+        ("v04", LARGE_ENOUGH, {}, "cpu"),  # no tensor cores
+        ("v08", Problem(64, 64, 8192, 128), {}, "cpu"),  # a part, as all would take hours
+    ],
+)
+def test_one_place_says_where_a_kernel_is_executed(
+    variant: str,
+    problem: Problem,
+    fields: dict[str, Any],
+    where: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("engine.machine_code.execution.is_prepared", lambda: True)
+    asked = request(variant, problem, **{"backend": "auto", **fields})
+    resolved = resolve(asked)
+    plan = launch_plan(resolved.variant, problem, resolved.config, resolved.device)
+    assert where_to_execute(asked, resolved, plan) == (where, None)
+
+
+def test_machine_code_is_not_waited_for_where_it_must_be_built_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("engine.machine_code.execution.is_prepared", lambda: False)
+    for problem, where in ((LARGE_ENOUGH, "cpu"), (Problem(32, 16, 512, 128), "machine-code")):
+        asked = request("v08", problem, backend="auto")
+        resolved = resolve(asked)
+        plan = launch_plan(resolved.variant, problem, resolved.config, resolved.device)
+        assert where_to_execute(asked, resolved, plan)[0] == where
+
+
+@pytest.mark.slow
+def test_tensor_cores_are_judged_by_machine_code(
+    evaluator: Evaluator, mutate: Mutate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part's verdict comes first; wrong is wrong; what is refused here is built instead."""
+    monkeypatch.setattr("engine.machine_code.execution.is_prepared", lambda: True)
+    monkeypatch.setattr("engine.pipeline.execute._A_WHILE_S", 0.0)
+    asked = request("v08", LARGE_ENOUGH, backend="auto")
+    parts: list[Evaluation] = []
+    whole = evaluator.evaluate(asked, on_part=parts.append, simulates=False).evaluation
+    assert whole.status is Status.PASSED, whole.reason
+    assert whole.execution is not None
+    assert (whole.execution.backend, whole.execution.partial) == ("machine-code", "")
+    assert whole.executed_as == "machine code for sm_89, in software"
+    assert [(p.status, p.execution and p.execution.backend) for p in parts] == [
+        (Status.PASSED, "machine-code")
+    ]
+    assert parts[0].execution is not None
+    assert parts[0].execution.partial
+
+    refused = RunResult(Status.SKIPPED, "v08: X at 0x0 is not known here.")
+    with monkeypatch.context() as patched:
+        patched.setattr(MachineCodeBackend, "run", lambda *_: refused)
+        built = evaluator.evaluate(asked, simulates=False).evaluation
+    assert built.status is Status.PASSED
+    assert built.execution is not None
+    assert built.execution.backend == "cpu"
+    assert any(refused.reason in note for note in built.notes)
+
+    mutate("1.0f / row_sum", "1.1f / row_sum")
+    wrong = evaluator.evaluate(asked, on_part=parts.append, simulates=False).evaluation
+    assert wrong.status is Status.INCORRECT
+    assert parts[-1].status is Status.INCORRECT
+    assert wrong.correctness is not None
+    assert wrong.correctness.findings
