@@ -18,7 +18,6 @@ from pydantic import Field
 
 from engine.base import files, journal
 from engine.base.errors import AttuneError, SnapshotError
-from engine.cuda_source.cache import cache_root
 from engine.evaluation import Evaluation
 from engine.history.history import History
 from engine.history.known_time import KnownTime, times_of
@@ -309,7 +308,7 @@ class _OfSession:
 
     @property
     def _kept(self) -> Path:
-        return cache_root() / "times" / f"{self._path.stem}.json"
+        return files.cache_root() / "times" / f"{self._path.stem}.json"
 
     def _keep(self) -> None:
         whole = _KeptSession(
