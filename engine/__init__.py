@@ -28,11 +28,19 @@ if TYPE_CHECKING:
         UnknownName,
     )
     from engine.base.table import Table
+    from engine.batch.mix import MixResult
     from engine.batch.types import BatchResult
     from engine.evaluation import Evaluation, Occupancy
     from engine.history import Time
     from engine.interface.attention_kernel import AttentionKernel, kernel
-    from engine.interface.functions import Comparison, SweepResult, compare, recommend_batch, sweep
+    from engine.interface.functions import (
+        Comparison,
+        SweepResult,
+        compare,
+        recommend_batch,
+        recommend_mix,
+        sweep,
+    )
     from engine.machine_code.report import MachineCode
     from engine.problem import Problem
 
@@ -43,11 +51,13 @@ _NAMES = {
     "engine.base.errors": "AttuneError BadInput CompileError ExecutionError InvalidKernel "
     "InvalidProblem Status ToolMissing UnknownName",
     "engine.base.table": "Table",
+    "engine.batch.mix": "MixResult",
     "engine.batch.types": "BatchResult",
     "engine.evaluation": "Evaluation Occupancy",
     "engine.history": "Time",
     "engine.interface.attention_kernel": "AttentionKernel kernel",
-    "engine.interface.functions": "recommend_batch Comparison compare SweepResult sweep",
+    "engine.interface.functions": "recommend_batch recommend_mix Comparison compare SweepResult "
+    "sweep",
     "engine.machine_code.report": "MachineCode",
     "engine.problem": "Problem",
 }
@@ -65,6 +75,7 @@ __all__ = [
     "InvalidKernel",
     "InvalidProblem",
     "MachineCode",
+    "MixResult",
     "Occupancy",
     "Problem",
     "Status",
@@ -77,6 +88,7 @@ __all__ = [
     "compare",
     "kernel",
     "recommend_batch",
+    "recommend_mix",
     "sweep",
     "testing",
 ]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -219,6 +220,27 @@ def default_config(
     return {**variant.default_config(device.num_sms if device is not None else None), **given}
 
 
+def _defaults_for(
+    variant: Variant, given: Mapping[str, int], problem: Problem, device: DeviceSpec | None
+) -> dict[str, int]:
+    """The defaults, and where the problem's columns are too many for them (D = 256) what differs
+    from them in fewest values and takes it."""
+    values = default_config(variant, given, device)
+    narrow = replace(problem, head_dim=variant.head_dims[0], head_dim_v=None)
+    if variant.unsupported(problem, values) is None or variant.unsupported(narrow, values):
+        return values
+    free = [t for t in variant.tunables if t.name not in given]
+    choices = itertools.product(*(t.values for t in free))
+    configs = [values | dict(zip((t.name for t in free), c, strict=True)) for c in choices]
+    fitting = [c for c in configs if variant.unsupported(problem, c) is None]
+    return min(fitting, key=lambda c: _distance(c, values), default=values)
+
+
+def _distance(config: Mapping[str, int], values: Mapping[str, int]) -> tuple[int, float]:
+    changed = [abs(n - values[name]) for name, n in config.items() if n != values[name]]
+    return len(changed), sum(changed)
+
+
 def resolve_config(
     variant: Variant, given: Mapping[str, int], problem: Problem, device: DeviceSpec | None
 ) -> ResolvedConfig:
@@ -231,7 +253,7 @@ def resolve_config(
     Args:
         device: None: not known, so that nothing was tuned for it.
     """
-    values = default_config(variant, given, device)
+    values = _defaults_for(variant, given, problem, device)
     origins: dict[str, ConfigOrigin] = {n: "given" if n in given else "default" for n in values}
     if device is None or all(name in given for name in values):
         return ResolvedConfig(values, origins)

@@ -245,7 +245,7 @@ class Correctness(Stored):
     """The verdict on one output against the float64 reference. See engine/correctness/check.py."""
 
     always_written: ClassVar[tuple[str, ...]] = ("findings",)
-    omitted_defaults: ClassVar[tuple[str, ...]] = ("warnings", "outputs")
+    omitted_defaults: ClassVar[tuple[str, ...]] = ("warnings", "outputs", "fp8_err")
 
     passed: bool
     reason: Sentence
@@ -270,6 +270,8 @@ class Correctness(Stored):
     warnings: Annotated[tuple[Sentence, ...], MaxLen(8)] = ()
     # Of the backward pass each output by itself; the figures above are those of the worst.
     outputs: Annotated[tuple[OutputError, ...], MaxLen(8)] = ()
+    # By how much O differs, at most, from that of K and V before FP8: the format's, no kernel's.
+    fp8_err: ErrorSize | None = None
 
 
 def are_comparable(origin: str, other: str) -> bool:
@@ -484,6 +486,7 @@ class Evaluation(Stored, Tabular):
                     for x in c.outputs
                 ),
                 (f"{c.baseline_name} error", f"{c.baseline_err:.3g}"),
+                *([("K and V in FP8 alone", f"{c.fp8_err:.3g}")] if c.fp8_err is not None else []),
                 (f"within {c.fixed_bound:g}", "yes" if c.within_fixed_bound else "no"),
                 *(("finding", f.text()) for f in c.findings),
             ]

@@ -6,6 +6,7 @@ that is random and the same every time, and what no key fills is NaN.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -16,11 +17,16 @@ from engine.problem import BYTES_PER_ELEMENT
 from kernels.variant import ProblemLike
 
 if TYPE_CHECKING:
-    from engine.tensors import RawArray
+    from engine.tensors import ByteArray, RawArray
 
 _SPARE_PAGES = 1  # that belong to no sequence: whoever reads them gets NaN
 _SEED = 21
-_NAN_BITS = (np.uint16(0x7FC1), np.uint32(0x7FC10001))  # in FP16 and in BF16; in FP32
+# By the bytes of an element: of FP8 (E4M3), of FP16 and BF16, and of FP32.
+_NAN_BITS: Mapping[int, np.uint8 | np.uint16 | np.uint32] = {
+    1: np.uint8(0x7F),
+    2: np.uint16(0x7FC1),
+    4: np.uint32(0x7FC10001),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,7 @@ class Pages:
     @property
     def kv_bytes(self) -> int:
         count, heads, rows, head_dim = self.shape
-        return BYTES_PER_ELEMENT[self.problem.dtype] * count * heads * rows * head_dim
+        return _kv_element_bytes(self.problem) * count * heads * rows * head_dim
 
     @property
     def table_bytes(self) -> int:
@@ -59,7 +65,7 @@ class Pages:
     def extra_bytes(self) -> int:
         """The table, and what no key fills of K and V."""
         p = self.problem
-        keys_bytes = BYTES_PER_ELEMENT[p.dtype] * p.batch * p.kv_heads * p.num_keys * p.head_dim
+        keys_bytes = _kv_element_bytes(p) * p.batch * p.kv_heads * p.num_keys * p.head_dim
         return self.table_bytes + 2 * (self.kv_bytes - keys_bytes)
 
     def table(self) -> npt.NDArray[np.int32]:
@@ -68,10 +74,10 @@ class Pages:
         used = order[: self.problem.batch * self.per_sequence]
         return used.astype(np.int32).reshape(self.problem.batch, self.per_sequence)
 
-    def scatter(self, tensor: RawArray) -> RawArray:
+    def scatter(self, tensor: RawArray | ByteArray) -> RawArray | ByteArray:
         """K or V, `[batch, num_heads_kv, seqlen_kv, head_dim]`, as pages."""
         batch, heads, keys, head_dim = tensor.shape
-        nan = _NAN_BITS[tensor.itemsize == 4]
+        nan = _NAN_BITS[tensor.itemsize]
         padded = np.full((batch, heads, self.per_sequence * self.rows, head_dim), nan)
         padded[:, :, :keys] = tensor.view(nan.dtype)
         for sequence, own in zip(padded, self.problem.seqlens or (), strict=False):
@@ -79,4 +85,8 @@ class Pages:
         split = padded.reshape(batch, heads, self.per_sequence, self.rows, head_dim)
         pages = np.full(self.shape, nan)
         pages[self.table()] = split.transpose(0, 2, 1, 3, 4)
-        return cast("RawArray", pages.view(tensor.dtype))
+        return cast("RawArray | ByteArray", pages.view(tensor.dtype))
+
+
+def _kv_element_bytes(problem: ProblemLike) -> int:
+    return 1 if "kv_fp8" in problem.features else BYTES_PER_ELEMENT[problem.dtype]

@@ -32,6 +32,7 @@ from kernels.arguments import (
     CU_SEQLENS_Q,
     DOUT,
     GRADIENTS,
+    KV_SCALES,
     LSE,
     OF_FEATURES,
     PACKED,
@@ -54,7 +55,7 @@ from kernels.variant import (
 )
 
 if TYPE_CHECKING:
-    from engine.tensors import Inputs, RawArray
+    from engine.tensors import ByteArray, Inputs, RawArray
 
 MAX_THREADS = 1024  # per CTA: CUDA programming guide, technical specifications
 MAX_SMEM_BYTES = 2**31 - 1  # what a launch can be asked for: an int
@@ -184,6 +185,8 @@ class LaunchPlan:
         return tuple(name for name in OF_FEATURES if name in taken)
 
     def _entries_of(self, name: str) -> int:
+        if name in KV_SCALES:
+            return self.problem.kv_heads
         if OF_FEATURES[name] != "varlen":
             return self.problem.num_heads
         return self.problem.batch + (name != SEQLENS)
@@ -193,7 +196,7 @@ class LaunchPlan:
         """Whether Q, K, V and O hold sequences of different lengths without padding."""
         return CU_SEQLENS_Q in self._of_features
 
-    def tensors_of(self, inputs: Inputs) -> dict[str, RawArray | npt.NDArray[np.int32]]:
+    def tensors_of(self, inputs: Inputs) -> dict[str, RawArray | ByteArray | npt.NDArray[np.int32]]:
         """The buffers of `inputs` by name, as the kernel reads them."""
         tensors = inputs.in_layouts(
             self.layouts, self.pages, packed=self.packed, packs_sequences=self.packs_sequences

@@ -22,6 +22,9 @@ MAX_SEQUENCES = 1 << 12
 
 _T = TypeVar("_T")
 Direction: TypeAlias = Literal["forward", "backward"]
+KvDtype: TypeAlias = Literal["float8_e4m3"]
+# As a person may name them.
+KV_DTYPES: Mapping[str, KvDtype] = {"fp8": "float8_e4m3", "float8_e4m3": "float8_e4m3"}
 
 BYTES_PER_ELEMENT: Mapping[Dtype, int] = {"float16": 2, "bfloat16": 2, "float32": 4}
 # As tables name them.
@@ -30,7 +33,10 @@ SHORT_DTYPES: Mapping[Dtype, str] = {"float16": "fp16", "bfloat16": "bf16", "flo
 # Sizes of K and V that may differ from those of Q.
 _OF_KV = {"seqlen_kv": "seqlen", "num_heads_kv": "num_heads"}
 # Fields that files leave out where they say nothing: versions before 5 of the format lack them.
-_LEFT_OUT = ("window", "softcap", "alibi", "sinks", "seqlens", "direction", "head_dim_v")
+_LEFT_OUT = (
+    *("window", "softcap", "alibi", "sinks", "seqlens", "direction", "head_dim_v"),
+    "kv_dtype",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,8 @@ class Problem(Stored):
             has its last min(seqlen, keys) positions as queries; rows behind them are not there.
         direction: "backward" asks for dQ, dK and dV.
         head_dim_v: columns of V and O where Q and K have others (DeepSeek's 192 and 128).
+        kv_dtype: of K and V where it is another than that of Q and O: E4M3 of FP8, with a factor
+            for each K/V head (`Inputs.kv_scales`), as servers keep a KV cache.
 
     Raises:
         InvalidProblem: a size below 1 or above its limit, an unknown dtype, a mask that hides all
@@ -84,6 +92,7 @@ class Problem(Stored):
     seqlens: tuple[int, ...] | None = None
     direction: Direction = "forward"
     head_dim_v: int | None = None
+    kv_dtype: KvDtype | None = None
 
     def __post_init__(self) -> None:
         limits = {
@@ -113,7 +122,10 @@ class Problem(Stored):
         for name in ("causal", "alibi", "sinks"):
             if not isinstance(value := getattr(self, name), bool):
                 raise InvalidProblem(f"{name} must be true or false, not {value!r}.")
-        for name, known in (("dtype", get_args(Dtype)), ("direction", get_args(Direction))):
+        choices = {"dtype": get_args(Dtype), "direction": get_args(Direction)}
+        if self.kv_dtype is not None:
+            choices["kv_dtype"] = get_args(KvDtype)
+        for name, known in choices.items():
             if (value := getattr(self, name)) not in known:
                 raise InvalidProblem(f"{name} must be one of {', '.join(known)}, not {value!r}.")
         if self.softcap is not None:
@@ -185,6 +197,7 @@ class Problem(Stored):
             "softcap": self.softcap is not None,
             "alibi": self.alibi,
             "sinks": self.sinks,
+            "kv_fp8": self.kv_dtype is not None,
         }
         return tuple(name for name, is_used in used.items() if is_used)
 
@@ -268,8 +281,13 @@ class Problem(Stored):
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of one element of Q, K, V or O."""
+        """Bytes of one element of Q and O, and of K and V unless they are in FP8."""
         return BYTES_PER_ELEMENT[self.dtype]
+
+    @property
+    def kv_element_bytes(self) -> int:
+        """Bytes of one element of K or V."""
+        return self.element_bytes if self.kv_dtype is None else 1
 
     @property
     def tensor_bytes(self) -> int:
@@ -283,11 +301,11 @@ class Problem(Stored):
 
     @property
     def k_bytes(self) -> int:
-        return math.prod(self.k_shape) * self.element_bytes
+        return math.prod(self.k_shape) * self.kv_element_bytes
 
     @property
     def v_bytes(self) -> int:
-        return math.prod(self.v_shape) * self.element_bytes
+        return math.prod(self.v_shape) * self.kv_element_bytes
 
     @property
     def kv_bytes(self) -> int:
@@ -345,6 +363,7 @@ class Problem(Stored):
             *([f"softcap{self.softcap:g}"] if self.softcap is not None else []),
             *(["alibi"] if self.alibi else []),
             *(["sinks"] if self.sinks else []),
+            *(["kvfp8"] if self.kv_dtype is not None else []),
             *([f"seqlens{_listed(self.seqlens)}"] if self.seqlens is not None else []),
             *([self.direction] if self.direction != "forward" else []),
         )
@@ -421,6 +440,8 @@ def feature_options(problem: Problem) -> list[str]:
     given += [f"--{name}" for name in ("alibi", "sinks") if getattr(problem, name)]
     if problem.head_dim_v is not None:
         given.append(f"--head-dim-v={problem.head_dim_v}")
+    if problem.kv_dtype is not None:
+        given.append("--kv-dtype=fp8")
     if problem.seqlens is not None:
         given.append(f"--seqlens={','.join(map(str, problem.seqlens))}")
     return given + ["--backward"] * (problem.direction == "backward")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Final, TypeAlias, cast
 
 import numpy as np
@@ -29,6 +29,7 @@ from kernels.arguments import (
     CU_SEQLENS_Q,
     DOUT,
     GRADIENTS,
+    KV_SCALES,
     LSE,
     PACKED,
     SEQLENS,
@@ -208,6 +209,7 @@ def _half_of_the_way(q: _Array) -> float:
 
 RawArray: TypeAlias = npt.NDArray[np.float16] | npt.NDArray[np.uint16] | npt.NDArray[np.float32]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
+ByteArray: TypeAlias = npt.NDArray[np.uint8]
 
 # A NaN in FP16 (0x7C00 exponent) and in BF16 (0x7F80 exponent) alike, twice one in FP32, with a
 # payload no kernel produces: an output element that still holds these bits was never written.
@@ -267,16 +269,43 @@ class Inputs:
     dout: RawArray | None = None
     out: RawArray | None = None
     lse: FloatArray | None = None
+    # Of K and V in FP8, which `k` and `v` hold as what their bytes stand for, exactly: the factors
+    # of K and of V, `[2, num_heads_kv]`, and K and V before they were rounded to FP8, raw.
+    kv_scales: FloatArray | None = None
+    before_fp8: tuple[RawArray, RawArray] | None = None
+
+    def without_fp8(self) -> Inputs:
+        """Of K and V as they were before, to see what FP8 alone costs."""
+        if self.before_fp8 is None:
+            return self
+        problem = replace(self.problem, kv_dtype=None)
+        k, v = self.before_fp8
+        return Inputs(problem, self.q, k, v, self.sinks)
+
+    @property
+    def kv_stored(self) -> tuple[RawArray | ByteArray, RawArray | ByteArray]:
+        """K and V as kernels read them: raw, or the bytes of FP8."""
+        if self.kv_scales is None:
+            return self.k, self.v
+        dtype = self.problem.dtype
+        k, v = (
+            e4m3_bytes(decode(x, dtype) / scale[:, None, None])
+            for x, scale in zip((self.k, self.v), self.kv_scales, strict=True)
+        )
+        return k, v
 
     @property
     def per_head(self) -> dict[str, FloatArray | npt.NDArray[np.int32]]:
         """What kernels are given by the problem's features beside Q, K and V, by name: slopes and
-        sinks of each query head, `[num_heads]`, and those of `lengths_of`."""
+        sinks of each query head, `[num_heads]`, factors of FP8 of each K/V head, and those of
+        `lengths_of`."""
         found: dict[str, FloatArray | npt.NDArray[np.int32]] = {}
         if self.problem.alibi:
             found[ALIBI_SLOPES] = alibi_slopes(self.problem.num_heads)
         if self.sinks is not None:
             found[SINKS] = self.sinks
+        if self.kv_scales is not None:
+            found |= zip(KV_SCALES, self.kv_scales, strict=True)
         return found | lengths_of(self.problem)
 
     @property
@@ -292,21 +321,22 @@ class Inputs:
         *,
         packed: bool = False,
         packs_sequences: bool = False,
-    ) -> dict[str, RawArray | npt.NDArray[np.int32]]:
+    ) -> dict[str, RawArray | ByteArray | npt.NDArray[np.int32]]:
         """Q, K and V by name, contiguous in the order of dimensions that a kernel reads, and
         `per_head`.
 
         In pages, K and V come with the table that finds them; packed, the three are one. Where
         sequences are packed, they are `[sum of lengths, heads, head_dim]` each.
         """
+        k, v = self.kv_stored
+        tensors = {"q": self.q, "k": k, "v": v}
         if packs_sequences:
             lengths = self.problem.seqlens or ()
             rows = {"q": [min(self.problem.seqlen, n) for n in lengths]}
             rows |= {name: list(lengths) for name in "kv"}
-            tensors = {"q": self.q, "k": self.k, "v": self.v}
             return {
                 name: cast(
-                    RawArray,
+                    "RawArray | ByteArray",
                     np.concatenate(
                         [s[:, :n].swapaxes(0, 1) for s, n in zip(tensors[name], of, strict=True)]
                     ),
@@ -315,8 +345,8 @@ class Inputs:
             } | self.per_head
         if packed:
             by_row = [x.transpose(0, 2, 1, 3) for x in (self.q, self.k, self.v)]
-            return {PACKED: cast(RawArray, np.stack(by_row, axis=2))} | self.per_head
-        tensors = {"q": self.q, "k": self.k, "v": self.v}
+            packed_kv = cast("RawArray | ByteArray", np.stack(by_row, axis=2))
+            return {PACKED: packed_kv} | self.per_head
         ordered = {n: _reordered(x, layouts.get(n, "bhsd")) for n, x in tensors.items()}
         if pages is None:
             return {**ordered} | self.per_head | self.of_backward
@@ -369,10 +399,10 @@ def alibi_slopes(num_heads: int) -> FloatArray:
     return np.concatenate([slopes, between])[:num_heads].astype(np.float32)
 
 
-def _reordered(tensor: RawArray, layout: Layout) -> RawArray:
+def _reordered(tensor: RawArray | ByteArray, layout: Layout) -> RawArray | ByteArray:
     if layout == "bhsd":
         return tensor
-    return cast(RawArray, np.ascontiguousarray(tensor.transpose(0, 2, 1, 3)))
+    return cast("RawArray | ByteArray", np.ascontiguousarray(tensor.transpose(0, 2, 1, 3)))
 
 
 def output_of(raw: npt.NDArray[np.uint8], problem: Problem, layout: Layout) -> RawArray:
@@ -436,7 +466,57 @@ def make_inputs(problem: Problem, seed: int = 0, kind: InputKind = NORMAL) -> In
     dout = None
     if problem.direction == "backward":
         dout = encode(rng.standard_normal(problem.shape, dtype=np.float32), problem.dtype)
-    return Inputs(problem, q_raw, k_raw, v_raw, sinks, dout)
+    if problem.kv_dtype is None:
+        return Inputs(problem, q_raw, k_raw, v_raw, sinks, dout)
+    before = (k_raw, v_raw)
+    in_fp8 = [_rounded_to_fp8(x, problem.dtype, 2 * n) for n, x in enumerate(before)]
+    scales = np.stack([scale for _, scale in in_fp8])
+    (k_raw, v_raw) = (raw for raw, _ in in_fp8)
+    return Inputs(problem, q_raw, k_raw, v_raw, sinks, dout, kv_scales=scales, before_fp8=before)
+
+
+# E4M3 of FP8 (OCP 8-bit floating point specification, 1.0): four bits of exponent, bias 7, three of
+# mantissa, no infinity, and NaN where all seven bits are set.
+_E4M3_VALUES: Final = np.array(
+    [(n % 8 + 8 * (n >= 8)) * 2.0 ** (max(n // 8, 1) - 10) for n in range(127)], np.float32
+)
+_E4M3_LARGEST: Final = 448.0
+
+
+def e4m3_bytes(values: FloatArray) -> ByteArray:
+    """float32 → E4M3, round to nearest even; what is beyond its largest number becomes that."""
+    size = np.abs(values)
+    above = np.clip(np.searchsorted(_E4M3_VALUES, size), 1, len(_E4M3_VALUES) - 1)
+    low, high = _E4M3_VALUES[above - 1], _E4M3_VALUES[above]
+    middle = (low + high) / 2
+    takes_high = (size > middle) | ((size == middle) & (above % 2 == 0))
+    codes = np.where(takes_high, above, above - 1).astype(np.uint8)
+    return np.asarray(codes | np.signbit(values).astype(np.uint8) << 7, np.uint8)
+
+
+def e4m3_values(stored: ByteArray) -> FloatArray:
+    """E4M3 → float32, exact."""
+    table = np.concatenate([_E4M3_VALUES, [np.nan]]).astype(np.float32)
+    values: FloatArray = np.where(stored >> 7, -1, 1).astype(np.float32) * table[stored & 127]
+    return values
+
+
+def _rounded_to_fp8(raw: RawArray, dtype: Dtype, turn: int) -> tuple[RawArray, FloatArray]:
+    """What K or V is once it was kept in FP8, and the factor of each head, `[num_heads_kv]`.
+
+    A factor brings the head's largest number into E4M3's range, and has three bits, so that its
+    products with FP8's four are numbers of FP16 and BF16 without a rounding: what differs from the
+    reference is then the kernel's own. Neighbouring heads, and K and V, have others.
+
+    Args:
+        turn: of which head the first has the factor's mantissa.
+    """
+    values = decode(raw, dtype)
+    most = np.maximum(np.abs(values).max(axis=(0, 2, 3)) / _E4M3_LARGEST, 2.0**-8)
+    mantissas = 1 + (np.arange(len(most)) + turn) % 4 / 4
+    scales = (np.exp2(np.ceil(np.log2(most))) * mantissas).astype(np.float32)
+    wide = scales[:, None, None]
+    return encode(e4m3_values(e4m3_bytes(values / wide)) * wide, dtype), scales
 
 
 # How finely each format tells numbers apart, and what arithmetic of its own leaves.

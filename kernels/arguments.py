@@ -9,8 +9,9 @@
 Known names: `q k v out`, backward `dout` and `dq dk dv` besides (`out` and `lse` are then given),
 `qkv` where Q, K and V are packed in one tensor (`q k v` then point into it),
 `lse`, `block_table` (`[batch, pages of a sequence]`, int32, where K and V lie in pages),
-`alibi_slopes` and `sinks` (`[num_heads]`, float32) and `seqlens` (`[batch]`, int32: the keys of
-each sequence), which are left out where the problem has none, as in a parameter list under
+`alibi_slopes` and `sinks` (`[num_heads]`, float32), `k_scale` and `v_scale` (`[num_heads_kv]`,
+float32: what the bytes of K and V in FP8 are multiplied by) and `seqlens` (`[batch]`, int32: the
+keys of each sequence), which are left out where the problem has none, as in a parameter list under
 `#if HAS_SINKS`; the scratch buffers, the tensor maps; of the problem `batch num_heads num_heads_kv
 seqlen seqlen_kv head_dim` and `causal`; `softmax_scale` and `softmax_scale_log2`; and the strides
 of each tensor in elements, `q_stride_batch q_stride_head q_stride_row` and so on for k, v and out,
@@ -52,6 +53,7 @@ BLOCK_TABLE: Final = "block_table"
 ALIBI_SLOPES: Final = "alibi_slopes"
 SINKS: Final = "sinks"
 SEQLENS: Final = "seqlens"
+KV_SCALES: Final = ("k_scale", "v_scale")
 # Who takes these has Q, K, V and O of such sequences packed: [sum of lengths, heads, head_dim].
 CU_SEQLENS_Q: Final = "cu_seqlens_q"
 CU_SEQLENS_K: Final = "cu_seqlens_k"
@@ -61,6 +63,7 @@ OF_FEATURES: Final[Mapping[str, Feature]] = {
     SEQLENS: "varlen",
     CU_SEQLENS_Q: "varlen",
     CU_SEQLENS_K: "varlen",
+    **dict.fromkeys(KV_SCALES, "kv_fp8"),
 }
 NUMBERS: Final = ("batch", "num_heads", "num_heads_kv", "seqlen", "seqlen_kv", "head_dim")
 STRIDES: Final = tuple(f"{t}_stride_{d}" for t in TENSORS for d in ("batch", "head", "row"))

@@ -8,6 +8,7 @@
 //   HAS_SINKS      a logit of each query head takes part in the row sums, gpt-oss's
 //   HAS_VARLEN     every sequence has keys of its own, and its last positions as queries; padded
 //                  to the longest, or packed where a kernel has TAKES_PACKED before this file
+//   HAS_KV_FP8     K and V are bytes of E4M3, and their heads have factors: fp8.cuh
 // Kernels keep scores as Q @ K^T gives them and scale them in the exponent, so that what is added
 // or bent here is divided by the softmax scale.
 #pragma once
@@ -35,6 +36,9 @@
 #endif
 #ifndef HAS_VARLEN
 #define HAS_VARLEN 0
+#endif
+#ifndef HAS_KV_FP8
+#define HAS_KV_FP8 0
 #endif
 #ifndef TAKES_PACKED
 #define TAKES_PACKED 0
@@ -66,8 +70,17 @@
 #define SEQLENS_PARAMETER
 #define SEQLENS_GIVEN nullptr
 #endif
-#define FEATURE_PARAMETERS ALIBI_PARAMETER SINKS_PARAMETER SEQLENS_PARAMETER
-#define FEATURES_GIVEN {ALIBI_GIVEN, SINKS_GIVEN, SEQLENS_GIVEN}
+#if HAS_KV_FP8
+#define SCALES_PARAMETER , const float* __restrict__ k_scale, const float* __restrict__ v_scale
+#define SCALES_GIVEN , k_scale, v_scale
+using kv_element = unsigned char;
+#else
+#define SCALES_PARAMETER
+#define SCALES_GIVEN
+using kv_element = element;
+#endif
+#define FEATURE_PARAMETERS ALIBI_PARAMETER SINKS_PARAMETER SEQLENS_PARAMETER SCALES_PARAMETER
+#define FEATURES_GIVEN {ALIBI_GIVEN, SINKS_GIVEN, SEQLENS_GIVEN SCALES_GIVEN}
 
 struct Features {
     const float* alibi_slopes;  // [num_heads]
@@ -77,6 +90,10 @@ struct Features {
     const int* cu_seqlens_k;    // and in K and V
 #else
     const int* seqlens;         // [batch], keys
+#endif
+#if HAS_KV_FP8
+    const float* k_scale;       // [num_heads_kv], what a head's bytes of K are multiplied by
+    const float* v_scale;       // and of V
 #endif
 };
 
@@ -128,7 +145,8 @@ struct Lengths {
 #endif
 
 // Where a head begins in its tensor, and elements from row to row: [batch, heads, rows, HEAD_DIM],
-// or packed without padding, [sum of rows, heads, HEAD_DIM].
+// or packed without padding, [sum of rows, heads, HEAD_DIM]; HEAD_DIM_V in V and O. COLUMNS: those
+// of what a function copies.
 #if HAS_VARLEN && TAKES_PACKED
 #define Q_BEGIN(index, head) (((size_t)cu_seqlens_q[blockIdx.z] * num_heads + (head)) * HEAD_DIM)
 #define KV_BEGIN(index, head) \
@@ -137,6 +155,12 @@ struct Lengths {
 #define KV_ROW (num_heads_kv * HEAD_DIM)
 #define ROW_PARAMETER , int row_elements
 #define ROW_ELEMENTS row_elements
+#define V_BEGIN(index, head) \
+    (((size_t)cu_seqlens_k[blockIdx.z] * num_heads_kv + (head)) * HEAD_DIM_V)
+#define O_BEGIN(index, head) \
+    (((size_t)cu_seqlens_q[blockIdx.z] * num_heads + (head)) * HEAD_DIM_V)
+#define O_ROW (num_heads * HEAD_DIM_V)
+#define V_ROW (num_heads_kv * HEAD_DIM_V)
 #define ROW_GIVEN(elements) , elements
 #else
 #define Q_BEGIN(index, head) ((index) * seqlen * HEAD_DIM)
@@ -144,7 +168,11 @@ struct Lengths {
 #define Q_ROW HEAD_DIM
 #define KV_ROW HEAD_DIM
 #define ROW_PARAMETER
-#define ROW_ELEMENTS HEAD_DIM
+#define V_BEGIN(index, head) ((index) * seqlen_kv * HEAD_DIM_V)
+#define O_BEGIN(index, head) ((index) * seqlen * HEAD_DIM_V)
+#define O_ROW HEAD_DIM_V
+#define V_ROW HEAD_DIM_V
+#define ROW_ELEMENTS COLUMNS
 #define ROW_GIVEN(elements)
 #endif
 

@@ -33,8 +33,10 @@ PROBLEM_NAMES: Final[Mapping[str, str]] = {
     "head_dim_v": "value_dim",  # columns of V and O, also where they are those of K
     "causal": "causal",
 }
-ELEMENT_BYTES: Final = "element_bytes"  # of Q, K, V and O
+ELEMENT_BYTES: Final = "element_bytes"  # of Q and O, and of K and V unless they are in FP8
+KV_ELEMENT_BYTES: Final = "kv_element_bytes"
 _ELEMENT_BYTES: Final = "4 if problem.dtype == 'float32' else 2"
+_KV_ELEMENT_BYTES: Final = f"1 if 'kv_fp8' in problem.features else ({_ELEMENT_BYTES})"
 FUNCTIONS: Final[Mapping[str, range]] = {  # and how many arguments each takes
     "ceil_div": range(2, 3),
     "round_up": range(2, 3),
@@ -51,7 +53,9 @@ ELEMENT_TYPE: Final = "element_type"
 _ELEMENT_TYPES: Final = (
     "{'bfloat16': '__nv_bfloat16', 'float32': 'float'}.get(problem.dtype, '__half')"
 )
-RESERVED: Final = frozenset({*PROBLEM_NAMES, *FUNCTIONS, *FRACTIONS, ELEMENT_BYTES, ELEMENT_TYPE})
+RESERVED: Final = frozenset(
+    {*PROBLEM_NAMES, *FUNCTIONS, *FRACTIONS, ELEMENT_BYTES, KV_ELEMENT_BYTES, ELEMENT_TYPE}
+)
 
 MAX_TEXT = 400  # characters of one formula
 MAX_NODES = 300  # of its syntax tree, derived names written out
@@ -92,9 +96,11 @@ class Scope:
         self._fractions = False  # whether they are allowed in what is being read
         self.used: set[str] = set()  # names in what was read so far
         self._names = {name: _of_problem(name) for name in PROBLEM_NAMES}
-        self._names[ELEMENT_BYTES] = Expression(
-            ast.parse(_ELEMENT_BYTES, mode="eval").body, is_positive=True
-        )
+        for name, text in (
+            (ELEMENT_BYTES, _ELEMENT_BYTES),
+            (KV_ELEMENT_BYTES, _KV_ELEMENT_BYTES),
+        ):
+            self._names[name] = Expression(ast.parse(text, mode="eval").body, is_positive=True)
         self._names |= {name: _of_config(name, values) for name, values in tunables.items()}
 
     def define(self, name: str, expression: Expression) -> None:

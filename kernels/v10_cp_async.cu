@@ -2,7 +2,7 @@
 // Idea: a ring of tiles in shared memory; cp.async fills it behind the maths, without registers.
 // Changed: against v09, cp.async groups, stages instead of one tile, one barrier a tile, not two.
 // Limiter: instructions issued per HMMA; on sm_80 the reads of K and V from shared memory too.
-// Constraints: from sm_75, BF16 sm_80; D in {32, 64, 96, 128}; H, B <= 65535; all of features.cuh.
+// Constraints: sm_75, BF16 sm_80; D in {32, 64, 96, 128}, 192 with V's 128; all of features.cuh.
 // Passes: 1, attention_forward; grid (ceil(S / (16 num_warps)), num_heads, batch), 32 num_warps.
 // Source: CUTLASS's multistage main loop; NVIDIA's CUDA programming guide on cp.async groups.
 // Weakness: 16 rows a warp read all of K and V from shared memory; 4-byte output stores.
@@ -12,6 +12,7 @@
 /* attune
 idea = "A ring of K/V tiles filled by cp.async while the tile before is computed."
 head_dims = [32, 64, 96, 128]
+dim_pairs = [[192, 128]]
 min_compute_capability = 7.5
 gqa = true
 takes = ["kv_offset", "window", "softcap", "alibi", "sinks", "varlen"]
@@ -27,7 +28,7 @@ entry = "attention_forward"
 grid = ["ceil_div(seqlen, block_m)", "num_heads", "batch"]
 threads = "32 * num_warps"
 # The ring of K and V; Q lives in registers.
-smem_bytes = "2 * stages * block_n * head_dim * element_bytes"
+smem_bytes = "stages * block_n * (head_dim + head_dim_v) * element_bytes"
 args = ["q", "k", "v", "out", "num_heads", "num_heads_kv", "seqlen", "seqlen_kv",
         "softmax_scale", "alibi_slopes", "sinks", "cu_seqlens_q",
         "cu_seqlens_k"]
@@ -58,23 +59,26 @@ static_assert(BLOCK_N == 32 || BLOCK_N == 64,
               "block_n must be 32 or 64: S, O and Q of 16 rows share the registers of one warp");
 static_assert(STAGES == 2 || STAGES == 3,
               "stages must be 2 or 3: one tile is computed while the others arrive");
-static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 128,
-              "head_dim must be a multiple of 16 up to 128: Q and O of 16 rows stay in registers");
+static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 192 && HEAD_DIM_V <= 128,
+              "head_dim must be a multiple of 16 up to 128, or 192: Q and O stay in registers");
+static_assert(HEAD_DIM_V == HEAD_DIM || (HEAD_DIM % 64 == 0 && HEAD_DIM_V % 64 == 0),
+              "K and V of other widths must both be multiples of 64");
 
 // Where a chunk of 8 elements lies in its row. 128 bytes are all 32 banks: rows of 64 and 128
 // elements begin at the same bank, so 8 rows need 8 values of the XOR; rows of 32 and 96 begin at
 // two places 16 banks apart, so they need 4, and chunk ^ 3 stays inside a row of 4 or 12 chunks.
+template <int COLUMNS>
 __device__ __forceinline__ int swizzled(int row, int d) {
-    const int spread = HEAD_DIM % 64 == 0 ? row % 8 : row / 2 % 4;
-    return row * HEAD_DIM + (d ^ spread * VECTOR);
+    const int spread = COLUMNS % 64 == 0 ? row % 8 : row / 2 % 4;
+    return row * COLUMNS + (d ^ spread * VECTOR);
 }
 
 // Starts the copies of rows [first_row, first_row + ROWS) of one head into shared memory.
-template <int ROWS>
-__device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, HEAD_DIM], swizzled
-                                          const element* head,  // [length, HEAD_DIM]
+template <int ROWS, int COLUMNS>
+__device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, COLUMNS], swizzled
+                                          const element* head,  // [length, COLUMNS]
                                           int first_row, int length ROW_PARAMETER) {
-    constexpr int VECTORS_PER_ROW = HEAD_DIM / VECTOR;
+    constexpr int VECTORS_PER_ROW = COLUMNS / VECTOR;
     constexpr int VECTORS = ROWS * VECTORS_PER_ROW;
 #pragma unroll 4
     for (int first = 0; first < VECTORS; first += NUM_THREADS) {  // a count known when compiled
@@ -83,7 +87,7 @@ __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, HEAD_D
         const int row = i / VECTORS_PER_ROW;
         const int d = i % VECTORS_PER_ROW * VECTOR;
         // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
-        cp_async_16(tile_smem + swizzled(row, d),
+        cp_async_16(tile_smem + swizzled<COLUMNS>(row, d),
                     head + (size_t)(first_row + row) * ROW_ELEMENTS + d,
                     first_row + row < length);
     }
@@ -104,13 +108,14 @@ __device__ __forceinline__ float row_sum(float x) {
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, HEAD_DIM]
                   const element* __restrict__ k,  // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
-                  const element* __restrict__ v,  // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
-                  element* __restrict__ out,      // [batch, num_heads, seqlen, HEAD_DIM]
+                  const element* __restrict__ v,  // [batch, num_heads_kv, seqlen_kv, HEAD_DIM_V]
+                  element* __restrict__ out,      // [batch, num_heads, seqlen, HEAD_DIM_V]
                   int num_heads, int num_heads_kv, int seqlen, int seqlen_kv,
                   float softmax_scale FEATURE_PARAMETERS) {
     extern __shared__ __align__(16) unsigned char smem[];
-    element* ring = reinterpret_cast<element*>(smem);  // [STAGES, K and V, BLOCK_N, HEAD_DIM]
-    constexpr int TILE = BLOCK_N * HEAD_DIM;
+    element* ring = reinterpret_cast<element*>(smem);  // [STAGES, K and V, BLOCK_N, columns]
+    constexpr int K_TILE = BLOCK_N * HEAD_DIM;
+    constexpr int STAGE = K_TILE + BLOCK_N * HEAD_DIM_V;  // K and V of a tile
 
     // An mma fragment spreads a matrix over the warp: a lane holds rows lane / 4 and lane / 4 + 8
     // of A and of the accumulator, and in each the columns 2 * (lane % 4) and the next one.
@@ -128,6 +133,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const size_t kv_index = (size_t)blockIdx.z * num_heads_kv + blockIdx.y / group;
     const size_t q_head = Q_BEGIN(q_index, blockIdx.y);           // where this head's Q and O begin
     const size_t kv_head = KV_BEGIN(kv_index, blockIdx.y / group);  // and its K and V
+#define V_HEAD (HEAD_DIM_V == HEAD_DIM ? kv_head : V_BEGIN(kv_index, blockIdx.y / group))
+#define O_HEAD (HEAD_DIM_V == HEAD_DIM ? q_head : O_BEGIN(q_index, blockIdx.y))
     const Features given = FEATURES_GIVEN;
     OWN_LENGTHS(given, blockIdx.z);
     if (HAS_VARLEN && m0 >= NUM_QUERIES) return;  // the sequence ends before this tile
@@ -150,7 +157,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         }
     }
 
-    float acc_rmem[HEAD_DIM / 8][4] = {};      // O, not yet divided by l: 8 columns a tile
+    float acc_rmem[HEAD_DIM_V / 8][4] = {};      // O, not yet divided by l: 8 columns a tile
     float m_rmem[2] = {-INFINITY, -INFINITY};  // running maximum of the lane's two rows, unscaled
     float l_rmem[2] = {0.0f, 0.0f};            // running sums over this lane's keys only
 
@@ -165,10 +172,10 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     // either way, so that the groups under way can be counted.
     const auto start_copies = [&](int stage, int n) {
         if (n < kv_end) {
-            load_tile<BLOCK_N>(ring + 2 * stage * TILE, k + kv_head, n,
-                               NUM_KEYS ROW_GIVEN(KV_ROW));
-            load_tile<BLOCK_N>(ring + (2 * stage + 1) * TILE, v + kv_head, n,
-                               NUM_KEYS ROW_GIVEN(KV_ROW));
+            load_tile<BLOCK_N, HEAD_DIM>(ring + stage * STAGE, k + kv_head, n,
+                                         NUM_KEYS ROW_GIVEN(KV_ROW));
+            load_tile<BLOCK_N, HEAD_DIM_V>(ring + stage * STAGE + K_TILE, v + V_HEAD, n,
+                                           NUM_KEYS ROW_GIVEN(V_ROW));
         }
         cp_async_commit();
     };
@@ -184,8 +191,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         // more: its stage takes the next copies.
         __syncthreads();
         start_copies(stage == 0 ? STAGES - 1 : stage - 1, n0 + (STAGES - 1) * BLOCK_N);
-        const element* k_smem = ring + 2 * stage * TILE;  // [BLOCK_N, HEAD_DIM]
-        const element* v_smem = k_smem + TILE;            // [BLOCK_N, HEAD_DIM]
+        const element* k_smem = ring + stage * STAGE;  // [BLOCK_N, HEAD_DIM]
+        const element* v_smem = k_smem + K_TILE;       // [BLOCK_N, HEAD_DIM_V]
         stage = stage == STAGES - 1 ? 0 : stage + 1;
 
         // S = Q @ K^T [WARP_ROWS, BLOCK_N]. K's rows are the columns of the right operand, so they
@@ -198,7 +205,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                 const int row = key_step * 16 + lane / 16 * 8 + lane % 8;
                 const int d = step * 16 + lane / 8 % 2 * 8;
                 unsigned k_rmem[4];
-                ldmatrix_x4(k_rmem, k_smem + swizzled(row, d));
+                ldmatrix_x4(k_rmem, k_smem + swizzled<HEAD_DIM>(row, d));
                 mma_m16n8k16(s_rmem[2 * key_step], q_rmem[step], k_rmem[0], k_rmem[1]);
                 mma_m16n8k16(s_rmem[2 * key_step + 1], q_rmem[step], k_rmem[2], k_rmem[3]);
             }
@@ -250,7 +257,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             l_rmem[r] *= correction[r];
         }
 #pragma unroll
-        for (int tile = 0; tile < HEAD_DIM / 8; tile++) {
+        for (int tile = 0; tile < HEAD_DIM_V / 8; tile++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) acc_rmem[tile][i] *= correction[i / 2];
         }
@@ -265,7 +272,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             }
         }
 
-        // O += P @ V [WARP_ROWS, HEAD_DIM]. Two accumulator tiles of S side by side are one left
+        // O += P @ V [WARP_ROWS, HEAD_DIM_V]. Two accumulator tiles of S side by side are one left
         // operand. V's rows are the rows of the right operand, so its matrices load transposed.
 #pragma unroll
         for (int key_step = 0; key_step < KEY_STEPS; key_step++) {
@@ -274,11 +281,11 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             const unsigned p_rmem[4] = {pack(left[0], left[1]), pack(left[2], left[3]),
                                         pack(right[0], right[1]), pack(right[2], right[3])};
 #pragma unroll
-            for (int step = 0; step < DIM_STEPS; step++) {
+            for (int step = 0; step < HEAD_DIM_V / 16; step++) {
                 const int row = key_step * 16 + lane % 16;
                 const int d = step * 16 + lane / 16 * 8;
                 unsigned v_rmem[4];
-                ldmatrix_x4_transposed(v_rmem, v_smem + swizzled(row, d));
+                ldmatrix_x4_transposed(v_rmem, v_smem + swizzled<HEAD_DIM_V>(row, d));
                 mma_m16n8k16(acc_rmem[2 * step], p_rmem, v_rmem[0], v_rmem[1]);
                 mma_m16n8k16(acc_rmem[2 * step + 1], p_rmem, v_rmem[2], v_rmem[3]);
             }
@@ -293,9 +300,9 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         const float l = with_sink(row_sum(l_rmem[r]), given, blockIdx.y, m_rmem[r] * scale_log2);
         const float inv_l = 1.0f / l;
         if (query >= NUM_QUERIES) continue;
-        element* out_row = out + q_head + (size_t)query * Q_ROW;
+        element* out_row = out + O_HEAD + (size_t)query * O_ROW;
 #pragma unroll
-        for (int tile = 0; tile < HEAD_DIM / 8; tile++) {
+        for (int tile = 0; tile < HEAD_DIM_V / 8; tile++) {
             *reinterpret_cast<element2*>(out_row + tile * 8 + pair) =
                 to_element2(acc_rmem[tile][2 * r] * inv_l, acc_rmem[tile][2 * r + 1] * inv_l);
         }

@@ -2,7 +2,7 @@
 // Idea: a fragment that is read once serves two row tiles; S of the next tile beside the softmax.
 // Changed: against v10, row_tiles; K two tiles ahead of V; Q in shared memory where registers end.
 // Limiter: tensor cores, if two warps a scheduler are resident to fill the gaps of one another.
-// Constraints: from sm_75, BF16 sm_80; D in {32, 64, 96, 128}; H, B <= 65535; all of features.cuh.
+// Constraints: sm_75, BF16 sm_80; D in {32, 64, 96, 128, 256}, 192 with V's 128; features.cuh.
 // Passes: 1, attention_forward; grid (ceil(S / (16 row_tiles num_warps)), num_heads, batch).
 // Source: FlashAttention-2's tile shapes (Dao, 2023, arXiv 2307.08691); CUTLASS's epilogue.
 // Weakness: one CTA a tile: the last round of CTAs leaves SMs idle, causal ones most of all.
@@ -12,7 +12,8 @@
 //   is order, not a pipe: two warps are in step, and wait at the barrier. Figures beside the loop.
 /* attune
 idea = "Two 16-row tiles a warp share each K/V fragment; Q in registers or shared memory."
-head_dims = [32, 64, 96, 128]
+head_dims = [32, 64, 96, 128, 256]
+dim_pairs = [[192, 128]]
 min_compute_capability = 7.5
 gqa = true
 takes = ["kv_offset", "window", "softcap", "alibi", "sinks", "varlen"]
@@ -37,7 +38,8 @@ entry = "attention_forward"
 grid = ["ceil_div(seqlen, block_m)", "num_heads", "batch"]
 threads = "32 * num_warps"
 # The ring of K and V, and Q where it is not in registers. O takes their place at the end.
-smem_bytes = "max(2 * stages * block_n + q_rows, block_m) * head_dim * element_bytes"
+smem_bytes = """max(round_up(stages * block_n * (head_dim + head_dim_v), head_dim) \
+                 + q_rows * head_dim, block_m * head_dim_v) * element_bytes"""
 args = ["q", "k", "v", "out", "num_heads", "num_heads_kv", "seqlen", "seqlen_kv",
         "softmax_scale", "alibi_slopes", "sinks", "cu_seqlens_q",
         "cu_seqlens_k"]
@@ -60,8 +62,9 @@ constexpr int NUM_THREADS = 32 * NUM_WARPS;
 constexpr int DIM_STEPS = HEAD_DIM / 16;  // an mma takes 16 columns of Q and K
 constexpr int KEY_STEPS = BLOCK_N / 16;   // and 16 rows of V
 constexpr int VECTOR = 8;                 // elements per 16-byte access
-constexpr int TILE = BLOCK_N * HEAD_DIM;  // elements of K or V in a tile
-#define SOURCE_TILE (BLOCK_N * KV_ROW)      // from tile to tile in global memory
+constexpr int K_TILE = BLOCK_N * HEAD_DIM;  // elements of K in a tile
+#define STAGE (K_TILE + BLOCK_N * HEAD_DIM_V)  // and of K and V
+#define SOURCE_TILE (BLOCK_N * KV_ROW)         // from tile to tile of K in global memory
 constexpr bool Q_IN_SMEM = ROW_TILES * (HEAD_DIM + BLOCK_N) > 192;
 // Whether tiles with nothing to mask have a loop of their own: not where two loops would spill, nor
 // where a window masks tiles at both ends.
@@ -72,16 +75,16 @@ constexpr bool TWO_LOOPS =
 // P of a tile's first EARLY steps of keys is worked out beside the products before, of the others
 // beside the next tile's S: not where Q would be read from shared memory twice, nor at D = 128,
 // where registers end.
-constexpr int EARLY = Q_IN_SMEM || HEAD_DIM == 128 ? KEY_STEPS : KEY_STEPS / 2;
+constexpr int EARLY = Q_IN_SMEM || HEAD_DIM >= 128 ? KEY_STEPS : KEY_STEPS / 2;
 // Steps of keys whose first fragment waits in registers when a tile begins: as many as are free.
-constexpr int AHEAD = HEAD_DIM == 128 ? 0 : Q_IN_SMEM ? 1 : 2;
+constexpr int AHEAD = HEAD_DIM >= 128 ? 0 : Q_IN_SMEM ? 1 : 2;
 // Whether copies start before V is read. At D = 128 they are so many that its fragments wait for
 // them, which costs less than a later arrival only where one CTA fits on an SM. sm_80 would spill
 // with a causal mask.
 constexpr bool COPIES_FIRST =
     HEAD_DIM < 128 || ROW_TILES == 1 ||
     !(__CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000 || (__CUDA_ARCH__ == 800 && !IS_CAUSAL));
-constexpr int RING_ROWS = 2 * STAGES * BLOCK_N;
+constexpr int RING_ROWS = (STAGES * STAGE + HEAD_DIM - 1) / HEAD_DIM;  // as wide as Q's
 constexpr unsigned FULL_WARP = 0xffffffffu;
 
 static_assert(NUM_WARPS == 2 || NUM_WARPS == 4 || NUM_WARPS == 8,
@@ -92,23 +95,30 @@ static_assert(STAGES == 2 || STAGES == 3,
               "stages must be 2 or 3: one tile is computed while the others arrive");
 static_assert(ROW_TILES == 1 || ROW_TILES == 2,
               "row_tiles must be 1 or 2: O of every tile stays in registers");
-static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 128,
-              "head_dim must be a multiple of 16 up to 128: O stays in registers");
+static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 256 && ROW_TILES * HEAD_DIM_V <= 256,
+              "head_dim must be a multiple of 16 up to 256: O stays in registers");
+static_assert(HEAD_DIM_V == HEAD_DIM || (HEAD_DIM % 64 == 0 && HEAD_DIM_V % 64 == 0),
+              "K and V of other widths must both be multiples of 64");
 
 // Where a chunk of 8 elements lies in its row: as in v09. It depends on row % 8 alone, so that rows
 // 8 apart differ by an immediate.
+template <int COLUMNS>
 __device__ __forceinline__ int spread_of(int row) {
-    return (HEAD_DIM % 64 == 0 ? row % 8 : row / 2 % 4) * VECTOR;
+    return (COLUMNS % 64 == 0 ? row % 8 : row / 2 % 4) * VECTOR;
 }
 
+template <int COLUMNS>
 __device__ __forceinline__ int swizzled(int row, int d) {
-    return row * HEAD_DIM + (d ^ spread_of(row));
+    return row * COLUMNS + (d ^ spread_of<COLUMNS>(row));
 }
 
 // The address of a lane's row, 16 columns further for every step. Rows begin at multiples of 128
-// bytes (D = 64, 128) or 64, and the spread lies below, so that an XOR takes the place of an add.
+// bytes (D = 64, 128, 256) or 64, and the spread lies below, so that an XOR takes the place of an
+// add: within 128 bytes where a row is three of them.
+template <int COLUMNS>
 __device__ __forceinline__ unsigned step_address(unsigned lane_address, int step) {
-    if (HEAD_DIM % 64 == 0) return lane_address ^ step * 32;
+    if (COLUMNS == 192) return (lane_address ^ step % 4 * 32) + step / 4 * 128;
+    if (COLUMNS % 64 == 0) return lane_address ^ step * 32;
     return (lane_address ^ step % 2 * 32) + step / 2 * 64;
 }
 
@@ -119,17 +129,17 @@ constexpr int ROW_STEP = NUM_THREADS / ROW_LANES;      // a multiple of 8
 
 // Starts the copies of ROWS rows into shared memory. Both addresses are those of the thread's first
 // row and its columns; `length` counts the rows that are there from that row on.
-template <int ROWS>
-__device__ __forceinline__ void load_tile(unsigned lane_smem,          // in [ROWS, HEAD_DIM]
-                                          const element* lane_source,  // in [length, HEAD_DIM]
+template <int ROWS, int COLUMNS>
+__device__ __forceinline__ void load_tile(unsigned lane_smem,          // in [ROWS, COLUMNS]
+                                          const element* lane_source,  // in [length, COLUMNS]
                                           int length ROW_PARAMETER) {
 #pragma unroll
     for (int first = 0; first < ROWS; first += ROW_STEP) {
         if (ROWS % ROW_STEP != 0 && first + (int)threadIdx.x / ROW_LANES >= ROWS) break;
 #pragma unroll
-        for (int column = 0; column < HEAD_DIM; column += ROW_LANES * VECTOR) {
+        for (int column = 0; column < COLUMNS; column += ROW_LANES * VECTOR) {
             // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
-            cp_async_16(lane_smem + 2 * (first * HEAD_DIM + column),
+            cp_async_16(lane_smem + 2 * (first * COLUMNS + column),
                         lane_source + first * ROW_ELEMENTS + column, first < length);
         }
     }
@@ -149,7 +159,7 @@ __device__ __forceinline__ float row_sum(float x) {
 // S of a lane's rows: ROW_TILES by BLOCK_N / 8 accumulator tiles, of which the last two columns are
 // row lane / 4 + 8.
 using Scores = float[ROW_TILES][BLOCK_N / 8][4];
-using Output = float[ROW_TILES][HEAD_DIM / 8][4];
+using Output = float[ROW_TILES][HEAD_DIM_V / 8][4];
 using Fragments = unsigned[ROW_TILES][Q_IN_SMEM ? 1 : DIM_STEPS][4];  // of Q
 using Weights = unsigned[ROW_TILES][KEY_STEPS][4];                    // P, packed in pairs
 using Keys = unsigned[AHEAD > 0 ? AHEAD : 1][4];                      // K's fragments ahead
@@ -183,7 +193,8 @@ __device__ __forceinline__ void multiply_scores(Scores& s_rmem, Fragments& q_rme
         if constexpr (Q_IN_SMEM) {
 #pragma unroll
             for (int t = 0; t < ROW_TILES; t++) {
-                ldmatrix_x4(q_rmem[t][0], step_address(q_address, step) + t * 32 * HEAD_DIM);
+                ldmatrix_x4(q_rmem[t][0],
+                            step_address<HEAD_DIM>(q_address, step) + t * 32 * HEAD_DIM);
             }
         }
 #pragma unroll
@@ -193,7 +204,8 @@ __device__ __forceinline__ void multiply_scores(Scores& s_rmem, Fragments& q_rme
 #pragma unroll
                 for (int i = 0; i < 4; i++) k_rmem[i] = k_ahead[key_step][i];
             } else {
-                ldmatrix_x4(k_rmem, step_address(k_address, step) + key_step * 32 * HEAD_DIM);
+                ldmatrix_x4(k_rmem,
+                            step_address<HEAD_DIM>(k_address, step) + key_step * 32 * HEAD_DIM);
             }
 #pragma unroll
             for (int t = 0; t < ROW_TILES; t++) {
@@ -274,7 +286,7 @@ __device__ __forceinline__ void rescale(Output& acc_rmem, const Rows& correction
 #pragma unroll
     for (int t = 0; t < ROW_TILES; t++) {
 #pragma unroll
-        for (int tile = 0; tile < HEAD_DIM / 8; tile++) {
+        for (int tile = 0; tile < HEAD_DIM_V / 8; tile++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) acc_rmem[t][tile][i] *= correction[t][i / 2];
         }
@@ -304,17 +316,17 @@ __device__ __forceinline__ void exponentiate(const Scores& s_rmem, Weights& p_rm
     }
 }
 
-// O += P @ V [WARP_ROWS, HEAD_DIM]. V's rows are the rows of the right operand, so its matrices
+// O += P @ V [WARP_ROWS, HEAD_DIM_V]. V's rows are the rows of the right operand, so its matrices
 // load transposed.
 __device__ __forceinline__ void multiply_values(Output& acc_rmem, const Weights& p_rmem,
                                                 unsigned v_address) {
 #pragma unroll
     for (int key_step = 0; key_step < KEY_STEPS; key_step++) {
 #pragma unroll
-        for (int step = 0; step < DIM_STEPS; step++) {
+        for (int step = 0; step < HEAD_DIM_V / 16; step++) {
             unsigned v_rmem[4];
-            ldmatrix_x4_transposed(v_rmem,
-                                   step_address(v_address, step) + key_step * 32 * HEAD_DIM);
+            ldmatrix_x4_transposed(v_rmem, step_address<HEAD_DIM_V>(v_address, step) +
+                                               key_step * 32 * HEAD_DIM_V);
 #pragma unroll
             for (int t = 0; t < ROW_TILES; t++) {
                 const unsigned(&p_step)[4] = p_rmem[t][key_step];
@@ -329,12 +341,12 @@ __device__ __forceinline__ void multiply_values(Output& acc_rmem, const Weights&
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, HEAD_DIM]
                   const element* __restrict__ k,  // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
-                  const element* __restrict__ v,  // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
-                  element* __restrict__ out,      // [batch, num_heads, seqlen, HEAD_DIM]
+                  const element* __restrict__ v,  // [batch, num_heads_kv, seqlen_kv, HEAD_DIM_V]
+                  element* __restrict__ out,      // [batch, num_heads, seqlen, HEAD_DIM_V]
                   int num_heads, int num_heads_kv, int seqlen, int seqlen_kv,
                   float softmax_scale FEATURE_PARAMETERS) {
     extern __shared__ __align__(128) unsigned char smem[];
-    element* ring = reinterpret_cast<element*>(smem);  // [STAGES, K and V, BLOCK_N, HEAD_DIM]
+    element* ring = reinterpret_cast<element*>(smem);  // [STAGES, K and V, BLOCK_N, columns]
     // Behind it [BLOCK_M, HEAD_DIM] of Q, if Q_IN_SMEM.
 
     const int warp = threadIdx.x / 32;
@@ -352,6 +364,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const size_t q_head = Q_BEGIN(q_index, blockIdx.y);  // where this head's Q and O begin
     const size_t kv_head =  // and its K and V
         KV_BEGIN(kv_index, blockIdx.y / (num_heads / num_heads_kv));
+#define O_HEAD (HEAD_DIM_V == HEAD_DIM ? q_head : O_BEGIN(q_index, blockIdx.y))
     const Features given = FEATURES_GIVEN;
     OWN_LENGTHS(given, blockIdx.z);
     if (HAS_VARLEN && m0 >= NUM_QUERIES) return;  // the sequence ends before this tile
@@ -363,10 +376,12 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const int copy_row = threadIdx.x / ROW_LANES;
     const int copy_d = threadIdx.x % ROW_LANES * VECTOR;
     const int copy_offset = copy_row * KV_ROW + copy_d;
-    const unsigned copy_address = shared_address(ring) + 2 * swizzled(copy_row, copy_d);
+    const unsigned ring_address = shared_address(ring);
+    const unsigned copy_address = shared_address(ring) + 2 * swizzled<HEAD_DIM>(copy_row, copy_d);
     if constexpr (Q_IN_SMEM) {
-        load_tile<BLOCK_M>(copy_address + 2 * RING_ROWS * HEAD_DIM,
-                           q + q_head + (size_t)m0 * Q_ROW + (copy_row * Q_ROW + copy_d),
+        load_tile<BLOCK_M, HEAD_DIM>(
+            copy_address + 2 * RING_ROWS * HEAD_DIM,
+            q + q_head + (size_t)m0 * Q_ROW + (copy_row * Q_ROW + copy_d),
                            NUM_QUERIES - m0 - copy_row ROW_GIVEN(Q_ROW));
     } else {
 #pragma unroll
@@ -407,27 +422,40 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     // elements. V is reached from K's pointer, to save registers.
     const int rows_left = kv_end - copy_row;
     const element* lane_source = k + kv_head + (size_t)kv_begin * KV_ROW + copy_offset;
-    const auto start_copy = [&](int place, const element* source, int n) {
-        load_tile<BLOCK_N>(copy_address + 2 * place, source, rows_left - n ROW_GIVEN(KV_ROW));
+    const auto start_k = [&](int place, const element* source, int n) {
+        load_tile<BLOCK_N, HEAD_DIM>(copy_address + 2 * place, source,
+                                     rows_left - n ROW_GIVEN(KV_ROW));
+    };
+    // `k_source`: where K of the same keys is.
+    const auto start_v = [&](int place, const element* k_source, int n) {
+        const element* source = k_source + (v - k);
+        unsigned address = copy_address;
+        if constexpr (HEAD_DIM_V != HEAD_DIM) {
+            const size_t v_head = V_BEGIN(kv_index, blockIdx.y / (num_heads / num_heads_kv));
+            source = v + v_head + (size_t)(n + copy_row) * V_ROW + copy_d;
+            address = ring_address + 2 * swizzled<HEAD_DIM_V>(copy_row, copy_d);
+        }
+        load_tile<BLOCK_N, HEAD_DIM_V>(address + 2 * place, source,
+                                       rows_left - n ROW_GIVEN(V_ROW));
     };
     // Every group holds a tile of K and the V of the tile before.
 #pragma unroll
     for (int i = 0; i < STAGES; i++) {
-        start_copy(2 * i * TILE, lane_source + i * SOURCE_TILE, kv_begin + i * BLOCK_N);
+        start_k(i * STAGE, lane_source + i * SOURCE_TILE, kv_begin + i * BLOCK_N);
         if (i > 0) {
-            start_copy((2 * i - 1) * TILE, lane_source + (v - k) + (i - 1) * SOURCE_TILE,
-                       kv_begin + (i - 1) * BLOCK_N);
+            start_v((i - 1) * STAGE + K_TILE, lane_source + (i - 1) * SOURCE_TILE,
+                    kv_begin + (i - 1) * BLOCK_N);
         }
         cp_async_commit();
     }
 
     // A lane's addresses for ldmatrix: of its row of K, of V, and of Q, which is read like V.
     const int k_row = lane / 16 * 8 + lane % 8, v_row = lane % 16;
-    const unsigned ring_address = shared_address(ring);
-    const unsigned k_lane = ring_address + 2 * swizzled(k_row, lane / 8 % 2 * 8);
-    const unsigned v_lane = ring_address + 2 * (TILE + swizzled(v_row, lane / 16 * 8));
+    const unsigned k_lane = ring_address + 2 * swizzled<HEAD_DIM>(k_row, lane / 8 % 2 * 8);
+    const unsigned v_lane =
+        ring_address + 2 * (K_TILE + swizzled<HEAD_DIM_V>(v_row, lane / 16 * 8));
     unsigned q_lane = ring_address + 2 * (RING_ROWS + warp * WARP_ROWS) * HEAD_DIM +
-                            2 * swizzled(v_row, lane / 16 * 8);
+                      2 * swizzled<HEAD_DIM>(v_row, lane / 16 * 8);
 
     // Only tiles across the end of the keys, across the diagonal or across the edge of a window
     // have anything to mask.
@@ -449,15 +477,15 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     cp_async_wait<STAGES - 2>();
     // The second K is there, and the first is read by nobody any more.
     __syncthreads();
-    start_copy(0, lane_source + STAGES * SOURCE_TILE, kv_begin + STAGES * BLOCK_N);
+    start_k(0, lane_source + STAGES * SOURCE_TILE, kv_begin + STAGES * BLOCK_N);
     cp_async_commit();
     update_maxima(s_rmem, m_scaled, l_rmem, correction, scale_log2);
     exponentiate<0, EARLY>(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
-    load_ahead(k_ahead, k_lane + 4 * TILE);
+    load_ahead(k_ahead, k_lane + 2 * STAGE);
 
-    constexpr int LAST_STAGE = 2 * (STAGES - 1) * TILE;
+    constexpr int LAST_STAGE = (STAGES - 1) * STAGE;
     int v_stage = 0;         // where this tile lies in the ring, K before V: its V is to be read
-    int k_stage = 2 * TILE;  // and the next, whose K is
+    int k_stage = STAGE;  // and the next, whose K is
     int next = (WINDOW > 0 ? kv_begin : 0) + BLOCK_N;  // first key of the next tile
     lane_source += (STAGES - 1) * SOURCE_TILE;  // of the V that is copied next
     // Why the tensor pipe is no busier, simulated: percent at D = 64, 128 on an A100 and on an H200
@@ -496,10 +524,10 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         // All threads' parts of this tile's V and of the K after the next are there, and K of the
         // next tile and V of the one before are read by nobody any more: copies take their places.
         __syncthreads();
-        const int v_place = (v_stage == 0 ? LAST_STAGE : v_stage - 2 * TILE) + TILE;
+        const int v_place = (v_stage == 0 ? LAST_STAGE : v_stage - STAGE) + K_TILE;
         const auto refill = [&] {
-            start_copy(k_stage, lane_source + 2 * SOURCE_TILE, next + STAGES * BLOCK_N);
-            start_copy(v_place, lane_source + (v - k), next + (STAGES - 2) * BLOCK_N);
+            start_k(k_stage, lane_source + 2 * SOURCE_TILE, next + STAGES * BLOCK_N);
+            start_v(v_place, lane_source, next + (STAGES - 2) * BLOCK_N);
             cp_async_commit();
         };
         if constexpr (COPIES_FIRST) refill();
@@ -509,7 +537,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         if constexpr (!COPIES_FIRST) refill();
         lane_source += SOURCE_TILE;
         v_stage = k_stage;
-        k_stage = k_stage == LAST_STAGE ? 0 : k_stage + 2 * TILE;
+        k_stage = k_stage == LAST_STAGE ? 0 : k_stage + STAGE;
         update_maxima(s_rmem, m_scaled, l_rmem, correction, scale_log2);
         exponentiate<0, EARLY>(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
         load_ahead(k_ahead, k_lane + 2 * k_stage);
@@ -533,7 +561,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
 
     // O takes the place of the ring and of Q, which slower warps are still reading.
     __syncthreads();
-    element* o_smem = ring + warp * WARP_ROWS * HEAD_DIM;  // [WARP_ROWS, HEAD_DIM], swizzled
+    element* o_smem = ring + warp * WARP_ROWS * HEAD_DIM_V;  // [WARP_ROWS, HEAD_DIM_V], swizzled
 #pragma unroll
     for (int t = 0; t < ROW_TILES; t++) {
 #pragma unroll
@@ -542,9 +570,9 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             const float inv_l =
                 1.0f / with_sink(row_sum(l_rmem[t][r]), given, blockIdx.y, m_scaled[t][r]);
 #pragma unroll
-            for (int tile = 0; tile < HEAD_DIM / 8; tile++) {
+            for (int tile = 0; tile < HEAD_DIM_V / 8; tile++) {
                 const float(&o)[4] = acc_rmem[t][tile];
-                *reinterpret_cast<element2*>(o_smem + swizzled(row, tile * 8) + pair) =
+                *reinterpret_cast<element2*>(o_smem + swizzled<HEAD_DIM_V>(row, tile * 8) + pair) =
                     to_element2(o[2 * r] * inv_l, o[2 * r + 1] * inv_l);
             }
         }
@@ -553,20 +581,20 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     asm volatile("" : "+r"(num_heads), "+r"(seqlen));
     const size_t o_index = (size_t)blockIdx.z * num_heads + blockIdx.y;
 #if HAS_VARLEN
-    element* out_rows = out + q_head + (size_t)(m0 + warp * WARP_ROWS) * Q_ROW;
+    element* out_rows = out + O_HEAD + (size_t)(m0 + warp * WARP_ROWS) * O_ROW;
 #else
-    element* out_rows = out + (o_index * seqlen + m0 + warp * WARP_ROWS) * HEAD_DIM;
+    element* out_rows = out + (o_index * seqlen + m0 + warp * WARP_ROWS) * HEAD_DIM_V;
 #endif
     const int num_rows = (HAS_VARLEN ? NUM_QUERIES : seqlen) - m0 - warp * WARP_ROWS;
     // Each warp stores its own rows, 16 bytes a lane; other lanes wrote them.
     __syncwarp();
 #pragma unroll
-    for (int first = 0; first < WARP_ROWS * HEAD_DIM / VECTOR; first += 32) {
-        const int row = (first + lane) / (HEAD_DIM / VECTOR);
-        const int d = (first + lane) % (HEAD_DIM / VECTOR) * VECTOR;
+    for (int first = 0; first < WARP_ROWS * HEAD_DIM_V / VECTOR; first += 32) {
+        const int row = (first + lane) / (HEAD_DIM_V / VECTOR);
+        const int d = (first + lane) % (HEAD_DIM_V / VECTOR) * VECTOR;
         if (row < num_rows) {
-            *reinterpret_cast<uint4*>(out_rows + row * Q_ROW + d) =
-                *reinterpret_cast<const uint4*>(o_smem + swizzled(row, d));
+            *reinterpret_cast<uint4*>(out_rows + row * O_ROW + d) =
+                *reinterpret_cast<const uint4*>(o_smem + swizzled<HEAD_DIM_V>(row, d));
         }
     }
 }

@@ -2,7 +2,7 @@
 // Idea: decoding reads all K/V once whatever it computes: keep as many loads under way as it can.
 // Changed: against v12, heads of a group are packed; a ring for each warp; v06's splits; clusters.
 // Limiter: DRAM bandwidth, once the splits fill the GPU.
-// Constraints: from sm_75, BF16 sm_80; D in {32, 64, 96, 128}; B <= 65535; all of features.cuh.
+// Constraints: sm_75, BF16 sm_80; D in {32, 64, 96, 128, 256}; B <= 65535; all of features.cuh.
 // Passes: 1, attention_forward; grid (num_splits, num_heads_kv * row tiles, batch), 32 num_warps.
 // Source: Flash-Decoding (Dao et al., 2023); v06's arrival counter; FlashAttention packs GQA alike.
 // Weakness: one query of an ungrouped head fills 1 row of 16; the last CTA of a head fuses alone.
@@ -11,10 +11,10 @@
 //   with 4 heads of K/V CTAs for 18 % of an H200's SMs. Bytes and CTAs pull against each other.
 /* attune
 idea = "Decoding: grouped heads packed in one tile, a ring a warp, even splits fused on arrival."
-head_dims = [32, 64, 96, 128]
+head_dims = [32, 64, 96, 128, 256]
 min_compute_capability = 7.5
 gqa = true
-takes = ["kv_offset", "window", "softcap", "alibi", "sinks", "varlen"]
+takes = ["kv_offset", "window", "softcap", "alibi", "sinks", "varlen", "kv_fp8"]
 let.block_m = 16
 let.row_tiles = "ceil_div(seqlen * (num_heads // num_heads_kv), block_m)"
 
@@ -26,7 +26,9 @@ num_splits = {values = [1, 2, 4, 8, 16, 32, 64], default = 4, meaning = "even pa
 cluster_size = {values = [1, 2, 4, 8], default = 1, meaning = "splits fused on chip (sm_90 on)"}
 
 [[constraints]]
-condition = "num_warps * stages * block_n * head_dim <= 32768"
+# 128 KB, and at D = 256 96, which sm_86 and 89 have too.
+condition = """num_warps * stages * block_n * head_dim * kv_element_bytes \
+               <= (65536 if head_dim <= 128 else 49152)"""
 sentence = """v14 keeps {num_warps} rings of {stages} tiles in shared memory, too large with \
               D={head_dim}: lower num_warps, stages or block_n."""
 
@@ -54,10 +56,11 @@ grid = ["num_splits", "num_heads_kv * row_tiles", "batch"]
 threads = "32 * num_warps"
 cluster = ["cluster_size", 1, 1]
 # A ring of K and V for each warp, later its O; m and l as floats.
-smem_bytes = "num_warps * (2 * stages * block_n * head_dim * element_bytes + 2 * block_m * 4)"
+smem_bytes = """num_warps * (max(2 * stages * block_n * head_dim * kv_element_bytes, \
+                             block_m * (head_dim + 8) * 4) + 2 * block_m * 4)"""
 args = ["q", "k", "v", "out", "o_partial", "m_partial", "l_partial", "arrivals", "num_heads",
         "num_heads_kv", "seqlen", "seqlen_kv", "softmax_scale",
-        "alibi_slopes", "sinks", "seqlens"]
+        "alibi_slopes", "sinks", "seqlens", "k_scale", "v_scale"]
 
 [work]
 math_unit = "tensor"
@@ -70,15 +73,19 @@ conflict_ways = 1
 #include "cluster.cuh"
 #include "exp2.cuh"
 #include "features.cuh"
+#include "fp8.cuh"
 #include "mma.cuh"
 
 constexpr int BLOCK_M = 16;  // packed query rows per CTA: one mma tile
 constexpr int NUM_THREADS = 32 * NUM_WARPS;
 constexpr int DIM_STEPS = HEAD_DIM / 16;
 constexpr int KEY_TILES = BLOCK_N / 8;
-constexpr int VECTOR = 8;                 // elements per 16-byte access
+constexpr int VECTOR = 16 / sizeof(kv_element);  // elements of K and V per 16-byte access
 constexpr int TILE = BLOCK_N * HEAD_DIM;  // elements of K or V in a tile
-constexpr int RING = 2 * STAGES * TILE;   // elements of one warp's ring
+// Elements of one warp's ring, or of its O, which takes the ring's place: in FP8 O may be larger.
+constexpr int RING = 2 * STAGES * TILE * (int)sizeof(kv_element) >= BLOCK_M * (HEAD_DIM + 8) * 4
+                         ? 2 * STAGES * TILE
+                         : BLOCK_M * (HEAD_DIM + 8) * 4 / (int)sizeof(kv_element);
 // Floats: 8 of padding put 4 rows in 4 groups of 8 banks; the ring has room for it.
 constexpr int O_STRIDE = HEAD_DIM + 8;
 constexpr int MERGE_THREADS = NUM_THREADS / BLOCK_M;         // threads that merge one row
@@ -96,18 +103,18 @@ static_assert(STAGES >= 2 && STAGES <= 4,
 static_assert(NUM_SPLITS >= 1, "num_splits must be at least 1: someone has to visit the keys");
 static_assert(NUM_SPLITS % CLUSTER_SIZE == 0 && MERGE_PAIRS % CLUSTER_SIZE == 0,
               "cluster_size must divide num_splits, and the pairs: CTAs fuse equal shares");
-static_assert(HEAD_DIM % 32 == 0 && HEAD_DIM <= 128,
-              "head_dim must be a multiple of 32 up to 128: Q and O stay in registers");
+static_assert(HEAD_DIM % 32 == 0 && HEAD_DIM <= 256,
+              "head_dim must be a multiple of 32 up to 256: Q and O stay in registers");
 
 // Where a chunk of 8 elements lies in its row: as in v09.
 __device__ __forceinline__ int swizzled(int row, int d) {
-    const int spread = HEAD_DIM % 64 == 0 ? row % 8 : row / 2 % 4;
+    const int spread = SPREAD_OF(row);
     return row * HEAD_DIM + (d ^ spread * VECTOR);
 }
 
 // Starts a warp's copies of a tile's rows, of which `length` are there.
-__device__ __forceinline__ void load_tile(element* tile_smem,     // [BLOCK_N, HEAD_DIM], swizzled
-                                          const element* source,  // [length, HEAD_DIM]
+__device__ __forceinline__ void load_tile(kv_element* tile_smem,  // [BLOCK_N, HEAD_DIM], swizzled
+                                          const kv_element* source,  // [length, HEAD_DIM]
                                           int length) {
     constexpr int VECTORS_PER_ROW = HEAD_DIM / VECTOR;
 #pragma unroll
@@ -135,8 +142,8 @@ __device__ __forceinline__ float row_sum(float x) {
 // The 1 lets ptxas use the registers it wants, as in v02.
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen, HEAD_DIM]
-                  const element* __restrict__ k,   // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
-                  const element* __restrict__ v,   // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
+                  const kv_element* __restrict__ k,   // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
+                  const kv_element* __restrict__ v,   // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
                   element* __restrict__ out,       // [batch, num_heads, seqlen, HEAD_DIM]
                   float* __restrict__ o_partial,   // [PARTS, batch, num_heads, seqlen, HEAD_DIM]
                   float* __restrict__ m_partial,   // [splits, batch, num_heads, seqlen]
@@ -147,8 +154,9 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
     extern __shared__ __align__(128) unsigned char smem[];
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
-    element* ring = reinterpret_cast<element*>(smem) + warp * RING;  // this warp's own
-    float* m_smem = reinterpret_cast<float*>(reinterpret_cast<element*>(smem) + NUM_WARPS * RING);
+    kv_element* ring = reinterpret_cast<kv_element*>(smem) + warp * RING;  // this warp's own
+    float* m_smem =
+        reinterpret_cast<float*>(reinterpret_cast<kv_element*>(smem) + NUM_WARPS * RING);
     float* l_smem = m_smem + NUM_WARPS * BLOCK_M;  // both [NUM_WARPS, BLOCK_M]
 
     // Packed rows: the query heads of one K/V head beside each other, for every query in turn.
@@ -162,8 +170,8 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
     const int split = blockIdx.x;
     // 64-bit: batch * num_heads * seqlen_kv * HEAD_DIM may pass 2^31.
     const size_t kv_index = (size_t)blockIdx.z * num_heads_kv + kv_head_index;
-    const element* k_head = k + kv_index * seqlen_kv * HEAD_DIM;
-    const element* v_head = v + kv_index * seqlen_kv * HEAD_DIM;
+    const kv_element* k_head = k + kv_index * seqlen_kv * HEAD_DIM;
+    const kv_element* v_head = v + kv_index * seqlen_kv * HEAD_DIM;
     // Where a packed row lies among [batch, num_heads, seqlen].
     const auto row_index = [&](int row) {
         const size_t head = (size_t)blockIdx.z * num_heads + kv_head_index * group + row % group;
@@ -180,7 +188,7 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
     for (int r = 0; r < 2; r++) {
         const int row = row0 + lane / 4 + r * 8;
         const bool valid = row < num_rows;  // rows past the end: any finite value would do
-        const element* source = q + row_index(valid ? row : 0) * HEAD_DIM + pair;
+        const element* source = q + row_index(valid ? row : 0) * HEAD_DIM + Q_COLUMN(pair);
 #pragma unroll
         for (int step = 0; step < DIM_STEPS; step++) {
 #pragma unroll
@@ -189,7 +197,7 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
                 elements.bits = 0;
                 if (valid) {
                     elements.elements =
-                        *reinterpret_cast<const element2*>(source + step * 16 + half * 8);
+                        *reinterpret_cast<const element2*>(source + step * 16 + HALF_OF_Q(half));
                 }
                 q_rmem[step][half * 2 + r] = elements.bits;
             }
@@ -199,6 +207,9 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
     float acc_rmem[HEAD_DIM / 8][4] = {};      // O over this warp's keys, not divided by l
     float m_rmem[2] = {-INFINITY, -INFINITY};  // maxima of the unscaled scores
     float l_rmem[2] = {0.0f, 0.0f};            // sums over this lane's keys only
+#if HAS_KV_FP8
+    softmax_scale *= given.k_scale[kv_head_index] * FP8_UNIT;  // of scores as products give them
+#endif
     const float scale_log2 = softmax_scale * LOG2_E;
 
     // Causal: no row of this tile sees a key behind its last query.
@@ -231,13 +242,32 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
         // more. No other warp is involved.
         __syncwarp();
         start_copies(stage == 0 ? STAGES - 1 : stage - 1, tile + (STAGES - 1) * NUM_WARPS);
-        const element* k_smem = ring + 2 * stage * TILE;  // [BLOCK_N, HEAD_DIM]
-        const element* v_smem = k_smem + TILE;            // [BLOCK_N, HEAD_DIM]
+        const kv_element* k_smem = ring + 2 * stage * TILE;  // [BLOCK_N, HEAD_DIM]
+        const kv_element* v_smem = k_smem + TILE;            // [BLOCK_N, HEAD_DIM]
         stage = stage == STAGES - 1 ? 0 : stage + 1;
         const int n0 = tile * BLOCK_N;
 
         // S = Q @ K^T [BLOCK_M, BLOCK_N], as in v08.
         float s_rmem[KEY_TILES][4] = {};
+#if HAS_KV_FP8
+        // A fragment of 8 keys by 16 bytes holds, of each key, four columns beside each other in a
+        // lane, not twice two: Q was loaded in that order, which the sum does not care about.
+#pragma unroll
+        for (int step = 0; step < DIM_STEPS; step += 2) {
+#pragma unroll
+            for (int key_step = 0; key_step < BLOCK_N / 16; key_step++) {
+                const int row = key_step * 16 + lane / 16 * 8 + lane % 8;
+                unsigned k_rmem[4];
+                ldmatrix_x4(k_rmem, shared_address(
+                                        k_smem + swizzled(row, (step + lane / 8 % 2) * 16)));
+#pragma unroll
+                for (int i = 0; i < 4; i++) {  // bit 0: the second step, bit 1: the last 8 keys
+                    mma_m16n8k16(s_rmem[2 * key_step + i / 2], q_rmem[step + i % 2],
+                                 widened_low(k_rmem[i]), widened_high(k_rmem[i]));
+                }
+            }
+        }
+#else
 #pragma unroll
         for (int step = 0; step < DIM_STEPS; step++) {
 #pragma unroll
@@ -249,6 +279,7 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
                 mma_m16n8k16(s_rmem[2 * key_step + 1], q_rmem[step], k_rmem[2], k_rmem[3]);
             }
         }
+#endif
         if constexpr (BENDS_SCORES) {
 #pragma unroll
             for (int r = 0; r < 2; r++) {
@@ -316,6 +347,25 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
             const float(&right)[4] = s_rmem[2 * key_step + 1];
             const unsigned p_rmem[4] = {pack(left[0], left[1]), pack(left[2], left[3]),
                                         pack(right[0], right[1]), pack(right[2], right[3])};
+#if HAS_KV_FP8
+            // Transposed pairs of bytes: two columns of a lane's two keys. The even columns of 16
+            // are one tile of O, the odd ones the next.
+#pragma unroll
+            for (int step = 0; step < DIM_STEPS; step += 2) {
+                const int row = key_step * 16 + lane % 16;
+                unsigned v_rmem[4];
+                ldmatrix_x4_transposed(
+                    v_rmem, shared_address(v_smem + swizzled(row, (step + lane / 16) * 16)));
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const unsigned first = v_rmem[2 * i], last = v_rmem[2 * i + 1];  // 8 keys each
+                    mma_m16n8k16(acc_rmem[2 * (step + i)], p_rmem, widened_even(first),
+                                 widened_even(last));
+                    mma_m16n8k16(acc_rmem[2 * (step + i) + 1], p_rmem, widened_odd(first),
+                                 widened_odd(last));
+                }
+            }
+#else
 #pragma unroll
             for (int step = 0; step < DIM_STEPS; step++) {
                 const int row = key_step * 16 + lane % 16;
@@ -325,6 +375,7 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
                 mma_m16n8k16(acc_rmem[2 * step], p_rmem, v_rmem[0], v_rmem[1]);
                 mma_m16n8k16(acc_rmem[2 * step + 1], p_rmem, v_rmem[2], v_rmem[3]);
             }
+#endif
         }
     }
     // Every lane has read its last tile: O takes the ring's place.
@@ -340,11 +391,20 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
             m_smem[warp * BLOCK_M + row] = m_rmem[r];
             l_smem[warp * BLOCK_M + row] = l;
         }
+#if HAS_KV_FP8
+#pragma unroll
+        for (int t = 0; t < HEAD_DIM / 8; t += 2) {
+            *reinterpret_cast<float4*>(o_smem + row * O_STRIDE + t * 8 + 2 * pair) =
+                make_float4(acc_rmem[t][2 * r], acc_rmem[t + 1][2 * r], acc_rmem[t][2 * r + 1],
+                            acc_rmem[t + 1][2 * r + 1]);
+        }
+#else
 #pragma unroll
         for (int t = 0; t < HEAD_DIM / 8; t++) {
             *reinterpret_cast<float2*>(o_smem + row * O_STRIDE + t * 8 + pair) =
                 make_float2(acc_rmem[t][2 * r], acc_rmem[t][2 * r + 1]);
         }
+#endif
     }
     // The merge reads what all warps left.
     __syncthreads();
@@ -366,7 +426,7 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
     for (int w = 0; w < NUM_WARPS; w++) {
         const float weight = fast_exp2((m_smem[w * BLOCK_M + tile_row] - m_finite) * scale_log2);
         l += weight * l_smem[w * BLOCK_M + tile_row];
-        const element* slab = reinterpret_cast<const element*>(smem) + w * RING;
+        const kv_element* slab = reinterpret_cast<const kv_element*>(smem) + w * RING;
         const float* o_row = reinterpret_cast<const float*>(slab) + tile_row * O_STRIDE;
 #pragma unroll
         for (int j = 0; j < MERGE_PAIRS; j++) {
@@ -485,7 +545,12 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
     if (!has_row) return;
 
     // O = O / l, two columns a store.
+#if HAS_KV_FP8
+    const float v_factor = given.v_scale[kv_head_index] * FP8_UNIT;
+    const float inv_l = v_factor / with_sink(l, given, head_of(row), m * scale_log2);
+#else
     const float inv_l = 1.0f / with_sink(l, given, head_of(row), m * scale_log2);
+#endif
 #pragma unroll
     for (int j = 0; j < SHARE_PAIRS; j++) {
         *reinterpret_cast<element2*>(out + out_row * HEAD_DIM + d0 + 2 * j * MERGE_THREADS) =

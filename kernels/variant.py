@@ -33,7 +33,7 @@ DTYPES: Mapping[str, Dtype] = {
 }
 # What a problem may ask for that a kernel takes only where its block says so, and the words for it.
 Feature: TypeAlias = Literal[
-    "backward", "varlen", "kv_offset", "window", "softcap", "alibi", "sinks"
+    "backward", "varlen", "kv_offset", "window", "softcap", "alibi", "sinks", "kv_fp8"
 ]  # fmt: skip
 FEATURES: Mapping[Feature, str] = {
     "backward": "the backward pass",
@@ -43,6 +43,7 @@ FEATURES: Mapping[Feature, str] = {
     "softcap": "a softcap of the scores",
     "alibi": "ALiBi",
     "sinks": "attention sinks",
+    "kv_fp8": "K and V in FP8 (kv_dtype)",
 }
 MathUnit: TypeAlias = Literal["fma", "tensor"]
 ScalarType: TypeAlias = Literal["int32", "uint32", "int64", "uint64", "bool", "float32", "float64"]
@@ -407,8 +408,8 @@ class Variant:
 def feature_macros(problem: ProblemLike) -> dict[str, str]:
     """The `-D` macros of what a problem asks for, none for plain attention.
 
-    `HAS_KV_OFFSET`, `WINDOW` (keys), `SOFTCAP` (a float), `HAS_ALIBI` and `HAS_SINKS`; kernels of
-    the ladder read them in `score.cuh`.
+    `HAS_KV_OFFSET`, `WINDOW` (keys), `SOFTCAP` (a float), `HAS_ALIBI`, `HAS_SINKS`, `HAS_VARLEN`
+    and `HAS_KV_FP8`; kernels of the ladder read them in `features.cuh`.
     """
     used = [name for name in problem.features if name != "backward"]
     macros = {f"HAS_{name.upper()}": "1" for name in used if name not in ("window", "softcap")}

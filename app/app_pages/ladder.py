@@ -40,6 +40,7 @@ def _draw_rungs(selection: Selection) -> None:
     overview.draw_tree()
     rung_by_rung.draw(known, selection.variant.id)
     overview.draw_times(selection, known)
+    overview.draw_forecasts()
     rung_by_rung.draw_out_of_reach(device_of(selection.gpu))
 
 

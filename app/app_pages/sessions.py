@@ -31,7 +31,7 @@ def page() -> None:
     working_session.draw(store)
     snapshot_list.draw(store, infos)
     with errors_as_sentences():
-        decision.draw_spent(infos)
+        decision.draw_spent(infos, store)
         ledger.draw()
 
 

@@ -22,6 +22,7 @@ from app.shared.figures import (
 )
 from app.shared.palette import Theme
 from engine.base.units import format_us
+from engine.batch.cost import US_PER_HOUR
 
 _MAX_STEPS = 40  # more would be a solid line
 # Labels of a logarithmic axis nearer than these factors would overlap.
@@ -213,6 +214,37 @@ def _measured(
             }
         )
     return traces
+
+
+def traffic(curve: pd.DataFrame, chosen: int, color: str, theme: Theme) -> go.Figure:
+    """GPU time of a day's mix over the batch. Columns: `batch`, `gpu_hours`."""
+    batches = curve["batch"].to_numpy(np.float32)
+    day_us = curve["gpu_hours"].to_numpy() * US_PER_HOUR
+    ticks = batch_ticks(int(batches.max()), [chosen])
+    line: Trace = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": batches,
+        "y": day_us,
+        "line": {"color": color, "width": 2, "dash": "dash"},
+        "customdata": [format_us(us) for us in day_us],
+        "hovertemplate": "B = %{x:,}<br>%{customdata} a day, predicted<extra></extra>",
+        "showlegend": False,
+    }
+    return figure(
+        theme,
+        280,
+        [line],
+        xaxis=axis(
+            theme,
+            "B (logarithmic)",
+            type="log",
+            tickvals=ticks,
+            ticktext=[f"{n:,}" for n in ticks],
+        ),
+        yaxis=time_axis(theme, float(day_us.min()), float(day_us.max()), "GPU time a day"),
+        shapes=[vertical(chosen, theme)],
+    )
 
 
 def waiting(frame: pd.DataFrame, chosen: int, color: str, theme: Theme) -> go.Figure:

@@ -60,7 +60,7 @@ class Question:
         return "B × H" if self.axis["heads_free"] else "B"
 
     @property
-    def _local_gpu(self) -> str:
+    def local_gpu(self) -> str:
         """The device that requests leave unnamed."""
         return self.device.name if self.selection.gpu is None else ""
 
@@ -84,7 +84,7 @@ class Question:
                     return Answer(None, str(error))
             except AttuneError as error:
                 return Answer(None, str(error))
-            jobs = missing_kernels.jobs_for(history, self._local_gpu)
+            jobs = missing_kernels.jobs_for(history, self.local_gpu)
             waiting = tuple(job for job in jobs if not job.is_over)
             if result is not None:
                 return Answer(result, waiting=waiting)
@@ -117,7 +117,7 @@ class Question:
             own = self.points.is_own_file
             return CheckedModel(validate(kernel, points, history, simulated=own))
         except ToolMissing as error:
-            jobs = missing_kernels.jobs_for(history, self._local_gpu)
+            jobs = missing_kernels.jobs_for(history, self.local_gpu)
             waiting = tuple(job for job in jobs if not job.is_over)
             reason = "Compiling the kernels of these points." if waiting else str(error)
             return CheckedModel(None, reason, waiting)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pandas as pd
 import streamlit as st
 
-from app.batch import charts, frames, inputs
+from app.batch import charts, frames, inputs, mix
 from app.batch.question import CheckedModel, Question
 from app.shared import plot, tables, url_state
 from app.shared.palette import color_of
@@ -17,7 +17,7 @@ from app.shared.widgets import busy, empty, plain_markdown, problem, theme
 from engine.batch.types import BatchResult
 from engine.jobs.manager import JobStatus
 
-_TABS = ("Curve", "Table", "Batch cannot grow", "Cost", "Validate")
+_TABS = ("Curve", "Table", "Batch cannot grow", "Cost", "Mix", "Validate")
 
 
 def draw(question: Question, result: BatchResult, checked: CheckedModel) -> tuple[JobStatus, ...]:
@@ -30,7 +30,7 @@ def draw(question: Question, result: BatchResult, checked: CheckedModel) -> tupl
     heads_free = bool(question.axis["heads_free"])
     measured = frames.measured(question.points.measurements, result.problem, heads_free)
     tabs = url_state.tabs(_TABS, "batch_tab")
-    curve, table, alternatives, cost, validation = tabs
+    curve, table, alternatives, cost, traffic, validation = tabs
     if curve.open:
         with curve:
             _curve(result, measured, question.unit, color)
@@ -43,6 +43,9 @@ def draw(question: Question, result: BatchResult, checked: CheckedModel) -> tupl
     if cost.open:
         with cost:
             _cost(question)
+    if traffic.open:
+        with traffic:
+            return mix.draw(question)
     if validation.open:
         with validation:
             _validation(question, checked, color)

@@ -179,7 +179,7 @@ def what_if(frame: pd.DataFrame, column: str, title: str, theme: Theme) -> go.Fi
         "y": percent,
         "line": {"color": theme.line, "width": 2, "shape": "hv"},
         "customdata": frame["limiter"].to_numpy(),
-        "hovertemplate": "%{x:,}<br>%{y:.0f} %<br>limited by %{customdata}<extra></extra>",
+        "hovertemplate": "%{x:,}<br>%{y:.0f}%<br>limited by %{customdata}<extra></extra>",
     }
     now = {
         "type": "scatter",
@@ -201,7 +201,7 @@ def what_if(frame: pd.DataFrame, column: str, title: str, theme: Theme) -> go.Fi
                 "yref": "paper",
                 "yanchor": "top",
                 "xanchor": "left" if here < len(frame) // 2 else "right",
-                "text": f"{percent[here]:.0f} % now",
+                "text": f"{percent[here]:.0f}% now",
                 "showarrow": False,
                 "font": {"color": theme.accent},
             }

@@ -172,6 +172,18 @@ def error_numbers(c: Correctness) -> pd.DataFrame:
             (f"largest |error| of {x.name}", f"{x.max_abs_err:.3g}", f"≤ {x.tolerance:.3g}", "")
             for x in c.outputs
         ),
+        *(
+            [
+                (
+                    "of FP8 alone",
+                    f"{c.fp8_err:.3g}",
+                    "",
+                    "what K and V in FP8 change of O: no fault of a kernel",
+                )
+            ]
+            if c.fp8_err is not None
+            else []
+        ),
         ("mean |error|", f"{c.mean_abs_err:.3g}", "", ""),
         ("RMS error", f"{c.rms_err:.3g}", "", ""),
         ("cosine similarity", f"{c.cosine:.7f}", "", ""),

@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 import streamlit as st
 
 from app.ladder import charts, rungs
-from app.shared import plot, tables
+from app.shared import known_times, missing_kernels, plot, tables
 from app.shared.runs import rerun_as_jobs_end
 from app.shared.selection import Selection
 from app.shared.widgets import busy, plain_markdown, theme
@@ -15,7 +15,7 @@ from engine.auto import Choice
 from engine.gate.verdicts import default_threshold
 from engine.jobs.manager import JobStatus
 from engine.kernel_figures import Rung, ladder_table
-from engine.kernel_figures.changes import lessons_tree, orders
+from engine.kernel_figures.changes import forecasts_table, lessons_tree, orders
 from engine.kernel_figures.rung import reasons, without_empty
 from kernels.ladder import LADDER
 
@@ -95,6 +95,25 @@ def draw_times(selection: Selection, known: list[Rung]) -> None:
             "the sidebar]"
         )
         plot.draw(charts.times(frame, theme()), key="kernels_chart", tools=False)
+
+
+def draw_forecasts() -> None:
+    """What the study expected of four ideas; worked out once it is opened."""
+    opened = st.expander(
+        "The study's forecasts, and what came of them",
+        key="kernels_forecasts",
+        icon=":material/query_stats:",
+        on_change="rerun",
+    )
+    if not opened.open:
+        return
+    with opened:
+        history = known_times.history()
+        table = forecasts_table(history)
+        jobs = missing_kernels.jobs_for(history)
+        tables.draw(table.frame(), key="kernels_forecasts_table")
+        st.caption(plain_markdown(table.remark))
+        rerun_as_jobs_end([job for job in jobs if not job.is_over], _POLL_S)
 
 
 def _open(ids: list[str]) -> None:

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 import streamlit as st
 
 from app.shared import notices, tables
+from app.shared.widgets import errors_as_sentences, plain_markdown
 from engine.schema import decode
 from engine.sessions.session import Session
 from engine.sessions.snapshot import Decision, Spent
-from engine.sessions.store import SnapshotInfo
-from engine.sessions.tables import spent_rows, spent_table
+from engine.sessions.store import SnapshotInfo, Store
+from engine.sessions.tables import hypothesis_state, spent_rows, spent_table
 
 _OUTCOMES = ("kept", "dropped", "next")
 _AMOUNTS = {
@@ -55,12 +56,31 @@ def draw(session: Session) -> None:
         st.text("; ".join(words))
 
 
-def draw_spent(infos: Iterable[SnapshotInfo]) -> None:
-    """What sessions cost, one by one and so far; nothing where none says so."""
+def draw_spent(infos: Iterable[SnapshotInfo], store: Store) -> None:
+    """What sessions cost and gained, one by one and so far; nothing where none says so."""
+    infos = list(infos)
     table = spent_table(infos)
-    if table.rows:
-        with st.expander("Time, cost and decisions over all sessions", icon=":material/payments:"):
-            tables.draw(table.frame(), rows=_ROWS, key="spent_table")
+    if not table.rows:
+        return
+    if table.remark:
+        st.warning(plain_markdown(table.remark), icon=":material/payments:")
+    opened = st.expander(
+        "Time, cost, gain and decisions over all sessions",
+        key="spent",
+        icon=":material/payments:",
+        on_change="rerun",
+    )
+    if opened.open:
+        with opened, errors_as_sentences():
+            tables.draw(spent_table(infos, store.open).frame(), rows=_ROWS, key="spent_table")
+
+
+def hypothesis(session: Session) -> None:
+    """The hypothesis, and whether the session's numbers confirm it."""
+    if session.hypothesis:
+        st.text(f"Hypothesis: {session.hypothesis}")
+        state = hypothesis_state(session.target, session.evaluations)
+        st.caption(plain_markdown(f"{state[0].upper()}{state[1:]}"))
 
 
 def _keep(session: Session, place: str) -> None:

@@ -115,6 +115,7 @@ def _about(snapshot: Snapshot) -> None:
     for label, text in (
         *told,
         ("Hypothesis", snapshot.hypothesis),
+        ("It is", summary.get("hypothesis", "")),
         ("Notes", snapshot.notes),
         ("Provenance", snapshot.provenance),
     ):

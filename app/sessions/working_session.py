@@ -155,8 +155,7 @@ def _status(session: Session) -> None:
         goal.draw_status(session.target, status)
     phases.draw(session, _NOTICES)
     decision.draw(session)
-    if session.hypothesis:
-        st.text(f"Hypothesis: {session.hypothesis}")
+    decision.hypothesis(session)
 
 
 def _timeline(session: Session) -> None:

@@ -30,6 +30,7 @@ _NAMES = {
         *_KERNEL,
         *("heads_free", "max_batch", "points", "points_file", "calibrate", "batch_tab"),
         *("traffic", "traffic_unit", "utilisation", "arrivals", "budget"),
+        *("mix", "mix_of", "mix_target"),
     ),
     "Sweep": (
         *_KERNEL,

@@ -39,7 +39,16 @@ BACKENDS: dict[BackendChoice, str] = {
 }
 FORMATS = {"float16": "FP16", "bfloat16": "BF16", "float32": "FP32"}
 DTYPES = tuple(FORMATS)
-FEATURES = ("window", "softcap", "DV", "alibi", "sinks", "seqlens", "backward")  # under "More"
+FEATURES = (
+    "window",
+    "softcap",
+    "DV",
+    "alibi",
+    "sinks",
+    "kvfp8",
+    "seqlens",
+    "backward",
+)  # under "More"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +124,7 @@ def make_problem(values: Mapping[str, Any]) -> tuple[Problem | None, str]:
             seqlens=seqlens,
             direction="backward" if values["backward"] else "forward",
             head_dim_v=values["DV"],
+            kv_dtype="float8_e4m3" if values["kvfp8"] else None,
         )
     except InvalidProblem as error:
         return None, str(error)
@@ -139,6 +149,7 @@ def problem_values(problem: Problem) -> dict[str, Any]:
         "seqlens": ",".join(map(str, problem.seqlens or ())),
         "backward": problem.direction == "backward",
         "DV": problem.head_dim_v,
+        "kvfp8": problem.kv_dtype is not None,
     }
 
 

@@ -152,7 +152,7 @@ def _subject(
         "causal": read("causal", False, url_state.TRUTH.get),
         "window": read("window", None, url_state.whole_from(1)),
         "softcap": read("softcap", None, url_state.amount_from(0)),
-        **{name: read(name, False, url_state.TRUTH.get) for name in ("alibi", "sinks", "backward")},
+        **{name: read(name, False, url_state.TRUTH.get) for name in _SWITCHES},
         "seqlens": read("seqlens", "", str),
     }
     problem, error = make_problem(values)
@@ -255,6 +255,9 @@ def _problem(draggable: tuple[str, ...]) -> tuple[Problem | None, str]:
     return problem, error
 
 
+_SWITCHES = {"alibi": "ALiBi", "sinks": "Sinks", "kvfp8": "FP8 K/V", "backward": "Backward"}
+
+
 def _features() -> dict[str, Any]:
     """What servers ask for besides; open where something of it is set."""
     with st.expander("More", icon=":material/add:", key="features"):
@@ -280,7 +283,7 @@ def _features() -> dict[str, Any]:
         row = st.container(horizontal=True, gap="xsmall")
         switches = {
             name: url_state.toggle(row, label, name, help=TERMS[name])
-            for name, label in (("alibi", "ALiBi"), ("sinks", "Sinks"), ("backward", "Backward"))
+            for name, label in _SWITCHES.items()
         }
     return {"window": window, "softcap": softcap, "DV": value_dim, "seqlens": seqlens, **switches}
 

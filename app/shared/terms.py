@@ -60,6 +60,8 @@ TERMS: dict[str, str] = {
     "softcap": "Scores become X · tanh(score / X), as in Gemma 2. Empty: no softcap.",
     "alibi": "ALiBi: scores lose slope · |p − j|, a slope for each query head (Press et al.).",
     "sinks": "Attention sinks: a logit of each query head takes part in the row sum (gpt-oss).",
+    "kvfp8": "K and V in FP8 (E4M3), a factor for each K/V head, as servers keep a KV cache: half "
+    "the bytes. Taken by v14 and v21.",
     "seqlens": "Lengths of the sequences of a batch, in place of B and KV; each has its last S "
     "positions as queries. Or uniform:8:16:512:0: 8 lengths from 16 to 512 drawn with seed 0.",
     "backward": "The backward pass: dQ, dK and dV from Q, K, V, O, LSE and dO, by v23, v24 or v25.",
@@ -118,6 +120,10 @@ TERMS: dict[str, str] = {
     "arrivals": "Requests (batch elements) per second, arriving at random.",
     "budget": "The additional latency that the slowest 5 % of requests may have compared with an "
     "immediate launch.",
+    "mix": "Lines count,B,H,S, and where they differ D, causal (true or false) and dtype; or CSV "
+    "with a header. A line's sequences are count · B a day, however they are batched.",
+    "mix_of": "One kernel serves all lines. auto: the kernels that auto takes for each line, at "
+    "its batch and at a large one, and their other splits. Or the selected variant, any splits.",
     "points": "Measured or recorded latencies of this variant on this GPU, to validate the "
     "prediction or to calibrate it. Those of another file than the variant's are another kernel's: "
     "calibrated on them, the page answers for that kernel.",

@@ -188,11 +188,11 @@ def amount_or_none(
     return keep(key, value, None, _text)
 
 
-def text(container: Any, label: str, key: str, **options: Any) -> str:
-    """A line of text; empty by default."""
+def text(container: Any, label: str, key: str, *, lines: bool = False, **options: Any) -> str:
+    """A line of text, or several; empty by default."""
     seed(key, "", str)
-    value = container.text_input(label, key=key, **options, **_KEPT)
-    return keep(key, value.strip(), "")
+    field = container.text_area if lines else container.text_input
+    return keep(key, field(label, key=key, **options, **_KEPT).strip(), "")
 
 
 def toggle(container: Any, label: str, key: str, *, default: bool = False, **options: Any) -> bool:

@@ -196,7 +196,7 @@ def importance(frame: pd.DataFrame, colors: Mapping[str, str], theme: Theme) -> 
         "textposition": "outside",
         "cliponaxis": False,
         "customdata": order["points"].to_numpy(),
-        "hovertemplate": "<b>%{y}</b><br>%{x:.1f} % of the spread<br>%{text} from worst to best"
+        "hovertemplate": "<b>%{y}</b><br>%{x:.1f}% of the spread<br>%{text} from worst to best"
         "<br>%{customdata:,} points<extra></extra>",
     }
     return figure(
@@ -379,5 +379,5 @@ def _places(frame: pd.DataFrame) -> Trace:
             + (f"<br>{plain(sentence)}" if sentence else "")
             for label, us, sentence in notes
         ],
-        "hovertemplate": "%{hovertext}<br>%{x:.0f} % occupancy<extra></extra>",
+        "hovertemplate": "%{hovertext}<br>%{x:.0f}% occupancy<extra></extra>",
     }

@@ -11,7 +11,7 @@ from app.shared.machine import local_gpu
 from engine.own_kernels.registry import all_variants
 from engine.schema import decode, encode
 from engine.search.space import SweepPoint
-from engine.search.sweep.estimate import Estimator
+from engine.search.sweep.estimate import Estimator, learned
 from engine.search.sweep.journal import SweepSpec
 from kernels.variant import Variant
 
@@ -35,7 +35,8 @@ def estimate(spec: SweepSpec) -> SweepEstimate:
     Raises:
         InvalidProblem, UnknownName: The space is invalid.
     """
-    return _estimate(json.dumps(encode(spec)), _on_gpu(spec), all_variants())
+    speeds = tuple(sorted(learned().items()))
+    return _estimate(json.dumps(encode(spec)), _on_gpu(spec), all_variants(), speeds)
 
 
 def _on_gpu(spec: SweepSpec) -> bool:
@@ -45,8 +46,14 @@ def _on_gpu(spec: SweepSpec) -> bool:
 
 
 @lru_cache(maxsize=32)
-def _estimate(text: str, on_gpu: bool, _variants: tuple[Variant, ...]) -> SweepEstimate:
-    """The estimate of a spec. `_variants` make it follow an edited kernel description."""
+def _estimate(
+    text: str,
+    on_gpu: bool,
+    _variants: tuple[Variant, ...],
+    _speeds: tuple[tuple[str, float], ...],
+) -> SweepEstimate:
+    """The estimate of a spec. `_variants` make it follow an edited kernel description, `_speeds`
+    what sweeps took meanwhile."""
     spec = decode(SweepSpec, json.loads(text))
     count = spec.space.count(spec.options.gpu)
     if count > _MAX_ENUMERATED:

@@ -41,13 +41,22 @@ def draw(job: JobStatus) -> None:
         if not job.is_over:
             st.progress(
                 min(progress.done / max(progress.total, 1), 1.0),
-                plain_markdown(job.stage) or f"{progress.done:,} of {progress.total:,} points",
+                plain_markdown(_under_way(job, progress)),
             )
         _tiles(job, progress)
         if len(progress.best) > 1 and not job.is_over:
             with st.expander("Best so far for each problem", icon=":material/trophy:"):
                 tables.draw(best_so_far(progress))
     _end(job)
+
+
+def _under_way(job: JobStatus, progress: JobProgress) -> str:
+    """What the worker does at the moment: `Evaluating v05 num_splits=4, B1 H8 S512 D64 fp16`."""
+    if job.stage:
+        return job.stage
+    if progress.under_way:
+        return f"Evaluating {progress.under_way}"
+    return f"{progress.done:,} of {progress.total:,} points"
 
 
 def _tiles(job: JobStatus, progress: JobProgress) -> None:

@@ -6,7 +6,7 @@ import streamlit as st
 
 from app.evaluation import source
 from app.evaluation.view import EvaluationView
-from app.shared import auto, known_times, selection
+from app.shared import auto, known_times, missing_kernels, selection
 from app.shared.palette import STATUS_COLOR, STATUS_ICON
 from app.shared.runs import is_machine_code_asked, machine_code_job, rerun_as_jobs_end
 from app.shared.selection import Selection
@@ -15,6 +15,7 @@ from app.shared.widgets import plain_markdown
 from app.tune.run_state import RunState
 from engine.auto import Choice
 from engine.base.errors import AttuneError, Status
+from engine.history import History
 from engine.jobs.manager import JobStatus
 from engine.machine_code.report import PassReport
 from engine.model.kernel import Kernel
@@ -36,7 +37,8 @@ def draw(chosen: Selection, state: RunState, view: EvaluationView, tabs_key: str
         tabs_key: of the tabs of which one shows the source.
     """
     choice = _choice(chosen)
-    verdict = _verdict(chosen, state, view, choice)
+    history = known_times.history()
+    verdict = _verdict(chosen, state, view, choice, history)
     with st.container(
         horizontal=True, vertical_alignment="center", gap="xsmall", key="verdict", border=True
     ):
@@ -55,7 +57,11 @@ def draw(chosen: Selection, state: RunState, view: EvaluationView, tabs_key: str
             _button(part, chosen, view, choice, tabs_key)
         _words(told)
     job = _reading(chosen, state, view)
-    rerun_as_jobs_end([job] if job is not None else [], _POLL_S)
+    # Once the machine code is read: what the rung gains that does what is next.
+    asks = job is None and verdict.result == "passed" and not verdict.awaits_whole
+    of_rungs = missing_kernels.jobs_for(history, _local_gpu(chosen)) if asks else ()
+    waiting = [each for each in (job, *of_rungs) if each is not None and not each.is_over]
+    rerun_as_jobs_end(waiting, _POLL_S)
 
 
 def _reading(chosen: Selection, state: RunState, view: EvaluationView) -> JobStatus | None:
@@ -73,8 +79,17 @@ def _reading(chosen: Selection, state: RunState, view: EvaluationView) -> JobSta
     return None if job is None or job.is_over else job
 
 
+def _local_gpu(chosen: Selection) -> str:
+    """The device that requests leave unnamed."""
+    return chosen.gpu_name if chosen.gpu is None else ""
+
+
 def _verdict(
-    chosen: Selection, state: RunState, view: EvaluationView, choice: Choice | None
+    chosen: Selection,
+    state: RunState,
+    view: EvaluationView,
+    choice: Choice | None,
+    history: History,
 ) -> LaunchVerdict:
     assert chosen.problem is not None
     seen = state.preview
@@ -100,6 +115,7 @@ def _verdict(
         is_stale=state.is_stale,
         is_running=state.is_running,
         part=state.part,
+        history=history,
     )
 
 

@@ -75,6 +75,8 @@ def choose_part(plan: LaunchPlan, probe: Probe, max_flops: float) -> PartOfLaunc
         raise PartialRunError("each gradient is a sum over many CTAs")
     if plan.problem.seqlens is not None or plan.problem.alibi or plan.problem.sinks:
         raise PartialRunError("its heads or sequences differ in length, slope or sink")
+    if plan.problem.kv_dtype is not None:
+        raise PartialRunError("its K/V heads differ in the factor of FP8")
     if plan.problem.head_dim_v is not None:
         raise PartialRunError("its V has other columns than its K")
     if plan.pages is not None:

@@ -176,7 +176,7 @@ def plan_waiting(latency_us: FloatArray, rate_per_s: float, budget_ms: float) ->
 # queries; a *token* is one position of it, H queries. All of one attention layer.
 
 
-_US_PER_HOUR = 3.6e9
+US_PER_HOUR = 3.6e9
 _DAYS_PER_YEAR = 365
 BILLION = 1e9
 _MILLION = 1e6
@@ -226,7 +226,7 @@ class Saving:
 
 def usd_per_billion_queries(per_query_us: float, price_usd_per_hour: float) -> float:
     """What 10⁹ queries cost at this GPU time per query."""
-    return price_usd_per_hour * per_query_us * BILLION / _US_PER_HOUR
+    return price_usd_per_hour * per_query_us * BILLION / US_PER_HOUR
 
 
 def cost(
@@ -261,7 +261,7 @@ def cost(
         math.isfinite(price_usd_per_hour) and price_usd_per_hour >= 0
     ):
         raise InvalidProblem(f"A price per hour is 0 or more, not {price_usd_per_hour:g}.")
-    hours = per_query_us * queries_per_day / _US_PER_HOUR
+    hours = per_query_us * queries_per_day / US_PER_HOUR
     per_billion = per_day = per_year = per_requests = per_tokens = None
     if price_usd_per_hour is not None:
         per_billion = usd_per_billion_queries(per_query_us, price_usd_per_hour)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -19,6 +18,7 @@ from engine.batch.table import (
     Recommendation,
     batch_table,
     explain_knee,
+    largest_launchable,
     memory_feasible,
     predict_curve,
     recommended_batches,
@@ -39,7 +39,7 @@ from engine.model.measurements import Measurement, read_measurements
 from engine.names import find_variant
 from engine.problem import Problem
 from kernels.ladder import LADDER
-from kernels.variant import AUTO, Variant
+from kernels.variant import AUTO
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -156,7 +156,7 @@ def recommend_batch(
         axis_notes.append(
             f"Batches go to {asked:,}, what is run now, and not to {request.max_batch:,} alone."
         )
-    most, limit = _largest_launchable(variant, config, problem, asked)
+    most, limit = largest_launchable(variant, config, problem, asked)
     if limit:
         axis_notes.append(f"Batches end at {most:,}: {limit}")
     batches = range(1, most + 1)
@@ -353,21 +353,6 @@ def _method_note(method: str) -> str:
         "Predicted by roofline. Nothing was measured: the model is not calibrated, and its "
         "intervals are wide."
     )
-
-
-def _largest_launchable(
-    variant: Variant, config: Mapping[str, int], problem: Problem, max_batch: int
-) -> tuple[int, str]:
-    """The batch, and why there is none beyond it; empty where `max_batch` can be launched.
-
-    By halving: what CUDA's grid or the variant refuses, it refuses for every larger batch.
-    """
-
-    def refused(batch: int) -> str:
-        return variant.unsupported(replace(problem, batch=batch), config) or ""
-
-    most = 1 + bisect_left(range(2, max_batch + 1), True, key=lambda batch: bool(refused(batch)))
-    return most, refused(most + 1) if most < max_batch else ""
 
 
 def _points(

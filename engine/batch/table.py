@@ -7,6 +7,7 @@ element, B·H of them) falls, until the GPU is full.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from engine.model.estimate import resident_ctas
 from engine.model.kernel import Kernel, Known
 from engine.model.launches import collect_batches
 from engine.problem import Problem
+from kernels.variant import Variant
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -465,3 +467,18 @@ def memory_feasible(device_bytes: np.ndarray[Any, Any], device: DeviceSpec) -> i
             code="no_batch_fits",
         )
     return fitting
+
+
+def largest_launchable(
+    variant: Variant, config: Mapping[str, int], problem: Problem, max_batch: int
+) -> tuple[int, str]:
+    """The batch, and why there is none beyond it; empty where `max_batch` can be launched.
+
+    By halving: what CUDA's grid or the variant refuses, it refuses for every larger batch.
+    """
+
+    def refused(batch: int) -> str:
+        return variant.unsupported(replace(problem, batch=batch), config) or ""
+
+    most = 1 + bisect_left(range(2, max_batch + 1), True, key=lambda batch: bool(refused(batch)))
+    return most, refused(most + 1) if most < max_batch else ""

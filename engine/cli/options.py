@@ -60,6 +60,7 @@ class ScoreOptions:
     softcap: float | None
     alibi: bool | None
     sinks: bool | None
+    kv_dtype: str | None
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class FormatOptions:
 PROBLEM = (
     *("preset", "batch", "heads", "seqlen", "head_dim"),
     *("seqlen_kv", "heads_kv", "head_dim_v", "causal", "dtype"),
-    *("window", "softcap", "alibi", "sinks", "seqlens", "backward"),
+    *("window", "softcap", "alibi", "sinks", "kv_dtype", "seqlens", "backward"),
 )
 
 
@@ -175,7 +176,12 @@ def problem_from(args: ProblemOptions) -> Problem:
 def scores_from(args: ScoreOptions) -> dict[str, Any]:
     """The fields of a problem that the options of `[shared.scores]` give."""
     names = ("window", "softcap", "alibi", "sinks")
-    return {name: value for name in names if (value := getattr(args, name)) is not None}
+    given = {name: value for name in names if (value := getattr(args, name)) is not None}
+    if args.kv_dtype is not None:
+        from engine.problem import KV_DTYPES
+
+        given["kv_dtype"] = KV_DTYPES[args.kv_dtype]
+    return given
 
 
 def features_from(args: FeatureOptions) -> dict[str, Any]:

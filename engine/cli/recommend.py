@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from engine.base.errors import InvalidProblem
 from engine.base.table import Table
 from engine.base.units import format_us, format_usd
 from engine.batch.cost import Saving, TrafficUnit, WaitPlan
+from engine.batch.mix import MixLine, parse_mix, read_mix, recommend_mix
 from engine.batch.recommend import BatchRequest, BatchResult, recommend_for_choice
 from engine.batch.table import DEFAULT_TARGETS
 from engine.cli.options import (
@@ -19,6 +21,7 @@ from engine.cli.options import (
     ScoreOptions,
     config_from,
     fields_from,
+    first_given,
     number,
     scores_from,
 )
@@ -81,7 +84,8 @@ class RecommendBatchOptions(KvSizes, ScoreOptions, ConfigOptions, DefaultsOption
 
     variant: str
     gpu: str
-    seqlen: int
+    seqlen: int | None
+    mix: list[str]
     head_dim: int
     heads: int
     heads_free: bool
@@ -107,6 +111,13 @@ class RecommendBatchOptions(KvSizes, ScoreOptions, ConfigOptions, DefaultsOption
 
 
 def run(args: RecommendBatchOptions) -> int:
+    if args.mix:
+        return _run_mix(args)
+    if args.seqlen is None:
+        raise InvalidProblem(
+            "A batch is recommended for a sequence length or a mix of problems: give --seqlen 128, "
+            "or --mix COUNT,B,H,S for each."
+        )
     traffic = {unit: getattr(args, f"{unit}_per_day") for unit in _TRAFFIC}
     named = {unit: amount for unit, amount in traffic.items() if amount is not None}
     if args.curve and not args.json:
@@ -134,6 +145,47 @@ def run(args: RecommendBatchOptions) -> int:
     _print_human(result)
     if invariance is not None:
         print_table(invariance.tables()[0])
+    return 0
+
+
+# What a mix does not say of a request, or says in its lines.
+_NOT_OF_A_MIX = (
+    *("seqlen", "seqlen_kv", "heads_kv", "head_dim_v", "heads_free", "measured", "predict"),
+    *("arrivals_per_s", "budget_ms", "alternatives", "invariance", "curve", "window", "softcap"),
+    *("alibi", "sinks", *(f"{unit}_per_day" for unit in _TRAFFIC)),
+)
+
+
+def _run_mix(args: RecommendBatchOptions) -> int:
+    if (extra := first_given(args, _NOT_OF_A_MIX)) is not None:
+        option = "--" + extra.replace("_", "-")
+        raise InvalidProblem(f"{option} goes with one problem, not with --mix: leave one out.")
+    rest = {"head_dim": args.head_dim, "causal": args.causal, "dtype": DTYPES[args.dtype]}
+    lines: list[MixLine] = []
+    for given in args.mix:
+        is_line = "," in given and not Path(given).exists()
+        lines += parse_mix(given, "--mix", **rest) if is_line else read_mix(given, **rest)
+    device = find_device(args.gpu)
+    prices = {find_device(gpu or args.gpu).name: dollars for gpu, dollars in args.price}
+    result = recommend_mix(
+        lines,
+        device,
+        open_history(),
+        variant=args.variant,
+        given=config_from(args, args.variant),
+        target=min(args.target) if args.target else 0.9,
+        max_batch=args.max_batch,
+        price_usd_per_hour=prices.get(device.name),
+        utilisation=args.utilisation,
+    )
+    if args.json:
+        print_json(result.to_dict())
+        return 0
+    print(f"Predicted for {device.name} by {result.method}; nothing was measured.")
+    for table in result.tables():
+        print_table(table)
+    for note in result.notes:
+        print(f"Note: {note}")
     return 0
 
 

@@ -142,7 +142,8 @@ def run_spent(args: SessionsSpentOptions) -> int:
     from engine.sessions.store import default_store
     from engine.sessions.tables import spent_table
 
-    table = spent_table(default_store().list())
+    store = default_store()
+    table = spent_table(store.list(), store.open)
     if args.json:
         print_json([dict(zip(table.columns, row, strict=True)) for row in table.rows])
     elif table.rows:

@@ -140,6 +140,8 @@ def _told(progress: Progress) -> str:
         parts.append(f"{format_duration(progress.eta_s)} left")
     if progress.workers != 1:
         parts.append(f"{progress.workers:,} workers")
+    if not progress.passed and progress.under_way:
+        parts.append(f"evaluating {progress.under_way}")
     best = _best(progress)
     if best is not None and best.median_us is not None:
         parts.append(

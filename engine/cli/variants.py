@@ -39,6 +39,7 @@ class VariantsOptions(ProblemOptions):
     add: Path | None
     forget: str | None
     gpu: str | None
+    forecasts: bool
     diff: str | None
     tree: bool
     markdown: bool
@@ -55,6 +56,8 @@ def run(args: VariantsOptions) -> int:
         keep_kernel(args.add)
     if args.forget is not None:
         _forget(args.forget)
+    if args.forecasts:
+        return _forecasts(args)
     if args.gpu is not None:
         return _figures(args, args.gpu)
     if args.diff is not None:
@@ -100,6 +103,22 @@ def run(args: VariantsOptions) -> int:
     )
     print_table(Table.of("Variants", records))
     return 1 if mistakes else 0
+
+
+def _forecasts(args: VariantsOptions) -> int:
+    from engine.kernel_figures.changes import forecasts_table
+    from engine.sessions.known_times import open_history
+
+    if args.gpu is not None:
+        raise InvalidProblem("--forecasts is of the study's own problem and GPU: leave --gpu out.")
+    table = forecasts_table(open_history())
+    if args.json:
+        print_json([dict(zip(table.columns, row, strict=True)) for row in table.rows])
+    elif args.markdown:
+        print(as_markdown(table))
+    else:
+        print_table(table)
+    return 0
 
 
 def _figures(args: VariantsOptions, gpu: str) -> int:

@@ -261,6 +261,7 @@ def check_against(
         guards_intact=result.guards_intact,
         findings=(*(of_tf32 or diagnosis.findings), *_not_repeatable(result, plan)),
         warnings=(*result.warnings, *(() if warning is None else (warning,))),
+        fp8_err=expected.fp8_err,
     )
     return correctness, diagnosis.maps
 

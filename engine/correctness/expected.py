@@ -60,6 +60,8 @@ class Expected:
     baseline_rms: float
     baseline_row_factor: float  # of row_factor_rms()
     baseline_name: str
+    # max|reference of K and V before FP8 − reference|, where they are in FP8: no fault of a kernel.
+    fp8_err: float | None = None
 
 
 def expected_of(inputs: Inputs) -> Expected | ExpectedGradients:
@@ -93,7 +95,14 @@ def expect(
         baseline_rms=float(np.linalg.norm(error) / np.sqrt(error.size)),
         baseline_row_factor=row_factor_rms(error, reference),
         baseline_name=name,
+        fp8_err=_error_of_fp8(inputs, coverage, reference),
     )
+
+
+def _error_of_fp8(inputs: Inputs, coverage: Coverage, reference: Float64Array) -> float | None:
+    if inputs.before_fp8 is None:
+        return None
+    return _largest(covered_reference(inputs.without_fp8(), coverage) - reference)
 
 
 def _largest(values: Float64Array) -> float:

@@ -27,6 +27,7 @@ class FindingCode(StrEnum):
     MEAN_V = "mean_v"
     MISSING_DELTA = "missing_delta"
     MMA_FRAGMENT = "mma_fragment"
+    KV_SCALE = "kv_scale"
     NAN_ROW = "nan_row"
     NOT_NORMALISED = "not_normalised"
     NOT_REPEATABLE = "not_repeatable"

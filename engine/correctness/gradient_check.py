@@ -263,7 +263,7 @@ def _wrong_values(
     if found is not None:
         bug, explained = found
         sentence = (
-            f"{each.name} matches {bug.what} ({math.floor(1e4 * explained) / 100:g} % of the error "
+            f"{each.name} matches {bug.what} ({math.floor(1e4 * explained) / 100:g}% of the error "
             f"explained): {bug.look_at}."
         )
         known.append(Finding(bug.code, sentence, round(min(1.0, explained) * share, 4)))

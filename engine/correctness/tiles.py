@@ -227,6 +227,7 @@ _LINES: Mapping[str, Sequence[str]] = {
     FindingCode.SOFTCAP: (r"\bfinal_score\w*\s*\(", r"SOFTCAP|tanh", *_MASK),
     FindingCode.ALIBI: (r"\balibi\w*", *_MASK),
     FindingCode.SINKS: (r"\bsinks?\w*\b", *_SUM),
+    FindingCode.KV_SCALE: (r"\b[kv]_scale\w*\b", r"\*=?\s*softmax_scale", *_MASK),
     FindingCode.SEQUENCE_LENGTH: (r"\bseqlens\s*\[", *_KEY_LOOP),
     FindingCode.SOFTMAX_SCALE: (r"\*=?\s*softmax_scale", *_MASK),
     FindingCode.NOT_NORMALISED: _SUM,

@@ -146,6 +146,8 @@ def parse_problem(text: str) -> Problem:
             given["causal"] = True
         elif word in ("alibi", "sinks"):
             given[word] = True
+        elif word == "kvfp8":
+            given["kv_dtype"] = "float8_e4m3"
         elif word == "backward":
             given["direction"] = word
         elif match := _FEATURE.fullmatch(word):

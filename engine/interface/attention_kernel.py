@@ -26,7 +26,7 @@ from engine.pipeline.execute import execute
 from engine.pipeline.machine_code import read_machine_code
 from engine.pipeline.request import BackendChoice, EvaluationRequest, resolve
 from engine.presets import find_preset
-from engine.problem import Problem
+from engine.problem import KV_DTYPES, KvDtype, Problem
 from engine.sessions.known_times import open_history
 from engine.tensors import NORMAL, InputKind, Inputs, RawArray
 from kernels.variant import AUTO, DTYPES, Dtype, Variant
@@ -47,6 +47,7 @@ class Sizes(TypedDict, total=False):
     seqlen_kv: int | None  # length of K and V where it differs, as in decoding
     heads_kv: int | None  # heads of K and V where query heads share them
     head_dim_v: int | None  # columns of V and O where K has others
+    kv_dtype: str | None  # "fp8" where K and V are
     # See `engine.problem.Problem` for what these mean.
     window: int | None
     softcap: float | None
@@ -80,7 +81,14 @@ def problem_of(sizes: Sizes, variant: Variant | None = None) -> Problem:
         sinks=sizes.get("sinks", False),
         seqlens=lengths,
         head_dim_v=sizes.get("head_dim_v"),
+        kv_dtype=_kv_dtype_of(sizes.get("kv_dtype")),
     )
+
+
+def _kv_dtype_of(name: str | None) -> KvDtype | None:
+    if name is not None and name not in KV_DTYPES:
+        raise InvalidProblem(f"kv_dtype must be fp8 or None, not {name!r}.")
+    return None if name is None else KV_DTYPES[name]
 
 
 def _changed(preset: Problem, sizes: Sizes) -> Problem:
@@ -88,6 +96,8 @@ def _changed(preset: Problem, sizes: Sizes) -> Problem:
     given: dict[str, Any] = {names.get(n, n): x for n, x in sizes.items() if n != "preset"}
     if "dtype" in sizes:
         given["dtype"] = dtype_of(sizes["dtype"], None)
+    if "kv_dtype" in sizes:
+        given["kv_dtype"] = _kv_dtype_of(sizes["kv_dtype"])
     if sizes.get("seqlens"):
         longest = max(sizes["seqlens"] or ())
         given = {"batch": len(sizes["seqlens"] or ()), "seqlen_kv": longest} | given

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from engine.auto import chosen_variants
 from engine.base.errors import InvalidProblem
 from engine.base.table import Table, Tabular
+from engine.batch.mix import MixResult, parse_mix, read_mix
+from engine.batch.mix import recommend_mix as recommend_mix_of
 from engine.batch.recommend import recommend_for_choice
 from engine.batch.types import BatchRequest, BatchResult
 from engine.environment import collect_environment
@@ -41,6 +43,7 @@ from engine.sessions.compare.output import comparison_tables, rows_frame
 from engine.sessions.exporters import exported
 from engine.sessions.files import open_session
 from engine.sessions.snapshot import Snapshot
+from kernels.variant import AUTO
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,6 +103,63 @@ def recommend_batch(
     except TypeError as error:
         raise InvalidProblem(f"recommend_batch: {error}.") from None
     return recommend_for_choice(request, evaluator().history)
+
+
+def recommend_mix(
+    lines: str | Path | Sequence[str],
+    of: AttentionKernel | str | Path = AUTO,
+    *,
+    gpu: str | None = None,
+    target: float = 0.9,
+    head_dim: int = 64,
+    causal: bool = False,
+    dtype: str | None = None,
+    **options: Any,
+) -> MixResult:
+    """One kernel, batch and number of splits for a mix of problems, and what it costs.
+
+    Args:
+        lines: a file, or lines `count,B,H,S[,D[,causal[,dtype]]]`: launches a day at today's batch.
+        of: a kernel, its name, its file, or "auto" to choose among those of each line.
+        gpu: the GPU, where `of` does not say it.
+        target: the share of the highest throughput that is enough, above 0 to 1.
+        head_dim, causal, dtype: of lines that leave them out.
+        options: `max_batch`, `price_usd_per_hour`, `utilisation`.
+
+    Raises:
+        InvalidProblem: no GPU is named, or as `engine.batch.mix.recommend_mix`.
+        UnknownName, InvalidKernel: as `kernel`, or there is no such file.
+        CompileError, ToolMissing: it does not compile, or there is no compiler.
+
+    Example:
+        >>> import engine as attune
+        >>> traffic = ["1000,1,4,64", "50,8,4,128"]
+        >>> found = attune.recommend_mix(traffic, "v01", gpu="L4", head_dim=32, max_batch=256)
+        >>> found.batch > 1, found.hours < found.hours_now
+        (True, True)
+        >>> [p.line.count for p in found.problems]
+        [1000.0, 50.0]
+    """
+    asked = of if isinstance(of, AttentionKernel) or of == AUTO else kernel(of)
+    name, given, own_gpu = (
+        (asked.name, asked.config, asked.gpu)
+        if isinstance(asked, AttentionKernel)
+        else (AUTO, {}, None)
+    )
+    device = target_device(gpu or own_gpu)
+    if device is None:
+        raise InvalidProblem("A mix is answered for a GPU: name one, for instance gpu='L4'.")
+    rest: dict[str, Any] = {"head_dim": head_dim, "causal": causal, "dtype": dtype_of(dtype, None)}
+    if isinstance(lines, Path) or (isinstance(lines, str) and "," not in lines):
+        read = read_mix(lines, **rest)
+    else:
+        read = parse_mix(lines if isinstance(lines, str) else "\n".join(lines), **rest)
+    try:
+        return recommend_mix_of(
+            read, device, evaluator().history, variant=name, given=given, target=target, **options
+        )
+    except TypeError as error:
+        raise InvalidProblem(f"recommend_mix: {error}.") from None
 
 
 # `compare(…)`: two sessions, or what was evaluated just now, problem by problem.
@@ -258,7 +318,7 @@ def sweep(
         evaluations, seconds: when a search ends at the latest.
         execute: False compiles and predicts, and runs nothing.
         journal: where to write what is done, and to go on from; None keeps none.
-        on_progress: called after every point.
+        on_progress: called before and after every point.
 
     Raises:
         UnknownName, InvalidKernel: as `kernel`, or a tunable that no kernel has.

@@ -9,14 +9,18 @@ from difflib import unified_diff
 from itertools import dropwhile
 from pathlib import Path
 
-from engine.base.errors import CompileError
+from engine.base.errors import AttuneError, CompileError
 from engine.base.table import Table
 from engine.base.units import format_bytes, format_us
 from engine.cuda_source.sources import read_source
+from engine.devices import find_device
 from engine.gate.verdicts import default_threshold, order_of
+from engine.history import History
 from engine.kernel_figures.rung import Rung
+from engine.model.kernel import Kernel
 from engine.names import find_variant
 from engine.own_kernels.registry import parent_of
+from engine.problem import Problem
 from kernels.ladder import LADDER
 from kernels.source_text import without_block
 from kernels.variant import Variant
@@ -212,6 +216,73 @@ def gain(before: Rung, after: Rung) -> str:
         f"{where} simulated {format_us(new.median_us)} where that takes "
         f"{format_us(old.median_us)}, {verdict}."
     )
+
+
+# What the L4 study expected of ideas that it had not built yet, and which rungs are these ideas.
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """An idea and the speed-up that was expected of it, on `STUDY_PROBLEM` and `STUDY_GPU`."""
+
+    idea: str
+    before: str
+    after: str
+    low: float
+    high: float
+
+
+STUDY_GPU = "L4"
+STUDY_PROBLEM = Problem(1, 1, 128, 64)
+FORECASTS = (
+    Forecast("All threads compute", "v01", "v02", 2.0, 3.0),
+    Forecast("Small tiles", "v03", "v04", 1.5, 2.0),
+    Forecast("KV split", "v01", "v05", 5.0, 10.0),
+    Forecast("Persistent CTAs", "v11", "v13", 2.0, 4.0),
+)
+
+
+def forecasts_table(history: History) -> Table:
+    """The study's forecasts beside what came of them: both times of a pair by one simulation."""
+    rows = []
+    for forecast in FORECASTS:
+        pair = (forecast.before, forecast.after)
+        old, new = (_simulated_us(name, history) for name in pair)
+        ratio = None if old is None or new is None else old / new
+        rows.append(
+            {
+                "idea": forecast.idea,
+                "expected": f"{forecast.low:g} to {forecast.high:g}×",
+                "simulated": None if ratio is None else f"{ratio:.2g}×",
+                "came out": None if ratio is None else _came_out(forecast, ratio),
+                "rungs": f"{pair[1]} against {pair[0]}",
+                "times": None
+                if old is None or new is None
+                else f"{format_us(new)} against {format_us(old)}",
+            }
+        )
+    return Table.of(
+        "The study's forecasts",
+        rows,
+        f"{STUDY_PROBLEM.label()} on {STUDY_GPU}, the study's own problem; each rung in its "
+        "default config. Nothing of it was measured.",
+    )
+
+
+def _simulated_us(name: str, history: History) -> float | None:
+    try:
+        made = history.estimate(Kernel.of(name, find_device(STUDY_GPU)), STUDY_PROBLEM)
+    except AttuneError:
+        return None
+    return made.latency.median_us if made.latency and made.by_machine_code else None
+
+
+def _came_out(forecast: Forecast, ratio: float) -> str:
+    if forecast.low <= round(ratio, 1) <= forecast.high:
+        return "as expected"
+    if ratio < 1:
+        return "slower instead"
+    return "less" if ratio < forecast.low else "more"
 
 
 _Figure = tuple[str, float | None, str]

@@ -387,12 +387,13 @@ class L2Traffic:
 def l2_traffic(launches: Launches) -> L2Traffic:
     """What each CTA reads and writes; nothing is kept on the SM from one CTA for the next."""
     keys = visited_share(launches) * np.minimum(launches.kv_rows, launches.num_keys)
-    row_bytes = 2 * launches.element_bytes * launches.head_dim  # of Q and O, or of K and V
-    cta_bytes = row_bytes * (launches.query_rows + keys)
+    row_bytes = 2 * launches.element_bytes * launches.head_dim  # of Q and O
+    key_bytes = 2 * launches.kv_element_bytes * launches.head_dim  # of K and V
+    cta_bytes = row_bytes * launches.query_rows + key_bytes * keys
     return L2Traffic(
         cta_bytes=cta_bytes,
         main_bytes=launches.useful_ctas * cta_bytes + launches.scratch_bytes,
-        kv_bytes=launches.useful_ctas * row_bytes * keys,
+        kv_bytes=launches.useful_ctas * key_bytes * keys,
         fuse_bytes=launches.scratch_bytes + launches.element_bytes * launches.elements,
     )
 

@@ -42,7 +42,8 @@ class Launches:
     causal: npt.NDArray[np.bool_]
     window: IntArray  # keys of a sliding window; 0 where there is none
     twice_scores: IntArray  # of one head of all sequences, see `Problem.twice_scores`
-    element_bytes: IntArray  # of Q, K, V and O
+    element_bytes: IntArray  # of Q and O
+    kv_element_bytes: IntArray  # of K and V
     ctas: IntArray  # [passes, n]
     useful_ctas: IntArray  # of the main pass: those that have keys to visit
     threads: IntArray  # [passes, n]
@@ -82,8 +83,9 @@ class Launches:
     @property
     def device_bytes(self) -> IntArray:
         """Global memory that the call touches: Q, K, V, O, block table and scratch."""
-        rows = self.num_heads * self.seqlen + self.kv_heads * self.num_keys
-        tensors = 2 * self.element_bytes * self.batch * rows * self.head_dim
+        row_bytes = self.element_bytes * self.num_heads * self.seqlen
+        row_bytes = row_bytes + self.kv_element_bytes * self.kv_heads * self.num_keys
+        tensors = 2 * self.batch * row_bytes * self.head_dim
         of_each = self._summed(tensors + self.page_bytes, lambda each: each.device_bytes)
         return of_each + self.scratch_bytes
 
@@ -183,7 +185,7 @@ def _launchable_everywhere(variant: Variant, config: Config, shape: BatchedShape
 
 
 def _figures(variant: Variant, config: Config, p: ProblemLike) -> tuple[Any, ...]:
-    """A problem's seventeen figures, then CTAs, threads and dynamic shared memory of each pass."""
+    """A problem's eighteen figures, then CTAs, threads and dynamic shared memory of each pass."""
     work = variant.work
     math_threads = work.math_threads(p, config)
     query_rows = work.query_rows(p, config)
@@ -197,6 +199,7 @@ def _figures(variant: Variant, config: Config, p: ProblemLike) -> tuple[Any, ...
         *((p.head_dim + p.value_dim) // 2, p.causal),
         *(p.window or 0, p.twice_scores),
         element_bytes,
+        1 if "kv_fp8" in p.features else element_bytes,
         sum(s.element_bytes * prod(s.shape(p, config)) for s in variant.scratch),
         0 if variant.page_rows is None else Pages(p, variant.page_rows(p, config)).extra_bytes,
         *(query_rows, work.kv_rows(p, config), math_threads, ways, config.get("num_splits", 1)),
@@ -207,11 +210,12 @@ def _figures(variant: Variant, config: Config, p: ProblemLike) -> tuple[Any, ...
 
 
 def _launches(columns: IntArray, num_passes: int) -> Launches:
-    """`columns` is `[17 + 3 · passes, n]`, in the order of `_figures`."""
+    """`columns` is `[18 + 3 · passes, n]`, in the order of `_figures`."""
     batch, num_heads, kv_heads, seqlen, num_keys, head_dim, causal = columns[:7]
     window, twice_scores = columns[7:9]
-    element_bytes, scratch, pages, rows, kv, math, ways, splits = columns[9:17]
-    ctas, threads, smem = columns[17:].reshape(3, num_passes, -1)
+    element_bytes, kv_element_bytes, scratch, pages = columns[9:13]
+    rows, kv, math, ways, splits = columns[13:18]
+    ctas, threads, smem = columns[18:].reshape(3, num_passes, -1)
     return Launches(
         batch=batch,
         num_heads=num_heads,
@@ -223,6 +227,7 @@ def _launches(columns: IntArray, num_passes: int) -> Launches:
         window=window,
         twice_scores=twice_scores,
         element_bytes=element_bytes,
+        kv_element_bytes=kv_element_bytes,
         ctas=ctas,
         useful_ctas=_useful_ctas(
             ctas[0],

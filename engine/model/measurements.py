@@ -22,6 +22,7 @@ from engine.base.errors import InvalidProblem, StoreError
 from engine.base.files import data_folder
 from engine.base.table import CsvTable, read_csv
 from engine.problem import Problem
+from kernels.variant import DTYPES
 
 MAX_ROWS = 10_000
 MAX_CHARS = 4_000_000
@@ -86,6 +87,11 @@ def read_measurements(path: str | Path) -> tuple[Measurement, ...]:
         UnknownName: there is no such file.
         InvalidProblem: it is not text, or anything `parse_measurements` rejects.
     """
+    return parse_measurements(read_table(path), str(path))
+
+
+def read_table(path: str | Path) -> str:
+    """The text of a CSV file. Raises as `read_measurements`."""
     path = Path(path)
     try:
         # Four bytes a character at most; one more tells "too long" from "just fits".
@@ -93,7 +99,7 @@ def read_measurements(path: str | Path) -> tuple[Measurement, ...]:
             text = files.read(path, 4 * MAX_CHARS + 1).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidProblem(f"{path} is not UTF-8 text: save it as CSV.") from None
-    return parse_measurements(text, str(path))
+    return text
 
 
 def parse_measurements(text: str, name: str = "the CSV") -> tuple[Measurement, ...]:
@@ -111,7 +117,7 @@ def parse_measurements(text: str, name: str = "the CSV") -> tuple[Measurement, .
     _check_columns(table, name)
     points = []
     for line, row in table.rows:
-        points.append(_Row(name, line, row).measurement())
+        points.append(ProblemRow(name, line, row).measurement())
         if len(points) > MAX_ROWS:
             raise InvalidProblem(f"{name} has more than {MAX_ROWS:,} rows.")
     if not points:
@@ -142,7 +148,7 @@ def _check_columns(table: CsvTable, name: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class ProblemRow:
     """One line's cells, with complaints that name line and column."""
 
     name: str
@@ -150,31 +156,43 @@ class _Row:
     cells: Mapping[str, str]
 
     def measurement(self) -> Measurement:
-        shape: dict[str, Any] = {
-            c: self._whole(c) for c in ("batch", "num_heads", "seqlen", "head_dim")
-        }
-        for name in ("seqlen_kv", "num_heads_kv"):
-            if self.cells.get(name):
-                shape[name] = self._whole(name)
-        if causal := self.cells.get("causal"):
-            if causal.lower() not in _BOOLEANS:
-                raise self._wrong("causal", "is neither true nor false")
-            shape["causal"] = _BOOLEANS[causal.lower()]
-        if dtype := self.cells.get("dtype"):
-            shape["dtype"] = dtype
-        try:
-            problem = Problem(**shape)
-        except InvalidProblem as error:
-            raise InvalidProblem(f"{self.name}, line {self.line}: {error}") from None
         sdpa = self.cells.get("sdpa_ms")
         return Measurement(
-            problem=problem,
+            problem=self.problem(),
             measured_us=1e3 * self._milliseconds("kernel_ms"),
             ctas=self._whole("ctas") if self.cells.get("ctas") else None,
             sdpa_us=1e3 * self._milliseconds("sdpa_ms") if sdpa else None,
             series=self.cells.get("series", ""),
             line=self.line,
         )
+
+    def problem(self, **rest: Any) -> Problem:
+        """The problem; what the line leaves out is taken from `rest`."""
+        shape = dict(rest)
+        wanted = {"batch", "num_heads", "seqlen", "head_dim"} - set(rest)
+        for name in ("batch", "num_heads", "seqlen", "head_dim", "seqlen_kv", "num_heads_kv"):
+            if name in wanted or self.cells.get(name):
+                shape[name] = self._whole(name)
+        if causal := self.cells.get("causal"):
+            if causal.lower() not in _BOOLEANS:
+                raise self._wrong("causal", "is neither true nor false")
+            shape["causal"] = _BOOLEANS[causal.lower()]
+        if dtype := self.cells.get("dtype"):
+            shape["dtype"] = DTYPES.get(dtype, dtype)
+        try:
+            return Problem(**shape)
+        except InvalidProblem as error:
+            raise InvalidProblem(f"{self.name}, line {self.line}: {error}") from None
+
+    def positive(self, column: str) -> float:
+        """A finite number above 0."""
+        try:
+            value = float(self.cells[column])
+        except ValueError:
+            raise self._wrong(column, "is not a number") from None
+        if not (math.isfinite(value) and value > 0):
+            raise self._wrong(column, "is not a number above 0")
+        return value
 
     def _wrong(self, column: str, why: str) -> InvalidProblem:
         shown = self.cells[column][:40]

@@ -29,6 +29,7 @@ from kernels.arguments import (
     BLOCK_TABLE,
     CU_SEQLENS_K,
     CU_SEQLENS_Q,
+    KV_SCALES,
     OF_FEATURES,
     PACKED,
     SEQLENS,
@@ -42,6 +43,7 @@ from kernels.variant import Variant
 _OF_FEATURES = {
     ALIBI_SLOPES: "float32, a slope for each query head",
     SINKS: "float32, a logit for each query head",
+    **dict.fromkeys(KV_SCALES, "float32, what the bytes of a K/V head are multiplied by"),
     SEQLENS: "int32, keys of each sequence",
     CU_SEQLENS_Q: "int32, first row of each sequence in Q and O",
     CU_SEQLENS_K: "int32, first row of each sequence in K and V",

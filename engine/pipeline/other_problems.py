@@ -266,7 +266,7 @@ def large_problem(problem: Problem) -> Problem | None:
 
     None where no number of them brings both below 2³² elements.
     """
-    if problem.head_dim_v is not None:
+    if problem.head_dim_v is not None or problem.kv_dtype is not None:
         return None
     if problem.alibi or problem.sinks or problem.seqlens is not None:
         return None  # its heads and sequences differ, so that no part stands for the others

@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from engine.auto import Choice, choose
 from engine.base.errors import AttuneError, Status
 from engine.base.units import format_us
+from engine.config import default_config
 from engine.evaluation import Evaluation, Execution, Finding, Latency, Origin
 from engine.history import History
 from engine.machine_code.advice import NEXT_WORDS
@@ -21,9 +22,11 @@ from engine.machine_code.report import Hint, PassReport
 from engine.machine_code.timing.constants import StallReason
 from engine.model.kernel import Kernel
 from engine.model.roofline import launch_work, roofline_points, roofs_of
+from engine.names import find_variant
 from engine.pipeline.machine_code import read_machine_code
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.problem import Problem
+from kernels.ladder import LADDER
 
 # `Status` in small letters, or what there is where nothing was executed.
 Result: TypeAlias = Literal["not_run", "running", "stale"] | str
@@ -55,6 +58,17 @@ _STALLS: Mapping[str, str] = {
     StallReason.NOT_SELECTED.label: "other warps to issue",
     StallReason.NO_INSTRUCTION.label: "code",
     StallReason.GMMA.label: "the warpgroup's products",
+}
+# The rung that follows a piece of advice, and the one that does not yet: what lies between is what
+# the advice gains as a whole, told by the same model.
+_RUNGS: Mapping[str, tuple[str, str]] = {
+    "conflicts": ("v08", "v09"),
+    "sectors": ("v02", "v03"),
+    "narrow": ("v02", "v03"),
+    "copy_ahead": ("v09", "v10"),
+    "barrier": ("v09", "v10"),
+    "tensor_idle": ("v10", "v11"),
+    "few_ctas": ("v02", "v05"),
 }
 _PLACE = re.compile(r"(?<![\w/])([\w.-]+\.cuh?)[:(](\d{1,7})")
 
@@ -99,8 +113,10 @@ class NextStep:
 
     kind: str  # an `AdviceKind`
     place: Place | None
-    low: float  # of the launch's time, simulated
+    low: float  # of the launch's time, simulated; with `rung` that gain is inside
     high: float
+    rung: str = ""  # of the ladder, that does it
+    rung_gain: float | None = None  # of its time against the rung that does not; None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +127,7 @@ class AutoPick:
     config: Mapping[str, int]
     us: float | None  # None: not simulated here yet
     origin: Origin | None
+    differing: Mapping[str, int] = field(default_factory=dict)  # of the same variant's config
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +184,7 @@ class LaunchVerdict:
 
     @property
     def sentence(self) -> str:
-        """`Right · 54 % of the tensor roof, waits for global loads (39 %) · next: …`."""
+        """`Right · 54% of the tensor roof, waits for global loads (39%) · next: …`."""
         return " · ".join(part.with_place() for part in self.parts)
 
     def encoded(self) -> dict[str, Any]:
@@ -208,14 +225,19 @@ class LaunchVerdict:
     def _next(step: NextStep) -> str:
         where = f"line {step.place.line}, " if step.place else ""
         low, high = f"{100 * step.low:.0f}", f"{100 * step.high:.0f}"
-        gain = f"{high} %" if low == high else f"{low}–{high} %"
-        return f"next: {where}{NEXT_WORDS[step.kind]}, {gain}"
+        gain = f"{high}%" if low == high else f"{low}–{high}%"
+        does = ""
+        if step.rung:
+            gains = "" if step.rung_gain is None else f": {100 * step.rung_gain:.0f}%"
+            does = f" ({step.rung} does it{gains})"
+        return f"next: {where}{NEXT_WORDS[step.kind]}, {gain}{does}"
 
     @staticmethod
     def _auto(pick: AutoPick) -> str:
+        name = " ".join([pick.variant, *(f"{k}={v}" for k, v in pick.differing.items())])
         if pick.us is None:
-            return f"or {pick.variant} by auto, not simulated here yet"
-        return f"or {pick.variant} by auto, {format_us(pick.us)} {pick.origin}"
+            return f"or {name} by auto, not simulated here yet"
+        return f"or {name} by auto, {format_us(pick.us)} {pick.origin}"
 
 
 def verdict_of(
@@ -232,6 +254,7 @@ def verdict_of(
     is_stale: bool = False,
     is_running: bool = False,
     part: Evaluation | None = None,
+    history: History | None = None,
 ) -> LaunchVerdict:
     """The verdict.
 
@@ -246,6 +269,7 @@ def verdict_of(
         stopped: why it cannot be run, or does not compile, as it stands now.
         is_stale: the source has changed since the run.
         part: of a few CTAs of the run that goes on.
+        history: knows what a rung gains that does what is to be done next.
     """
     if stopped is not None:
         where = _place(evaluation) if stopped is Status.COMPILE_ERROR else None
@@ -272,7 +296,7 @@ def verdict_of(
         time=time,
         roof=_roof(kernel, problem, time.us, ctas_per_sm) if time and is_known else None,
         limit=_limit(report) if report is not None else None,
-        next=_next(report, kernel) if report is not None else None,
+        next=_next(report, kernel, problem, history) if report is not None else None,
         auto=_auto(choice, kernel, time) if choice is not None else None,
         races_unchecked=run is not None and not awaits_whole and _looks_for_no_races(run),
     )
@@ -311,6 +335,7 @@ def verdict_on_run(
         ctas_per_sm=main.occupancy.ctas_per_sm if (main := evaluation.main_pass) else None,
         report=report,
         choice=choice,
+        history=history,
     )
 
 
@@ -329,7 +354,7 @@ def place_in(text: str) -> Place | None:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %" if share < 0.01 else f"{100 * share:.0f} %"
+    return f"{100 * share:.2g}%" if share < 0.01 else f"{100 * share:.0f}%"
 
 
 def _partial(evaluation: Evaluation) -> str:
@@ -412,14 +437,42 @@ def _limit(report: PassReport) -> Limit | None:
     return Limit("stall", waits[0].name, waits[0].share) if waits else None
 
 
-def _next(report: PassReport, kernel: Kernel | None) -> NextStep | None:
+def _next(
+    report: PassReport, kernel: Kernel | None, problem: Problem, history: History | None
+) -> NextStep | None:
     """Of pieces of advice with a simulated gain the one that gains most in the worst case."""
     told: list[Hint] = [hint for hint in report.hints if hint.high]
     if not told or kernel is None:
         return None
     best = max(told, key=lambda hint: (hint.low, hint.high))
     place = Place(kernel.variant.source.name, best.line) if best.line else None
-    return NextStep(best.kind, place, best.low, best.high)
+    step = NextStep(best.kind, place, best.low, best.high)
+    if history is None or best.kind not in _RUNGS or problem.direction == "backward":
+        return step
+    before, after = _RUNGS[best.kind]
+    mine = kernel.variant.id
+    if mine in LADDER.names() and mine >= after:  # it does so already, as far as a rung goes
+        return step
+    step = replace(step, rung=after)
+    times = [_rung_us(name, kernel, problem, history) for name in (before, after)]
+    if times[0] is None or times[1] is None or times[1] >= times[0]:
+        return step
+    gain = 1 - times[1] / times[0]
+    return replace(step, rung_gain=gain, low=min(step.low, gain), high=max(step.high, gain))
+
+
+def _rung_us(name: str, kernel: Kernel, problem: Problem, history: History) -> float | None:
+    """Its simulated time with the values that it shares with `kernel`, else its defaults."""
+    try:
+        variant = find_variant(name)
+        config = default_config(variant, {}, kernel.device)
+        shared = {k: v for k, v in kernel.config.items() if k in config}
+        if variant.unoffered(shared) is None:
+            config |= shared
+        found = history.estimate(Kernel.of(variant, kernel.device, config), problem)
+    except AttuneError:
+        return None
+    return found.latency.median_us if found.latency and found.by_machine_code else None
 
 
 def _auto(choice: Choice, kernel: Kernel | None, time: VerdictTime | None) -> AutoPick | None:
@@ -435,4 +488,7 @@ def _auto(choice: Choice, kernel: Kernel | None, time: VerdictTime | None) -> Au
         picked.config,
         known.us if known is not None else None,
         known.origin if known is not None else None,
+        {k: v for k, v in picked.config.items() if kernel.config.get(k) != v}
+        if picked.variant.id == kernel.variant.id
+        else {},
     )

@@ -162,7 +162,7 @@ def _verdict(goal: Goal, figures: Sequence[Figure]) -> GoalStatus:
     many = f" on {len(figures)} problems, the worst of them" if len(figures) > 1 else ""
     text = {
         "met": f"Met{many}: {_shown(goal, worst)} against {_aim(goal)}.",
-        "missed": f"Missed by {share:.2g} %{many}: {_shown(goal, worst)} against {_aim(goal)}.",
+        "missed": f"Missed by {share:.2g}%{many}: {_shown(goal, worst)} against {_aim(goal)}.",
         "undecided": f"Undecided{many}: {_shown(goal, worst)}, an interval that holds "
         f"{_aim(goal)}.",
     }[state]

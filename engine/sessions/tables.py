@@ -5,7 +5,7 @@ Figures are derived here and never stored. Every latency says where it came from
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from engine.base.errors import Status, UnknownName
 from engine.base.table import Table
@@ -18,7 +18,7 @@ from engine.history.known_time import KnownTime, is_of_this_source, name_of, sou
 from engine.sessions.advice import Suggestion, advice_limits
 from engine.sessions.goal import TimelineRow, describe_goal, goal_status, timeline_rows
 from engine.sessions.importers.nsight_compute import counters_table
-from engine.sessions.snapshot import Decision, Environment, Phase, Snapshot, Source, Spent
+from engine.sessions.snapshot import Decision, Environment, Goal, Phase, Snapshot, Source, Spent
 from engine.sessions.store import SnapshotInfo
 from kernels.variant import Variant
 
@@ -53,6 +53,7 @@ def summary_table(snapshot: Snapshot, evaluations: Sequence[Evaluation]) -> Tabl
     rows = {
         "target": describe_goal(target) if target else "none",
         "result": goal_status(target, evaluations).sentence if target else "",
+        "hypothesis": hypothesis_state(target, evaluations) if snapshot.hypothesis else "",
         "decision": _decision(decision) or "",
         "fastest": _fastest(evaluations),
         **spent_rows(snapshot.spent, devices),
@@ -153,10 +154,39 @@ def phases_table(phases: Iterable[Phase], evaluations: Sequence[Evaluation]) -> 
     )
 
 
-def spent_table(infos: Iterable[SnapshotInfo]) -> Table:
+def hypothesis_state(target: Goal | None, evaluations: Sequence[Evaluation]) -> str:
+    """`confirmed: …`, `refuted: …` or `open: …`: by the session's own numbers, which its target is
+    the test of."""
+    if target is None:
+        return "open: the session has no target that its numbers could meet or miss"
+    status = goal_status(target, evaluations)
+    ends = {"met": "confirmed", "missed": "refuted", "undecided": "open"}
+    return f"{ends[status.state]}: {status.sentence}"
+
+
+def best_gain(snapshot: Snapshot) -> tuple[float, str] | None:
+    """The largest gain of the timeline over where its problem began, and the origin of both times;
+    None where nothing was timed twice. Measured gains come before predicted ones."""
+    rows = timeline_rows(snapshot.timeline, snapshot.opened())
+    gains = [(r.latency.origin, r.gain) for r in rows if r.latency is not None and r.gain]
+    if len(gains) < 2:
+        return None
+    taken = [(gain, origin) for origin, gain in gains if origin != "predicted"]
+    best = max(taken if len(taken) > 1 else [(gain, origin) for origin, gain in gains])
+    return best[0], best[1]
+
+
+def spent_table(
+    infos: Iterable[SnapshotInfo], opened: Callable[[str], Snapshot] | None = None
+) -> Table:
     """What sessions cost, the oldest first, with the sums up to each; those that say nothing are
-    left out, and of one session the last snapshot counts."""
-    last = {}
+    left out, and of one session the last snapshot counts.
+
+    Args:
+        opened: a snapshot by its name, for what each gained and what became of its hypothesis;
+            None leaves these out.
+    """
+    last, names = {}, {}
     told = [
         info
         for info in infos
@@ -164,15 +194,19 @@ def spent_table(infos: Iterable[SnapshotInfo]) -> Table:
     ]
     for info in sorted(told, key=lambda i: i.updated):
         assert info.summary is not None
-        last[info.summary.id] = info.summary
+        last[info.summary.id], names[info.summary.id] = info.summary, info.name
     hours = gpu_hours = cost_usd = 0.0
-    records = []
+    records, over = [], []
     for s in last.values():
         spent = s.spent or Spent()
         cost, _ = cost_of(spent, s.devices)
         hours += spent.hours or 0.0
         gpu_hours += spent.gpu_hours or 0.0
         cost_usd += cost or 0.0
+        budget = None if spent.budget_usd is None else f"{spent.budget_usd:,.2f}"
+        is_over = spent.budget_usd is not None and cost is not None and cost > spent.budget_usd
+        if is_over:
+            over.append(f"{s.title} (US$ {cost:,.2f} of {budget})")
         records.append(
             {
                 "saved, UTC": s.updated[:10],
@@ -181,13 +215,35 @@ def spent_table(infos: Iterable[SnapshotInfo]) -> Table:
                 "hours": spent.hours,
                 "GPU-hours": spent.gpu_hours,
                 "cost, US$": None if cost is None else f"{cost:,.2f}",
-                "budget, US$": None if spent.budget_usd is None else f"{spent.budget_usd:,.2f}",
+                "budget, US$": budget,
+                "over its budget": "yes" if is_over else None,
+                **(_gained(opened(names[s.id]), spent, cost) if opened is not None else {}),
                 "hours so far": hours,
                 "GPU-hours so far": gpu_hours,
                 "cost so far, US$": f"{cost_usd:,.2f}",
             }
         )
-    return Table.of("Spent", records)
+    remark = f"Over their budget: {'; '.join(over)}." if over else ""
+    return Table.of("Spent", records, remark)
+
+
+def _gained(snapshot: Snapshot, spent: Spent, cost: float | None) -> dict[str, object]:
+    """The gain, the share of the time that it saves for an hour of people and for a dollar, and
+    the hypothesis."""
+    found = best_gain(snapshot)
+    saved = 1 - 1 / found[0] if found is not None else None
+    evaluations = snapshot.opened()
+    state = hypothesis_state(snapshot.target, evaluations) if snapshot.hypothesis else None
+    return {
+        "gain": f"{found[0]:.3g}× {found[1]}" if found is not None else None,
+        "saved per hour": _share(saved, spent.hours),
+        "saved per US$": _share(saved, cost),
+        "hypothesis": state.split(":")[0] if state else None,
+    }
+
+
+def _share(saved: float | None, amount: float | None) -> str | None:
+    return None if saved is None or not amount else f"{100 * saved / amount:.3g}%"
 
 
 def setup_table(snapshot: Snapshot) -> Table:

@@ -85,7 +85,7 @@ def test_units_stalls_lines_and_the_listing(open_app, readings):
     shown = texts(at)
     assert "FMA binds: it is busy 91% of the time." in shown
     units, stalls = charts(at)["mc_units"], charts(at)["mc_stalls"]
-    assert units["data"][0]["text"] == ["91 % binds", "20 %"]
+    assert units["data"][0]["text"] == ["91% binds", "20%"]
     assert stalls["data"][0]["y"] == ["Short scoreboard", "Selected"]
     assert "mc_live" in charts(at)
     assert "Timeline of the simulated launch" in [b.proto.label for b in at.get("download_button")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,42 @@ def test_bad_input_is_one_sentence(
     captured = capsys.readouterr().err
     assert words in captured
     assert "Traceback" not in captured
+
+
+def test_one_kernel_and_batch_for_a_mix(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    traffic = tmp_path / "traffic.csv"
+    traffic.write_text("# a day\ncount,B,H,S,D\n1000,1,4,64,32\n")
+    mix = ["recommend-batch", "v05", "--gpu", "L4", "-D", "32", "--max-batch", "64", "--json"]
+    mix += ["--mix", str(traffic), "--mix", "10,8,4,128", "--price", "2"]
+    assert main(mix) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {k["kernel"].split("num_splits=")[1] for k in found["kernels"]} >= {"1", "4"}
+    assert [p["line"]["problem"]["seqlen"] for p in found["problems"]] == [64, 128]
+    # What the lines take adds up, and no other kernel takes less at this batch.
+    hours = sum(p["gpu_hours_per_day"] for p in found["problems"])
+    assert hours == pytest.approx(found["hours"])
+    assert found["usd_per_day"] == pytest.approx(2 * hours)
+    assert min(k["gpu_hours_per_day"] for k in found["kernels"]) == pytest.approx(hours)
+    assert found["plateau_hours"] <= hours <= found["plateau_hours"] / 0.9
+    for problem in found["problems"]:
+        of_line = problem["line"]
+        sequences = of_line["count"] * of_line["problem"]["batch"]
+        assert problem["launches_per_day"] * found["batch"] == pytest.approx(sequences)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--mix", "10,8,4"], "lacks 'seqlen'. It takes lines count,B,H,S"),
+        (["--mix", "10,8,4,x"], "line 1, column seqlen: 'x' is not a whole number"),
+        (["--mix", "0,8,4,64"], "column count: '0' is not a number above 0"),
+        (["--mix", "1,8,4,64", "--alternatives"], "--alternatives goes with one problem"),
+        (["--mix", "none.csv"], "none.csv"),
+        ([], "give --seqlen 128, or --mix COUNT,B,H,S"),
+    ],
+)
+def test_a_wrong_mix_is_one_sentence(
+    options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["recommend-batch", "v01", "--gpu", "L4", *options]) == 2
+    assert words in capsys.readouterr().err

@@ -18,7 +18,9 @@ from engine.backends.cpu import CpuBackend
 from engine.backends.machine_code import MachineCodeBackend
 from engine.base.errors import InvalidProblem, UnknownName
 from engine.compiled_plan import target_arch
+from engine.config import resolve_config
 from engine.correctness import check_output
+from engine.correctness.expected import expect
 from engine.correctness.reference import reference
 from engine.cuda_source.nvrtc import compile_kernel
 from engine.evaluation import Correctness
@@ -28,7 +30,7 @@ from engine.plan import make_plan
 from engine.presets import Preset, presets
 from engine.problem import Problem, feature_options, parse_seqlens
 from engine.schema import decode, encode
-from engine.tensors import alibi_slopes, make_inputs
+from engine.tensors import alibi_slopes, e4m3_bytes, e4m3_values, make_inputs
 from engine.tensors import decode as decoded
 from kernels.ladder import LADDER, by_id
 from kernels.variant import FEATURES, KERNELS_DIR, Dtype, Variant
@@ -46,7 +48,12 @@ ALL = Problem(
 DEEPSEEK = Problem(2, 2, 100, 192, causal=True, head_dim_v=128)
 VARLEN = Problem(3, 4, 100, 64, causal=True, seqlens=(5, 17, 100))
 DECODING = Problem(3, 4, 1, 64, seqlen_kv=100, seqlens=(1, 64, 100))
-PROBLEMS = (CHUNKED, WINDOW, TWO_SIDED, SOFTCAP, ALIBI, SINKS, ALL, VARLEN, DECODING, DEEPSEEK)
+WIDEST = Problem(2, 4, 70, 256, causal=True, seqlen_kv=100)
+FP8 = Problem(2, 8, 3, 64, seqlen_kv=100, num_heads_kv=4, kv_dtype="float8_e4m3")
+PROBLEMS = (
+    *(CHUNKED, WINDOW, TWO_SIDED, SOFTCAP, ALIBI, SINKS, ALL, VARLEN, DECODING, FP8),
+    *(DEEPSEEK, WIDEST),
+)
 TAKING = tuple(v.id for v in LADDER if v.takes)
 
 
@@ -134,7 +141,9 @@ def test_lengths_are_drawn_by_their_seed() -> None:
 @pytest.mark.parametrize("preset", presets(), ids=lambda preset: preset.name)
 def test_a_preset_has_a_source_and_a_rung_that_takes_it(preset: Preset) -> None:
     assert preset.source
-    assert any(v.unsupported(preset.problem, v.default_config()) is None for v in LADDER)
+    problem = preset.problem
+    configs = [(v, resolve_config(v, {}, problem, None).values) for v in LADDER]
+    assert any(v.unsupported(problem, config) is None for v, config in configs)
 
 
 def test_what_is_given_beside_a_preset_stands_in_its_place() -> None:
@@ -188,11 +197,11 @@ def test_kernels_are_right(
     cpu: CpuBackend, variant_id: str, problem: Problem, schedule: str
 ) -> None:
     variant = by_id(variant_id)
-    config = variant.default_config()
     shared = dataclasses.replace(problem, num_heads_kv=2 if variant.gqa else None)
-    if variant.unsupported(shared, config) is not None:
-        if problem is DEEPSEEK:
-            assert "head_dim_v" in str(variant.unsupported(shared, config))
+    config = resolve_config(variant, {}, shared, None).values
+    if (why := variant.unsupported(shared, config)) is not None:
+        if problem in (DEEPSEEK, WIDEST):
+            assert "head_dim" in why
             return
         assert not set(problem.features) <= set(variant.takes)
         return
@@ -242,6 +251,7 @@ def test_machine_code_is_right(variant_id: str, number: int, head_dim: int, dtyp
     assert found.passed, (config, found.reason, found.findings)
 
 
+_NEXT_SCALE = "v_scale[(kv_head_index + 1) % num_heads_kv]"
 # (variant, problem, text, what takes its place, code of the finding)
 _BUGS = (
     ("v10", CHUNKED, "(query) + NUM_KEYS - NUM_QUERIES", "(query)", "causal_corner"),
@@ -262,6 +272,11 @@ _BUGS = (
     ("v10", VARLEN, "cu_seqlens_k[blockIdx.z] * num", "cu_seqlens_k[0] * num", "rows"),
     ("v11", VARLEN, "#define Q_ROW (num_heads * HEAD_DIM)", "#define Q_ROW HEAD_DIM", "rows"),
     ("v10", DECODING, "cu_seqlens_k[(batch) + 1] -", "cu_seqlens_k[3] -", "rows"),
+    ("v14", FP8, "k_scale[kv_head_index]", "k_scale[0]", "kv_scale"),
+    ("v14", FP8, "v_scale[kv_head_index]", "k_scale[kv_head_index]", "kv_scale"),
+    ("v14", FP8, "v_factor = given.v_scale[kv_head_index] *", "v_factor =", "kv_scale"),
+    ("v21", FP8, "given.k_scale[kv_head_index] *", "", "kv_scale"),
+    ("v21", FP8, "v_scale[kv_head_index]", _NEXT_SCALE, "kv_scale"),
 )
 
 
@@ -282,7 +297,7 @@ def test_a_planted_bug_is_found_and_named(
 ) -> None:
     for file in (*KERNELS_DIR.glob("*.cuh"), by_id(variant_id).source):
         shutil.copy(file, tmp_path)
-    header = tmp_path / "features.cuh"
+    header = tmp_path / ("features.cuh" if problem is not FP8 else by_id(variant_id).source.name)
     text = header.read_text("utf-8")
     assert old in text
     header.write_text(text.replace(old, new), "utf-8")
@@ -303,7 +318,7 @@ def _verdict(
     schedule: str = "in_order",
 ) -> Correctness:
     variant = by_id(variant_id)
-    plan = make_plan(variant, problem, variant.default_config())
+    plan = make_plan(variant, problem, resolve_config(variant, {}, problem, None).values)
     if folder is not None:
         plan = dataclasses.replace(plan, source=folder / variant.source.name)
     inputs = make_inputs(problem)
@@ -332,3 +347,39 @@ def test_what_is_not_asked_for_costs_nothing(variant_id: str) -> None:
         plain = dict(plan.defines)
         assert code(plain) == code(plain | none)
         assert code(plain) != code(plain | {"WINDOW": "33"})
+
+
+def test_fp8_is_e4m3_rounded_to_nearest_even() -> None:
+    """Against the definition: every code, every middle between two, and what is beyond."""
+    codes = np.arange(256, dtype=np.uint8)
+    finite = codes[(codes & 127) != 127]
+    values = e4m3_values(finite)
+    assert np.array_equal(e4m3_bytes(values), finite)
+    positive = values[:127]
+    assert (positive[1], positive[8], positive[126]) == (2.0**-9, 2.0**-6, 448.0)
+    middles = (positive[:-1] + positive[1:]) / 2
+    assert np.array_equal(e4m3_bytes(middles) % 2, np.zeros(126))
+    assert e4m3_bytes(np.float32([1e9, -1e9])).tolist() == [0x7E, 0xFE]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_fp8_holds_what_the_kernel_is_judged_by(dtype: Dtype) -> None:
+    """The bytes times the factors are K and V exactly, and half as many; before them others."""
+    problem = dataclasses.replace(FP8, dtype=dtype)
+    inputs = make_inputs(problem)
+    assert inputs.kv_scales is not None
+    assert len(set(inputs.kv_scales[0].tolist())) > 1
+    for stored, raw, scales in zip(
+        inputs.kv_stored, (inputs.k, inputs.v), inputs.kv_scales, strict=True
+    ):
+        assert stored.dtype == np.uint8
+        values = e4m3_values(stored) * scales[:, None, None]
+        assert np.array_equal(values, decoded(raw, dtype))
+    plain = make_inputs(dataclasses.replace(problem, kv_dtype=None))
+    before = inputs.without_fp8()
+    assert np.array_equal(before.k, plain.k)
+    assert np.array_equal(before.v, plain.v)
+    assert 2 * problem.kv_bytes == plain.problem.kv_bytes
+    found = expect(inputs)
+    assert found.fp8_err is not None
+    assert found.fp8_err > 4 * found.baseline_err

@@ -12,7 +12,7 @@ import engine
 import engine.testing
 from engine.interface import attention_kernel, functions
 
-MODULES = (engine, attention_kernel, functions, functions, functions, engine.testing)
+MODULES = (engine, attention_kernel, functions, engine.testing)
 _FUNCTIONS = (
     "kernel",
     "AttentionKernel.check",
@@ -21,6 +21,7 @@ _FUNCTIONS = (
     "AttentionKernel.machine_code",
     "AttentionKernel.run",
     "recommend_batch",
+    "recommend_mix",
     "compare",
     "sweep",
     "assert_correct",

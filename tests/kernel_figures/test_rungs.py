@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +14,9 @@ from engine.cli import main
 from engine.devices import find_device
 from engine.kernel_figures import Rung, known_rung, ladder_table, work_out_rung
 from engine.kernel_figures.changes import (
+    STUDY_PROBLEM,
     counts_diff,
+    forecasts_table,
     gain,
     header_of,
     machine_code_diff,
@@ -23,6 +26,7 @@ from engine.kernel_figures.changes import (
 from engine.kernel_figures.rung import reasons, request_of, without_empty
 from engine.model.calibrate import fits
 from engine.model.estimate import unsupported_reason
+from engine.model.kernel import Kernel
 from engine.problem import Problem
 from kernels.ladder import LADDER
 from tests.machine_code.gate import recorded
@@ -191,3 +195,24 @@ def test_readme_shows_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
     shown = readme.read_text(encoding="utf-8").split(begin)[1].split(end)[0].strip()
     assert main(["variants", "--gpu", "L4", "-H", "8", "-S", "1024", "--markdown"]) == 0
     assert shown == capsys.readouterr().out.strip()
+
+
+def test_forecasts_stand_beside_what_came_of_them() -> None:
+    times = {"v01": 120.0, "v02": 60.0, "v03": 10.0, "v05": 30.0, "v11": 5.0, "v13": 6.0}
+
+    class Known:
+        def estimate(self, kernel: Kernel, problem: Problem) -> SimpleNamespace:
+            assert problem == STUDY_PROBLEM
+            if kernel.variant.id not in times:  # v04 is not simulated yet
+                return SimpleNamespace(latency=None)
+            time = SimpleNamespace(median_us=times[kernel.variant.id])
+            return SimpleNamespace(latency=time, by_machine_code=True)
+
+    table = forecasts_table(Known())
+    told = {row[0]: row[3] for row in table.rows}
+    assert told == {
+        "All threads compute": "as expected",
+        "Small tiles": None,
+        "KV split": "less",
+        "Persistent CTAs": "slower instead",
+    }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 from sessions_data import evaluation_maker
@@ -164,3 +166,35 @@ def _time(us: float):
     from engine.history import Time
 
     return Time(us, us, us, "predicted", "machine code", 0, "", "By machine code.")
+
+
+def test_advice_names_the_rung_that_follows_it() -> None:
+    class Known:
+        """Times of two neighbouring rungs, the one with copies ahead of the maths a fifth less."""
+
+        us: ClassVar[dict[str, float]] = {"v09": 50.0, "v10": 40.0}
+
+        def estimate(self, kernel: Kernel, problem: Problem) -> SimpleNamespace:
+            assert problem == PROBLEM
+            assert kernel.config["block_n"] == V08.config["block_n"]
+            time = SimpleNamespace(median_us=self.us[kernel.variant.id])
+            return SimpleNamespace(latency=time, by_machine_code=True)
+
+    told = {"latency": PREDICTED, "report": REPORT, "history": Known()}
+    found = verdict_of(PASSED, V08, PROBLEM, **told).next
+    assert found is not None
+    assert (found.rung, found.rung_gain, found.low, found.high) == (
+        *("v10", pytest.approx(0.2)),
+        *(0.02, pytest.approx(0.2)),
+    )
+    # A rung that does so already is told of none.
+    again = verdict_of(PASSED, V11, PROBLEM, **told).next
+    assert again is not None
+    assert (again.rung, again.high) == ("", 0.10)
+
+
+def test_another_config_that_auto_takes_is_told_apart() -> None:
+    other = V08.with_config(block_n=32)
+    found = verdict_of(None, V08, PROBLEM, latency=PREDICTED, choice=Choice(other, "Smaller."))
+    assert found.auto is not None
+    assert found.auto.differing == {"block_n": 32}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from search_data import SMALL, point
@@ -32,6 +33,20 @@ def test_finished_points_say_how_fast_this_machine_is() -> None:
     assert estimator.is_measured
     assert estimator.points_left == 1
     assert estimator.left_s() == pytest.approx(3 * prior_s(points[4].request, False))
+
+
+def test_the_next_sweep_knows_what_this_one_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
+    points = [point("v05", num_splits=s) for s in (1, 2, 4, 8)]
+    first = Estimator(points, on_gpu=False)
+    guess = first.left_s()
+    for p in points[:3]:
+        first.finish(p, 5 * prior_s(p.request, False))
+    first.learn()
+    assert Estimator(points, on_gpu=False).left_s() == pytest.approx(5 * guess)
+    assert Estimator(points, on_gpu=True).left_s() < 5 * guess  # another kind knows nothing of it
 
 
 def test_one_odd_point_does_not_spoil_it() -> None:

@@ -328,7 +328,7 @@ class TestFindings:
         assert compare_sessions({"a": after, "b": before}).exit_code == 0
         changed = {c.figure: (c.before, c.after, c.change) for c in changes(row.before, row.after)}
         assert changed["registers per thread"] == ("64", "71", "+7")
-        assert changed["occupancy"] == ("50 %", "25 %", "−25 points")
+        assert changed["occupancy"] == ("50%", "25%", "−25 points")
 
     def test_another_variant_may_take_more_registers(self) -> None:
         other = replace(rebuilt(128), variant="v06")

@@ -103,3 +103,25 @@ def test_the_command_line_decides_and_sums(
     assert main(["sessions", "decide", str(path)]) == 2
     assert "Nothing was said" in capsys.readouterr().err
     assert main(["sessions", "decide", str(path), "--why", "x"]) == 2
+
+
+def test_a_session_ends_by_its_numbers_and_overspending_is_flagged() -> None:
+    store = default_store()
+    hypothesis = "Splits help."
+    working = start_session("Splits")
+    for us in (100.0, 80.0, 50.0):
+        working.add(evaluation(us))
+    working.edit(hypothesis=hypothesis, spent=Spent(hours=2.0, cost_usd=3.6, budget_usd=2.0))
+    states = {}
+    for value in (None, 60.0, 20.0):
+        working.edit(target=value and Goal(metric="latency_us", value=value))
+        snapshot = working.to_snapshot()
+        states[value] = dict(session_tables(snapshot)[0].texts)["hypothesis"].split(":")[0]
+    assert states == {None: "open", 60.0: "confirmed", 20.0: "refuted"}
+    store.save(snapshot)
+    table = spent_table(store.list(), store.open)
+    assert "Splits (US$ 3.60 of 2.00)" in table.remark
+    (row,) = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+    assert (row["over its budget"], row["hypothesis"]) == ("yes", "refuted")
+    assert row["gain"].startswith("2× ")  # half of the time went: 25 % an hour
+    assert (row["saved per hour"], row["saved per US$"]) == ("25%", "13.9%")

@@ -92,7 +92,7 @@ def test_round_trip(compress: bool, problem: Problem, label: str) -> None:
 
 
 def test_a_summary_of_a_version_to_come_is_not_read() -> None:
-    data = dumps(decoding(), compress=False).replace(b'"schema_version":2', b'"schema_version":7')
+    data = dumps(decoding(), compress=False).replace(b'"schema_version":2', b'"schema_version":8')
     assert read_summary(data) is None
     with raises(SnapshotError, "newer_schema"):
         loads(data, name="x.json")
@@ -106,11 +106,11 @@ def test_an_older_file_passes_every_step(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(codec, "MIGRATIONS", {number: step(number) for number in codec.MIGRATIONS})
     loads(dumps(snapshot_maker()), name="x")
-    assert steps == [1, 2, 3, 4, 5]
+    assert steps == [1, 2, 3, 4, 5, 6]
     loads(dumps(decoding()), name="x")
-    assert steps == [1, 2, 3, 4, 5, 2, 3, 4, 5]
+    assert steps == [1, 2, 3, 4, 5, 6, 2, 3, 4, 5, 6]
     loads(dumps(snapshot_maker(problems=[GQA])), name="x")
-    assert steps == [1, 2, 3, 4, 5, 2, 3, 4, 5, 3, 4, 5]
+    assert steps == [1, 2, 3, 4, 5, 6, 2, 3, 4, 5, 6, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("status", [Status.RACE, Status.OUT_OF_BOUNDS])
@@ -178,3 +178,10 @@ def test_a_source_of_another_interface_is_not_run(tmp_path: Path) -> None:
     evaluation = evaluation_maker(source_sha256=ours.sha256)
     snapshot = snapshot_maker(evaluations=[evaluation], sources=[ours])
     assert their_source(snapshot, evaluation, tmp_path).read_text(encoding="utf-8") == text
+
+
+def test_only_k_and_v_in_fp8_make_a_version_7_file() -> None:
+    snapshot = snapshot_maker(problems=[replace(DECODE, kv_dtype="float8_e4m3")])
+    assert version_of(snapshot) == 7
+    assert loads(dumps(snapshot), name="x") == snapshot
+    assert b"kv_dtype" not in dumps(decoding(), compress=False)

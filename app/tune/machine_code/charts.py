@@ -23,12 +23,12 @@ def shares(frame: pd.DataFrame, title: str, theme: Theme) -> go.Figure:
         "y": [plain(name) for name in frame["name"]],
         "marker": {"color": [theme.accent if hit else theme.muted for hit in frame["binds"]]},
         "text": [
-            f"{percent:.0f} %{' binds' if hit else ''}"
+            f"{percent:.0f}%{' binds' if hit else ''}"
             for percent, hit in zip(frame["percent"], frame["binds"], strict=True)
         ],
         "textposition": "outside",
         "cliponaxis": False,
-        "hovertemplate": "%{y}: %{x:.1f} %<extra></extra>",
+        "hovertemplate": "%{y}: %{x:.1f}%<extra></extra>",
     }
     return figure(
         theme,

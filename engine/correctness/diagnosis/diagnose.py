@@ -141,7 +141,7 @@ def _cause(match: Match, share: float) -> Finding:
     bug = match.bug
     return Finding(
         bug.pattern,
-        f"The output matches {bug.what} ({math.floor(1e4 * match.explained) / 100:g} % of the "
+        f"The output matches {bug.what} ({math.floor(1e4 * match.explained) / 100:g}% of the "
         f"error explained). {bug.look_at[0].upper()}{bug.look_at[1:]}.",
         round(min(match.explained, 1.0) * share, 4),
     )

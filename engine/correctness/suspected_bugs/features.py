@@ -1,4 +1,4 @@
-"""Bugs in what a problem asks for beyond plain attention: window, softcap, ALiBi, sinks."""
+"""Bugs in what a problem asks for beyond plain attention: window, softcap, ALiBi, sinks, FP8."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from engine.correctness.reference import (
     visible_keys,
 )
 from engine.correctness.suspected_bugs.case import Case, SuspectedBug, attend
+from engine.tensors import FloatArray
 
 _LARGEST = 80.0  # exp of more is infinite in float32
 
@@ -32,6 +34,8 @@ def feature_bugs(case: Case) -> Iterator[SuspectedBug]:
         yield from _alibi(case)
     if case.inputs.sinks is not None:
         yield from _sinks(case)
+    if case.inputs.kv_scales is not None:
+        yield from _fp8()
     if case.problem.seqlens is not None:
         yield from _lengths(case.problem.seqlens)
 
@@ -376,3 +380,61 @@ def _as_long_as(length_of: Callable[[int], int], case: Case) -> Float64Array | N
     if length >= case.own.num_keys:
         return None
     return case.attend(case.scores, case.visible & (case.keys < length), case.v)
+
+
+# (K's factor, V's) of a K/V head in place of its own; None where it is its own.
+_Factors: TypeAlias = Callable[[FloatArray, int], tuple[float, float]]
+_OF_FP8: tuple[tuple[str, _Factors], ...] = (
+    ("K in FP8 without its factor", lambda s, h: (1.0, s[1, h])),
+    ("V in FP8 without its factor", lambda s, h: (s[0, h], 1.0)),
+    ("K and V in FP8 without their factors", lambda *_: (1.0, 1.0)),
+    ("the factor of K on V", lambda s, h: (s[0, h], s[0, h])),
+    ("the factor of V on K", lambda s, h: (s[1, h], s[1, h])),
+    ("the factors of K and V exchanged", lambda s, h: (s[1, h], s[0, h])),
+    ("the factor of K twice", lambda s, h: (s[0, h] ** 2, s[1, h])),
+    ("the factor of V twice", lambda s, h: (s[0, h], s[1, h] ** 2)),
+    ("1 ÷ the factor of K", lambda s, h: (1 / s[0, h], s[1, h])),
+    ("1 ÷ the factor of V", lambda s, h: (s[0, h], 1 / s[1, h])),
+)
+# Which other K/V head's factors a kernel may take by mistake: words, and its number from that of
+# the K/V head and that of the query head.
+_KV_HEADS: tuple[tuple[str, Callable[[int, int], int]], ...] = (
+    ("the next K/V head", lambda kv, _: kv + 1),
+    ("the K/V head before", lambda kv, _: kv - 1),
+    ("K/V head 0", lambda *_: 0),
+    ("the K/V head whose number is the query head's", lambda _, head: head),
+)
+
+
+def _fp8() -> Iterator[SuspectedBug]:
+    look_at = "look at k_scale and v_scale: scores take the one, O the other, both of the K/V head"
+    for what, factors in _OF_FP8:
+        yield SuspectedBug(FindingCode.KV_SCALE, what, look_at, partial(_with_factors, factors))
+    for name, number_of in _KV_HEADS:
+        for of, which in (("K", (True, False)), ("V", (False, True)), ("K and V", (True, True))):
+            what = f"the factor{'s' * all(which)} of {of} of {name}"
+            predicted = partial(_with_factors_of, number_of, which)
+            yield SuspectedBug(FindingCode.KV_SCALE, what, look_at, predicted)
+
+
+def _with_factors(factors: _Factors, case: Case) -> Float64Array | None:
+    scales = case.inputs.kv_scales
+    if scales is None:
+        return None
+    head = case.kv_slice_index % case.problem.kv_heads
+    own = scales[:, head].astype(np.float64)
+    wrong_k, wrong_v = factors(scales.astype(np.float64), head) / own
+    if wrong_k == wrong_v == 1:
+        return None
+    scores = case.scored(case.q[case.rows], wrong_k * case.k)
+    return case.attend(scores, case.visible, wrong_v * case.v)
+
+
+def _with_factors_of(
+    number_of: Callable[[int, int], int], which: tuple[bool, bool], case: Case
+) -> Float64Array | None:
+    heads = case.problem.kv_heads
+    other = number_of(case.kv_slice_index % heads, case.head) % heads
+    return _with_factors(
+        lambda s, h: (s[0, other if which[0] else h], s[1, other if which[1] else h]), case
+    )

@@ -53,7 +53,7 @@ class Gain:
 
     def __str__(self) -> str:
         low, high = f"{100 * self.low:.0f}", f"{100 * self.high:.0f}"
-        return f"{high} %" if low == high else f"{low} to {high} %"
+        return f"{high}%" if low == high else f"{low} to {high}%"
 
 
 @dataclass(frozen=True, slots=True)

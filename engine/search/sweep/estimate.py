@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from engine.base.errors import AttuneError
+from engine.base.files import cache_root, read_entry, write_entry
 from engine.base.table import Table
 from engine.base.units import format_us
 from engine.devices import find_device
@@ -33,6 +36,7 @@ _RUNS = 2  # every kernel is executed twice and compared with itself
 # Warm-up and rounds: of the kernel alone, or of warm, cold and end to end beside the baselines.
 _MEASURE_S: Mapping[Effort, float] = {"quick": 1.0, "full": 12.0}
 
+_LEARNED_FROM = 3  # evaluations of a sweep, at least
 _RECENT = 100  # evaluations that say how fast this machine is
 
 
@@ -53,13 +57,16 @@ class Estimator:
     """The remaining time of a sweep; each finished point improves the estimate.
 
     The prior knows which points are dear beside which; how fast this machine is comes from the
-    median of actual over prior.
+    median of actual over prior, before the first point that of earlier sweeps of the kind.
     """
 
     def __init__(self, points: Iterable[SweepPoint], on_gpu: bool) -> None:
-        self._priors = {p.id: prior_s(p.request, on_gpu) for p in points if p.why_not is None}
+        points = [p for p in points if p.why_not is None]
+        self._priors = {p.id: prior_s(p.request, on_gpu) for p in points}
         self._left_s = sum(self._priors.values())
         self._ratios: deque[float] = deque(maxlen=_RECENT)
+        self._kind = _kind(points[0].request, on_gpu) if points else ""
+        self._before = learned().get(self._kind, 1.0)  # of earlier sweeps
 
     @property
     def is_measured(self) -> bool:
@@ -79,7 +86,28 @@ class Estimator:
 
     def left_s(self) -> float:
         """Seconds for all points that are not finished, one after another."""
-        return self._left_s * (median(self._ratios) if self._ratios else 1.0)
+        return self._left_s * (median(self._ratios) if self._ratios else self._before)
+
+    def learn(self) -> None:
+        """Keep how fast this machine was, for the estimate before the next sweep."""
+        if len(self._ratios) >= _LEARNED_FROM:
+            kept = {**learned(), self._kind: median(self._ratios)}
+            write_entry(_learned_path(), json.dumps(kept).encode())
+
+
+def learned() -> dict[str, float]:
+    """What earlier sweeps took over what the prior says, by kind of evaluation."""
+    payload = read_entry(_learned_path())
+    return {} if payload is None else json.loads(payload)
+
+
+def _learned_path() -> Path:
+    return cache_root() / "sweeps" / "speed.json"
+
+
+def _kind(request: EvaluationRequest, on_gpu: bool) -> str:
+    where = "gpu" if on_gpu else request.backend
+    return f"{where} {request.effort}" if request.execute else "not executed"
 
 
 def runs_on_gpu(request: EvaluationRequest) -> bool:

@@ -196,6 +196,7 @@ class SweepCounts(Stored):
     per_minute: float | None  # recent rate; None before the first evaluation
     eta_s: float | None  # None when nothing was timed yet
     workers: int = 1  # that evaluate beside each other
+    under_way: str = ""  # the points that are being evaluated: `v05 num_splits=4, B1 H8 S512 …`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,7 +69,7 @@ def run_sweep(
     Args:
         evaluate: runs one evaluation; an exception from it becomes a row as well. What it predicts
             is kept here, wherever it runs.
-        on_progress: called after every row.
+        on_progress: called before every evaluation and after every row.
         should_stop: asked before every evaluation and ten times a second while waiting; what is
             done stays.
         executor: where `evaluate` runs (a pool, `engine.cluster.executor`); here when None.
@@ -122,6 +122,10 @@ class _Pool:
     @property
     def has_room(self) -> bool:
         return len(self._points) < self._capacity()
+
+    @property
+    def points(self) -> list[SweepPoint]:
+        return list(self._points.values())
 
     def start(self, point: SweepPoint) -> None:
         self._points[self._executor.submit(_timed, self._evaluate, point.request)] = point
@@ -179,6 +183,14 @@ def _side_by_side(points: Sequence[SweepPoint], at_once: int) -> list[SweepPoint
     ]
 
 
+def _in_words(points: Sequence[SweepPoint]) -> str:
+    """The last of them, and how many more."""
+    request = points[-1].request
+    config = "".join(f" {name}={value}" for name, value in request.config.items())
+    more = f" and {len(points) - 1} more" * (len(points) > 1)
+    return f"{request.variant}{config}, {request.problem.label()}{more}"
+
+
 class _Sweep:
     """The bookkeeping of one run."""
 
@@ -212,6 +224,7 @@ class _Sweep:
         self.asked = 0
         self.resumed = 0
         self.tally = Tally()
+        self.under_way = ""
 
     def run(self, pool: _Pool, should_stop: Callable[[], bool]) -> SweepEnd:
         self._skip_excluded()
@@ -228,11 +241,14 @@ class _Sweep:
                 self.asked += 1
                 row = self.before.get(point.id)
                 if row is None:
+                    self.under_way = _in_words([*pool.points, point])
+                    self._report(None)
                     pool.start(point)
                 else:
                     self.resumed += 1
                     self._take(point, row)
             elif len(pool) == 0:
+                self.estimator.learn()
                 return "budget" if limited else "finished"
             # With room left, first ask for more; then wait.
             if point is None or not pool.has_room:
@@ -287,6 +303,7 @@ class _Sweep:
                 best=dict(self.tally.best),
                 last=last,
                 workers=self.workers(),
+                under_way=self.under_way,
             )
         )
 

@@ -323,7 +323,7 @@ def _number(
 def _points(figure: str, before: float | None, after: float | None) -> Change:
     """Two shares; they differ by percentage points."""
     change = _number(figure, before, after, _percent)
-    return replace(change, change=change.change.replace(" %", " points"))
+    return replace(change, change=change.change.replace("%", " points"))
 
 
 def _grouped(number: int) -> str:
@@ -343,4 +343,4 @@ def _if_unequal(before: str, after: str) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{share:.3g} %" if (share := 100 * share) < 1 else f"{share:.0f} %"
+    return f"{share:.3g}%" if (share := 100 * share) < 1 else f"{share:.0f}%"

@@ -1,0 +1,57 @@
+// K and V in FP8: bytes of E4M3 become operands of an mma in FP16 or BF16, exactly.
+//
+// The bits of E4M3 behind its sign, moved to where exponent and mantissa of FP16 lie, are its value
+// over 2^8, numbers below the normal ones among them: no conversion, on any arch. FP8_UNIT is what
+// products are to be multiplied by for it, once for all. In BF16 it would be 2^120, and sums of
+// such products too small for FP32, so that each pair is multiplied by it.
+#pragma once
+#include "element.cuh"
+
+#if HAS_KV_FP8
+#if IS_BF16
+#define FP8_UNIT 1.0f
+#else
+#define FP8_UNIT 256.0f
+#endif
+
+// Two bytes in the upper halves of 16 bits each, as elements.
+__device__ __forceinline__ unsigned widened(unsigned upper) {
+    const unsigned sign = upper & 0x80008000u;
+#if IS_BF16
+    union {
+        __nv_bfloat162 elements;
+        unsigned bits;
+    } pair;
+    pair.bits = sign | (upper & 0x7f007f00u) >> 4;
+    pair.elements = __hmul2(pair.elements, __float2bfloat162_rn(0x1p120f));
+    return pair.bits;
+#else
+    return sign | (upper & 0x7f007f00u) >> 1;
+#endif
+}
+
+// Of four bytes the first two and the last two; those at even places and those at odd ones.
+__device__ __forceinline__ unsigned widened_low(unsigned bytes) {
+    return widened(__byte_perm(bytes, 0, 0x1404));
+}
+__device__ __forceinline__ unsigned widened_high(unsigned bytes) {
+    return widened(__byte_perm(bytes, 0, 0x3424));
+}
+__device__ __forceinline__ unsigned widened_even(unsigned bytes) {
+    return widened(__byte_perm(bytes, 0, 0x2404));
+}
+__device__ __forceinline__ unsigned widened_odd(unsigned bytes) {
+    return widened(__byte_perm(bytes, 0, 0x3414));
+}
+
+// Where a row of HEAD_DIM bytes begins among the banks, see v09: rows 8 apart at the same.
+#define SPREAD_OF(row) \
+    (HEAD_DIM % 128 == 0 ? row % 8 : HEAD_DIM % 64 == 0 ? row / 2 % 4 : row / 4 % 2)
+// Columns of a fragment of Q: four beside each other to a lane.
+#define Q_COLUMN(pair) (2 * (pair))
+#define HALF_OF_Q(half) ((half) * 2)
+#else
+#define SPREAD_OF(row) (HEAD_DIM % 64 == 0 ? row % 8 : row / 2 % 4)
+#define Q_COLUMN(pair) (pair)
+#define HALF_OF_Q(half) ((half) * 8)
+#endif
