@@ -96,8 +96,24 @@ def code_digest(plan: LaunchPlan, compiled: CompiledKernel) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
+_counted: dict[tuple[str, str], CodeCounts] = {}
+_MOST_COUNTED = 256
+
+
 def count_plan(plan: LaunchPlan, compiled: CompiledKernel) -> CodeCounts:
-    """What all passes of a plan execute together. Raises as `analyse`."""
+    """What all passes of a plan execute together. Raises as `analyse`.
+
+    The counts of the last plans are kept: evaluating one again does not read its code again.
+    """
+    key = (hashlib.sha256(compiled.cubin).hexdigest(), repr(plan))
+    if (known := _counted.get(key)) is not None:
+        return known
+    if len(_counted) >= _MOST_COUNTED:
+        _counted.clear()
+    return _counted.setdefault(key, _count_plan(plan, compiled))
+
+
+def _count_plan(plan: LaunchPlan, compiled: CompiledKernel) -> CodeCounts:
     from engine.machine_code.analysis import launch_figures
 
     counted = [

@@ -148,7 +148,7 @@ def _print(file: str, found: _Executed, check: bool) -> None:
         print(f"{hazard.kind}: {hazard.sentence}")
     if check and not found.hazards:
         so_far = " up to there" if found.fault else ""
-        print(f"No hazard of shared memory was found{so_far}.")
+        print(f"No hazard of shared or global memory was found{so_far}.")
 
 
 def _as_json(file: str, found: _Executed, check: bool) -> dict[str, Any]:
@@ -171,6 +171,8 @@ def _as_json(file: str, found: _Executed, check: bool) -> dict[str, Any]:
                 "under_way": hazard.under_way,
                 "warps": hazard.warps,
                 "cta": hazard.cta,
+                "buffer": hazard.buffer,
+                "cta_before": hazard.cta_before,
                 "count": hazard.count,
             }
             for hazard in found.hazards

@@ -431,14 +431,16 @@ def read_sources(source: Path, include_folders: Sequence[Path] = ()) -> Sources:
     Raises:
         CompileError: a file cannot be read or is not UTF-8, or there are more than 500 headers.
     """
-    return _Reader(source, include_folders).sources()
+    reader = _Reader(source, include_folders)
+    reader.follow()
+    return reader.sources()
 
 
 def included_files(source: Path, include_folders: Sequence[Path] = ()) -> tuple[Path, ...]:
     """`source` and the project's headers that it includes. Raises as `read_sources`."""
     reader = _Reader(source, include_folders)
-    reader.sources()
-    return reader.paths
+    reader.follow()
+    return tuple(reader.names)
 
 
 class OutsideFolder(CompileError):
@@ -457,21 +459,22 @@ _SPLICE = re.compile(r"(?:\\|\?\?/)[ \t]*\r?\n")
 
 def files_inside(
     root: Path, source: Path, include_folders: Sequence[Path] = ()
-) -> tuple[Path, ...]:
-    """`included_files`, where they and all that the compiler could open lie in `root`.
+) -> dict[Path, tuple[str, str]]:
+    """(name, text) of each of `included_files`, which all lie in `root`.
 
-    The compiler opens what a macro names, what lies on a path that leads out of the folder, and
-    what lies where this process stands: its messages would show the text of such a file.
+    So does all that the compiler could open. It opens what a macro names, what lies on a path that
+    leads out of the folder, and what lies where this process stands: its messages would show the
+    text of such a file.
 
     Raises:
         OutsideFolder: an include leads elsewhere, or does not say where it leads.
         CompileError: as `read_sources`.
     """
     reader = _Reader(source, include_folders)
-    reader.sources()
+    reader.follow()
     top = root.resolve()
-    for path in reader.paths:
-        for name in _named_files(path.name, read_source(path)):
+    for path, text in reader.texts.items():
+        for name in _named_files(path.name, text):
             place, found = PurePosixPath(name), reader.find(name, path)
             if found is not None and not found.resolve().is_relative_to(top):
                 raise OutsideFolder(f"{path.name} names {found}, which lies outside of {root}.")
@@ -479,7 +482,7 @@ def files_inside(
                 raise OutsideFolder(f"{path.name} names {name}, which is no file of {root}.")
             if found is None and Path(name).is_file():  # where this process stands
                 raise OutsideFolder(f"{path.name} names {name}, which is not beside it.")
-    return reader.paths
+    return {path: (name, reader.texts[path]) for path, name in reader.names.items()}
 
 
 def _named_files(file: str, text: str) -> Iterator[str]:
@@ -515,34 +518,33 @@ class _Reader:
         self._source = source
         # A copy of a kernel of the ladder finds the ladder's headers.
         self._folders = (source.parent, *include_folders, KERNELS_DIR)
-        self._names: dict[Path, str] = {}
-        self._texts: dict[Path, str] = {}
+        self.names: dict[Path, str] = {}  # of the files, the source first
+        self.texts: dict[Path, str] = {}
         self._foreign: set[str] = set()
 
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        """The files that were read."""
-        return tuple(self._names)
-
-    def sources(self) -> Sources:
-        self._names[self._source] = self._source.name
+    def follow(self) -> None:
+        """Read the source and all that it includes."""
+        self.names[self._source] = self._source.name
         pending = [self._source]
         while pending:
             path = pending.pop()
-            self._texts[path] = read_source(path)
-            for match in _INCLUDE.finditer(self._texts[path]):
+            self.texts[path] = read_source(path)
+            for match in _INCLUDE.finditer(self.texts[path]):
                 header = self.find(match["name"], path)
                 if header is None:
                     self._foreign.add(match["name"])
-                elif header not in self._names:
-                    self._names[header] = self._name(header)
+                elif header not in self.names:
+                    self.names[header] = self._name(header)
                     pending.append(header)
-            if len(self._names) > _MAX_HEADERS:
+            if len(self.names) > _MAX_HEADERS:
                 raise CompileError(
                     f"{self._source.name} includes more than {_MAX_HEADERS} files: name fewer "
                     "include folders, or smaller ones."
                 )
-        main, *others = (self._file(path) for path in self._names)
+
+    def sources(self) -> Sources:
+        """What `follow` read, as the compiler takes it."""
+        main, *others = (self._file(path) for path in self.names)
         included = tuple(sorted(others, key=lambda file: file.name))
         return Sources(main, included, tuple(sorted(self._foreign)))
 
@@ -556,20 +558,20 @@ class _Reader:
     def _name(self, path: Path) -> str:
         folder = next((f for f in self._folders if path.is_relative_to(f)), path.parent)
         name = PurePosixPath(path.relative_to(folder)).as_posix()
-        taken = set(self._names.values())
+        taken = set(self.names.values())
         return name if name not in taken else f"{len(taken)}_{name.replace('/', '_')}"
 
     def _file(self, path: Path) -> SourceFile:
         def rename(match: re.Match[str]) -> str:
             header = self.find(match["name"], path)
-            name = self._names.get(header, match["name"]) if header else match["name"]
+            name = self.names.get(header, match["name"]) if header else match["name"]
             if name == match["name"]:
                 return match[0]
             return f'{match["before"]}"{name}"'
 
-        text = self._texts[path]
+        text = self.texts[path]
         code = _INCLUDE.sub(rename, without_host_code(without_block(text)))
-        return SourceFile(self._names[path], text, code)
+        return SourceFile(self.names[path], text, code)
 
 
 def read_source(path: Path) -> str:

@@ -518,8 +518,9 @@ def _remarks(
     if changed and not native:
         yield (
             "No native code of the change was run. Results were checked by executing the machine "
-            "code in software, in two orders of warps: --run looks at every access for races, "
-            "missing fences and bounds, on this CPU and with your rights."
+            "code in software, in two orders of warps, with bounds and races of shared memory: "
+            "--run finds missing fences and uninitialised reads too, on this CPU and with your "
+            "rights."
         )
     if _settings_text(base) != _settings_text(head) and len(head.names) > 1:
         yield f"The change edits {SETTINGS_NAME} too, by which it is judged: read that diff."

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 from engine.base.errors import BadInput, CompileError, ToolMissing
-from engine.cuda_source.sources import OutsideFolder, files_inside, read_sources
+from engine.cuda_source.sources import OutsideFolder, files_inside
 from engine.names import has_description
 from kernels.description import parse_variant
 from kernels.ladder import is_numbered
@@ -425,14 +425,14 @@ def _read(tree: Tree, name: str, path: Path) -> Found:
         text, sidecar = read_text(path), read_sidecar(path)
         variant = parse_variant(text, path, sidecar=sidecar, is_own=not of_ladder)
         digest.update((sidecar or "").encode())
-        paths = files_inside(tree.root, path, variant.include_folders)
-        for header in read_sources(path, variant.include_folders).included:
-            digest.update(f"\0{header.name}\0{header.text}".encode())
+        files = files_inside(tree.root, path, variant.include_folders)
+        for header, text in sorted(files[file] for file in files if file != path):
+            digest.update(f"\0{header}\0{text}".encode())
     except OutsideFolder as error:
         why = f"{error} Kernels of {tree.label} include files of it alone."
         return Found(kernel_id, name, path, digest.hexdigest(), (name,), fault=why)
     except (KernelDescriptionError, CompileError) as error:
         return Found(kernel_id, name, path, digest.hexdigest(), (name,), fault=str(error))
     root = tree.root.resolve()
-    names = tuple(sorted(p.resolve().relative_to(root).as_posix() for p in paths))
+    names = tuple(sorted(p.resolve().relative_to(root).as_posix() for p in files))
     return Found(kernel_id, name, path, digest.hexdigest(), names, variant=variant)

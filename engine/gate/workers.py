@@ -119,6 +119,8 @@ class _Process:
 
     def close(self) -> None:
         if self._process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # with the compilers that it started
             self._process.kill()
             self._process.join()
             self._process.close()
@@ -128,6 +130,7 @@ class _Process:
 
 
 def _serve(connection: Connection, function: Callable[[Any], Any], memory_gib: float) -> None:
+    os.setsid()  # a group of its own, which ends as one
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     limit = int(memory_gib * (1 << 30))
     with contextlib.suppress(ImportError, ValueError, OSError):

@@ -8,11 +8,12 @@ from __future__ import annotations
 import ctypes
 import re
 import struct
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,15 +25,22 @@ from engine.machine_code.emulation import Code, new_request
 from engine.machine_code.launch import Launch
 from engine.machine_code.native_library import is_built, load_library
 
-# Hazards of shared memory that an execution found: two accesses that nothing orders.
+# Hazards that an execution found: two accesses of shared or global memory that nothing orders.
 
 MOST = 64  # that are told apart; the rest is counted
 
-HazardKind: TypeAlias = Literal["read-after-write", "write-after-read", "write-after-write"]
-_KINDS: tuple[HazardKind, ...] = ("read-after-write", "write-after-read", "write-after-write")
-_DOES = ("reads", "overwrites", "overwrites")
-_DID = ("wrote", "read", "wrote")
-_DOING = ("writes", "reads", "writes")
+HazardKind: TypeAlias = Literal[
+    "read-after-write", "write-after-read", "write-after-write", "missing proxy fence"
+]
+_KINDS: tuple[HazardKind, ...] = get_args(HazardKind)
+_DOES = ("reads", "overwrites", "overwrites", "reads")
+_DID = ("wrote", "read", "wrote", "wrote")
+_DOING = ("writes", "reads", "writes", "writes")
+_NO_ORDER = "no barrier orders the two"
+_NO_PROXY_FENCE = "no fence.proxy.async lies between the two"
+_NO_ORDER_BETWEEN_CTAS = (
+    "no strong write behind a fence, read with a fence behind that, orders the two"
+)
 _COPIES = -1
 _RESERVED = 1024  # bytes below a CTA's own shared memory from sm_90 on
 
@@ -48,45 +56,80 @@ class HazardRow(ctypes.Structure):
         ("warp_before", ctypes.c_int32),
         ("warp_now", ctypes.c_int32),
         ("cta", ctypes.c_uint32 * 3),
-        ("address", ctypes.c_uint32),
+        ("is_global", ctypes.c_int32),
+        ("warps_per_cta", ctypes.c_int32),
+        ("address", ctypes.c_uint64),
+        ("other_cluster", ctypes.c_int64),
         ("count", ctypes.c_int64),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Hazard:
-    """Two instructions that touch the same bytes of a CTA's shared memory, one of which writes,
-    and that no barrier, mbarrier, atomic or wait orders."""
+    """Two instructions that touch the same bytes of a CTA's shared memory or of global memory, one
+    of which writes, and that no barrier, mbarrier, atomic, fence or wait orders."""
 
     kind: HazardKind
     before: Instruction
     now: Instruction
     under_way: bool  # `before` is asynchronous, and nobody waited for its end
     warps: tuple[int | None, int | None]  # of the CTA; None: a copy by TMA
-    cta: tuple[int, int, int]  # whose memory it is, the first time
-    address: int  # bytes from the beginning of the CTA's own shared memory, the first time
-    count: int  # accesses of two bytes
+    cta: tuple[int, int, int]  # whose shared memory it is, or that made `now`, the first time
+    address: int  # bytes from the beginning of the CTA's shared memory, or of the buffer
+    count: int  # accesses of two bytes of shared, four of global memory
+    buffer: str = ""  # of global memory; empty: it is shared memory
+    cta_before: tuple[int, int, int] | None = None  # that made `before`, where memory is global
 
     @property
     def sentence(self) -> str:
         """Both instructions with their source lines where the code has them."""
         number = _KINDS.index(self.kind)
+        elsewhere = self.cta_before is not None and self.cta_before != self.cta
         if self.under_way:
             why = f"which {place_of(self.before)} still {_DOING[number]}: nothing waited for it"
         else:
-            why = (
-                f"which {place_of(self.before)}{_of(self.warps[0])} {_DID[number]}: no barrier "
-                "orders the two"
-            )
-        x, y, z = self.cta
+            missing = _NO_ORDER_BETWEEN_CTAS if elsewhere else _NO_ORDER
+            if self.kind == "missing proxy fence":
+                missing = _NO_PROXY_FENCE
+            of = _of(self.warps[0])
+            if elsewhere and self.cta_before is not None:
+                of += f" of CTA {_numbers(self.cta_before)}"
+            why = f"which {place_of(self.before)}{of} {_DID[number]}: {missing}"
+        memory = f"buffer {self.buffer!r}" if self.buffer else "shared memory"
         return (
             f"{place_of(self.now)}{_of(self.warps[1])} {_DOES[number]} byte {self.address} of "
-            f"shared memory, {why} (CTA {x}, {y}, {z}; {self.count:,} times)."
+            f"{memory}, {why} (CTA {_numbers(self.cta)}; {self.count:,} times)."
         )
 
 
-def hazard_of(program: Program, row: HazardRow) -> Hazard:
+def _numbers(cta: tuple[int, int, int]) -> str:
+    return ", ".join(map(str, cta))
+
+
+def hazard_of(
+    program: Program,
+    row: HazardRow,
+    launch: Launch,
+    cluster: tuple[int, int, int],
+    buffers: Sequence[GlobalBuffer],
+) -> Hazard:
+    """With the names of `buffers`, whose addresses ascend."""
     code = program.instructions
+    if row.is_global:
+        buffer = buffers[bisect_right([b.address for b in buffers], row.address) - 1]
+        rank = row.warp_before // row.warps_per_cta
+        return Hazard(
+            kind=_KINDS[row.kind],
+            before=code[row.before],
+            now=code[row.now],
+            under_way=bool(row.under_way),
+            warps=(row.warp_before % row.warps_per_cta, int(row.warp_now)),
+            cta=(row.cta[0], row.cta[1], row.cta[2]),
+            address=row.address - buffer.address,
+            count=row.count,
+            buffer=buffer.name,
+            cta_before=_cta_of(row.other_cluster, rank, launch.grid, cluster),
+        )
     warps = tuple(None if w == _COPIES else int(w) for w in (row.warp_before, row.warp_now))
     reserved = _RESERVED if int(program.arch[3:].rstrip("af")) >= 90 else 0
     return Hazard(
@@ -98,6 +141,18 @@ def hazard_of(program: Program, row: HazardRow) -> Hazard:
         cta=(row.cta[0], row.cta[1], row.cta[2]),
         address=row.address - reserved,
         count=row.count,
+    )
+
+
+def _cta_of(
+    number: int, rank: int, grid: tuple[int, int, int], cluster: tuple[int, int, int]
+) -> tuple[int, int, int]:
+    """Of a cluster by its number in the grid: as native/execute_launch.h counts them."""
+    wide, high = grid[0] // cluster[0], grid[1] // cluster[1]
+    return (
+        number % wide * cluster[0] + rank % cluster[0],
+        number // wide % high * cluster[1] + rank // cluster[0] % cluster[1],
+        number // wide // high * cluster[2] + rank // (cluster[0] * cluster[1]),
     )
 
 
@@ -224,8 +279,8 @@ def execute(
         threads: of the host that run CTAs.
         reverse: CTAs, and warps of each, take turns in the reverse of their order. What nothing
             orders then ends otherwise.
-        hazards: takes those of shared memory that are found, also where an error ends the launch;
-            None: they are not looked for, which is several times faster.
+        hazards: takes those of shared and global memory that are found, also where an error ends
+            the launch; None: they are not looked for, which is several times faster.
         watch: a byte whose last writer is asked for; give one thread with it.
         ctas: linear indices of those that run in place of all; of a launch without clusters.
 
@@ -274,7 +329,8 @@ def execute(
         ctypes.c_void_p(steps.ctypes.data),
     )
     if hazards is not None:
-        hazards += (hazard_of(program, found[n]) for n in range(min(MOST, found_count.value)))
+        rows = found[: min(MOST, found_count.value)]
+        hazards += (hazard_of(program, row, launch, cluster, ordered) for row in rows)
     if watch is not None and written.at >= 0:
         x, y, z = written.cta
         at = place_of(program.instructions[written.at])

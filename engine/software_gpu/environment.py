@@ -13,6 +13,7 @@ import sysconfig
 import tarfile
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from engine.base import files
@@ -232,6 +233,12 @@ def _kept(name: str, build: Callable[[Path], None], toolchain: Toolchain, *key: 
 
 
 CHOICE = "ATTUNE_SOFTWARE_GPU"  # names of the device table, with commas
+_SLICE = re.compile(r"(.+) MIG (\dg)\.(\d+)gb", re.IGNORECASE)
+# SMs of a slice by those of the whole GPU: `nvidia-smi mig -lgip`, MIG user guide.
+_SLICE_SMS = {
+    108: {"1g": 14, "2g": 28, "3g": 42, "4g": 56, "7g": 98},
+    132: {"1g": 16, "2g": 32, "3g": 60, "4g": 64, "7g": 132},
+}
 _DEFAULT = "L4"
 _MOST_DEVICES = 16
 _ROOT = Path(__file__).resolve().parents[2]
@@ -279,9 +286,12 @@ def _before(first: str, rest: str | None) -> str:
 def device_table(names: str) -> str:
     """A line for each device, as native/table.h reads it.
 
+    Args:
+        names: rows of the table of GPUs, or MIG slices as CUDA names them: "H200 MIG 1g.18gb".
+
     Raises:
         UnknownName: a name is not in the table of GPUs.
-        InvalidProblem: none is given, or too many.
+        InvalidProblem: none is given, or too many, or a slice that the GPU does not have.
     """
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     if not 1 <= len(wanted) <= _MOST_DEVICES:
@@ -289,7 +299,26 @@ def device_table(names: str) -> str:
             f"{CHOICE} names {len(wanted)} GPUs: give 1 to {_MOST_DEVICES} of the device table, "
             "with commas."
         )
-    return "\n".join(_line(find_device(name)) for name in wanted)
+    return "\n".join(_line(_device(name)) for name in wanted)
+
+
+def _device(name: str) -> DeviceSpec:
+    if (found := _SLICE.fullmatch(name)) is None:
+        return find_device(name)
+    whole, profile, gigabytes = find_device(found[1]), found[2].lower(), int(found[3])
+    num_sms = _SLICE_SMS.get(whole.num_sms or 0, {}).get(profile)
+    memory_bytes = gigabytes << 30
+    if num_sms is None or not 0 < memory_bytes <= (whole.memory_bytes or 0):
+        raise InvalidProblem(
+            f"{whole.name} has no MIG slice {profile}.{gigabytes}gb: A100, H100 and H200 have "
+            "slices of 1g, 2g, 3g, 4g and 7g, with a part of their memory."
+        )
+    return replace(
+        whole,
+        name=f"{whole.name} MIG {profile}.{gigabytes}gb",
+        num_sms=num_sms,
+        memory_bytes=memory_bytes,
+    )
 
 
 def _line(device: DeviceSpec) -> str:

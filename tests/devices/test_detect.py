@@ -12,7 +12,6 @@ from typing import Any
 
 import pynvml
 import pytest
-from fake_gpu import FakeGpu
 from fake_nvml import FakeNvml
 
 from engine.devices import detect, find_device
@@ -151,8 +150,25 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> FakeNvml:
 
 def cuda_finds(monkeypatch: pytest.MonkeyPatch, **figures: int) -> None:
     """What CuPy says of CUDA's device 0."""
-    gpu = FakeGpu({}, capability=(9, 0), **figures)  # type: ignore[arg-type]
-    monkeypatch.setitem(sys.modules, "cupy", gpu.cupy)  # type: ignore[arg-type]
+    properties = {
+        "name": b"NVIDIA L4",
+        "major": 9,
+        "minor": 0,
+        "pciDomainID": 0,
+        "pciBusID": figures.get("pci_bus", 1),
+        "pciDeviceID": 0,
+        "multiProcessorCount": figures.get("num_sms", 58),
+        "l2CacheSize": figures.get("l2_bytes", 1 << 20),
+    }
+    runtime = types.SimpleNamespace(
+        CUDARuntimeError=RuntimeError,
+        getDeviceProperties=lambda device: properties if device == 0 else {},
+        cudaDevAttrClockRate=13,
+        deviceGetAttribute=lambda _attribute, _device: 2_040_000,
+    )
+    cupy: Any = types.ModuleType("cupy")
+    cupy.cuda = types.SimpleNamespace(runtime=runtime)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
 
 
 def test_the_gpu_is_the_one_that_cuda_takes_first(monkeypatch: pytest.MonkeyPatch) -> None:

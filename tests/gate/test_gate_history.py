@@ -94,7 +94,7 @@ REGRESSIONS = (
         "A barrier is gone",
         ((BARRIER, LOADED),),
         "INCORRECT",
-        "exceeds",
+        "no barrier orders the two",
     ),
     Change(
         "The library's exponential",

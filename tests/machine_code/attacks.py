@@ -217,7 +217,8 @@ def executed_argument(size: int, address: int, rng: random.Random) -> bytes:
 
 
 def attack_execution(data: bytes, rng: random.Random, listing: bool) -> None:
-    """Execute it on buffers of its own, with the sizes of launches and buffers at random."""
+    """Execute it on buffers of its own, with the sizes of launches and buffers at random, and with
+    a look for hazards in half of the cases."""
     cubin = read_cubin(data)
     module = load_module(cubin)
     entry = module.entries[find_entry(cubin, None).name]
@@ -237,7 +238,19 @@ def attack_execution(data: bytes, rng: random.Random, listing: bool) -> None:
     block = (rng.choice((32, 128, 256, 384)), 1, 1)
     launch = Launch((2, 1, 2), block, rng.choice((0, 16 << 10, 64 << 10)), arguments)
     found = [*module.buffers, *buffers]
-    execute(program, entry, launch, found, cluster=cluster, timeout_s=MOST_RUN_S, threads=2)
+    hazards = rng.choice((None, []))
+    execute(
+        program,
+        entry,
+        launch,
+        found,
+        cluster=cluster,
+        timeout_s=MOST_RUN_S,
+        threads=2,
+        hazards=hazards,
+    )
+    for hazard in hazards or ():
+        assert hazard.sentence.endswith(").")
 
 
 def main(

@@ -3,14 +3,16 @@ thread must compute, and faults with instruction and source line."""
 
 from __future__ import annotations
 
+import ctypes
 import struct
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cuda_feature_cases import GROUPS, LANES, Group
-from fitting import fitting_config
+from fitting import fitting_config, is_taken
 from numpy.typing import NDArray
 from slow_cases import one_in
 from words import raises
@@ -22,10 +24,14 @@ from engine.base.errors import AttuneError, CompileError, Status, ToolMissing
 from engine.cli import main
 from engine.correctness import check_output
 from engine.correctness.check import check_against
+from engine.cuda_on_host.build import _library_flags
+from engine.cuda_on_host.toolchain import find_toolchain
 from engine.cuda_source import compile_kernel
+from engine.machine_code import native_library
 from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.execution import (
+    _SOURCE,
     ExecutionFault,
     ExecutionTimeout,
     GlobalBuffer,
@@ -47,18 +53,36 @@ ODD_BF16 = Problem(1, 2, 70, 64, causal=True, dtype="bfloat16")
 GROUPED = Problem(1, 4, 33, 64, num_heads_kv=2)
 DECODE = Problem(2, 2, 1, 64, seqlen_kv=100)
 RIGHT = [("v01", "sm_75", ODD), ("v08", "sm_89", ODD_BF16), ("v16", "sm_90", GROUPED)]
-SLOW = [
-    *((variant.id, "sm_80", ODD) for variant in LADDER if not variant.arch_specific),
-    *((variant.id, "sm_90", ODD_BF16) for variant in LADDER),
-    *(("v14", arch, DECODE) for arch in ("sm_75", "sm_120")),
-    *((v, "sm_75", ODD) for v in ("v05", "v07", "v11", "v13")),
-    *((v, "sm_120", ODD_BF16) for v in ("v04", "v09", "v11", "v13")),
-]
+
+
+def table() -> list[tuple[str, str, Problem]]:
+    """Every rung on every arch that it compiles for, in both types: causal and, where it is taken,
+    GQA; of the rungs of the backward pass, that."""
+    rows = []
+    for arch in ("sm_75", "sm_80", "sm_89", "sm_90", "sm_120"):
+        has = (int(arch[3:-1]), int(arch[-1]))
+        for variant in LADDER:
+            if has < variant.min_compute_capability or (variant.arch_specific and arch != "sm_90"):
+                continue
+            for dtype in variant.dtypes:
+                full = Problem(1, 4, 70, 64, num_heads_kv=2, causal=True, dtype=dtype)
+                backward = replace(full, direction="backward")
+                candidates = (
+                    candidate
+                    for grouped in (full, backward)
+                    for candidate in (grouped, replace(grouped, num_heads_kv=None))
+                )
+                problem = next(c for c in candidates if is_taken(variant, c))
+                rows.append((variant.id, arch, problem))
+    return rows
+
+
+TABLE = [*table(), *(("v14", arch, DECODE) for arch in ("sm_75", "sm_120"))]
 
 
 @pytest.mark.parametrize(
     ("variant", "arch", "problem"),
-    [*RIGHT, *one_in(len(SLOW) + 1, SLOW, offset=len(SLOW), slow=2)],
+    [*RIGHT, *one_in(len(TABLE) + 1, TABLE, offset=len(TABLE), slow=7)],
     ids=str,
 )
 def test_a_rung_is_right(variant: str, arch: str, problem: Problem) -> None:
@@ -97,6 +121,32 @@ def test_usual_forms_give_the_bits_of_the_general_way(
         machine_code.execute_plan(plan, compiled, cubin, module, memory, options, None, watch)
         out.append(memory["out"])
     assert np.array_equal(*out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flag", ["-mno-avx512f", "-march=x86-64"])
+def test_other_processors_compute_the_same_bits(
+    flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The execution as it is compiled without AVX-512, and without AVX2."""
+    toolchain, library = find_toolchain(), tmp_path / "execute.so"
+    command = [*toolchain.command, *_library_flags(toolchain), flag, "-shared", str(_SOURCE)]
+    subprocess.run([*command, "-o", str(library)], check=True)
+
+    def outputs() -> list[NDArray[np.uint16]]:
+        found = []
+        for variant, arch, problem in (("v08", "sm_89", ODD_BF16), ("v15", "sm_90", ODD)):
+            kernel = LADDER.by_id(variant)
+            plan = make_plan(kernel, problem, fitting_config(kernel, problem))
+            result = MachineCodeBackend().run(plan, make_inputs(problem), RunOptions(arch=arch))
+            assert result.out is not None, result.reason
+            found.append(result.out.view(np.uint16))
+        return found
+
+    here = outputs()
+    monkeypatch.setitem(native_library._loaded, _SOURCE, ctypes.CDLL(str(library)))
+    for one, other in zip(here, outputs(), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 PART = Problem(3, 4, 200, 64, num_heads_kv=2)

@@ -107,7 +107,43 @@ extern "C" __global__ void copied_without_waiting(float* x) {
     __syncthreads();
     x[T] = s[255 - T];
 }
+// The last CTA adds up what all of them wrote. TOLD and HEARD are fences; a bare block is none.
+#define BY_THE_LAST(NAME, TOLD, BARRIER, BY_ONE, HEARD)                        \\
+    extern "C" __global__ void NAME(float* x, int* n) {                        \\
+        __shared__ bool last;                                                  \\
+        x[256 * blockIdx.x + T] = T;                                           \\
+        TOLD;                                                                  \\
+        BARRIER;                                                               \\
+        if (T == 0) {                                                          \\
+            BY_ONE;                                                            \\
+            last = atomicAdd(n, 1) == gridDim.x - 1;                           \\
+            BY_ONE;                                                            \\
+        }                                                                      \\
+        __syncthreads();                                                       \\
+        if (!last) return;                                                     \\
+        HEARD;                                                                 \\
+        float sum = 0;                                                         \\
+        for (int b = 0; b < gridDim.x; b++) sum += x[256 * b + 255 - T];       \\
+        x[256 * gridDim.x + T] = sum;                                          \\
+    }
+BY_THE_LAST(told_and_heard, __threadfence(), __syncthreads(), , __threadfence())
+BY_THE_LAST(by_one_thread, , __syncthreads(), __threadfence(), )
+BY_THE_LAST(not_told, , __syncthreads(), , __threadfence())
+BY_THE_LAST(not_heard, __threadfence(), __syncthreads(), , )
+BY_THE_LAST(told_too_early, if (T == 0) __threadfence(), __syncthreads(), , __threadfence())
+BY_THE_LAST(without_a_barrier, , , __threadfence(), __threadfence())
+BY_THE_LAST(told_within_the_cta, __threadfence_block(), __syncthreads(), , __threadfence())
+extern "C" __global__ void overlapping(float* x, int* n) { x[255 * blockIdx.x + T] = blockIdx.x; }
+extern "C" __global__ void of_the_neighbour(float* x, int* n) {
+    x[256 * blockIdx.x + T] = x[(256 * blockIdx.x + T + 256) % (256 * gridDim.x)];
+}
+extern "C" __global__ void summed(float* x, int* n) { atomicAdd(x + T, 1.0f); }
 """
+APART = ("told_and_heard", "by_one_thread", "summed")  # ordered between CTAs
+NOT_APART = (
+    *("not_told", "not_heard", "told_too_early", "without_a_barrier", "told_within_the_cta"),
+    *("overlapping", "of_the_neighbour"),
+)
 RIGHT = ("ordered", "of_one_warp", "by_half", "same_flag", "counted", "copied")
 WRONG = ("unordered", "once_more", "by_the_wrong_half", "copied_without_waiting")
 
@@ -123,25 +159,31 @@ def cubin_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hazards")
     source = folder / "k.cu"
     source.write_text(SOURCE)
-    made = compile_kernel(source, (), "sm_80", (*RIGHT, *WRONG))
+    made = compile_kernel(source, (), "sm_80", (*RIGHT, *WRONG, *APART, *NOT_APART))
     path = folder / "k.cubin"
     path.write_bytes(made.cubin)
     return path
 
 
-def found_in(path: Path, kernel: str, *, lines: bool = True) -> list[Hazard]:
+def found_in(path: Path, kernel: str, *, lines: bool = True, ctas: int = 1) -> list[Hazard]:
     cubin = read_cubin(path.read_bytes())
     program = program_of(cubin, kernel)
     if not lines:
         program = without_lines(program)
-    x = np.arange(THREADS, dtype=np.float32)
+    x = np.arange((ctas + 1) * THREADS, dtype=np.float32)
+    n = np.zeros(4, np.uint8)
+    pointers = [struct.pack("<Q", buffer_address(number)) for number in (0, 1)]
     module = load_module(cubin)
     hazards: list[Hazard] = []
     execute(
         program,
         module.entries[kernel],
-        Launch((1, 1, 1), (THREADS, 1, 1), 0, (struct.pack("<Q", buffer_address(0)),)),
-        [GlobalBuffer("x", buffer_address(0), x.view(np.uint8)), *module.buffers],
+        Launch((ctas, 1, 1), (THREADS, 1, 1), 0, tuple(pointers[: 1 + (ctas > 1)])),
+        [
+            GlobalBuffer("x", buffer_address(0), x.view(np.uint8)),
+            GlobalBuffer("n", buffer_address(1), n),
+            *module.buffers,
+        ],
         hazards=hazards,
     )
     return hazards
@@ -188,6 +230,25 @@ def test_a_copy_that_nobody_waited_for(cubin_file: Path) -> None:
     hazards = found_in(cubin_file, "copied_without_waiting")
     assert {hazard.before.opcode for hazard in hazards if hazard.under_way} == {"LDGSTS"}
     assert "nothing waited for it" in next(h for h in hazards if h.under_way).sentence
+
+
+# ---- global memory, between CTAs ----
+
+
+@pytest.mark.parametrize("kernel", APART)
+def test_what_fences_order_is_no_hazard(cubin_file: Path, kernel: str) -> None:
+    assert found_in(cubin_file, kernel, ctas=3) == []
+
+
+@pytest.mark.parametrize("kernel", NOT_APART)
+def test_what_no_fence_orders_is_one(cubin_file: Path, kernel: str) -> None:
+    hazards = [h for h in found_in(cubin_file, kernel, ctas=3) if h.buffer]
+    assert {h.buffer for h in hazards} == {"x"}
+    first = hazards[0]
+    assert first.cta_before is not None
+    assert first.cta_before != first.cta
+    for part in ("buffer 'x'", f"of CTA {first.cta_before[0]}, 0, 0", "k.cu:"):
+        assert part in first.sentence
 
 
 # ---- sass FILE --execute ----
@@ -272,6 +333,9 @@ def test_the_ladder_has_no_hazards(arch: str) -> None:
         ("v10", "cp_async_wait<STAGES - 2>();", {}, "still writes: nothing waited for it"),
         ("v16", "wgmma_wait<0>(acc_rmem);", {"block_n": 64}, "HGMMA"),
         ("v17", "mbarrier_arrive(k_empty + stage);", {"block_n": 64}, "deadlock"),
+        ("v16", "async_proxy_fence();", {"block_n": 64}, "no fence.proxy.async lies between"),
+        ("v19", "tma_store_wait();", {"block_n": 64, "num_ctas": 2}, "still reads"),
+        ("v06", "__threadfence();", {}, "no strong write behind a fence"),
     ],
 )
 def test_what_orders_the_ladder_is_missed(

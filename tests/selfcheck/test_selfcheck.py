@@ -6,11 +6,11 @@ import json
 
 import pytest
 
+from engine import selfcheck as checks
 from engine.backends.cuda import why_not_cuda
 from engine.base.errors import MeasureError, ToolMissing
 from engine.cli import main
-from engine.selfcheck import CheckResult, State, checks, perform, selfcheck
-from engine.selfcheck import checks as run_module
+from engine.selfcheck import CheckResult, State, perform, selfcheck
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
 
@@ -80,7 +80,7 @@ def test_whatever_a_check_raises_is_its_result(raised: Exception, state: State) 
 
 def test_a_cpu_backend_without_a_compiler_is_not_possible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTUNE_CXX", "/nonexistent/c++")
-    for check in (checks.host_compiler, lambda: checks.cpu_execution(run_module._target("L4"))):
+    for check in (checks.host_compiler, lambda: checks.cpu_execution(checks._target("L4"))):
         assert perform("x", check).state is State.NOT_POSSIBLE
 
 

@@ -141,6 +141,39 @@ def test_devices_are_the_tables() -> None:
         device_table(",")
 
 
+def test_a_slice_has_its_part_of_the_gpu() -> None:
+    name, _, _, sms, _, memory, *_ = device_table("h200 mig 1G.18gb").split(";")
+    assert (name, sms, memory) == ("software H200 MIG 1g.18gb", "16", str(18 << 30))
+    assert availability.is_same_model(name, find_device("H200"))
+    for wrong in ("L4 MIG 1g.5gb", "H200 MIG 5g.18gb", "H200 MIG 1g.900gb"):
+        with pytest.raises(InvalidProblem, match="has no MIG slice"):
+            device_table(wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("gpu", "setting", "said"),
+    [
+        ("H200 MIG 1g.18gb", "", "None 16 18"),
+        ("L4", "driver_version=12020", "The NVIDIA driver supports CUDA 12.2 and CuPy needs 13."),
+        ("L4", "cuInit=100", "The NVIDIA driver finds no GPU"),
+    ],
+)
+def test_what_cuda_says_of_a_slice_and_of_old_drivers(gpu: str, setting: str, said: str) -> None:
+    code = """
+from engine.backends.cuda import why_not_cuda
+from engine.devices import find_device
+why = why_not_cuda(find_device("H200"))
+print(why)
+if why is None:
+    import cupy
+    found = cupy.cuda.runtime.getDeviceProperties(0)
+    print(found["multiProcessorCount"], found["totalGlobalMem"] >> 30)
+"""
+    command = ("env", f"ATTUNE_SOFTWARE_GPU_SET={setting}", sys.executable, "-c", code)
+    assert softgpu(*command, gpus=gpu).replace("\n", " ").startswith(said)
+
+
 def test_it_stands_for_its_model_and_is_never_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert availability.is_same_model("software L4", find_device("L4"))
     assert not availability.is_same_model("software L4", find_device("H200"))

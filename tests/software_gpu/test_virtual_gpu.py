@@ -9,7 +9,7 @@ import dataclasses
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from math import expm1
 from pathlib import Path
@@ -20,8 +20,7 @@ import pytest
 from verdicts import RIGHT
 
 from engine.backends.base import RunOptions
-from engine.backends.cuda import CudaBackend, why_not_cuda
-from engine.backends.cuda.availability import is_software_gpu
+from engine.backends.cuda import CudaBackend
 from engine.base.errors import MeasureError, Status
 from engine.base.launch import PassLaunch, ScalarArg, TensorArg
 from engine.evaluation import Evaluation
@@ -46,33 +45,6 @@ extern "C" __global__ void k(const unsigned short* q, unsigned short* out, int n
     for (int i = threadIdx.x; i < n; i += 32) out[i] = q[i];
 }
 """
-
-
-@pytest.fixture
-def set_gpu() -> Iterator[Set]:
-    """`softwareGpuSet` of native/virtual_clock.h; what was set is taken back."""
-    if (why := why_not_cuda()) is not None or not is_software_gpu():
-        pytest.skip(why or "This GPU is none in software: nothing can be planted in it.")
-    library = ctypes.CDLL("libcuda.so.1")
-
-    def put(text: str) -> None:
-        assert library.softwareGpuSet(text.encode()) == 0, text
-
-    put("")
-    yield put
-    put("")
-
-
-@pytest.fixture
-def backend(set_gpu: Set) -> Iterator[CudaBackend]:
-    """With calls of its own it times as on any GPU."""
-    from engine.backends.cuda.cupy_calls import CupyCalls
-
-    del set_gpu  # its skip
-    made = CudaBackend(CupyCalls())
-    assert not made.is_software
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -161,6 +133,58 @@ def test_a_graph_takes_what_its_launches_take(
             assert timer.graph(launches, 1)() == pytest.approx(70 * launches, rel=1e-3)
         set_gpu("cta_us=7 clock_share=0.5")
         assert timer.once_us() == pytest.approx(140, rel=1e-3)
+
+
+# ---- the order of what is queued ----
+
+
+@pytest.mark.parametrize(
+    ("ordered_by", "allowed"),
+    [("nothing", {0, 1}), ("an event", {1}), ("the legacy stream", {1}), ("a graph", {0, 1})],
+)
+def test_streams_go_on_in_every_order_that_cuda_allows(
+    set_gpu: Set, ordered_by: str, allowed: set[int]
+) -> None:
+    """One stream sets a byte that another one copies."""
+    import cupy
+
+    cuda, runtime = cupy.cuda, cupy.cuda.runtime
+    one = cuda.Stream(non_blocking=ordered_by != "the legacy stream")
+    other = (
+        cuda.Stream.null if ordered_by == "the legacy stream" else cuda.Stream(non_blocking=True)
+    )
+    begun, ended = cuda.Event(disable_timing=True), cuda.Event(disable_timing=True)
+    memory, result = cupy.zeros(2, np.uint8), np.empty(1, np.uint8)
+    source, target = memory.data.ptr, memory.data.ptr + 1
+
+    def queue() -> None:
+        runtime.memsetAsync(source, 1, 1, one.ptr)
+        if ordered_by == "an event":
+            begun.record(one)
+            other.wait_event(begun)
+        runtime.memcpyAsync(target, source, 1, runtime.memcpyDeviceToDevice, other.ptr)
+
+    graph = None
+    if ordered_by == "a graph":
+        one.begin_capture()
+        begun.record(one)
+        other.wait_event(begun)
+        queue()
+        ended.record(other)
+        one.wait_event(ended)
+        graph = one.end_capture()
+    seen = set()
+    for seed in range(12):
+        set_gpu(f"order={seed}")
+        runtime.memset(source, 0, 2)
+        if graph is None:
+            queue()
+        else:
+            graph.launch(one)
+        runtime.deviceSynchronize()
+        runtime.memcpy(result.ctypes.data, target, 1, runtime.memcpyDeviceToHost)
+        seen.add(int(result[0]))
+    assert seen == allowed
 
 
 # ---- what NVML says ----

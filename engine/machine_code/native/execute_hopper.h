@@ -15,8 +15,15 @@ void Warp::asynchronous(const Instruction& i, bool& moves) {
     case OP_LDGDEPBAR:
         groups.push_back(in_flight.size());
         return;
-    case OP_DEPBAR:
-        if (!i.s.empty()) land_copies(i.s.back().kind == Kind::IMM ? static_cast<size_t>(std::max<int64_t>(0, i.s.back().imm)) : 0);
+    case OP_DEPBAR:  // of cp.async's groups and of TMA's stores: the code does not say which
+        if (!i.s.empty()) {
+            const size_t open = i.s.back().kind == Kind::IMM ? static_cast<size_t>(std::max<int64_t>(0, i.s.back().imm)) : 0;
+            land_copies(open), finish_storing(open);
+        }
+        return;
+    case OP_UTMACMDFLUSH:
+        stored_from.groups.push_back(stored_from.addresses.size());
+        stored_to.groups.push_back(stored_to.addresses.size());
         return;
     case OP_SYNCS: case OP_ARRIVES:
         return synchronise(i, moves);
@@ -29,9 +36,9 @@ void Warp::asynchronous(const Instruction& i, bool& moves) {
     case OP_UBLKCP:
         fail(i, "is a bulk copy, which is not executed here yet");
     case OP_WARPGROUP:
-        if (i.has(MOD_DEPBAR)) finish_reading(i.s.empty() || i.s.back().kind != Kind::IMM ? 0 : static_cast<size_t>(std::max<int64_t>(0, i.s.back().imm)));
+        if (i.has(MOD_DEPBAR)) finish_reading(multiplied, i.s.empty() || i.s.back().kind != Kind::IMM ? 0 : static_cast<size_t>(std::max<int64_t>(0, i.s.back().imm)));
         return;
-    default:  // stores are done when they are asked for, sums when they are issued
+    default:
         return;
     }
 }
@@ -63,6 +70,12 @@ void Warp::nothing(const Instruction& i, bool& moves) {
     }
     if (!cta.cluster) return;
     Cluster& cluster = *cta.cluster;
+    if (Races* races = looked_for()) {
+        const bool of_gpu = i.name.find(".GPU") != std::string::npos || i.name.find(".SYS") != std::string::npos;
+        if (starts(i.name, "MEMBAR") && of_gpu) races->fence_gpu(self());
+        else if (starts(i.name, "CCTL.IVALL")) races->acquire_observed(self());
+        else if (starts(i.name, "FENCE.VIEW.ASYNC")) races->fence_proxy(self());
+    }
     if (i.name == "UCGABAR_ARV") {
         if (Races* races = looked_for()) races->release(self(), races->cluster_pending);
         // Counted by threads: all of the cluster's that have not exited.
@@ -212,7 +225,9 @@ void Warp::load_tile(const Instruction& i) {
         owner.wake();
     }
     for_box(tile.map, tile.coordinates, 0, [&](uint64_t, uint64_t address) {
-        if (address) global_byte(i, address, static_cast<int>(tile.map.element_bytes));
+        if (!address) return;
+        global_byte(i, address, static_cast<int>(tile.map.element_bytes));
+        if (looked_for() && address % 4 == 0) touch_copied(address, 4, false);
     });
 }
 
@@ -256,7 +271,12 @@ void Warp::store_tile(const Instruction& i) {
     for_box(map, from + 1, shared, [&](uint64_t place, uint64_t address) {
         const int e = static_cast<int>(map.element_bytes);
         const uint8_t* bytes = &cta.smem[shared_at(cta, i, place, e)];
-        if (looked_for()) reads_shared(cta, place & (SHARED_WINDOW - 1), e);
+        const uint64_t at = place & (SHARED_WINDOW - 1);
+        if (address && at % 16 == 0 && at + 16 <= cta.smem.size()) note_reading(at, stored_from);
+        if (address % 4 == 0 && address && looked_for()) {
+            touch_copied(address, 4, true);
+            stored_to.addresses.push_back(address);
+        }
         if (address && cta.request.last_write) note_write(address, e);
         if (address) std::memcpy(global_byte(i, address, e), bytes, static_cast<size_t>(e));
     });
@@ -280,7 +300,7 @@ inline void read_shared_matrix(Warp& warp, const Instruction& i, uint64_t descri
             address ^= (address >> 7 & (row_bytes / 16 - 1)) << 4;
             uint16_t bits[8];
             std::memcpy(bits, &warp.cta.smem[shared_at(warp.cta, i, address, 16)], 16);
-            warp.note_reading(address);
+            warp.note_reading(address, warp.multiplied);
             for (int n = 0; n < 8; n++) {
                 const int at_mn = transposed ? m + n - first : m - first, at_k = transposed ? k : k + n;
                 out[at_mn * mn_step + at_k * k_step] = bfloat ? bfloat_to_float(bits[n]) : half_to_float(bits[n]);
@@ -301,7 +321,7 @@ inline void load_fragment(Warp& warp, const Instruction& i, uint64_t descriptor,
                                       : start + mn / 8 * stride + n * row_bytes + k * 2;
         address ^= (address >> 7 & (row_bytes / 16 - 1)) << 4;
         rows[n] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(&warp.cta.smem[shared_at(warp.cta, i, address, 16)]));
-        warp.note_reading(address);
+        warp.note_reading(address, warp.multiplied);
     }
     if (transposed) transpose(rows);
     std::memcpy(to.v, rows, sizeof rows);
@@ -390,5 +410,5 @@ void Warp::multiply_group(const Instruction& i) {  // this warp's 16 rows of the
             write(i.raw[0], each([&](int l) { return bits_of(c[l / 4 + 8 * (word >> 1)][8 * block + 2 * (l % 4) + (word & 1)]); }), 4 * block + word);
 #endif
     for (const Operand& o : i.raw)
-        if (o.text == "gsb0") reading_groups.push_back(reading.size());  // it closes its group
+        if (o.text == "gsb0") multiplied.groups.push_back(multiplied.addresses.size());  // it closes its group
 }

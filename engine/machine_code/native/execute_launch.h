@@ -10,7 +10,7 @@ struct Task {  // the CTAs of a cluster, which run by turns on one core
     std::vector<bool> done;
     Cluster cluster;
 
-    Task(const Request& launch, int64_t number) {
+    Task(const Request& launch, int64_t number, GlobalRaces& global) {
         const uint32_t size[3] = {launch.cluster[0], launch.cluster[1], launch.cluster[2]};
         const int64_t wide = launch.grid[0] / size[0], high = launch.grid[1] / size[1];
         const uint32_t origin[3] = {static_cast<uint32_t>(number % wide) * size[0], static_cast<uint32_t>(number / wide % high) * size[1], static_cast<uint32_t>(number / wide / high) * size[2]};
@@ -28,6 +28,7 @@ struct Task {  // the CTAs of a cluster, which run by turns on one core
             if (launch.hazards) {
                 const int warps = static_cast<int>(cta.warps.size());
                 if (!n) cluster.races.begin(static_cast<int>(size[0] * size[1] * size[2]), warps);
+                cluster.races.cluster = number, cluster.races.global = &global;
                 constexpr size_t MOST_FOLLOWED = 256;  // warps, and a copier for each CTA
                 if (cluster.races.size() > MOST_FOLLOWED) throw std::runtime_error("clusters of so many warps are not checked for hazards");
                 cta.shadow.begin(cta.smem.size(), cluster.races.size());
@@ -66,6 +67,7 @@ struct Execution {
     std::condition_variable changed;
     std::string error;
     std::map<std::array<int32_t, 3>, Hazard> hazards;
+    GlobalRaces global;
     uint32_t cta[3] = {};
     std::chrono::steady_clock::time_point deadline;
     bool late = false;
@@ -98,7 +100,7 @@ struct Execution {
             std::string what;
             try {
                 if (launch.reversed) number = tasks - 1 - number;
-                if (!task) task = std::make_unique<Task>(launch, launch.chosen ? launch.chosen[number] : number);
+                if (!task) task = std::make_unique<Task>(launch, launch.chosen ? launch.chosen[number] : number, global);
                 done = task->turn();
             } catch (const std::exception& problem) {
                 what = problem.what();

@@ -5,6 +5,8 @@ struct Cluster {
     Races races;
 };
 
+inline bool is_atomic(const Instruction& i) { return i.op == OP_ATOMS || i.op == OP_ATOMG || i.op == OP_RED; }
+
 // ---- what is known of hazards ----
 
 Races* Warp::looked_for() { return cta.cluster && cta.cluster->races.wanted ? &cta.cluster->races : nullptr; }
@@ -69,22 +71,68 @@ void Warp::note_landed(const AsyncCopy& copy) {
     if (at < cta.smem.size()) cta.shadow.landed(at, copy.size, self(), races->clock[self()][self()]);
 }
 
-void Warp::note_reading(uint64_t address) {
-    Races* races = looked_for();
-    if (!races) return;
-    cta.shadow.read(*races, address, 16, self(), index, UNDER_WAY, races->clock[self()], cta.request.cta);
-    reading.push_back(address);
+// Of global memory, before it is done.
+void Warp::touch_global(const Instruction& i, const Wide& where, int width, uint8_t* const* at) {
+    Races& races = cta.cluster->races;
+    GlobalRaces& global = *races.global;
+    Clock& known = races.clock[self()];
+    const bool loads = i.op == OP_LDG || i.op == OP_LD, atomically = is_atomic(i);
+    const bool strong = i.name.find("STRONG.GPU") != std::string::npos || i.name.find("STRONG.SYS") != std::string::npos;
+    const GlobalRaces::Access now{races.cluster, known[self()], index, static_cast<uint16_t>(self()), 0, static_cast<uint8_t>(strong ? 2 : atomically || i.polls)};
+    Lanes t;
+    std::lock_guard<std::mutex> hold(global.lock);
+    for (int l = 0; l < 32; l++) {
+        if (!(on >> l & 1) || where[l] >> 32 == SHARED_HIGH || where[l] >> 32 == LOCAL_HIGH) continue;
+        if (strong && (loads || atomically))
+            if (const auto told = global.told.find(where[l]); told != global.told.end()) join(known.observed, told->second);
+        if (loads) {
+            global.read(races, where[l], width, now, known, cta.request.cta);
+            continue;
+        }
+        bool same = !atomically;
+        for (int w = 0; same && w < std::max(1, width / 4); w++)
+            same = !std::memcmp(at[l] + 4 * w, &read(i.s.back(), t, w).v[l], static_cast<size_t>(std::min(4, width)));
+        global.write(races, where[l], width, now, known, cta.request.cta, same);
+        if (!strong) continue;
+        if (!atomically) global.told.erase(where[l]);
+        if (!known.fenced.empty()) join(global.told[where[l]], known.fenced);
+    }
 }
 
-void Warp::finish_reading(size_t open_groups) {
+void Warp::touch_copied(uint64_t address, int width, bool writes) {  // cp.async and TMA
+    Races& races = cta.cluster->races;
+    const Clock& known = races.clock[self()];
+    const GlobalRaces::Access now{races.cluster, writes ? UNDER_WAY : known[self()], index, static_cast<uint16_t>(self()), 0, 0};
+    std::lock_guard<std::mutex> hold(races.global->lock);
+    if (writes) races.global->write(races, address, width, now, known, cta.request.cta, false);
+    else races.global->read(races, address, width, now, known, cta.request.cta);
+}
+
+void Warp::note_reading(uint64_t address, UnderWay& reading) {
     Races* races = looked_for();
-    if (!races || reading_groups.size() <= open_groups) return;
-    const size_t done = reading_groups[reading_groups.size() - open_groups - 1];
-    for (size_t n = 0; n < done; n++) cta.shadow.was_read(reading[n], 16, self(), races->clock[self()][self()]);
-    reading.erase(reading.begin(), reading.begin() + static_cast<std::ptrdiff_t>(done));
-    for (const uint64_t address : reading) cta.shadow.was_read(address, 16, self(), UNDER_WAY);
-    reading_groups.erase(reading_groups.begin(), reading_groups.end() - static_cast<std::ptrdiff_t>(open_groups));
-    for (size_t& end : reading_groups) end -= done;
+    if (!races) return;
+    cta.shadow.read(*races, address, 16, self(), index, UNDER_WAY, races->clock[self()], cta.request.cta, true);
+    reading.addresses.push_back(address);
+}
+
+void Warp::finish_reading(UnderWay& reading, size_t open_groups) {
+    Races* races = looked_for();
+    const size_t done = reading.close(open_groups);
+    if (!races || !done) return;
+    const uint32_t now = races->clock[self()][self()];
+    for (size_t n = 0; n < done; n++) cta.shadow.was_read(reading.addresses[n], 16, self(), now);
+    reading.addresses.erase(reading.addresses.begin(), reading.addresses.begin() + static_cast<std::ptrdiff_t>(done));
+    for (const uint64_t address : reading.addresses) cta.shadow.was_read(address, 16, self(), UNDER_WAY);
+}
+
+void Warp::finish_storing(size_t open_groups) {
+    finish_reading(stored_from, open_groups);
+    Races* races = looked_for();
+    const size_t done = stored_to.close(open_groups);
+    if (!races || !done) return;
+    std::lock_guard<std::mutex> hold(races->global->lock);
+    for (size_t n = 0; n < done; n++) races->global->landed(stored_to.addresses[n], 4, races->cluster, self(), races->clock[self()][self()]);
+    stored_to.addresses.erase(stored_to.addresses.begin(), stored_to.addresses.begin() + static_cast<std::ptrdiff_t>(done));
 }
 
 [[noreturn]] inline void misaligned(const Instruction& i, uint64_t address, int width) {
@@ -229,7 +277,10 @@ void Warp::copy_asynchronously(const Instruction& i) {  // LDGSTS: a lane whose 
             const Clock& known = races->clock[self()];
             cta.shadow.write(*races, to[l] & (SHARED_WINDOW - 1), i.width, self(), index, UNDER_WAY, known, cta.request.cta);
         }
-        if (loads >> l & 1) std::memcpy(copy.data, global_byte(i, from[l], i.width), static_cast<size_t>(i.width));
+        if (loads >> l & 1) {
+            std::memcpy(copy.data, global_byte(i, from[l], i.width), static_cast<size_t>(i.width));
+            if (looked_for()) touch_copied(from[l], i.width, false);
+        }
         in_flight.push_back(copy);
     }
 }
@@ -339,7 +390,7 @@ void Warp::execute(const Instruction& i) {
     }
     const bool shared = i.op == OP_LDS || i.op == OP_STS || i.op == OP_ATOMS;
     if (shared && i.has(MOD_ARRIVE)) fail(i, "is an mbarrier of sm_80, which is not executed here yet");
-    const bool atomically = i.op == OP_ATOMS || i.op == OP_ATOMG || i.op == OP_RED;
+    const bool atomically = is_atomic(i);
     Wide where;
     Lanes t;
     addresses(address_of(i), !shared, where);
@@ -369,7 +420,10 @@ void Warp::execute(const Instruction& i) {
         if (!(on >> l & 1)) at[l] = nullptr;
         else at[l] = shared ? shared_byte(i, where[l], width) : generic_byte(i, where[l], width, l);
     }
-    if (looked_for()) touch_shared(i, where, width);
+    if (looked_for()) {
+        touch_shared(i, where, width);
+        if (!shared) touch_global(i, where, width, at);
+    }
     if (cta.request.last_write && i.op != OP_LDS && i.op != OP_LDG && i.op != OP_LD && !shared)
         for (int l = 0; l < 32; l++)
             if (on >> l & 1) note_write(where[l], width);

@@ -10,17 +10,31 @@ struct AsyncCopy {
 std::vector<AsyncCopy> in_flight;
 int cluster_waits = 0;       // how often this warp waited for the cluster
 std::vector<size_t> groups;  // ends of the committed ones in `in_flight`
-// Of wgmma: shared memory that is being read, 16 bytes each, and where its groups end.
-std::vector<uint64_t> reading;
-std::vector<size_t> reading_groups;
+// What the async proxy has in hand, 16 bytes of shared or 4 of global memory each, and where its
+// groups end.
+struct UnderWay {
+    std::vector<uint64_t> addresses;
+    std::vector<size_t> groups;
+    size_t close(size_t open) {  // all but the last ones: how many addresses have ended
+        if (groups.size() <= open) return 0;
+        const size_t done = groups[groups.size() - open - 1];
+        groups.erase(groups.begin(), groups.end() - static_cast<std::ptrdiff_t>(open));
+        for (size_t& end : groups) end -= done;
+        return done;
+    }
+};
+UnderWay multiplied, stored_from, stored_to;  // of wgmma; of TMA stores
 
 Races* looked_for();   // null: hazards are not
 size_t self();         // in the cluster
 void reads_shared(Cta& owner, uint64_t address, int width);
 void writes_shared(Cta& owner, uint64_t address, int width, bool same = false);
 void touch_shared(const Instruction& i, const Wide& where, int width);
-void finish_reading(size_t open_groups);
-void note_reading(uint64_t address);
+void touch_global(const Instruction& i, const Wide& where, int width, uint8_t* const* at);
+void touch_copied(uint64_t address, int width, bool writes);
+void finish_reading(UnderWay& reading, size_t open_groups);
+void finish_storing(size_t open_groups);
+void note_reading(uint64_t address, UnderWay& reading);
 void note_write(uint64_t address, int width);
 void note_landed(const AsyncCopy& copy);
 

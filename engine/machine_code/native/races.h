@@ -1,26 +1,58 @@
-// Hazards of shared memory: two warps touch the same bytes, one of them writes, and nothing orders
-// the two. Included by emulator.cpp where memory is real.
+// Hazards: two warps touch the same bytes, one of them writes, and nothing orders the two. Included
+// by emulator.cpp where memory is real.
 //
 // Every warp of a cluster has a vector clock. Barriers of the CTA and the cluster, mbarriers and
 // atomics pass clocks on; an access is ordered behind another one if its warp knows of the epoch in
 // which that one was made. So a hazard is found whatever order the warps happened to run in. What is
-// still under way (cp.async, wgmma's operands) has an epoch that nobody knows until it is waited for.
-// Lanes of one warp count as ordered, as do fences of other kinds: they are not followed.
+// still under way (cp.async, wgmma's operands, TMA stores) has an epoch that nobody knows until it
+// is waited for. Lanes of one warp count as ordered.
+//
+// Between clusters order comes by global memory (PTX manual, memory consistency model): what a fence
+// of the GPU's scope has behind it when a strong write follows, is known to whoever read that write
+// by a strong read and has a fence after it. Barriers pass on both halves. And what a warp wrote is
+// seen by the async proxy (wgmma, TMA) behind a fence.proxy.async alone.
 #pragma once
 
-using Clock = std::vector<uint32_t>;  // an epoch for each warp of the cluster, then each CTA's copies
+using Epochs = std::vector<uint32_t>;    // of each warp of a cluster, then of each CTA's copies
+using Known = std::map<int64_t, Epochs>;  // by number of the cluster
 
-inline void join(Clock& to, const Clock& from) {
+inline void join(Epochs& to, const Epochs& from) {
     if (to.size() < from.size()) to.resize(from.size());
     for (size_t n = 0; n < from.size(); n++) to[n] = std::max(to[n], from[n]);
 }
 
-enum HazardKind : int32_t { READ_OF_WRITE, WRITE_OF_READ, WRITE_OF_WRITE };
+inline void join(Known& to, const Known& from) {
+    for (const auto& [cluster, epochs] : from) join(to[cluster], epochs);
+}
+
+struct Clock {
+    Epochs own;      // of this cluster
+    Epochs proxied;  // and those that the async proxy sees
+    Known others;    // of other clusters
+    Known fenced;    // behind a fence of the GPU's scope: what a strong write tells
+    Known observed;  // that strong reads were told: known behind a fence
+    explicit Clock(size_t size = 0) : own(size), proxied(size) {}
+    uint32_t& operator[](size_t n) { return own[n]; }
+    uint32_t operator[](size_t n) const { return own[n]; }
+    bool empty() const { return own.empty(); }
+    void clear() { *this = Clock(); }
+};
+
+inline void join(Clock& to, const Clock& from) {
+    join(to.own, from.own), join(to.proxied, from.proxied), join(to.others, from.others);
+    join(to.fenced, from.fenced), join(to.observed, from.observed);
+}
+
+enum HazardKind : int32_t { READ_OF_WRITE, WRITE_OF_READ, WRITE_OF_WRITE, NO_PROXY_FENCE };
 constexpr uint32_t UNDER_WAY = 0xffffffffu;
+
+struct GlobalRaces;
 
 struct Races {
     bool wanted = false;
     int warps_per_cta = 0, ctas = 0;
+    int64_t cluster = 0;             // its number in the grid
+    GlobalRaces* global = nullptr;
     std::vector<Clock> clock;        // of each warp
     Clock cluster_pending, cluster_done;
     std::map<std::array<int32_t, 3>, Hazard> found;  // by kind and both instructions
@@ -39,12 +71,29 @@ struct Races {
     }
     void acquire(size_t warp, const Clock& from) { join(clock[warp], from); }
 
+    // What lies before a fence is told apart from what follows it.
+    void fence_gpu(size_t warp) {
+        Clock& now = clock[warp];
+        join(now.fenced, now.others), join(now.fenced[cluster], now.own);
+        now[warp]++;
+    }
+    void acquire_observed(size_t warp) {
+        Clock& now = clock[warp];
+        for (const auto& [number, epochs] : now.observed) join(number == cluster ? now.own : now.others[number], epochs);
+    }
+    void fence_proxy(size_t warp) {
+        Clock& now = clock[warp];
+        join(now.proxied, now.own);
+        now[warp]++;
+    }
+
     void report(HazardKind kind, int32_t before, int32_t now, size_t warp_before, size_t warp_now, bool waits, uint64_t address, const uint32_t* cta) {
         Hazard& h = found[{kind, before, now}];
         if (h.count++) return;
+        h.other_cluster = -1;
         h.kind = kind, h.before = before, h.now = now, h.under_way = waits;
         h.warp_before = place(warp_before), h.warp_now = place(warp_now);
-        h.address = static_cast<uint32_t>(address);
+        h.address = address;
         std::copy(cta, cta + 3, h.cta);
     }
     int32_t place(size_t warp) const {  // in its CTA; -1: a copy of the CTA's
@@ -84,10 +133,14 @@ struct Shadow {
     }
 
     // `epoch` of the access; `known` is what its warp knew when it asked for it.
-    void read(Races& races, uint64_t address, int width, size_t warp, int32_t at, uint32_t epoch, const Clock& known, const uint32_t* cta) {
+    // `proxied`: by the async proxy.
+    void read(Races& races, uint64_t address, int width, size_t warp, int32_t at, uint32_t epoch, const Clock& known, const uint32_t* cta, bool proxied = false) {
         units(address, width, [&](uint64_t unit, uint8_t bytes) {
             const Unit& w = written[unit];
-            if (w.bytes & bytes && w.epoch > known[w.writer]) races.report(READ_OF_WRITE, w.at, at, w.writer, warp, w.epoch == UNDER_WAY, unit * 2, cta);
+            if (w.bytes & bytes) {
+                if (w.epoch > known[w.writer]) races.report(READ_OF_WRITE, w.at, at, w.writer, warp, w.epoch == UNDER_WAY, unit * 2, cta);
+                else if (proxied && w.writer < races.clock.size() && w.epoch > known.proxied[w.writer]) races.report(NO_PROXY_FENCE, w.at, at, w.writer, warp, false, unit * 2, cta);
+            }
             readers[unit * who + warp] = {epoch, at};
         });
     }
@@ -114,5 +167,86 @@ struct Shadow {
     }
     void was_read(uint64_t address, int width, size_t warp, uint32_t epoch) {
         units(address, width, [&](uint64_t unit, uint8_t) { readers[unit * who + warp].epoch = epoch; });
+    }
+};
+
+// Who touched which bytes of global memory last, by words of 4 bytes: of all clusters of a launch.
+struct GlobalRaces {
+    struct Access {
+        int64_t cluster = -1;
+        uint32_t epoch = 0;
+        int32_t at = -1;
+        uint16_t warp = 0;
+        uint8_t bytes = 0;  // of the four
+        uint8_t strong = 0;  // 1: of the CTA's scope, 2: of the GPU's
+    };
+    struct Word {
+        Access writer, readers[2];
+    };
+    static constexpr uint64_t PAGE = 1024;       // words
+    static constexpr size_t MOST_PAGES = 1 << 14;  // what is touched beyond 64 MiB is not followed
+    std::mutex lock;
+    std::unordered_map<uint64_t, std::vector<Word>> pages;
+    std::unordered_map<uint64_t, Known> told;  // by the strong writes at an address
+
+    static bool both_strong(const Access& a, const Access& b) { return std::min(a.strong, b.strong) >= (a.cluster == b.cluster ? 1 : 2); }
+    static bool ordered(const Races& races, const Clock& known, const Access& a) {
+        if (a.cluster < 0) return true;
+        if (a.cluster == races.cluster) return a.epoch <= known[a.warp];
+        const auto other = known.others.find(a.cluster);
+        return other != known.others.end() && a.warp < other->second.size() && a.epoch <= other->second[a.warp];
+    }
+    static void report(Races& races, HazardKind kind, const Access& before, const Access& now, uint64_t address, const uint32_t* cta) {
+        Hazard& h = races.found[{kind, before.at, now.at}];
+        if (h.count++) return;
+        h.kind = kind, h.before = before.at, h.now = now.at, h.under_way = before.epoch == UNDER_WAY;
+        h.warp_before = before.warp, h.warp_now = races.place(now.warp);
+        h.global = 1, h.other_cluster = before.cluster, h.warps_per_cta = races.warps_per_cta;
+        h.address = address;
+        std::copy(cta, cta + 3, h.cta);
+    }
+
+    template <typename F>
+    void words(uint64_t address, int width, F f) {
+        for (uint64_t word = address / 4, end = address + static_cast<uint64_t>(width); word * 4 < end; word++) {
+            auto page = pages.find(word / PAGE);
+            if (page == pages.end()) {
+                if (pages.size() == MOST_PAGES) return;
+                page = pages.emplace(word / PAGE, PAGE).first;
+            }
+            uint8_t bytes = 0;
+            for (uint64_t b = 0; b < 4; b++) bytes |= static_cast<uint8_t>((word * 4 + b >= address && word * 4 + b < end) << b);
+            f(page->second[word % PAGE], bytes);
+        }
+    }
+
+    // Under `lock`. `now` is the access, but for its bytes.
+    void read(Races& races, uint64_t address, int width, Access now, const Clock& known, const uint32_t* cta) {
+        words(address, width, [&](Word& word, uint8_t bytes) {
+            now.bytes = bytes;
+            const Access& w = word.writer;
+            if (w.bytes & bytes && !both_strong(w, now) && !ordered(races, known, w)) report(races, READ_OF_WRITE, w, now, address, cta);
+            Access& first = word.readers[0];
+            if (first.cluster != now.cluster || first.warp != now.warp) {
+                if (!ordered(races, known, first)) word.readers[1] = first;
+            }
+            first = now;
+        });
+    }
+    void write(Races& races, uint64_t address, int width, Access now, const Clock& known, const uint32_t* cta, bool same) {
+        words(address, width, [&](Word& word, uint8_t bytes) {
+            now.bytes = bytes;
+            const Access& w = word.writer;
+            if (w.bytes & bytes && !same && !both_strong(w, now) && !ordered(races, known, w)) report(races, WRITE_OF_WRITE, w, now, address, cta);
+            for (const Access& reader : word.readers)
+                if (reader.bytes & bytes && !both_strong(reader, now) && !ordered(races, known, reader)) report(races, WRITE_OF_READ, reader, now, address, cta);
+            word.writer = now;
+        });
+    }
+    void landed(uint64_t address, int width, int64_t cluster, size_t warp, uint32_t epoch) {
+        words(address, width, [&](Word& word, uint8_t) {
+            Access& w = word.writer;
+            if (w.cluster == cluster && w.warp == warp && w.epoch == UNDER_WAY) w.epoch = epoch;
+        });
     }
 };

@@ -38,14 +38,18 @@ struct Write {
     int32_t warp;
 };
 
-// Two accesses of the same bytes of shared memory that nothing orders.
+// Two accesses of the same bytes that nothing orders.
 struct Hazard {
-    int32_t kind;                   // 0: a read of a write, 1: a write of what was read, 2: of what was written
+    int32_t kind;                   // 0: a read of a write, 1: a write of what was read, 2: of what was
+                                    // written, 3: a read by the async proxy without its fence
     int32_t before, now;            // instructions
     int32_t under_way;              // 1: the earlier one was asynchronous, and nobody waited for it
-    int32_t warp_before, warp_now;  // of the CTA, -1: a copy by TMA
-    uint32_t cta[3];                // whose memory it is
-    uint32_t address;               // in it
+    int32_t warp_before, warp_now;  // of the CTA, -1: a copy by TMA; the earlier one of the cluster where global
+    uint32_t cta[3];                // whose shared memory it is, or who made the later access of global memory
+    int32_t global;                 // 1: of global memory
+    int32_t warps_per_cta;
+    uint64_t address;
+    int64_t other_cluster;          // that made the earlier access of global memory
     int64_t count;
 };
 

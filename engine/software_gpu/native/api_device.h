@@ -4,6 +4,7 @@ extern "C" {
 
 CUresult cuInit(unsigned flags) {
     REQUIRE(flags == 0)
+    if (const CUresult why_not = driver::check_planted(__func__)) return why_not;
     if (driver::device_count() == 0) return CUDA_ERROR_NO_DEVICE;
     std::lock_guard<std::mutex> hold(driver::lock);
     if (driver::initialised) return driver::check_started();
@@ -20,7 +21,7 @@ CUresult cuInit(unsigned flags) {
 
 CUresult cuDriverGetVersion(int* version) {
     REQUIRE(version)
-    *version = CUDA_VERSION;
+    *version = virtual_clock::driver_version(CUDA_VERSION);
     return CUDA_SUCCESS;
 }
 

@@ -111,6 +111,7 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
     if (stream && stream->capture) {
         std::lock_guard<std::mutex> hold(queue::lock);
         event->capture = stream->capture, event->captured_on = stream;
+        event->captured_after = stream->capture->last[stream];
         return CUDA_SUCCESS;
     }
     uint64_t number;
@@ -141,8 +142,7 @@ CUresult cuEventSynchronize(CUevent event) {
     if (!event || !event->context) return CUDA_ERROR_INVALID_HANDLE;
     std::unique_lock<std::mutex> hold(queue::lock);
     if (event->capture) return CUDA_ERROR_CAPTURED_EVENT;
-    queue::went.wait(hold, [&] { return event->reached == event->recorded || context->error != CUDA_SUCCESS; });
-    return context->error;
+    return queue::wait_until(context, hold, [&] { return event->reached == event->recorded || context->error != CUDA_SUCCESS; });
 }
 
 CUresult cuEventElapsedTime(float* ms, CUevent begin, CUevent end) {
@@ -160,7 +160,7 @@ CUresult cuEventElapsedTime(float* ms, CUevent begin, CUevent end) {
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
     STREAM(stream) REQUIRE(flags <= CU_EVENT_WAIT_EXTERNAL)
     if (!event || !event->context) return CUDA_ERROR_INVALID_HANDLE;
-    std::lock_guard<std::mutex> hold(queue::lock);
+    std::unique_lock<std::mutex> hold(queue::lock);
     if (event->capture) {
         Capture* capture = event->capture;
         if (!stream) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
@@ -168,11 +168,16 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
         stream->capture = capture;
         if (stream != capture->origin) capture->joined.insert(stream), capture->unjoined.insert(stream);
         capture->unjoined.erase(event->captured_on);
+        std::vector<size_t>& last = capture->last[stream];
+        last.insert(last.end(), event->captured_after.begin(), event->captured_after.end());
     } else if (stream && stream->capture && event->recorded) {
         driver::invalidate(stream->capture);
         return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    } else if (const uint64_t times = event->recorded) {
+        hold.unlock();
+        queue::push(context, stream, [](double&) { return CUDA_SUCCESS; }, event, times);
     }
-    return CUDA_SUCCESS;  // what was recorded is queued before what comes now
+    return CUDA_SUCCESS;
 }
 
 // ---- captures and graphs ----
@@ -187,7 +192,7 @@ CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
         return CUDA_ERROR_ILLEGAL_STATE;
     }
     static unsigned long long number = 0;
-    stream->capture = new Capture{new CUgraph_st, stream, mode, false, {}, {}, ++number};
+    stream->capture = new Capture{new CUgraph_st, stream, mode, false, {}, {}, {}, ++number};
     driver::captures.insert(stream->capture);
     return CUDA_SUCCESS;
 }
@@ -281,8 +286,8 @@ CUresult cuGraphUpload(CUgraphExec graph, CUstream stream) {
 CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
     CONTEXT REQUIRE(graph)
     return driver::enqueue(context, stream, CU_GRAPH_NODE_TYPE_GRAPH, [operations = graph->operations](double& ns) {
-        for (const queue::Operation& each : *operations)
-            if (const CUresult found = each.work(ns)) return found;
+        for (const size_t n : queue::order_of(*operations))
+            if (const CUresult found = (*operations)[n].work(ns)) return found;
         return CUDA_SUCCESS;
     });
 }

@@ -21,9 +21,18 @@ cudaError_t keep(int code) {
     return error;
 }
 
+// A runtime works on drivers of its own major version and newer ones (CUDA Compatibility, minor
+// version compatibility).
+CUresult start() {
+    int version = 0;
+    if (const CUresult failed = cuDriverGetVersion(&version)) return failed;
+    if (version / 1000 < CUPY_CUDA_BUILD_VERSION / 1000) return static_cast<CUresult>(cudaErrorInsufficientDriver);
+    return cuInit(0);
+}
+
 // The primary context of the device that this thread chose, retained once.
 CUresult make_current() {
-    if (const CUresult failed = cuInit(0)) return failed;
+    if (const CUresult failed = start()) return failed;
     CUcontext context = nullptr;
     if (const CUresult failed = cuCtxGetCurrent(&context)) return failed;
     if (context) return CUDA_SUCCESS;
@@ -90,7 +99,7 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 }
 
 cudaError_t cudaGetDeviceCount(int* count) {
-    const CUresult failed = cuInit(0);
+    const CUresult failed = start();
     return keep(failed ? failed : cuDeviceGetCount(count));
 }
 cudaError_t cudaGetDevice(int* device) {

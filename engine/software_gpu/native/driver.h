@@ -118,7 +118,9 @@ inline CUresult enqueue(CUcontext context, CUstream stream, CUgraphNodeType type
         std::lock_guard<std::mutex> hold(queue::lock);
         Capture* capture = stream->capture;
         if (capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-        capture->graph->operations.push_back({std::move(work), type});
+        std::vector<size_t>& last = capture->last[stream];
+        capture->graph->operations.push_back({std::move(work), type, std::move(last)});
+        last = {capture->graph->operations.size() - 1};
         if (stream != capture->origin) capture->unjoined.insert(stream);
         return CUDA_SUCCESS;
     }

@@ -122,7 +122,7 @@ int nvmlDeviceGetIndex(const void* handle, unsigned* number) {
 }
 int nvmlDeviceGetName(const void* handle, char* to, unsigned size) {
     BOARD
-    return put(to, size, of(handle).name);
+    return put(to, size, of(handle).name.substr(0, of(handle).name.find(" MIG ")));  // of the whole GPU
 }
 int nvmlDeviceGetUUID(const void* handle, char* to, unsigned size) {
     BOARD

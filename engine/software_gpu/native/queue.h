@@ -1,13 +1,17 @@
-// What is queued on streams. One thread does it, in the order of queueing and on all streams: one of
-// the orders that CUDA allows. The device has a clock of its own, whose times mean nothing.
+// What is queued on streams. One thread does it, in the order of queueing or, where a test gives a
+// seed (virtual_clock.h: `order`), in another order that CUDA allows: that of each stream, behind
+// the events that it waits for, and the legacy stream between what comes before and behind it on
+// streams that block. The device has a clock of its own, whose times mean nothing.
 #pragma once
 
 #include <cuda.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -16,6 +20,7 @@
 #include <vector>
 
 #include "table.h"
+#include "virtual_clock.h"
 
 struct CUctx_st {
     int device = 0;  // of the visible ones
@@ -34,6 +39,7 @@ using Work = std::function<CUresult(double& ns)>;
 struct Operation {
     Work work;
     CUgraphNodeType type;
+    std::vector<size_t> after;  // operations of the same graph that come first
 };
 
 }  // namespace queue
@@ -53,6 +59,7 @@ struct Capture {
     CUstreamCaptureMode mode;
     bool invalid = false;
     std::set<CUstream> joined, unjoined;  // `unjoined`: with work that the origin has not waited for
+    std::map<CUstream, std::vector<size_t>> last;  // operations that the next one of a stream follows
     unsigned long long id;
 };
 
@@ -71,6 +78,7 @@ struct CUevent_st {
     double time_ns = 0;
     Capture* capture = nullptr;  // it was recorded in
     CUstream captured_on = nullptr;
+    std::vector<size_t> captured_after;
 };
 
 namespace queue {
@@ -79,6 +87,8 @@ struct Entry {
     CUcontext context;
     CUstream stream;
     Work work;
+    CUevent event = nullptr;  // that it waits for, until it was come to so often
+    uint64_t times = 0;
 };
 
 // Never destroyed: the queue's thread waits for them while the process ends.
@@ -88,12 +98,47 @@ inline std::deque<Entry>& waiting = *new std::deque<Entry>;
 inline double clock_ns = 1e6;
 inline std::string& last_fault = *new std::string;  // what a kernel did wrong, in words
 
+inline int awaited = 0;  // calls of the host that wait for something
+
+// Whether `later` may not begin before `entry` has ended.
+inline bool comes_first(const Entry& entry, const Entry& later) {
+    if (entry.context != later.context) return false;
+    if (entry.stream == later.stream) return true;
+    const CUstream other = entry.stream ? entry.stream : later.stream;  // beside the legacy one
+    return (!entry.stream || !later.stream) && !(other->flags & CU_STREAM_NON_BLOCKING);
+}
+
+inline bool may_begin(size_t n) {
+    const Entry& entry = waiting[n];
+    const bool lost = entry.context->error != CUDA_SUCCESS;  // nothing of it is done any more
+    if (entry.event && entry.event->reached < entry.times && !lost) return false;
+    for (size_t before = 0; before < n; before++)
+        if (comes_first(waiting[before], entry)) return false;
+    return true;
+}
+
+// The number of the one that is next. Another order than that of queueing shows where much is
+// queued: so it waits a little for more, as long as the host does not wait for it.
+inline size_t choose(std::unique_lock<std::mutex>& hold) {
+    if (!virtual_clock::shuffles()) return 0;
+    for (size_t seen = 0; seen != waiting.size() && !awaited;) {
+        seen = waiting.size();
+        came.wait_for(hold, std::chrono::milliseconds(2), [] { return awaited > 0; });
+    }
+    std::vector<size_t> possible;
+    for (size_t n = 0; n < waiting.size(); n++)
+        if (may_begin(n)) possible.push_back(n);
+    // None: they wait for an event of a context that was lost.
+    return possible.empty() ? 0 : possible[virtual_clock::draw(possible.size())];
+}
+
 inline void work_off() {
     std::unique_lock<std::mutex> hold(lock);
     for (;;) {
         came.wait(hold, [] { return !waiting.empty(); });
-        Entry entry = std::move(waiting.front());
-        waiting.pop_front();
+        const size_t next = choose(hold);
+        Entry entry = std::move(waiting[next]);
+        waiting.erase(waiting.begin() + static_cast<std::ptrdiff_t>(next));
         if (entry.context->error == CUDA_SUCCESS) {
             hold.unlock();
             double ns = 0;
@@ -110,7 +155,7 @@ inline void work_off() {
     }
 }
 
-inline void push(CUcontext context, CUstream stream, Work work) {
+inline void push(CUcontext context, CUstream stream, Work work, CUevent event = nullptr, uint64_t times = 0) {
     static const bool started = [] {
         std::thread(work_off).detach();  // ends with the process, whatever it executes
         return true;
@@ -120,7 +165,7 @@ inline void push(CUcontext context, CUstream stream, Work work) {
     context->pending++;
     if (stream) stream->pending++;
     else context->pending_of_null++;
-    waiting.push_back({context, stream, std::move(work)});
+    waiting.push_back({context, stream, std::move(work), event, times});
     came.notify_one();
 }
 
@@ -133,16 +178,46 @@ inline bool is_idle(CUcontext context, CUstream stream) {
     return true;
 }
 
+// The host waits until it is so.
+template <typename F>
+CUresult wait_until(CUcontext context, std::unique_lock<std::mutex>& hold, F is_so) {
+    awaited++;
+    came.notify_all();
+    went.wait(hold, is_so);
+    awaited--;
+    return context->error;
+}
+
 inline CUresult wait(CUcontext context, CUstream stream) {
     std::unique_lock<std::mutex> hold(lock);
-    went.wait(hold, [&] { return is_idle(context, stream); });
-    return context->error;
+    return wait_until(context, hold, [&] { return is_idle(context, stream); });
 }
 
 inline CUresult wait_all(CUcontext context) {
     std::unique_lock<std::mutex> hold(lock);
-    went.wait(hold, [&] { return context->pending == 0; });
-    return context->error;
+    return wait_until(context, hold, [&] { return context->pending == 0; });
+}
+
+// The operations of a graph, in an order that it allows.
+inline std::vector<size_t> order_of(const std::vector<Operation>& operations) {
+    std::vector<size_t> order, left(operations.size());
+    for (size_t n = 0; n < left.size(); n++) left[n] = n;
+    std::vector<bool> done(operations.size());
+    while (!left.empty()) {
+        size_t chosen = 0;
+        if (virtual_clock::shuffles()) {
+            std::vector<size_t> possible;
+            for (size_t k = 0; k < left.size(); k++) {
+                bool ready = true;
+                for (const size_t first : operations[left[k]].after) ready = ready && done[first];
+                if (ready) possible.push_back(k);
+            }
+            chosen = possible[virtual_clock::draw(possible.size())];
+        }
+        order.push_back(left[chosen]), done[left[chosen]] = true;
+        left.erase(left.begin() + static_cast<std::ptrdiff_t>(chosen));
+    }
+    return order;
 }
 
 }  // namespace queue

@@ -1,4 +1,5 @@
-// What a test sets: how the device's own clock misbehaves, and which calls fail. By
+// What a test sets: how the device's own clock misbehaves, in which order streams go on, and which
+// calls fail. By
 // `softwareGpuSet("noise=0.01 drift=0.02")`, one after the other, or for a whole process by
 // ATTUNE_SOFTWARE_GPU_SET; an empty text takes everything back. No time of it is a measurement.
 #pragma once
@@ -24,7 +25,7 @@ struct Settings {
         bool sticky;    // it breaks the context
     };
     std::map<std::string, Failure> failures;  // by function
-    std::mt19937_64 random;
+    std::mt19937_64 random, order;
     double noise = 1;  // of this sample
 
     double number(const char* name, double otherwise) const {
@@ -35,7 +36,20 @@ struct Settings {
 
 inline std::mutex& lock = *new std::mutex;
 inline Settings& settings = *new Settings;
-inline std::atomic<bool> fails{false};
+inline std::atomic<bool> fails{false}, orders{false};
+
+// The newest CUDA that the driver says it knows: 12020 for 12.2.
+inline int driver_version(int otherwise) {
+    std::lock_guard<std::mutex> hold(lock);
+    return static_cast<int>(settings.number("driver_version", otherwise));
+}
+
+// Whether what is queued is done in an order that the seed draws, of those that CUDA allows.
+inline bool shuffles() { return orders; }
+inline size_t draw(size_t count) {
+    std::lock_guard<std::mutex> hold(lock);
+    return std::uniform_int_distribution<size_t>(0, count - 1)(settings.order);
+}
 
 // 0: done, else the number of the word that is not understood, from 1 on.
 inline int set(const std::string& text) {
@@ -53,7 +67,7 @@ inline int set(const std::string& text) {
         const double given = std::strtod(value, &end);
         if (end == value || !std::isfinite(given)) return number;
         if (name.substr(0, 2) != "cu") {
-            static const char* const KNOWN[] = {"noise", "drift", "drift_period_s", "placement", "cta_us", "clock_share", "seed"};
+            static const char* const KNOWN[] = {"noise", "drift", "drift_period_s", "placement", "cta_us", "clock_share", "seed", "order", "driver_version"};
             bool known = false;
             for (const char* each : KNOWN) known |= name == each;
             if (!known || *end) return number;
@@ -68,6 +82,8 @@ inline int set(const std::string& text) {
         made.failures[name] = failure;
     }
     made.random.seed(static_cast<uint64_t>(made.number("seed", 0)));
+    made.order.seed(static_cast<uint64_t>(made.number("order", 0)));
+    orders = made.numbers.count("order") > 0;
     fails = !made.failures.empty();
     settings = std::move(made);
     return 0;

@@ -89,3 +89,16 @@ def test_another_gpu_than_the_target_does_not_serve(monkeypatch: pytest.MonkeyPa
 def test_importing_the_backend_imports_no_cupy() -> None:
     code = "import sys, engine.backends.cuda; sys.exit('cupy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_gpu_that_others_hold_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def held() -> None:
+        raise RuntimeError("cudaErrorDevicesUnavailable: busy")
+
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    monkeypatch.setattr("engine.backends.cuda.backend.why_not_cuda", lambda: None)
+    monkeypatch.setattr("engine.backends.cuda.cupy_calls.CupyCalls", held)
+    with pytest.raises(
+        ToolMissing, match=r"cannot be used now \(cudaErrorDevicesUnavailable: busy"
+    ):
+        CudaBackend()

@@ -3,10 +3,22 @@ from __future__ import annotations
 import re
 
 import pytest
-from fake_gpu import CudaError, OutOfMemory
 
 from engine.backends.cuda.calls import LOST_CONTEXT, explain
 from engine.base.errors import Status, ToolMissing
+
+
+class CudaError(RuntimeError):
+    """Like CuPy's CUDARuntimeError and CUDADriverError."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class OutOfMemory(MemoryError):
+    """Like CuPy's OutOfMemoryError."""
+
 
 LOST = (214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999)
 

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_gpu import murmur_sum
-from fake_kernels import verdict
 from fitting import fitting_config, is_taken
+from verdicts import RIGHT
 
 from engine.backends.base import RunOptions
 from engine.backends.cuda import CudaBackend, why_not_cuda
@@ -36,7 +35,16 @@ from kernels.variant import Variant
 
 pytestmark = pytest.mark.gpu
 
-PASSED = verdict(passed=True)
+
+def murmur_sum(data: bytes) -> int:
+    """What fingerprint.cu computes."""
+    words = np.frombuffer(data, np.uint32).astype(np.uint64)
+    with np.errstate(over="ignore"):
+        index = np.arange(1, words.size + 1, dtype=np.uint64)
+        x = index * np.uint64(0x9E3779B97F4A7C15) ^ words
+        for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+            x = (x ^ (x >> np.uint64(33))) * np.uint64(factor)
+        return int((x ^ (x >> np.uint64(33))).sum(dtype=np.uint64))
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +263,7 @@ def skip_where_times_mean_nothing(backend: CudaBackend) -> None:
 def timed(backend: CudaBackend, plan: LaunchPlan, inputs: Inputs) -> tuple[Latency, ...]:
     skip_where_times_mean_nothing(backend)
     with gpu_states() as read_state, TimingGroup(read_state) as group:
-        assert group.add("k", partial(backend.timer, plan, inputs, PASSED)), group.failures
+        assert group.add("k", partial(backend.timer, plan, inputs, RIGHT)), group.failures
         latencies = group.latencies(group.run("k"), "k")
         assert latencies, group.failures
         return latencies
@@ -292,7 +300,7 @@ def test_one_kernel_twice_is_not_a_winner(backend: CudaBackend) -> None:
     inputs = make_inputs(problem)
     with gpu_states() as read_state, TimingGroup(read_state) as group:
         for name in ("a", "b"):
-            assert group.add(name, partial(backend.timer, plan, inputs, PASSED)), group.failures
+            assert group.add(name, partial(backend.timer, plan, inputs, RIGHT)), group.failures
         found = group.run("a").comparison("b")
     assert found.verdict in (Verdict.SAME, Verdict.UNDECIDED), found.reason
 
@@ -307,7 +315,7 @@ def test_the_baselines_are_named_and_timed(backend: CudaBackend) -> None:
     plan = make_plan(variant, problem, variant.default_config())
     inputs = make_inputs(problem)
     with gpu_states() as read_state, TimingGroup(read_state) as group:
-        assert group.add("k", partial(backend.timer, plan, inputs, PASSED)), group.failures
+        assert group.add("k", partial(backend.timer, plan, inputs, RIGHT)), group.failures
         for name in BACKENDS:
             group.add(name, partial(baseline, name, problem, inputs))
         run = group.run("k")

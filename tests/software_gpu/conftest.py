@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from engine.backends.cuda import CudaBackend, why_not_cuda
+from engine.backends.cuda.availability import is_software_gpu
+
+
+@pytest.fixture
+def set_gpu() -> Iterator[Callable[[str], None]]:
+    """`softwareGpuSet` of native/virtual_clock.h; what was set is taken back."""
+    if (why := why_not_cuda()) is not None or not is_software_gpu():
+        pytest.skip(why or "This GPU is none in software: nothing can be planted in it.")
+    library = ctypes.CDLL("libcuda.so.1")
+
+    def put(text: str) -> None:
+        assert library.softwareGpuSet(text.encode()) == 0, text
+
+    put("")
+    yield put
+    put("")
+
+
+@pytest.fixture
+def backend(set_gpu: Callable[[str], None]) -> Iterator[CudaBackend]:
+    """With calls of its own it times as on any GPU."""
+    from engine.backends.cuda.cupy_calls import CupyCalls
+
+    del set_gpu  # its skip
+    made = CudaBackend(CupyCalls())
+    assert not made.is_software
+    yield made
+    made.close()

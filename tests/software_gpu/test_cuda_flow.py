@@ -1,0 +1,447 @@
+"""The CUDA backend's control flow on the GPU in software: what a kernel does wrong is noticed, what
+a call refuses is a status, and nothing is measured that is not right: `pytest --software-gpu`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from verdicts import RIGHT
+
+from engine import selfcheck as checks
+from engine.backends.base import RunOptions, RunResult
+from engine.backends.cuda import CudaBackend
+from engine.backends.cuda.cupy_calls import CupyCalls
+from engine.base.errors import MeasureError, Status, ToolMissing
+from engine.base.launch import PassLaunch, ScalarArg, StructArg, TensorArg, TensorMapArg
+from engine.devices.detect import GpuState
+from engine.evaluation import ALL_KINDS, Evaluation, Latency
+from engine.measure.sampler import SamplerSettings, SamplingRun
+from engine.measure.side_by_side import TimingGroup, time_evaluation
+from engine.paged_kv import Pages
+from engine.plan import LaunchPlan, ScratchBuffer
+from engine.problem import Problem
+from engine.tensors import POISON_BITS, Inputs, make_inputs
+from kernels.ladder import LADDER
+
+pytestmark = pytest.mark.gpu
+
+PROBLEM = Problem(1, 2, 8, 32)
+COUNT = PROBLEM.elements
+CTAS = COUNT // 256
+INPUTS = make_inputs(PROBLEM)
+OUT, SCRATCH = TensorArg("out"), TensorArg("partial")
+
+
+def copies(problem: Problem = PROBLEM, **macros: str) -> LaunchPlan:
+    """Two passes over a poisoned scratch buffer, and counters that start at zero."""
+    count = ScalarArg("count", "int32", problem.elements)
+    last = (SCRATCH, TensorArg("counter"), OUT, count, ScalarArg("scale", "float32", 1.0))
+    return LaunchPlan(
+        variant="t01",
+        problem=problem,
+        config={},
+        source=Path(__file__).with_name("copy_kernels.cu"),
+        defines=tuple(macros.items()),
+        scratch=(
+            ScratchBuffer("partial", "float32", (problem.elements,), "poison"),
+            ScratchBuffer("counter", "int32", (CTAS,), "zero"),
+        ),
+        passes=(
+            PassLaunch("produce", (CTAS, 1, 1), 256, 1024, (TensorArg("q"), SCRATCH, count)),
+            PassLaunch("finish", (CTAS, 1, 1), 256, 0, last),
+        ),
+    )
+
+
+def one_pass(entry: str, *args: Any, problem: Problem = PROBLEM, **changes: Any) -> LaunchPlan:
+    launch = PassLaunch(entry, (1, 1, 1), 256, 0, args)
+    return dataclasses.replace(copies(problem), passes=(launch,), **changes)
+
+
+def bits(result: RunResult) -> np.ndarray:
+    assert (result.status, result.reason) == (Status.PASSED, ""), result.log
+    assert result.out is not None
+    return result.out.view(np.uint16).reshape(-1)
+
+
+# ---- a run ----
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_all_passes_run_and_the_output_comes_back(backend: CudaBackend, dtype: str) -> None:
+    problem = dataclasses.replace(PROBLEM, dtype=dtype)
+    inputs = make_inputs(problem)
+    result = backend.run(copies(problem), inputs, RunOptions())
+    np.testing.assert_array_equal(bits(result), inputs.q.view(np.uint16).reshape(-1))
+    assert result.out is not None
+    assert (result.out.dtype, result.out.shape) == (inputs.q.dtype, problem.shape)
+    assert (result.inputs_unchanged, result.repeatable, result.guards_intact) == (True,) * 3
+    assert result.execution_ms is not None
+    assert "produce" in result.log
+
+
+def test_what_is_not_written_stays_poisoned(backend: CudaBackend) -> None:
+    result = backend.run(copies(WHERE="i < 5 || i > 8"), INPUTS, RunOptions())
+    assert np.flatnonzero(bits(result) == POISON_BITS).tolist() == [5, 6, 7, 8]
+
+
+def test_output_and_scratch_start_poisoned_in_both_runs(backend: CudaBackend) -> None:
+    plan = copies(
+        VALUE="partial[i] == partial[i] && stop() ? 0 : q[i]",
+        WHERE=f"out[i] == {POISON_BITS} || stop()",
+    )
+    result = backend.run(plan, INPUTS, RunOptions())
+    np.testing.assert_array_equal(bits(result), INPUTS.q.view(np.uint16).reshape(-1))
+
+
+def test_a_counter_starts_at_zero_and_keeps_its_value_between_runs(backend: CudaBackend) -> None:
+    result = backend.run(copies(AFTER="out[0] = before + 7"), INPUTS, RunOptions())
+    assert bits(result)[0] == 7
+    assert not result.repeatable
+
+
+def test_fills_are_there_again_before_a_second_run(backend: CudaBackend) -> None:
+    highest = ScratchBuffer("highest", "float32", (7,), "-inf", each_launch=True)
+    args = (OUT, ScalarArg("count", "int32", COUNT), TensorArg("highest"))
+    plan = one_pass("raise", *args, scratch=(highest,), out_fill="zero")
+    result = backend.run(plan, INPUTS, RunOptions(repeat=True))
+    assert set(bits(result).tolist()) == {1}
+    assert result.repeatable
+
+
+@pytest.mark.parametrize(
+    ("at", "sentence"),
+    [
+        (COUNT, f"The kernel wrote past the end of out ({2 * COUNT:,} bytes): bytes 0 to 1"),
+        (COUNT + 30_000, "The kernel wrote past the end of out (1,024 bytes): bytes 60,000 to"),
+        (-1, "The kernel wrote in front of out: bytes -2 to -1 changed."),
+    ],
+)
+def test_a_write_beside_a_buffer_is_noticed(backend: CudaBackend, at: int, sentence: str) -> None:
+    result = backend.run(copies(AFTER=f"out[{at}] = 0"), INPUTS, RunOptions())
+    assert not result.guards_intact
+    assert result.reason.startswith(sentence)
+
+
+@pytest.mark.parametrize("error", [TypeError("Unsupported type"), RuntimeError("a bug")])
+def test_what_is_not_cudas_is_a_status_that_names_it(
+    backend: CudaBackend, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def defect(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(CupyCalls, "launch", defect)
+    result = backend.run(copies(), INPUTS, RunOptions())
+    assert result.status is Status.LAUNCH_ERROR
+    assert f"{type(error).__name__}: {error}" in result.reason
+    assert backend.gpu_error is None
+
+
+def test_too_little_memory_is_said_before_anything_is_allocated(
+    backend: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CupyCalls, "free_bytes", lambda _: copies().device_bytes - 1)
+    monkeypatch.setattr(CupyCalls, "alloc", lambda *_: pytest.fail("allocated"))
+    result = backend.run(copies(), INPUTS, RunOptions())
+    assert result.status is Status.OUT_OF_MEMORY
+    assert "is free" in result.reason
+
+
+def test_too_much_shared_memory_is_said_with_both_figures(backend: CudaBackend) -> None:
+    plan = copies()
+    large = dataclasses.replace(plan.passes[0], dynamic_smem_bytes=300 * 1024)
+    plan = dataclasses.replace(plan, passes=(large, plan.passes[1]))
+    result = backend.run(plan, INPUTS, RunOptions())
+    assert result.status is Status.LAUNCH_ERROR
+    assert result.reason.startswith("produce needs 300 KiB of shared memory per CTA and this GPU")
+
+
+def test_a_source_that_does_not_compile(backend: CudaBackend) -> None:
+    result = backend.run(copies(AFTER="int x = ;"), INPUTS, RunOptions())
+    assert result.status is Status.COMPILE_ERROR
+    assert result.reason.startswith("copy_kernels.cu(")
+    assert "error" in result.log
+
+
+def test_no_compiler_is_a_sentence(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> None:
+        raise ToolMissing("NVRTC is missing")
+
+    monkeypatch.setattr("engine.backends.cuda.backend.compile_plan", missing)
+    result = backend.run(copies(), INPUTS, RunOptions())
+    assert (result.status, result.reason) == (Status.COMPILE_ERROR, "NVRTC is missing")
+
+
+def test_a_launch_that_is_refused_keeps_the_context(
+    backend: CudaBackend, set_gpu: Callable[[str], None]
+) -> None:
+    set_gpu("cuLaunchKernel=1@1")
+    result = backend.run(copies(), INPUTS, RunOptions())
+    assert result.status is Status.LAUNCH_ERROR
+    assert "was launched with an argument that CUDA refuses" in result.reason
+    set_gpu("")
+    assert backend.run(copies(), INPUTS, RunOptions()).status is Status.PASSED
+    backend.close()
+    backend.close()
+
+
+# ---- what kernels are given ----
+
+
+@pytest.mark.parametrize("spoils", [False, True])
+def test_a_kernel_gets_the_pages_and_may_not_write_the_table(
+    backend: CudaBackend, spoils: bool
+) -> None:
+    pages = Pages(PROBLEM, 4)
+    page, count = pages.kv_bytes // pages.count // 2, COUNT
+    numbers = (("page", page), ("count", count), ("spoils", int(spoils)))
+    args = (TensorArg("k"), TensorArg("block_table"), OUT)
+    scalars = (ScalarArg(name, "int32", value) for name, value in numbers)
+    plan = one_pass("gather", *args, *scalars, pages=pages)
+    result = backend.run(plan, INPUTS, RunOptions(repeat=False))
+    shape = (2, PROBLEM.num_heads, 4, PROBLEM.head_dim)
+    found = bits(result).reshape(shape).transpose(1, 0, 2, 3).reshape(INPUTS.k[0].shape)
+    np.testing.assert_array_equal(found, INPUTS.k[0].view(np.uint16))
+    assert result.inputs_unchanged is not spoils
+
+
+def mixed(inputs: Inputs) -> np.ndarray:
+    of_k, of_v = (np.bitwise_xor.reduce(x.view(np.uint16), axis=None) for x in (inputs.k, inputs.v))
+    return np.asarray(inputs.q.view(np.uint16) ^ of_k ^ (of_v >> 1)).reshape(-1)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    # One more query than a 256-byte step holds, and keys that do not end on one either.
+    [Problem(1, 2, 1, 32, seqlen_kv=77), Problem(1, 1, 9, 32, seqlen_kv=5)],
+    ids=Problem.label,
+)
+def test_every_tensor_has_its_own_size(backend: CudaBackend, problem: Problem) -> None:
+    inputs = make_inputs(problem)
+    sizes = (("rows", problem.elements), ("keys", problem.k_bytes // 2))
+    args = (*map(TensorArg, ("q", "k", "v", "out")), *(ScalarArg(n, "int32", s) for n, s in sizes))
+    plan = one_pass("combine", *args, problem=problem)
+    result = backend.run(plan, inputs, RunOptions())
+    np.testing.assert_array_equal(bits(result), mixed(inputs))
+    with backend.timer(plan, inputs, RIGHT) as timer:
+        assert timer.copy_bytes >= problem.io_bytes
+        timer.make_copies(3)
+        timer.graph(3, 3)()
+        timer.verify()
+
+
+def test_a_structure_is_passed_by_value(backend: CudaBackend) -> None:
+    """As one element of its bytes: CuPy refuses arrays of several."""
+    fields = StructArg("s", (ScalarArg("a", "int32", 7), ScalarArg("b", "float64", 0.5)))
+    plan = one_pass("by_value", OUT, ScalarArg("count", "int32", COUNT), fields)
+    assert set(bits(backend.run(plan, INPUTS, RunOptions())).tolist()) == {15}
+
+
+def test_what_the_driver_refuses_of_maps_and_clusters_is_a_sentence(backend: CudaBackend) -> None:
+    """Either has no compute capability for it (an L4), or the stride is no multiple of 16."""
+    row = PROBLEM.head_dim * 2
+    odd = TensorMapArg("m", "q", (PROBLEM.head_dim, 3, 5), (row, 3 * row + 2), (16, 8, 1), 32)
+    plan = one_pass("mapped", OUT, ScalarArg("count", "int32", COUNT), odd)
+    result = backend.run(plan, INPUTS, RunOptions())
+    assert result.status is Status.LAUNCH_ERROR
+    assert "cuTensorMapEncodeTiled" in result.reason
+    plan = copies()
+    wide = dataclasses.replace(plan.passes[0], cluster=(64, 1, 1), grid=(64, 1, 1))
+    plan = dataclasses.replace(plan, passes=(wide, plan.passes[1]))
+    result = backend.run(plan, INPUTS, RunOptions())
+    assert result.status is Status.LAUNCH_ERROR
+    assert "cuLaunchKernelEx" in result.reason
+    assert backend.run(copies(), INPUTS, RunOptions()).status is Status.PASSED
+
+
+# ---- measuring ----
+
+SHORT = SamplerSettings(kinds=ALL_KINDS, min_rounds=6, max_rounds=6, max_s=60.0)
+WARM = dataclasses.replace(SHORT, kinds=("device_warm",))
+STEADY = GpuState(1980, 1980, None, 300.0, 700.0, 50, None, ())
+
+
+@pytest.fixture
+def slow_gpu(set_gpu: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches of 1 ms, few of which make a sample, and a small L2."""
+    set_gpu(f"cta_us={1000 / CTAS}")
+    monkeypatch.setattr(CupyCalls, "l2_bytes", 8 * COUNT)
+
+
+def measure(
+    backend: CudaBackend, plan: LaunchPlan
+) -> tuple[tuple[Latency, ...], SamplingRun, TimingGroup]:
+    with TimingGroup(lambda: STEADY, placements=1) as group:
+        assert group.add("k", partial(backend.timer, plan, INPUTS, RIGHT)), group.failures
+        run = group.run("k", SHORT)
+        return group.latencies(run, "k"), run, group
+
+
+@pytest.mark.usefixtures("slow_gpu")
+def test_times_are_those_of_the_launch(backend: CudaBackend) -> None:
+    (warm, cold, end_to_end), run, _ = measure(backend, copies())
+    # Two passes of 1 ms each.
+    assert warm.median_us == pytest.approx(2000.0, rel=0.003)
+    assert cold.median_us == pytest.approx(2000.0, rel=0.003)
+    assert [x.kind for x in (warm, cold, end_to_end)] == list(ALL_KINDS)
+    assert {x.origin for x in (warm, cold, end_to_end)} == {"measured"}
+    assert len(warm.samples_us) == 12  # six rounds, and the A/A pair in each
+    assert "each a replay of a CUDA graph of 2 launches on the same inputs" in warm.reason
+    assert "identical runs differ by up to" in warm.reason
+    assert "rotating over 4 copies" in cold.reason
+    assert warm.sm_clocks_mhz == (1980,) * 12
+    assert "dropped" not in warm.reason
+    assert run.rounds == 6
+
+
+@pytest.mark.usefixtures("slow_gpu")
+@pytest.mark.parametrize(
+    "macros",
+    [
+        {"AFTER": "if (before > 50) out[0] += 1"},  # right only alone
+        # On copies of what was launched before, which without poison would hold the right answer.
+        {"VALUE": "!first || first == q ? (first = q, q[i]) : 0"},
+        {"WHERE": "before < 30"},  # its output is that of an earlier launch
+    ],
+)
+def test_launches_that_do_something_else_have_no_time(
+    backend: CudaBackend, macros: dict[str, str]
+) -> None:
+    latencies, _, group = measure(backend, copies(**macros))
+    assert latencies == ()
+    assert "another output than a single one" in group.failures["k"]
+
+
+@pytest.mark.usefixtures("slow_gpu")
+def test_a_kernel_that_writes_nothing_is_timed(backend: CudaBackend) -> None:
+    """What is not written is the same after every launch: it is not what memory held before."""
+    latencies, _, group = measure(backend, copies(WHERE="false"))
+    assert latencies, group.failures
+
+
+def test_no_wrong_kernel_is_timed(backend: CudaBackend) -> None:
+    wrong = dataclasses.replace(RIGHT, passed=False)
+    with pytest.raises(ValueError, match="not correct"), backend.timer(copies(), INPUTS, wrong):
+        pass
+
+
+@pytest.mark.usefixtures("slow_gpu")
+def test_a_failure_in_mid_run_is_a_sentence(
+    backend: CudaBackend, set_gpu: Callable[[str], None]
+) -> None:
+    with TimingGroup(lambda: STEADY, placements=1) as group:
+        assert group.add("k", partial(backend.timer, copies(), INPUTS, RIGHT)), group.failures
+        set_gpu(f"cta_us={1000 / CTAS} cuGraphLaunch=1@5")
+        with pytest.raises(MeasureError, match="t01 was launched with an argument"):
+            group.run("k", SHORT)
+
+
+def passed() -> Evaluation:
+    right: dict[str, Any] = {"status": Status.PASSED, "reason": "right", "correctness": RIGHT}
+    return Evaluation(**right, variant="t01", problem=PROBLEM, config={}, device="L4", when="")
+
+
+@pytest.mark.usefixtures("slow_gpu")
+@pytest.mark.parametrize("full", [False, True])
+def test_the_pipeline_measures_kernel_and_baselines_in_one_run(
+    backend: CudaBackend, full: bool
+) -> None:
+    found = time_evaluation(
+        backend,
+        copies(),
+        INPUTS,
+        passed(),
+        lambda: STEADY,
+        full=full,
+        settings=SHORT if full else WARM,
+    )
+    assert found.status is Status.PASSED
+    assert found.latency is not None
+    assert found.latency.kind == "device_warm"
+    others = ["device_cold", "end_to_end"] if full else []
+    assert [x.kind for x in found.other_latencies] == others
+    # PyTorch has no GPU here: each baseline says so and has no time.
+    names = ["flash", "cudnn", "efficient", "math"] if full else []
+    assert [b.name for b in found.baselines] == names
+    assert all(b.latency is None and b.reason for b in found.baselines)
+
+
+@pytest.mark.usefixtures("slow_gpu")
+def test_every_sample_keeps_its_clock_and_dropped_ones_are_explained(backend: CudaBackend) -> None:
+    readings = 0
+
+    def mostly_fast() -> GpuState:
+        nonlocal readings
+        readings += 1
+        clock = 1000 if readings % 12 == 0 else 1900 + readings % 5
+        return dataclasses.replace(STEADY, sm_clock_mhz=clock)
+
+    with TimingGroup(mostly_fast, placements=1) as group:
+        group.add("k", partial(backend.timer, copies(), INPUTS, RIGHT))
+        run = group.run("k", SHORT)
+        latencies = group.latencies(run, "k")
+    assert not run.throttled
+    assert sum(len(x.samples_us) for x in latencies) == len(run.samples) - 3
+    assert all(1000 not in latency.sm_clocks_mhz for latency in latencies)
+    assert any("; dropped" in x.reason and "for SM clock under 95%" in x.reason for x in latencies)
+
+
+@pytest.mark.usefixtures("slow_gpu")
+@pytest.mark.parametrize("is_tight", [False, True])
+def test_second_runs_have_buffers_and_graphs_of_their_own(
+    backend: CudaBackend, is_tight: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where memory allows it. With those of the first runs the A/A pair cannot see placement."""
+    if is_tight:
+        monkeypatch.setattr(CupyCalls, "free_bytes", lambda _: 24 * COUNT)
+    with TimingGroup(lambda: STEADY, WARM.kinds, placements=4) as group:
+        assert group.add("k", partial(backend.timer, copies(), INPUTS, RIGHT)), group.failures
+        run = group.run("k", WARM)
+        (latency,) = group.latencies(run, "k")
+    firsts, seconds = ({s.placement for s in run.samples if s.twin is t} for t in (False, True))
+    if is_tight:
+        assert firsts == seconds == {0}
+    else:
+        assert (firsts, seconds) == ({0, 1}, {2, 3})
+        assert "in 4 places of memory in turn" in latency.reason
+
+
+# ---- selfcheck: each check can pass and fail ----
+
+
+def test_guard_zones_are_tried_on_both_sides(
+    backend: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert checks.guard_zones(backend) == "A write past the end of the output is detected."
+    blind = RunResult(Status.PASSED)
+    monkeypatch.setattr(checks, "_run", lambda *_: blind)
+    with pytest.raises(checks.CheckFailed, match="guard zones do not detect"):
+        checks.guard_zones(backend)
+
+
+def test_graphs_are_timed_against_an_empty_one(
+    backend: CudaBackend, set_gpu: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_gpu("cta_us=0.5")
+    assert "an empty kernel in a graph 0.5" in checks.graph_timing(backend)
+    monkeypatch.setattr(CupyCalls, "replay_us", lambda *_: 5.0)
+    with pytest.raises(checks.CheckFailed, match="cannot be trusted"):
+        checks.graph_timing(backend)
+
+
+def test_occupancy_is_compared_with_the_driver(
+    backend: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = (LADDER.by_id("v01"), LADDER.by_id("v05"))
+    monkeypatch.setattr(checks, "LADDER", few)
+    count = sum(len(variant.passes) for variant in few)
+    assert f"agree about CTAs per SM of {count} kernels" in checks.occupancy_model(backend)
+    monkeypatch.setattr(checks, "occupancy", lambda *_: type("Model", (), {"ctas_per_sm": 77}))
+    with pytest.raises(checks.CheckFailed, match=r"CTAs per SM by the driver and \d+ by Attune's"):
+        checks.occupancy_model(backend)
