@@ -9,7 +9,7 @@
 // Counted: 3,064 instructions for 64 keys on sm_80 (v11 3,016), no conflicts.
 // Spills: with the defaults, 4 to 16 bytes on sm_75 at D = 96, 128, and 4 on sm_100, 128, causal.
 // Simulated without the fusion, D = 64 on an A100, num_ctas = 216: H=16, S=2048 causal 1.29 times
-//   v11's speed (aimed at 1.15; 1.11 where shares are of key tiles alone), H=15 not causal 1.36.
+//   v11's speed (goal 1.15; 1.11 where shares are of key tiles alone), H=15 not causal 1.36.
 /* attune
 idea = "Persistent CTAs with equal shares of all key tiles; what a share cuts is fused on arrival."
 head_dims = [32, 64, 96, 128]

@@ -7,7 +7,7 @@
 // Source: PTX ISA, wgmma and cp.async.bulk.tensor; FlashAttention-3 (arXiv 2407.08608).
 // Weakness: all warps meet once a tile, so that their softmaxes and products run at the same time.
 // Counted: 1,950 instructions for 64 keys on sm_90 and 128 rows (v11 3,112), no conflicts.
-// Simulated: busy tensor pipes of an H200 in the steady state, 62 % at D = 128, 42 % at D = 64.
+// Simulated, H100 SXM, boost clock, 16k tokens, S = 2048: tensor pipe 48 % busy, D = 64 36 %.
 /* attune
 idea = "TMA copies whole tiles, wgmma multiplies them in shared memory; all warps do the same."
 head_dims = [32, 64, 96, 128]

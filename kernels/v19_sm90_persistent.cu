@@ -8,8 +8,8 @@
 // Weakness: who gets which tile is fixed; O is written in front of a group's next products.
 // Counted: 1,924 instructions for 64 keys on sm_90 and 128 rows (v18 1,992), no conflicts.
 // Causal: in twelve problems the SM with most key tiles has at most 3 % more than the mean.
-// Simulated, H200 at boost clock, 132 heads, S = 2048: tensor pipe busy 78 % at D = 128, 58 % at 64
-//   with three consumers; without the overlap 80 % and 71 %. What that means: kernels/README.md.
+// Simulated, H100 SXM, boost clock, 16k tokens, S = 2048: tensor pipe 86 % busy at D = 128; at the
+//   clock that its power limit sustains 558 TFLOP/s. See kernels/README.md.
 /* attune
 idea = "Persistent CTAs load the next Q and store the last O while the products of keys run on."
 head_dims = [32, 64, 96, 128]

@@ -2,7 +2,8 @@
 
 Every `ATTUNE_…` variable is cleared or points into a folder of this test run, so that tests neither
 see nor change what a person has kept; compiled kernels are shared by all tests of the run. Only
-the variables that speak of the tests themselves are left.
+the variables that speak of the tests themselves are left: `ATTUNE_TESTS_CACHE` names a folder in
+which several runs, or a run within a run, find what one of them has compiled.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("attune", deadline=None)
 settings.load_profile("attune")
 
-_OF_THE_TESTS = ("ATTUNE_CHROMIUM", "ATTUNE_REQUIRE_BROWSER", "ATTUNE_SOFTWARE_")
+_OF_THE_TESTS = ("ATTUNE_CHROMIUM", "ATTUNE_REQUIRE_BROWSER", "ATTUNE_SOFTWARE_", "ATTUNE_TESTS_")
+# Of the cache: what is stored by its content.
+_BUILDS = ("cpu", "cubin", "sass", "software_gpu")
 _FOLDERS = ("ATTUNE_CACHE_DIR", "ATTUNE_DATA_DIR", "ATTUNE_LOCK_DIR")
 _ROOT = pytest.StashKey[Path]()
 
@@ -56,6 +59,13 @@ def pytest_configure(config: pytest.Config) -> None:
     sys.dont_write_bytecode = False
     for name in _FOLDERS:
         os.environ[name] = str(root / name.removeprefix("ATTUNE_").lower())
+    cache = Path(os.environ["ATTUNE_CACHE_DIR"])
+    builds = Path(os.environ.setdefault("ATTUNE_TESTS_CACHE", str(cache))).absolute()
+    for name in _BUILDS:
+        for folder in (cache, builds, builds / name):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        if builds != cache:
+            (cache / name).symlink_to(builds / name)
 
 
 @pytest.hookimpl(tryfirst=True)

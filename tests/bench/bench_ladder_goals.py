@@ -1,9 +1,9 @@
-"""Print what the ladder's tensor-core kernels are to reach, what is simulated, and whether it does.
+"""Print goals of the ladder's tensor-core kernels, what is simulated, and whether that meets them.
 
     python tests/bench/bench_ladder_goals.py [v12 …]    # minutes: kernels are compiled and counted
 
 Nothing here was measured. Times are simulated from the machine code; beside them stands the 90 %
-interval of the simulator's validation. A goal is reached where the middle reaches it. The fusion of
+interval of the simulator's validation. The middle meets a goal or misses it. The fusion of
 cut tiles (v13, v14) is in no time: a CTA that is followed alone never comes last.
 """
 
@@ -39,8 +39,8 @@ class Goal:
     at_most: bool = False
 
     def line(self) -> str:
-        reached = self.simulated <= self.wanted if self.at_most else self.simulated >= self.wanted
-        sign, verdict = "≤≥"[not self.at_most], "reached" if reached else "NOT reached"
+        meets = self.simulated <= self.wanted if self.at_most else self.simulated >= self.wanted
+        sign, verdict = "≤≥"[not self.at_most], "meets it" if meets else "MISSES it"
         return (
             f"{self.what:74} {sign} {self.wanted:6.2f}  {self.simulated:7.2f} {self.unit:9}"
             f"{self.interval:18} {verdict}"

@@ -12,12 +12,12 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Error, Locator, Page, expect
 from shared_builds import own_cache
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,10 +96,10 @@ def start_server(
             stderr=log,
         )
     server = Server(f"http://127.0.0.1:{port}", cache, sessions, process)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while time.monotonic() < deadline and process.poll() is None:
         with (
-            contextlib.suppress(urllib.error.URLError, ConnectionError),
+            contextlib.suppress(OSError),  # refused, or no answer in time on a busy machine
             urllib.request.urlopen(f"{server.url}/_stcore/health", timeout=5) as answer,
         ):
             if answer.status == 200:
@@ -156,6 +156,49 @@ class Driver:
     def press(self, key: str) -> None:
         """Click through the DOM: a polling page redraws under a mouse pointer."""
         self.key(key).locator("button").first.evaluate("button => button.click()")
+
+    def drag(
+        self,
+        panel: Locator,
+        places: Sequence[tuple[float, float]],
+        taken: str,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Drag over `places` of a chart (shares of its width and height) until the JavaScript
+        `taken` is true: a drag is lost where the chart is laid anew under it.
+
+        Args:
+            meanwhile: is done before the last place, with the mouse down.
+        """
+        mouse = self.page.mouse
+        for _ in range(8):
+            panel.evaluate("panel => panel.scrollIntoView({block: 'center'})", timeout=WAIT_MS)
+            box = panel.bounding_box(timeout=WAIT_MS)
+            if box is None:
+                continue
+            points = [
+                (box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in places
+            ]
+            mouse.move(*points[0])
+            mouse.down()
+            for point in points[1:-1]:
+                mouse.move(*point, steps=3)
+            meanwhile()
+            mouse.move(*points[-1], steps=3)
+            mouse.up()
+            with contextlib.suppress(Error):
+                self.page.wait_for_function(taken, timeout=5_000)
+                return
+        raise AssertionError("the chart took none of the drags")
+
+    def quiet(self, count: str, still_ms: int = 1000) -> None:
+        """Wait until what the JavaScript `count` counts has not grown for a while."""
+        grown = f"window.counted = [{count}, performance.now()]"
+        self.page.evaluate(grown)
+        self.page.wait_for_function(
+            f"{count} > counted[0] ? ({grown}, 0) : performance.now() - counted[1] > {still_ms}",
+            timeout=WAIT_MS,
+        )
 
     def no_exception(self) -> None:
         expect(self.page.get_by_test_id("stException")).to_have_count(0)

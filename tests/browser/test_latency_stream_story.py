@@ -50,17 +50,7 @@ def zoom(app: Driver) -> list[float]:
     """Drag a box in the upper panel, while data come in; the range of time that is then shown."""
     app.page.wait_for_function(f"{DRAWN} > 8", timeout=WAIT_MS)
     panel = app.page.locator(f"{CHART} .nsewdrag").first
-    panel.scroll_into_view_if_needed()
-    box = panel.bounding_box()
-    assert box is not None
-    mouse = app.page.mouse
-    mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 0.2 * box["height"])
-    mouse.down()
-    mouse.move(box["x"] + 0.4 * box["width"], box["y"] + 0.6 * box["height"], steps=3)
-    grows(app)
-    mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.8 * box["height"], steps=3)
-    mouse.up()
-    app.page.wait_for_function(f"{RANGE}[0] > 0", timeout=WAIT_MS)
+    app.drag(panel, [(0.2, 0.2), (0.4, 0.6), (0.5, 0.8)], f"{RANGE}[0] > 0", lambda: grows(app))
     chosen: list[float] = app.page.evaluate(RANGE)
     return chosen
 

@@ -14,6 +14,11 @@ from engine.cuda_source import compile_kernel
 BODY = 'extern "C" __global__ void k(float* p) {{ p[0] = {}; }}\n'
 
 
+@pytest.fixture(autouse=True)
+def cache_dir() -> None:
+    """The run's own, and not a new one: the CPU backend's runtime and headers take ten seconds."""
+
+
 def written(folder: Path, text: str) -> Path:
     source = folder / "names.cu"
     source.write_text(text, encoding="utf-8")

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from planted_bugs.anchors import replaced
+
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
 from engine.base.errors import Status
@@ -129,13 +131,7 @@ def planted(backend: CpuBackend, bug: GradientMutation, folder: Any) -> tuple[bo
     for header in KERNELS_DIR.glob("*.cuh"):
         shutil.copy(header, Path(folder) / header.name)
     text = variant.source.read_text(encoding="utf-8")
-    assert bug.old in text, bug
-    if bug.nth is None:
-        text = text.replace(bug.old, bug.new)
-    else:
-        parts = text.split(bug.old)
-        head, tail = bug.old.join(parts[: bug.nth + 1]), bug.old.join(parts[bug.nth + 1 :])
-        text = f"{head}{bug.new}{tail}"
+    text, _ = replaced(text, bug.old, bug.new, bug.nth)
     source = Path(folder) / variant.source.name
     source.write_text(text, encoding="utf-8")
     config = variant.default_config() | bug.config

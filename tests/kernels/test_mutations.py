@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from planted_bugs import Mutation, cases, look, plant
+from planted_bugs import Mutation, cases, look
+from planted_bugs.anchors import replaced, spans
 from planted_bugs.fifth import FIFTH
 from planted_bugs.fresh import FRESH
 from planted_bugs.held_out import HELD_OUT
-from planted_bugs.planting import OWN_KERNELS, is_own
+from planted_bugs.planting import mutated, source_of
 from planted_bugs.thin import THIN
 from planted_bugs.unseen import LEGAL, UNSEEN, Unseen
 from slow_cases import one_in
 
 from engine.pipeline.evaluate import Evaluator
-from kernels.ladder import LADDER
+from kernels.ladder import LADDER, by_id
 from kernels.variant import KERNELS_DIR
 
 # Of the table, each how-manieth is run by `pytest -m slow`, and each how-manieth of all by default.
@@ -101,15 +103,36 @@ def test_nothing_is_said_of_a_legal_change(
     assert not seen.found, seen.text
 
 
-def test_every_mutation_fits_its_kernel(tmp_path: Path) -> None:
+def test_every_mutation_fits_its_kernel() -> None:
     """Whoever changes a kernel changes its mutations."""
     others = [(m.variants[0], m) for m in (*UNSEEN, *HELD_OUT, *THIN, *FRESH, *FIFTH, *LEGAL)]
     for variant, mutation in (*cases(), *others):
-        source, places = plant(mutation, variant, tmp_path)
-        assert places
-        changed = tmp_path / (mutation.header or source.name)
-        original = (OWN_KERNELS if is_own(variant) else KERNELS_DIR) / changed.name
-        assert changed.read_text("utf-8") != original.read_text("utf-8"), mutation.name
+        source = source_of(variant)
+        folder = source.parent if (source.parent / mutation.header).exists() else KERNELS_DIR
+        original = (folder / (mutation.header or source.name)).read_text("utf-8")
+        text, lines = mutated(mutation, original)
+        assert lines
+        assert text != original, mutation.name
+
+
+def test_a_bug_is_planted_however_its_lines_are_laid_out() -> None:
+    for text in ("f(a, b);\n  g(a);", "f( a,\n     b );\ng(a);"):
+        planted, lines = replaced(text, "f(a, b);", "f(b, a);")
+        assert " ".join(planted.split()) == "f(b, a); g(a);"
+        assert lines == tuple(range(1, text.split("g")[0].rstrip().count("\n") + 2))
+    assert replaced("x = a;\nx = a;", "x=a;", "", nth=1) == ("x = a;\n", (2,))
+    assert spans("int a;", "inta;") == []
+    with pytest.raises(AssertionError):
+        replaced("x = a;", "x = a;", "", nth=1)
+    laid_out = {
+        path: re.sub(r"(?<=[,(]) ?", "\n    ", path.read_text("utf-8"))
+        for path in (by_id("v08").source, by_id("v11").source)
+    }
+    for variant, mutation in cases():
+        source = by_id(variant).source
+        if not mutation.header and source in laid_out:
+            as_it_stands = spans(source.read_text("utf-8"), mutation.old)
+            assert len(spans(laid_out[source], mutation.old)) >= len(as_it_stands), mutation.name
 
 
 def test_there_are_mutations_of_every_kernel_and_of_its_ptx() -> None:

@@ -56,7 +56,7 @@ def _of_plan(plan: LaunchPlan, arch: str) -> tuple[Overlap, ...]:
     return overlaps(program)
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize(
     ("variant", "head_dim", "arch", "what", "least"), one_in(3, CLAIMS, offset=0, slow=1)
 )

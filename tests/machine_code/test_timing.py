@@ -139,6 +139,17 @@ def test_rates(gpu: str, text: str, per_instruction: float) -> None:
     assert took == pytest.approx(400 * per_instruction, rel=0.02)
 
 
+def test_a_warp_goes_on_beside_its_own_products_until_it_waits_for_them() -> None:
+    product = line("HGMMA.64x64x16.F32 R24, gdesc[UR8], R24, gsb0")
+    code = program(product, line("MUFU.EX2 R0, R1"), line("WARPGROUP.DEPBAR"))
+    products, exps = 8 * [(0, (AccessKind.TENSOR, 0, 0, 0))], 28 * [(1, None)]
+    wait = [(2, (AccessKind.TENSOR_WAIT, 0, 0, 0))]
+    took = timed(code, [products + exps + wait + exps[:1]]).cycles
+    # Eight products take 256 cycles, 28 exps 224: side by side, and one behind the other.
+    assert 256 <= took < 330
+    assert timed(code, [products + wait + exps]).cycles > 450
+
+
 def test_registers_of_one_bank_cost_cycles() -> None:
     spread = timed(program(line("FFMA R0, R2, R5, R4")), [repeated(300)]).cycles
     crowded = timed(program(line("FFMA R0, R2, R6, R4")), [repeated(300)]).cycles
@@ -426,5 +437,5 @@ def test_what_was_never_measured_has_the_widest_interval() -> None:
     low, high = interval(100.0, "sm_90", code)
     unknown_low, unknown_high = interval(100.0, "sm_100", code)
     assert unknown_low < low < 100 < high < unknown_high
-    assert ("sm_100", "tensor") not in RESIDUALS
+    assert ("sm_100", "mma") not in RESIDUALS
     assert Pipe.TENSOR in {i.pipe for i in code.instructions}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from engine.pipeline.request import EvaluationRequest
 from kernels.ladder import by_id
 from kernels.variant import KERNELS_DIR
 from planted_bugs import algorithm, execution, fusion, hopper, instructions, memory
+from planted_bugs.anchors import replaced, spans
 from planted_bugs.mutation import Mutation
 
 OWN_KERNELS = Path(__file__).parents[1] / "own_kernels" / "kernels"
@@ -57,32 +59,32 @@ def plant(mutation: Mutation, variant: str, folder: Path) -> tuple[Path, tuple[s
     Returns:
         Its source, and the places `file:line` that were changed.
     """
+    source = source_of(variant)
     if is_own(variant):
-        source = OWN_KERNELS / variant
         if (description := source.with_suffix(".attune.toml")).is_file():
             shutil.copy(description, folder)
         shutil.copytree(OWN_KERNELS / "include", folder / "include", dirs_exist_ok=True)
-    else:
-        source = by_id(variant).source
     for header in KERNELS_DIR.glob("*.cuh"):
         shutil.copy(header, folder)
     shutil.copy(source, folder)
     changed = folder / (mutation.header or source.name)
-    original = changed.read_text(encoding="utf-8")
-    # A bug in what a feature adds is planted in the text as it stands.
-    pieces = (original if mutation.old in original else plain(original)).split(mutation.old)
-    if len(pieces) <= (mutation.nth or 0) + 1:
-        raise AssertionError(f"{changed.name} no longer holds {mutation.old!r}")
-    places, text = [], pieces[0]
-    for index, piece in enumerate(pieces[1:]):
-        here = mutation.nth in (None, index)
-        if here:
-            line = text.count("\n") + 1
-            lines = range(line, line + mutation.old.strip("\n").count("\n") + 1)
-            places += [f"{changed.name}:{number}" for number in lines]
-        text += (mutation.new if here else mutation.old) + piece
+    text, lines = mutated(mutation, changed.read_text(encoding="utf-8"))
     changed.write_text(text, encoding="utf-8")
-    return folder / source.name, tuple(places)
+    return folder / source.name, tuple(f"{changed.name}:{line}" for line in lines)
+
+
+def source_of(variant: str) -> Path:
+    """Of an own kernel by its file's name, or of a rung by its id."""
+    return OWN_KERNELS / variant if is_own(variant) else by_id(variant).source
+
+
+def mutated(mutation: Mutation, original: str) -> tuple[str, tuple[int, ...]]:
+    """The file's text with the bug, and the lines that were changed.
+
+    A bug in what a feature adds is planted in the text as it stands.
+    """
+    as_it_stands = original if spans(original, mutation.old) else plain(original)
+    return replaced(as_it_stands, mutation.old, mutation.new, mutation.nth)
 
 
 # What the macros of `features.cuh` stand for in plain attention, and what is left out there.
@@ -125,6 +127,7 @@ _PLAIN = (
 )
 
 
+@functools.lru_cache(maxsize=64)
 def plain(text: str) -> str:
     """A kernel's text as it reads for plain attention, which is what most bugs are planted in."""
     for macro, meaning in _PLAIN:

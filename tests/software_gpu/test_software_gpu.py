@@ -191,6 +191,7 @@ def test_the_installed_cupy_runs_on_it() -> None:
     assert softgpu(sys.executable, "-c", CUPY) == "software L4\n"
 
 
+@pytest.mark.slow
 def test_a_piece_of_what_is_marked_gpu_passes_on_it() -> None:
     """All of it is `pytest --software-gpu`."""
     names = "(agrees_with_sdpa and v08 and S65 and D64) or fingerprint or fill_covers"

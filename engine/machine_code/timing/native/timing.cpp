@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <limits>
 #include <queue>
@@ -31,6 +32,8 @@ constexpr int NAMED_BARRIERS = 16;
 constexpr int MAX_QUEUE = 16;
 constexpr int WARP_SIZE = 32;
 constexpr int SECTOR_BYTES = 32;
+// What an instruction issues to, beside the pipes.
+constexpr int FIRST_UNIT_SLOT = NUM_PIPES, QUEUE_SLOT = NUM_PIPES + 1;
 // What registers are short of where it is part of the function that every instruction passes.
 #define OUT_OF_LINE __attribute__((noinline))
 
@@ -56,9 +59,18 @@ struct Warp {
     int32_t registers = 0;     // of a thread; setmaxnreg changes them
     double clear[SCOREBOARDS] = {};    // when each scoreboard is
     int32_t holds[SCOREBOARDS] = {};   // why it is not yet
-    double copies = 0, bulk_stores = 0, products = 0, stores = 0;  // the last one issued is done
-    // The same at the end of each group.
-    std::vector<double> copy_groups, product_groups;
+    double copies = 0, bulk_stores = 0, stores = 0;  // the last one issued is done
+    std::vector<double> copy_groups;   // the same at the end of each group
+    // Products of its warpgroup: when each that began is done; how many each group ends behind.
+    std::vector<double> products;
+    std::vector<size_t> product_groups;
+    size_t products_issued = 0, products_awaited = 0;
+};
+
+// A warp's quarter of a warpgroup's product that waits for its tensor core.
+struct Product {
+    int32_t warp, op;
+    double issued, operands;           // operands: passes through the shared-memory port
 };
 
 struct NamedBarrier {
@@ -87,7 +99,8 @@ struct Partition {
     std::vector<int32_t> warps;
     std::vector<double> ready;         // as Warp::ready; NEVER while it waits for another
     std::vector<uint8_t> slot;         // of `free_at`: what it issues to next
-    double free_at[NUM_PIPES + 1] = {};  // by pipe; the last one is the FMA pipe's first unit
+    // By pipe; behind them the FMA pipe's first unit and the queue of products.
+    double free_at[QUEUE_SLOT + 1] = {};
     double clock = 0;
     double next = 0;                   // cycle of its next issue, unless `changed` since
     int32_t chosen = -1;               // the warp that issues then
@@ -95,6 +108,7 @@ struct Partition {
     int32_t last = -1;                 // the warp that issued last
     double unit_free[4] = {};          // of the FMA pipe
     double pipe_free[NUM_PIPES] = {};
+    std::deque<Product> products;      // that did not begin, in order of issue
     double bank_free[BANKS] = {};
     int32_t kept_warp[BANKS][OPERAND_SLOTS], kept_register[BANKS][OPERAND_SLOTS];
     double queue[MAX_QUEUE] = {};      // when its last entries left
@@ -171,6 +185,7 @@ public:
                 best = each.next < now ? p : best;
                 now = earlier(now, each.next);
             }
+            if (begin_products(now)) continue;
             if (best < 0) return false;
             issue(partitions[best], partitions[best].chosen, now);
             look_ahead(partitions[best]), partitions[best].changed = false;
@@ -243,7 +258,7 @@ private:
             ready = later(ready, op.wait_mask >> b & 1 ? w.clear[b] : 0.0);
         Partition& p = partitions[w.partition];
         p.ready[w.place] = ready;
-        p.slot[w.place] = op.pipe == FMA && op.first_unit_only ? NUM_PIPES : op.pipe;
+        p.slot[w.place] = slot_of(op);
         p.changed = true;
     }
 
@@ -258,8 +273,10 @@ private:
         return there;
     }
 
-    double pipe_ready(const Partition& p, const Op& op) const {
-        return p.free_at[op.pipe == FMA && op.first_unit_only ? NUM_PIPES : op.pipe];
+    static int32_t slot_of(const Op& op) {
+        return op.is_warpgroup                        ? QUEUE_SLOT
+               : op.pipe == FMA && op.first_unit_only ? FIRST_UNIT_SLOT
+                                                      : op.pipe;
     }
 
     // The FMA unit that is free first, the later of equal ones.
@@ -273,11 +290,13 @@ private:
     void update_free(Partition& p, int32_t pipe) const {
         if (pipe == FMA) {
             p.free_at[FMA] = p.unit_free[first_free(p)];
-            p.free_at[NUM_PIPES] = p.unit_free[0];
+            p.free_at[FIRST_UNIT_SLOT] = p.unit_free[0];
         } else if (pipe == SHARED || pipe == GLOBAL) {
             p.free_at[SHARED] = p.free_at[GLOBAL] = p.queue[p.queue_at];
         } else {
             p.free_at[pipe] = p.pipe_free[pipe];
+            const bool full = static_cast<int32_t>(p.products.size()) >= m.product_queue;
+            p.free_at[QUEUE_SLOT] = full ? p.pipe_free[TENSOR] : 0;
         }
     }
 
@@ -327,8 +346,8 @@ private:
         } else if (op.pipe == SHARED || op.pipe == GLOBAL) {
             if (row >= 0) memory(p, w, op, trace, row, now, result, read);
             is_long = op.pipe == GLOBAL;
-        } else if (kind == TENSOR_PRODUCT) {
-            product(p, w, op, trace.size_bytes[row], now);
+        } else if (op.is_warpgroup) {
+            product(p, w, id, op_index, row < 0 ? 0 : trace.size_bytes[row], now);
         } else if (op.pipe_cycles > 0) {
             take(p.pipe_free[op.pipe], now, op.pipe_cycles);
         }
@@ -344,7 +363,9 @@ private:
         end = later(end, now);
         if (op.is_fence) release(w, w.stores, MEMBAR);
         if (row >= 0) synchronise(w, id, trace, row, kind, now);
-        if (w.position == w.end)
+        if (w.position == w.end && w.products.size() < w.products_issued)
+            w.products_awaited = w.products_issued, w.waits = true;
+        if (w.position == w.end && !w.waits)
             retire(p, id, now);
         else if (w.waits)
             p.ready[w.place] = NEVER;
@@ -384,7 +405,7 @@ private:
         until(w.released, w.released_by);
         until(clear, holds);
         until(w.fetched, NO_INSTRUCTION);
-        const double pipe = pipe_ready(p, op);
+        const double pipe = p.free_at[slot_of(op)];
         until(pipe, op.pipe == SHARED   ? MIO_THROTTLE
                     : op.pipe == GLOBAL ? LG_THROTTLE
                                         : MATH_PIPE_THROTTLE);
@@ -529,15 +550,59 @@ private:
         l1_oldest = (l1_oldest + 1) % l1_order.size();
     }
 
-    // A warp's quarter of a warpgroup's product: asynchronous, behind what its tensor core has.
-    void product(Partition& p, Warp& w, const Op& op, uint32_t shared_bytes, double now) {
+    // A warpgroup's product is asynchronous: the warp goes on while it waits for the tensor core,
+    // behind what was issued before, of whichever warp.
+    OUT_OF_LINE void product(Partition& p, Warp& w, int32_t id, int32_t op_index,
+                             uint32_t shared_bytes, double now) {
         const double operands = shared_bytes / m.shared_bytes_per_cycle / PARTITIONS;
-        const double begin = later(now, p.pipe_free[TENSOR]);
-        const double fed = take_port(begin, operands) + operands;
-        p.pipe_free[TENSOR] = later(begin + op.pipe_cycles, fed);
-        w.products = later(w.products, p.pipe_free[TENSOR] + m.warpgroup_cycles);
-        follow(PRODUCT, w, w.trace->instruction[w.position], begin, p.pipe_free[TENSOR]);
-        if (op.closes_group) w.product_groups.push_back(w.products);
+        p.products.push_back({id, op_index, now, operands});
+        ++w.products_issued;
+        if (in.ops[op_index].closes_group) w.product_groups.push_back(w.products_issued);
+    }
+
+    // The first product that begins before `now`, if there is one. Only then is it known what else
+    // wants the port by which its operands come.
+    bool begin_products(double now) {
+        Partition* first = nullptr;
+        double begin = NEVER;
+        for (Partition& p : partitions) {
+            if (p.products.empty()) continue;
+            const double then = later(p.products.front().issued, p.pipe_free[TENSOR]);
+            if (then < begin) begin = then, first = &p;
+        }
+        if (first == nullptr || begin > now) return false;
+        Partition& p = *first;
+        const Product product = p.products.front();
+        p.products.pop_front();
+        const double fed = take_port(begin, product.operands) + product.operands;
+        p.pipe_free[TENSOR] = later(begin + in.ops[product.op].pipe_cycles, fed);
+        update_free(p, TENSOR);
+        p.changed = true;
+        Warp& w = warps[product.warp];
+        w.products.push_back(p.pipe_free[TENSOR] + m.warpgroup_cycles);
+        follow(PRODUCT, w, product.op, begin, p.pipe_free[TENSOR]);
+        if (w.products_awaited == w.products.size()) {
+            w.products_awaited = 0;
+            w.waits = false;
+            release(w, w.products.back(), GMMA);
+            if (w.position == w.end)
+                retire(p, product.warp, w.released);
+            else
+                prepare(w);
+        }
+        return true;
+    }
+
+    // Until at most `allowed` groups of products are outstanding.
+    static void await_products(Warp& w, size_t allowed) {
+        if (w.product_groups.size() <= allowed) return;
+        const size_t needed = w.product_groups[w.product_groups.size() - 1 - allowed];
+        if (needed > w.products.size()) {
+            w.products_awaited = needed;
+            w.waits = true;
+        } else if (needed > 0) {
+            release(w, w.products[needed - 1], GMMA);
+        }
     }
 
     // ---- warps that wait for others ----
@@ -564,10 +629,10 @@ private:
                 release(w, all_but(w.copy_groups, trace.amount[row]), LONG_SCOREBOARD);
                 break;
             case TENSOR_COMMIT:
-                w.product_groups.push_back(w.products);
+                w.product_groups.push_back(w.products_issued);
                 break;
             case TENSOR_WAIT:
-                release(w, all_but(w.product_groups, trace.amount[row]), GMMA);
+                await_products(w, trace.amount[row]);
                 break;
             case BULK_WAIT:
                 release(w, w.bulk_stores, LONG_SCOREBOARD);

@@ -46,7 +46,8 @@ struct Op {
     int32_t code_line;         // of 128 bytes
     int32_t uses_l1;           // a load that finds and leaves data there
     int32_t is_fence;          // waits for this warp's stores
-    int32_t closes_group;      // of warpgroup products
+    int32_t is_warpgroup;      // a product of a warpgroup: asynchronous
+    int32_t closes_group;      // of such products
     int32_t reads[3];          // register by operand slot, -1 none; + 256 where it is kept for reuse
     float pipe_cycles;         // in which the partition's pipe takes no other
     float passes;              // through the shared-memory port, at least
@@ -64,6 +65,7 @@ struct Machine {
     int32_t cta_start_cycles;  // from a slot being free to the next CTA's first instruction
     int32_t bulk_copy_cycles;  // beyond l2_cycles, from the instruction to the first byte
     int32_t registers;         // of a thread, before any setmaxnreg
+    int32_t product_queue;     // products of warpgroups that wait for a partition's tensor core
     int32_t warpgroup_cycles;  // latency of a warpgroup's product behind its last pass
     float cycles_per_sector;   // this SM's share of the way to L2
     float shared_bytes_per_cycle;
