@@ -89,7 +89,7 @@ def _answer(result: MixResult) -> None:
     st.caption(
         plain_markdown(
             f"Predicted for {result.device} by {result.method}; with every time at the ends of its "
-            f"90 % interval {result.low_hours:.3g} to {result.high_hours:.3g} GPU-hours a day."
+            f"90 % interval {result.interval} a day."
         )
     )
     lines, kernels = result.tables()

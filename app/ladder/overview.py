@@ -22,6 +22,7 @@ from kernels.ladder import LADDER
 _POLL_S = 0.5
 _TITLE_PX = 150  # "Persistent on Hopper"
 _ORDER_PX = 150  # "? too near to v08"
+_INTERVAL_PX = 140  # "2.01 ms to 2.79 ms"
 _KNOWN_PX = 125  # "1.07 ms recorded"
 _FIRST = ("rung", "title", "simulated", "order", "90 % interval", "known")
 _CONFIG_REMARK = (
@@ -58,6 +59,7 @@ def draw(known: list[Rung], waiting: list[JobStatus], choice: Choice | None) -> 
                     width=_ORDER_PX, help=_ORDER_HELP.format(threshold=default_threshold())
                 ),
                 "title": st.column_config.TextColumn(width=_TITLE_PX),
+                "90 % interval": st.column_config.TextColumn(width=_INTERVAL_PX),
                 "known": st.column_config.TextColumn(width=_KNOWN_PX),
                 "instructions": st.column_config.NumberColumn(format="localized"),
             },

@@ -110,6 +110,11 @@ class MixResult(Tabular):
         return " ".join([self.variant, *(f"{k}={v}" for k, v in self.config.items())])
 
     @property
+    def interval(self) -> str:
+        """The day's GPU time with every time at the ends of its 90 % interval."""
+        return f"{_gpu_time(self.low_hours)} to {_gpu_time(self.high_hours)}"
+
+    @property
     def reason(self) -> str:
         """The recommendation in two sentences."""
         money = ""
@@ -178,7 +183,9 @@ class MixResult(Tabular):
                 f"with B={self.batch:,}": format_us(p.latency_us),
                 "per sequence": format_us(p.latency_us / self.batch),
                 "share of the hours": f"{p.gpu_hours_per_day / self.hours:.0%}",
-                "fastest alone": f"{p.own}, {format_us(p.own_us)}",
+                "fastest alone": "this one"
+                if p.own == self.kernel
+                else f"{format_us(p.own_us)}: {p.own}",
             }
             for p in self.problems
         )

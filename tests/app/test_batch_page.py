@@ -371,3 +371,15 @@ def test_a_link_to_points_that_are_not_here_says_so(open_app, name, words):
     at = open_batch(open_app, points="csv", points_file=name)
     assert words in texts(at)
     assert not at.exception
+
+
+def test_a_mix_of_problems_gets_one_kernel_and_batch(open_app):
+    mix = "1000,1,1,128\n10,8,4,128"
+    at = open_app("batch", gpu="L4", variant="v01", mix=mix, mix_of="selected", batch_tab="Mix")
+    until(at, lambda at: "answers the mix in" in texts(at), timeout_s=240)
+    assert not at.exception
+    lines = next(d.value for d in at.dataframe if "problem now" in d.value.columns)
+    assert list(lines["launches a day now"]) == ["1,000", "10"]
+    assert "mix_curve" in charts(at)
+    at.text_area(key="mix").set_value("1000,1,1").run()
+    assert "lacks 'seqlen'" in texts(at)

@@ -25,8 +25,8 @@ from engine.problem import Problem
 from engine.search.ranking import SweepRow
 from engine.search.space import Location, Space, SweepOptions
 from engine.search.sweep.journal import SweepJournal, SweepSpec
+from engine.sessions import store as store_module
 from engine.sessions.snapshot import Snapshot, dumps, loads
-from engine.sessions.store import store as store_module
 
 # What of the probe is alive where it stands unescaped in Markdown.
 ALIVE = re.compile(

@@ -15,9 +15,9 @@ from engine.base.errors import Status
 from engine.evaluation import Latency
 from engine.history.history import keep_prediction
 from engine.sessions import advice
+from engine.sessions import store as store_module
 from engine.sessions.build import make_snapshot, make_source
 from engine.sessions.snapshot import Goal, TimelineEntry
-from engine.sessions.store import store as store_module
 from kernels.ladder import LADDER
 
 ROOT = Path(__file__).resolve().parents[2]

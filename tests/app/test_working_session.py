@@ -11,7 +11,7 @@ from test_run_states import BASE, jobs  # noqa: F401  (a fixture)
 
 from engine.evaluation import BaselineTiming, Latency
 from engine.sessions import session as session_module
-from engine.sessions.store import store as store_module
+from engine.sessions import store as store_module
 
 
 @pytest.fixture(autouse=True)
