@@ -54,7 +54,7 @@ def choices(infos: Mapping[str, SnapshotInfo]) -> list[str]:
     names = list(infos)
     listed = names[:_MOST_LISTED] + [name for name in names[_MOST_LISTED:] if name in linked]
     session = working_session.current()
-    return [_WORKING, *listed] if session is not None and session.evaluations else listed
+    return [_WORKING, *listed] if session is not None and session.num_evaluations else listed
 
 
 def _linked() -> list[str]:

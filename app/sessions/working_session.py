@@ -69,10 +69,10 @@ def _head(store: Store, session: Session) -> None:
             icon=":material/save:",
             on_click=_save,
             args=(store, session),
-            disabled=not session.evaluations,
-            help=None if session.evaluations else "Nothing to save yet: run a kernel first.",
+            disabled=not session.num_evaluations,
+            help=None if session.num_evaluations else "Nothing to save yet: run a kernel first.",
         )
-        if session.evaluations:
+        if session.num_evaluations:
             name = f"session-{session.created[:10]}.json.gz"
             downloads.draw(session.to_snapshot, name, "working")
         with st.popover("More", icon=":material/more_horiz:"):
@@ -123,7 +123,7 @@ def _label(session_id: str) -> str:
     except AttuneError:
         return "a session that cannot be read"
     when = session.created[:16].replace("T", " ")
-    return f"{session.title or 'Untitled'}, {when}, {len(session.evaluations)} evaluations"
+    return f"{session.title or 'Untitled'}, {when}, {session.num_evaluations} evaluations"
 
 
 def _set_target(session: Session) -> None:

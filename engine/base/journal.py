@@ -51,6 +51,17 @@ def read_from(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
     Raises:
         StoreError: it is no regular file, or cannot be read.
     """
+    lines, end = lines_from(path, offset)
+    with collector_paused():
+        return [event for line in lines if (event := parse(line)) is not None], end
+
+
+def lines_from(path: Path, offset: int) -> tuple[list[bytes], int]:
+    """The complete lines after byte `offset`, whatever they hold, and the offset to go on from.
+
+    Raises:
+        StoreError: as `read_from`.
+    """
     with files.as_sentence(f"{path} cannot be read"):
         try:
             with files.open_regular(path) as file:
@@ -59,8 +70,7 @@ def read_from(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
         except FileNotFoundError:
             return [], 0
     end = data.rfind(b"\n") + 1
-    with collector_paused():
-        return _parse(data[:end]), offset + end
+    return data[:end].splitlines(), offset + end
 
 
 @contextmanager
@@ -75,13 +85,10 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _parse(data: bytes) -> list[dict[str, Any]]:
-    events = []
-    for line in data.splitlines():
-        try:
-            event = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(event, dict):
-            events.append(event)
-    return events
+def parse(line: bytes) -> dict[str, Any] | None:
+    """The event of a line, or None where it is none."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event, dict) else None

@@ -46,6 +46,15 @@ from engine.plan import LaunchPlan
 from engine.tensors import FIXED_BOUNDS, NOISE, FloatArray, Inputs, RawArray, absolute_tolerance
 
 NAMES = {"dq": "dQ", "dk": "dK", "dv": "dV"}
+# By the outputs that are right: what they share with the wrong ones is right, and this is left.
+_LEFT: Final = {
+    frozenset(
+        {"dV"}
+    ): ", and P with it: look at dP = dO·Vᵀ, D = rowsum(dO ∘ O) and dS = P ∘ (dP − D)",
+    frozenset({"dK", "dV"}): ": look at the product dS·K, at what dQ alone reads, and at its sums",
+    frozenset({"dQ", "dV"}): ": look at the product dSᵀ·Q, at what dK alone reads, and at its sums",
+    frozenset({"dQ", "dK"}): ", and dS with them: look at the product Pᵀ·dO",
+}
 _EXPLAINED = 0.98  # of the squared error, from which on a suspected bug is said to be it
 
 
@@ -122,10 +131,9 @@ def check_gradients(
         f"{each.name} is wrong: {'; '.join(each.problems())}"
         for each in sorted(wrong, key=lambda each: -each.badness)
     ]
-    if right := [each.name for each in judged if each not in wrong]:
-        problems += [f"{' and '.join(right)} {'is' if len(right) == 1 else 'are'} right"] * bool(
-            wrong
-        )
+    if wrong and (right := [each.name for each in judged if each not in wrong]):
+        verb = "is" if len(right) == 1 else "are"
+        problems.append(f"{' and '.join(right)} {verb} right{_LEFT.get(frozenset(right), '')}")
     if not result.inputs_unchanged:
         problems.append("the kernel changed its inputs")
     if not result.guards_intact:

@@ -8,17 +8,21 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeVar
 
 from pydantic import Field
 
+from engine.base import files, journal
 from engine.base.errors import AttuneError, SnapshotError
+from engine.evaluation import Evaluation
 from engine.history.history import History
 from engine.history.known_time import KnownTime, times_of
 from engine.problem import Problem
+from engine.schema import decode
 from engine.sessions.session import Session, working_folder
 from engine.sessions.snapshot import SCHEMA_VERSION, Record
 from engine.sessions.store import SnapshotInfo, Store, default_store
@@ -32,6 +36,9 @@ _SHARE = 0.05  # of the time that looking may take
 _AT_ONCE = 64  # files whose times are fetched and kept together
 _MOST_OF_A_LAUNCH = 32  # times of one kernel, config, problem and GPU, the newest files first
 _LAYOUT = f"schema {SCHEMA_VERSION}, times 1"
+_TAKEN = (b'"measured"', b'"recorded"')  # origins that a time is kept of
+_KEPT_FROM = 4 << 20  # bytes of a journal that are not read twice
+_MOST_KEPT_BYTES = 256 << 20
 
 
 def open_history(most_s: float | None = None) -> History:
@@ -52,6 +59,18 @@ class _Kept(Record):
     """What the index keeps of one file."""
 
     times: Annotated[tuple[KnownTime, ...], Field(strict=False)]
+
+
+class _KeptSession(_Kept):
+    """What is kept of a session that is being worked on: its times up to a byte of its journal."""
+
+    layout: str
+    journal: str
+    offset: int
+    jobs: Annotated[tuple[str, ...], Field(strict=False)]
+
+
+_AnyKept = TypeVar("_AnyKept", bound=_Kept)
 
 
 class _Asked(NamedTuple):
@@ -133,7 +152,7 @@ class KnownTimes:
         self._infos: list[SnapshotInfo] = []
         self._listing = 0  # counts the looks that found other files
         self._answers: dict[_Asked, _Answer] = {}
-        self._sessions: dict[Path, tuple[Session, tuple[KnownTime, ...]]] = {}
+        self._sessions: dict[Path, _OfSession] = {}
         self._lock = threading.Lock()
         self._next_look = 0.0
 
@@ -190,8 +209,8 @@ class KnownTimes:
                 kept = (answer.times.get(info.name, ()) for info in infos)
                 answer.joined = tuple(chain.from_iterable(kept))
                 answer.listing = self._listing
-            of_sessions = (times for _, times in self._sessions.values())
-            return (*answer.joined, *filter(asked.holds, chain.from_iterable(of_sessions)))
+            of_sessions = chain.from_iterable(self._sessions.values())
+            return (*answer.joined, *filter(asked.holds, of_sessions))
 
     def _read(self, asked: _Asked, answer: _Answer, infos: Sequence[SnapshotInfo]) -> int:
         """Take the times of these files into the answer; how many there was no time for."""
@@ -239,30 +258,100 @@ class KnownTimes:
 
     def _refresh_session(self, path: Path) -> None:
         try:
-            if path in self._sessions:
-                session, times = self._sessions[path]
-                before = len(session.evaluations)
-                session.refresh()
-                if len(session.evaluations) == before:
-                    return
-            else:
-                session = Session(path)
-            times = times_of(session.evaluations, session=session.title or "Untitled session")
-            self._sessions[path] = session, times
+            self._sessions.setdefault(path, _OfSession(path)).refresh()
         except AttuneError:
             self._sessions.pop(path, None)
 
 
+class _OfSession:
+    """The times of a session that is being worked on, read from where its journal was last read to.
+
+    Of a long journal they are kept in the cache folder, with how much of it they are of.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._session: Session | None = None
+        self._offset = self._kept_to = 0  # bytes of the journal
+        self._jobs: set[str] = set()
+        self._times: tuple[KnownTime, ...] = ()
+        self._open_kept()
+
+    def __iter__(self) -> Iterator[KnownTime]:
+        title = (self._session.title if self._session else "") or "Untitled session"
+        return (t if t.session == title else replace(t, session=title) for t in self._times)
+
+    def refresh(self) -> None:
+        """Raises StoreError where the journal cannot be read."""
+        if self._session is None:
+            self._session = Session(self._path)
+        else:
+            self._session.refresh()
+        lines, self._offset = journal.lines_from(self._path, self._offset)
+        # Most of a line is not of its times, and a predicted one has none.
+        taken = [line for line in lines if any(origin in line for origin in _TAKEN)]
+        self._times += times_of(filter(None, map(self._evaluation, taken)), session="")
+        if self._offset - self._kept_to > _KEPT_FROM:
+            self._keep()
+
+    def _evaluation(self, line: bytes) -> Evaluation | None:
+        try:
+            event = journal.parse(line) or {}
+            job = event.get("job", "")
+            if event.get("kind") != "evaluation" or job in self._jobs:
+                return None
+            evaluation = decode(Evaluation, event["evaluation"])
+        except (SnapshotError, LookupError, TypeError, ValueError):
+            return None
+        self._jobs |= {job} - {""}
+        return evaluation
+
+    @property
+    def _kept(self) -> Path:
+        return files.cache_root() / "times" / f"{self._path.stem}.json"
+
+    def _keep(self) -> None:
+        whole = _KeptSession(
+            layout=_LAYOUT,
+            journal=str(self._path),
+            offset=self._offset,
+            jobs=tuple(self._jobs),
+            times=self._times,
+        )
+        self._kept_to = self._offset
+        with suppress(OSError, AttuneError, ValueError):  # NaN is a value that no index keeps
+            files.make_folder(self._kept.parent)
+            files.write(self._kept, _packed(whole).encode(), durable=False)
+
+    def _open_kept(self) -> None:
+        try:
+            kept = _unpacked(_KeptSession, files.read(self._kept, _MOST_KEPT_BYTES).decode())
+            size = self._path.stat().st_size
+        except (OSError, AttuneError, ValueError):
+            return
+        if kept is None or (kept.layout, kept.journal) != (_LAYOUT, str(self._path)):
+            return
+        if kept.offset <= size:  # else it is another journal of that name
+            self._offset = self._kept_to = kept.offset
+            self._jobs, self._times = set(kept.jobs), kept.times
+
+
 def _for_index(times: tuple[KnownTime, ...]) -> str:
-    """Packed: the times of one file repeat themselves, and an index of 10,000 is 300 MB."""
-    text = _Kept(times=times).model_dump_json().encode()
-    return base64.b85encode(zlib.compress(text, 1)).decode()
+    return _packed(_Kept(times=times))
 
 
 def _from_index(text: str | None) -> tuple[KnownTime, ...] | None:
-    if text is None:
-        return None
+    kept = _unpacked(_Kept, text) if text is not None else None
+    return kept.times if kept is not None else None
+
+
+def _packed(kept: _Kept) -> str:
+    """Packed: the times of one file repeat themselves, and an index of 10,000 is 300 MB."""
+    return base64.b85encode(zlib.compress(kept.model_dump_json().encode(), 1)).decode()
+
+
+def _unpacked(kind: type[_AnyKept], text: str) -> _AnyKept | None:
     try:
-        return _Kept.model_validate_json(zlib.decompress(base64.b85decode(text))).times
+        return kind.model_validate_json(zlib.decompress(base64.b85decode(text)))
     except (ValueError, zlib.error):  # a ValidationError is a ValueError
         return None

@@ -7,6 +7,7 @@ when the person saves.
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -70,13 +71,22 @@ _CLEAN: dict[str, Callable[[str], str]] = {
 }
 
 
+# How `Session.add` writes an evaluation, and of which job it is.
+_ARRIVAL = re.compile(rb'\{"kind":"evaluation","key":"\w*","job":"([\w.-]*)","evaluation":')
+
+
 class Session:
-    """A session being worked on. Methods that write raise `StoreError` when the disk refuses."""
+    """A session being worked on. Methods that write raise `StoreError` when the disk refuses.
+
+    What is said of it and which jobs it expects is known at once. Evaluations and the timeline are
+    read when they are first asked for: of 20,000 that takes seconds.
+    """
 
     def __init__(self, path: Path) -> None:
         """The session whose journal is `path`; see `start_session` and `resume_session`."""
         self.path = path
-        self._offset = 0
+        self._known_to = 0  # bytes: of what is said of it,
+        self._read_to = 0  # and of its evaluations and timeline
         self.id = ""
         self.created = ""
         self.title = ""
@@ -86,7 +96,8 @@ class Session:
         self.spent: Spent | None = None
         self.decision: Decision | None = None
         self.phases: tuple[Phase, ...] = ()
-        self.damaged_lines = 0
+        self.num_evaluations = 0  # damaged ones too, until they are read
+        self.damaged_lines = 0  # of those that are read
         self.saved_as = ""  # the name of the last snapshot
         self.is_unsaved = False  # changed since then
         self._environment: dict[str, Any] = {}
@@ -94,18 +105,21 @@ class Session:
         self._maps: list[StoredErrorMap] = []
         self._sources: dict[tuple[str, str], Source] = {}
         self._timeline: list[TimelineEntry] = []
-        self._keys: dict[str, int] = {}
+        self._written: set[tuple[str, str]] = set()  # of the sources, by this object
         self._expected: dict[str, None] = {}
-        self._jobs: dict[str, int] = {}
+        self._arrived: set[str] = set()  # jobs
+        self._jobs: set[str] = set()  # of the evaluations that are read
         self.refresh()
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
         """In the order in which they were added, with the origins they had."""
+        self._read()
         return tuple(self._evaluations)
 
     @property
     def error_maps(self) -> tuple[StoredErrorMap, ...]:
+        self._read()
         return tuple(self._maps)
 
     @property
@@ -123,27 +137,23 @@ class Session:
 
     def add(
         self, evaluation: Evaluation, *, maps: Iterable[ErrorMap] = (), job_id: str = ""
-    ) -> int:
-        """Keep an evaluation, its error maps and its kernel's source; its index in the session.
+    ) -> None:
+        """Keep an evaluation, its error maps and its kernel's source.
 
         The evaluation of one job is kept once, however many tabs bring it.
         """
-        if job_id in self._jobs:
-            return self._jobs[job_id]
-        key = uuid.uuid4().hex
+        if job_id in self._arrived:
+            return
+        sources = [s for s in sources_of(evaluation) if (s.name, s.sha256) not in self._written]
         self._append(
             "evaluation",
-            key=key,
+            key=uuid.uuid4().hex,
             job=job_id,
             evaluation=encode(evaluation),
             maps=[make_error_map(0, error_map).model_dump(mode="json") for error_map in maps],
-            sources=[
-                source.model_dump(mode="json")
-                for source in sources_of(evaluation)
-                if (source.name, source.sha256) not in self._sources
-            ],
+            sources=[source.model_dump(mode="json") for source in sources],
         )
-        return self._keys[key]
+        self._written |= {(source.name, source.sha256) for source in sources}
 
     def edit(self, **changes: Any) -> None:
         """Change these fields of `About` and leave the rest. Texts are cleaned and cut."""
@@ -163,13 +173,15 @@ class Session:
 
     def status(self) -> GoalStatus | None:
         """Where the session stands against its target; None without one."""
-        return goal_status(self.target, self._evaluations) if self.target else None
+        return goal_status(self.target, self.evaluations) if self.target else None
 
     def timeline(self) -> list[TimelineRow]:
+        self._read()
         return timeline_rows(self._timeline, self._evaluations)
 
     def to_snapshot(self) -> Snapshot:
         """The session so far. SnapshotError when it is more than one file may hold."""
+        self._read()
         left_out = f"{self.damaged_lines} damaged lines of its journal were left out."
         log = [missing_sources(self._evaluations, self._sources.values())]
         about = {name: getattr(self, name) for name in About.model_fields}
@@ -199,12 +211,28 @@ class Session:
 
     def refresh(self) -> None:
         """Take in what this or another process has added to the journal."""
-        events, self._offset = journal.read_from(self.path, self._offset)
-        for event in events:
-            try:
-                self._apply(event)
-            except (SnapshotError, LookupError, TypeError, ValueError):
-                self.damaged_lines += 1
+        lines, self._known_to = journal.lines_from(self.path, self._known_to)
+        for line in lines:
+            arrival = _ARRIVAL.match(line) if line.endswith(b"]}") else None
+            if arrival is not None:
+                self._arrive(arrival[1].decode())
+            else:
+                self._take(line, self._apply)
+
+    def _read(self) -> None:
+        """Take in the evaluations and the timeline, as far as the journal goes."""
+        lines, self._read_to = journal.lines_from(self.path, self._read_to)
+        with journal.collector_paused():
+            for line in lines:
+                self._take(line, self._apply_content)
+
+    def _take(self, line: bytes, apply: Callable[[dict[str, Any]], None]) -> None:
+        event = journal.parse(line)
+        try:
+            if event is not None:
+                apply(event)
+        except (SnapshotError, LookupError, TypeError, ValueError):
+            self.damaged_lines += 1
 
     def _append(self, kind: str, **fields: Any) -> None:
         try:
@@ -228,15 +256,10 @@ class Session:
                 about = decode(About, told, name="The edit")
                 for name in about.model_fields_set:
                     setattr(self, name, getattr(about, name))
-            case "evaluation":
-                self._apply_evaluation(event)
-            case "note":
-                self._timeline.append(TimelineEntry(when=event["when"], what=event["what"]))
-            case "mark":
-                entry = dict(self._timeline[event["entry"]]) | {"outcome": event["outcome"]}
-                self._timeline[event["entry"]] = TimelineEntry(**entry)
+            case "evaluation" if "evaluation" in event:
+                self._arrive(event.get("job", ""))
             case "expect":
-                if event["job"] not in self._jobs:
+                if event["job"] not in self._arrived:
                     self._expected[event["job"]] = None
             case "forget":
                 self._expected.pop(event["job"], None)
@@ -245,10 +268,28 @@ class Session:
         if event.get("kind") not in ("expect", "forget"):
             self.is_unsaved = event.get("kind") not in ("start", "saved")
 
+    def _arrive(self, job_id: str) -> None:
+        self.is_unsaved = True
+        if job_id in self._arrived:  # another tab was first
+            return
+        self.num_evaluations += 1
+        if job_id:
+            self._arrived.add(job_id)
+            self._expected.pop(job_id, None)
+
+    def _apply_content(self, event: dict[str, Any]) -> None:
+        match event.get("kind"):
+            case "evaluation":
+                self._apply_evaluation(event)
+            case "note":
+                self._timeline.append(TimelineEntry(when=event["when"], what=event["what"]))
+            case "mark":
+                entry = dict(self._timeline[event["entry"]]) | {"outcome": event["outcome"]}
+                self._timeline[event["entry"]] = TimelineEntry(**entry)
+
     def _apply_evaluation(self, event: dict[str, Any]) -> None:
         job_id = event.get("job", "")
         if job_id in self._jobs:  # another tab was first
-            self._keys[event["key"]] = self._jobs[job_id]
             return
         evaluation = decode(Evaluation, event["evaluation"], name="The evaluation")
         index = len(self._evaluations)
@@ -257,10 +298,8 @@ class Session:
             for raw in event["maps"]
         ]
         sources = [decode(Source, raw, name="The source") for raw in event["sources"]]
-        self._keys[event["key"]] = index
         if job_id:
-            self._jobs[job_id] = index
-            self._expected.pop(job_id, None)
+            self._jobs.add(job_id)
         self._evaluations.append(evaluation)
         self._maps += maps
         self._sources |= {(s.name, s.sha256): s for s in sources}

@@ -26,6 +26,7 @@ from planted_bugs import Seen, look
 from planted_bugs.fifth import FIFTH
 from planted_bugs.fresh import FRESH
 from planted_bugs.held_out import HELD_OUT
+from planted_bugs.sixth import SIXTH
 from planted_bugs.thin import THIN
 from planted_bugs.unseen import LEGAL, UNSEEN, Unseen
 
@@ -41,6 +42,7 @@ def main() -> None:
     p.add_argument("--thin", action="store_true", help="the third: pages, descriptors, boxes, LSE")
     p.add_argument("--fresh", action="store_true", help="the fourth: all kinds, all rungs")
     p.add_argument("--fifth", action="store_true", help="the fifth: features, own kernels")
+    p.add_argument("--sixth", action="store_true", help="the sixth: all kinds, all rungs")
     p.add_argument("--legal", action="store_true", help="the legal changes in place of the bugs")
     p.add_argument("--part", default="1/1", help="K/N: every N-th case from the K-th on")
     p.add_argument("-v", "--verbose", action="store_true", help="print all that is said")
@@ -48,7 +50,7 @@ def main() -> None:
     args = p.parse_args()
     part, parts = map(int, args.part.split("/"))
     table = LEGAL if args.legal else HELD_OUT if args.held_out else THIN if args.thin else UNSEEN
-    table = FIFTH if args.fifth else FRESH if args.fresh else table
+    table = FIFTH if args.fifth else FRESH if args.fresh else SIXTH if args.sixth else table
     chosen = [
         mutation
         for mutation in table

@@ -31,7 +31,8 @@ CHROMIUM_ARGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-WAIT_MS = 60_000  # a busy machine compiles slowly; every wait is for a text, never for a time
+WAIT_MS = 120_000  # a busy machine compiles slowly; every wait is for a text, never for a time
+expect.set_options(timeout=WAIT_MS)
 
 
 def find_chromium() -> str | None:

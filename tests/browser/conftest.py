@@ -12,7 +12,7 @@ if os.environ.get("ATTUNE_REQUIRE_BROWSER") == "1":
 else:
     playwright_api = pytest.importorskip("playwright.sync_api")
 
-from app_server import CHROMIUM_ARGS, Driver, Server, find_chromium, start_server
+from app_server import CHROMIUM_ARGS, WAIT_MS, Driver, Server, find_chromium, start_server
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +45,7 @@ def new_tab(browser: playwright_api.Browser, server: Server) -> Iterator[Callabl
         options = {"viewport": {"width": 1400, "height": 1000}, **context_options}
         context = browser.new_context(**options)
         contexts.append(context)
+        context.set_default_timeout(WAIT_MS)
         return Driver(context.new_page(), server.url).open(path)
 
     yield open_

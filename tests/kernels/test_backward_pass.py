@@ -106,6 +106,21 @@ def test_the_wrong_output_is_said_first_and_kept_in_files() -> None:
     assert _judged(SMALL, right).nonfinite_count == 1
 
 
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (("dq", "dk"), "dV is right, and P with it: look at dP"),
+        (("dq",), "dK and dV are right: look at the product dS·K"),
+        (("dk",), "dQ and dV are right: look at the product dSᵀ·Q"),
+        (("dv",), "dQ and dK are right, and dS with them: look at the product Pᵀ·dO"),
+    ],
+)
+def test_what_is_right_says_where_to_look(broken: tuple[str, ...], said: str) -> None:
+    right = _right(SMALL)
+    wrong = _judged(SMALL, right | {name: right[name] + 1.0 for name in broken})
+    assert said in wrong.reason
+
+
 def test_maps_of_three_outputs_are_stored() -> None:
     raw = {n: to_raw(x.astype(np.float32), "float16") for n, x in _right(SMALL).items()}
     maps = check_with_maps(inputs_of(SMALL), RunResult(Status.PASSED, gradients=raw))[1]

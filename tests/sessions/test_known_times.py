@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from compare_data import evaluation, latency, session
 from made_up_history import MadeUpHistory
 
+from engine.base import journal
 from engine.base.errors import Status
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
@@ -17,6 +19,7 @@ from engine.model.equations import Calibration
 from engine.model.kernel import Kernel
 from engine.names import find_variant
 from engine.problem import Problem
+from engine.sessions import known_times
 from engine.sessions.known_times import KnownTimes
 from engine.sessions.session import start_session
 from engine.sessions.store import Store
@@ -72,6 +75,41 @@ def test_own_snapshots_and_open_sessions_are_taken_in_as_they_come(
     working.discard()
     known.refresh()
     assert not times_named(known, "v05", {"num_splits": 4}, "L4")
+
+
+def test_times_of_a_long_journal_are_kept_with_how_far_it_was_read(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(known_times, "_KEPT_FROM", 1)
+    read: list[object] = []
+    real_decode = known_times.decode
+    monkeypatch.setattr(known_times, "decode", lambda *a: read.append(a[0]) or real_decode(*a))
+    folder = tmp_path / "working"
+    working = start_session("Today", folder=folder)
+    working.add(evaluation(90.0), job_id="job-1")
+
+    def times() -> list[float]:
+        read.clear()
+        found = times_named(KnownTimes(store, folder), "v05", {"num_splits": 4}, "L4")
+        assert {t.session for t in found} == {working.title}
+        return [t.latency.median_us for t in found]
+
+    assert times() == [90.0]
+    assert len(read) == 1
+    assert times() == [90.0]
+    assert not read
+    journal.append(
+        working.path, json.loads(working.path.read_text().splitlines()[-1])
+    )  # job-1 again
+    working.edit(title="Tiling")
+    working.add(evaluation(80.0))
+    assert sorted(times()) == [80.0, 90.0]
+    assert len(read) == 1
+    for kept in (tmp_path / "cache" / "times").iterdir():
+        kept.write_bytes(b"damaged")
+    assert sorted(times()) == [80.0, 90.0]
+    assert len(read) == 2
 
 
 def test_predictions_and_times_of_wrong_results_are_no_times() -> None:

@@ -20,6 +20,7 @@ from engine.base import journal
 from engine.base.errors import Status, StoreError
 from engine.cuda_source.sources import read_sources
 from engine.pipeline.evaluation_run import EvaluationOutcome
+from engine.sessions import session as session_module
 from engine.sessions.session import (
     Session,
     resume_session,
@@ -59,8 +60,8 @@ def state(session: Session) -> Any:
 def test_what_is_added_is_there_again_after_a_restart(session: Session, tmp_path: Path) -> None:
     target = Goal(metric="speedup", value=1.5, baseline="flash", seqlen=128)
     session.edit(title="Renamed", hypothesis="half the time", target=target)
-    assert session.add(evaluation_maker(), maps=[map_stub()]) == 0
-    assert session.add(evaluation_maker(median_us=10.0), maps=[map_stub(2, 2)]) == 1
+    session.add(evaluation_maker(), maps=[map_stub()])
+    session.add(evaluation_maker(median_us=10.0), maps=[map_stub(2, 2)])
     session.note("an idea")
     session.mark(0, "dropped")
     again = resume_session(session.id, folder=tmp_path)
@@ -86,7 +87,7 @@ def test_a_target_can_be_taken_away(session: Session) -> None:
 def test_a_second_reader_sees_what_the_first_one_adds(session: Session, tmp_path: Path) -> None:
     other = resume_session(session.id, folder=tmp_path)
     session.add(evaluation_maker(), maps=[map_stub()])
-    assert other.add(evaluation_maker(variant="v02"), maps=[map_stub()]) == 1
+    other.add(evaluation_maker(variant="v02"), maps=[map_stub()])
     session.refresh()
     assert state(session) == state(other)
     assert [e.variant for e in session.evaluations] == ["v05", "v02"]
@@ -247,11 +248,30 @@ def test_a_job_is_expected_on_disk_and_its_evaluation_kept_once(tmp_path):
     second = resume_session(first.id, folder=tmp_path)
     assert second.expected == ("job-1", "job-2")
     # Two tabs bring the same evaluation before either has seen the other's.
-    assert first.add(evaluation_maker(), job_id="job-1") == 0
-    assert second.add(evaluation_maker(), job_id="job-1") == 0
+    first.add(evaluation_maker(), job_id="job-1")
+    second.add(evaluation_maker(), job_id="job-1")
     first.forget("job-2")
     for session in (first, second, resume_session(first.id, folder=tmp_path)):
         session.refresh()
         assert len(session.evaluations) == 1
         assert session.expected == ()
         assert session.damaged_lines == 0
+
+
+def test_evaluations_are_read_when_they_are_asked_for(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        session.expect(f"job-{number}")
+        session.add(evaluation_maker(), job_id=f"job-{number}")
+    session.expect("job-9")
+    decoded: list[str] = []
+    decode = session_module.decode
+    monkeypatch.setattr(
+        session_module, "decode", lambda *a, **k: decoded.append(a[0].__name__) or decode(*a, **k)
+    )
+    again = resume_session(session.id, folder=tmp_path)
+    assert (again.expected, again.num_evaluations, again.is_unsaved) == (("job-9",), 3, True)
+    assert "Evaluation" not in decoded
+    assert len(again.evaluations) == 3
+    assert "Evaluation" in decoded

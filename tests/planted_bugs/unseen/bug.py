@@ -38,6 +38,7 @@ Kind = Literal[
     "LSE",
     "features",
     "elsewhere",
+    "backward",
 ]
 
 
