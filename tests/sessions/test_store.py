@@ -16,10 +16,11 @@ from words import raises
 from engine.base.errors import AttuneError, BadInput, SnapshotError, StoreError, UnknownName
 from engine.base.files import TEMPORARY_PREFIX
 from engine.problem import Problem
+from engine.sessions import folders
 from engine.sessions.files import snapshot_of
 from engine.sessions.folders import is_snapshot_name, names_for
 from engine.sessions.snapshot import dumps
-from engine.sessions.store import SHIPPED, Store, default_store, folders, search
+from engine.sessions.store import SHIPPED, Store, default_store, search
 
 NAME = "20261121T024500Z_l4_2-variants_2-problems.json.gz"
 
