@@ -267,7 +267,6 @@ def test_what_auto_cannot_do_is_a_sentence() -> None:
         InvalidProblem, match=r"takes D = 77: choose one of .*32, 64, 96, 128"
     ) as no:
         chosen_variants(["auto", "v01"], [odd], L4, LOOKED_UP)
-    assert str(no.value).endswith("32, 64, 96, 128.")
     assert choose(odd, L4, history=LOOKED_UP).reason.startswith(str(no.value))
     assert chosen_variants(["auto"], [odd, SMALL], L4, LOOKED_UP) == ("v12",)
     with raises(UnknownName, "auto_is_no_variant"):
