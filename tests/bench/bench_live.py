@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "browser")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "browser")]
 
 from app_server import CHROMIUM_ARGS, WAIT_MS, Driver, find_chromium, start_server  # noqa: E402
 from playwright.sync_api import Page, expect, sync_playwright  # noqa: E402

@@ -65,7 +65,7 @@ from engine.measure.verdict import RANKING_ERROR
 from engine.model.occupancy import occupancy
 
 CHOSEN_ON = "chosen on"
-KERNELS = Path(__file__).resolve().parents[1] / "sass" / "kernels"
+KERNELS = Path(__file__).resolve().parents[1] / "machine_code" / "kernels"
 # Rows and columns of the matrices, as published; rows of 4092 floats begin in the middle of a line.
 SIZES = {"RTX A6000": 4096, "RTX 4090": 4096, "A100 40GB SXM": 4092}
 

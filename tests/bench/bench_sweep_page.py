@@ -24,7 +24,7 @@ from pathlib import Path
 from engine.schema import encode
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "browser")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "browser")]
 
 from app_server import CHROMIUM_ARGS, Driver, find_chromium, start_server  # noqa: E402
 from playwright.sync_api import Page, sync_playwright  # noqa: E402

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cuda_on_host"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from cuda_feature_cases import GROUPS, LACKING, lacking_sentence
 
