@@ -93,7 +93,7 @@ def _keep_directives(text: str) -> str:
 
 
 def _without_used_classes(code: str, parts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The parts but for classes that what stays names: of those the compiler says what they lack."""
+    """The parts but for classes that what stays names: the compiler says what those lack."""
     found = list(parts)
     stays, done = [], 0
     for begin, end in found:
