@@ -20,6 +20,8 @@ KINDS = {
     "missing_syncthreads": "shared memory",
     "missing_syncwarp": "shared memory",
     "two_writers": "shared memory race",
+    "two_writers_of_one_value": "shared memory race",
+    "barrier_passed_by": "shared memory race",
     "overwritten_while_read": "shared memory race",
     "same_byte": "shared memory race",
     "shuffle_is_no_barrier": "shared memory race",
@@ -119,6 +121,23 @@ def test_a_missing_barrier_is_no_missing_fence(client, bugs):
         reason = planted.run(client, bugs, entry).reason
         assert "__threadfence()" in reason
         assert "before the arrival" not in reason
+
+
+@pytest.mark.parametrize(
+    ("entry", "of_one_value", "diverges"),
+    [
+        ("two_writers", False, False),
+        ("two_writers_of_one_value", True, False),
+        ("overwritten_while_read", False, False),
+        ("barrier_passed_by", False, True),
+    ],
+)
+def test_a_race_says_whether_a_barrier_is_passed_by(client, bugs, entry, of_one_value, diverges):
+    """A barrier that the thread has not reached yet is no divergent one."""
+    reason = planted.run(client, bugs, entry, schedule="in_order").reason
+    assert ("the barrier diverges" in reason) is diverges
+    assert ("no barrier stands between the two" in reason) is not diverges
+    assert ("both write the same value" in reason) is of_one_value
 
 
 def test_global_findings_name_the_buffer(client, bugs):

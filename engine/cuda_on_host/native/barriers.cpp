@@ -23,16 +23,10 @@ static void note_user(Barrier &barrier, int id, int threads, Site site) {
          "the other. Give each its own number", id, threads);
 }
 
-// Why a barrier that is there did not order two accesses; nothing where none is known.
-void describe_barriers_passed_by(const Worker *w, char *text, size_t size) {
+// Why a named barrier did not order two accesses; nothing where none is known.
+void describe_shared_barriers(const Worker *w, char *text, size_t size) {
     for (int id = 0; id < NUM_BARRIERS; id++) {
         const Barrier &barrier = w->barriers[id];
-        if (!barrier.expected && !barrier.waiting.empty()) {
-            snprintf(text, size, "%zu threads wait at the __syncthreads() of %s:%d, which this one "
-                     "has passed by: the barrier diverges, in a branch or a loop that not all "
-                     "threads take", barrier.waiting.size(), barrier.site.file, barrier.site.line);
-            return;
-        }
         if (barrier.counted && barrier.num_users > barrier.counted) {
             snprintf(text, size, "barrier %d counts %d threads, and more than those use it: it "
                      "opens before all of them have come", id, barrier.counted);
@@ -89,6 +83,10 @@ void warn_of_open_barriers(Worker *w) {
 static inline void arrive(int id, int threads, Site site, bool wait) {
     Worker *w = worker;
     Fiber *me = current_fiber();
+    if (__builtin_expect(w->race.is_open, 0)) {
+        settle_race(w, threads == 0 && w->race.waited.file && site != w->race.waited);
+        leave_cta();
+    }
     if ((unsigned)id >= NUM_BARRIERS) {
         fail_at("bad barrier", site, "barrier %d does not exist: a CTA has 0 to %d", id,
                 NUM_BARRIERS - 1);

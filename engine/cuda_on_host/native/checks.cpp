@@ -86,6 +86,7 @@ void start_cta_checks(Worker *w) {
     w->is_copying = false;
     w->running_products = 0;
     w->reads_by_descriptor = false;
+    w->race = OpenRace{};
 }
 
 static bool is_atomic(AccessKind kind) {
@@ -100,8 +101,50 @@ static const char *verb(AccessKind kind) {
     return kind == AccessKind::write ? "write" : "atomic";
 }
 
-[[noreturn]] static void shared_race(Worker *w, const Access &earlier, AccessKind kind,
-                                     const void *pointer, Place place) {
+void settle_race(Worker *w, bool passed_by) {
+    OpenRace &race = w->race;
+    race.is_open = false;
+    std::lock_guard<std::mutex> lock(launch.report_mutex);
+    char *text = launch.report.message + race.reason_begin;
+    const size_t size = sizeof launch.report.message - race.reason_begin;
+    if (passed_by && race.waited.file) {
+        snprintf(text, size, "%zu threads wait at the __syncthreads() of %s:%d, which this one has "
+                 "passed by: the barrier diverges, in a branch or a loop that not all threads take",
+                 race.num_waiting, race.waited.file, race.waited.line);
+    } else if (race.both_write && race.address &&
+               !memcmp(race.before, race.address, race.bytes)) {
+        const size_t end = strlen(text);
+        snprintf(text + end, size - end, "; both write the same value, so that one of them alone "
+                 "may write it");
+    }
+}
+
+// Reports a race of threads of one CTA without mbarriers. The thread goes on for a while.
+static void open_race(Worker *w, const Access &earlier, AccessKind kind, const char *where,
+                      const char *earlier_verb, Place place) {
+    const uint3 &other = w->fibers[earlier.thread()].thread_idx;
+    OpenRace race;
+    race.both_write = kind == AccessKind::write && !earlier.is(Access::read) &&
+                      !earlier.is(Access::atomic);
+    for (const Barrier &barrier : w->barriers) {
+        if (barrier.expected || barrier.waiting.empty()) continue;
+        race.waited = barrier.site;
+        race.num_waiting = barrier.waiting.size();
+    }
+    char text[400];
+    race.reason_begin = (size_t)snprintf(
+        text, sizeof text, "%s of %s is not ordered with the earlier %s by thread (%u,%u,%u) at "
+        "{other}: ", verb(kind), where, earlier_verb, other.x, other.y, other.z);
+    race.is_open = record_error_at_two(
+        "shared memory race", place, earlier.place,
+        "%sno barrier stands between the two: a __syncthreads() or __syncwarp() is missing", text);
+    if (!race.is_open) leave_cta();
+    w->race = race;
+}
+
+static void shared_race(Worker *w, const Access &earlier, AccessKind kind, const void *pointer,
+                        Place place) {
+    if (w->race.is_open) return;
     char where[160];
     describe_shared(pointer, where, sizeof where);
     const char *earlier_verb =
@@ -130,8 +173,12 @@ static const char *verb(AccessKind kind) {
                     where, earlier_verb, other.x, other.y, other.z, earlier_verb, waits);
     }
     char passed_by[320] = "";
-    describe_barriers_passed_by(w, passed_by, sizeof passed_by);
+    describe_shared_barriers(w, passed_by, sizeof passed_by);
     const bool has_mbarriers = w->hopper && !w->hopper->mbarriers.empty();
+    if (!passed_by[0] && !has_mbarriers && !earlier.is(Access::by_wgmma) &&
+        !w->reads_by_descriptor) {
+        return open_race(w, earlier, kind, where, earlier_verb, place);
+    }
     const bool is_one_warp = has_mbarriers && earlier.thread() / WARP == self->linear / WARP;
     fail_at_two("shared memory race", place, earlier.place,
                 "%s of %s is not ordered with the earlier %s by %sthread (%u,%u,%u) at {other}: %s",
@@ -506,6 +553,11 @@ static inline void check_shared(Worker *w, Worker *owner, uintptr_t address, siz
         access.set_bytes(mask);
         check_granule(w, owner->cta_serial, owner->shadow[g], access, kind, owner->window + byte);
     });
+    if (__builtin_expect(w->race.is_open && !w->race.address, 0)) {  // it is still to write
+        w->race.address = (const char *)address;
+        w->race.bytes = std::min(bytes, sizeof w->race.before);
+        memcpy(w->race.before, w->race.address, w->race.bytes);
+    }
 }
 
 void check_access(const volatile void *pointer, size_t bytes, AccessKind kind, Place place,

@@ -51,14 +51,23 @@ static void fill_report(const char *kind, Place place, Place other, const char *
     }
 }
 
-void record_error(const char *kind, Place place, Place other, const char *format,
+bool record_error(const char *kind, Place place, Place other, const char *format,
                   va_list arguments) {
     std::lock_guard<std::mutex> lock(launch.report_mutex);
-    if (launch.aborted.load()) return;
-    if (worker && worker->settings->touched) return;  // a probe only looks
+    if (launch.aborted.load()) return false;
+    if (worker && worker->settings->touched) return false;  // a probe only looks
     fill_report(kind, place, other, format, arguments);
     launch.report.failed = 1;
     launch.aborted.store(true);
+    return true;
+}
+
+bool record_error_at_two(const char *kind, Place place, Place other, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    const bool is_first = record_error(kind, place, other, format, arguments);
+    va_end(arguments);
+    return is_first;
 }
 
 // The launch goes on; its first warning is kept.

@@ -31,6 +31,7 @@ static void fiber_main() {
     launch.entry(launch.arguments);
     Worker *w = worker;
     Fiber *me = current_fiber();
+    if (w->race.is_open) settle_race(w, true);
     if (!me->copies.empty()) land_copies(me, me->copies.size());
     finish_hopper(me);
     me->finished = true;

@@ -225,6 +225,18 @@ struct OwnAtomic {
     uintptr_t location;
     uint64_t changes;  // of the location, the own one included
 };
+// A race that is reported, whose thread goes on to where it would wait: that tells whether it comes
+// to the barrier at which others wait, and which value it writes.
+struct OpenRace {
+    bool is_open = false, both_write = false;
+    size_t reason_begin = 0;  // in the report's message
+    Site waited{};            // where others wait for all threads
+    size_t num_waiting = 0;
+    const char *address = nullptr;  // of the access, once it is known
+    size_t bytes = 0;
+    char before[16];
+};
+
 struct HopperState;  // mbarriers, TMA and wgmma in flight: hopper.h
 struct Cluster;      // CTAs that run together: cluster.h
 
@@ -274,6 +286,7 @@ struct Worker {
     uint32_t cta_serial = 0;
     bool is_copying = false;        // the access that is checked is that of a copy
     uint32_t running_products = 0;  // a bit of each warpgroup that a wgmma is still to write for
+    OpenRace race;
     bool reads_by_descriptor = false;  // an operand of a wgmma is being read
     size_t last_buffer = 0;
     bool uses_fences = false;  // this CTA did, so `orders` say something
@@ -334,8 +347,11 @@ extern void *argument_pointers[MAX_ARGUMENTS];
     __attribute__((format(printf, 4, 5)));
 void warn(const char *kind, Place place, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-void record_error(const char *kind, Place place, Place other, const char *format,
+// Whether it is the launch's first.
+bool record_error(const char *kind, Place place, Place other, const char *format,
                   va_list arguments);
+bool record_error_at_two(const char *kind, Place place, Place other, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 [[noreturn]] void leave_cta();
 
 // ---- scheduler.cpp ----
@@ -355,7 +371,7 @@ bool is_on_heap(uintptr_t address, size_t bytes);  // that kernels have from mal
 void release_barrier(Worker *w, Barrier &barrier, Fiber *releaser);
 void release_barriers_of_the_living(Worker *w);
 void warn_of_open_barriers(Worker *w);
-void describe_barriers_passed_by(const Worker *w, char *text, size_t size);
+void describe_shared_barriers(const Worker *w, char *text, size_t size);
 
 // ---- checks.cpp ----
 enum class AccessKind { read, write, atomic, atomic_read, atomic_write };
@@ -363,6 +379,9 @@ enum class AccessKind { read, write, atomic, atomic_read, atomic_write };
 // atomic.
 void check_access(const volatile void *pointer, size_t bytes, AccessKind kind, Place place,
                   Scope scope = Scope::gpu);
+// Completes the report of a race by what its thread did next. `passed_by`: the barrier at which
+// others wait.
+void settle_race(Worker *w, bool passed_by);
 // Marks shared bytes as the target of a copy that has not landed.
 void mark_copy_pending(const void *destination, size_t bytes);
 void describe_shared(const void *pointer, char *text, size_t size);

@@ -123,7 +123,10 @@ Fiber *next_or_deadlock(Worker *w) {
 }
 
 void run_others(Worker *w, Fiber *me) {
-    if (__builtin_expect(launch.aborted.load(std::memory_order_relaxed), 0)) leave_cta();
+    if (__builtin_expect(launch.aborted.load(std::memory_order_relaxed), 0)) {
+        if (w->race.is_open) settle_race(w, false);
+        leave_cta();
+    }
     Fiber *fiber = next_or_deadlock(w);
     if (fiber != me) switch_to(fiber, &me->stack_pointer);
 }

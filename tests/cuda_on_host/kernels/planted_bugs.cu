@@ -25,6 +25,21 @@ KERNEL(two_writers) {
     __syncthreads();
     if (TID == 0) out[blockIdx.x] = s[0];
 }
+KERNEL(two_writers_of_one_value) {
+    __shared__ float s[1];
+    s[0] = 1.f;  // BUG two_writers_of_one_value
+    __syncthreads();
+    if (TID == 0) out[blockIdx.x] = s[0];
+}
+KERNEL(barrier_passed_by) {
+    __shared__ float s[64];
+    s[TID] = in[TID];
+    if (TID < 32) {
+        __syncthreads();
+    }
+    s[TID ^ 32] = in[TID];  // BUG barrier_passed_by
+    out[blockIdx.x * 64 + TID] = in[TID];
+}
 KERNEL(overwritten_while_read) {
     __shared__ float s[64];
     s[TID] = in[TID];
