@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import stat
@@ -28,12 +29,17 @@ def read_text(path: Path) -> str:
             data = file.read(MAX_SOURCE_BYTES + 1)
         if len(data) > MAX_SOURCE_BYTES:
             raise KernelDescriptionError(path, 1, f"it is larger than {MAX_SOURCE_BYTES:,} bytes.")
-        return data.decode("utf-8")
+        return without_mark(data).decode("utf-8")
     except UnicodeDecodeError as error:
         raise KernelDescriptionError(path, 1, f"it is not UTF-8 (byte {error.start}).") from None
     except OSError as error:
         sentence = f"it cannot be read: {error.strerror or error}."
         raise KernelDescriptionError(path, 1, sentence) from None
+
+
+def without_mark(data: bytes) -> bytes:
+    """A file's bytes without the mark of UTF-8 that some editors put first; NVRTC refuses it."""
+    return data.removeprefix(codecs.BOM_UTF8)
 
 
 def sidecar_of(path: Path) -> Path:

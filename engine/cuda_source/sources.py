@@ -13,178 +13,15 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from engine.base import files
 from engine.base.errors import CompileError
 from engine.base.text import MAX_SOURCE
-from kernels.source_text import without_block
+from engine.cuda_source.host_code import without_host_code
+from kernels.source_text import without_block, without_mark
 from kernels.variant import KERNELS_DIR
-
-# Host code in a `.cu` file: left out, so that the rest compiles for a GPU alone.
-#
-# Public kernels stand beside the code that launches them: `kernel<<<grid, block>>>(…)`, checks of
-# `cudaError_t`, `main`, bindings for PyTorch. NVRTC refuses host functions, and the CPU backend
-# launches kernels itself. As for nvcc, a function without `__device__` or `__global__` is the
-# host's, and device code cannot call it. Left out are, outside of classes and functions:
-#
-# - definitions and declarations of functions without an execution space, `constexpr` ones excepted;
-# - declarations that speak of the host's libraries (`std::vector`, `torch::`, `cudaStream_t`).
-#
-# A macro may hold the execution space (`CUTE_DEVICE`), so that a function whose head has a name in
-# capitals is the host's only where its text shows it: `<<<`, calls of CUDA's API, those libraries.
-# Lines keep their numbers and preprocessor lines stay. A text whose brackets do not match is left
-# as it is: the compiler says what is wrong with it.
-
-_NOT_CODE = re.compile(
-    r"//(?:\\\n|[^\n])*|/\*.*?\*/"  # comments
-    r'|R"(?P<end>[^()\s\\]{0,16})\(.*?\)(?P=end)"'
-    r'|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])*\''  # literals, no 1'000
-    r"|^[ \t]*#(?:\\\n|[^\n])*",  # preprocessor lines
-    re.DOTALL | re.MULTILINE,
-)
-_ON_DEVICE = re.compile(r"\b(?:__device__|__global__|__constant__|__shared__|__managed__)\b")
-_STAYS = re.compile(
-    r"\b(?:constexpr|consteval|struct|class|union|enum|using|typedef|namespace|concept"
-    r"|static_assert|asm|friend)\b"
-)
-_HOST_LIBRARY = re.compile(
-    r"<<<|\b(?:PYBIND11_MODULE|TORCH_\w+|TEST(?:_\w+)?|BENCHMARK\w*)\s*\("
-    r"|\bcu(?:da|blas|dnn|rand)[A-Z]\w*\b(?!\s*::)|\bCU(?:result|stream|function|module)\b"
-    r"|\b(?:torch|at|c10|py|pybind11|thrust)\s*::"
-    r"|\bstd\s*::\s*(?:vector|string|map|unordered_map|set|function|unique_ptr|shared_ptr|cout|cerr"
-    r"|mt19937|chrono|ofstream|ifstream|runtime_error|thread|mutex|random_device)\b"
-)
-_MACRO = re.compile(r"\b[A-Z][A-Z0-9_]+\b")  # that may hold an execution space
-_FUNCTION_NAME = re.compile(r"(?P<name>[A-Za-z_~][\w:~]*|operator\s*\S{1,3})\s*\(")
-_OPENS = re.compile(r"^\s*(?:inline\s+)?(?:namespace\b[^(){};=]*|extern\s*\"\s*\"\s*)$")
-
-
-@lru_cache(maxsize=64)  # the ladder and its headers are read again and again
-def without_host_code(text: str) -> str:
-    """The text with its host code blank, line by line."""
-    code = _NOT_CODE.sub(_blank, text)
-    pieces: list[str] = []
-    done = 0
-    try:
-        for begin, end in _host_parts(code, 0, len(code)):
-            pieces += [text[done:begin], _keep_directives(text[begin:end])]
-            done = end
-    except _Unbalanced:
-        return text
-    return "".join([*pieces, text[done:]])
-
-
-class _Unbalanced(Exception):
-    """Brackets that do not match."""
-
-
-def _blank(match: re.Match[str]) -> str:
-    """Blanks of the same length; of a literal the quotes stay, as `extern "C"` has them."""
-    text = match[0]
-    if text[0] == '"':
-        return f'"{" " * (len(text) - 2)}"'
-    return re.sub(r"[^\n]", " ", text)
-
-
-def _keep_directives(text: str) -> str:
-    """Blank but for line breaks and preprocessor lines, which may begin or end an `#if`."""
-    lines = []
-    continued = False
-    for line in text.split("\n"):
-        keep = continued or line.lstrip().startswith("#")
-        lines.append(line if keep else "")
-        continued = keep and line.endswith("\\")
-    return "\n".join(lines)
-
-
-def _host_parts(code: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """(begin, end) of the declarations of a namespace that are the host's."""
-    position = begin
-    while position < end:
-        start = position + len(code[position:end]) - len(code[position:end].lstrip())
-        stop, bodies = _declaration(code, start, end)
-        head = code[start : bodies[0][0] if bodies else stop]
-        if bodies and _OPENS.match(head):
-            yield from _host_parts(code, bodies[0][0] + 1, bodies[0][1] - 1)
-        elif _is_host(head, code[start:stop]):
-            yield start, stop
-        position = max(stop, position + 1)
-
-
-def _declaration(code: str, begin: int, end: int) -> tuple[int, list[tuple[int, int]]]:
-    """Where the declaration at `begin` ends, and its `{…}` at the outermost level."""
-    bodies: list[tuple[int, int]] = []
-    position = begin
-    while position < end:
-        character = code[position]
-        if character in "([{":
-            closed = _closing(code, position, end)
-            if character == "{":
-                bodies.append((position, closed))
-                if _ends_with_body(code[begin:position]):
-                    after = re.compile(r"\s*;").match(code, closed, end)
-                    return (after.end() if after else closed), bodies
-            position = closed
-        elif character in ")]}":
-            raise _Unbalanced
-        elif character == ";":
-            return position + 1, bodies
-        else:
-            position += 1
-    return end, bodies
-
-
-def _ends_with_body(head: str) -> bool:
-    """Whether what follows a `}` is another declaration: of functions and namespaces it is."""
-    if _OPENS.match(head):
-        return True
-    plain = re.sub(r"^\s*template\s*<.*?>\s*(?=\w)", "", head, flags=re.DOTALL)
-    return (
-        "(" in plain
-        and not re.match(
-            r"\s*(?:typedef\s+)?(?:struct|class|union|enum)\b(?![^{]*\)\s*(?:const|noexcept)?\s*$)",
-            plain,
-        )
-        and not re.search(r"=\s*$", plain)
-    )
-
-
-def _closing(code: str, position: int, end: int) -> int:
-    """Behind the bracket that closes the one at `position`."""
-    pairs = {"(": ")", "[": "]", "{": "}"}
-    expected: list[str] = []
-    for index in range(position, end):
-        character = code[index]
-        if character in pairs:
-            expected.append(pairs[character])
-        elif character in ")]}":
-            if not expected or expected.pop() != character:
-                raise _Unbalanced
-            if not expected:
-                return index + 1
-    raise _Unbalanced
-
-
-def _is_host(head: str, whole: str) -> bool:
-    if _ON_DEVICE.search(head):
-        return False
-    if _STAYS.search(re.sub(r"template\s*<[^{}();]*?>\s*(?=\w)", "", head)):
-        # A class may hold the host's functions and still be what device code uses.
-        return bool(re.match(r"\s*(?:using|typedef)\b", head) and _HOST_LIBRARY.search(whole))
-    named = _FUNCTION_NAME.search(head)
-    if named is None or "=" in head[: named.start()]:
-        return bool(_HOST_LIBRARY.search(whole))
-    if re.search(r"\b(?:__asm__|asm|template\s+__global__)\b", head):
-        return False
-    if re.match(r"\s*template\s+(?!<)", head):  # an explicit instantiation, of a kernel too
-        return bool(_HOST_LIBRARY.search(whole))
-    if _MACRO.search(head[: named.end()]):
-        return bool(_HOST_LIBRARY.search(whole))
-    return True
-
 
 _FOLDER: Final = Path(__file__).resolve().parent / "headers"
 _NAME: Final = "attune/standard.h"
@@ -232,10 +69,25 @@ class _Library:
     def first_use(self, sources: Sources) -> str | None:
         """`file.cu(line)`, or None where only an include speaks of it."""
         for file in sources.files:
-            code = code_only(file.code)
+            code = _without_unused_macros(code_only(file.code), sources)
             if (use := self.use.search(code)) is not None:
                 return f"{file.name}({code.count(chr(10), 0, use.start()) + 1})"
         return None
+
+
+_DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(?P<name>\w+)(?:\\\n|[^\n])*", re.MULTILINE)
+
+
+def _without_unused_macros(code: str, sources: Sources) -> str:
+    """The code without macros that only host code, which is left out, uses."""
+
+    def kept(match: re.Match[str]) -> str:
+        word = re.compile(rf"\b{match['name']}\b")
+        texts = (_DEFINE.sub("", code_only(file.code)) for file in sources.files)
+        used = any(word.search(text) for text in texts)
+        return match[0] if used else "\n" * match[0].count("\n")
+
+    return _DEFINE.sub(kept, code)
 
 
 _BRING = "name the folder of its headers by `include` in the description"
@@ -587,7 +439,7 @@ def read_source(path: Path) -> str:
                 f"{path.name} is larger than the {MAX_SOURCE:,} bytes of a source.",
                 code="source_too_large",
             )
-        return data.decode("utf-8")
+        return without_mark(data).decode("utf-8")
     except UnicodeDecodeError as error:
         raise CompileError(
             f"{path.name} is not UTF-8 text (byte {error.start}): save it as UTF-8.",

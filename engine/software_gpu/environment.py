@@ -75,7 +75,9 @@ def driver_folder() -> Path:
                 folder / name,
             )
 
-    return _kept("driver", build, toolchain, str(include))
+    request = _NATIVE.parents[1] / "machine_code" / "native" / "request.h"
+    sources = (request, *sorted(_NATIVE.rglob("*")))
+    return _kept("driver", build, toolchain, sources, str(include))
 
 
 def runtime_module(driver: Path) -> Path:
@@ -128,7 +130,9 @@ def runtime_module(driver: Path) -> Path:
         )
 
     key = (str(include), version, sys.version)
-    return _kept("runtime", build, toolchain, *key) / _module_name()
+    # The driver is found when the module is loaded: its sources do not matter here.
+    sources = (_NATIVE / "cudart.cpp", *sorted((_NATIVE / "compat").iterdir()))
+    return _kept("runtime", build, toolchain, sources, *key) / _module_name()
 
 
 def _module_name() -> str:
@@ -203,13 +207,18 @@ def _compile(toolchain: Toolchain, arguments: Sequence[str], target: Path) -> No
         )
 
 
-def _kept(name: str, build: Callable[[Path], None], toolchain: Toolchain, *key: str) -> Path:
-    """The folder that `build` fills, from the cache where it was filled before."""
+def _kept(
+    name: str,
+    build: Callable[[Path], None],
+    toolchain: Toolchain,
+    sources: Sequence[Path],
+    *key: str,
+) -> Path:
+    """The folder that `build` fills from `sources`, out of the cache where it was filled before."""
     digest = hashlib.sha256()
     for part in (*toolchain.command, toolchain.version, *_FLAGS, *key):
         digest.update(f"{part}\0".encode())
-    request = _NATIVE.parents[1] / "machine_code" / "native" / "request.h"
-    for file in (request, Path(__file__), *sorted(_NATIVE.rglob("*"))):
+    for file in (Path(__file__), *sources):
         if file.is_file():
             digest.update(f"{file.name}\0".encode() + file.read_bytes())
     root = cache_root() / "software_gpu"

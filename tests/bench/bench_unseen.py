@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -64,6 +65,8 @@ def main() -> None:
             begin = time.perf_counter()
             with tempfile.TemporaryDirectory(prefix="attune-unseen-") as folder:
                 seen = look(evaluator, mutation, mutation.variants[0], "check", Path(folder))
+            if seen.refused and not args.legal:
+                seen = replace(seen, found=False, named=False)
             results.append((mutation, seen))
             _print(mutation, seen, time.perf_counter() - begin, args.verbose)
             if args.jsonl:
@@ -81,10 +84,12 @@ def main() -> None:
 
 def _print(mutation: Unseen, seen: Seen, took_s: float, verbose: bool) -> None:
     state = "named" if seen.named else "found" if seen.found else "NOT FOUND"
+    if seen.refused:
+        state = "DOES NOT COMPILE"
     if seen.warned:
         state += " (warning)"
     print(f"{mutation.variants[0]} {mutation.kind}: {mutation.name}: {state}, {took_s:.1f} s")
-    if verbose or (seen.found and not seen.named):
+    if verbose or seen.refused or (seen.found and not seen.named):
         for sentence in seen.text.split(" | "):
             print(f"    {sentence}")
     sys.stdout.flush()

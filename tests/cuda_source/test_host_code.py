@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from engine.base.errors import CompileError
+from engine.cuda_on_host.build import build_kernels
+from engine.cuda_source.host_code import without_host_code
 from engine.cuda_source.nvrtc import compile_kernel
-from engine.cuda_source.sources import read_sources, without_host_code
+from engine.cuda_source.sources import read_sources
 from kernels.variant import KERNELS_DIR
 
 HOST = [
@@ -24,6 +26,9 @@ HOST = [
     "using torch::Tensor;",
     'PYBIND11_MODULE(NAME, m) { m.def("fwd", &fwd); }',
     "bool operator==(const A& a, const A& b) { return true; }",
+    "template <class T>\n[[nodiscard]] cudaError_t launch(T* p) { return cudaMemset(p, 0, 1); }",
+    "struct launch { cudaEvent_t e; launch() { cudaEventCreate(&e); } };",
+    "template <class T>\nclass launch final : Base { std::vector<T> table; };",
 ]
 DEVICE = [
     "__global__ void k(float* p) { *p = 1; }",
@@ -42,6 +47,9 @@ DEVICE = [
     "template __global__ void k<1>(float*);",
     "__device__ int counter;",
     "struct Forward;",
+    "struct P { cudaStream_t s; };",
+    "struct Both { __device__ int get() { return 1; } void set() { cudaDeviceSynchronize(); } };",
+    "struct Used { at::Tensor t; };\n__global__ void k(Used u) {}",
 ]
 
 
@@ -78,6 +86,63 @@ def test_what_does_not_balance_is_left_alone(code: str) -> None:
 def test_the_ladder_has_no_host_code(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert without_host_code(text) == text
+
+
+# In the manner of headers that stand beside public kernels.
+_COMMON = """\
+#pragma once
+#include <cublas_v2.h>
+#include <cuda_runtime.h>
+#include <curand.h>
+#include <curand_kernel.h>
+#include <stdio.h>
+#include <vector>
+
+template <class T>
+__host__ __device__ T ceil_div(T a, T b) { return (a + b - 1) / b; }
+
+template <class T>
+cudaError_t check(cudaError_t e) { return e; }
+
+inline void cudaCheck(cudaError_t error, const char *file, int line) {
+    if (error != cudaSuccess) printf("%s:%d: %s\\n", file, line, cudaGetErrorString(error));
+};
+#define cudaCheck(err) (cudaCheck(err, __FILE__, __LINE__))
+#define curandCheck(err) \\
+    do { if ((err) != CURAND_STATUS_SUCCESS || curandTest(err)) exit(1); } while (0)
+
+cublasHandle_t handle;
+curandGenerator_t generator;
+static cublasComputeType_t compute_type = CUBLAS_COMPUTE_32F;
+
+std::vector<float> numbers(size_t n) {
+    curandCheck(curandGenerateUniform(generator, nullptr, n));
+    return std::vector<float>(n, 1.0f);
+}
+
+template <class T>
+[[nodiscard]] cudaError_t upload(T *to, const T *from, size_t n) {
+    cudaCheck(cudaMalloc(&to, n));
+    return cudaMemcpy(to, from, n * sizeof(T), cudaMemcpyHostToDevice);
+}
+
+struct Timer {
+    cudaEvent_t begin, end;
+    Timer() { cudaEventCreate(&begin); }
+};
+"""
+
+
+def test_a_header_beside_the_kernel_may_hold_host_code(
+    cuda_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    (tmp_path / "common.h").write_text(_COMMON)
+    source = cuda_file(
+        '#include "common.h"\n__global__ void k(int *p) { *p = ceil_div(*p, 2); }\n'
+        "int main() { Timer timer; cudaCheck(cudaSetDevice(0)); }\n"
+    )
+    assert compile_kernel(source, (), "sm_89", ("k",)).symbols == {"k": "_Z1kPi"}
+    assert build_kernels(source, ["k"]).entries == ("k",)
 
 
 def test_headers_are_found_where_a_compiler_finds_them(

@@ -9,6 +9,7 @@ from words import raises
 
 from engine.base.errors import CompileError
 from engine.cuda_source.sources import read_sources
+from kernels.source_text import has_block, read_text
 
 
 def test_headers_are_found_transitively(data: Path) -> None:
@@ -52,3 +53,14 @@ def test_text_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     (tmp_path / "latin.cu").write_bytes(b"// caf\xe9\n")
     with raises(CompileError, "source_not_utf8", "latin.cu", "byte 6"):
         read_sources(tmp_path / "latin.cu")
+
+
+def test_the_mark_of_utf8_is_read_away(tmp_path: Path) -> None:
+    """Editors of Windows put it first; NVRTC refuses it."""
+    block = '/* attune\ntitle = "x"\n*/\n#include "h.cuh"\n'
+    (tmp_path / "h.cuh").write_text("#define X 1\n", encoding="utf-8-sig")
+    (tmp_path / "k.cu").write_text(block, encoding="utf-8-sig")
+    sources = read_sources(tmp_path / "k.cu")
+    assert sources.text == block
+    assert sources.headers == (("h.cuh", "#define X 1\n"),)
+    assert has_block(read_text(tmp_path / "k.cu"))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bench import bench_unseen
 from planted_bugs import Mutation, cases, look
 from planted_bugs.anchors import replaced, spans
 from planted_bugs.fifth import FIFTH
@@ -142,3 +143,15 @@ def test_there_are_mutations_of_every_kernel_and_of_its_ptx() -> None:
     assert {mutation.header for _, mutation in table} >= {"mma.cuh", "async_copy.cuh"}
     names = [(variant, m.name, m.header, m.old, m.new, m.nth) for variant, m in table]
     assert len(set(names)) == len(names)
+
+
+def test_a_change_that_does_not_compile_is_neither_found_nor_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bug = Unseen("no C++", ("v01",), "__global__", "no_such_word __global__", ("no_such",))
+    monkeypatch.setattr(bench_unseen, "UNSEEN", [bug])
+    monkeypatch.setattr("sys.argv", ["bench_unseen.py"])
+    bench_unseen.main()
+    printed = capsys.readouterr().out
+    assert "DOES NOT COMPILE" in printed
+    assert "| all | 1 | 0 | 0 |" in printed

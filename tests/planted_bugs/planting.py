@@ -41,6 +41,7 @@ class Seen:
     named: bool  # one of the words, or the changed line
     text: str
     warned: bool = False  # found by a warning alone
+    refused: bool = False  # by the compiler
 
 
 def cases() -> list[tuple[str, Mutation]]:
@@ -170,4 +171,5 @@ def _seen(evaluation: Evaluation, mutation: Mutation, places: tuple[str, ...]) -
         said += [f"{f.sentence} ({f.place})" for f in correctness.findings]
     text = " | ".join(said)
     named = mutation.is_named(text, places)
-    return Seen(evaluation.status is not Status.PASSED or warned, named, text, warned)
+    refused = evaluation.status is Status.COMPILE_ERROR
+    return Seen(evaluation.status is not Status.PASSED or warned, named, text, warned, refused)

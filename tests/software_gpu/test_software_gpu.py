@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from engine.devices import find_device, limits_for
 from engine.devices.spec import is_software
 from engine.machine_code.cubin import read_cubin
 from engine.model.occupancy import ctas_per_sm
+from engine.software_gpu import environment
 from engine.software_gpu.environment import device_table
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
@@ -128,6 +130,26 @@ def test_the_driver_counts_occupancy_as_the_model(cubin: Path, answers: dict[str
         for smem in (0, 5000, 40000)
     ]
     assert (answers["registers"], answers["occupancy"]) == (entry.registers, ours)
+
+
+def test_a_change_of_the_driver_leaves_cupys_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That module takes a minute and a download to build."""
+    native = tmp_path / "native"
+    shutil.copytree(environment._NATIVE, native)
+    monkeypatch.setattr(environment, "_NATIVE", native)
+    kept: list[tuple[Path, ...]] = []
+
+    def keep(*given: Any) -> Path:
+        kept.append(tuple(given[3]))
+        return tmp_path
+
+    monkeypatch.setattr(environment, "_kept", keep)
+    environment.driver_folder()
+    environment.runtime_module(tmp_path)
+    assert {native / "driver.cpp", native / "cudart.cpp"} <= set(kept[0])
+    assert [path.name for path in kept[1]] == ["cudart.cpp", "cuda_profiler_api.h"]
 
 
 def test_devices_are_the_tables() -> None:
