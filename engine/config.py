@@ -220,11 +220,14 @@ def default_config(
     return {**variant.default_config(device.num_sms if device is not None else None), **given}
 
 
-def _defaults_for(
+def fitting_defaults(
     variant: Variant, given: Mapping[str, int], problem: Problem, device: DeviceSpec | None
 ) -> dict[str, int]:
-    """The defaults, and where the problem's columns are too many for them (D = 256) what differs
-    from them in fewest values and takes it."""
+    """The defaults, overridden by what is given.
+
+    Where the problem's columns are too many for them (D = 256): what differs from them in fewest
+    values and takes it.
+    """
     values = default_config(variant, given, device)
     narrow = replace(problem, head_dim=variant.head_dims[0], head_dim_v=None)
     if variant.unsupported(problem, values) is None or variant.unsupported(narrow, values):
@@ -253,7 +256,7 @@ def resolve_config(
     Args:
         device: None: not known, so that nothing was tuned for it.
     """
-    values = _defaults_for(variant, given, problem, device)
+    values = fitting_defaults(variant, given, problem, device)
     origins: dict[str, ConfigOrigin] = {n: "given" if n in given else "default" for n in values}
     if device is None or all(name in given for name in values):
         return ResolvedConfig(values, origins)

@@ -9,7 +9,7 @@
 // Counted: 1,961 instructions for 64 keys on sm_90 and 128 rows (v16 1,871), no conflicts.
 // Simulated, H100 SXM, boost clock, 16k tokens, S = 2048: tensor pipe 75 % busy, D = 64 49 %:
 //   past the bound of one after the other. A turn for the exp2 alone, in place of the products,
-//   simulated slower by a tenth and more: ptxas moves exp2 out of it.
+//   is lost: ptxas moves exp2 out of it.
 /* attune
 idea = "Warpgroups take turns at the softmax, so that the products of one run beside it."
 head_dims = [32, 64, 96, 128]

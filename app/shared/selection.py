@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import streamlit as st
-
+from app.shared import url_state
 from engine.auto import Choice
 from engine.base.errors import InvalidProblem
 from engine.devices import all_devices
@@ -185,4 +184,4 @@ def select(variant: str, config: Mapping[str, int], problem: Problem, gpu: str) 
 
     Names that this machine's ladder or device table lacks are left as they are.
     """
-    st.session_state.update(coordinates(variant, config, problem, gpu))
+    url_state.put(coordinates(variant, config, problem, gpu))

@@ -30,14 +30,14 @@ from app.shared.selection import (
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown
 from engine.auto import Choice
-from engine.config import default_config
+from engine.config import default_config, fitting_defaults
 from engine.devices import all_devices, find_device
 from engine.own_kernels.registry import OWN, all_variants
 from engine.presets import Preset, presets
 from engine.problem import Problem
 from engine.tensors import DEFAULT_FACTOR, INPUT_KINDS, MAX_FACTOR, MEANINGS
 from kernels.ladder import LADDER
-from kernels.variant import AUTO, Tunable, Variant
+from kernels.variant import AUTO, Variant
 
 
 class _Subject(NamedTuple):
@@ -53,6 +53,14 @@ class _Subject(NamedTuple):
 # Key, default and parser of a value → the value: `url_state.value_of` or `remembered`.
 _Read: TypeAlias = Callable[[str, Any, Callable[[str], Any]], Any]
 
+_SWITCHES = {"alibi": "ALiBi", "sinks": "Sinks", "kvfp8": "FP8 K/V", "backward": "Backward"}
+_FEATURES: dict[str, tuple[Any, Callable[[str], Any]]] = {  # what is not set, and its parser
+    "window": (None, url_state.whole_from(1)),
+    "softcap": (None, url_state.amount_from(0)),
+    "DV": (None, url_state.whole_from(1)),
+    "seqlens": ("", str),
+    **dict.fromkeys(_SWITCHES, (False, url_state.TRUTH.get)),
+}
 _FEW = 4  # this many values of a tunable still stand side by side
 _FACTORS = (0.001, MAX_FACTOR)
 _SEEDS = (0, 2**31 - 1)
@@ -64,10 +72,10 @@ def ahead() -> Selection:
     """What `draw` will return, so that a page can show what follows before the sidebar is drawn."""
     gpu, gpu_name = _named(url_state.chosen("gpu", *_gpus()))
 
-    def config_of(variant: Variant) -> dict[str, int]:
+    def config_of(variant: Variant, problem: Problem | None) -> dict[str, int]:
         return {
-            t.name: url_state.chosen(tunable_key(variant, t), *_offered(t, gpu))
-            for t in variant.tunables
+            name: url_state.chosen(key, values, default)
+            for name, (key, values, default) in _offered(variant, problem, gpu).items()
         }
 
     subject = _subject(gpu, url_state.value_of, config_of)
@@ -125,42 +133,36 @@ def _kernel_and_problem(draggable: tuple[str, ...], gpu: str | None, gpu_name: s
     if is_auto and choice is not None:
         auto.draw(choice, problem, gpu, gpu_name)
         return _Subject(variant, choice.config, problem, error, choice)
-    config = _config(variant, gpu)
+    config = _config(variant, problem, gpu)
     tuned_config.draw(variant, config, problem, gpu_name)
     return _Subject(variant, config, problem, error, None)
 
 
 def _remembered(gpu: str | None, _: str) -> _Subject:
-    def defaults(variant: Variant) -> dict[str, int]:
-        return default_config(variant, {}, device_of(gpu))
-
-    return _subject(gpu, url_state.remembered, defaults)
+    return _subject(gpu, url_state.remembered, partial(_defaults, gpu))
 
 
 def _subject(
     gpu: str | None,
     read: _Read,
-    config_of: Callable[[Variant], dict[str, int]],
+    config_of: Callable[[Variant, Problem | None], dict[str, int]],
 ) -> _Subject:
     """What is run, from values that `read` gives without drawing their widgets."""
     variants = {v.id: v for v in all_variants()}
     name = read("variant", LADDER[0].id, {name: name for name in (AUTO, *variants)}.get)
     values: dict[str, Any] = {
         **{name: read(name, size, url_state.whole) for name, size in SIZES.items()},
-        **{name: read(name, None, url_state.whole_from(1)) for name in ("KV", "HKV", "DV")},
+        **{name: read(name, None, url_state.whole_from(1)) for name in ("KV", "HKV")},
         "dtype": read("dtype", DTYPES[0], {name: name for name in DTYPES}.get),
         "causal": read("causal", False, url_state.TRUTH.get),
-        "window": read("window", None, url_state.whole_from(1)),
-        "softcap": read("softcap", None, url_state.amount_from(0)),
-        **{name: read(name, False, url_state.TRUTH.get) for name in _SWITCHES},
-        "seqlens": read("seqlens", "", str),
+        **{name: read(name, *how) for name, how in _FEATURES.items()},
     }
     problem, error = make_problem(values)
     choice = auto.choice_for(problem, gpu) if name == AUTO else None
     if choice is not None:
         return _Subject(choice.variant, choice.config, problem, error, choice)
     variant = variants.get(name, LADDER[0])
-    return _Subject(variant, config_of(variant), problem, error, None)
+    return _Subject(variant, config_of(variant, problem), problem, error, None)
 
 
 def _gpus() -> tuple[list[str], str]:
@@ -255,12 +257,12 @@ def _problem(draggable: tuple[str, ...]) -> tuple[Problem | None, str]:
     return problem, error
 
 
-_SWITCHES = {"alibi": "ALiBi", "sinks": "Sinks", "kvfp8": "FP8 K/V", "backward": "Backward"}
-
-
 def _features() -> dict[str, Any]:
     """What servers ask for besides; open where something of it is set."""
-    with st.expander("More", icon=":material/add:", key="features"):
+    if any(url_state.value_of(name, *how) != how[0] for name, how in _FEATURES.items()):
+        st.session_state["features_open"] = True  # and stays so when the last one is taken out
+    is_open = st.session_state.get("features_open", False)
+    with st.expander("More", expanded=is_open, icon=":material/add:", key="features"):
         row = st.container(horizontal=True, gap="xsmall")
         window = url_state.number_or_none(
             row, "Window, keys", "window", low=1, placeholder="none", help=TERMS["window"]
@@ -311,30 +313,39 @@ def _presets(container: Any, present: Preset | None) -> None:
         container.caption(present.note, help=f"Source: {present.source}")
 
 
-def _offered(tunable: Tunable, gpu: str | None) -> tuple[tuple[int, ...], int]:
-    """The values to choose from on a GPU, and the default."""
+def _defaults(gpu: str | None, variant: Variant, problem: Problem | None) -> dict[str, int]:
+    device = device_of(gpu)
+    if problem is None:
+        return default_config(variant, {}, device)
+    return fitting_defaults(variant, {}, problem, device)
+
+
+def _offered(
+    variant: Variant, problem: Problem | None, gpu: str | None
+) -> dict[str, tuple[str, tuple[int, ...], int]]:
+    """By tunable: its key, the values to choose from on a GPU, and the default, which a value that
+    was not chosen follows."""
     device = device_of(gpu)
     num_sms = device.num_sms if device is not None else None
-    default = tunable.default_on(num_sms)
-    return tuple(sorted({*tunable.values, *tunable.values_on(num_sms), default})), default
-
-
-def _config(variant: Variant, gpu: str | None) -> dict[str, int]:
-    config = {}
+    defaults = _defaults(gpu, variant, problem)
+    offered = {}
     for tunable in variant.tunables:
-        values, default = _offered(tunable, gpu)
+        key, default = tunable_key(variant, tunable), defaults[tunable.name]
+        url_state.follow_default(key, default)
+        values = tuple(sorted({*tunable.values, *tunable.values_on(num_sms), default}))
+        offered[tunable.name] = (key, values, default)
+    return offered
+
+
+def _config(variant: Variant, problem: Problem | None, gpu: str | None) -> dict[str, int]:
+    config = {}
+    meanings = {t.name: plain_markdown(t.meaning) for t in variant.tunables}
+    for name, (key, values, default) in _offered(variant, problem, gpu).items():
         if len(values) == 1:
-            config[tunable.name] = default
+            config[name] = default
             continue
         draw = url_state.segments if len(values) <= _FEW else url_state.slider
-        config[tunable.name] = draw(
-            st,
-            _words(tunable.name),
-            tunable_key(variant, tunable),
-            values,
-            default,
-            help=plain_markdown(tunable.meaning),
-        )
+        config[name] = draw(st, _words(name), key, values, default, help=meanings[name])
     return config
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.shared import notices
+from app.shared import notices, url_state
 from app.shared.selection import tunable_key
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown
@@ -66,7 +66,7 @@ def _help(tuned: TunedConfig) -> str:
 def _use(variant: Variant, tuned: TunedConfig) -> None:
     for tunable in variant.tunables:
         if tunable.name in tuned.config and tunable.offers(tuned.config[tunable.name]):
-            st.session_state[tunable_key(variant, tunable)] = tuned.config[tunable.name]
+            url_state.put({tunable_key(variant, tunable): tuned.config[tunable.name]})
 
 
 def forget(tuned: TunedConfig, place: str) -> None:

@@ -19,6 +19,7 @@ MOST = 2**53 - 1  # the largest whole number a browser counts to
 _LINK = "link"  # stands in the URL of a link of the app, until it has been followed
 _FOLLOWED = "link_followed"  # keys whose values in the URL are still to be read
 _NOTES = "link_notes"
+_DEFAULTS = "last_defaults"  # of keys whose default depends on other values
 _WRITTEN = "written_to_url"  # what this tab wrote last, by key: nothing where it took the key out
 TRUTH = {"true": True, "1": True, "false": False, "0": False}
 _KEPT: dict[str, Any] = {"persist_state": "session"}
@@ -100,6 +101,22 @@ def seed(key: str, default: T, parse: Callable[[str], T | None]) -> None:
         if text and value is None:
             note(f"The link asks for {key}={text}, which cannot be had here: {key} is unchanged.")
         st.session_state[key] = default if value is None else value
+
+
+def follow_default(key: str, default: object) -> None:
+    """Before the widget of a key whose default changes: a value that was the last one follows."""
+    last: dict[str, object] = st.session_state.setdefault(_DEFAULTS, {})
+    if not _is_read(key) and key in last and st.session_state[key] == last[key]:
+        st.session_state[key] = default
+    last[key] = default
+
+
+def put(values: Mapping[str, object]) -> None:
+    """Set what widgets hold; it stays where a default changes. Call from a callback."""
+    last = st.session_state.setdefault(_DEFAULTS, {})
+    for key, value in values.items():
+        st.session_state[key] = value
+        last.pop(key, None)
 
 
 def keep(key: str, value: T | None, default: T, text: Callable[[T], str] = str) -> T:
@@ -270,7 +287,7 @@ def one_or_none(
 ) -> T | None:
     """One of a few, or nothing."""
     seed(key, None, _choice(choices))
-    value: T | None = container.segmented_control(label, choices, key=key, **options, **_KEPT)
+    value: T | None = container.selectbox(label, choices, None, key=key, **options, **_KEPT)
     return keep(key, value, None)
 
 

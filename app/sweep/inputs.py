@@ -79,10 +79,15 @@ def draw(selection: Selection) -> SweepRequest:
     """
     chosen = _variant_names(selection)
     texts = _sizes(selection.problem)
-    # Wide enough for the three words and for two formats in a window of 1024.
-    left, middle, right = st.columns([2.2, 2, 4], gap="small", vertical_alignment="bottom")
+    # Wide enough for two formats in a window of 1024.
+    left, middle, right = st.columns([1.8, 2.4, 4], gap="small", vertical_alignment="bottom")
     causal = url_state.one_or_none(
-        left, "Causal", "sweep_causal", list(_CAUSAL), help=TERMS["sweep_causal"]
+        left,
+        "Causal",
+        "sweep_causal",
+        list(_CAUSAL),
+        placeholder=_causal_on_tune(selection.problem),
+        help=TERMS["sweep_causal"],
     )
     dtypes = url_state.several(
         middle,
@@ -149,6 +154,10 @@ def _selected_value(problem: Problem | None, name: str) -> str:
     """The value of an axis that is left empty, as text."""
     value = getattr(problem, name, None)
     return str(value) if value is not None else _AS_Q.get(name, "")
+
+
+def _causal_on_tune(problem: Problem | None) -> str:
+    return f"{'yes' if problem.causal else 'no'}, as on Tune" if problem is not None else ""
 
 
 def _variant_names(selection: Selection) -> tuple[str, ...]:

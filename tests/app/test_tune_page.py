@@ -164,6 +164,28 @@ def test_config_widgets_are_those_of_the_variant(open_app):
     assert not any(k.startswith("v05.") for k in keys)
 
 
+def test_tunables_show_the_defaults_that_fit_until_they_are_chosen(open_app):
+    at = open_app(variant="v14", D="256")
+    warps = lambda: at.segmented_control(key="v14.num_warps").value  # noqa: E731
+    assert warps() == 2
+    at.number_input(key="D").set_value(64).run()
+    assert warps() == 4
+    at.segmented_control(key="v14.num_warps").set_value(2).run()
+    at.number_input(key="D").set_value(128).run()
+    assert warps() == 2
+
+
+def test_more_is_open_where_a_link_sets_something_in_it(open_app):
+    def is_open(at):
+        return next(e for e in at.expander if e.label == "More").proto.expanded
+
+    assert not is_open(open_app())
+    at = open_app(variant="v08", window="64")
+    assert is_open(at)
+    at.number_input(key="window").set_value(None).run()
+    assert is_open(at)  # what closes it is a click
+
+
 def test_a_machine_without_a_gpu_says_so_in_a_chip(open_app):
     at = open_app()
     chip = next(m for m in at.markdown if "No NVIDIA GPU on this machine" in m.value)
