@@ -264,7 +264,7 @@ def test_an_option_out_of_range_is_named(
         ("auto --capability 8.9", "--capability needs --renew"),
         ("auto --renew --gpu L4", "name one with --capability, not --gpu"),
         ("variants --forget nope", "no added kernel called 'nope': there is none at all."),
-        ("variants --into x.md", "--into writes a table of --markdown"),
+        ("variants --into x.md", "--into writes what --markdown or --tree print"),
         ("variants --seqlen 64", "--seqlen is of the figures on a GPU: give --gpu."),
         ("occupancy --gpu L4 --threads 128 --registers 32 --seqlen-kv 64", "--seqlen-kv is of a"),
         ("roofline --sweep nowhere.jsonl", "There is no file nowhere.jsonl"),

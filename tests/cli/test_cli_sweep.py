@@ -158,8 +158,14 @@ def test_a_search_keeps_to_its_budget(tmp_path: Path, made_up: list[EvaluationRe
 
 
 def test_a_dry_run_counts_estimates_and_runs_nothing(
-    tmp_path: Path, made_up: list[EvaluationRequest], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    made_up: list[EvaluationRequest],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Made-up evaluations take no time, and their sweeps leave that speed in the shared cache.
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
     argv = ["v01", "v02", "--head-dim", "4,64", "--gpu", "L4", "--dry-run"]
     code, plan = run_json(capsys, *argv, "--journal", str(tmp_path / "s.jsonl"))
     assert code == 0

@@ -274,6 +274,37 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation("no barrier before O takes the ring", ("v11",), "__syncthreads();", ";", _RACE, nth=4),
     *(
+        Mutation(name, (variant,), old, new, words, config=own)
+        for (variant, own), (copy_k, copy_v, place, source, tile) in zip(
+            _TWO_AHEAD,
+            (
+                ("start_k", "start_v", "K_TILE", "lane_source", "SOURCE_TILE"),
+                ("start_copy", "start_copy", "TILE", "lane_source + (v - k)", "TILE"),
+            ),
+            strict=True,
+        )
+        for name, old, new, words in (
+            (
+                "K over the tile still to be read",
+                f"{copy_k}(k_stage, lane",
+                f"{copy_k}(v_stage == k_stage ? 0 : LAST_STAGE - k_stage, lane",
+                (*_RACE, "another key's"),
+            ),
+            (
+                "V over V still to be read",
+                f"{copy_v}(v_place, lane",
+                f"{copy_v}(v_stage + {place}, lane",
+                _RACE,
+            ),
+            (
+                "V a tile too far on",
+                f"(v_place, {source}, next",
+                f"(v_place, {source} + {tile}, next",
+                ("V", "out of bounds"),
+            ),
+        )
+    ),
+    *(
         Mutation(name, (variant,), old, new, words, nth=nth, config=own)
         for variant, own in _TWO_AHEAD
         for name, old, new, nth, words in (
@@ -283,27 +314,6 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "cp_async_wait<STAGES - 1>();",
                 1,
                 _COPIED,
-            ),
-            (
-                "K over the tile still to be read",
-                "start_copy(k_stage, lane",
-                "start_copy(v_stage == k_stage ? 0 : LAST_STAGE - k_stage, lane",
-                None,
-                (*_RACE, "another key's"),
-            ),
-            (
-                "V over V still to be read",
-                "start_copy(v_place, lane",
-                "start_copy(v_stage + TILE, lane",
-                None,
-                _RACE,
-            ),
-            (
-                "V a tile too far on",
-                "lane_source + (v - k), next",
-                "lane_source + (v - k) + TILE, next",
-                None,
-                ("V", "out of bounds"),
             ),
             (
                 "K a tile too far on",

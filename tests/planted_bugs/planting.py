@@ -100,6 +100,8 @@ _PLAIN = (
     (r"\b(?:Q_ROW|KV_ROW|ROW_ELEMENTS|HEAD_DIM_V)\b", "HEAD_DIM"),
     (r"load_tile<(\w+), HEAD_DIM>", r"load_tile<\1>"),
     (r"template <int ROWS, int COLUMNS>", "template <int ROWS, int COLUMNS = HEAD_DIM>"),
+    (r"template <int COLUMNS>", "template <int COLUMNS = HEAD_DIM>"),
+    (r"swizzled<(?:COLUMNS|HEAD_DIM)>\(", "swizzled("),
     (r"^#define SOURCE_TILE .*\n", ""),
     (r"\bSOURCE_TILE\b", "TILE"),
     (r"NUM_KEYS\s*\);", "NUM_KEYS);"),

@@ -381,9 +381,16 @@ THIN: tuple[Unseen, ...] = (
         ),
         (
             "V a tile too far on",
-            ("v11", "v13"),
+            ("v13",),
             "(v - k) + (i - 1) * TILE",
             "(v - k) + i * TILE",
+            (r"V of", r"key tile", r"V.* too far"),
+        ),
+        (
+            "V a tile too far on",
+            ("v11",),
+            "K_TILE, lane_source + (i - 1) * SOURCE_TILE",
+            "K_TILE, lane_source + i * SOURCE_TILE",
             (r"V of", r"key tile", r"V.* too far"),
         ),
         config={"block_n": 32},
