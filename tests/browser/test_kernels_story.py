@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 def test_the_ladder_is_read_from_top_to_bottom(new_tab):
     app = new_tab("/kernels?gpu=L4&S=256&variant=auto&kernels_rung=v09")
-    app.see("A rung is one CUDA file with one idea more than the rung before")
+    app.see("A rung is one CUDA file with one idea more than the rung that it builds on")
     app.see("auto takes")
     app.see("an XOR puts the 8 in 8 groups of 4 banks")  # the rung of the link
     # Rungs fill in; whoever does not want to wait cancels, and goes on later.

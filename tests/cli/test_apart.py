@@ -89,7 +89,7 @@ def test_it_ends_with_its_parent(tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
     parent = subprocess.Popen(
-        [sys.executable, str(script), str(ROOT), str(Path(__file__).parent)],
+        [sys.executable, str(script), str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)],
         stdout=subprocess.PIPE,
         text=True,
     )

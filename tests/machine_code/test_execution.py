@@ -27,6 +27,7 @@ from engine.correctness.check import check_against
 from engine.cuda_on_host.build import _library_flags
 from engine.cuda_on_host.toolchain import find_toolchain
 from engine.cuda_source import compile_kernel
+from engine.devices.spec import find_device
 from engine.machine_code import native_library
 from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import read_cubin
@@ -40,6 +41,7 @@ from engine.machine_code.execution import (
     load_module,
 )
 from engine.machine_code.launch import Launch, buffer_address
+from engine.model.estimate import capability_reason
 from engine.pipeline.execute import PartialRun
 from engine.plan import make_plan
 from engine.problem import Problem
@@ -59,16 +61,16 @@ def table() -> list[tuple[str, str, Problem]]:
     """Every rung of the forward pass on every arch that it compiles for, in both types: causal, an
     odd length and, where it is taken, GQA."""
     rows = []
-    for arch in ("sm_75", "sm_80", "sm_89", "sm_90", "sm_120"):
-        has = (int(arch[3:-1]), int(arch[-1]))
+    for gpu in ("T4", "A100 80GB SXM", "L4", "H200", "RTX 5090"):
+        device = find_device(gpu)
         for variant in LADDER:
-            if has < variant.min_compute_capability or (variant.arch_specific and arch != "sm_90"):
-                continue
             for dtype in variant.dtypes:
+                if capability_reason(variant, dtype, device) is not None:
+                    continue
                 full = Problem(1, 4, 70, 64, num_heads_kv=2, causal=True, dtype=dtype)
                 candidates = (full, replace(full, num_heads_kv=None))
                 problem = next(c for c in candidates if is_taken(variant, c))
-                rows.append((variant.id, arch, problem))
+                rows.append((variant.id, device.arch, problem))
     return rows
 
 
