@@ -41,6 +41,7 @@ def fresh_cache(tmp_path, monkeypatch):
     return folder / "cpu"
 
 
+@pytest.mark.usefixtures("fresh_cache")
 def test_second_build_is_found(source):
     first = build_kernels(source, ["k"])
     again = build_kernels(source, ["k"])
