@@ -305,6 +305,7 @@ def run(
     timeout_s: float = 20.0,
     top: str = "",
     reverse: bool = False,
+    host_threads: int = 2,
 ) -> NDArray[np.int32]:
     """`k(int* data, int n)` on 64 words that count up, n = 64; what they are then."""
     path = folder / "k.cu"
@@ -320,7 +321,7 @@ def run(
         [GlobalBuffer("data", buffer_address(0), data.view(np.uint8)), *module.buffers],
         timeout_s=timeout_s,
         reverse=reverse,
-        threads=2,
+        threads=host_threads,
     )
     return data
 
@@ -382,7 +383,10 @@ def test_a_copy_that_is_not_waited_for_has_not_come(tmp_path: Path) -> None:
 
 
 def test_what_nothing_orders_ends_otherwise_in_reverse(tmp_path: Path) -> None:
-    """Two warps without a barrier between them, and two CTAs that write one word."""
+    """Two warps without a barrier between them, and two CTAs that write one word.
+
+    One host thread: of two, each with a CTA, either may write last.
+    """
     body = """
     __shared__ int s[64];
     if (threadIdx.x < 32) s[threadIdx.x] = 5;
@@ -392,7 +396,7 @@ def test_what_nothing_orders_ends_otherwise_in_reverse(tmp_path: Path) -> None:
     """
     with_barrier = body.replace("{barrier}", "__syncthreads();")
     for reverse in (False, True):
-        found = run(tmp_path, with_barrier, threads=64, grid=2, reverse=reverse)
+        found = run(tmp_path, with_barrier, threads=64, grid=2, reverse=reverse, host_threads=1)
         assert found[0] == 5
         assert found[1] == 1 - reverse
     without = body.replace("{barrier}", "")
