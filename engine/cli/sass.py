@@ -31,7 +31,6 @@ from engine.cli.options import (
 from engine.cli.output import print_json, shown_output
 from engine.cli.sass_execute import run_executed
 from engine.cli.sass_output import Result, as_json, print_results
-from engine.compiled_plan import analyse_plan
 from engine.config import default_config, resolve_config
 from engine.cuda_source import compile_kernel
 from engine.cuda_source.nvrtc import compiler_flag
@@ -53,7 +52,7 @@ from engine.pipeline.machine_code import (
     time_passes,
 )
 from engine.pipeline.request import EvaluationRequest
-from engine.plan import LaunchPlan
+from engine.plan import LaunchPlan, analyse_plan
 from engine.sessions.known_times import open_history
 from kernels.source_text import sidecar_of
 from kernels.variant import AUTO, Variant

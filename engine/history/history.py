@@ -26,7 +26,6 @@ from engine.base.files import data_folder
 from engine.base.table import Table, Tabular
 from engine.base.text import Line
 from engine.base.units import format_us
-from engine.compiled_plan import cached_kernel, compile_plan, resources
 from engine.config import TunedConfig, load_tuned
 from engine.evaluation import Evaluation, Latency, Origin, Resources
 from engine.history.known_time import (
@@ -48,7 +47,7 @@ from engine.model.estimate import (
     pass_reports,
 )
 from engine.model.kernel import Kernel
-from engine.plan import LaunchPlan
+from engine.plan import LaunchPlan, cached_kernel, compile_plan, resources
 from engine.problem import Problem
 from engine.schema import Integer, Stored, decode, encode
 

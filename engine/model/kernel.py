@@ -12,7 +12,7 @@ from engine.devices.spec import DeviceSpec
 from engine.evaluation import Occupancy, PassReport, Resources
 from engine.model.estimate import Estimate, launch_plan, pass_reports, unsupported_reason
 from engine.names import find_variant
-from engine.plan import LaunchPlan
+from engine.plan import LaunchPlan, compile_plan, resources
 from engine.problem import Problem
 from kernels.variant import Variant
 
@@ -74,8 +74,6 @@ class Kernel:
             InvalidProblem: as `plan`.
             CompileError, ToolMissing, UnknownName: as `compile_plan`.
         """
-        from engine.compiled_plan import compile_plan, resources
-
         plan = self.plan(problem)
         return resources(plan, compile_plan(plan, self.device.arch))
 

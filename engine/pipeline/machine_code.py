@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.base.files import cache_root, read_entry, write_entry
 from engine.base.units import format_us
-from engine.compiled_plan import analyse_plan, cached_kernel, compile_plan
 from engine.cuda_source.sources import read_source
 from engine.devices.spec import DeviceSpec, at_clock
 from engine.history import History
@@ -29,7 +28,7 @@ from engine.model.estimate import Estimate
 from engine.model.kernel import Kernel
 from engine.model.launches import traffic_by_order
 from engine.pipeline.request import EvaluationRequest, resolve
-from engine.plan import LaunchPlan
+from engine.plan import LaunchPlan, analyse_plan, cached_kernel, compile_plan
 from engine.schema import decode, encode
 from kernels.variant import Variant
 

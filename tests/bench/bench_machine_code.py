@@ -24,7 +24,6 @@ import numpy as np
 
 from engine.base.errors import AttuneError
 from engine.base.files import cache_root
-from engine.compiled_plan import compile_plan, launch_of_pass
 from engine.cuda_source import CompiledKernel
 from engine.devices import DeviceSpec, find_device
 from engine.history import History
@@ -42,7 +41,7 @@ from engine.model.estimate import Estimate, launch_plan
 from engine.model.kernel import Kernel
 from engine.model.launches import collect
 from engine.names import find_variant
-from engine.plan import LaunchPlan
+from engine.plan import LaunchPlan, compile_plan, launch_of_pass
 from engine.problem import Problem
 from kernels.ladder import LADDER
 from kernels.variant import Variant

@@ -15,7 +15,7 @@ from engine.evaluation import CodeCounts
 from engine.problem import Problem
 from engine.sessions.build import make_snapshot, make_source
 from engine.sessions.compare import SessionComparison, compare_sessions
-from engine.sessions.compare.machine_code import uncounted, with_counts
+from engine.sessions.compare.differences import uncounted, with_counts
 from engine.sessions.compare.output import to_dict
 from engine.sessions.snapshot import Snapshot, dumps, loads, version_of
 from kernels.ladder import by_id

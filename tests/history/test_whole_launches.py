@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engine.compiled_plan import compile_plan, launch_of_pass
 from engine.devices import find_device
 from engine.history import History
 from engine.history.simulated import known_ctas
@@ -20,7 +19,7 @@ from engine.machine_code.emulation import Emulator
 from engine.machine_code.timing.native import allocated_smem, gpu_rates, simulate_sm, sm_kernel
 from engine.model.kernel import Kernel
 from engine.names import find_variant
-from engine.plan import make_plan
+from engine.plan import compile_plan, launch_of_pass, make_plan
 from engine.problem import Problem
 
 PROBLEM = Problem(batch=4, num_heads=16, seqlen=640, head_dim=64)

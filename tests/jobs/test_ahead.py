@@ -13,10 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engine.compiled_plan import cached_kernel
 from engine.jobs.sweep.job import CompileAhead
 from engine.pipeline.request import EvaluationRequest, resolve
-from engine.plan import make_plan
+from engine.plan import cached_kernel, make_plan
 from engine.problem import Problem
 
 ROOT = Path(__file__).resolve().parents[2]

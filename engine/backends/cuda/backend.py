@@ -12,10 +12,9 @@ from engine.backends.cuda.calls import WAIT_S, Failure, GpuCalls, GpuTimeout, Ke
 from engine.backends.cuda.timing import Buffers, DeviceTimer, why_too_large
 from engine.base.errors import CompileError, MeasureError, Status, ToolMissing, UnknownName
 from engine.base.units import format_bytes
-from engine.compiled_plan import compile_plan
 from engine.cuda_source.nvrtc import CompiledKernel
 from engine.evaluation import Correctness
-from engine.plan import LaunchPlan
+from engine.plan import LaunchPlan, compile_plan
 from engine.tensors import Inputs
 
 SOFTWARE_TIMES = (

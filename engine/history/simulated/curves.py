@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from engine.base.errors import AttuneError
 from engine.base.files import read_entry, write_entry
-from engine.compiled_plan import cached_kernel
 from engine.cuda_source import CompiledKernel, cache_root
 from engine.devices.spec import DeviceSpec
 from engine.history.simulated.ctas import (
@@ -40,7 +39,7 @@ from engine.model.equations import CtaCurve
 from engine.model.kernel import Kernel
 from engine.model.launches import Launches, collect, traffic_by_order
 from engine.model.occupancy import IntArray
-from engine.plan import LaunchPlan, make_plan
+from engine.plan import LaunchPlan, cached_kernel, make_plan
 from engine.problem import Problem
 from kernels.variant import Config, Variant
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.base.files import read_entry, write_entry
-from engine.compiled_plan import launch_of_pass
 from engine.cuda_source import CompiledKernel, cache_root
 from engine.devices import DeviceSpec, limits_for
 from engine.machine_code.analysis import Analysis, analyse, code_digest
@@ -33,7 +32,7 @@ from engine.machine_code.timing.simulate import CtaClass, SimulatedLaunch, simul
 from engine.machine_code.timing.traffic import launch_traffic, staying_traffic
 from engine.model.estimate import PassTime
 from engine.model.occupancy import occupancy
-from engine.plan import LaunchPlan
+from engine.plan import LaunchPlan, launch_of_pass
 
 _VERSION = 1
 _MOST_KINDS = 6  # of CTAs, by how much they execute; others take the nearest one's time
