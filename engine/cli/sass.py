@@ -39,8 +39,7 @@ from engine.machine_code.analysis import Analysis, analyse
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.launch import Content, Launch, arguments_and_memory
 from engine.machine_code.timing.timeline import beside, timeline, write_timeline
-from engine.model.estimate import launch_plan
-from engine.model.kernel import Kernel
+from engine.model.kernel import Kernel, launch_plan
 from engine.names import find_variant, has_description, variant_from
 from engine.own_kernels.registry import use_kernel
 from engine.pipeline.machine_code import (

@@ -148,7 +148,7 @@ def counts_of(path: Path, problem: Problem, gpu: str, config: Mapping[str, int])
 def _compiled(
     variant: Variant, problem: Problem, device: DeviceSpec, config: Mapping[str, int]
 ) -> tuple[LaunchPlan, CompiledKernel]:
-    from engine.model.estimate import launch_plan
+    from engine.model.kernel import launch_plan
     from engine.plan import compile_plan
 
     plan = launch_plan(variant, problem, default_config(variant, config), device)
@@ -308,7 +308,7 @@ def _measured(
     from engine.measure.device_lock import measuring
     from engine.measure.sampler import SamplerSettings
     from engine.measure.side_by_side import TimingGroup
-    from engine.model.estimate import launch_plan
+    from engine.model.kernel import launch_plan
     from engine.pipeline.request import EvaluationRequest
 
     settings = SamplerSettings(kinds=("device_warm",))

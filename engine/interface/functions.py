@@ -35,11 +35,11 @@ from engine.search.space import ProblemAxes, Space, SweepOptions
 from engine.search.strategies import StrategyName
 from engine.search.sweep.journal import Budget, Progress, SweepJournal, SweepSpec
 from engine.search.sweep.run import SweepEnd, rows_of, sweep_here
-from engine.sessions.build import make_snapshot
 from engine.sessions.compare import Pairing, SessionComparison, compare_sessions
 from engine.sessions.compare.output import comparison_tables, rows_frame
 from engine.sessions.exporters import exported
 from engine.sessions.files import open_session
+from engine.sessions.session import make_snapshot
 from engine.sessions.snapshot import Snapshot
 from kernels.variant import AUTO
 

@@ -317,7 +317,7 @@ def _instructions(rung: Rung) -> list[str]:
     from engine.machine_code.analysis import disassembled
     from engine.machine_code.cubin import read_cubin
     from engine.machine_code.disassembly import find_entry
-    from engine.model.estimate import launch_plan
+    from engine.model.kernel import launch_plan
     from engine.pipeline.request import resolve
     from engine.plan import compile_plan
 

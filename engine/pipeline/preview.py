@@ -9,7 +9,7 @@ from engine.base.errors import AttuneError, InvalidProblem, Status
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import Evaluation, Latency, PassReport
 from engine.history import History
-from engine.model.estimate import Estimate, launch_plan
+from engine.model.kernel import Estimate, launch_plan
 from engine.pipeline.execute import check_host_memory
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import LaunchPlan, cached_kernel

@@ -24,8 +24,7 @@ from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
 from engine.evaluation import Latency
 from engine.history import History, KnownTime, Time
-from engine.model.estimate import BF16_CAPABILITY, capability_reason
-from engine.model.kernel import Kernel
+from engine.model.kernel import BF16_CAPABILITY, Kernel, capability_reason
 from engine.names import find_variant
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import compile_plan, make_plan, resources
@@ -292,7 +291,7 @@ def test_the_command_line_names_kernel_and_reason(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = Simulated(us={"v12": 3.1})
-    monkeypatch.setattr("engine.cli.auto.open_history", lambda: known)
+    monkeypatch.setattr("engine.cli.variants.open_history", lambda: known)
     monkeypatch.setattr("engine.cli.profile.open_history", lambda: known)
     assert main(["auto", "--gpu", "L4", "-H", "8", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -9,8 +9,8 @@ import pytest
 
 from engine.devices import find_device
 from engine.history import History
-from engine.history.simulated import known_ctas
-from engine.history.simulated.ctas import SimulatedCtas
+from engine.history.ctas import SimulatedCtas
+from engine.history.curves import known_ctas
 from engine.machine_code.analysis import program_of
 from engine.machine_code.counts import count_launch
 from engine.machine_code.cubin import read_cubin

@@ -15,7 +15,7 @@ from engine.backends.base import RunResult
 from engine.backends.machine_code import MachineCodeBackend
 from engine.base.errors import Status, ToolMissing, UnknownName
 from engine.evaluation import Evaluation
-from engine.model.estimate import launch_plan
+from engine.model.kernel import launch_plan
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.execute import where_to_execute
 from engine.pipeline.preview import preview

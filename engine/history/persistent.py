@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.devices.spec import DeviceSpec
-from engine.history.simulated.ctas import Pieces, pieces_of
+from engine.history.ctas import Pieces, pieces_of
 from engine.machine_code.cubin import Entry
 from engine.machine_code.disassembly import Program
 from engine.machine_code.emulation import CtaTrace, Emulator
