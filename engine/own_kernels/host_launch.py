@@ -20,13 +20,13 @@ _NAME = re.compile(r"(?P<name>[A-Za-z_]\w*)\s*$")
 _TEMPLATE = re.compile(r"template\s*<(?P<parameters>[^{};]*)>\s*(?:extern\s*\"C\"\s*)?[^{};]*$")
 _NAMESPACE = re.compile(r"\bnamespace\s+(?P<name>[\w:]+)\s*\{")
 _QUALIFIER = re.compile(r"\b(?:const|volatile|__restrict__|__restrict|__grid_constant__|struct)\b")
-_ALIAS = re.compile(r"\busing\s+(?P<new>\w+)\s*=\s*(?P<old>[\w:\s]+);")
+_ALIAS = re.compile(r"\busing\s+(?P<new>\w+)\s*=\s*(?P<old>[\w:\s*]+);")
 _MACRO_TYPE = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(?P<new>\w+)"
-    r"[ \t]+(?P<old>float|double|half|__half|__nv_bfloat16)[ \t]*$",
+    r"[ \t]+(?P<old>(?:float|double|half|__half|__nv_bfloat16)(?:[ \t]*\*)?)[ \t]*$",
     re.MULTILINE,
 )
-_TYPEDEF = re.compile(r"\btypedef\s+(?P<old>[\w:\s]+?)\s+(?P<new>\w+)\s*;")
+_TYPEDEF = re.compile(r"\btypedef\s+(?P<old>[\w:\s]+?[\s*]+)(?P<new>\w+)\s*;")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,19 +156,21 @@ def split_list(text: str) -> list[str]:
 def _parameter(written: str, code: str) -> Parameter:
     declared, equals, _ = written.partition("=")
     plain = _QUALIFIER.sub(" ", declared)
-    is_pointer = "*" in plain or "[" in plain
+    stars = re.sub(r"[^*[]", "", plain)
     plain = re.sub(r"[*&]|\[[^\]]*\]", " ", plain)
     words = plain.split()
     name = words[-1] if len(words) > 1 else ""
     kind = " ".join(words[:-1]) if len(words) > 1 else plain.strip()
     aliases = {
-        m["new"]: m["old"].strip()
+        m["new"]: _QUALIFIER.sub(" ", m["old"])
         for pattern in (_ALIAS, _TYPEDEF, _MACRO_TYPE)
         for m in pattern.finditer(code)
     }
     for _ in range(4):
-        kind = aliases.get(kind, kind)
-    return Parameter(" ".join(written.split()), kind, name, is_pointer, bool(equals))
+        meant = aliases.get(kind, kind)
+        stars += "*" * meant.count("*")
+        kind = " ".join(meant.replace("*", " ").split())
+    return Parameter(" ".join(written.split()), kind, name, bool(stars), bool(equals))
 
 
 # What a file's host code launches a kernel with, as formulas: `kernel<<<grid, block, bytes>>>`.

@@ -267,3 +267,17 @@ def test_what_a_description_means_on_a_problem(tmp_path: Path) -> None:
     assert has_block(path.read_text(encoding="utf-8"))
     with raises(InvalidKernel, "has_description"):
         write_description(path, guess.toml(), "beside it")
+
+
+@pytest.mark.parametrize(
+    "alias",
+    ["using matrix = const float *;", "typedef float const* matrix;", "#define matrix float*"],
+)
+def test_a_pointer_by_another_name_is_a_tensor(alias: str) -> None:
+    guess = draft(
+        f"{alias}\n__global__ void fwd(int N, matrix Q, matrix K, matrix V, float *O) {{}}\n"
+    )
+    assert guess.dtypes == ("float32",)
+    assert [line.partition(",  #")[0] for line in guess.args.splitlines()] == [
+        '"seqlen"', '"q"', '"k"', '"v"', '"out"',
+    ]  # fmt: skip
