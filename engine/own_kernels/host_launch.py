@@ -249,7 +249,7 @@ def host_launch_of(
     items = split_list(launch["how"]) if launch else []
     if launch is None or len(items) < 2:
         return HostLaunch()
-    reader = _Reader(code, size_of, usual)
+    reader = _Reader(code, size_of, usual, launch.start())
     given = _arguments(code, launch.end())
     grid, threads = reader.dimensions(items[0]), reader.dimensions(items[1])
     used = len(threads) - next((i for i, n in enumerate(reversed(threads)) if n != "1"), 2)
@@ -283,21 +283,27 @@ class _Reader:
     code: str
     size_of: Callable[[str], str]
     usual: Callable[[str], str]
+    position: int  # of the launch: what is declared last before it is what it means
     scalars: dict[str, str] = field(default_factory=dict)
     dim3s: dict[str, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, value in _MACRO.findall(self.code):
             self.scalars.setdefault(name, value)
-        for declared in _SCALARS.findall(self.code):
+        for declared in self._nearest(_SCALARS):
             for one in split_list(declared):
                 name, equals, value = one.partition("=")
                 if equals:
                     self.scalars.setdefault(name.strip(), value.strip())
-        for declared in _DIM3.findall(self.code):
+        for declared in self._nearest(_DIM3):
             for one in split_list(declared):
                 if value_of := _DIM3_VALUE.match(one):
                     self.dim3s.setdefault(value_of["name"], split_list(value_of["items"]))
+
+    def _nearest(self, pattern: re.Pattern[str]) -> list[str]:
+        found = list(pattern.finditer(self.code))
+        before = sum(match.start() < self.position for match in found)
+        return [match[1] for match in [*reversed(found[:before]), *found[before:]]]
 
     def allocated(self) -> Iterator[tuple[str, str]]:
         """(name, formula) of the elements of each buffer whose size can be read."""
