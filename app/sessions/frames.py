@@ -8,7 +8,7 @@ import pandas as pd
 
 from engine.base.units import format_bytes
 from engine.evaluation import Evaluation
-from engine.sessions.ledger import Ledger
+from engine.sessions.known_times import Ledger
 from engine.sessions.snapshot import Summary
 from engine.sessions.store import SnapshotInfo
 

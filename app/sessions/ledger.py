@@ -8,7 +8,7 @@ from app.sessions import charts, frames
 from app.shared import known_times, plot, tables
 from app.shared.widgets import empty, plain_markdown, theme
 from engine.history.history import predictions
-from engine.sessions.ledger import ledger_table, score
+from engine.sessions.known_times import ledger_table, score
 
 _ROWS = 7  # a longer table scrolls
 

@@ -22,8 +22,7 @@ from engine.cli.output import print_json, print_table
 from engine.history.history import predictions
 from engine.schema import encode
 from engine.sessions.files import open_session, write_file
-from engine.sessions.known_times import KnownTimes
-from engine.sessions.ledger import ledger_table, score
+from engine.sessions.known_times import KnownTimes, ledger_table, score
 from kernels.variant import DTYPES
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@
 5. by roofline, calibrated or not: little more than a bound.
 
 Times of another source are `Reference`s and are never answered. What was predicted is written down
-as it is made (`Prediction`), one file for all sessions; `engine.sessions.ledger` scores it later.
+as it is made (`Prediction`), one file for all sessions; `engine.sessions.known_times` scores it
+later.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from engine.cli import main
 from engine.evaluation import Evaluation, Latency
 from engine.history.history import keep_prediction, predictions, predictions_path
 from engine.history.known_time import KnownTime, times_of
-from engine.sessions.ledger import ledger_table, score
+from engine.sessions.known_times import ledger_table, score
 from engine.sessions.store import default_store
 
 SHA = "ab" * 32
