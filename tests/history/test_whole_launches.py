@@ -7,12 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engine.compiled_plan import analyse_plan, compile_plan, launch_of_pass
 from engine.devices import find_device
 from engine.history import History
-from engine.history.simulated import known_ctas
-from engine.history.simulated.ctas import SimulatedCtas
-from engine.history.simulated.launch import time_launch
+from engine.history.ctas import SimulatedCtas
+from engine.history.curves import known_ctas, time_launch
 from engine.machine_code.analysis import program_of
 from engine.machine_code.counts import count_launch
 from engine.machine_code.cubin import read_cubin
@@ -22,7 +20,7 @@ from engine.machine_code.timing.native import allocated_smem, gpu_rates, simulat
 from engine.model.kernel import Kernel
 from engine.names import find_variant
 from engine.pipeline.machine_code import main_pass_dram_bytes
-from engine.plan import make_plan
+from engine.plan import analyse_plan, compile_plan, launch_of_pass, make_plan
 from engine.problem import Problem
 
 PROBLEM = Problem(batch=4, num_heads=16, seqlen=640, head_dim=64)
