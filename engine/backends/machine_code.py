@@ -13,7 +13,6 @@ from engine.backends.base import BackendName, RunOptions, RunResult
 from engine.backends.partial import PartialRunError, PartOfLaunch, WrongOffsetError, choose_part
 from engine.base.errors import AttuneError, CompileError, Status, ToolMissing, UnknownName
 from engine.base.launch import PassLaunch
-from engine.compiled_plan import compile_plan, launch_of_pass
 from engine.cuda_on_host.client import worker_threads
 from engine.cuda_source.nvrtc import CompiledKernel
 from engine.machine_code.analysis import program_of
@@ -33,7 +32,7 @@ from engine.machine_code.execution import (
     prepare,
 )
 from engine.machine_code.launch import buffer_address
-from engine.plan import LaunchPlan
+from engine.plan import LaunchPlan, compile_plan, launch_of_pass
 from engine.tensors import (
     POISON_BITS,
     Inputs,

@@ -337,6 +337,28 @@ def files_inside(
     return {path: (name, reader.texts[path]) for path, name in reader.names.items()}
 
 
+def include_from(
+    folder: Path, source: Path, include_folders: Sequence[Path] = ()
+) -> tuple[str, str] | None:
+    """(file, name) of an include that is looked for in a folder before it is found elsewhere.
+
+    Of a folder that is not there: what the compiler would have taken from it is not known.
+
+    Raises:
+        CompileError: as `read_sources`.
+    """
+    reader = _Reader(source, include_folders)
+    reader.follow()
+    for path, text in reader.texts.items():
+        for match in _INCLUDE.finditer(text):
+            for place in reader.places(match["name"], path):
+                if place.is_relative_to(folder):
+                    return path.name, match["name"]
+                if place.is_file():
+                    break
+    return None
+
+
 def _named_files(file: str, text: str) -> Iterator[str]:
     """What a source includes, or asks for. Raises OutsideFolder for what it does not spell out."""
     lines = re.sub(r"\r(?!\n)", "\n", text)
@@ -401,11 +423,12 @@ class _Reader:
         return Sources(main, included, tuple(sorted(self._foreign)))
 
     def find(self, name: str, includer: Path) -> Path | None:
+        return next((path for path in self.places(name, includer) if path.is_file()), None)
+
+    def places(self, name: str, includer: Path) -> Iterator[Path]:
+        """Where a file is looked for, in this order."""
         for folder in (includer.parent, *self._folders):
-            path = Path(os.path.normpath(folder / name))
-            if path.is_file():
-                return path
-        return None
+            yield Path(os.path.normpath(folder / name))
 
     def _name(self, path: Path) -> str:
         folder = next((f for f in self._folders if path.is_relative_to(f)), path.parent)

@@ -306,7 +306,7 @@ def _of_arch(path: Path | None, work: Work, arch: str) -> Answer:
 def _works(
     kernel: str, before: Found | None, after: Found | None, settings: Settings, native: bool
 ) -> Iterable[Work]:
-    if after is None or after.variant is None:
+    if after is None or after.variant is None or (before is not None and before.unknown):
         return
     config = settings.config.get(kernel, {})
     first = before.path if before is not None and before.variant is not None else None
@@ -377,6 +377,8 @@ def _report(
     if after is None:
         removed = finding(GateVerdict.REMOVED, f"{name} is no more.")
         return KernelReport(kernel, name, (), (removed,))
+    if unknown := after.unknown or (before.unknown if before is not None else ""):
+        return KernelReport(kernel, name, (), (finding(GateVerdict.NOT_JUDGED, unknown),))
     if after.variant is None:
         was = "" if before is None or before.variant is None else " It was in order before."
         broken = finding(GateVerdict.BROKEN, f"{after.fault}{was}")

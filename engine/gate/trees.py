@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 from engine.base.errors import BadInput, CompileError, ToolMissing
-from engine.cuda_source.sources import OutsideFolder, files_inside
+from engine.cuda_source.sources import OutsideFolder, files_inside, include_from
 from engine.names import has_description
 from kernels.description import parse_variant
 from kernels.ladder import is_numbered
@@ -46,6 +46,8 @@ class Tree:
     root: Path  # a folder
     names: tuple[str, ...]  # of the files that count, from the root, with `/`
     commit: str = ""  # the whole hash; empty where it is no revision
+    # Submodules that are not checked out (`lib (commit …)`), by folders and links that lead there.
+    absent: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -130,7 +132,16 @@ def working_tree(here: Path) -> Tree:
         raise NoTree(f"{here} is no git repository: run this inside one.", code="no_repository")
     listed = _git(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     names = sorted({n for n in _names(listed) if _counts(n) and _is_plain(top, n)})
-    return Tree("the working tree", top, tuple(names))
+    staged = [record.partition("\t") for record in _names(_git(top, "ls-files", "-z", "--stage"))]
+    absent = {
+        path: _named(path, head.split()[1])
+        for head, _, path in staged
+        if head.startswith("160000") and not (top / path / ".git").exists()
+    }
+    links = {
+        p: str((top / p).readlink()) for _, _, p in staged if absent and (top / p).is_symlink()
+    }
+    return Tree("the working tree", top, tuple(names), absent=absent | _leading(links, absent, top))
 
 
 def repository(here: Path) -> Path | None:
@@ -219,16 +230,21 @@ def _commit(top: Path, name: str) -> str:
 
 def _revision(top: Path, name: str, commit: str, into: Path) -> Tree:
     into.mkdir(parents=True)
-    names, links = _extract(top, name, commit, into)
+    absent: dict[str, str] = {}
+    names, links = _extract(top, name, commit, into, absent)
     label = name if commit.startswith(name) else f"{name} ({commit[:7]})"
     _follow(links, into)
-    return Tree(label, into, tuple(sorted(names)), commit)
+    absent |= _leading(links, absent, into)
+    return Tree(label, into, tuple(sorted(names)), commit, absent)
 
 
 def _extract(
-    top: Path, name: str, commit: str, into: Path, prefix: str = ""
+    top: Path, name: str, commit: str, into: Path, absent: dict[str, str], prefix: str = ""
 ) -> tuple[list[str], dict[str, str]]:
-    """Write the files of a commit and of its submodules; (names, links by name) without theirs."""
+    """Write the files of a commit and of its submodules; (names, links by name) without theirs.
+
+    Submodules whose commit is not here are added to `absent`.
+    """
     listed = _git(top, "ls-tree", "-r", "-z", "--long", "--full-tree", commit)
     files: dict[str, str] = {}
     links: dict[str, str] = {}
@@ -259,9 +275,25 @@ def _extract(
         inner = top / path
         # Its own repository, and no other that it lies in or leads to.
         if inner.is_dir() and repository(inner) == inner and _commit(inner, module):
-            _extract(inner, f"{name}:{path}", module, into, f"{prefix}{path}/")
+            _extract(inner, f"{name}:{path}", module, into, absent, f"{prefix}{path}/")
+        else:
+            absent[f"{prefix}{path}"] = _named(f"{prefix}{path}", module)
     targets = {path: os.fsdecode(data) for path, data in _contents(top, links).items()}
     return list(files), targets
+
+
+def _named(module: str, commit: str) -> str:
+    return f"{module} (commit {commit})"
+
+
+def _leading(links: Mapping[str, str], absent: Mapping[str, str], root: Path) -> dict[str, str]:
+    """Of links that lead to submodules which are not checked out, the submodules by the links."""
+    return {
+        path: name
+        for path, target in links.items()
+        for folder, name in absent.items()
+        if Path(os.path.normpath((root / path).parent / target)).is_relative_to(root / folder)
+    }
 
 
 def _contents(top: Path, blobs: dict[str, str]) -> dict[str, bytes]:
@@ -349,6 +381,7 @@ class Found:
     digest: str
     files: tuple[str, ...] = ()  # it and its headers, from the tree's root
     fault: str = ""  # why it cannot be read; there is no variant then
+    unknown: str = ""  # what of it is not here, so that nothing can be said of it
     variant: Variant | None = field(default=None, compare=False)
 
 
@@ -425,6 +458,14 @@ def _read(tree: Tree, name: str, path: Path) -> Found:
         text, sidecar = read_text(path), read_sidecar(path)
         variant = parse_variant(text, path, sidecar=sidecar, is_own=not of_ladder)
         digest.update((sidecar or "").encode())
+        for place, module in tree.absent.items():
+            if found := include_from(tree.root / place, path, variant.include_folders):
+                digest.update(module.encode())
+                unknown = (
+                    f"{found[0]} includes {found[1]} of the submodule {module}, which is not here "
+                    f"in {tree.label}: git submodule update --init brings it."
+                )
+                return Found(kernel_id, name, path, digest.hexdigest(), (name,), unknown=unknown)
         files = files_inside(tree.root, path, variant.include_folders)
         for header, text in sorted(files[file] for file in files if file != path):
             digest.update(f"\0{header}\0{text}".encode())

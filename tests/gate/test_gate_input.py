@@ -148,6 +148,43 @@ def test_links_and_submodules_inside_are_read_of_both_sides(tmp_path: Path) -> N
     assert (after.fault, after.digest == before.digest) == ("", False)
 
 
+def test_a_submodule_that_is_not_checked_out_is_not_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library = repository(tmp_path / "library", settings="")
+    repo = repository(tmp_path / "r", "v01", "v08", "v14")
+    git(repo, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(library), "lib")
+    edit(kernel_file(repo, "v08"), ('"mma.cuh"', '"../lib/kernels/mma.cuh"'))
+    (repo / "kernels" / "mma.cuh").unlink()
+    (repo / "kernels" / "mma.cuh").symlink_to("../lib/kernels/mma.cuh")
+    commit(repo, "Headers of another repository")
+    edit(kernel_file(repo, "v08"), ("#include", "// A comment.\n#include"))
+    commit(repo, "A comment")
+    git(tmp_path, "clone", "-q", str(repo), "clone")
+    clone = tmp_path / "clone"
+    what = "includes ../lib/kernels/mma.cuh of the submodule lib (commit "
+    for name, head in (("HEAD~1", None), ("HEAD~1", "HEAD")):
+        with open_trees(name, head, clone) as trees:
+            for tree in trees:
+                kernels = find_kernels(tree, ())
+                assert what in kernels["v08"].unknown
+                assert "includes mma.cuh of the submodule lib" in kernels["v14"].unknown
+                assert kernels["v01"].unknown == ""
+    monkeypatch.chdir(clone)
+    assert main(["gate", "HEAD~1", "--json"]) == 3
+    (verdict,) = json.loads(capsys.readouterr().out)["verdicts"]
+    assert (verdict["kernel"], verdict["verdict"]) == ("v08", "NOT JUDGED")
+    assert what in verdict["what"]
+    # Another commit of it is another kernel, though neither is here.
+    edit(library / "kernels" / "mma.cuh", ("#pragma once", "#pragma once\n"))
+    newer = commit(library, "Newer")
+    git(clone, "update-index", "--cacheinfo", f"160000,{newer},lib")
+    git(clone, "commit", "-q", "-m", "Another commit of lib")
+    with open_trees("HEAD~1", "HEAD", clone) as (base, after):
+        one, other = (find_kernels(tree, ())["v08"] for tree in (base, after))
+        assert one.digest != other.digest
+
+
 def test_what_another_branch_did_meanwhile_is_left_out(tmp_path: Path) -> None:
     repo = repository(tmp_path / "r", "v01")
     left = git(repo, "rev-parse", "HEAD").strip()
