@@ -28,7 +28,6 @@ from engine.backends.cuda.backend import SOFTWARE_TIMES
 from engine.backends.sdpa import BACKENDS, baseline, require_torch_on_gpu
 from engine.base.errors import AttuneError, CompileError, Status, ToolMissing
 from engine.base.launch import PassLaunch, TensorArg
-from engine.compiled_plan import compile_plan, resources
 from engine.correctness import check_output
 from engine.cuda_on_host.toolchain import find_toolchain
 from engine.cuda_source.nvrtc import toolchain
@@ -41,7 +40,7 @@ from engine.measure.side_by_side import QUICK, TimingGroup
 from engine.model.occupancy import occupancy
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
-from engine.plan import LaunchPlan, make_plan
+from engine.plan import LaunchPlan, compile_plan, make_plan, resources
 from engine.problem import Problem
 from engine.tensors import make_inputs
 from kernels.ladder import LADDER

@@ -52,6 +52,7 @@ _HUGE_V = 4096.0
 _HUGE_KEY = 60.0
 _HARSH_SCALE = 32.0
 _STEP_KEYS = 16
+_PEAKS = 4  # of a head
 
 MEANINGS: Mapping[str, str] = {
     NORMAL: "N(0, 1)",
@@ -65,7 +66,8 @@ MEANINGS: Mapping[str, str] = {
     "climbing": f"scores that climb from −{_FAR:g} to 0 in steps of {_STEP_KEYS} keys: every key "
     "tile raises the maximum",
     HARSH: f"rows with scores about +{_FAR:g}, −{_FAR:g}, 0, climbing from −{_FAR:g} to 0, falling "
-    f"from +{_FAR:g} to 0, and spread {_HARSH_SCALE:g} times as far, in no order",
+    f"from +{_FAR:g} to 0, spread {_HARSH_SCALE:g} times as far, and with one key at +{_FAR:g}, in "
+    "no order",
 }
 INPUT_KINDS = tuple(MEANINGS)
 
@@ -145,10 +147,11 @@ def shape_inputs(
         case "climbing":
             _climb(q, k, np.ones(q.shape[:3], np.float32))
         case "harsh":
-            which = rng.integers(0, 6, q.shape[:3])
+            which = rng.integers(0, 7, q.shape[:3])
             q[which == 3] *= _HARSH_SCALE
-            _climb(q, k, np.array([0.0, 0.0, 0.0, 0.0, 1.0, -1.0], np.float32)[which])
-            _shift_scores(q, k, np.array([_FAR, -_FAR, 0.0, 0.0, 0.0, 0.0], np.float32)[which])
+            _climb(q, k, np.array([0.0, 0.0, 0.0, 0.0, 1.0, -1.0, 0.0], np.float32)[which])
+            _shift_scores(q, k, np.array([_FAR, -_FAR, 0.0, 0.0, 0.0, 0.0, 0.0], np.float32)[which])
+            _raise_one_key(q, k, which == 6, rng)
 
 
 def told_before(kind: InputKind, schedule: str) -> str:
@@ -200,6 +203,27 @@ def _climb(q: _Array, k: _Array, direction: _Array) -> None:
     step = np.arange(k.shape[2]) // _STEP_KEYS
     k[..., 1] = column * (step / max(1, step[-1]) - 1.0)
     q[..., 1] = direction * (_FAR * math.sqrt(q.shape[3]) / column)
+
+
+def _raise_one_key(
+    q: _Array, k: _Array, rows: npt.NDArray[np.bool_], rng: np.random.Generator
+) -> None:
+    """One key of each of these rows scores `_FAR` more: a maximum that passes it over shows.
+
+    A head has `_PEAKS` such keys, each with a column of its own; half are the last of 16, where
+    tiles end.
+    """
+    if q.shape[3] < 2 + _PEAKS:
+        return
+    column = _half_of_the_way(q)
+    batch, heads, keys = k.shape[:3]
+    for peak in range(_PEAKS):
+        key = rng.integers(0, keys, (batch, heads))
+        if peak % 2:
+            key = np.minimum(key | 15, keys - 1)
+        k[np.arange(batch)[:, None], np.arange(heads), key, 2 + peak] = column
+    which = 2 + rng.integers(0, _PEAKS, np.count_nonzero(rows))
+    q[(*np.nonzero(rows), which)] = _FAR * math.sqrt(q.shape[3]) / column
 
 
 def _half_of_the_way(q: _Array) -> float:

@@ -22,13 +22,13 @@ from engine.cluster import worker
 from engine.devices import detect, find_device
 from engine.devices.detect import DetectedDevice
 from engine.evaluation import Execution
+from engine.pipeline import request as requests
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
 from engine.search import evaluation_process
 from engine.search.autotune import Candidates
 from engine.search.ranking import SweepRow, without_result
-from engine.search.sweep import estimate
 
 DEADLY_SEQLEN = 48
 LOSING_SEQLEN = 96
@@ -66,4 +66,4 @@ def install() -> None:
     Evaluator.evaluate = evaluate  # type: ignore[assignment, method-assign]
     worker.gpu_candidates = gpu_candidates  # type: ignore[attr-defined]
     evaluation_process.gpu_candidates = gpu_candidates  # type: ignore[attr-defined]
-    worker.runs_on_gpu = estimate.runs_on_gpu = lambda _: True  # type: ignore[attr-defined]
+    worker.runs_on_gpu = requests.runs_on_gpu = lambda _: True  # type: ignore[attr-defined]

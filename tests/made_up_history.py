@@ -9,8 +9,7 @@ from engine.devices.spec import DeviceSpec
 from engine.evaluation import Resources
 from engine.history import History, KnownTime
 from engine.model.equations import Calibration, CtaCurve
-from engine.model.estimate import Estimate, estimate, pass_reports
-from engine.model.kernel import Kernel
+from engine.model.kernel import Estimate, Kernel, estimate, pass_reports
 from engine.plan import LaunchPlan
 from engine.problem import Problem
 from kernels.variant import Variant

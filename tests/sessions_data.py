@@ -22,7 +22,7 @@ from engine.evaluation import (
     Resources,
 )
 from engine.problem import Problem
-from engine.sessions.build import make_error_map, make_snapshot, make_source
+from engine.sessions.session import make_error_map, make_snapshot, make_source
 from engine.sessions.snapshot import Goal, Snapshot, TimelineEntry
 
 

@@ -85,7 +85,7 @@ MEASURING_PATH = [
     "engine.devices",
     "engine.devices.detect",
     "engine.measure",
-    "engine.model.estimate",
+    "engine.model.kernel",
     "engine.model.occupancy",
     "engine.cli",
     "engine.search.sweep.run",

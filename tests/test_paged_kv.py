@@ -10,10 +10,9 @@ import pytest
 
 from engine.backends.partial import PartialRunError, choose_part
 from engine.base.launch import TensorArg
-from engine.compiled_plan import launch_of_pass
 from engine.config import default_config
 from engine.paged_kv import Pages
-from engine.plan import LaunchPlan, make_plan
+from engine.plan import LaunchPlan, launch_of_pass, make_plan
 from engine.problem import Problem
 from engine.tensors import decode, make_inputs
 from kernels.description import parse_variant

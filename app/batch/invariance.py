@@ -12,10 +12,10 @@ from app.shared.terms import TERMS
 from app.shared.widgets import busy, plain_markdown
 from engine.base.errors import CompileError
 from engine.batch.types import BatchResult
-from engine.compiled_plan import variant_sources
 from engine.jobs.manager import JobStatus
 from engine.pipeline.invariance import BatchInvariance
 from engine.pipeline.request import EvaluationRequest
+from engine.plan import variant_sources
 from engine.schema import decode
 from kernels.variant import Variant
 

@@ -19,7 +19,7 @@ from engine.evaluation import BaselineTiming, Evaluation, Latency
 from engine.model.measurements import Measurement, write_measurements
 from engine.pipeline.preview import preview
 from engine.pipeline.request import EvaluationRequest
-from engine.sessions.build import make_attachment, make_snapshot, now
+from engine.sessions.session import make_attachment, make_snapshot, now
 from engine.sessions.snapshot import Attachment, Snapshot
 
 

@@ -8,7 +8,7 @@ from app.shared.terms import TERMS
 from app.shared.widgets import tile, tile_row
 from engine.base.units import format_bytes, format_count, format_us
 from engine.evaluation import Correctness, Evaluation, Occupancy, Resources
-from engine.sessions.pinned import deltas
+from engine.sessions.goal import deltas
 
 _UNKNOWN = "–"
 

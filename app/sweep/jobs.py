@@ -15,7 +15,7 @@ from app.sweep.result_rows import ResultRows
 from engine.base.units import format_duration
 from engine.cluster.members import is_loopback, parse_address
 from engine.jobs.manager import JobManager, JobStatus, manager
-from engine.jobs.sweep.files import PREFIX, SweepFiles, sweep_files
+from engine.jobs.sweep_files import PREFIX, SweepFiles, sweep_files
 from engine.search.autotune import ProblemResult
 from engine.search.sweep.journal import SweepSpec
 

@@ -29,19 +29,20 @@ from engine.config import TunedConfig
 from engine.devices import find_device
 from engine.model.roofline import LEVELS
 from engine.own_kernels.registry import all_variants
-from engine.search.autotune import ProblemResult, problem_result
+from engine.search.autotune import ProblemResult, configs_to_keep, problem_result
 from engine.search.results import (
+    ROOFLINE_COLUMNS,
     best_so_far,
     occupancy_frame,
     parallel_coordinates,
+    roofline_lines,
+    roofline_table,
+    sweep_roofs,
     tunable_importance,
     tunable_slices,
     winner_line,
 )
 from engine.search.strategies import StrategyName
-from engine.search.sweep.estimate import COLUMNS as ROOFLINE_COLUMNS
-from engine.search.sweep.estimate import roofline_lines, roofline_table, sweep_roofs
-from engine.search.tuned_from_sweep import configs_to_keep
 
 TABS = (
     "Winners",

@@ -12,7 +12,7 @@ from app.shared.tuned_config import forget
 from app.shared.widgets import empty, plain_markdown, problem
 from engine.base.errors import StoreError
 from engine.config import TunedConfig, load_tuned, tuned_path
-from engine.search.tuned_from_sweep import keep_configs
+from engine.search.autotune import keep_configs
 
 _MOST_SHOWN = 12
 _NOTICES = "sweep.tuned_configs"

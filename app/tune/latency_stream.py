@@ -21,7 +21,7 @@ from app.tune import latency_stream_chart, latency_stream_jobs
 from app.tune.run_state import RunState
 from engine.base.units import format_count, format_duration, format_us
 from engine.evaluation import Evaluation
-from engine.jobs.latency_stream.series import StreamSummary, StreamView
+from engine.jobs.latency_series import StreamSummary, StreamView
 from engine.jobs.manager import JobStatus
 from engine.pipeline.request import EvaluationRequest
 from engine.schema import decode

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from app.shared.figures import Part, Trace, axis, figure, plain, translucent
 from app.shared.palette import CATEGORICAL, Theme
 from engine.base.units import format_us, time_unit
-from engine.jobs.latency_stream.series import (
+from engine.jobs.latency_series import (
     Curve,
     History,
     Span,

@@ -15,7 +15,7 @@ import streamlit as st
 
 from app.shared import notices
 from app.shared.runs import payload_of
-from engine.jobs.latency_stream.series import LatencySeries, StreamView
+from engine.jobs.latency_series import LatencySeries, StreamView
 from engine.jobs.manager import JobStatus, manager
 from engine.pipeline.request import EvaluationRequest
 

@@ -14,7 +14,7 @@ from app.shared.roofline_chart import roofline
 from app.shared.terms import TERMS
 from app.shared.widgets import empty, plain_markdown, theme
 from engine.base.errors import InvalidProblem
-from engine.model.estimate import launch_plan
+from engine.model.kernel import launch_plan
 from engine.model.roofline import (
     LEVELS,
     LaunchWork,

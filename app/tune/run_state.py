@@ -21,7 +21,6 @@ from app.shared.runs import (
 from app.shared.selection import Selection
 from app.tune.source_watch import source_digest
 from engine.base.errors import AttuneError, CompileError, Status
-from engine.compiled_plan import variant_sources
 from engine.cuda_source.sources import read_source
 from engine.evaluation import Evaluation
 from engine.history.known_time import taken_of
@@ -30,6 +29,7 @@ from engine.machine_code.report import Residency
 from engine.pipeline.machine_code import known_machine_code
 from engine.pipeline.preview import Preview, evaluation_of_preview, preview
 from engine.pipeline.request import EvaluationRequest
+from engine.plan import variant_sources
 from kernels.variant import Variant
 
 

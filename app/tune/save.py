@@ -9,8 +9,7 @@ from app.shared.runs import error_maps_of
 from app.tune.run_state import RunState, shown_evaluation
 from engine.base.errors import StoreError
 from engine.environment import collect_environment
-from engine.sessions.build import make_error_map, make_snapshot, missing_sources
-from engine.sessions.session import sources_of
+from engine.sessions.session import make_error_map, make_snapshot, missing_sources, sources_of
 from engine.sessions.snapshot import Snapshot
 
 _TITLE = "save_title"

@@ -7,7 +7,7 @@ import hashlib
 from dataclasses import dataclass
 
 from engine.base.errors import CompileError
-from engine.compiled_plan import variant_sources
+from engine.plan import variant_sources
 from kernels.source_text import read_sidecar
 from kernels.toml_block import KernelDescriptionError
 from kernels.variant import Variant

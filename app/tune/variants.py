@@ -14,7 +14,7 @@ from app.tune.run_state import simulation_of
 from engine.base.errors import AttuneError
 from engine.gate.verdicts import default_threshold
 from engine.jobs.manager import JobStatus, manager
-from engine.jobs.sweep.files import sweep_files
+from engine.jobs.sweep_files import sweep_files
 from engine.kernel_figures.rung import reasons
 from engine.pipeline.preview import preview
 from engine.pipeline.request import EvaluationRequest

@@ -26,8 +26,7 @@ from engine.devices.spec import DeviceSpec
 from engine.history import History
 from engine.measure.verdict import RANKING_ERROR
 from engine.model.calibrate import fitting_config
-from engine.model.estimate import BF16_CAPABILITY
-from engine.model.kernel import Kernel
+from engine.model.kernel import BF16_CAPABILITY, Kernel
 from engine.problem import Problem
 from kernels.variant import Config, Variant
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from engine.base import files
 from engine.base.errors import AttuneError, CompileError
-from engine.compiled_plan import variant_sources
 from engine.devices.spec import DeviceSpec
+from engine.plan import variant_sources
 from engine.problem import Problem
 from kernels.ladder import LADDER
 from kernels.variant import Variant

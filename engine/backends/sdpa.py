@@ -159,7 +159,7 @@ def unsupported_reason(name: str, error: str, said: list[str]) -> str:
 
 
 class SdpaTimer:
-    """One SDPA backend on the GPU. Satisfies `engine.measure.replay.Launchable`."""
+    """One SDPA backend on the GPU. Satisfies `engine.measure.side_by_side.Launchable`."""
 
     def __init__(self, name: str, problem: Problem, inputs: Inputs) -> None:
         self._torch = _import_torch()

@@ -18,8 +18,7 @@ from engine.base.units import format_us
 from engine.batch.cost import WaitPlan, usd_per_billion_queries
 from engine.devices.spec import DeviceSpec
 from engine.model.equations import Calibration, prior_covariance
-from engine.model.estimate import capability_reason
-from engine.model.kernel import Kernel, Known
+from engine.model.kernel import Kernel, Known, capability_reason
 from engine.problem import Problem
 from kernels.variant import Variant
 

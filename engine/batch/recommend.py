@@ -32,8 +32,7 @@ from engine.devices.spec import DeviceSpec
 from engine.history import History
 from engine.model.calibrate import Points, calibrate, leave_one_out, prepare
 from engine.model.equations import Calibration, CtaCurve, machine
-from engine.model.estimate import pass_reports, resident_ctas
-from engine.model.kernel import Kernel, Known
+from engine.model.kernel import Kernel, Known, pass_reports, resident_ctas
 from engine.model.launches import collect_batches
 from engine.model.measurements import Measurement, read_measurements
 from engine.names import find_variant

@@ -19,8 +19,7 @@ from engine.base.units import format_bytes, format_us
 from engine.devices.spec import DeviceSpec, limits_for
 from engine.evaluation import METHODS, Occupancy, Origin
 from engine.model.equations import BINDS, Calibration, FloatArray, machine, predict_arrays
-from engine.model.estimate import resident_ctas
-from engine.model.kernel import Kernel, Known
+from engine.model.kernel import Kernel, Known, resident_ctas
 from engine.model.launches import collect_batches
 from engine.problem import Problem
 from kernels.variant import Variant

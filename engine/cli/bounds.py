@@ -192,7 +192,7 @@ def _roofline_of_variant(args: RooflineOptions, name: str) -> int:
 
 
 def _roofline_of_sweep(args: RooflineOptions, journal: Path) -> int:
-    from engine.search.sweep.estimate import roofline_frame, roofline_table, sweep_roofs
+    from engine.search.results import roofline_frame, roofline_table, sweep_roofs
     from engine.search.sweep.journal import SweepJournal
 
     rows = list(SweepJournal.open(journal).rows.values())

@@ -22,7 +22,6 @@ from engine.evaluation import Evaluation
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.schema import file_label
-from engine.sessions.build import make_error_map, make_snapshot
 from engine.sessions.compare import (
     Differences,
     SessionComparison,
@@ -43,7 +42,7 @@ from engine.sessions.rerun import (
     source_of,
     their_source,
 )
-from engine.sessions.session import sources_of
+from engine.sessions.session import make_error_map, make_snapshot, sources_of
 from engine.sessions.snapshot import Snapshot, Source
 from engine.sessions.store import default_store
 

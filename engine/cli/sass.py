@@ -31,7 +31,6 @@ from engine.cli.options import (
 from engine.cli.output import print_json, shown_output
 from engine.cli.sass_execute import run_executed
 from engine.cli.sass_output import Result, as_json, print_results
-from engine.compiled_plan import analyse_plan
 from engine.config import default_config, resolve_config
 from engine.cuda_source import compile_kernel
 from engine.cuda_source.nvrtc import compiler_flag
@@ -40,8 +39,7 @@ from engine.machine_code.analysis import Analysis, analyse
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.launch import Content, Launch, arguments_and_memory
 from engine.machine_code.timing.timeline import beside, timeline, write_timeline
-from engine.model.estimate import launch_plan
-from engine.model.kernel import Kernel
+from engine.model.kernel import Kernel, launch_plan
 from engine.names import find_variant, has_description, variant_from
 from engine.own_kernels.registry import use_kernel
 from engine.pipeline.machine_code import (
@@ -53,7 +51,7 @@ from engine.pipeline.machine_code import (
     time_passes,
 )
 from engine.pipeline.request import EvaluationRequest
-from engine.plan import LaunchPlan
+from engine.plan import LaunchPlan, analyse_plan
 from engine.sessions.known_times import open_history
 from kernels.source_text import sidecar_of
 from kernels.variant import AUTO, Variant

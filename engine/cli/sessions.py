@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.base.errors import InvalidProblem, UnknownName
-from engine.base.table import Table
+from engine.base.table import Table, csv_text
 from engine.cli.options import (
     ConfigOptions,
     FilterOptions,
@@ -18,7 +19,11 @@ from engine.cli.options import (
     number,
 )
 from engine.cli.output import print_json, print_table
+from engine.history.history import predictions
+from engine.schema import encode
 from engine.sessions.files import open_session, write_file
+from engine.sessions.known_times import KnownTimes
+from engine.sessions.ledger import ledger_table, score
 from kernels.variant import DTYPES
 
 if TYPE_CHECKING:
@@ -77,8 +82,8 @@ class SessionsDecideOptions:
 
 def run_decide(args: SessionsDecideOptions) -> int:
     from engine.base.text import MAX_SENTENCE, clean_lines
-    from engine.sessions.build import now
     from engine.sessions.files import open_session
+    from engine.sessions.session import now
     from engine.sessions.snapshot import Decision, Spent
     from engine.sessions.store import default_store
 
@@ -317,4 +322,38 @@ def run_report(args: ReportOptions) -> int:
         text = to_markdown(snapshot, advice, history)
     write_file(path, text)
     print(f"Written to {path} ({len(text.encode()) / 1e3:,.0f} kB).")
+    return 0
+
+
+@dataclass(frozen=True)
+class PredictionsOptions:
+    """The options of `predictions`."""
+
+    json: bool
+    csv: bool
+
+
+def run_predictions(args: PredictionsOptions) -> int:
+    ledger = score(predictions(), KnownTimes().all())
+    table = ledger_table(ledger)
+    if args.json:
+        scores = [
+            asdict(s.prediction)
+            | {
+                "config": list(s.prediction.config.items()),
+                "problem": encode(s.prediction.problem),
+                "time": asdict(s.time.latency),
+                "session": s.time.session,
+                "ratio": s.ratio,
+                "inside": s.is_inside,
+                "counts": s.counts,
+                "remark": s.remark,
+            }
+            for s in ledger.scores
+        ]
+        print_json({"reason": ledger.reason, "waiting": ledger.waiting, "scores": scores})
+    elif args.csv:
+        sys.stdout.write(csv_text(table.frame()))
+    else:
+        print_table(table)
     return 0

@@ -30,19 +30,17 @@ from engine.config import forget_tuned, load_tuned, tuned_path
 from engine.cuda_source import cache_root
 from engine.devices import find_device
 from engine.names import find_variant
-from engine.pipeline.request import target_device
+from engine.pipeline.request import runs_on_gpu, target_device
 from engine.presets import find_preset
 from engine.schema import encode
-from engine.search.autotune import ProblemResult
+from engine.search.autotune import ProblemResult, configs_to_keep, keep_configs
 from engine.search.ranking import SweepRow
 from engine.search.results import SHOWN_PLACES, result_tables, row_dict, sweep_frame
 from engine.search.space import ProblemAxes, Space, SweepOptions, SweepPoint, parse_values
 from engine.search.strategies import StrategyName
-from engine.search.sweep.estimate import Estimator, runs_on_gpu
-from engine.search.sweep.here import rows_of, sweep_here
+from engine.search.sweep.estimate import Estimator
 from engine.search.sweep.journal import Budget, Progress, SweepJournal, SweepSpec, best_key
-from engine.search.sweep.run import SweepEnd
-from engine.search.tuned_from_sweep import configs_to_keep, keep_configs
+from engine.search.sweep.run import SweepEnd, rows_of, sweep_here
 from engine.sessions.known_times import open_history
 from engine.tensors import NORMAL
 from kernels.characters import visible

@@ -1,16 +1,30 @@
-"""`variants`: the ladder and own kernels; their figures on a problem, and what each changed."""
+"""`variants`: the ladder and own kernels; their figures on a problem, and what each changed.
+
+`auto`: which of them is taken for a problem on a GPU, and why.
+"""
 
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.auto import choose
+from engine.auto.renew import GPUS, renew
+from engine.auto.table import changed_since, read_table
 from engine.base import files
-from engine.base.errors import AttuneError, InvalidProblem
+from engine.base.errors import AttuneError, InvalidProblem, UnknownName
 from engine.base.table import Table, as_markdown
-from engine.cli.options import PROBLEM, ProblemOptions, first_given, problem_from
+from engine.cli.options import (
+    PROBLEM,
+    ConfigOptions,
+    ProblemOptions,
+    first_given,
+    given_config,
+    problem_from,
+)
 from engine.cli.output import print_json, print_table
 from engine.names import find_variant, unknown
 from engine.own_kernels.registry import (
@@ -21,7 +35,9 @@ from engine.own_kernels.registry import (
     kept_kernels,
     variants_for,
 )
+from engine.pipeline.request import target_device
 from engine.problem import Problem
+from engine.sessions.known_times import open_history
 from kernels.ladder import LADDER, markdown_table
 from kernels.variant import Variant
 
@@ -218,3 +234,55 @@ def _forget(name: str) -> None:
     if name not in known:
         raise unknown("added kernel", name, known)
     forget_kernel(name)
+
+
+@dataclass(frozen=True)
+class AutoOptions(ProblemOptions, ConfigOptions):
+    """The options of `auto`."""
+
+    gpu: str | None
+    renew: bool
+    capability: list[str] | None
+    json: bool
+
+
+def run_auto(args: AutoOptions) -> int:
+    if args.renew:
+        return _renew_tables(args)
+    if args.capability:
+        raise InvalidProblem("--capability needs --renew; --gpu names the GPU to choose for.")
+
+    problem, device = problem_from(args), target_device(args.gpu)
+    choice = choose(problem, device, given_config(args), open_history())
+    why_not = choice.kernel.unsupported(problem)
+    if why_not is not None:
+        raise InvalidProblem(why_not if choice.given else choice.reason)
+    if args.json:
+        print_json({"variant": choice.variant.id, "config": choice.config, "reason": choice.reason})
+    else:
+        print(choice.describe())
+        print(choice.reason)
+    return 0
+
+
+def _renew_tables(args: AutoOptions) -> int:
+    if args.gpu is not None:
+        raise InvalidProblem(
+            "--renew ranks for compute capabilities: name one with --capability, not --gpu."
+        )
+    by_name = {".".join(map(str, capability)): capability for capability in GPUS}
+    for name in args.capability or by_name:
+        if name not in by_name:
+            raise UnknownName(
+                f"No GPU stands for compute capability {name!r}: known are {', '.join(by_name)}."
+            )
+        capability = by_name[name]
+        before = read_table(capability)
+        changed = changed_since(before, LADDER) if before is not None else None
+        if before is not None and changed is not None:
+            print(f"{name}: changed since {before.made}: {', '.join(changed) or 'nothing'}")
+        start = time.monotonic()
+        table = renew(capability, lambda stage: print(f"{stage} …", file=sys.stderr))
+        took = time.monotonic() - start
+        print(f"{name}: {len(table.rows)} rows, ranked on {table.gpu} in {took:.0f} s")
+    return 0

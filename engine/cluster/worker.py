@@ -20,12 +20,11 @@ from engine.base.errors import ClusterError, ToolMissing
 from engine.cuda_source.nvrtc import toolchain
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.evaluation_run import EvaluationOutcome
-from engine.pipeline.request import EvaluationRequest, resolve
+from engine.pipeline.request import EvaluationRequest, resolve, runs_on_gpu
 from engine.search.autotune import ProblemResult, gpu_candidates, problem_result
 from engine.search.evaluation_process import evaluate_point
 from engine.search.ranking import SweepRow
 from engine.search.space import local_gpu_id
-from engine.search.sweep.estimate import runs_on_gpu
 
 _ROOT = Path(__file__).resolve().parents[3]
 # What shows and stores results, and does not make them.

@@ -87,7 +87,7 @@ def compiled_answer(
     Nothing of the kernel is executed, host code included: it is compiled, and its machine code is
     run by an emulator.
     """
-    from engine.compiled_plan import code_digest, count_plan, resources
+    from engine.plan import code_digest, count_plan, resources
 
     try:
         variant, device = variant_of(path), find_device(gpu)
@@ -140,7 +140,7 @@ def counts_of(path: Path, problem: Problem, gpu: str, config: Mapping[str, int])
     Raises:
         AttuneError: it does not compile, refuses the problem, or cannot be followed.
     """
-    from engine.compiled_plan import count_plan
+    from engine.plan import count_plan
 
     return count_plan(*_compiled(variant_of(path), problem, find_device(gpu), config))
 
@@ -148,8 +148,8 @@ def counts_of(path: Path, problem: Problem, gpu: str, config: Mapping[str, int])
 def _compiled(
     variant: Variant, problem: Problem, device: DeviceSpec, config: Mapping[str, int]
 ) -> tuple[LaunchPlan, CompiledKernel]:
-    from engine.compiled_plan import compile_plan
-    from engine.model.estimate import launch_plan
+    from engine.model.kernel import launch_plan
+    from engine.plan import compile_plan
 
     plan = launch_plan(variant, problem, default_config(variant, config), device)
     return plan, compile_plan(plan, device.arch)
@@ -186,8 +186,7 @@ def _with_counts(figures: Figures, counts: CodeCounts | None) -> Figures:
 
 def compile_fault(path: Path, problem: Problem, arch: str, config: Mapping[str, int]) -> Answer:
     """Whether it compiles for an arch, of which no GPU is looked at."""
-    from engine.compiled_plan import compile_plan
-    from engine.plan import make_plan
+    from engine.plan import compile_plan, make_plan
 
     try:
         variant = variant_of(path)
@@ -309,7 +308,7 @@ def _measured(
     from engine.measure.device_lock import measuring
     from engine.measure.sampler import SamplerSettings
     from engine.measure.side_by_side import TimingGroup
-    from engine.model.estimate import launch_plan
+    from engine.model.kernel import launch_plan
     from engine.pipeline.request import EvaluationRequest
 
     settings = SamplerSettings(kinds=("device_warm",))

@@ -26,7 +26,6 @@ from engine.base.files import data_folder
 from engine.base.table import Table, Tabular
 from engine.base.text import Line
 from engine.base.units import format_us
-from engine.compiled_plan import cached_kernel, compile_plan, resources
 from engine.config import TunedConfig, load_tuned
 from engine.evaluation import Evaluation, Latency, Origin, Resources
 from engine.history.known_time import (
@@ -39,16 +38,16 @@ from engine.history.known_time import (
     taken_of,
 )
 from engine.model.calibrate import calibrate, prepare
-from engine.model.estimate import (
+from engine.model.kernel import (
     Estimate,
+    Kernel,
     PassTime,
     estimate,
     estimate_backward,
     misfit_of,
     pass_reports,
 )
-from engine.model.kernel import Kernel
-from engine.plan import LaunchPlan
+from engine.plan import LaunchPlan, cached_kernel, compile_plan, resources
 from engine.problem import Problem
 from engine.schema import Integer, Stored, decode, encode
 
@@ -302,7 +301,7 @@ class History:
         self, kernel: Kernel, problem: Problem, launches: Launches, resident: IntArray
     ) -> CtaCurve | None:
         """CTA times by machine code of a problem at many batches, as `Known` has it."""
-        from engine.history.simulated import known_batch_curve
+        from engine.history.curves import known_batch_curve
 
         if self.work == "simulate":
             try:
@@ -347,7 +346,7 @@ class History:
     def _curve(
         self, kernel: Kernel, plan: LaunchPlan, compiled: CompiledKernel, resident: int
     ) -> CtaCurve | None:
-        from engine.history.simulated import known_launch_curve, launch_curve
+        from engine.history.curves import known_launch_curve, launch_curve
 
         if self.work == "simulate":
             return launch_curve(kernel, plan, compiled, resident)
@@ -360,7 +359,7 @@ class History:
         self, kernel: Kernel, plan: LaunchPlan, compiled: CompiledKernel
     ) -> tuple[PassTime, ...] | None:
         """Each pass of a backward launch by machine code, as far as `work` allows."""
-        from engine.history.simulated import known_passes, simulated_passes
+        from engine.history.curves import known_passes, simulated_passes
 
         if self.work == "simulate":
             return simulated_passes(plan, compiled, kernel.device)

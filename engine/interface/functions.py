@@ -25,7 +25,7 @@ from engine.interface.attention_kernel import (
     kernel,
     variant_name,
 )
-from engine.pipeline.request import BackendChoice, target_device
+from engine.pipeline.request import BackendChoice, runs_on_gpu, target_device
 from engine.problem import Problem
 from engine.schema import decode
 from engine.search.autotune import ProblemResult
@@ -33,15 +33,13 @@ from engine.search.ranking import SweepRow
 from engine.search.results import result_tables, sweep_frame
 from engine.search.space import ProblemAxes, Space, SweepOptions
 from engine.search.strategies import StrategyName
-from engine.search.sweep.estimate import runs_on_gpu
-from engine.search.sweep.here import rows_of, sweep_here
 from engine.search.sweep.journal import Budget, Progress, SweepJournal, SweepSpec
-from engine.search.sweep.run import SweepEnd
-from engine.sessions.build import make_snapshot
+from engine.search.sweep.run import SweepEnd, rows_of, sweep_here
 from engine.sessions.compare import Pairing, SessionComparison, compare_sessions
 from engine.sessions.compare.output import comparison_tables, rows_frame
 from engine.sessions.exporters import exported
 from engine.sessions.files import open_session
+from engine.sessions.session import make_snapshot
 from engine.sessions.snapshot import Snapshot
 from kernels.variant import AUTO
 

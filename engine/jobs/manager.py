@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.base import files
 from engine.base.errors import StoreError
-from engine.jobs.latency_stream.series import StreamPart, mark_seen, read_samples
+from engine.jobs.latency_series import StreamPart, mark_seen, read_samples
 from engine.jobs.layout import ENDED, JobKind, JobStatus, RunDir, SingleJob
 from engine.jobs.supervisor import JobTable, Supervisor
 from engine.pipeline.request import EvaluationRequest

@@ -314,12 +314,12 @@ def _code_lines(variant: Variant) -> list[str]:
 
 
 def _instructions(rung: Rung) -> list[str]:
-    from engine.compiled_plan import compile_plan
     from engine.machine_code.analysis import disassembled
     from engine.machine_code.cubin import read_cubin
     from engine.machine_code.disassembly import find_entry
-    from engine.model.estimate import launch_plan
+    from engine.model.kernel import launch_plan
     from engine.pipeline.request import resolve
+    from engine.plan import compile_plan
 
     resolved = resolve(rung.request)  # which names its variant and config
     assert resolved.device is not None  # a rung without a GPU has no machine code

@@ -29,7 +29,7 @@ from engine.model.calibrate import fitting_config
 from engine.model.kernel import Kernel
 from engine.pipeline.preview import Preview, preview
 from engine.pipeline.request import EvaluationRequest, target_device
-from engine.plan import LaunchPlan, make_plan
+from engine.plan import LaunchPlan, cached_kernel, compile_plan, launch_of_pass, make_plan
 from engine.problem import Problem
 from kernels.variant import Config, Variant
 
@@ -110,7 +110,6 @@ def _path(plan: LaunchPlan, compiled: CompiledKernel) -> Path:
 
 
 def _count(variant: Variant, plan: LaunchPlan, compiled: CompiledKernel) -> TileCounts:
-    from engine.compiled_plan import launch_of_pass
     from engine.machine_code.analysis import disassembled
     from engine.machine_code.cubin import read_cubin
     from engine.machine_code.disassembly import find_entry
@@ -268,7 +267,6 @@ def work_out_rung(request: EvaluationRequest, history: History | None = None) ->
     Raises:
         AttuneError: it cannot run here, does not compile, or its machine code cannot be run.
     """
-    from engine.compiled_plan import compile_plan
     from engine.pipeline.request import resolve
 
     history = history or History()
@@ -282,8 +280,6 @@ def work_out_rung(request: EvaluationRequest, history: History | None = None) ->
 
 
 def _known_counts(seen: Preview) -> TileCounts | None:
-    from engine.compiled_plan import cached_kernel
-
     if seen.plan is None or seen.device is None:
         return None
     compiled = cached_kernel(seen.plan, seen.device.arch)

@@ -1,19 +1,25 @@
-"""Kernels and baselines measured side by side on this machine's GPU, in one run of the sampler."""
+"""Kernels and baselines measured side by side on this machine's GPU, in one run of the sampler.
+
+What is timed is a graph of many launches, or calls from Python: a launch of 3 µs cannot be timed by
+itself, as events around it read 5 to 6 µs. So n launches go into a CUDA graph, events stand around
+its replay, and one sample is the replay's time over n. `engine.measure.sampler` decides who is
+timed when.
+"""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from math import expm1, isfinite
-from typing import TYPE_CHECKING, Self
+from math import ceil, expm1, isfinite
+from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 from engine.base.errors import AttuneError, MeasureError, Status
 from engine.devices.detect import GpuState
 from engine.evaluation import ALL_KINDS, BaselineTiming, Evaluation, Latency, LatencyKind
-from engine.measure.replay import Launchable, ReplayDevice
 from engine.measure.sampler import Sample, SamplerSettings, SamplingRun, run_rounds
 from engine.measure.verdict import MIN_SAMPLES
 from engine.plan import LaunchPlan
@@ -21,6 +27,319 @@ from engine.tensors import Inputs
 
 if TYPE_CHECKING:
     from engine.backends.cuda import CudaBackend
+
+# Events and the graph's start cost about 5 µs a replay: 0.13 % of this, shared by all launches.
+TARGET_REPLAY_US = 4_000.0
+# Nodes of one graph. Capturing costs about 7 µs a launch and memory for each node's arguments.
+MAX_LAUNCHES = 8_192
+# A rotation through this many times the L2 finds nothing of its last round there.
+COLD_L2_MULTIPLE = 5
+# A memset of this many times the L2 leaves nothing of what was there.
+FLUSH_L2_MULTIPLE = 2
+
+# The clock has risen when the pilot got no faster over this much work; boards take up to half a
+# second from idle.
+SETTLED_US = 50_000.0
+MAX_PILOT_US = 1_000_000.0
+
+_PILOT_US = 1_000.0
+_MAX_PILOT_LAUNCHES = 64
+# One end-to-end sample; a single call of 10 µs would be at the mercy of the interpreter.
+_CALLS_US = 500.0
+_MAX_CALLS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPlan:
+    """One graph; a sample is the time of one replay over its launches."""
+
+    launches: int  # in the graph; launch i uses copy i % copies
+    copies: int  # of Q, K, V and O
+    flush: bool  # write over the L2 before every replay
+
+    def __post_init__(self) -> None:
+        if min(self.launches, self.copies) < 1:
+            raise ValueError(f"not a measurement: {self}")
+        if self.launches % self.copies:
+            raise ValueError("every copy must be used equally often")
+
+    def describe(self) -> str:
+        """How a sample was taken, for `Latency.reason`."""
+        if self.copies == 1:
+            inputs = "on the same inputs"
+        else:
+            inputs = f"rotating over {self.copies:,} copies of the inputs"
+        launches = "1 launch" if self.launches == 1 else f"{self.launches:,} launches"
+        flushed = ", the L2 written over before each" if self.flush else ""
+        return f"each a replay of a CUDA graph of {launches} {inputs}{flushed}"
+
+
+def pilot_launches(single_launch_us: float) -> int:
+    """Launches of the pilot graph, which finds the launch time that the plans start from.
+
+    `single_launch_us` is read by events around one launch and is several µs too long.
+    """
+    return _clamp(ceil(_PILOT_US / single_launch_us), 1, _MAX_PILOT_LAUNCHES)
+
+
+def plan_warm(launch_us: float) -> ReplayPlan:
+    """Every launch reuses one copy, so what fits stays in L2."""
+    return ReplayPlan(_clamp(ceil(TARGET_REPLAY_US / launch_us), 1, MAX_LAUNCHES), 1, flush=False)
+
+
+def plan_cold(launch_us: float, copy_bytes: int, l2_bytes: int, free_bytes: int) -> ReplayPlan:
+    """No launch finds its inputs in L2.
+
+    Copies rotate through at least five times the L2. Where that would take too many of them (a tiny
+    problem on a large L2) or more than half the free memory, each copy is used once a replay, and
+    the L2 is written over before it.
+
+    Args:
+        copy_bytes: device memory of one copy of Q, K, V and O.
+        free_bytes: device memory there is for copies; the first is always there.
+    """
+    affordable = _clamp(free_bytes // 2 // copy_bytes, 1, MAX_LAUNCHES)
+    wanted = ceil(COLD_L2_MULTIPLE * l2_bytes / copy_bytes)
+    timed = _clamp(ceil(TARGET_REPLAY_US / launch_us), 1, MAX_LAUNCHES)
+    if wanted <= affordable:
+        copies = max(wanted, 1)
+        rounds = max(1, min(ceil(timed / copies), MAX_LAUNCHES // copies))
+        return ReplayPlan(rounds * copies, copies, flush=False)
+    copies = min(affordable, timed)
+    return ReplayPlan(copies, copies, flush=True)
+
+
+def call_count(call_us: float) -> int:
+    """Calls of one end-to-end sample, which is their mean."""
+    return _clamp(int(_CALLS_US / call_us), 1, _MAX_CALLS)
+
+
+def _clamp(value: int, low: int, high: int) -> int:
+    return max(low, min(value, high))
+
+
+Replay: TypeAlias = Callable[[], float]
+
+
+class Launchable(Protocol):
+    """Something on a GPU that is launched over copies of its Q, K, V and O.
+
+    What fails comes out as the library raises it; `failed` turns that into a sentence.
+    """
+
+    @property
+    def copy_bytes(self) -> int:
+        """Device memory of one copy."""
+        ...
+
+    @property
+    def l2_bytes(self) -> int: ...
+
+    def free_bytes(self) -> int:
+        """Device memory there is for more copies."""
+        ...
+
+    def make_copies(self, count: int) -> None:
+        """Have this many copies in all."""
+        ...
+
+    def once_us(self) -> float:
+        """Device time between events around one launch on the first copy."""
+        ...
+
+    def graph(self, launches: int, copies: int) -> Replay:
+        """Capture launches, the i-th on copy i % copies. Calling the result replays them once and
+        gives the device time in µs."""
+        ...
+
+    def flush_l2(self, size: int) -> None:
+        """Queue writing over `size` bytes of other memory."""
+        ...
+
+    def call_us(self, calls: int) -> float:
+        """Host wall time of one launch on the first copy, waited for, as a user's code would; the
+        mean of so many."""
+        ...
+
+    def verify(self) -> None:
+        """Look at what all those launches wrote.
+
+        Raises:
+            MeasureError: it is not the output of a single launch.
+        """
+        ...
+
+    def failed(self, error: Exception) -> MeasureError:
+        """Turn a launch error into a MeasureError; re-raise our own bugs."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """One subject with its graphs."""
+
+    subject: Launchable
+    settle: Replay  # one launch, so that a warm sample finds in L2 what a launch leaves there
+    warm: Replay
+    warm_plan: ReplayPlan
+    cold: Replay | None  # None where no cold sample is wanted
+    cold_plan: ReplayPlan | None
+    calls: int
+
+
+class ReplayDevice:
+    """This machine's GPU for the sampler. Satisfies `engine.measure.sampler.TimedDevice`.
+
+    Args:
+        read_state: what NVML says now.
+        kinds: the samples that will be taken; nothing is prepared for others.
+    """
+
+    def __init__(
+        self, read_state: Callable[[], GpuState], kinds: Sequence[LatencyKind] = ALL_KINDS
+    ) -> None:
+        self._read_state = read_state
+        self.kinds = tuple(kinds)
+        self._ready: dict[str, list[_Ready]] = {}
+
+    def add(self, name: str, subject: Launchable, memory_share: float = 1.0) -> None:
+        """Find out how long it takes, and capture its graphs; again for one more placement.
+
+        Args:
+            memory_share: of the free device memory, for its copies.
+
+        Raises:
+            MeasureError: it cannot be launched, or not in a graph.
+        """
+        placements = self._ready.get(name, [])
+        first = placements[0] if placements else None
+        cold = "device_cold" in self.kinds
+        try:
+            ready = _prepare(subject, first, memory_share, cold=cold)
+        except Exception as error:
+            raise subject.failed(error) from error
+        self._ready[name] = [*placements, ready]
+
+    def placements(self, candidate: str) -> int:
+        return len(self._ready[candidate])
+
+    def has_room(self, name: str) -> bool:
+        """True if one more set of buffers fits and leaves as much free.
+
+        Raises:
+            MeasureError: the GPU failed.
+        """
+        first = self._ready[name][0]
+        copies = 1 if first.cold_plan is None else first.cold_plan.copies
+        subject = first.subject
+        try:
+            return subject.free_bytes() >= 2 * copies * subject.copy_bytes
+        except Exception as error:
+            raise subject.failed(error) from error
+
+    def time_once(self, candidate: str, kind: LatencyKind, placement: int = 0) -> float:
+        ready = self._ready[candidate][placement]
+        try:
+            return _sample(ready, kind)
+        except Exception as error:
+            raise ready.subject.failed(error) from error
+
+    def state(self) -> GpuState:
+        return self._read_state()
+
+    def now_s(self) -> float:
+        return time.perf_counter()
+
+    def rest(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def verify(self, name: str) -> None:
+        """Look at what a subject's launches wrote.
+
+        Raises:
+            MeasureError: only single launches are right, so that the measured time is meaningless.
+        """
+        for ready in self._ready[name]:
+            try:
+                ready.subject.verify()
+            except Exception as error:
+                raise ready.subject.failed(error) from error
+
+    def describe(self, candidate: str, kind: LatencyKind) -> str:
+        """How one sample of this kind is taken."""
+        ready = self._ready[candidate][0]
+        if kind == "device_warm":
+            return ready.warm_plan.describe()
+        if kind == "device_cold":
+            assert ready.cold_plan is not None
+            return ready.cold_plan.describe()
+        each = "one call" if ready.calls == 1 else f"the mean of {ready.calls} calls"
+        return f"each {each} from Python, launch and wait"
+
+
+def _prepare(
+    subject: Launchable, first: _Ready | None, memory_share: float, *, cold: bool
+) -> _Ready:
+    """Graphs of the same sizes as the first placement's, where there is one."""
+    subject.call_us(1)  # loads the kernel: neither capture nor events should see that
+    cold_plan, cold_graph = None, None
+    if first is not None:
+        warm_plan, cold_plan = first.warm_plan, first.cold_plan
+    else:
+        launch_us = _pilot_us(subject)
+        warm_plan = plan_warm(launch_us)
+        if cold:
+            free = int(subject.free_bytes() * memory_share)
+            cold_plan = plan_cold(launch_us, subject.copy_bytes, subject.l2_bytes, free)
+    warm = subject.graph(warm_plan.launches, 1)
+    settle = subject.graph(1, 1)
+    if cold_plan is not None:
+        subject.make_copies(cold_plan.copies)
+        cold_graph = subject.graph(cold_plan.launches, cold_plan.copies)
+    return _Ready(
+        subject=subject,
+        settle=settle,
+        warm=warm,
+        warm_plan=warm_plan,
+        cold=cold_graph,
+        cold_plan=cold_plan,
+        calls=first.calls if first else call_count(min(subject.call_us(1) for _ in range(3))),
+    )
+
+
+def _pilot_us(subject: Launchable) -> float:
+    """Device time of one launch, once the GPU has left its idle clocks.
+
+    At those a launch takes several times as long, and graphs sized by it would be as much too
+    small. So the pilot is replayed until it gets no faster.
+    """
+    launches = pilot_launches(subject.once_us())
+    pilot = subject.graph(launches, 1)
+    fastest = before = busy = pilot()
+    unchanged = 0.0
+    while unchanged < SETTLED_US and busy < MAX_PILOT_US:
+        time_us = pilot()
+        busy += time_us
+        fastest = min(fastest, time_us)
+        unchanged += time_us
+        if fastest < 0.99 * before:
+            before, unchanged = fastest, 0.0
+    return fastest / launches
+
+
+def _sample(ready: _Ready, kind: LatencyKind) -> float:
+    """µs of one launch, just after a launch of another candidate."""
+    if kind == "device_warm":
+        ready.settle()
+        return ready.warm() / ready.warm_plan.launches
+    if kind == "device_cold":
+        assert ready.cold is not None
+        assert ready.cold_plan is not None
+        if ready.cold_plan.flush:
+            ready.subject.flush_l2(FLUSH_L2_MULTIPLE * ready.subject.l2_bytes)
+        return ready.cold() / ready.cold_plan.launches
+    ready.subject.call_us(1)
+    return ready.subject.call_us(ready.calls)
 
 
 # Of a single evaluation, and of the points of a search, which are many and mostly lose.

@@ -28,8 +28,7 @@ from engine.model.equations import (
     predict_arrays,
     priors,
 )
-from engine.model.estimate import capability_reason, launch_plan, resident_ctas
-from engine.model.kernel import Kernel, Known
+from engine.model.kernel import Kernel, Known, capability_reason, launch_plan, resident_ctas
 from engine.model.launches import Launches, collect
 from engine.model.measurements import Measurement
 from engine.model.occupancy import IntArray, asked_smem_bytes, configs_of, most_smem_bytes

@@ -287,7 +287,7 @@ def evaluate(
     """All terms.
 
     Args:
-        resident: CTAs per SM, `[passes, n]`, at least 1 (`engine.model.estimate.resident_ctas`).
+        resident: CTAs per SM, `[passes, n]`, at least 1 (`engine.model.kernel.resident_ctas`).
         curve: simulated CTA times; None assumes them.
     """
     rows, kv_rows = launches.query_rows, launches.kv_rows

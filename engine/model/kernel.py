@@ -1,25 +1,411 @@
-"""`Kernel`: one variant in one config on one GPU, which all figures and times are of."""
+"""`Kernel`: one variant in one config on one GPU, which all figures and times are of.
+
+The estimate of a launch is made here alone: plan → resources → occupancy → predicted latency.
+`engine.history` asks for it with what it knows of the kernel; a latency is always labelled
+*predicted*. The equations are in `engine.model.equations`, where one launch is an array of one;
+curves over many launches go through the same ones (`engine.batch.table`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, Self
+from math import exp, log, prod
+from typing import Protocol, Self
 
+import numpy as np
+
+from engine.base.errors import InvalidProblem
+from engine.base.units import format_us
 from engine.config import default_config
 from engine.devices import find_device
-from engine.devices.spec import DeviceSpec
-from engine.evaluation import Occupancy, PassReport, Resources
-from engine.model.estimate import Estimate, launch_plan, pass_reports, unsupported_reason
+from engine.devices.spec import ClockKind, DeviceSpec, limits_for
+from engine.evaluation import CALIBRATED, Latency, Occupancy, PassReport, Resources
+from engine.machine_code.timing.constants import LAUNCH_FLOOR_US, widened
+from engine.model.equations import (
+    TENSOR_FORMATS,
+    Z90,
+    Calibration,
+    CtaCurve,
+    FloatArray,
+    Parameters,
+    Terms,
+    machine,
+    predict_arrays,
+)
+from engine.model.launches import Launches, collect
+from engine.model.occupancy import (
+    FIRST_CAPABILITY,
+    IntArray,
+    ctas_per_sm,
+    max_active_clusters,
+    named_obstacle,
+    no_clusters,
+    occupancy,
+)
 from engine.names import find_variant
-from engine.plan import LaunchPlan
+from engine.plan import LaunchPlan, compile_plan, make_plan, resources
 from engine.problem import Problem
-from kernels.variant import Variant
+from kernels.variant import Config, Dtype, Variant
 
-if TYPE_CHECKING:
-    from engine.model.equations import Calibration, CtaCurve
-    from engine.model.launches import Launches
-    from engine.model.occupancy import IntArray
+BF16_CAPABILITY = (8, 0)  # the first whose tensor cores multiply BF16
+
+
+def capability_reason(variant: Variant, dtype: Dtype, device: DeviceSpec) -> str | None:
+    """Why the device's compute capability cannot run the variant: a sentence, or None."""
+    needed, has = variant.min_compute_capability, device.compute_capability
+    if has < needed:
+        return (
+            f"{variant.id} needs compute capability {needed[0]}.{needed[1]} and "
+            f"{device.name} has {has[0]}.{has[1]}: choose another variant or GPU."
+        )
+    if variant.arch_specific and has != needed:
+        return (
+            f"{variant.id} uses instructions that exist on compute capability "
+            f"{needed[0]}.{needed[1]} alone, and {device.name} has {has[0]}.{has[1]}: "
+            "choose another variant or GPU."
+        )
+    if dtype != "float16" and variant.work.math_unit == "tensor" and has < BF16_CAPABILITY:
+        return (
+            f"{variant.id} multiplies on tensor cores, and those of {device.name} "
+            f"({device.arch}) have no {TENSOR_FORMATS[dtype]}: choose FP16, or a variant without "
+            "tensor cores."
+        )
+    return None
+
+
+def unsupported_reason(
+    variant: Variant, problem: Problem, config: Config, device: DeviceSpec | None
+) -> str | None:
+    """Constraints of variant, config, problem and GPU: a sentence, or None when all hold.
+
+    Args:
+        device: None leaves compute capability and shared memory unchecked.
+    """
+    # First what no config can mend.
+    if device is not None and (why := capability_reason(variant, problem.dtype, device)):
+        return why
+    why = variant.unsupported(problem, config)
+    if why is None or device is None:
+        return why
+    return named_obstacle(variant, problem, device, why)
+
+
+def launch_plan(
+    variant: Variant, problem: Problem, config: Config, device: DeviceSpec | None
+) -> LaunchPlan:
+    """The launch plan, where variant and GPU take the problem.
+
+    Raises:
+        InvalidProblem: a constraint, the compute capability or CUDA's grid limits forbid it.
+    """
+    if (why := unsupported_reason(variant, problem, config, device)) is not None:
+        raise InvalidProblem(why)
+    plan = make_plan(variant, problem, config)
+    has_clusters = any(prod(p.cluster) > 1 for p in plan.passes)
+    if device is not None and has_clusters and device.compute_capability < FIRST_CAPABILITY:
+        raise InvalidProblem(no_clusters(device.compute_capability))
+    return plan
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What one launch uses of a GPU, and how long it is predicted to take."""
+
+    kernel: Kernel
+    plan: LaunchPlan
+    passes: tuple[PassReport, ...]
+    misfit: str  # why not even one CTA of a pass fits on an SM; empty when all fit
+    latency: Latency | None  # predicted, warm
+    terms: Terms | None  # of that latency; arrays of one
+    reason: str  # what binds, or why no latency is predicted
+    by_machine_code: bool = False  # the CTA's time is simulated, not assumed
+    calibrated_on: int = 0  # measured points of this very source
+
+    @property
+    def bound_us(self) -> float | None:
+        """What the launch takes at least, where no more is known of its time than the roofline;
+        None where it is predicted, or cannot be."""
+        if self.terms is None or self.latency is None or not self.latency.is_bound:
+            return None
+        return float(self.terms.bound_us[0])
+
+    @property
+    def resources(self) -> tuple[Resources, ...]:
+        return tuple(p.resources for p in self.passes)
+
+
+def pass_reports(
+    kernel: Kernel, plan: LaunchPlan, resources: tuple[Resources, ...]
+) -> tuple[PassReport, ...]:
+    """Occupancy of each pass.
+
+    Args:
+        resources: of each pass, as compiled for the kernel's GPU.
+
+    Raises:
+        UnknownName: the SM limits of the device's compute capability are not known.
+    """
+    limits = limits_for(kernel.device.compute_capability)
+    launches = collect(kernel.variant, plan.config, [plan.problem])
+    idle = [int(launches.ctas[0, 0] - launches.useful_ctas[0]), *[0] * (len(plan.passes) - 1)]
+    return tuple(
+        PassReport(
+            r,
+            occupancy(
+                limits,
+                kernel.device.num_sms,
+                launch.ctas,
+                launch.threads,
+                r.registers_per_thread,
+                r.static_smem_bytes + launch.dynamic_smem_bytes,
+                idle_ctas,
+                prod(launch.cluster),
+            ),
+        )
+        for launch, r, idle_ctas in zip(plan.passes, resources, idle, strict=True)
+    )
+
+
+def misfit_of(kernel: Kernel, passes: Sequence[PassReport]) -> str:
+    """Why not even one CTA of a pass fits on an SM; empty when all fit."""
+    for p in passes:
+        if p.occupancy.ctas_per_sm == 0:
+            return f"{p.resources.entry} does not fit on {kernel.device.name}: {p.occupancy.reason}"
+    return ""
+
+
+def estimate(
+    kernel: Kernel,
+    plan: LaunchPlan,
+    passes: tuple[PassReport, ...],
+    calibration: Calibration | None = None,
+    curve: CtaCurve | None = None,
+) -> Estimate:
+    """Occupancy and predicted latency of a launch.
+
+    Args:
+        passes: of `pass_reports`.
+        calibration: of the same variant and device; None uses the priors, and the interval is wide.
+            One on top of simulated CTA times is left aside without `curve`.
+        curve: the CTA's time by its machine code, where the calibration is on top of such or there
+            is none; None assumes one.
+    """
+    variant, device = kernel.variant, kernel.device
+    if why := misfit_of(kernel, passes):
+        return Estimate(kernel, plan, passes, why, None, None, why)
+    try:
+        m = machine(device, variant, plan.problem.dtype)
+    except InvalidProblem as error:
+        return Estimate(kernel, plan, passes, "", None, None, str(error))
+    held = passes[0].occupancy.ctas_per_sm
+    if (size := prod(plan.passes[0].cluster)) > 1:
+        # What is left of a GPC that no further cluster fits on stays idle.
+        clusters = max_active_clusters(device.compute_capability, m.num_sms, held, size)
+        m = replace(m, num_sms=clusters * size // held)
+    if calibration is not None and not calibration.by_machine_code:
+        curve = None
+    elif curve is None:
+        calibration = None  # on top of times that are not known here
+    launches = collect(variant, plan.config, [plan.problem])
+    resident = np.array([[p.occupancy.ctas_per_sm] for p in passes], dtype=np.int64)
+    spread = predict_arrays(variant, launches, resident, m, calibration, curve)
+    note = _method_note(calibration, curve)
+    reason = f"{_binding_sentence(spread.terms, device)} {note} At {device.clock_label}."
+    if spilled := sum(p.resources.spill_bytes for p in passes):
+        reason += f" It spills {spilled:,} bytes of registers, which the model does not count."
+    latency = Latency(
+        origin="predicted",
+        median_us=(median_us := float(spread.terms.total_us[0])),
+        low_us=_outer(median_us, float(spread.low_us[0]), device.clock),
+        high_us=_outer(median_us, float(spread.high_us[0]), device.clock),
+        reason=reason,
+    )
+    return Estimate(
+        kernel,
+        plan,
+        passes,
+        "",
+        latency,
+        spread.terms,
+        reason,
+        by_machine_code=curve is not None,
+        calibrated_on=calibration.points if calibration is not None else 0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PassTime:
+    """One pass of a backward kernel, simulated by itself; µs."""
+
+    us: float  # without what every launch takes at least
+    sm_us: float  # the busiest SM
+    cta_us: float  # its longest CTA, alone on an SM
+    dram_us: float
+    spread: float  # standard deviation of the logarithm of its error
+
+
+# A backward kernel whose machine code was not simulated: its share of the math peak, and how far
+# off that may be.
+_ASSUMED_EFFICIENCY, _ASSUMED_FACTOR = 0.3, 4.0
+
+
+def estimate_backward(
+    kernel: Kernel,
+    plan: LaunchPlan,
+    passes: tuple[PassReport, ...],
+    times: Sequence[PassTime] | None,
+) -> Estimate:
+    """Occupancy and predicted latency of a backward launch: the sum of its passes.
+
+    Args:
+        times: of each pass by machine code; None assumes a share of the math units' peak.
+    """
+    if why := misfit_of(kernel, passes):
+        return Estimate(kernel, plan, passes, why, None, None, why)
+    try:
+        m = machine(kernel.device, kernel.variant, plan.problem.dtype)
+    except InvalidProblem as error:
+        return Estimate(kernel, plan, passes, "", None, None, str(error))
+    peak_us = plan.problem.flops / (m.flops_per_us_per_sm * m.num_sms)
+    moved = plan.device_bytes if plan.device_bytes > m.l2_bytes else 0
+    dram_us = moved / (m.dram_efficiency * m.dram_bytes_per_us)
+    if times is not None:
+        floor_us = len(times) * LAUNCH_FLOOR_US
+        compute_us, sm_us = sum(t.us for t in times), sum(t.sm_us for t in times)
+        cta_us, dram_us = max(t.cta_us for t in times), sum(t.dram_us for t in times)
+        factor = exp(Z90 * max(t.spread for t in times))
+        largest = max(range(len(times)), key=lambda i: times[i].us)
+        entry, share = plan.passes[largest].entry, times[largest].us / max(compute_us, 1e-9)
+        what = f"{entry} takes {share:.0%} of its {len(times)} passes."
+    else:
+        floor_us = len(passes) * Parameters().floor_us
+        compute_us = sm_us = max(peak_us, dram_us) / _ASSUMED_EFFICIENCY
+        cta_us, factor = 0.0, _ASSUMED_FACTOR
+        what = f"Its products at {_ASSUMED_EFFICIENCY:.0%} of the math units' peak are assumed."
+    total_us = floor_us + compute_us
+    note = _method_note(None, None)
+    if times is not None:
+        note = (
+            "By machine code: each pass is simulated by itself, and their sum is taken; the "
+            "interval comes from kernels that were measured and simulated."
+        )
+    reason = f"{what} {note} At {kernel.device.clock_label}."
+    if spilled := sum(p.resources.spill_bytes for p in passes):
+        reason += f" It spills {spilled:,} bytes of registers, which the model does not count."
+    clock = kernel.device.clock
+    latency = Latency(
+        origin="predicted",
+        median_us=total_us,
+        low_us=_outer(total_us, total_us / factor, clock),
+        high_us=_outer(total_us, total_us * factor, clock),
+        reason=reason,
+    )
+    main = passes[min(1, len(passes) - 1)].occupancy
+
+    def one(value: float) -> FloatArray:
+        return np.array([value])
+
+    zero, ctas = one(0.0), np.array([main.ctas])
+    terms = Terms(
+        total_us=one(total_us),
+        floor_us=one(floor_us),
+        cta_us=one(cta_us),
+        shared_us=zero,
+        ctas=ctas,
+        ctas_per_sm=np.array([main.ctas_per_sm]),
+        load_per_sm=-(-ctas // m.num_sms),
+        compute_us=one(sm_us),
+        peak_us=one(peak_us),
+        exp_us=zero,
+        l2_us=zero,
+        dram_us=one(dram_us),
+        fuse_us=zero,
+    )
+    by_machine_code = times is not None
+    return Estimate(kernel, plan, passes, "", latency, terms, reason, by_machine_code)
+
+
+def resident_ctas(kernel: Kernel, launches: Launches, resources: tuple[Resources, ...]) -> IntArray:
+    """CTAs per SM of each pass of many launches, `[passes, n]`.
+
+    Args:
+        resources: of each pass, as compiled for its GPU; one compile serves all the launches.
+
+    Raises:
+        InvalidProblem: not even one CTA fits on an SM.
+        UnknownName: the SM limits of the device's compute capability are not known.
+    """
+    limits = limits_for(kernel.device.compute_capability)
+    resident: IntArray = np.stack(
+        [
+            ctas_per_sm(
+                limits,
+                launches.threads[i],
+                r.registers_per_thread,
+                r.static_smem_bytes + launches.dynamic_smem_bytes[i],
+            ).resident
+            for i, r in enumerate(resources)
+        ]
+    )
+    if (resident == 0).any():
+        raise InvalidProblem(
+            f"Not even one CTA of {kernel.variant.id} fits on an SM of {kernel.device.name}.",
+            code="no_cta_fits",
+        )
+    return resident
+
+
+def _outer(median_us: float, end_us: float, clock: ClockKind) -> float:
+    """An end of the interval, further out where the clock is predicted too."""
+    if clock != "sustained":
+        return end_us
+    low, high = widened(median_us, abs(log(end_us / median_us)), clock)
+    return low if end_us < median_us else high
+
+
+def _method_note(calibration: Calibration | None, curve: CtaCurve | None) -> str:
+    """Where the CTA's time comes from, and how sure that is."""
+    if curve is not None:
+        method = "By machine code: a CTA's time is simulated on one SM"
+        if calibration is None:
+            return f"{method}; the interval comes from kernels that were measured and simulated."
+    else:
+        method = "By roofline: a CTA's time is assumed"
+        if calibration is None:
+            return (
+                f"{method}. Not calibrated on times of this very source, so that the interval is "
+                "wide."
+            )
+    s = "s" if calibration.points > 1 else ""
+    return f"{method}. {CALIBRATED} {calibration.points} measured point{s}."
+
+
+def _binding_sentence(terms: Terms, device: DeviceSpec) -> str:
+    """The term that binds the one launch, in words."""
+    binds = terms.binding()
+    if binds == "launch floor":
+        return f"Launch overhead is the largest part ({format_us(terms.floor_us[0])})."
+    if binds == "one CTA":
+        idle = (device.num_sms or 0) - int(terms.ctas[0])
+        rest = f" while {idle:,} of {device.num_sms} SMs idle" if idle > 0 else ""
+        return (
+            f"The serial work of one CTA is the largest part ({format_us(terms.cta_us[0])}){rest}."
+        )
+    if binds == "CTAs per SM":
+        load, resident = int(terms.load_per_sm[0]), int(terms.ctas_per_sm[0])
+        return (
+            f"The busiest SM works through {load:,} CTAs, {min(load, resident)} at a time "
+            f"({format_us(terms.compute_us[0])})."
+        )
+    what, time_us = {
+        "math peak": ("The peak rate of the math units binds", terms.peak_us),
+        "exp peak": ("The peak rate of the exponential units binds", terms.exp_us),
+        "L2": ("L2 bandwidth binds", terms.l2_us),
+        "DRAM": ("DRAM bandwidth binds", terms.dram_us),
+        "fusion pass": ("Fusing the partial results binds", terms.fuse_us),
+    }[binds]
+    return f"{what} ({format_us(time_us[0])})."
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +460,6 @@ class Kernel:
             InvalidProblem: as `plan`.
             CompileError, ToolMissing, UnknownName: as `compile_plan`.
         """
-        from engine.compiled_plan import compile_plan, resources
-
         plan = self.plan(problem)
         return resources(plan, compile_plan(plan, self.device.arch))
 

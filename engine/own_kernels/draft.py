@@ -206,8 +206,9 @@ def draft_of(text: str, kernel: Signature) -> Draft:
 def in_sequence(text: str, kernels: Sequence[Signature]) -> tuple[Signature, ...]:
     """The kernels that together compute attention, in the order of their launches.
 
-    One alone where it takes Q, K, V and O, and no buffer of another one. Otherwise those that the
-    host code launches, if together they take all four, and else the first of the file.
+    One alone where it takes Q, K, V and O, and no buffer of another one, unless that takes all four
+    as well: two versions of a kernel do not follow each other. Otherwise those that the host code
+    launches, if together they take all four, and else the first of the file.
     """
     guesses = {kernel.name: _Guess(text, kernel) for kernel in kernels}
     taken = {name: guess.tensors() for name, guess in guesses.items()}
@@ -217,7 +218,7 @@ def in_sequence(text: str, kernels: Sequence[Signature]) -> tuple[Signature, ...
         if not any(
             buffers[k.name] & buffers[kernel.name] and launches[k.name].position >= 0
             for k in kernels
-            if k is not kernel
+            if not taken[k.name] >= set(TENSORS)
         ):
             return (kernel,)
     launched = [k for k in kernels if launches[k.name].position >= 0]

@@ -239,8 +239,8 @@ def try_kernel(variant: Variant, arch: str, wanted: Problem | None = None) -> Tr
         wanted: a problem to take where the small one is none for this kernel.
     """
     from engine.backends.cpu import CpuBackend
-    from engine.compiled_plan import compile_plan
     from engine.correctness import check_output
+    from engine.plan import compile_plan
 
     try:
         plan = _plan(variant, wanted)

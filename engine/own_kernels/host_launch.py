@@ -20,13 +20,13 @@ _NAME = re.compile(r"(?P<name>[A-Za-z_]\w*)\s*$")
 _TEMPLATE = re.compile(r"template\s*<(?P<parameters>[^{};]*)>\s*(?:extern\s*\"C\"\s*)?[^{};]*$")
 _NAMESPACE = re.compile(r"\bnamespace\s+(?P<name>[\w:]+)\s*\{")
 _QUALIFIER = re.compile(r"\b(?:const|volatile|__restrict__|__restrict|__grid_constant__|struct)\b")
-_ALIAS = re.compile(r"\busing\s+(?P<new>\w+)\s*=\s*(?P<old>[\w:\s]+);")
+_ALIAS = re.compile(r"\busing\s+(?P<new>\w+)\s*=\s*(?P<old>[\w:\s*]+);")
 _MACRO_TYPE = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(?P<new>\w+)"
-    r"[ \t]+(?P<old>float|double|half|__half|__nv_bfloat16)[ \t]*$",
+    r"[ \t]+(?P<old>(?:float|double|half|__half|__nv_bfloat16)(?:[ \t]*\*)?)[ \t]*$",
     re.MULTILINE,
 )
-_TYPEDEF = re.compile(r"\btypedef\s+(?P<old>[\w:\s]+?)\s+(?P<new>\w+)\s*;")
+_TYPEDEF = re.compile(r"\btypedef\s+(?P<old>[\w:\s]+?[\s*]+)(?P<new>\w+)\s*;")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,19 +156,21 @@ def split_list(text: str) -> list[str]:
 def _parameter(written: str, code: str) -> Parameter:
     declared, equals, _ = written.partition("=")
     plain = _QUALIFIER.sub(" ", declared)
-    is_pointer = "*" in plain or "[" in plain
+    stars = re.sub(r"[^*[]", "", plain)
     plain = re.sub(r"[*&]|\[[^\]]*\]", " ", plain)
     words = plain.split()
     name = words[-1] if len(words) > 1 else ""
     kind = " ".join(words[:-1]) if len(words) > 1 else plain.strip()
     aliases = {
-        m["new"]: m["old"].strip()
+        m["new"]: _QUALIFIER.sub(" ", m["old"])
         for pattern in (_ALIAS, _TYPEDEF, _MACRO_TYPE)
         for m in pattern.finditer(code)
     }
     for _ in range(4):
-        kind = aliases.get(kind, kind)
-    return Parameter(" ".join(written.split()), kind, name, is_pointer, bool(equals))
+        meant = aliases.get(kind, kind)
+        stars += "*" * meant.count("*")
+        kind = " ".join(meant.replace("*", " ").split())
+    return Parameter(" ".join(written.split()), kind, name, bool(stars), bool(equals))
 
 
 # What a file's host code launches a kernel with, as formulas: `kernel<<<grid, block, bytes>>>`.
@@ -247,7 +249,7 @@ def host_launch_of(
     items = split_list(launch["how"]) if launch else []
     if launch is None or len(items) < 2:
         return HostLaunch()
-    reader = _Reader(code, size_of, usual)
+    reader = _Reader(code, size_of, usual, launch.start())
     given = _arguments(code, launch.end())
     grid, threads = reader.dimensions(items[0]), reader.dimensions(items[1])
     used = len(threads) - next((i for i, n in enumerate(reversed(threads)) if n != "1"), 2)
@@ -281,21 +283,27 @@ class _Reader:
     code: str
     size_of: Callable[[str], str]
     usual: Callable[[str], str]
+    position: int  # of the launch: what is declared last before it is what it means
     scalars: dict[str, str] = field(default_factory=dict)
     dim3s: dict[str, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, value in _MACRO.findall(self.code):
             self.scalars.setdefault(name, value)
-        for declared in _SCALARS.findall(self.code):
+        for declared in self._nearest(_SCALARS):
             for one in split_list(declared):
                 name, equals, value = one.partition("=")
                 if equals:
                     self.scalars.setdefault(name.strip(), value.strip())
-        for declared in _DIM3.findall(self.code):
+        for declared in self._nearest(_DIM3):
             for one in split_list(declared):
                 if value_of := _DIM3_VALUE.match(one):
                     self.dim3s.setdefault(value_of["name"], split_list(value_of["items"]))
+
+    def _nearest(self, pattern: re.Pattern[str]) -> list[str]:
+        found = list(pattern.finditer(self.code))
+        before = sum(match.start() < self.position for match in found)
+        return [match[1] for match in [*reversed(found[:before]), *found[before:]]]
 
     def allocated(self) -> Iterator[tuple[str, str]]:
         """(name, formula) of the elements of each buffer whose size can be read."""

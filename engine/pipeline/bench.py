@@ -16,7 +16,7 @@ from engine.measure.device_lock import measuring
 from engine.measure.sampler import SamplerSettings, SamplingRun
 from engine.measure.side_by_side import TimingGroup, with_times
 from engine.measure.verdict import Comparison
-from engine.model.estimate import unsupported_reason
+from engine.model.kernel import unsupported_reason
 from engine.names import find_variant
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest, resolve

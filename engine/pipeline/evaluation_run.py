@@ -14,7 +14,7 @@ from engine.coverage import Block, coverage_of, describe_lines, largest_block
 from engine.cuda_on_host.instrument import ExecutedStatements
 from engine.cuda_on_host.toolchain import Schedule
 from engine.evaluation import Correctness, Evaluation, Latency
-from engine.model.estimate import Estimate, launch_plan
+from engine.model.kernel import Estimate, launch_plan
 from engine.pipeline.execute import (
     NOT_HERE,
     PartialRun,
@@ -34,7 +34,14 @@ from engine.pipeline.request import (
     ResolvedRequest,
     choose_backend,
 )
-from engine.plan import LaunchPlan
+from engine.plan import (
+    LaunchPlan,
+    compile_plan,
+    count_plan,
+    plan_budget_mistake,
+    resources,
+    target_arch,
+)
 from engine.tensors import (
     HARSH,
     FloatArray,
@@ -139,8 +146,6 @@ class EvaluationRun:
 
     def _compile(self, plan: LaunchPlan) -> Evaluation | None:
         """Fill in resources and occupancy. Returns an evaluation only when the pipeline stops."""
-        from engine.compiled_plan import compile_plan, target_arch
-
         variant, device = self.resolved.variant, self.resolved.device
         if device is None:
             self._note(
@@ -179,8 +184,6 @@ class EvaluationRun:
         is_measured = self.request.execute and choose_backend(self.request, device)[0] == "cuda"
         if is_measured or usual == dict(self.resolved.config):
             return ""
-        from engine.compiled_plan import compile_plan, resources
-
         try:
             default = launch_plan(variant, plan.problem, usual, device)
             before = resources(default, compile_plan(default, device.arch))
@@ -205,8 +208,6 @@ class EvaluationRun:
         """A warpgroup that uses more registers than it holds ends the pipeline."""
         if not any(launch.warpgroup_registers for launch in plan.passes):
             return None
-        from engine.compiled_plan import plan_budget_mistake
-
         why = plan_budget_mistake(plan, compiled)
         return self._stop(Status.COMPILE_ERROR, why) if why is not None else None
 
@@ -311,6 +312,8 @@ class EvaluationRun:
                 return self._stop(result.status, reason, result.log)
             if result.executed is not None:
                 self._add_executed(plan, result.executed)
+            if result.repeated:
+                self._note(result.repeated)
             self.stage("Checking against the float64 reference")
             correctness, maps = check_against(
                 prepared.expected.result(), result, plan if part is None else None
@@ -504,8 +507,6 @@ class EvaluationRun:
         self.estimate = self._estimate(plan, self.compiled, simulates=True)
         if not self.estimate.by_machine_code or not self.counts:
             return evaluation
-        from engine.compiled_plan import count_plan
-
         try:
             return replace(evaluation, counts=count_plan(plan, self.compiled))
         except AttuneError:  # the time was known before, and a tool is missing now

@@ -27,7 +27,7 @@ from engine.correctness.gradients import ExpectedGradients
 from engine.correctness.reference import Coverage, coverage_size
 from engine.correctness.suspected_bugs import MAX_CASES
 from engine.evaluation import Correctness, Execution
-from engine.model.estimate import launch_plan
+from engine.model.kernel import launch_plan
 from engine.pipeline.request import EvaluationRequest, ResolvedRequest, choose_backend, resolve
 from engine.plan import LaunchPlan
 from engine.problem import Problem

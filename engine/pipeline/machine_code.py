@@ -15,21 +15,19 @@ from typing import TYPE_CHECKING, Final
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.base.files import cache_root, read_entry, write_entry
 from engine.base.units import format_us
-from engine.compiled_plan import analyse_plan, cached_kernel, compile_plan
 from engine.cuda_source.sources import read_source
 from engine.devices.spec import DeviceSpec, at_clock
 from engine.history import History
-from engine.history.simulated.launch import TimedLaunch, resident_of, time_launch
+from engine.history.curves import TimedLaunch, resident_of, time_launch
 from engine.machine_code.advice import Advice, Rerun, advise
 from engine.machine_code.analysis import Analysis, code_digest
 from engine.machine_code.report import Hint, MachineCode, PassReport, own_line, report
 from engine.machine_code.timing.power import BURST_US, SustainedClock, sustained_clock, work_of
 from engine.machine_code.timing.simulate import residency_ratios
-from engine.model.estimate import Estimate
-from engine.model.kernel import Kernel
+from engine.model.kernel import Estimate, Kernel
 from engine.model.launches import traffic_by_order
 from engine.pipeline.request import EvaluationRequest, resolve
-from engine.plan import LaunchPlan
+from engine.plan import LaunchPlan, analyse_plan, cached_kernel, compile_plan
 from engine.schema import decode, encode
 from kernels.variant import Variant
 

@@ -9,10 +9,10 @@ from engine.base.errors import AttuneError, InvalidProblem, Status
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import Evaluation, Latency, PassReport
 from engine.history import History
-from engine.model.estimate import Estimate, launch_plan
+from engine.model.kernel import Estimate, launch_plan
 from engine.pipeline.execute import check_host_memory
 from engine.pipeline.request import EvaluationRequest, resolve
-from engine.plan import LaunchPlan
+from engine.plan import LaunchPlan, cached_kernel
 from kernels.variant import Variant
 
 NO_RESOURCES = "No prediction without the compiled kernel's resources."
@@ -66,8 +66,6 @@ def preview(request: EvaluationRequest, history: History | None = None) -> Previ
         UnknownName: the variant or GPU is not in its list.
         InvalidKernel: there is a mistake in the kernel's description.
     """
-    from engine.compiled_plan import cached_kernel
-
     history = history or History()
     if history.work != "look up":
         history = history.doing("look up")
@@ -111,8 +109,6 @@ def evaluation_of_preview(seen: Preview, reason: str) -> Evaluation:
     Raises:
         ValueError: the kernel is not compiled.
     """
-    from engine.compiled_plan import cached_kernel
-
     if seen.plan is None or seen.device is None:
         raise ValueError("there is no launch to speak of")
     compiled = cached_kernel(seen.plan, seen.device.arch)

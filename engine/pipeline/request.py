@@ -141,6 +141,15 @@ def choose_backend(
     return ("cuda" if why is None else "cpu"), None
 
 
+def runs_on_gpu(request: EvaluationRequest) -> bool:
+    """Whether the evaluation would be measured on this machine's GPU."""
+    if request.backend in ("cpu", "machine-code") or not request.execute:
+        return False
+    from engine.backends.cuda import why_not_cuda
+
+    return why_not_cuda(find_device(request.gpu) if request.gpu else None) is None
+
+
 def target_device(gpu: str | None) -> DeviceSpec | None:
     """The GPU of this name, or this machine's; None where it has none. Raises UnknownName."""
     return _device(gpu)[0]

@@ -19,10 +19,9 @@ from typing import Any, Self
 from engine.base.errors import AttuneError
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.evaluation_run import EvaluationOutcome
-from engine.pipeline.request import EvaluationRequest
+from engine.pipeline.request import EvaluationRequest, runs_on_gpu
 from engine.search.autotune import ProblemResult, gpu_candidates, problem_result
 from engine.search.ranking import SweepRow
-from engine.search.sweep.estimate import runs_on_gpu
 
 
 class EvaluationProcess:

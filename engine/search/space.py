@@ -22,7 +22,7 @@ from engine.cuda_on_host.toolchain import Schedule
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import Evaluation
-from engine.model.estimate import unsupported_reason
+from engine.model.kernel import unsupported_reason
 from engine.names import find_variant
 from engine.pipeline.request import (
     BackendChoice,

@@ -16,8 +16,7 @@ from engine.base.units import format_bytes, format_us
 from engine.batch.alternatives import Option, Situation, rank_options
 from engine.evaluation import Evaluation, Latency, Occupancy
 from engine.history import History
-from engine.model.estimate import Estimate, estimate, pass_reports
-from engine.model.kernel import Kernel
+from engine.model.kernel import Estimate, Kernel, estimate, pass_reports
 from engine.problem import Problem
 from kernels.ladder import LADDER
 

@@ -11,10 +11,9 @@ from engine.base.files import as_sentence, read, write
 from engine.environment import collect_environment
 from engine.evaluation import Evaluation
 from engine.schema import file_label
-from engine.sessions.build import make_snapshot
 from engine.sessions.folders import is_snapshot_name
 from engine.sessions.importers import ImportOptions, import_measurements
-from engine.sessions.session import begin_session, sources_of
+from engine.sessions.session import begin_session, make_snapshot, sources_of
 from engine.sessions.snapshot import FORMAT, MAX_BYTES, Snapshot, dumps, loads, text_of
 from engine.sessions.store import Store, default_store
 

@@ -29,8 +29,8 @@ SERIES = """batch,num_heads,seqlen,head_dim,kernel_ms,sdpa_ms
 def by_equations(monkeypatch):
     """No simulated CTA is known, whatever other tests of this process have simulated: what a page
     says of a kernel changes when its simulation arrives."""
-    monkeypatch.setattr("engine.history.simulated.curves._kept", {})
-    monkeypatch.setattr("engine.history.simulated.curves.read_entry", lambda _: None)
+    monkeypatch.setattr("engine.history.curves._kept", {})
+    monkeypatch.setattr("engine.history.curves.read_entry", lambda _: None)
 
 
 def ready(at) -> bool:

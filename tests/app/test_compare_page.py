@@ -11,7 +11,7 @@ from test_run_states import BASE
 
 from engine.evaluation import Evaluation, Latency
 from engine.sessions import store as store_module
-from engine.sessions.build import make_snapshot, make_source
+from engine.sessions.session import make_snapshot, make_source
 
 ENVIRONMENT = {"gpus": [{"name": "NVIDIA L4", "max_sm_clock_mhz": 2040}], "driver": "570.1"}
 HOSTILE = "![x](http://evil/x.png) <script>alert(1)</script> [y](http://evil) :red[z] `q`"

@@ -20,7 +20,7 @@ from app.shared import queue_position, runs
 from app.shared.palette import DARK, LIGHT
 from app.tune import latency_stream_chart, latency_stream_jobs, polling, run_state
 from engine.base.errors import Status
-from engine.jobs.latency_stream.series import (
+from engine.jobs.latency_series import (
     LatencySample,
     LatencySeries,
     StreamPart,

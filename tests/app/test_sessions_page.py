@@ -16,7 +16,7 @@ from engine.evaluation import Latency
 from engine.history.history import keep_prediction
 from engine.sessions import advice
 from engine.sessions import store as store_module
-from engine.sessions.build import make_snapshot, make_source
+from engine.sessions.session import make_snapshot, make_source
 from engine.sessions.snapshot import Goal, TimelineEntry
 from kernels.ladder import LADDER
 

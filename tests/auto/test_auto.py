@@ -13,24 +13,21 @@ import pytest
 from made_up_history import Times
 from words import raises
 
-from engine import compiled_plan as compile_package
 from engine.auto import choice, choose, chosen_variants
 from engine.auto import table as tables
 from engine.auto.renew import GPUS, _Ranking
 from engine.auto.table import Row, Table, changed_since, code_digest, read_table
 from engine.base.errors import AttuneError, InvalidProblem, UnknownName
 from engine.cli import main
-from engine.compiled_plan import compile_plan, resources
 from engine.config import TunedConfig, keep_tuned, problem_class
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
 from engine.evaluation import Latency
 from engine.history import History, KnownTime, Time
-from engine.model.estimate import BF16_CAPABILITY, capability_reason
-from engine.model.kernel import Kernel
+from engine.model.kernel import BF16_CAPABILITY, Kernel, capability_reason
 from engine.names import find_variant
 from engine.pipeline.request import EvaluationRequest, resolve
-from engine.plan import make_plan
+from engine.plan import compile_plan, make_plan, resources
 from engine.problem import Problem
 from kernels.ladder import LADDER
 
@@ -294,7 +291,7 @@ def test_the_command_line_names_kernel_and_reason(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = Simulated(us={"v12": 3.1})
-    monkeypatch.setattr("engine.cli.auto.open_history", lambda: known)
+    monkeypatch.setattr("engine.cli.variants.open_history", lambda: known)
     monkeypatch.setattr("engine.cli.profile.open_history", lambda: known)
     assert main(["auto", "--gpu", "L4", "-H", "8", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -357,9 +354,9 @@ def test_no_config_of_the_tables_spills(capability: tuple[int, int]) -> None:
 
 
 def test_a_config_that_spills_is_not_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile_package, "compile_plan", lambda *_: None)
+    monkeypatch.setattr("engine.model.kernel.compile_plan", lambda *_: None)
     spilled = SimpleNamespace(spill_bytes=8, stack_bytes=0)
-    monkeypatch.setattr(compile_package, "resources", lambda *_: [spilled])
+    monkeypatch.setattr("engine.model.kernel.resources", lambda *_: [spilled])
     ranking = _Ranking(L4, [SMALL], lambda _: None)
     ranking.add_defaults([LADDER.by_id("v08")])
     assert list(ranking.rows()) == []

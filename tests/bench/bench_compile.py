@@ -15,9 +15,8 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from engine.compiled_plan import compile_plan, resources
 from engine.cuda_source.nvrtc import toolchain
-from engine.plan import make_plan
+from engine.plan import compile_plan, make_plan, resources
 from engine.problem import Problem
 from kernels.ladder import LADDER
 

@@ -27,14 +27,13 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 from engine.backends.base import RunOptions  # noqa: E402
 from engine.backends.cuda import CudaBackend, why_not_cuda  # noqa: E402
 from engine.base.launch import TensorArg  # noqa: E402
-from engine.compiled_plan import compile_plan  # noqa: E402
 from engine.correctness.check import check_output  # noqa: E402
 from engine.devices.detect import GpuState, detect_local  # noqa: E402
 from engine.evaluation import Correctness, Latency  # noqa: E402
 from engine.measure.device_lock import measuring  # noqa: E402
 from engine.measure.sampler import SamplerSettings  # noqa: E402
 from engine.measure.side_by_side import FULL, TimingGroup  # noqa: E402
-from engine.plan import LaunchPlan, make_plan  # noqa: E402
+from engine.plan import LaunchPlan, compile_plan, make_plan  # noqa: E402
 from engine.problem import Problem  # noqa: E402
 from engine.sessions.importers.common import ImportOptions  # noqa: E402
 from engine.sessions.importers.nvbench import from_results  # noqa: E402

@@ -26,7 +26,7 @@ from engine.backends.cuda import why_not_cuda  # noqa: E402
 from engine.base.launch import TensorArg  # noqa: E402
 from engine.correctness.check import absolute_tolerance  # noqa: E402
 from engine.correctness.reference import reference  # noqa: E402
-from engine.jobs.sweep.job import CompileAhead  # noqa: E402
+from engine.jobs.sweep_job import CompileAhead  # noqa: E402
 from engine.pipeline.evaluate import Evaluator  # noqa: E402
 from engine.plan import make_plan  # noqa: E402
 from engine.problem import Problem  # noqa: E402

@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 
-from engine.compiled_plan import analyse_plan
 from engine.config import default_config
 from engine.devices import find_device
 from engine.history import History
 from engine.model.kernel import Kernel
 from engine.pipeline.machine_code import TimedLaunch, time_passes
-from engine.plan import make_plan
+from engine.plan import analyse_plan, make_plan
 from engine.problem import Problem
 from kernels.ladder import by_id
 

@@ -23,7 +23,7 @@ from playwright.sync_api import Page, expect, sync_playwright  # noqa: E402
 
 from app.shared.palette import LIGHT  # noqa: E402
 from app.tune import latency_stream_chart  # noqa: E402
-from engine.jobs.latency_stream.series import (  # noqa: E402
+from engine.jobs.latency_series import (  # noqa: E402
     LatencySample,
     LatencySeries,
     StreamPart,

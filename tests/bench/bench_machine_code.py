@@ -24,13 +24,12 @@ import numpy as np
 
 from engine.base.errors import AttuneError
 from engine.base.files import cache_root
-from engine.compiled_plan import compile_plan, launch_of_pass
 from engine.cuda_source import CompiledKernel
 from engine.devices import DeviceSpec, find_device
 from engine.history import History
-from engine.history.simulated import known_ctas
-from engine.history.simulated.ctas import SimulatedCtas, heaviest_cta
-from engine.history.simulated.persistent import PersistentCtas
+from engine.history.ctas import SimulatedCtas, heaviest_cta
+from engine.history.curves import known_ctas
+from engine.history.persistent import PersistentCtas
 from engine.machine_code.analysis import program_of
 from engine.machine_code.counts import count_launch
 from engine.machine_code.cubin import read_cubin
@@ -38,11 +37,10 @@ from engine.machine_code.disassembly import find_entry
 from engine.machine_code.emulation import Emulator
 from engine.machine_code.native_library import build_libraries
 from engine.machine_code.timing.native import allocated_smem, gpu_rates, simulate_sm, sm_kernel
-from engine.model.estimate import Estimate, launch_plan
-from engine.model.kernel import Kernel
+from engine.model.kernel import Estimate, Kernel, launch_plan
 from engine.model.launches import collect
 from engine.names import find_variant
-from engine.plan import LaunchPlan
+from engine.plan import LaunchPlan, compile_plan, launch_of_pass
 from engine.problem import Problem
 from kernels.ladder import LADDER
 from kernels.variant import Variant

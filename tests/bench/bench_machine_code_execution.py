@@ -19,13 +19,12 @@ from fitting import fitting_config, is_taken
 from engine.backends.base import RunOptions
 from engine.backends.machine_code import MachineCodeBackend
 from engine.base.errors import AttuneError
-from engine.compiled_plan import compile_plan, launch_of_pass
 from engine.correctness import check_output
 from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.execution import GlobalBuffer, execute, load_module
 from engine.machine_code.launch import buffer_address
-from engine.plan import make_plan
+from engine.plan import compile_plan, launch_of_pass, make_plan
 from engine.problem import Problem
 from engine.tensors import make_inputs
 from kernels.ladder import LADDER

@@ -14,7 +14,7 @@ from engine.names import find_variant
 from engine.pipeline.bench import BenchResult
 from engine.pipeline.evaluate import Evaluator
 from engine.problem import Problem
-from engine.sessions.build import make_snapshot
+from engine.sessions.session import make_snapshot
 from engine.sessions.store import SETTING, default_store
 
 PROBLEM = Problem(1, 1, 128, 64)

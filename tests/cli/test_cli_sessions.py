@@ -16,7 +16,7 @@ from engine.evaluation import Evaluation, Latency
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
-from engine.sessions.build import make_snapshot, make_source
+from engine.sessions.session import make_snapshot, make_source
 from engine.sessions.snapshot import Snapshot, dumps, loads
 from kernels.characters import hidden_in
 

@@ -17,7 +17,6 @@ from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
 from engine.backends.machine_code import MachineCodeBackend
 from engine.base.errors import InvalidProblem, UnknownName
-from engine.compiled_plan import target_arch
 from engine.config import resolve_config
 from engine.correctness import check_output
 from engine.correctness.expected import expect
@@ -26,7 +25,7 @@ from engine.cuda_source.nvrtc import compile_kernel
 from engine.evaluation import Correctness
 from engine.interface.attention_kernel import problem_of
 from engine.machine_code.cubin import read_cubin
-from engine.plan import make_plan
+from engine.plan import make_plan, target_arch
 from engine.presets import Preset, presets
 from engine.problem import Problem, feature_options, parse_seqlens
 from engine.schema import decode, encode

@@ -145,6 +145,16 @@ def test_a_header_beside_the_kernel_may_hold_host_code(
     assert build_kernels(source, ["k"]).entries == ("k",)
 
 
+def test_a_structure_of_host_and_device_may_hold_handles(cuda_file: Callable[..., Path]) -> None:
+    source = cuda_file(
+        "#include <cuda.h>\n"
+        "struct Work { int n; cudaEvent_t done; cudaStream_t s; cudaError_t seen; CUevent e; };\n"
+        "__global__ void k(Work* work) { work->n = work->seen == cudaSuccess && !work->done; }\n"
+    )
+    assert compile_kernel(source, (), "sm_89", ("k",)).symbols == {"k": "_Z1kP4Work"}
+    assert build_kernels(source, ["k"]).entries == ("k",)
+
+
 def test_headers_are_found_where_a_compiler_finds_them(
     cuda_file: Callable[..., Path], tmp_path: Path
 ) -> None:

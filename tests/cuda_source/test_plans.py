@@ -8,10 +8,9 @@ from slow_cases import one_in
 
 from engine.base.errors import ToolMissing
 from engine.base.launch import PassLaunch
-from engine.compiled_plan import cached_kernel, compile_plan, resources
 from engine.cuda_source import nvrtc
 from engine.evaluation import Resources
-from engine.plan import LaunchPlan, make_plan
+from engine.plan import LaunchPlan, cached_kernel, compile_plan, make_plan, resources
 from engine.problem import Problem
 from kernels.ladder import LADDER
 from kernels.variant import Variant

@@ -13,10 +13,10 @@ from sessions_data import evaluation_maker
 from engine.cli import main
 from engine.evaluation import CodeCounts
 from engine.problem import Problem
-from engine.sessions.build import make_snapshot, make_source
 from engine.sessions.compare import SessionComparison, compare_sessions
 from engine.sessions.compare.machine_code import uncounted, with_counts
 from engine.sessions.compare.output import to_dict
+from engine.sessions.session import make_snapshot, make_source
 from engine.sessions.snapshot import Snapshot, dumps, loads, version_of
 from kernels.ladder import by_id
 from kernels.variant import KERNELS_DIR

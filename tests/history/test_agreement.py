@@ -27,7 +27,7 @@ from engine.devices import find_device
 from engine.evaluation import Evaluation, Latency
 from engine.names import find_variant
 from engine.problem import Problem
-from engine.sessions.build import make_snapshot
+from engine.sessions.session import make_snapshot
 from engine.sessions.store import SETTING, default_store
 
 ROOT = Path(__file__).resolve().parents[2]

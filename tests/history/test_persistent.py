@@ -8,13 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engine.compiled_plan import compile_plan, launch_of_pass
 from engine.cuda_source import CompiledKernel
 from engine.devices import find_device
 from engine.history import History
-from engine.history.simulated import known_ctas
-from engine.history.simulated.ctas import pieces_of
-from engine.history.simulated.persistent import PersistentCtas
+from engine.history.ctas import pieces_of
+from engine.history.curves import known_ctas
+from engine.history.persistent import PersistentCtas
 from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.disassembly import find_entry
@@ -22,7 +21,7 @@ from engine.machine_code.emulation import EXECUTED, Emulator
 from engine.machine_code.timing.native import allocated_smem, gpu_rates, simulate_sm, sm_kernel
 from engine.model.kernel import Kernel
 from engine.names import find_variant
-from engine.plan import LaunchPlan, make_plan
+from engine.plan import LaunchPlan, compile_plan, launch_of_pass, make_plan
 from engine.problem import Problem
 
 PROBLEM = Problem(batch=2, num_heads=15, seqlen=1000, head_dim=64)

@@ -7,11 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engine.compiled_plan import compile_plan, launch_of_pass
 from engine.devices import find_device
 from engine.history import History
-from engine.history.simulated import known_ctas
-from engine.history.simulated.ctas import SimulatedCtas
+from engine.history.ctas import SimulatedCtas
+from engine.history.curves import known_ctas
 from engine.machine_code.analysis import program_of
 from engine.machine_code.counts import count_launch
 from engine.machine_code.cubin import read_cubin
@@ -20,7 +19,7 @@ from engine.machine_code.emulation import Emulator
 from engine.machine_code.timing.native import allocated_smem, gpu_rates, simulate_sm, sm_kernel
 from engine.model.kernel import Kernel
 from engine.names import find_variant
-from engine.plan import make_plan
+from engine.plan import compile_plan, launch_of_pass, make_plan
 from engine.problem import Problem
 
 PROBLEM = Problem(batch=4, num_heads=16, seqlen=640, head_dim=64)

@@ -13,10 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engine.compiled_plan import cached_kernel
-from engine.jobs.sweep.job import CompileAhead
+from engine.jobs.sweep_job import CompileAhead
 from engine.pipeline.request import EvaluationRequest, resolve
-from engine.plan import make_plan
+from engine.plan import cached_kernel, make_plan
 from engine.problem import Problem
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,7 +76,7 @@ def test_a_killed_parent_leaves_no_process_behind() -> None:
 import sys, time
 sys.path.insert(0, sys.argv[1])
 from test_ahead import requests
-from engine.jobs.sweep.job import CompileAhead
+from engine.jobs.sweep_job import CompileAhead
 if __name__ == "__main__":
     with CompileAhead(requests(4), on_cpu=False, processes=1):
         print("up", flush=True)

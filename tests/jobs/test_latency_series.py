@@ -8,7 +8,7 @@ import io
 import numpy as np
 import pytest
 
-from engine.jobs.latency_stream.series import LatencySample, LatencySeries, StreamPart
+from engine.jobs.latency_series import LatencySample, LatencySeries, StreamPart
 from engine.measure.verdict import median_interval
 
 CAP, HOT = "power cap", "software thermal slowdown"

@@ -11,7 +11,7 @@ import pytest
 
 from engine.base.journal import read_from
 from engine.devices.detect import GpuState
-from engine.jobs.latency_stream.series import (
+from engine.jobs.latency_series import (
     UNSEEN_IN_THE_WAY_S,
     UNSEEN_S,
     LatencySample,
@@ -165,7 +165,7 @@ def test_each_look_counts_from_anew(tmp_path: Path) -> None:
 
 
 def test_a_full_stream_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.jobs.latency_stream.job.MAX_SAMPLES", 3)
+    monkeypatch.setattr("engine.jobs.worker.MAX_SAMPLES", 3)
     run = RunDir(tmp_path / "server0")
     run.create()
     with Evaluator() as evaluator:

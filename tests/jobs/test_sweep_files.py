@@ -11,8 +11,8 @@ import pytest
 
 from engine.base.errors import Status
 from engine.evaluation import Evaluation, Latency
-from engine.jobs.sweep import files as subject
-from engine.jobs.sweep.files import SweepFiles
+from engine.jobs import sweep_files as subject
+from engine.jobs.sweep_files import SweepFiles
 from engine.problem import Problem
 from engine.schema import encode
 from engine.search.ranking import SweepRow

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from engine.base.errors import Status
-from engine.compiled_plan import compile_plan
 from engine.evaluation import Evaluation
 from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.overlap import budget_mistake, register_budgets
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
-from engine.plan import make_plan
+from engine.plan import compile_plan, make_plan
 from engine.problem import Problem
 from kernels.description import parse_variant
 from kernels.ladder import by_id

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from fitting import fitting_config
 
-from engine.compiled_plan import compile_plan
 from engine.machine_code.analysis import disassembled
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.disassembly import NO_BARRIER, Control, Instruction, Program, pipe_of
@@ -20,7 +19,7 @@ from engine.machine_code.overlap import (
     Overlap,
     overlaps,
 )
-from engine.plan import LaunchPlan, make_plan
+from engine.plan import LaunchPlan, compile_plan, make_plan
 from engine.problem import Problem
 from kernels.ladder import by_id
 from kernels.variant import KERNELS_DIR

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.compiled_plan import analyse_plan
 from engine.devices import find_device
 from engine.machine_code.advice import Advice, AdviceKind
 from engine.names import find_variant
 from engine.pipeline.machine_code import advise_launch, time_launch
-from engine.plan import make_plan
+from engine.plan import analyse_plan, make_plan
 from engine.problem import Problem
 from tests.machine_code.small_kernels import counted
 from tests.slow_cases import one_in

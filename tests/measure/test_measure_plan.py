@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.measure.replay import (
+from engine.measure.side_by_side import (
     COLD_L2_MULTIPLE,
     MAX_LAUNCHES,
     TARGET_REPLAY_US,

@@ -14,8 +14,8 @@ import pytest
 from engine.base.errors import MeasureError
 from engine.devices.detect import GpuState
 from engine.evaluation import LatencyKind
-from engine.measure.replay import TARGET_REPLAY_US, ReplayDevice
 from engine.measure.sampler import sampled_latency
+from engine.measure.side_by_side import TARGET_REPLAY_US, ReplayDevice
 
 STATE = GpuState(1980, 1980, None, 300.0, 700.0, 50, None, ())
 EVENT_OVERHEAD_US = 5.0  # what events around anything add

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine.jobs.latency_stream.series import Thinned, spans
+from engine.jobs.latency_series import Thinned, spans
 
 
 def series(size: int, period_s: float = 0.01) -> tuple[np.ndarray, np.ndarray]:

@@ -11,7 +11,7 @@ from made_up_history import estimate_of
 from engine.base.errors import InvalidProblem
 from engine.devices import find_device, limits_for
 from engine.evaluation import Resources
-from engine.model.estimate import launch_plan
+from engine.model.kernel import launch_plan
 from engine.model.occupancy import max_active_clusters, occupancy, sms_of_gpcs
 from engine.plan import LaunchPlan
 from engine.problem import Problem

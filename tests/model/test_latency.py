@@ -19,8 +19,7 @@ from engine.devices import all_devices, find_device
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import Latency, Resources
 from engine.model.equations import Terms
-from engine.model.estimate import capability_reason, launch_plan, unsupported_reason
-from engine.model.kernel import Kernel
+from engine.model.kernel import Kernel, capability_reason, launch_plan, unsupported_reason
 from engine.model.launches import collect, collect_batches, unpadded_conflict_ways
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem

@@ -19,8 +19,8 @@ from engine.names import find_variant
 from engine.plan import make_plan
 from engine.problem import Problem
 from engine.search.ranking import SweepRow
+from engine.search.results import roofline_frame, sweep_roofs
 from engine.search.space import Space, SweepOptions
-from engine.search.sweep.estimate import roofline_frame, sweep_roofs
 from engine.search.sweep.journal import SweepJournal, SweepSpec
 from kernels.variant import Config, ProblemLike
 

@@ -21,8 +21,7 @@ from engine.model.equations import (
     machine,
     predict_arrays,
 )
-from engine.model.estimate import Estimate
-from engine.model.kernel import Kernel
+from engine.model.kernel import Estimate, Kernel
 from engine.model.launches import collect
 from engine.model.measurements import Measurement
 from engine.names import find_variant

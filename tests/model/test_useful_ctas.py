@@ -12,8 +12,7 @@ from sessions_data import evaluation_maker, snapshot_maker
 from engine.devices import find_device
 from engine.evaluation import Occupancy
 from engine.model.equations import visited_share
-from engine.model.estimate import Estimate
-from engine.model.kernel import Kernel, Known
+from engine.model.kernel import Estimate, Kernel, Known
 from engine.model.launches import collect, traffic_by_order
 from engine.plan import make_plan
 from engine.problem import Problem

@@ -267,3 +267,30 @@ def test_what_a_description_means_on_a_problem(tmp_path: Path) -> None:
     assert has_block(path.read_text(encoding="utf-8"))
     with raises(InvalidKernel, "has_description"):
         write_description(path, guess.toml(), "beside it")
+
+
+@pytest.mark.parametrize(
+    "alias",
+    ["using matrix = const float *;", "typedef float const* matrix;", "#define matrix float*"],
+)
+def test_a_pointer_by_another_name_is_a_tensor(alias: str) -> None:
+    guess = draft(
+        f"{alias}\n__global__ void fwd(int N, matrix Q, matrix K, matrix V, float *O) {{}}\n"
+    )
+    assert guess.dtypes == ("float32",)
+    assert [line.partition(",  #")[0] for line in guess.args.splitlines()] == [
+        '"seqlen"', '"q"', '"k"', '"v"', '"out"',
+    ]  # fmt: skip
+
+
+def test_two_versions_of_a_kernel_are_no_sequence() -> None:
+    """Each launched with the grid that is declared last before it."""
+    parameters = "(const float* Q, const float* K, const float* V, float* O, int N, float* l)"
+    code = "".join(f"__global__ void {name}{parameters} {{}}\n" for name in ("slow", "fast"))
+    launch = "{0}<<<grid, threads>>>(Q, K, V, O, N, l); }}\n"
+    code += "void run_slow() { dim3 grid(1); int threads = 1; " + launch.format("slow")
+    code += "void run_fast() { dim3 grid(batch, heads); int threads = 64; " + launch.format("fast")
+    slow, fast = (draft_of(code, kernel) for kernel in kernels_of(code))
+    assert (slow.grid, slow.threads, slow.later) == (("1", "1", "1"), "1", ())
+    assert (fast.grid, fast.threads) == (("batch", "num_heads", "1"), "64")
+    assert slow.others == ("fast",)

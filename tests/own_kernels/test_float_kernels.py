@@ -10,14 +10,13 @@ import pytest
 
 from engine.base.errors import Status
 from engine.cli import main
-from engine.compiled_plan import compile_plan
 from engine.evaluation import Evaluation
 from engine.own_kernels.explain import explain
 from engine.own_kernels.host_launch import kernels_of
 from engine.own_kernels.registry import VARIABLE
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
-from engine.plan import make_plan
+from engine.plan import compile_plan, make_plan
 from engine.problem import Problem
 from engine.tensors import make_inputs
 from kernels.description import read_own

@@ -15,7 +15,7 @@ from engine.backends.base import RunResult
 from engine.backends.machine_code import MachineCodeBackend
 from engine.base.errors import Status, ToolMissing, UnknownName
 from engine.evaluation import Evaluation
-from engine.model.estimate import launch_plan
+from engine.model.kernel import launch_plan
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.execute import where_to_execute
 from engine.pipeline.preview import preview
@@ -245,7 +245,7 @@ def without_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: object) -> None:
         raise ToolMissing("CuPy is not installed: pip install -e '.[cuda13]'")
 
-    monkeypatch.setattr("engine.compiled_plan.compile_plan", missing)
+    monkeypatch.setattr("engine.pipeline.evaluation_run.compile_plan", missing)
 
 
 def test_without_a_device_compiler_correctness_is_still_real(
@@ -284,7 +284,7 @@ def test_preview_runs_nothing_and_agrees_with_the_evaluation(
     def forbidden(*_: object) -> None:
         raise AssertionError("a preview must neither compile nor execute")
 
-    monkeypatch.setattr("engine.compiled_plan.compile_plan", forbidden)
+    monkeypatch.setattr("engine.pipeline.evaluation_run.compile_plan", forbidden)
     seen = preview(request())
     assert not seen.needs_compile
     assert seen.passes == e.passes

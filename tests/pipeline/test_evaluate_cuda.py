@@ -16,8 +16,8 @@ from engine.backends.base import RunOptions, RunResult
 from engine.backends.sdpa import sdpa_same_dtype
 from engine.base.errors import MeasureError, Status
 from engine.evaluation import ALL_KINDS, Correctness
-from engine.jobs.latency_stream import job
-from engine.jobs.latency_stream.series import read_samples
+from engine.jobs import worker
+from engine.jobs.latency_series import read_samples
 from engine.jobs.layout import RunDir
 from engine.jobs.supervisor import JobRunner
 from engine.jobs.worker import JOB_TYPES
@@ -191,7 +191,7 @@ def test_live_streams_the_sampler_and_lets_others_in(
     run = RunDir(tmp_path / "run")
     run.create()
     turn = SamplerSettings(kinds=("device_warm",), min_rounds=1 << 40, max_s=0.2)
-    monkeypatch.setattr(job, "_TURN", turn)
+    monkeypatch.setattr(worker, "_TURN", turn)
     runner = JobRunner(run, evaluator, JOB_TYPES)
     serve_waiting_evaluations = runner.serve_waiting_evaluations
     runner.event("live", "queued", kind="live", request=encode(REQUEST))

@@ -12,9 +12,8 @@ from simulated_gpu import SimulatedConditions, SimulatedDevice
 from engine.base.errors import Status
 from engine.config import problem_class
 from engine.measure.sampler import SamplerSettings
-from engine.search.autotune import RACERS, Candidates, problem_results
+from engine.search.autotune import RACERS, Candidates, problem_results, tuned_config
 from engine.search.ranking import SweepRow
-from engine.search.tuned_from_sweep import tuned_config
 
 WARM = SamplerSettings(kinds=("device_warm",))
 

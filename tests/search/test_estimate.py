@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from search_data import SMALL, point
 
-from engine.search.sweep.estimate import Estimator, prior_s, runs_on_gpu
+from engine.pipeline.request import runs_on_gpu
+from engine.search.sweep.estimate import Estimator, prior_s
 
 LARGE = replace(SMALL, seqlen=4096)
 

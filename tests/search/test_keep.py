@@ -11,10 +11,9 @@ from engine.base.errors import Status
 from engine.config import load_tuned
 from engine.evaluation import Evaluation, Latency
 from engine.problem import Problem
-from engine.search.autotune import problem_results
+from engine.search.autotune import configs_to_keep, keep_configs, problem_results
 from engine.search.ranking import SweepRow
 from engine.search.space import Space, SweepOptions
-from engine.search.tuned_from_sweep import configs_to_keep, keep_configs
 
 # Two problems of one class and one of another.
 PROBLEMS = (Problem(1, 1, 100, 64), Problem(1, 1, 128, 64), Problem(1, 1, 512, 64))

@@ -16,7 +16,7 @@ from engine.base.errors import SnapshotError
 from engine.correctness import ErrorMap
 from engine.problem import Problem
 from engine.sessions import snapshot as codec
-from engine.sessions.build import make_error_map, make_source
+from engine.sessions.session import make_error_map, make_source
 from engine.sessions.snapshot import (
     HEAD_BYTES,
     SCHEMA_VERSION,

@@ -11,8 +11,8 @@ from sessions_data import evaluation_maker, snapshot_maker
 from engine.base.launch import TensorMapArg, encode_argument
 from engine.plan import make_plan
 from engine.problem import Problem
-from engine.sessions.build import make_source
 from engine.sessions.rerun import their_source
+from engine.sessions.session import make_source
 from engine.sessions.snapshot import dumps, loads
 from kernels.description import parse_variant
 from kernels.ladder import LADDER

@@ -10,7 +10,7 @@ from compare_data import evaluation, latency
 
 from engine.evaluation import Evaluation
 from engine.problem import Problem
-from engine.sessions.pinned import deltas, pin, pinned, pinned_path, unpin
+from engine.sessions.goal import deltas, pin, pinned, pinned_path, unpin
 
 
 @pytest.fixture(autouse=True)

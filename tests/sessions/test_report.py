@@ -18,7 +18,6 @@ from engine.base.errors import Status
 from engine.base.table import Table
 from engine.palette import LIGHT
 from engine.problem import Problem
-from engine.sessions.build import make_error_map
 from engine.sessions.report import (
     MAX_MAPS,
     MAX_POINTS,
@@ -28,6 +27,7 @@ from engine.sessions.report import (
     to_html,
     to_markdown,
 )
+from engine.sessions.session import make_error_map
 from engine.sessions.snapshot import Snapshot, loads
 from engine.sessions.tables import session_tables
 

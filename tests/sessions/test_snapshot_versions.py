@@ -15,9 +15,9 @@ from words import raises
 from engine.base.errors import SnapshotError, Status
 from engine.problem import Problem
 from engine.sessions import snapshot as codec
-from engine.sessions.build import make_source
 from engine.sessions.folders import names_for
 from engine.sessions.rerun import their_source
+from engine.sessions.session import make_source
 from engine.sessions.snapshot import HEAD_BYTES, Snapshot, dumps, loads, read_summary, summarise
 from engine.sessions.tables import batch_table
 from kernels.ladder import by_id

@@ -27,7 +27,7 @@ def set_gpu() -> Iterator[Callable[[str], None]]:
 @pytest.fixture
 def backend(set_gpu: Callable[[str], None]) -> Iterator[CudaBackend]:
     """With calls of its own it times as on any GPU."""
-    from engine.backends.cuda.cupy_calls import CupyCalls
+    from engine.backends.cuda.calls import CupyCalls
 
     del set_gpu  # its skip
     made = CudaBackend(CupyCalls())

@@ -16,7 +16,7 @@ from verdicts import RIGHT
 from engine import selfcheck as checks
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.cuda import CudaBackend
-from engine.backends.cuda.cupy_calls import CupyCalls
+from engine.backends.cuda.calls import CupyCalls
 from engine.base.errors import MeasureError, Status, ToolMissing
 from engine.base.launch import PassLaunch, ScalarArg, StructArg, TensorArg, TensorMapArg
 from engine.devices.detect import GpuState

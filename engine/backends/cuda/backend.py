@@ -8,14 +8,21 @@ from contextlib import contextmanager
 
 from engine.backends.base import BackendName, RunOptions, RunResult
 from engine.backends.cuda.availability import is_software_gpu, why_not_cuda
-from engine.backends.cuda.calls import WAIT_S, Failure, GpuCalls, GpuTimeout, Kernel, explain
+from engine.backends.cuda.calls import (
+    WAIT_S,
+    CupyCalls,
+    Failure,
+    GpuCalls,
+    GpuTimeout,
+    Kernel,
+    explain,
+)
 from engine.backends.cuda.timing import Buffers, DeviceTimer, why_too_large
 from engine.base.errors import CompileError, MeasureError, Status, ToolMissing, UnknownName
 from engine.base.units import format_bytes
-from engine.compiled_plan import compile_plan
 from engine.cuda_source.nvrtc import CompiledKernel
 from engine.evaluation import Correctness
-from engine.plan import LaunchPlan
+from engine.plan import LaunchPlan, compile_plan
 from engine.tensors import Inputs
 
 SOFTWARE_TIMES = (
@@ -35,8 +42,6 @@ class CudaBackend:
         if calls is None:
             if (why := why_not_cuda()) is not None:
                 raise ToolMissing(why)
-            from engine.backends.cuda.cupy_calls import CupyCalls
-
             try:
                 calls = CupyCalls()
             except RuntimeError as error:

@@ -200,8 +200,8 @@ class _Captured:
 class DeviceTimer:
     """Holds the device memory of one measurement. A context manager; leaving it frees the memory.
 
-    Satisfies `engine.measure.replay.Launchable`. A copy is everything that a launch touches: Q, K,
-    V, O and the plan's scratch, so that cold launches find none of it in L2.
+    Satisfies `engine.measure.side_by_side.Launchable`. A copy is everything that a launch touches:
+    Q, K, V, O and the plan's scratch, so that cold launches find none of it in L2.
 
     Args:
         explain: the sentence for what CuPy raises.

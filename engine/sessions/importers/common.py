@@ -20,7 +20,7 @@ from engine.evaluation import BaselineTiming, Evaluation, Latency, LatencyKind
 from engine.measure.sampler import sampled_latency
 from engine.problem import Problem
 from engine.schema import file_label
-from engine.sessions.build import make_snapshot
+from engine.sessions.session import make_snapshot
 from engine.sessions.snapshot import MAX_EVALUATIONS, Environment, Goal, Gpu, Snapshot
 from kernels.variant import Dtype
 

@@ -17,8 +17,7 @@ from engine.base.table import Table
 from engine.base.units import format_bytes, format_us
 from engine.evaluation import Evaluation
 from engine.history import History
-from engine.model.estimate import Estimate
-from engine.model.kernel import Kernel
+from engine.model.kernel import Estimate, Kernel
 from engine.model.launches import collect
 from engine.names import find_variant
 from engine.schema import file_label

@@ -12,8 +12,8 @@ from typing import Any
 from engine.base.errors import SnapshotError
 from engine.evaluation import Evaluation
 from engine.schema import decode, file_label
-from engine.sessions.build import make_snapshot
 from engine.sessions.importers.common import ImportOptions
+from engine.sessions.session import make_snapshot
 from engine.sessions.snapshot import Snapshot, Source, parse_json
 
 _MAX_FIRST_BYTES = 4 << 20

@@ -97,7 +97,7 @@ def test_a_gpu_that_others_hold_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -
 
     pytest.importorskip("cupy", reason="CuPy is not installed")
     monkeypatch.setattr("engine.backends.cuda.backend.why_not_cuda", lambda: None)
-    monkeypatch.setattr("engine.backends.cuda.cupy_calls.CupyCalls", held)
+    monkeypatch.setattr("engine.backends.cuda.backend.CupyCalls", held)
     with pytest.raises(
         ToolMissing, match=r"cannot be used now \(cudaErrorDevicesUnavailable: busy"
     ):

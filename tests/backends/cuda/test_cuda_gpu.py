@@ -20,14 +20,13 @@ from engine.backends.cuda import CudaBackend, why_not_cuda
 from engine.backends.sdpa import BACKENDS, baseline, sdpa_same_dtype
 from engine.base.errors import Status
 from engine.base.launch import PassLaunch, TensorArg
-from engine.compiled_plan import compile_plan, resources
 from engine.devices import limits_for
 from engine.evaluation import Latency
 from engine.measure.device_lock import gpu_states
 from engine.measure.side_by_side import TimingGroup
 from engine.measure.verdict import Verdict
 from engine.model.occupancy import occupancy
-from engine.plan import LaunchPlan, make_plan
+from engine.plan import LaunchPlan, compile_plan, make_plan, resources
 from engine.problem import Problem
 from engine.tensors import Inputs, decode, make_inputs
 from kernels.ladder import LADDER

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.backends.cuda import cupy_calls
+from engine.backends.cuda import calls
 from engine.cuda_source import compile_kernel
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
-SOURCE = Path(cupy_calls.__file__)
+SOURCE = Path(calls.__file__)
 MODULES = {
     "_cuda": cupy.cuda,
     "_runtime": cupy.cuda.runtime,

@@ -68,8 +68,8 @@ TENSOR: tuple[Unseen, ...] = (
         (
             "halves of a step of V exchanged",
             ("v11",),
-            "2 * (TILE + swizzled(v_row, lane / 16 * 8));",
-            "2 * (TILE + swizzled(v_row, (lane / 16 ^ 1) * 8));",
+            "2 * (K_TILE + swizzled(v_row, lane / 16 * 8));",
+            "2 * (K_TILE + swizzled(v_row, (lane / 16 ^ 1) * 8));",
             COLUMN,
         ),
         (
@@ -157,15 +157,15 @@ TENSOR: tuple[Unseen, ...] = (
         (
             "V into the next stage's K",
             ("v10",),
-            "load_tile<BLOCK_N>(ring + (2 * stage + 1) * TILE, v + kv_head, n,",
-            "load_tile<BLOCK_N>(ring + (2 * stage + 2) * TILE, v + kv_head, n,",
+            "load_tile<BLOCK_N>(ring + stage * STAGE + K_TILE, v + kv_head, n,",
+            "load_tile<BLOCK_N>(ring + (stage + 1) * STAGE, v + kv_head, n,",
             (*RACE, *UNWRITTEN, r"out of bounds", r"stage"),
         ),
         (
             "V's end is counted from a later tile",
             ("v11",),
-            "start_copy(v_place, lane_source + (v - k), next + (STAGES - 2) * BLOCK_N);",
-            "start_copy(v_place, lane_source + (v - k), next + STAGES * BLOCK_N);",
+            "start_v(v_place, lane_source, next + (STAGES - 2) * BLOCK_N);",
+            "start_v(v_place, lane_source, next + STAGES * BLOCK_N);",
             (*LEFT, *OF_V, r"zero", *TAIL),
         ),
         (

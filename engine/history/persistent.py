@@ -14,9 +14,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from engine.compiled_plan import launch_of_pass
 from engine.devices.spec import DeviceSpec
-from engine.history.simulated.ctas import Pieces, pieces_of
+from engine.history.ctas import Pieces, pieces_of
 from engine.machine_code.cubin import Entry
 from engine.machine_code.disassembly import Program
 from engine.machine_code.emulation import CtaTrace, Emulator
@@ -33,7 +32,7 @@ from engine.machine_code.timing.native import (
 from engine.machine_code.timing.traffic import share_sms
 from engine.model.equations import CtaCurve, visited_share
 from engine.model.launches import Launches
-from engine.plan import LaunchPlan, make_plan
+from engine.plan import LaunchPlan, launch_of_pass, make_plan
 from engine.problem import Problem
 from kernels.variant import Config, Variant
 

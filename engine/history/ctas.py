@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.base.errors import InvalidProblem
-from engine.compiled_plan import launch_of_pass
 from engine.devices.spec import DeviceSpec
 from engine.machine_code.cubin import Entry
 from engine.machine_code.disassembly import Program
@@ -23,7 +22,7 @@ from engine.machine_code.timing.simulate import SlotTimes
 from engine.model.equations import CtaCurve, visited_share
 from engine.model.launches import Launches
 from engine.model.occupancy import IntArray
-from engine.plan import LaunchPlan, make_plan
+from engine.plan import LaunchPlan, launch_of_pass, make_plan
 from engine.problem import Problem
 from kernels.variant import Config, Schedule, Variant
 
