@@ -160,7 +160,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                   const element* __restrict__ v,  // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
                   element* __restrict__ out,      // [batch, num_heads, seqlen, HEAD_DIM]
                   int num_heads, int num_heads_kv, int seqlen, int seqlen_kv,
-                  float kv_heads_per_head, float softmax_scale) {
+                  float kv_heads_per_head, float softmax_scale LSE_PARAMETER) {
     extern __shared__ __align__(16) unsigned char smem[];
     const int lane = threadIdx.x % 32;
     const int row_warp = threadIdx.x / 32 % ROW_WARPS;
