@@ -24,7 +24,7 @@ _PERIODS = (1, 2, 4, 8)  # query tiles to a K/V tile, where a causal mask makes 
 _SECTOR_COLUMNS = (SECTORS, IDEAL_SECTORS)
 MAX_CTAS = 1 << 24  # of a launch: some arrays have an entry for each
 MAX_EMULATIONS = 200  # of CTAs, per launch: counts beyond are interpolated
-MAX_EMULATED = 60_000_000  # warp instructions of all of these: some ten seconds
+MAX_EMULATED = 200_000_000  # warp instructions of all of these: some half a minute
 Counts: TypeAlias = NDArray[np.int64]
 
 
