@@ -451,12 +451,20 @@ def output_of(raw: npt.NDArray[np.uint8], problem: Problem, layout: Layout) -> R
 
 
 def lse_of(raw: npt.NDArray[np.uint8], problem: Problem, lse: Lse) -> FloatArray:
-    """Natural LSE as `[batch, num_heads, seqlen]`, from the bytes that a kernel wrote."""
+    """Natural LSE as `[batch, num_heads, seqlen]`, from the bytes that a kernel wrote.
+
+    Rows behind the last query of a shorter sequence are as those of `output_of`.
+    """
     batch, heads, rows, _ = problem.shape
     values = raw.view(np.float32)
     if lse.layout == "bsh":
         values = values.reshape(batch, rows, heads).transpose(0, 2, 1)
     values = values.reshape(batch, heads, rows)
+    if problem.seqlens is not None:
+        values = np.array(values, order="C")
+        for sequence, keys in zip(values.view(np.uint32), problem.seqlens, strict=True):
+            behind = sequence[:, min(problem.seqlen, keys) :]
+            behind[behind == poison_of("float32")] = 0
     return values if lse.base == "e" else values * np.float32(math.log(2))
 
 
