@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +37,6 @@ from engine.plan import LaunchPlan, compile_plan, launch_of_pass
 from engine.tensors import (
     POISON_BITS,
     Inputs,
-    RawArray,
     gradients_of,
     lse_of,
     output_of,
@@ -283,7 +283,7 @@ def _execute_pass(
     )
 
 
-def _bytes_of(raw: RawArray) -> NDArray[np.uint8]:
+def _bytes_of(raw: NDArray[Any]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(raw).reshape(-1).view(np.uint8)
 
 
