@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +37,6 @@ from engine.plan import LaunchPlan, compile_plan, launch_of_pass
 from engine.tensors import (
     POISON_BITS,
     Inputs,
-    RawArray,
     gradients_of,
     lse_of,
     output_of,
@@ -77,7 +77,6 @@ class MachineCodeBackend:
             return RunResult(Status.COMPILE_ERROR, str(error))
         memory = memory_of(plan, inputs)
         hazards: list[Hazard] | None = [] if options.check else None
-        given = {n: memory[n].copy() for n in memory if n not in _written(plan)}
         try:
             cubin = read_cubin(compiled.cubin)
             module = load_module(cubin)
@@ -122,7 +121,11 @@ class MachineCodeBackend:
             out=out,
             gradients=gradients,
             lse=lse_of(first["lse"], plan.problem, plan.lse) if plan.lse is not None else None,
-            inputs_unchanged=all(np.array_equal(memory[n], given[n]) for n in given),
+            inputs_unchanged=all(
+                np.array_equal(memory[name], _bytes_of(tensor))
+                for name, tensor in plan.tensors_of(inputs).items()
+                if name not in _written(plan)
+            ),
             repeatable=repeatable,
             repeated=repeated,
             execution_ms=execution_ms,
@@ -280,7 +283,7 @@ def _execute_pass(
     )
 
 
-def _bytes_of(raw: RawArray) -> NDArray[np.uint8]:
+def _bytes_of(raw: NDArray[Any]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(raw).reshape(-1).view(np.uint8)
 
 
