@@ -46,6 +46,7 @@ from kernels.arguments import (
     OF_FEATURES,
     PACKED,
     SEQLENS,
+    feature_of,
 )
 from kernels.variant import Argument as DescribedArgument
 from kernels.variant import (
@@ -261,14 +262,18 @@ def make_plan(variant: Variant, problem: Problem, config: Config) -> LaunchPlan:
         )
         for s in variant.scratch
     )
-    absent = {name for name, f in OF_FEATURES.items() if f not in problem.features}
+    given = (None, *problem.features)
     passes = tuple(
         PassLaunch(
             entry=p.entry if p.entry_of is None else p.entry_of(problem, config),
             grid=p.grid(problem, config),
             threads=p.threads(problem, config),
             dynamic_smem_bytes=p.dynamic_smem_bytes(problem, config),
-            args=tuple(_argument(variant, a, problem, config) for a in p.args if a not in absent),
+            args=tuple(
+                _argument(variant, a, problem, config)
+                for a in p.args
+                if feature_of(a, variant.takes) in given
+            ),
             block_shape=None if p.block is None else p.block(problem, config),
             cluster=(1, 1, 1) if p.cluster is None else p.cluster(problem, config),
             warpgroup_registers=(
@@ -307,7 +312,7 @@ def make_plan(variant: Variant, problem: Problem, config: Config) -> LaunchPlan:
         query_rows=variant.work.query_rows(problem, config),
         kv_rows=variant.work.kv_rows(problem, config),
         layouts=dict(variant.layouts),
-        lse=variant.lse,
+        lse=variant.lse if feature_of(LSE, variant.takes) in given else None,
         pages=(
             None
             if variant.page_rows is None

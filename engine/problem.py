@@ -35,7 +35,7 @@ _OF_KV = {"seqlen_kv": "seqlen", "num_heads_kv": "num_heads"}
 # Fields that files leave out where they say nothing: versions before 5 of the format lack them.
 _LEFT_OUT = (
     *("window", "softcap", "alibi", "sinks", "seqlens", "direction", "head_dim_v"),
-    "kv_dtype",
+    *("kv_dtype", "lse"),
 )
 
 
@@ -69,6 +69,9 @@ class Problem(Stored):
         head_dim_v: columns of V and O where Q and K have others (DeepSeek's 192 and 128).
         kv_dtype: of K and V where it is another than that of Q and O: E4M3 of FP8, with a factor
             for each K/V head (`Inputs.kv_scales`), as servers keep a KV cache.
+        lse: the logarithm of each row's sum of exponentials is asked for besides O, as the backward
+            pass and a fusion of parts need it; a sink takes part in it. Float32 and natural,
+            `[batch, num_heads, seqlen]`.
 
     Raises:
         InvalidProblem: a size below 1 or above its limit, an unknown dtype, a mask that hides all
@@ -93,6 +96,7 @@ class Problem(Stored):
     direction: Direction = "forward"
     head_dim_v: int | None = None
     kv_dtype: KvDtype | None = None
+    lse: bool = False
 
     def __post_init__(self) -> None:
         limits = {
@@ -119,7 +123,7 @@ class Problem(Stored):
                 raise InvalidProblem(
                     f"{name} must be at most {limit:,}, not {value:,}.", code="size_too_large"
                 )
-        for name in ("causal", "alibi", "sinks"):
+        for name in ("causal", "alibi", "sinks", "lse"):
             if not isinstance(value := getattr(self, name), bool):
                 raise InvalidProblem(f"{name} must be true or false, not {value!r}.")
         choices = {"dtype": get_args(Dtype), "direction": get_args(Direction)}
@@ -139,6 +143,12 @@ class Problem(Stored):
             object.__setattr__(self, "head_dim_v", None)
         if self.num_heads_kv == self.num_heads:
             object.__setattr__(self, "num_heads_kv", None)
+        if self.lse and self.direction == "backward":
+            raise InvalidProblem(
+                "The backward pass is given LSE, and writes none: leave lse out, or ask for the "
+                "forward pass.",
+                code="lse_of_the_backward_pass",
+            )
         if self.num_heads % self.kv_heads:
             raise InvalidProblem(
                 f"{self.num_heads:,} query heads cannot share {self.kv_heads:,} K/V heads evenly: "
@@ -198,6 +208,7 @@ class Problem(Stored):
             "alibi": self.alibi,
             "sinks": self.sinks,
             "kv_fp8": self.kv_dtype is not None,
+            "lse": self.lse,
         }
         return tuple(name for name, is_used in used.items() if is_used)
 
@@ -314,11 +325,13 @@ class Problem(Stored):
 
     @property
     def io_bytes(self) -> int:
-        """The fewest bytes the call moves: Q, K, V read once and O written once; backward Q, K, V,
-        O, dO and LSE read, and dQ, dK, dV written."""
+        """The fewest bytes the call moves: Q, K, V read once, O and LSE, where it is asked for,
+        written once; backward Q, K, V, O, dO and LSE read, and dQ, dK, dV written."""
         forward = self.tensor_bytes + self.out_bytes + self.kv_bytes
         lse_bytes = 4 * self.batch * self.num_heads * self.seqlen
-        return forward if self.direction == "forward" else 2 * forward + lse_bytes
+        if self.direction == "forward":
+            return forward + lse_bytes * self.lse
+        return 2 * forward + lse_bytes
 
     @property
     def twice_scores(self) -> int:
@@ -364,6 +377,7 @@ class Problem(Stored):
             *(["alibi"] if self.alibi else []),
             *(["sinks"] if self.sinks else []),
             *(["kvfp8"] if self.kv_dtype is not None else []),
+            *(["lse"] if self.lse else []),
             *([f"seqlens{_listed(self.seqlens)}"] if self.seqlens is not None else []),
             *([self.direction] if self.direction != "forward" else []),
         )
@@ -437,7 +451,7 @@ def feature_options(problem: Problem) -> list[str]:
     """The options of the command line that give a problem's features, the causal mask left out."""
     values = {"window": problem.window, "softcap": problem.softcap}
     given = [f"--{name}={value:g}" for name, value in values.items() if value is not None]
-    given += [f"--{name}" for name in ("alibi", "sinks") if getattr(problem, name)]
+    given += [f"--{name}" for name in ("alibi", "sinks", "lse") if getattr(problem, name)]
     if problem.head_dim_v is not None:
         given.append(f"--head-dim-v={problem.head_dim_v}")
     if problem.kv_dtype is not None:

@@ -240,6 +240,8 @@ ByteArray: TypeAlias = npt.NDArray[np.uint8]
 POISON_BITS = np.uint16(0x7FA5)
 _POISON_BITS_OF_FP32 = np.uint32(0x7FA57FA5)
 
+_DRAWN_AT_ONCE = 1 << 16
+
 _STORED_AS: Mapping[Dtype, type[np.generic]] = {
     "float16": np.float16,
     "bfloat16": np.uint16,
@@ -451,13 +453,30 @@ def output_of(raw: npt.NDArray[np.uint8], problem: Problem, layout: Layout) -> R
 
 
 def lse_of(raw: npt.NDArray[np.uint8], problem: Problem, lse: Lse) -> FloatArray:
-    """Natural LSE as `[batch, num_heads, seqlen]`, from the bytes that a kernel wrote."""
+    """Natural LSE as `[batch, num_heads, seqlen]`, from the bytes that a kernel wrote.
+
+    Rows behind the last query of a shorter sequence are as those of `output_of`.
+    """
     batch, heads, rows, _ = problem.shape
     values = raw.view(np.float32)
     if lse.layout == "bsh":
         values = values.reshape(batch, rows, heads).transpose(0, 2, 1)
     values = values.reshape(batch, heads, rows)
+    if problem.seqlens is not None:
+        values = np.array(values, order="C")
+        for sequence, keys in zip(values.view(np.uint32), problem.seqlens, strict=True):
+            behind = sequence[:, min(problem.seqlen, keys) :]
+            behind[behind == poison_of("float32")] = 0
     return values if lse.base == "e" else values * np.float32(math.log(2))
+
+
+def _normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: Dtype) -> RawArray:
+    """N(0, 1) draws, rounded block by block: a whole tensor in float32 costs as much in memory."""
+    raw = np.empty(math.prod(shape), _STORED_AS[dtype])
+    for start in range(0, len(raw), _DRAWN_AT_ONCE):
+        block = raw[start : start + _DRAWN_AT_ONCE]
+        block[:] = encode(rng.standard_normal(len(block), dtype=np.float32), dtype)
+    return cast(RawArray, raw.reshape(shape))
 
 
 def make_inputs(problem: Problem, seed: int = 0, kind: InputKind = NORMAL) -> Inputs:
@@ -474,11 +493,16 @@ def make_inputs(problem: Problem, seed: int = 0, kind: InputKind = NORMAL) -> In
     """
     rng = np.random.default_rng(seed)
     shapes = (problem.shape, problem.k_shape, problem.v_shape)
-    q, k, v = (rng.standard_normal(shape, dtype=np.float32) for shape in shapes)
-    shape_inputs(kind, q, k, v, rng)
+    if kind == NORMAL:
+        q_raw, k_raw, v_raw = (_normal(rng, shape, problem.dtype) for shape in shapes)
+    else:
+        q, k, v = (rng.standard_normal(shape, dtype=np.float32) for shape in shapes)
+        shape_inputs(kind, q, k, v, rng)
+        q_raw, k_raw, v_raw = (encode(x, problem.dtype) for x in (q, k, v))
     if problem.seqlens is not None:
-        for x, most in ((q, problem.seqlen), (k, problem.num_keys), (v, problem.num_keys)):
-            for sequence, keys in zip(x, problem.seqlens, strict=True):
+        rows = (problem.seqlen, problem.num_keys, problem.num_keys)
+        for raw, most in zip((q_raw, k_raw, v_raw), rows, strict=True):
+            for sequence, keys in zip(raw, problem.seqlens, strict=True):
                 sequence[:, min(most, keys) :] = 0
     sinks = None
     if problem.sinks:
@@ -486,7 +510,6 @@ def make_inputs(problem: Problem, seed: int = 0, kind: InputKind = NORMAL) -> In
         keys = min(problem.num_keys, problem.window or problem.num_keys)
         sinks = rng.standard_normal(problem.num_heads, dtype=np.float32)
         sinks += np.float32(math.log(keys))
-    q_raw, k_raw, v_raw = (encode(x, problem.dtype) for x in (q, k, v))
     dout = None
     if problem.direction == "backward":
         dout = encode(rng.standard_normal(problem.shape, dtype=np.float32), problem.dtype)

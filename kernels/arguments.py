@@ -4,6 +4,7 @@
             {name = "q_stride_row", ctype = "int64"},                         # of another type
             {name = "window", ctype = "int32", value = "2 * block_n"},        # a formula
             {name = "mask", ctype = "null"},                                  # a null pointer
+        {name = "rows", ctype = "int32", value = "seqlen", feature = "lse"},  # only with LSE
             {name = "params", fields = ["q", {name = "scale", ctype = "float32", value = 0.5}]}]
 
 Known names: `q k v out`, backward `dout` and `dq dk dv` besides (`out` and `lse` are then given),
@@ -12,10 +13,11 @@ Known names: `q k v out`, backward `dout` and `dq dk dv` besides (`out` and `lse
 `alibi_slopes` and `sinks` (`[num_heads]`, float32), `k_scale` and `v_scale` (`[num_heads_kv]`,
 float32: what the bytes of K and V in FP8 are multiplied by) and `seqlens` (`[batch]`, int32: the
 keys of each sequence), which are left out where the problem has none, as in a parameter list under
-`#if HAS_SINKS`; the scratch buffers, the tensor maps; of the problem `batch num_heads num_heads_kv
-seqlen seqlen_kv head_dim` and `causal`; `softmax_scale` and `softmax_scale_log2`; and the strides
-of each tensor in elements, `q_stride_batch q_stride_head q_stride_row` and so on for k, v and out,
-as its layout has them. Whole numbers are int32 and fractions float32 where nothing is said.
+`#if HAS_SINKS`, and so is `lse` where the kernel `takes` it; the scratch buffers, the tensor maps;
+of the problem `batch num_heads num_heads_kv seqlen seqlen_kv head_dim` and `causal`;
+`softmax_scale` and `softmax_scale_log2`; and the strides of each tensor in elements,
+`q_stride_batch q_stride_head q_stride_row` and so on for k, v and out, as its layout has them.
+Whole numbers are int32 and fractions float32 where nothing is said.
 
 A pass that takes `cu_seqlens_q` and `cu_seqlens_k` (`[batch + 1]`, int32) in place of `seqlens` is
 given sequences of different lengths packed: they say where each begins in Q and O, and in K and V,
@@ -26,7 +28,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, get_args
 
 from kernels.formula import FRACTIONS, FormulaError, Scope
@@ -132,7 +134,7 @@ class ArgumentReader:
         return self._scalar(table, key, value, "float32" if value in FRACTIONS else "int32", value)
 
     def _described(self, table: Table) -> Argument:
-        table.allow("name", "ctype", "value", "fields")
+        table.allow("name", "ctype", "value", "fields", "feature")
         name = table.matching("name", _NAME, "a name as in C++")
         if "fields" in table.values:
             return Structure(name, self._list(table, "fields", "a list of arguments"))
@@ -150,10 +152,17 @@ class ArgumentReader:
             name if known else ...,
         )
         self.taken |= {name} if known and value == name else set()
-        return self._scalar(table, "value", name, ctype, value)
+        feature = table.choice("feature", get_args(Feature)) if "feature" in table.values else None
+        return self._scalar(table, "value", name, ctype, value, feature)
 
     def _scalar(
-        self, table: Table, key: str, name: str, ctype: ScalarType, formula: object
+        self,
+        table: Table,
+        key: str,
+        name: str,
+        ctype: ScalarType,
+        formula: object,
+        feature: Feature | None = None,
     ) -> Scalar:
         try:
             if isinstance(formula, bool):
@@ -166,7 +175,20 @@ class ArgumentReader:
                 expression = self._scope.number(formula)
         except FormulaError as error:
             table.error(key, str(error))
-        return Scalar(name, ctype, self._scope.function(expression))
+        return Scalar(name, ctype, self._scope.function(expression), feature)
+
+
+def feature_of(argument: Argument, takes: Collection[Feature]) -> Feature | None:
+    """What a problem must have for an argument to be given; None: it always is.
+
+    Args:
+        takes: of the kernel: one that takes LSE writes it where it is asked for, others always.
+    """
+    if isinstance(argument, Scalar):
+        return argument.feature
+    if argument == LSE and "lse" in takes:
+        return "lse"
+    return OF_FEATURES.get(argument) if isinstance(argument, str) else None
 
 
 def pointers_of(arguments: Iterable[Argument]) -> Iterator[str]:

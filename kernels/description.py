@@ -273,7 +273,7 @@ class _Reader:
             takes=takes,
             dim_pairs=_dim_pairs(block),
             layouts=tuple(layouts.items()),
-            lse=_lse(block, LSE in used and not is_backward),
+            lse=_lse(block, LSE in used and not is_backward, "lse" in takes),
             page_rows=None if page_rows is None else self.scope.function(page_rows),
             macros=macros,
             include_folders=_include_folders(block, path),
@@ -545,7 +545,9 @@ def _takes(block: Table) -> tuple[Feature, ...]:
     return tuple(values)
 
 
-def _lse(block: Table, is_written: bool) -> Lse | None:
+def _lse(block: Table, is_written: bool, is_taken: bool) -> Lse | None:
+    if is_taken and not is_written:
+        block.error("takes", "no pass takes the argument `lse`")
     if "lse" in block.values and not is_written:
         block.error("lse", "no pass takes the argument `lse`")
     table = block.table("lse", {})

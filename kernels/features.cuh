@@ -8,6 +8,7 @@
 //   HAS_SINKS      a logit of each query head takes part in the row sums, gpt-oss's
 //   HAS_VARLEN     every sequence has keys of its own, and its last positions as queries; padded
 //                  to the longest, or packed where a kernel has TAKES_PACKED before this file
+//   HAS_LSE        LSE is written besides O: lse.cuh
 //   HAS_KV_FP8     K and V are bytes of E4M3, and their heads have factors: fp8.cuh
 // Kernels keep scores as Q @ K^T gives them and scale them in the exponent, so that what is added
 // or bent here is divided by the softmax scale.
@@ -15,6 +16,7 @@
 
 #include "element.cuh"
 #include "exp2.cuh"
+#include "lse.cuh"
 
 #ifndef HEAD_DIM_V
 #define HEAD_DIM_V HEAD_DIM
@@ -79,7 +81,8 @@ using kv_element = unsigned char;
 #define SCALES_GIVEN
 using kv_element = element;
 #endif
-#define FEATURE_PARAMETERS ALIBI_PARAMETER SINKS_PARAMETER SEQLENS_PARAMETER SCALES_PARAMETER
+#define FEATURE_PARAMETERS \
+    ALIBI_PARAMETER SINKS_PARAMETER SEQLENS_PARAMETER SCALES_PARAMETER LSE_PARAMETER
 #define FEATURES_GIVEN {ALIBI_GIVEN, SINKS_GIVEN, SEQLENS_GIVEN SCALES_GIVEN}
 
 struct Features {

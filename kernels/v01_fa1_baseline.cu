@@ -11,7 +11,7 @@ idea = "FlashAttention-1 order: sequential K/V tiles under an online softmax, a 
 head_dims = [4, 32, 64, 96, 128]
 min_compute_capability = 7.5
 dim_pairs = [[192, 128]]
-takes = ["kv_offset", "window", "softcap", "alibi", "sinks", "varlen"]
+takes = ["kv_offset", "window", "softcap", "alibi", "sinks", "varlen", "lse"]
 let.block_m = 64
 
 [tunables]
@@ -25,7 +25,7 @@ threads = 256
 smem_bytes = """((block_m + block_n) * head_dim + block_n * head_dim_v) * element_bytes \
                 + block_m * block_n * 4"""
 args = ["q", "k", "v", "out", "num_heads", "seqlen", "seqlen_kv", "softmax_scale",
-        "alibi_slopes", "sinks", "seqlens"]
+        "alibi_slopes", "sinks", "seqlens", "lse"]
 
 [work]
 math_unit = "fma"
@@ -155,6 +155,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     // O = O / l. Each thread writes its own row, so a warp's stores are a row apart (uncoalesced).
     if (tid < BLOCK_M && query < NUM_QUERIES) {
         const float inv_l = 1.0f / with_sink(l, given, blockIdx.y, m * scale_log2);
+        STORE_LSE(true, ((size_t)blockIdx.z * num_heads + blockIdx.y) * seqlen + query,
+                  m * scale_log2, inv_l);
 #pragma unroll
         for (int d = 0; d < HEAD_DIM_V; d++) {
             out[O_HEAD + (size_t)query * HEAD_DIM_V + d] = to_element(acc_rmem[d] * inv_l);

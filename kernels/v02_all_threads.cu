@@ -12,6 +12,7 @@
 idea = "Several threads share each query row and combine by shuffles, so none is idle."
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 7.5
+takes = ["lse"]
 let.block_m = 64
 
 [tunables]
@@ -25,7 +26,7 @@ threads = "block_m * threads_per_row"
 # Q, K and V in rows padded by 2 elements, and S in rows padded by threads_per_row floats.
 smem_bytes = """(block_m + 2 * block_n) * (head_dim + 2) * element_bytes
                 + block_m * (block_n + threads_per_row) * 4"""
-args = ["q", "k", "v", "out", "num_heads", "seqlen", "seqlen_kv", "softmax_scale"]
+args = ["q", "k", "v", "out", "num_heads", "seqlen", "seqlen_kv", "softmax_scale", "lse"]
 
 [work]
 math_unit = "fma"
@@ -35,6 +36,7 @@ conflict_ways = 1
 */
 #include "element.cuh"
 #include "exp2.cuh"
+#include "lse.cuh"
 
 constexpr int BLOCK_M = 64;  // query rows per CTA
 constexpr int NUM_THREADS = BLOCK_M * THREADS_PER_ROW;
@@ -101,7 +103,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                   const element* __restrict__ k,  // [batch, num_heads, seqlen_kv, HEAD_DIM]
                   const element* __restrict__ v,  // [batch, num_heads, seqlen_kv, HEAD_DIM]
                   element* __restrict__ out,      // [batch, num_heads, seqlen, HEAD_DIM]
-                  int num_heads, int seqlen, int seqlen_kv, float softmax_scale) {
+                  int num_heads, int seqlen, int seqlen_kv, float softmax_scale LSE_PARAMETER) {
     extern __shared__ __align__(16) unsigned char smem[];
     element* q_smem = reinterpret_cast<element*>(smem);  // [BLOCK_M, ROW_STRIDE]
     element* k_smem = q_smem + BLOCK_M * ROW_STRIDE;     // [BLOCK_N, ROW_STRIDE]
@@ -200,6 +202,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     // O = O / l. The sum needs all lanes, so it comes before rows past the end drop out.
     const float inv_l = 1.0f / row_sum(l);
     if (query < seqlen) {
+        STORE_LSE(part == 0, q_head / HEAD_DIM + query, m * scale_log2, inv_l);
         element* out_row = out + q_head + (size_t)query * HEAD_DIM;
 #pragma unroll
         for (int j = 0; j < PAIRS_PER_THREAD; j++) {

@@ -14,6 +14,7 @@
 idea = "16-byte loads, padded shared memory and register tiles: one load serves several FMAs."
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 7.5
+takes = ["lse"]
 let.block_m = 64
 
 [tunables]
@@ -29,7 +30,7 @@ threads = "block_m // rows_per_thread * 16"
 # Q, K and V in rows padded by 8 elements, and S in rows padded by 4 floats.
 smem_bytes = """(block_m + 2 * block_n) * (head_dim + 8) * element_bytes
                 + block_m * (block_n + 4) * 4"""
-args = ["q", "k", "v", "out", "num_heads", "seqlen", "seqlen_kv", "softmax_scale"]
+args = ["q", "k", "v", "out", "num_heads", "seqlen", "seqlen_kv", "softmax_scale", "lse"]
 
 [work]
 math_unit = "fma"
@@ -39,6 +40,7 @@ conflict_ways = 1
 */
 #include "element.cuh"
 #include "exp2.cuh"
+#include "lse.cuh"
 
 constexpr int BLOCK_M = 64;      // query rows per CTA
 constexpr int ROW_THREADS = 16;  // threads that share a row: half a warp
@@ -102,7 +104,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                   const element* __restrict__ k,  // [batch, num_heads, seqlen_kv, HEAD_DIM]
                   const element* __restrict__ v,  // [batch, num_heads, seqlen_kv, HEAD_DIM]
                   element* __restrict__ out,      // [batch, num_heads, seqlen, HEAD_DIM]
-                  int num_heads, int seqlen, int seqlen_kv, float softmax_scale) {
+                  int num_heads, int seqlen, int seqlen_kv, float softmax_scale LSE_PARAMETER) {
     extern __shared__ __align__(16) unsigned char smem[];
     element* q_smem = reinterpret_cast<element*>(smem);  // [BLOCK_M, ROW_STRIDE]
     element* k_smem = q_smem + BLOCK_M * ROW_STRIDE;     // [BLOCK_N, ROW_STRIDE]
@@ -247,6 +249,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         const int query = m0 + group + i * ROW_GROUPS;
         const float inv_l = 1.0f / row_sum(l_rmem[i]);  // before rows past the end drop out
         if (query >= seqlen) continue;
+        STORE_LSE(part == 0, q_head / HEAD_DIM + query, m_rmem[i] * scale_log2, inv_l);
 #pragma unroll
         for (int j = 0; j < PAIRS_PER_THREAD; j++) {
             element* pair = out + q_head + (size_t)query * HEAD_DIM + 2 * (part + j * ROW_THREADS);

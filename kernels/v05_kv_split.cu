@@ -11,6 +11,7 @@
 idea = "CTAs share a query tile by K/V chunks; a second pass fuses (O, m, l) by log-sum-exp."
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 7.5
+takes = ["lse"]
 let.block_m = 64
 
 [tunables]
@@ -37,7 +38,7 @@ args = ["q", "k", "v", "o_partial", "m_partial", "l_partial",
 entry = "attention_fuse"
 grid = ["ceil_div(seqlen, 4)", "num_heads", "batch"]  # a warp fuses a row
 threads = "32 * 4"
-args = ["o_partial", "m_partial", "l_partial", "out", "seqlen", "softmax_scale"]
+args = ["o_partial", "m_partial", "l_partial", "out", "seqlen", "softmax_scale", "lse"]
 
 [work]
 math_unit = "fma"
@@ -48,6 +49,7 @@ conflict_ways = 1
 */
 #include "element.cuh"
 #include "exp2.cuh"
+#include "lse.cuh"
 
 constexpr int BLOCK_M = 64;  // query rows per CTA
 constexpr int NUM_THREADS = BLOCK_M * THREADS_PER_ROW;
@@ -249,7 +251,7 @@ attention_fuse(const float* __restrict__ o_partial,  // [NUM_SPLITS, num_rows, H
                const float* __restrict__ m_partial,  // [NUM_SPLITS, num_rows]
                const float* __restrict__ l_partial,  // [NUM_SPLITS, num_rows]
                element* __restrict__ out,            // [batch, num_heads, seqlen, HEAD_DIM]
-               int seqlen, float softmax_scale) {
+               int seqlen, float softmax_scale LSE_PARAMETER) {
     const int lane = threadIdx.x % 32;
     const int query = blockIdx.x * FUSE_ROWS + threadIdx.x / 32;
     if (query >= seqlen) return;
@@ -280,6 +282,7 @@ attention_fuse(const float* __restrict__ o_partial,  // [NUM_SPLITS, num_rows, H
         }
     }
 
+    STORE_LSE(lane == 0, row, m * scale_log2, 1.0f / l);
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 32; i++) {
         out[row * HEAD_DIM + 32 * i + lane] = to_element(acc_rmem[i] / l);

@@ -11,6 +11,7 @@
 idea = "The CTA that finishes a query tile last fuses its splits: one launch instead of two."
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 7.5
+takes = ["lse"]
 let.block_m = 64
 let.query_tiles = "ceil_div(seqlen, block_m)"
 
@@ -33,7 +34,7 @@ threads = "block_m * threads_per_row"
 smem_bytes = """(block_m + 2 * block_n) * (head_dim + 2) * element_bytes
                 + block_m * (block_n + threads_per_row) * 4"""
 args = ["q", "k", "v", "out", "o_partial", "m_partial", "l_partial", "arrivals",
-        "num_heads", "seqlen", "seqlen_kv", "softmax_scale"]
+        "num_heads", "seqlen", "seqlen_kv", "softmax_scale", "lse"]
 
 [work]
 math_unit = "fma"
@@ -44,6 +45,7 @@ conflict_ways = 1
 */
 #include "element.cuh"
 #include "exp2.cuh"
+#include "lse.cuh"
 
 constexpr int BLOCK_M = 64;  // query rows per CTA
 constexpr int NUM_THREADS = BLOCK_M * THREADS_PER_ROW;
@@ -115,7 +117,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                   float* __restrict__ m_partial,  // [NUM_SPLITS, num_rows]
                   float* __restrict__ l_partial,  // [NUM_SPLITS, num_rows]
                   int* __restrict__ arrivals,     // [batch, num_heads, gridDim.x], all zero
-                  int num_heads, int seqlen, int seqlen_kv, float softmax_scale) {
+                  int num_heads, int seqlen, int seqlen_kv, float softmax_scale LSE_PARAMETER) {
     extern __shared__ __align__(16) unsigned char smem[];
     element* q_smem = reinterpret_cast<element*>(smem);  // [BLOCK_M, ROW_STRIDE]
     element* k_smem = q_smem + BLOCK_M * ROW_STRIDE;     // [BLOCK_N, ROW_STRIDE]
@@ -277,6 +279,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         }
     }
 
+    STORE_LSE(part == 0, tile_row, m * scale_log2, 1.0f / l);
     element* out_row = out + tile_row * HEAD_DIM;
 #pragma unroll
     for (int j = 0; j < PAIRS_PER_THREAD; j++) {

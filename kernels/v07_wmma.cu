@@ -15,6 +15,7 @@ idea = "Tensor cores through mma.h: easy to write, and S, P and O pass through s
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 7.5
 gqa = true
+takes = ["lse"]
 let.block_m = "16 * num_warps"
 
 [tunables]
@@ -29,7 +30,7 @@ threads = "32 * num_warps"
 smem_bytes = """(block_m + 2 * block_n) * (head_dim + 8) * element_bytes
                 + block_m * ((block_n + 8) * (4 + element_bytes) + (head_dim + 8) * 4)"""
 args = ["q", "k", "v", "out", "num_heads", "num_heads_kv", "seqlen", "seqlen_kv",
-        "softmax_scale"]
+        "softmax_scale", "lse"]
 
 [work]
 math_unit = "tensor"
@@ -40,6 +41,7 @@ kv_rows = "round_up(seqlen_kv, block_n)"
 
 #include "element.cuh"
 #include "exp2.cuh"
+#include "lse.cuh"
 
 using namespace nvcuda;
 
@@ -90,7 +92,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                   const element* __restrict__ k,  // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
                   const element* __restrict__ v,  // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
                   element* __restrict__ out,      // [batch, num_heads, seqlen, HEAD_DIM]
-                  int num_heads, int num_heads_kv, int seqlen, int seqlen_kv, float softmax_scale) {
+                  int num_heads, int num_heads_kv, int seqlen, int seqlen_kv,
+                  float softmax_scale LSE_PARAMETER) {
     extern __shared__ __align__(128) unsigned char smem[];
     element* q_smem = reinterpret_cast<element*>(smem);  // [BLOCK_M, ROW_STRIDE]
     element* k_smem = q_smem + BLOCK_M * ROW_STRIDE;     // [BLOCK_N, ROW_STRIDE]
@@ -196,6 +199,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     l += __shfl_xor_sync(FULL_WARP, l, 1);
     if (query >= seqlen) return;
     const float inv_l = 1.0f / l;
+    STORE_LSE(part == 0, q_head / HEAD_DIM + query, m * scale_log2, inv_l);
     element* out_row = out + q_head + (size_t)query * HEAD_DIM;
     for (int d = part; d < HEAD_DIM; d += LANES_PER_ROW) {
         out_row[d] = to_element(o_smem[row * O_STRIDE + d] * inv_l);

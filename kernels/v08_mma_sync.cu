@@ -13,6 +13,7 @@ idea = "Tensor cores by mma.m16n8k16 and ldmatrix; P stays in registers and warp
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 7.5
 gqa = true
+takes = ["lse"]
 let.block_m = "16 * num_warps"
 
 [tunables]
@@ -26,7 +27,7 @@ threads = "32 * num_warps"
 # K and V in rows padded by 8 elements; Q lives in registers.
 smem_bytes = "2 * block_n * (head_dim + 8) * element_bytes"
 args = ["q", "k", "v", "out", "num_heads", "num_heads_kv", "seqlen", "seqlen_kv",
-        "softmax_scale"]
+        "softmax_scale", "lse"]
 
 [work]
 math_unit = "tensor"
@@ -35,6 +36,7 @@ kv_rows = "round_up(seqlen_kv, block_n)"
 conflict_ways = 1
 */
 #include "exp2.cuh"
+#include "lse.cuh"
 #include "mma.cuh"
 
 constexpr int WARP_ROWS = 16;                   // query rows per warp: one mma tile
@@ -94,7 +96,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                   const element* __restrict__ k,  // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
                   const element* __restrict__ v,  // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
                   element* __restrict__ out,      // [batch, num_heads, seqlen, HEAD_DIM]
-                  int num_heads, int num_heads_kv, int seqlen, int seqlen_kv, float softmax_scale) {
+                  int num_heads, int num_heads_kv, int seqlen, int seqlen_kv,
+                  float softmax_scale LSE_PARAMETER) {
     extern __shared__ __align__(16) unsigned char smem[];
     element* k_smem = reinterpret_cast<element*>(smem);  // [BLOCK_N, ROW_STRIDE]
     element* v_smem = k_smem + BLOCK_N * ROW_STRIDE;     // [BLOCK_N, ROW_STRIDE]
@@ -238,6 +241,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         const int query = query0 + r * 8;
         const float inv_l = 1.0f / row_sum(l_rmem[r]);  // before rows past the end drop out
         if (query >= seqlen) continue;
+        STORE_LSE(pair == 0, q_head / HEAD_DIM + query, m_rmem[r] * scale_log2, inv_l);
         element* out_row = out + q_head + (size_t)query * HEAD_DIM;
 #pragma unroll
         for (int tile = 0; tile < HEAD_DIM / 8; tile++) {

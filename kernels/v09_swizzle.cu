@@ -15,6 +15,7 @@ idea = "As v08 with an XOR swizzle instead of padded rows: less shared memory, n
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 7.5
 gqa = true
+takes = ["lse"]
 let.block_m = "16 * num_warps"
 
 [tunables]
@@ -28,7 +29,7 @@ threads = "32 * num_warps"
 # K and V in rows without padding; Q lives in registers.
 smem_bytes = "2 * block_n * head_dim * element_bytes"
 args = ["q", "k", "v", "out", "num_heads", "num_heads_kv", "seqlen", "seqlen_kv",
-        "softmax_scale"]
+        "softmax_scale", "lse"]
 
 [work]
 math_unit = "tensor"
@@ -37,6 +38,7 @@ kv_rows = "round_up(seqlen_kv, block_n)"
 conflict_ways = 1
 */
 #include "exp2.cuh"
+#include "lse.cuh"
 #include "mma.cuh"
 
 constexpr int WARP_ROWS = 16;                   // query rows per warp: one mma tile
@@ -102,7 +104,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                   const element* __restrict__ k,  // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
                   const element* __restrict__ v,  // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
                   element* __restrict__ out,      // [batch, num_heads, seqlen, HEAD_DIM]
-                  int num_heads, int num_heads_kv, int seqlen, int seqlen_kv, float softmax_scale) {
+                  int num_heads, int num_heads_kv, int seqlen, int seqlen_kv,
+                  float softmax_scale LSE_PARAMETER) {
     extern __shared__ __align__(16) unsigned char smem[];
     element* k_smem = reinterpret_cast<element*>(smem);  // [BLOCK_N, HEAD_DIM]
     element* v_smem = k_smem + BLOCK_N * HEAD_DIM;       // [BLOCK_N, HEAD_DIM]
@@ -246,6 +249,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         const int query = query0 + r * 8;
         const float inv_l = 1.0f / row_sum(l_rmem[r]);  // before rows past the end drop out
         if (query >= seqlen) continue;
+        STORE_LSE(pair == 0, q_head / HEAD_DIM + query, m_rmem[r] * scale_log2, inv_l);
         element* out_row = out + q_head + (size_t)query * HEAD_DIM;
 #pragma unroll
         for (int tile = 0; tile < HEAD_DIM / 8; tile++) {

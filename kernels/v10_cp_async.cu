@@ -15,7 +15,7 @@ head_dims = [32, 64, 96, 128]
 dim_pairs = [[192, 128]]
 min_compute_capability = 7.5
 gqa = true
-takes = ["kv_offset", "window", "softcap", "alibi", "sinks", "varlen"]
+takes = ["kv_offset", "window", "softcap", "alibi", "sinks", "varlen", "lse"]
 let.block_m = "16 * num_warps"
 
 [tunables]
@@ -31,7 +31,7 @@ threads = "32 * num_warps"
 smem_bytes = "stages * block_n * (head_dim + head_dim_v) * element_bytes"
 args = ["q", "k", "v", "out", "num_heads", "num_heads_kv", "seqlen", "seqlen_kv",
         "softmax_scale", "alibi_slopes", "sinks", "cu_seqlens_q",
-        "cu_seqlens_k"]
+        "cu_seqlens_k", "lse"]
 
 [work]
 math_unit = "tensor"
@@ -300,6 +300,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         const float l = with_sink(row_sum(l_rmem[r]), given, blockIdx.y, m_rmem[r] * scale_log2);
         const float inv_l = 1.0f / l;
         if (query >= NUM_QUERIES) continue;
+        STORE_LSE(pair == 0, ((size_t)blockIdx.z * num_heads + blockIdx.y) * seqlen + query,
+                  m_rmem[r] * scale_log2, inv_l);
         element* out_row = out + O_HEAD + (size_t)query * O_ROW;
 #pragma unroll
         for (int tile = 0; tile < HEAD_DIM_V / 8; tile++) {

@@ -16,7 +16,7 @@ head_dims = [32, 64, 96, 128, 256]
 dim_pairs = [[192, 128]]
 min_compute_capability = 7.5
 gqa = true
-takes = ["kv_offset", "window", "softcap", "alibi", "sinks", "varlen"]
+takes = ["kv_offset", "window", "softcap", "alibi", "sinks", "varlen", "lse"]
 let.block_m = "16 * row_tiles * num_warps"
 # Where O and S leave too few registers for Q, it stays in shared memory.
 let.q_rows = "block_m * min(1, (row_tiles * (head_dim + block_n) - 1) // 192)"
@@ -42,7 +42,7 @@ smem_bytes = """max(round_up(stages * block_n * (head_dim + head_dim_v), head_di
                  + q_rows * head_dim, block_m * head_dim_v) * element_bytes"""
 args = ["q", "k", "v", "out", "num_heads", "num_heads_kv", "seqlen", "seqlen_kv",
         "softmax_scale", "alibi_slopes", "sinks", "cu_seqlens_q",
-        "cu_seqlens_k"]
+        "cu_seqlens_k", "lse"]
 
 [work]
 math_unit = "tensor"
@@ -569,6 +569,10 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             const int row = t * 16 + lane / 4 + r * 8;
             const float inv_l =
                 1.0f / with_sink(row_sum(l_rmem[t][r]), given, blockIdx.y, m_scaled[t][r]);
+            STORE_LSE(pair == 0 && m0 + warp * WARP_ROWS + row < NUM_QUERIES,
+                      ((size_t)blockIdx.z * num_heads + blockIdx.y) * seqlen + m0 +
+                          warp * WARP_ROWS + row,
+                      m_scaled[t][r], inv_l);
 #pragma unroll
             for (int tile = 0; tile < HEAD_DIM_V / 8; tile++) {
                 const float(&o)[4] = acc_rmem[t][tile];

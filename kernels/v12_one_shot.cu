@@ -15,6 +15,7 @@ idea = "Short S: the warps of a CTA split rows and keys, take them at once, merg
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 7.5
 gqa = true
+takes = ["lse"]
 let.key_warps = "num_warps // row_warps"
 let.block_m = "16 * row_tiles * row_warps"
 let.max_keys = "key_warps * keys_per_warp"
@@ -57,7 +58,7 @@ smem_bytes = """key_warps * (max(keys_per_warp * element_bytes * (head_dim + 8 +
                                  block_m * head_dim * 4) + 2 * block_m * 4)"""
 args = ["q", "k", "v", "out", "num_heads", "num_heads_kv", "seqlen", "seqlen_kv",
         {name = "kv_heads_per_head", ctype = "float32", value = "num_heads_kv / num_heads"},
-        "softmax_scale"]
+        "softmax_scale", "lse"]
 
 [work]
 math_unit = "tensor"
@@ -67,6 +68,7 @@ conflict_ways = 1
 */
 #include "async_copy.cuh"
 #include "exp2.cuh"
+#include "lse.cuh"
 #include "mma.cuh"
 
 constexpr int KEY_WARPS = NUM_WARPS / ROW_WARPS;  // parts of the keys
@@ -158,7 +160,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                   const element* __restrict__ v,  // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
                   element* __restrict__ out,      // [batch, num_heads, seqlen, HEAD_DIM]
                   int num_heads, int num_heads_kv, int seqlen, int seqlen_kv,
-                  float kv_heads_per_head, float softmax_scale) {
+                  float kv_heads_per_head, float softmax_scale LSE_PARAMETER) {
     extern __shared__ __align__(16) unsigned char smem[];
     const int lane = threadIdx.x % 32;
     const int row_warp = threadIdx.x / 32 % ROW_WARPS;
@@ -302,9 +304,9 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
 
     float acc_rmem[ROW_TILES][DIM_TILES][4] = {};  // O over this warp's keys, not divided by l
     float l_rmem[ROW_TILES][2] = {};               // row sums over them
+    float m_scaled[ROW_TILES][2];
     if (sees_keys) {
         // m = max over warps, so that O and l of the warps only add up. Every row sees key 0.
-        float m_scaled[ROW_TILES][2];
 #pragma unroll
         for (int i = 0; i < 2 * ROW_TILES; i++) {
             float m = m_rmem[i / 2][i % 2];
@@ -426,6 +428,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const float inv_l = __fdividef(1.0f, l[r]);
+            STORE_LSE(pair == 0 && key_warp == 0 && m0 + t * 16 + group + r * 8 < seqlen,
+                      q_head / HEAD_DIM + m0 + t * 16 + group + r * 8, m_scaled[t][r], inv_l);
 #pragma unroll
             for (int j = 0; j < OWN_TILES; j++) {
                 *reinterpret_cast<element2*>(lane_smem + r * 8 * OUT_STRIDE + j * 8) =

@@ -15,6 +15,7 @@ idea = "Persistent CTAs with equal shares of all key tiles; what a share cuts is
 head_dims = [32, 64, 96, 128]
 min_compute_capability = 7.5
 gqa = true
+takes = ["lse"]
 let.block_m = "16 * row_tiles * num_warps"
 let.query_tiles = "ceil_div(seqlen, block_m)"
 let.ctas = "min(num_ctas, query_tiles * num_heads * batch)"
@@ -49,7 +50,7 @@ threads = "32 * num_warps"
 # The ring of K and V, and O, in whose place Q lies before where it is not in registers.
 smem_bytes = "(2 * stages * block_n + block_m) * head_dim * element_bytes"
 args = ["q", "k", "v", "out", "o_partial", "m_partial", "l_partial", "arrivals", "batch",
-        "num_heads", "num_heads_kv", "seqlen", "seqlen_kv", "softmax_scale"]
+        "num_heads", "num_heads_kv", "seqlen", "seqlen_kv", "softmax_scale", "lse"]
 
 [work]
 math_unit = "tensor"
@@ -63,6 +64,7 @@ start_tiles = "max(2, block_m // block_n) if causal else 2"
 */
 #include "async_copy.cuh"
 #include "exp2.cuh"
+#include "lse.cuh"
 #include "mma.cuh"
 
 constexpr int WARP_ROWS = 16 * ROW_TILES;       // query rows per warp
@@ -348,7 +350,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                   float* __restrict__ l_partial,   // [2 gridDim.x, ROW_PAIRS, NUM_THREADS]
                   int* __restrict__ arrivals,  // [batch, num_heads, query tiles], all zero
                   int batch, int num_heads, int num_heads_kv, int seqlen, int seqlen_kv,
-                  float softmax_scale) {
+                  float softmax_scale LSE_PARAMETER) {
     extern __shared__ __align__(128) unsigned char smem[];
     element* ring = reinterpret_cast<element*>(smem);  // [STAGES, K and V, BLOCK_N, HEAD_DIM]
     element* rows_smem = ring + RING_ROWS * HEAD_DIM;  // [BLOCK_M, HEAD_DIM] of Q and later O
@@ -646,6 +648,9 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                 for (int r = 0; r < 2; r++) {
                     const int row = t * 16 + lane / 4 + r * 8;
                     const float inv_l = 1.0f / row_sum(l_rmem[t][r]);
+                    STORE_LSE(pair == 0 && m0 + warp * WARP_ROWS + row < seqlen,
+                              q_head / HEAD_DIM + m0 + warp * WARP_ROWS + row, m_scaled[t][r],
+                              inv_l);
 #pragma unroll
                     for (int tile = 0; tile < HEAD_DIM / 8; tile++) {
                         const float(&o)[4] = acc_rmem[t][tile];

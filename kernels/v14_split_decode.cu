@@ -14,7 +14,7 @@ idea = "Decoding: grouped heads packed in one tile, a ring a warp, even splits f
 head_dims = [32, 64, 96, 128, 256]
 min_compute_capability = 7.5
 gqa = true
-takes = ["kv_offset", "window", "softcap", "alibi", "sinks", "varlen", "kv_fp8"]
+takes = ["kv_offset", "window", "softcap", "alibi", "sinks", "varlen", "kv_fp8", "lse"]
 let.block_m = 16
 let.row_tiles = "ceil_div(seqlen * (num_heads // num_heads_kv), block_m)"
 
@@ -60,7 +60,8 @@ smem_bytes = """num_warps * (max(2 * stages * block_n * head_dim * kv_element_by
                              block_m * (head_dim + 8) * 4) + 2 * block_m * 4)"""
 args = ["q", "k", "v", "out", "o_partial", "m_partial", "l_partial", "arrivals", "num_heads",
         "num_heads_kv", "seqlen", "seqlen_kv", "softmax_scale",
-        "alibi_slopes", "sinks", "seqlens", "k_scale", "v_scale"]
+        "alibi_slopes", "sinks", "seqlens", "k_scale", "v_scale",
+        "lse"]
 
 [work]
 math_unit = "tensor"
@@ -545,11 +546,12 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
     if (!has_row) return;
 
     // O = O / l, two columns a store.
+    l = with_sink(l, given, head_of(row), m * scale_log2);
+    STORE_LSE(d0 == 0, out_row, m * scale_log2, 1.0f / l);
 #if HAS_KV_FP8
-    const float v_factor = given.v_scale[kv_head_index] * FP8_UNIT;
-    const float inv_l = v_factor / with_sink(l, given, head_of(row), m * scale_log2);
+    const float inv_l = given.v_scale[kv_head_index] * FP8_UNIT / l;
 #else
-    const float inv_l = 1.0f / with_sink(l, given, head_of(row), m * scale_log2);
+    const float inv_l = 1.0f / l;
 #endif
 #pragma unroll
     for (int j = 0; j < SHARE_PAIRS; j++) {

@@ -14,6 +14,7 @@ head_dims = [32, 64, 96, 128]
 min_compute_capability = 9.0
 arch_specific = true
 gqa = true
+takes = ["lse"]
 let.block_m = "16 * num_warps"
 # A swizzled row is as wide as the swizzle: D = 128 takes two boxes, D = 96 three of half the width.
 let.columns = "64 if head_dim % 64 == 0 else 32"
@@ -36,7 +37,7 @@ threads = "32 * num_warps"
 # Q, the ring of K and V, and a barrier for Q and for each stage.
 smem_bytes = "(block_m + 2 * stages * block_n) * head_dim * element_bytes + 8 * (1 + stages)"
 args = ["q_map", "k_map", "v_map", "out_map", "num_heads", "num_heads_kv", "seqlen_kv",
-        "softmax_scale"]
+        "softmax_scale", "lse", {name = "seqlen", ctype = "int32", feature = "lse"}]
 
 [work]
 math_unit = "tensor"
@@ -45,6 +46,7 @@ kv_rows = "round_up(min(seqlen_kv, seqlen) if causal else seqlen_kv, block_n)"
 conflict_ways = 1
 */
 #include "exp2.cuh"
+#include "lse.cuh"
 #include "hopper.cuh"
 
 constexpr int GROUP_ROWS = 64;                      // query rows of a warpgroup
@@ -93,7 +95,8 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
                   const __grid_constant__ TensorMap k_map,    // [batch, num_heads_kv, seqlen_kv, D]
                   const __grid_constant__ TensorMap v_map,    // [batch, num_heads_kv, seqlen_kv, D]
                   const __grid_constant__ TensorMap out_map,  // [batch, num_heads, seqlen, D]
-                  int num_heads, int num_heads_kv, int seqlen_kv, float softmax_scale) {
+                  int num_heads, int num_heads_kv, int seqlen_kv,
+                  float softmax_scale LSE_PARAMETER_AND_SEQLEN) {
     extern __shared__ __align__(1024) unsigned char smem[];
     unsigned char* q_smem = smem;            // [BOXES, BLOCK_M, COLUMNS], swizzled
     unsigned char* ring = smem + Q_BYTES;    // [STAGES, K and V, BOXES, BLOCK_N, COLUMNS]
@@ -235,6 +238,9 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     for (int r = 0; r < 2; r++) {
         const int row = group * GROUP_ROWS + warp * 16 + lane / 4 + r * 8;
         const float inv_l = 1.0f / row_sum(l_rmem[r]);
+        STORE_LSE(pair == 0 && m0 + row < seqlen,
+                  ((size_t)batch * num_heads + head) * seqlen + m0 + row, m_rmem[r] * scale_log2,
+                  inv_l);
 #pragma unroll
         for (int i = 2 * r; i < HEAD_DIM / 2; i += 4) {
             const int column = i / 4 * 8;

@@ -16,7 +16,7 @@ head_dims = [32, 64, 96, 128]
 min_compute_capability = 9.0
 arch_specific = true
 gqa = true
-takes = ["kv_offset", "window", "softcap", "alibi", "sinks"]
+takes = ["kv_offset", "window", "softcap", "alibi", "sinks", "lse"]
 let.block_m = "64 * consumers"
 let.query_tiles = "ceil_div(seqlen, block_m)"
 let.ctas = "min(num_ctas, query_tiles * num_heads * batch)"
@@ -63,7 +63,7 @@ warpgroup_registers = ["40 if consumers == 2 else 32", "232 if consumers == 2 el
 smem_bytes = "2 * (block_m + stages * block_n) * head_dim * element_bytes + 8 * (4 + 4 * stages)"
 args = ["q_map", "k_map", "v_map", "out_map", "batch", "num_heads", "num_heads_kv", "seqlen",
         "seqlen_kv", {name = "heads_at_once", ctype = "int32", value = "heads_at_once"},
-        "softmax_scale", "alibi_slopes", "sinks"]
+        "softmax_scale", "alibi_slopes", "sinks", "lse"]
 
 [work]
 math_unit = "tensor"
@@ -400,10 +400,14 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         }
     };
 
-    const auto divide_one_by_l = [&](int head, float (&inv_l)[2]) {
+    const auto divide_one_by_l = [&](const QueryTile& of, float (&inv_l)[2]) {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            inv_l[r] = 1.0f / with_sink(row_sum(l_rmem[r]), given, head, m_rmem[r] * scale_log2);
+            const float m_scaled = m_rmem[r] * scale_log2;
+            inv_l[r] = 1.0f / with_sink(row_sum(l_rmem[r]), given, of.head, m_scaled);
+            STORE_LSE(pair == 0 && of.m0 + group_row + r * 8 < seqlen,
+                      ((size_t)of.batch * num_heads + of.head) * seqlen + of.m0 + group_row + r * 8,
+                      m_scaled, inv_l[r]);
         }
     };
 
@@ -498,10 +502,10 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         }
         if (!is_next) break;
         // The last keys of one query tile, and the first of the next.
-        const int head = now.head;
+        const QueryTile last = now;
         now = query_tile(round);
         is_next = is_query_tile(round + 1);
-        divide_one_by_l(head, inv_l);
+        divide_one_by_l(last, inv_l);
         start_rows();
         mbarrier_wait(q_full + round % 2, round / 2 % 2);
         start_products(round);
@@ -520,7 +524,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     wgmma_fence();
     multiply_p_v(last_stage);
     if (!is_last) named_barrier_arrive(next_turn, 2 * WARPGROUP);
-    divide_one_by_l(now.head, inv_l);
+    divide_one_by_l(now, inv_l);
     wgmma_wait<0>(acc_rmem);
     store_rows(round - 1, inv_l);
 }

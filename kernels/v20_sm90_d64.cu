@@ -16,6 +16,7 @@ head_dims = [32, 64, 96, 128]
 min_compute_capability = 9.0
 arch_specific = true
 gqa = true
+takes = ["lse"]
 let.block_m = 192
 let.query_tiles = "ceil_div(seqlen, block_m)"
 let.ctas = "min(num_ctas, query_tiles * num_heads * batch)"
@@ -65,7 +66,7 @@ warpgroup_registers = [32, 160, 160, 160]  # the producer gives back what the co
 smem_bytes = "2 * (block_m + stages * block_n) * head_dim * element_bytes + 8 * (4 + 4 * stages)"
 args = ["q_map", "k_map", "v_map", "out_map", "batch", "num_heads", "num_heads_kv", "seqlen",
         "seqlen_kv", {name = "heads_at_once", ctype = "int32", value = "heads_at_once"},
-        "softmax_scale"]
+        "softmax_scale", "lse"]
 
 [work]
 math_unit = "tensor"
@@ -76,6 +77,7 @@ conflict_ways = 1
 schedule = {shares = "query tiles", heads_at_once = "heads_at_once"}
 */
 #include "exp2.cuh"
+#include "lse.cuh"
 #include "hopper.cuh"
 
 constexpr int CONSUMERS = 3;                        // warpgroups that compute
@@ -191,7 +193,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
                   const __grid_constant__ TensorMap out_map,  // [batch, num_heads, seqlen, D]
                   int batch, int num_heads, int num_heads_kv, int seqlen, int seqlen_kv,
                   int heads_at_once,  // query heads of a section of the line
-                  float softmax_scale) {
+                  float softmax_scale LSE_PARAMETER) {
     extern __shared__ __align__(1024) unsigned char smem[];
     unsigned char* q_smem = smem;                // [2, BOXES, BLOCK_M, COLUMNS], swizzled
     unsigned char* k_ring = q_smem + 2 * Q_BYTES;  // [STAGES, BOXES, BLOCK_N, COLUMNS]
@@ -410,9 +412,14 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         }
     };
 
-    const auto divide_one_by_l = [&](float (&inv_l)[2]) {
+    const auto divide_one_by_l = [&](const QueryTile& of, float (&inv_l)[2]) {
 #pragma unroll
-        for (int r = 0; r < 2; r++) inv_l[r] = 1.0f / row_sum(l_rmem[r]);
+        for (int r = 0; r < 2; r++) {
+            inv_l[r] = 1.0f / row_sum(l_rmem[r]);
+            STORE_LSE(pair == 0 && of.m0 + group_row + r * 8 < seqlen,
+                      ((size_t)of.batch * num_heads + of.head) * seqlen + of.m0 + group_row + r * 8,
+                      m_rmem[r], inv_l[r]);
+        }
     };
 
     // O takes the place of the group's own rows of Q: its warps waited for their products with Q
@@ -506,9 +513,10 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         }
         if (!is_next) break;
         // The last keys of one query tile, and the first of the next.
+        const QueryTile last = now;
         now = query_tile(round);
         is_next = is_query_tile(round + 1);
-        divide_one_by_l(inv_l);
+        divide_one_by_l(last, inv_l);
         start_rows();
         mbarrier_wait(q_full + round % 2, round / 2 % 2);
         start_products(round);
@@ -527,7 +535,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     wgmma_fence();
     multiply_p_v(last_stage);
     if (!is_last) named_barrier_arrive(next_turn, 2 * WARPGROUP);
-    divide_one_by_l(inv_l);
+    divide_one_by_l(now, inv_l);
     wgmma_wait<0>(acc_rmem);
     store_rows(round - 1, inv_l);
 }

@@ -16,6 +16,7 @@ head_dims = [32, 64, 96, 128]
 min_compute_capability = 9.0
 arch_specific = true
 gqa = true
+takes = ["lse"]
 let.block_m = "16 * num_warps"
 # A swizzled row is as wide as the swizzle: D = 128 takes two boxes, D = 96 three of half the width.
 let.columns = "64 if head_dim % 64 == 0 else 32"
@@ -48,7 +49,7 @@ threads = "32 * num_warps"
 smem_bytes = "(block_m + 2 * keys) * head_dim * element_bytes + 8 * (num_warps // 4 + 2)"
 args = ["q_map", "k_map", "v_map", "out_map", "seqlen_kv",
         {name = "kv_heads_per_head", ctype = "float32", value = "num_heads_kv / num_heads"},
-        "softmax_scale"]
+        "softmax_scale", "lse", {name = "seqlen", ctype = "int32", feature = "lse"}]
 
 [work]
 math_unit = "tensor"
@@ -57,6 +58,7 @@ kv_rows = "keys"
 conflict_ways = 1
 */
 #include "exp2.cuh"
+#include "lse.cuh"
 #include "hopper.cuh"
 
 constexpr int GROUP_ROWS = 64;           // query rows of a warpgroup
@@ -109,7 +111,8 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
                   const __grid_constant__ TensorMap k_map,    // [batch, num_heads_kv, seqlen_kv, D]
                   const __grid_constant__ TensorMap v_map,    // [batch, num_heads_kv, seqlen_kv, D]
                   const __grid_constant__ TensorMap out_map,  // [batch, num_heads, seqlen, D]
-                  int seqlen_kv, float kv_heads_per_head, float softmax_scale) {
+                  int seqlen_kv, float kv_heads_per_head,
+                  float softmax_scale LSE_PARAMETER_AND_SEQLEN) {
     extern __shared__ __align__(1024) unsigned char smem[];
     unsigned char* q_smem = smem;  // [GROUPS, BOXES, GROUP_ROWS, COLUMNS], swizzled
     unsigned char* k_smem = q_smem + GROUPS * GROUP_BYTES;  // [2, BOXES, HALF_KEYS, COLUMNS]
@@ -248,7 +251,12 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     // O = O / l takes the place of the warp's own rows of Q.
     float inv_l[2];
 #pragma unroll
-    for (int r = 0; r < 2; r++) inv_l[r] = __fdividef(1.0f, row_sum(l_rmem[r]));
+    for (int r = 0; r < 2; r++) {
+        inv_l[r] = __fdividef(1.0f, row_sum(l_rmem[r]));
+        STORE_LSE(pair == 0 && m0 + warp * 16 + lane / 4 + r * 8 < seqlen,
+                  ((size_t)batch * gridDim.y + head) * seqlen + m0 + warp * 16 + lane / 4 + r * 8,
+                  m_scaled[r], inv_l[r]);
+    }
     const int row = warp % 4 * 16 + lane % 16;  // of a matrix that this lane points at
     const int chunk = lane / 16 ^ row * ROW_BYTES / 128 % CHUNKS;
     const unsigned lane_smem = q_address + row * ROW_BYTES + chunk * 16;

@@ -33,7 +33,7 @@ DTYPES: Mapping[str, Dtype] = {
 }
 # What a problem may ask for that a kernel takes only where its block says so, and the words for it.
 Feature: TypeAlias = Literal[
-    "backward", "varlen", "kv_offset", "window", "softcap", "alibi", "sinks", "kv_fp8"
+    "backward", "varlen", "kv_offset", "window", "softcap", "alibi", "sinks", "kv_fp8", "lse"
 ]  # fmt: skip
 FEATURES: Mapping[Feature, str] = {
     "backward": "the backward pass",
@@ -44,6 +44,7 @@ FEATURES: Mapping[Feature, str] = {
     "alibi": "ALiBi",
     "sinks": "attention sinks",
     "kv_fp8": "K and V in FP8 (kv_dtype)",
+    "lse": "LSE besides O",
 }
 MathUnit: TypeAlias = Literal["fma", "tensor"]
 ScalarType: TypeAlias = Literal["int32", "uint32", "int64", "uint64", "bool", "float32", "float64"]
@@ -179,6 +180,7 @@ class Scalar:
     name: str
     ctype: ScalarType
     value: Callable[[ProblemLike, Config], float]
+    feature: Feature | None = None  # given where a problem has it alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +301,7 @@ class Variant:
     takes: tuple[Feature, ...] = ()  # features of a problem that it computes
     dim_pairs: tuple[tuple[int, int], ...] = ()  # (head_dim, head_dim_v) where V has other columns
     layouts: tuple[tuple[str, Layout], ...] = ()  # of the tensors that are not bhsd
-    lse: Lse | None = None  # where it writes one
+    lse: Lse | None = None  # where it writes one: always, or where it is asked for
     page_rows: IntFormula | None = None  # keys of a page, where K and V lie in pages
     macros: tuple[tuple[str, TextFormula], ...] | None = None  # in place of the usual ones
     include_folders: tuple[Path, ...] = ()  # besides the source's own
@@ -390,7 +392,8 @@ class Variant:
                 f"{self.id} computes the backward pass alone (dQ, dK and dV): ask for it by "
                 "--backward, or choose a variant that computes O."
             )
-        missing = [FEATURES[name] for name in features if name not in self.takes]
+        taken = (*self.takes, "lse") if self.lse is not None else self.takes
+        missing = [FEATURES[name] for name in features if name not in taken]
         if not missing:
             return None
         if "backward" in features and not self.is_backward:
@@ -408,8 +411,8 @@ class Variant:
 def feature_macros(problem: ProblemLike) -> dict[str, str]:
     """The `-D` macros of what a problem asks for, none for plain attention.
 
-    `HAS_KV_OFFSET`, `WINDOW` (keys), `SOFTCAP` (a float), `HAS_ALIBI`, `HAS_SINKS`, `HAS_VARLEN`
-    and `HAS_KV_FP8`; kernels of the ladder read them in `features.cuh`.
+    `HAS_KV_OFFSET`, `WINDOW` (keys), `SOFTCAP` (a float), `HAS_ALIBI`, `HAS_SINKS`, `HAS_VARLEN`,
+    `HAS_KV_FP8` and `HAS_LSE`; kernels of the ladder read them in `features.cuh`.
     """
     used = [name for name in problem.features if name != "backward"]
     macros = {f"HAS_{name.upper()}": "1" for name in used if name not in ("window", "softcap")}

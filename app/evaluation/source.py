@@ -100,7 +100,7 @@ def _open(file: str, line: int, tabs_key: str) -> None:
 
 def draw(view: EvaluationView) -> None:
     if view.passes:
-        tables.draw(passes_table(view.passes).frame())
+        tables.draw(passes_table(view.passes).frame(), height="content")
     if view.flags:
         st.markdown("**Compile flags**")
         st.code(" ".join(view.flags), language=None, wrap_lines=True)

@@ -15,7 +15,7 @@ from engine.model.roofline import Level, Roofs
 
 _ROOM = 4.0  # beyond the outermost points and ridges, as a factor
 _MANY_POINTS = 2000
-_DASH: dict[Level, str] = {"L2": "dash", "DRAM": "solid"}  # L2's roof is assumed
+_DASH: dict[Level, str] = {"L2": "dash", "DRAM": "solid"}  # L2's roof is all SMs' together
 _TEXT_AT: dict[Level, str] = {"L2": "top center", "DRAM": "bottom center"}
 
 
@@ -131,9 +131,8 @@ def _names(
         labels.append((x[1], each.math_tflops, text, "right"))
     for level in levels:
         rate = roofs[0].gb_per_s(level)
-        known = ", assumed" if level == "L2" else ""
         at = x[0] * 1.2
-        labels.append((at, at * rate / 1e3, f"{level} {rate:,.0f} GB/s{known}", "left"))
+        labels.append((at, at * rate / 1e3, f"{level} {rate:,.0f} GB/s", "left"))
     return [
         {
             "x": float(np.log10(at)),  # annotations of a logarithmic axis stand at exponents

@@ -45,6 +45,7 @@ FEATURES = (
     "alibi",
     "sinks",
     "kvfp8",
+    "lse",
     "seqlens",
     "backward",
 )  # under "More"
@@ -124,6 +125,7 @@ def make_problem(values: Mapping[str, Any]) -> tuple[Problem | None, str]:
             direction="backward" if values["backward"] else "forward",
             head_dim_v=values["DV"],
             kv_dtype="float8_e4m3" if values["kvfp8"] else None,
+            lse=values["lse"],
         )
     except InvalidProblem as error:
         return None, str(error)
@@ -149,6 +151,7 @@ def problem_values(problem: Problem) -> dict[str, Any]:
         "backward": problem.direction == "backward",
         "DV": problem.head_dim_v,
         "kvfp8": problem.kv_dtype is not None,
+        "lse": problem.lse,
     }
 
 

@@ -53,7 +53,13 @@ class _Subject(NamedTuple):
 # Key, default and parser of a value → the value: `url_state.value_of` or `remembered`.
 _Read: TypeAlias = Callable[[str, Any, Callable[[str], Any]], Any]
 
-_SWITCHES = {"alibi": "ALiBi", "sinks": "Sinks", "kvfp8": "FP8 K/V", "backward": "Backward"}
+_SWITCHES = {
+    "alibi": "ALiBi",
+    "sinks": "Sinks",
+    "kvfp8": "FP8 K/V",
+    "lse": "LSE",
+    "backward": "Backward",
+}
 _FEATURES: dict[str, tuple[Any, Callable[[str], Any]]] = {  # what is not set, and its parser
     "window": (None, url_state.whole_from(1)),
     "softcap": (None, url_state.amount_from(0)),

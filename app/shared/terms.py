@@ -62,6 +62,8 @@ TERMS: dict[str, str] = {
     "sinks": "Attention sinks: a logit of each query head takes part in the row sum (gpt-oss).",
     "kvfp8": "K and V in FP8 (E4M3), a factor for each K/V head, as servers keep a KV cache: half "
     "the bytes. Taken by v14 and v21.",
+    "lse": "The logarithm of each row's sum of exponentials is written besides O, as the backward "
+    "pass and a fusion of parts need it.",
     "seqlens": "Lengths of the sequences of a batch, in place of B and KV; each has its last S "
     "positions as queries. Or uniform:8:16:512:0: 8 lengths from 16 to 512 drawn with seed 0.",
     "backward": "The backward pass: dQ, dK and dV from Q, K, V, O, LSE and dO, by v23, v24 or v25.",

@@ -24,7 +24,6 @@ from engine.base.errors import AttuneError
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.history import History
-from engine.measure.verdict import RANKING_ERROR
 from engine.model.calibrate import fitting_config
 from engine.model.kernel import BF16_CAPABILITY, Kernel
 from engine.problem import Problem
@@ -49,6 +48,7 @@ _KEYS = (512, 2048, 8192, 32768)  # of decoding, one query each
 _DECODED_HEADS = (8, 32, 128, 1024)
 _GROUPS = (1, 8)
 _KEEP = 1.3  # × the fastest: a rung beyond that everywhere is not tuned
+_EQUAL = 1.03  # × the fastest: the lowest rung and its defaults are taken of what is not slower
 _KEEP_CONFIG = 1.1  # a config beyond that everywhere is not tried with a causal mask
 _SPLITS = (1, 4, 16, 64)  # of `num_splits`; any number in between is near one of them
 
@@ -283,9 +283,9 @@ class _Ranking:
 
 
 def _row(problem: Problem, times: Sequence[tuple[_Candidate, float]]) -> Row:
-    """What to take: of what is within the error of ranking, the lowest rung and its defaults."""
+    """What to take: of what is about as fast as the fastest, the lowest rung and its defaults."""
     fastest = min(us for _, us in times)
-    equal = [item for item in times if item[1] <= fastest * (1 + RANKING_ERROR)]
+    equal = [item for item in times if item[1] <= fastest * _EQUAL]
     lowest = min(candidate.variant.id for candidate, _ in equal)
     pick, us = min(
         (item for item in equal if item[0].variant.id == lowest),

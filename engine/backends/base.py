@@ -45,6 +45,7 @@ class RunResult:
     lse: FloatArray | None = None  # natural, [batch, num_heads, seqlen], where there is one
     inputs_unchanged: bool = True
     repeatable: bool = True
+    repeated: str = ""  # the sentence on what ran a second time; empty: everything, or nothing
     guards_intact: bool = True
     execution_ms: float | None = None  # wall time of all passes of one run, inside the backend
     executed: ExecutedStatements | None = None  # what ran of the source, where the backend knows

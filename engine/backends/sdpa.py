@@ -44,7 +44,7 @@ def unsupported_features(problem: Problem) -> str:
     ALiBi it takes as a mask of the inputs' 16 bits alone, which rounds the bias: not the same. Of K
     and V in FP8 it is given what their bytes stand for, which are twice as many bytes.
     """
-    taken = ("kv_offset", "window", "backward", "kv_fp8")
+    taken = ("kv_offset", "window", "backward", "kv_fp8", "lse")
     lacking = [FEATURES[f] for f in problem.features if f not in taken]
     return " and ".join(lacking)
 

@@ -60,6 +60,7 @@ class ScoreOptions:
     softcap: float | None
     alibi: bool | None
     sinks: bool | None
+    lse: bool | None
     kv_dtype: str | None
 
 
@@ -135,7 +136,7 @@ class FormatOptions:
 PROBLEM = (
     *("preset", "batch", "heads", "seqlen", "head_dim"),
     *("seqlen_kv", "heads_kv", "head_dim_v", "causal", "dtype"),
-    *("window", "softcap", "alibi", "sinks", "kv_dtype", "seqlens", "backward"),
+    *("window", "softcap", "alibi", "sinks", "lse", "kv_dtype", "seqlens", "backward"),
 )
 
 
@@ -175,7 +176,7 @@ def problem_from(args: ProblemOptions) -> Problem:
 
 def scores_from(args: ScoreOptions) -> dict[str, Any]:
     """The fields of a problem that the options of `[shared.scores]` give."""
-    names = ("window", "softcap", "alibi", "sinks")
+    names = ("window", "softcap", "alibi", "sinks", "lse")
     given = {name: value for name in names if (value := getattr(args, name)) is not None}
     if args.kv_dtype is not None:
         from engine.problem import KV_DTYPES

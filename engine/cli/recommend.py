@@ -152,7 +152,7 @@ def run(args: RecommendBatchOptions) -> int:
 _NOT_OF_A_MIX = (
     *("seqlen", "seqlen_kv", "heads_kv", "head_dim_v", "heads_free", "measured", "predict"),
     *("arrivals_per_s", "budget_ms", "alternatives", "invariance", "curve", "window", "softcap"),
-    *("alibi", "sinks", *(f"{unit}_per_day" for unit in _TRAFFIC)),
+    *("alibi", "sinks", "lse", *(f"{unit}_per_day" for unit in _TRAFFIC)),
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,13 +15,16 @@ from engine.correctness.gradients import ExpectedGradients, expect_gradients, in
 from engine.correctness.reference import (
     Coverage,
     Float64Array,
+    IntArray,
     choose_coverage,
     coverage_size,
+    covered_in_float32,
     covered_reference,
     emulated_attention,
+    split_coverage,
 )
 from engine.problem import Problem
-from engine.tensors import FloatArray, InputKind, Inputs
+from engine.tensors import FloatArray, InputKind, Inputs, RawArray, decode
 
 
 def row_factor_rms(error: Float64Array, reference: Float64Array) -> float:
@@ -47,6 +50,10 @@ def row_factor_rms(error: Float64Array, reference: Float64Array) -> float:
 # What is kept beside the newest: B32 H16 S512 D128 with both kinds of inputs of a checked run.
 MAX_KEPT_BYTES = 1 << 30
 
+# Of the tolerance: float32's own error is far less than what is left of it.
+_NEARLY = 0.95
+_MOST_WRONG_SLICES = 64  # that are looked at in float64
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
@@ -60,6 +67,9 @@ class Expected:
     baseline_rms: float
     baseline_row_factor: float  # of row_factor_rms()
     baseline_name: str
+    # Attention of the slices that `coverage` leaves to float32, `[others, seqlen, head_dim]`.
+    others: IntArray
+    in_float32: FloatArray
     # max|reference of K and V before FP8 − reference|, where they are in FP8: no fault of a kernel.
     fp8_err: float | None = None
 
@@ -82,7 +92,9 @@ def expect(
             by default PyTorch's on the CPU, or an emulation in NumPy where there is no PyTorch.
         coverage: what is looked at, if not as much as the budgets of time and memory allow.
     """
-    coverage = coverage or choose_coverage(inputs.problem)
+    others = np.arange(0)
+    if coverage is None:
+        coverage, others = split_coverage(choose_coverage(inputs.problem))
     reference = covered_reference(inputs, coverage)
     baseline, name = _baseline(inputs, coverage, sdpa)
     error = np.subtract(baseline, reference)
@@ -95,8 +107,38 @@ def expect(
         baseline_rms=float(np.linalg.norm(error) / np.sqrt(error.size)),
         baseline_row_factor=row_factor_rms(error, reference),
         baseline_name=name,
+        others=others,
+        in_float32=covered_in_float32(inputs, replace(coverage, slices=others)),
         fp8_err=_error_of_fp8(inputs, coverage, reference),
     )
+
+
+def with_wrong_slices(expected: Expected, raw: RawArray, tolerance: float) -> Expected:
+    """What an output is judged against, once slices that are wrong by float32 are there in float64.
+
+    Args:
+        raw: the output, `[batch, num_heads, seqlen, head_dim]`.
+        tolerance: what the output may err.
+    """
+    problem = expected.inputs.problem
+    flat = raw.reshape(-1, *raw.shape[2:])
+    worst: dict[int, float] = {}
+    for number, right in zip(expected.others.tolist(), expected.in_float32, strict=True):
+        with np.errstate(invalid="ignore"):
+            error = float(np.abs(decode(flat[number], problem.dtype) - right).max())
+        if not error <= _NEARLY * tolerance:  # NaN is not
+            worst[number] = error
+    if not worst:
+        return expected
+    # The first, and those that err most.
+    taken = [min(worst), *sorted(worst, key=lambda n: -np.nan_to_num(worst[n], nan=np.inf))]
+    slices = np.union1d(expected.coverage.slices, taken[:_MOST_WRONG_SLICES])
+    found = expect(expected.inputs, coverage=replace(expected.coverage, slices=slices))
+    out = decode(found.coverage.take(raw), problem.dtype)
+    if len(worst) > _MOST_WRONG_SLICES and _largest(np.abs(out - found.reference)) <= tolerance:
+        # Scores so large that float32 cannot tell.
+        return expect(expected.inputs, coverage=choose_coverage(problem))
+    return found
 
 
 def _error_of_fp8(inputs: Inputs, coverage: Coverage, reference: Float64Array) -> float | None:

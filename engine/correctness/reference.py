@@ -35,6 +35,9 @@ _BLOCK_BYTES = 8 << 20
 _MIN_BLOCK_ROWS = 16
 # About 3 s on two cores: SDXL's 10 heads of 4,096 fit, Llama-3's 32 heads of 8,192 are sampled.
 MAX_WORK = 200e9
+# Of it in float64 where outputs have 16 bits; the other slices are computed in float32, at a third
+# of the time, and wrong ones again in float64.
+MAX_FLOAT64_WORK = 20e9
 # exp and the passes over memory around it, in the units of one multiply-add's two operations.
 _SOFTMAX_WORK_PER_SCORE = 100
 # Widening one element of K or V: all the work there is when few queries meet many keys.
@@ -55,6 +58,7 @@ class Coverage:
     rows: IntArray  # ascending query rows, the same for every slice
     # (batch, head) of each slice, where `problem` is made of slices of a larger one.
     pairs: tuple[tuple[int, int], ...] = ()
+    others_in_float32: bool = False  # are compared all the same, but for maps and figures
 
     @property
     def complete(self) -> bool:
@@ -101,6 +105,11 @@ class Coverage:
         if self.complete or self.pairs:  # a partial run says itself what it ran
             return ""
         total = self.problem.batch * self.problem.num_heads
+        if self.others_in_float32:
+            return (
+                f"Compared in float64 on {len(self.slices):,} of the {total:,} (batch, head) "
+                "slices, first and last among them, and in float32 on the others."
+            )
         rows = "all" if self.all_rows else f"{len(self.rows):,} of the {self.problem.seqlen:,}"
         return (
             f"Compared on {rows} query rows of {len(self.slices):,} of the {total:,} (batch, head) "
@@ -119,16 +128,20 @@ def everything(problem: Problem) -> Coverage:
 def coverage_size(problem: Problem) -> tuple[int, int]:
     """(slices, query rows of each) that the budgets of time and memory allow."""
     total, rows = problem.batch * problem.num_heads, problem.seqlen
-    work_per_row = problem.num_keys * (4 * problem.head_dim + _SOFTMAX_WORK_PER_SCORE)
-    if problem.causal and problem.kv_offset == 0:
-        work_per_row //= 2
-    widened = 2 * problem.num_keys * problem.head_dim
-    work_per_row += widened * _WORK_PER_WIDENED_ELEMENT // rows
+    work_per_row = _work_per_row(problem)
     affordable = max(1, min(int(MAX_WORK / work_per_row), MAX_ELEMENTS // problem.head_dim))
     if total * rows <= affordable:
         return total, rows
     num_slices = min(total, _MAX_SAMPLED_SLICES, max(len(_corners(problem)), affordable // rows))
     return num_slices, min(rows, max(2, affordable // num_slices))
+
+
+def _work_per_row(problem: Problem) -> int:
+    work = problem.num_keys * (4 * problem.head_dim + _SOFTMAX_WORK_PER_SCORE)
+    if problem.causal and problem.kv_offset == 0:
+        work //= 2
+    widened = 2 * problem.num_keys * problem.head_dim
+    return work + widened * _WORK_PER_WIDENED_ELEMENT // problem.seqlen
 
 
 def choose_coverage(problem: Problem) -> Coverage:
@@ -146,6 +159,22 @@ def choose_coverage(problem: Problem) -> Coverage:
         np.arange(total) if num_slices == total else _sample(total, _corners(problem), num_slices),
         np.arange(seqlen) if num_rows == seqlen else _sample(seqlen, edges, num_rows),
     )
+
+
+def split_coverage(coverage: Coverage) -> tuple[Coverage, IntArray]:
+    """What of a large coverage is computed in float64, and the slices for which float32 will do.
+
+    Only of whole problems with 16-bit outputs: their rounding hides a thousand of float32's own.
+    """
+    problem = coverage.problem
+    total = problem.batch * problem.num_heads
+    affordable = int(MAX_FLOAT64_WORK // (_work_per_row(problem) * problem.seqlen))
+    count = max(len(_corners(problem)), affordable)
+    if not coverage.complete or problem.dtype == "float32" or count >= total:
+        return coverage, np.arange(0)
+    slices = _sample(total, _corners(problem), count)
+    others = np.setdiff1d(coverage.slices, slices)
+    return replace(coverage, slices=slices, others_in_float32=True), others
 
 
 def _corners(problem: Problem) -> set[int]:
@@ -176,12 +205,24 @@ def covered_reference(inputs: Inputs, coverage: Coverage) -> Float64Array:
 
     Those are the rows behind the last query of a sequence that is shorter than others.
     """
+    found: Float64Array = _covered_attention(inputs, coverage, np.float64)
+    return found
+
+
+def covered_in_float32(inputs: Inputs, coverage: Coverage) -> FloatArray:
+    """The same, a thousand times as exact as 16 bits are."""
+    found: FloatArray = _covered_attention(inputs, coverage, np.float32)
+    return found
+
+
+def _covered_attention(inputs: Inputs, coverage: Coverage, dtype: type[np.floating[Any]]) -> Any:
     problem = inputs.problem
-    out = np.zeros((len(coverage.slices), len(coverage.rows), problem.value_dim))
+    out = np.zeros((len(coverage.slices), len(coverage.rows), problem.value_dim), dtype)
 
     def fill(group: slice) -> None:
         own = out[group]
-        for part in covered_blocks(inputs, replace(coverage, slices=coverage.slices[group])):
+        some = replace(coverage, slices=coverage.slices[group])
+        for part in covered_blocks(inputs, some, dtype):
             weights, row_sum = softmax_parts(part.scores, part.sinks)
             own[part.slices, part.rows] = (weights @ part.v[:, : weights.shape[-1]]) / row_sum
 
@@ -246,17 +287,21 @@ class Block:
 
 
 def covered_blocks(
-    inputs: Inputs, coverage: Coverage, given: Callable[[Floats], Floats] | None = None
+    inputs: Inputs,
+    coverage: Coverage,
+    dtype: type[np.floating[Any]] = np.float64,
+    given: Callable[[Floats], Floats] | None = None,
 ) -> Iterator[Block]:
     """The final scores of all covered rows that are there, block by block.
 
     Args:
-        given: what becomes of Q, K and V before they are multiplied; float64 where left out.
+        dtype: what is computed in.
+        given: what becomes of Q, K and V before they are multiplied; nothing where left out.
     """
     problem, rows = inputs.problem, coverage.rows
     for group in slice_groups(len(coverage.slices), problem):
         slices = coverage.slices[group]
-        q, k, v = slice_qkv(inputs, slices)
+        q, k, v = slice_qkv(inputs, slices, dtype)
         of, seen = problem, rows
         if problem.seqlens is not None:  # a group is one slice
             of = problem.of_sequence(int(slices[0]) // problem.num_heads)
@@ -332,16 +377,18 @@ def kv_slices(problem: Problem, slices: IntArray) -> IntArray:
     return slices // problem.head_group
 
 
-def slice_qkv(inputs: Inputs, slices: IntArray) -> tuple[Float64Array, Float64Array, Float64Array]:
-    """Q, K and V of some (batch, head) slices in float64.
+def slice_qkv(
+    inputs: Inputs, slices: IntArray, dtype: type[np.floating[Any]] = np.float64
+) -> tuple[Any, Any, Any]:
+    """Q, K and V of some (batch, head) slices in float64, or another `dtype`.
 
     Returns:
         `[slices, seqlen, head_dim]`, and twice `[slices, num_keys, head_dim]`.
     """
 
-    def of(raw: RawArray, slices: IntArray) -> Float64Array:
+    def of(raw: RawArray, slices: IntArray) -> Floats:
         flat = raw.reshape(-1, *raw.shape[2:])
-        return decode(flat[slices], inputs.problem.dtype).astype(np.float64)
+        return decode(flat[slices], inputs.problem.dtype).astype(dtype, copy=False)
 
     of_kv = kv_slices(inputs.problem, slices)
     return of(inputs.q, slices), of(inputs.k, of_kv), of(inputs.v, of_kv)
@@ -397,9 +444,9 @@ def emulated_attention(
         products: what becomes of Q, K, V and the weights before they are multiplied.
     """
     problem = inputs.problem
-    given = products or (lambda values: values)
+    given: Callable[[Floats], Floats] = products or (lambda values: values)
     out = np.zeros((len(coverage.slices), len(coverage.rows), problem.value_dim), np.float32)
-    for part in covered_blocks(inputs, coverage, lambda x: given(x.astype(np.float32))):
+    for part in covered_blocks(inputs, coverage, np.float32, products):
         weights, row_sum = softmax_parts(part.scores, part.sinks)
         weights = given(decode(encode(weights, problem.dtype), problem.dtype))
         out[part.slices, part.rows] = (weights @ part.v[:, : weights.shape[-1]]) / row_sum

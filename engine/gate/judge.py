@@ -395,6 +395,8 @@ def _report(
         if isinstance(result, Done)
         for problem, found in result.measured
     }
+    checked = tuple(_checked_findings(done))
+    is_wrong = any(f.verdict is GateVerdict.INCORRECT for f in checked)
     for work, result in done:
         if isinstance(result, Failed):
             sentence = f"On {work.gpu or 'other archs'}: {result.sentence}"
@@ -405,10 +407,12 @@ def _report(
         pairs = zip(work.problems, result.answers, strict=False)
         for problem, (a, b) in pairs:
             by_time = measured.get((work.gpu, problem))
+            if is_wrong and b.figures is not None:  # there is no time of a wrong result
+                b, by_time = replace(b, figures=replace(b.figures, simulated_us=None)), None
             row = _row(work, problem, a, b, settings, by_time, is_new=is_new)
             rows += [row] if row is not None else []
         findings += _arch_findings(result.arch_answers, is_new)
-    findings += _checked_findings(done)
+    findings += checked
     if not rows and not any(f.verdict is GateVerdict.NOT_JUDGED for f in findings):
         problems = "; ".join(p.label() for p in settings.problems_of(after.variant))
         gpus = ", ".join(settings.gpus)

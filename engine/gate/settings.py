@@ -144,7 +144,7 @@ def parse_problem(text: str) -> Problem:
             given[_FIELDS[match["name"].upper()]] = int(match["size"])
         elif word == "causal":
             given["causal"] = True
-        elif word in ("alibi", "sinks"):
+        elif word in ("alibi", "sinks", "lse"):
             given[word] = True
         elif word == "kvfp8":
             given["kv_dtype"] = "float8_e4m3"

@@ -136,6 +136,14 @@ _MOST_DISPATCHED = 4_000  # CTAs of a launch beyond which who takes the last one
 
 
 @dataclass(frozen=True, slots=True)
+class CurveTraffic:
+    """What n launches bring from DRAM, by the order of their CTAs."""
+
+    dram_bytes: FloatArray | None  # [n]; None: the order is not known
+    miss_share: FloatArray  # [n] as `Traffic.miss_share`
+
+
+@dataclass(frozen=True, slots=True)
 class SimulatedCtas:
     """The main pass of one kernel on one GPU."""
 
@@ -148,6 +156,8 @@ class SimulatedCtas:
     # SM holds.
     cut_keys: tuple[int, ...] = ()
     cut_cycles: tuple[tuple[float, float], ...] = ()
+    # (K/V rows, what one CTA takes more and as many as an SM holds) where all comes from DRAM.
+    dram_cycles: tuple[tuple[float, float, float], ...] = ()
     slots: SlotTimes | None = None  # of SMs with and without a CTA whose query tile is cut
 
     @property
@@ -160,7 +170,7 @@ class SimulatedCtas:
         config: Config,
         launches: Launches,
         device: DeviceSpec,
-        dram_bytes: FloatArray | None = None,
+        traffic: CurveTraffic,
     ) -> CtaCurve:
         """For launches of the same kernel."""
         us, num_sms = 1 / self.cycles_per_us, device.num_sms or 1
@@ -192,14 +202,27 @@ class SimulatedCtas:
         )
         for i in np.flatnonzero(own).tolist():
             cycles[i] = self._sequences(config, launches.of_each[i], num_sms)
+        if self.dram_cycles and traffic.miss_share.any():
+            alone, together = self._from_dram(longest)
+            more = np.linspace(alone, together, self.times.resident, axis=1)
+            of_round = self._from_dram(rows)[1] / self.times.table(rows)[:, -1]
+            lines[:, 1:] += traffic.miss_share[:, np.newaxis] * more
+            cycles = cycles * (1 + traffic.miss_share * of_round)
         return CtaCurve(
             cta_us=us * lines[:, 1],
             added_us=us * (lines[:, -1] - lines[:, 1]),
             sm_us=us * cycles,
             spread=self.spread,
             floor_us=LAUNCH_FLOOR_US,
-            dram_bytes=dram_bytes,
+            dram_bytes=traffic.dram_bytes,
         )
+
+    def _from_dram(self, rows: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Cycles that one CTA of so many rows takes more, and as many as fit: `[n]` each."""
+        lengths, *added = (np.array(column) for column in zip(*self.dram_cycles, strict=True))
+        share = (rows - lengths[0]) / max(1.0, lengths[-1] - lengths[0])
+        one, full = (np.maximum(0.0, a[0] + share * (a[-1] - a[0])) for a in added)
+        return one, full
 
     @staticmethod
     def _follow(

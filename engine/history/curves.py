@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.base.files import read_entry, write_entry
@@ -24,6 +23,7 @@ from engine.cuda_source import CompiledKernel, cache_root
 from engine.devices import DeviceSpec, limits_for
 from engine.history.ctas import (
     ROWS,
+    CurveTraffic,
     SimulatedCtas,
     cut_ctas,
     cut_query_tiles,
@@ -53,6 +53,7 @@ from engine.machine_code.timing.simulate import (
     SimulatedLaunch,
     SlotTimes,
     added_cycles,
+    dram_cycles,
     measured_ctas,
     simulate_launch,
     slot_times,
@@ -71,7 +72,7 @@ from kernels.variant import Config, Variant
 KernelCtas: TypeAlias = SimulatedCtas | PersistentCtas
 REGIMES: tuple[Regime, ...] = ("alone", "shared")
 _MOST_KEPT = 256
-_VERSION = 23
+_VERSION = 24
 
 
 def path_of(
@@ -121,6 +122,7 @@ def _read(payload: bytes) -> KernelCtas | None:
                 fetch_cycles=float(fields["fetch_cycles"]),
                 cycles_per_us=float(fields["cycles_per_us"]),
                 spread=float(fields["spread"]),
+                dram_share=float(fields["dram_share"]),
             )
         times = fields["times"]
         return SimulatedCtas(
@@ -141,6 +143,7 @@ def _read(payload: bytes) -> KernelCtas | None:
             has_even_splits=bool(fields["has_even_splits"]),
             cut_keys=tuple(int(n) for n in fields["cut_keys"]),
             cut_cycles=tuple((float(one), float(full)) for one, full in fields["cut_cycles"]),
+            dram_cycles=tuple((float(x), float(a), float(b)) for x, a, b in fields["dram_cycles"]),
             slots=_slot_times(fields["slots"]),
         )
     except (ValueError, KeyError, TypeError, IndexError):
@@ -231,13 +234,13 @@ def simulate(
             even,
             tuple(cut),
             cut_cycles,
+            dram_cycles(program, gpu, device, smem_bytes, measured, traces, resident),
             slots,
         )
 
     return {regime: times(regime) for regime in REGIMES}
 
 
-FloatArray: TypeAlias = npt.NDArray[np.float64]
 _MOST_BATCHES = 5  # at which the order of a curve's CTAs is looked at
 
 
@@ -254,9 +257,11 @@ def known_launch_curve(
     if ctas is None:
         return None
     moved = traffic_by_order(kernel.variant, plan, kernel.device, resident)
-    dram_bytes = None if moved is None else np.array([moved.dram_bytes])
     launches = collect(kernel.variant, plan.config, [plan.problem])
-    return _curve(ctas, kernel.variant, plan.config, launches, kernel.device, dram_bytes)
+    traffic = _in_unknown_order(launches, kernel.device)
+    if moved is not None:
+        traffic = CurveTraffic(np.array([moved.dram_bytes]), np.array([moved.miss_share]))
+    return _curve(ctas, kernel.variant, plan.config, launches, kernel.device, traffic)
 
 
 def launch_curve(
@@ -286,11 +291,11 @@ def _curve(
     config: Config,
     launches: Launches,
     device: DeviceSpec,
-    dram_bytes: FloatArray | None = None,
+    traffic: CurveTraffic,
 ) -> CtaCurve:
     if isinstance(ctas, PersistentCtas):
-        return ctas.curve(variant, config, launches, device, dram_bytes)
-    return ctas.curve(config, launches, device, dram_bytes)
+        return ctas.curve(variant, config, launches, device, traffic)
+    return ctas.curve(config, launches, device, traffic)
 
 
 def known_batch_curve(
@@ -310,13 +315,15 @@ def known_batch_curve(
         return None
     is_alone = 2 * launches.ctas[0] <= (device.num_sms or 1)
     parts, spread = np.zeros((3, launches.size)), 0.0
+    traffic = _traffic(kernel, problem, launches, held)
     for regime, there in zip(REGIMES, (is_alone, ~is_alone), strict=True):
         known = find(path_of(variant, plan, compiled, device, held, regime))
         if known is None:
             return None
         spread = known.spread
         if there.any():
-            curve = _curve(known, variant, config, launches.take(there), device)
+            of_these = replace(traffic, dram_bytes=None, miss_share=traffic.miss_share[there])
+            curve = _curve(known, variant, config, launches.take(there), device, of_these)
             parts[:, there] = curve.cta_us, curve.added_us, curve.sm_us
     return CtaCurve(
         cta_us=parts[0],
@@ -324,31 +331,35 @@ def known_batch_curve(
         sm_us=parts[2],
         spread=spread,
         floor_us=LAUNCH_FLOOR_US,
-        dram_bytes=_dram_bytes(kernel, problem, launches, held),
+        dram_bytes=traffic.dram_bytes,
     )
 
 
-def _dram_bytes(
-    kernel: Kernel, problem: Problem, launches: Launches, held: int
-) -> FloatArray | None:
+def _in_unknown_order(launches: Launches, device: DeviceSpec) -> CurveTraffic:
+    """What CTAs read together comes from DRAM where L2 does not hold everything."""
+    kept_bytes = kept_l2_bytes(device.arch, device.l2_bytes or 0)
+    return CurveTraffic(None, (launches.device_bytes > kept_bytes).astype(np.float64))
+
+
+def _traffic(kernel: Kernel, problem: Problem, launches: Launches, held: int) -> CurveTraffic:
     """By the order of CTAs, at some of the batches that L2 does not hold; straight in between."""
     variant, config, device = kernel.variant, kernel.config, kernel.device
     kept_bytes = kept_l2_bytes(device.arch, device.l2_bytes or 0)
     beyond = np.flatnonzero(launches.device_bytes > kept_bytes)
-    moved = np.zeros(launches.size)
+    moved, missed = np.zeros((2, launches.size))
     if len(beyond) == 0:
-        return moved
+        return CurveTraffic(moved, missed)
     last = len(beyond) - 1
     looked_at = beyond[np.unique(np.geomspace(1, last + 1, _MOST_BATCHES).astype(np.int64) - 1)]
     at = []
     for batch in launches.batch[looked_at].tolist():
         plan = make_plan(variant, replace(problem, batch=int(batch)), config)
         if (traffic := traffic_by_order(variant, plan, device, held)) is None:
-            return None
-        at.append(traffic.dram_bytes)
-    batches = launches.batch[looked_at]
-    moved[beyond] = np.interp(launches.batch[beyond], batches, np.array(at))
-    return moved
+            return _in_unknown_order(launches, device)
+        at.append((traffic.dram_bytes, traffic.miss_share))
+    batches, known = launches.batch[looked_at], np.array(at).T
+    moved[beyond], missed[beyond] = (np.interp(launches.batch[beyond], batches, y) for y in known)
+    return CurveTraffic(moved, missed)
 
 
 # One counted launch, simulated by itself: what it touches, and how long it would take. The passes

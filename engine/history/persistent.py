@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.devices.spec import DeviceSpec
-from engine.history.ctas import Pieces, pieces_of
+from engine.history.ctas import CurveTraffic, Pieces, pieces_of
 from engine.machine_code.cubin import Entry
 from engine.machine_code.disassembly import Program
 from engine.machine_code.emulation import CtaTrace, Emulator
@@ -68,6 +68,7 @@ class PersistentCtas:
     fetch_cycles: float  # what the first CTAs' code adds
     cycles_per_us: float
     spread: float  # standard deviation of the logarithm of its error, from the validation
+    dram_share: float = 1.0  # what they take where all comes from DRAM, to what they take from L2
 
     def curve(
         self,
@@ -75,7 +76,7 @@ class PersistentCtas:
         config: Config,
         launches: Launches,
         device: DeviceSpec,
-        dram_bytes: FloatArray | None = None,
+        traffic: CurveTraffic,
     ) -> CtaCurve:
         """For launches of the same kernel; of many, they differ in their batch alone."""
         last = launches.size - 1
@@ -85,6 +86,7 @@ class PersistentCtas:
         usual = launches.kv_rows * visited_share(launches)
         shares = np.array(cycles) / usual[some - 1][:, np.newaxis]
         us = usual / self.cycles_per_us
+        us = us * (1 + traffic.miss_share * (self.dram_share - 1))
         at, known = launches.batch, launches.batch[some - 1]
         alone, together, all_sms = (us * np.interp(at, known, column) for column in shares.T)
         return CtaCurve(
@@ -93,7 +95,7 @@ class PersistentCtas:
             sm_us=all_sms,
             spread=self.spread,
             floor_us=LAUNCH_FLOOR_US,
-            dram_bytes=dram_bytes,
+            dram_bytes=traffic.dram_bytes,
         )
 
     def _cycles(
@@ -214,6 +216,9 @@ def simulate_persistent(
             upto = np.stack([np.interp(range(1, count + 1), counts[:at], c[:at]) for c in cycles])
             mixed.append(_costs(features, _mixed_cycles(kernel, known, upto, count, held)))
         fetch_cycles = _cycles(fetching, known[0], 1, held) - _cycles(kernel, known[0], 1, held)
+        longest = int(cycles[:, -1].argmax())
+        from_dram = sm_kernel(program, gpu, "streaming", taken, fetches_code=False)
+        streamed = _cycles(from_dram, known[longest], counts[-1], held)
         return PersistentCtas(
             counts=counts,
             costs=in_step,
@@ -223,6 +228,7 @@ def simulate_persistent(
             fetch_cycles=max(0.0, fetch_cycles),
             cycles_per_us=gpu.cycles_per_us,
             spread=spread(gpu.constants.arch, family(program)),
+            dram_share=max(1.0, streamed / float(cycles[longest, -1])),
         )
 
     return {regime: of_regime(regime) for regime in regimes}

@@ -53,6 +53,7 @@ class Sizes(TypedDict, total=False):
     softcap: float | None
     alibi: bool
     sinks: bool
+    lse: bool
     seqlens: tuple[int, ...] | None  # then batch and lengths may be left out
 
 
@@ -79,6 +80,7 @@ def problem_of(sizes: Sizes, variant: Variant | None = None) -> Problem:
         softcap=sizes.get("softcap"),
         alibi=sizes.get("alibi", False),
         sinks=sizes.get("sinks", False),
+        lse=sizes.get("lse", False),
         seqlens=lengths,
         head_dim_v=sizes.get("head_dim_v"),
         kv_dtype=_kv_dtype_of(sizes.get("kv_dtype")),
@@ -281,8 +283,8 @@ class AttentionKernel:
     """A kernel, a GPU and values of tunables, to be asked about problems. Made by `kernel`.
 
     Every method takes the problem by keywords: `batch`, `heads`, `seqlen`, `head_dim`, `causal`,
-    `dtype`, `seqlen_kv`, `heads_kv`, `window`, `softcap`, `alibi`, `sinks`, `seqlens` (see `Sizes`
-    for what each is where it is left out), or `preset` and what differs from it.
+    `dtype`, `seqlen_kv`, `heads_kv`, `window`, `softcap`, `alibi`, `sinks`, `lse`, `seqlens`
+    (see `Sizes` for what each is where it is left out), or `preset` and what differs from it.
     """
 
     name: str  # the variant's, or "auto"

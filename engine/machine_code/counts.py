@@ -24,6 +24,7 @@ _PERIODS = (1, 2, 4, 8)  # query tiles to a K/V tile, where a causal mask makes 
 _SECTOR_COLUMNS = (SECTORS, IDEAL_SECTORS)
 MAX_CTAS = 1 << 24  # of a launch: some arrays have an entry for each
 MAX_EMULATIONS = 200  # of CTAs, per launch: counts beyond are interpolated
+MAX_EMULATED = 200_000_000  # warp instructions of all of these: some half a minute
 Counts: TypeAlias = NDArray[np.int64]
 
 
@@ -68,6 +69,7 @@ class _Counting:
         self._emulator = emulator
         self._known: dict[tuple[int, int, int], Totals] = {}
         self._pieces_of: dict[int, list[range]] = {}  # along each axis, as they were seen last
+        self._emulated = 0  # warp instructions
         self._exact = self._same_sectors = True
 
     def count(self) -> LaunchCounts:
@@ -109,6 +111,7 @@ class _Counting:
     def _run(self, cta: tuple[int, int, int]) -> Totals:
         if cta not in self._known:
             self._known[cta] = self._emulator.totals(cta)
+            self._emulated += int(self._known[cta].values[:, EXECUTED].sum())
         return self._known[cta]
 
     def _over(self, axes: tuple[int, ...], cta: tuple[int, int, int]) -> _Sum:
@@ -146,16 +149,19 @@ class _Counting:
         if not indices:
             return []
         for period in _PERIODS:
-            if period > 1 and len(indices) < 8 * period:
+            if period > 1 and (len(indices) < 8 * period or self._has_run_enough()):
                 break
             pieces = [indices[phase::period] for phase in range(period)]
             if all(self._is_line(at, piece) for piece in pieces):
                 return pieces
-        if len(self._known) >= MAX_EMULATIONS:
+        if self._has_run_enough():
             self._exact = False
             return [indices]
         middle = len(indices) // 2
         return [*self._pieces(at, indices[:middle]), *self._pieces(at, indices[middle:])]
+
+    def _has_run_enough(self) -> bool:
+        return len(self._known) >= MAX_EMULATIONS or self._emulated >= MAX_EMULATED
 
     def _is_line(self, at: Callable[[int], _Sum], piece: range, quick: bool = False) -> bool:
         """Whether the CTAs at `piece` execute what a line between its ends says.

@@ -175,6 +175,11 @@ def new_request(
         CompileError: the entry's stack is larger than any.
     """
     _check_launch(launch)
+    if any(size % by for size, by in zip(launch.grid, cluster, strict=True)):
+        raise InvalidProblem(
+            f"A grid of {', '.join(map(str, launch.grid))} is no whole number of clusters of "
+            f"{', '.join(map(str, cluster))} CTAs, and CUDA does not launch it: give a multiple."
+        )
     number = int(program.arch[3:].rstrip("af"))
     launched = constant_bank(entry, program.arch, launch, windows, cluster)
     constants = dict(entry.constants) | {0: launched}

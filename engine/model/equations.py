@@ -1,10 +1,11 @@
 """The equations of the latency model: explicit terms, in microseconds, over arrays of problems.
 
-One pass takes its launch floor plus the slowest of three: the SMs, L2, DRAM. The SMs work as
-follows. A CTA alone on an SM takes `cta_us`. A second one beside it overlaps with all but
-`shared_us` of it, what they contend for (the shared-memory pipe, the tensor cores). The busiest SM
-gets ⌈CTAs / SMs⌉ of them and holds `ctas_per_sm` at once, so it works in rounds (CTAs count here
-that have keys to visit: those of empty splits end at once):
+One pass takes its launch floor plus the slowest of three: the SMs, L2, DRAM. Where CTAs' times are
+simulated, they waited for L2 there. The SMs work as follows. A CTA alone on an SM takes `cta_us`. A
+second one beside it overlaps with all but `shared_us` of it, what they contend for (the
+shared-memory pipe, the tensor cores). The busiest SM gets ⌈CTAs / SMs⌉ of them and holds
+`ctas_per_sm` at once, so it works in rounds (CTAs count here that have keys to visit: those of
+empty splits end at once):
 
     time(n resident) = cta_us + (n − 1) · shared_us, never under n CTAs at the math or exp peak
     compute = rounds · time(ctas_per_sm) + time(rest)
@@ -26,6 +27,7 @@ import numpy.typing as npt
 
 from engine.base.errors import InvalidProblem
 from engine.devices.spec import DeviceSpec
+from engine.machine_code.timing.constants import l2_bytes_per_cycle
 from engine.model.launches import Launches
 from engine.model.occupancy import WARP_SIZE, IntArray
 from kernels.variant import Dtype, Variant
@@ -46,10 +48,9 @@ _PIPE_CYCLES_PER_WAY = 0.25
 _TENSOR_EFFICIENCY = 0.4
 _TENSOR_WARPS = 8
 _EXP_PER_CYCLE = 16  # MUFU results per SM and cycle, all of sm_75 to sm_121
-# An SM's port to L2 carries 64 bytes a cycle; together the SMs get about a third of that.
+# An SM's port to L2 carries 64 bytes a cycle; together the SMs get less (`l2_bytes_per_cycle`).
 _L2_BYTES_PER_CYCLE = 64
 _L2_PORT_EFFICIENCY = 0.8
-_L2_SHARED_EFFICIENCY = 0.35
 # A dependent pass starts about 2 µs after the one before has drained, or sooner on a fast floor.
 _MOST_GAP_US = 2.0
 # A CTA of a fusion pass: two dependent trips to L2 and back.
@@ -181,12 +182,12 @@ class Machine:
     dram_bytes_per_us: float
     dram_efficiency: float  # of them, what streams achieve
     l2_bytes: int
+    l2_bytes_per_cycle: int  # that each SM gets while all of them ask, as the simulation has it
 
     @property
     def l2_bytes_per_us(self) -> float:
-        """What L2 is assumed to give all SMs together."""
-        port = _L2_BYTES_PER_CYCLE * self.cycles_per_us
-        return _L2_SHARED_EFFICIENCY * port * self.num_sms
+        """What L2 gives all SMs together."""
+        return self.l2_bytes_per_cycle * self.cycles_per_us * self.num_sms
 
 
 # What tensor cores multiply where Q, K and V are of a dtype: they have no FP32.
@@ -225,6 +226,7 @@ def machine(device: DeviceSpec, variant: Variant, dtype: Dtype) -> Machine:
         dram_bytes_per_us=gb_per_s * 1e3,
         dram_efficiency=device.memory_efficiency,
         l2_bytes=int(l2_bytes),
+        l2_bytes_per_cycle=l2_bytes_per_cycle(device.arch),
     )
 
 
@@ -339,6 +341,8 @@ def evaluate(
     l2_us = np.maximum(
         moved.main_bytes / l2_rate, load * moved.cta_bytes / (_L2_PORT_EFFICIENCY * port)
     )
+    if curve is not None:  # simulated SMs waited for L2 already
+        l2_us = np.minimum(l2_us, compute_us)
     dram_rate = m.dram_efficiency * m.dram_bytes_per_us * parameters.bandwidth
     spilled = bytes_beyond_l2(launches, m)
     if curve is not None and curve.dram_bytes is not None:

@@ -33,7 +33,7 @@ class Roofs:
     device: str
     math_name: str  # "FP32 FMA", "FP16 tensor cores"
     math_tflops: float  # dense, at the boost clock: the vendor's figure
-    l2_gb_per_s: float  # assumed: what all SMs together get from L2
+    l2_gb_per_s: float  # what all SMs together get, published or assumed for the arch
     dram_gb_per_s: float  # the vendor's figure
 
     def gb_per_s(self, level: Level) -> float:
@@ -209,7 +209,9 @@ def roofs_table(roofs: Roofs) -> Table:
     """The roofs as people read them."""
     rows = [(roofs.math_name, f"{roofs.math_tflops:.3g} TFLOP/s", "", "the GPU's figure")]
     for level in LEVELS:
-        known = "assumed: all SMs together" if level == "L2" else "the GPU's figure"
+        known = (
+            "all SMs together, as the simulation has it" if level == "L2" else "the GPU's figure"
+        )
         speed = f"{roofs.gb_per_s(level):,.0f} GB/s"
         rows.append((level, speed, f"{roofs.ridge(level):,.3g}", known))
     return Table(

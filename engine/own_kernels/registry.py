@@ -92,7 +92,7 @@ def kernel_named(text: str) -> str:
         UnknownName: there is no such file.
         InvalidKernel: it has no description, or one with a mistake.
     """
-    if "/" not in text and "\\" not in text and not text.endswith(".cu"):
+    if "/" not in text and "\\" not in text and not text.endswith((".cu", ".cubin")):
         return text
     return use_kernel(source_named(text)).id
 
@@ -112,6 +112,14 @@ def check_kernel(path: Path) -> Variant:
     from kernels.source_text import read_text
     from kernels.toml_block import KernelDescriptionError
 
+    if path.suffix == ".cubin":
+        raise UnknownName(
+            f"{path.name} is machine code, which does not say how it is launched or what it "
+            "computes: `attune sass FILE.cubin --grid X --block N --arg …` gives its resources, "
+            "instructions and simulated time, with --execute it runs; everything else takes its "
+            ".cu file.",
+            code="cubin_for_a_source",
+        )
     if path.suffix != ".cu":
         raise UnknownName(f"{path} is not a kernel source: name a .cu file.")
     if path.stem in LADDER.names():

@@ -312,6 +312,8 @@ class EvaluationRun:
                 return self._stop(result.status, reason, result.log)
             if result.executed is not None:
                 self._add_executed(plan, result.executed)
+            if result.repeated:
+                self._note(result.repeated)
             self.stage("Checking against the float64 reference")
             correctness, maps = check_against(
                 prepared.expected.result(), result, plan if part is None else None

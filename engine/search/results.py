@@ -37,7 +37,7 @@ COLUMNS = (
     *("point", "status", "reason", "device", "variant", "problem"),
     *("batch", "num_heads", "seqlen", "head_dim", "causal", "dtype"),
     *("seqlen_kv", "num_heads_kv", "window", "softcap", "alibi", "sinks", "seqlens"),
-    *("direction", "head_dim_v", "kv_dtype", "label"),
+    *("direction", "head_dim_v", "kv_dtype", "lse", "label"),
     *("origin", "method", "median_us", "low_us", "high_us", "tflops"),
     *("occupancy", "limiter", "ctas", "waves", "wave_efficiency"),
     *("registers_per_thread", "smem_bytes", "spill_bytes"),

@@ -19,7 +19,7 @@ from engine.evaluation import Evaluation
 from engine.names import find_variant, variant_from
 from engine.pipeline.request import BackendChoice, EvaluationRequest
 from engine.sessions.snapshot import Snapshot, Source
-from kernels.arguments import OF_FEATURES
+from kernels.arguments import feature_of
 from kernels.variant import KERNELS_DIR, Variant
 
 # What a header may be called when it is laid beside a source: never a path.
@@ -158,7 +158,7 @@ def _check_parameters(text: str, variant: Variant) -> None:
             continue
         count = definition[1].count(",") + 1
         # A macro may stand for those of a problem's features, which most problems do not have.
-        features = sum(a in OF_FEATURES for a in launch.args)
+        features = sum(feature_of(a, variant.takes) is not None for a in launch.args)
         if count not in (len(launch.args), len(launch.args) - features):
             raise SnapshotError(
                 f"The snapshot's {launch.entry} of {variant.id} takes {count} arguments and is "

@@ -8,7 +8,7 @@ Version 2 adds `seqlen_kv` to problems; version 3 `num_heads_kv`, `idle_ctas` to
 version 4 the statuses RACE and OUT_OF_BOUNDS; version 5 a problem's features (`window`, `softcap`,
 `alibi`, `sinks`, `seqlens`, `direction`) and causal problems with S ≠ KV; version 6 `counts`, what
 the machine code of an evaluation executes; version 7 `kv_dtype` of problems and `fp8_err` of
-verdicts. A file is written in the oldest version that can hold
+verdicts; version 8 `lse` of problems. A file is written in the oldest version that can hold
 it, so that whoever has an older Attune can open what they could open before.
 """
 
@@ -33,7 +33,7 @@ from engine.problem import Problem
 from engine.schema import MAX_ERROR, Count, NotNegative, decode, file_label, place_of
 
 FORMAT = "attune-snapshot"
-SCHEMA_VERSION = 7  # the newest
+SCHEMA_VERSION = 8  # the newest
 
 MAX_EVALUATIONS = 10_000
 MAX_MAP_SIDE = 256
@@ -236,6 +236,8 @@ _SINCE_VERSION_4 = (Status.RACE, Status.OUT_OF_BOUNDS)
 def version_of(snapshot: Snapshot) -> int:
     """The oldest schema version that can hold this snapshot."""
     problems = (*snapshot.problems, *(e.problem for e in snapshot.evaluations))
+    if any(p.lse for p in problems):
+        return 8
     if any(p.kv_dtype is not None for p in problems):
         return 7
     if any(e.counts is not None for e in snapshot.evaluations) or any(
@@ -335,6 +337,7 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
     4: lambda raw: raw,
     5: lambda raw: raw,
     6: lambda raw: raw,
+    7: lambda raw: raw,
 }
 
 _HEAD = re.compile(rb'\{"format":"%b","schema_version":(\d{1,9}),"summary":' % FORMAT.encode())

@@ -228,5 +228,5 @@ def test_the_roofline_follows_the_problem(open_app):
     drawn = [trace for trace in figure["data"] if trace["mode"] == "markers+text"]
     assert sorted(trace["text"][0] for trace in drawn) == ["DRAM, predicted", "L2, predicted"]
     names = " ".join(note["text"] for note in figure["layout"]["annotations"])
-    for roof in ("FP16 tensor cores 121 TFLOP/s", "DRAM 300 GB/s", "L2 2,650 GB/s, assumed"):
+    for roof in ("FP16 tensor cores 121 TFLOP/s", "DRAM 300 GB/s", "L2 1,775 GB/s"):
         assert roof in names

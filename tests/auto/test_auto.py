@@ -15,7 +15,7 @@ from words import raises
 
 from engine.auto import choice, choose, chosen_variants
 from engine.auto import table as tables
-from engine.auto.renew import GPUS, _Ranking
+from engine.auto.renew import GPUS, _Candidate, _Ranking, _row
 from engine.auto.table import Row, Table, changed_since, code_digest, read_table
 from engine.base.errors import AttuneError, InvalidProblem, UnknownName
 from engine.cli import main
@@ -416,3 +416,16 @@ def test_hopper_s_rungs_run_nowhere_else_and_one_that_is_not_ranked_is_named(
         "tcgen05"
         in choose(Problem(1, 16, 2048, 128), find_device("B200"), history=LOOKED_UP).reason
     )
+
+
+@pytest.mark.parametrize(("slower", "pick"), [(1.02, "v08"), (1.04, "v11"), (1.09, "v11")])
+def test_no_row_takes_what_is_slower_than_its_rival_by_more_than_3_percent(
+    slower: float, pick: str
+) -> None:
+    lower, higher = (
+        _Candidate(variant, variant.default_config(), is_default=True)
+        for variant in map(find_variant, ("v08", "v11"))
+    )
+    made = _row(Problem(1, 8, 512, 64), [(lower, 10.0 * slower), (higher, 10.0)])
+    assert made.variant == pick
+    assert made.us <= 1.03 * made.beside_us

@@ -269,6 +269,52 @@ def test_a_baseline_with_nan_gives_no_tolerance() -> None:
     assert np.isfinite(found.tolerance)
 
 
+class TestMostSlicesInFloat32:
+    @pytest.fixture(autouse=True)
+    def small_budget(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import engine.correctness.reference as module
+
+        monkeypatch.setattr(module, "MAX_FLOAT64_WORK", 2e7)
+
+    def test_a_right_output_passes_and_says_how_it_was_compared(self) -> None:
+        inputs = make_inputs(Problem(4, 4, 128, 32))
+        found = judge(inputs, right(inputs))
+        assert found.passed
+        assert "float64 on 4 of the 16" in found.reason
+        assert "in float32 on the others" in found.reason
+
+    def test_one_wrong_element_is_found_wherever_it_is(self) -> None:
+        inputs = make_inputs(Problem(4, 4, 128, 32))
+        for index in range(16):
+            out = right(inputs)
+            place = (*divmod(index, 4), 50, 5)
+            out[place] += 0.01
+            found = judge(inputs, out)
+            assert not found.passed
+            assert (found.first_bad_index, found.bad_count) == (place, 1)
+
+    def test_a_slice_of_nan_does_not_hide_another_that_is_wrong(self) -> None:
+        inputs = make_inputs(Problem(4, 4, 128, 32))
+        out = right(inputs)
+        out[1, 1, 3] = np.nan
+        out[2, 2, 50, 5] += 0.01
+        found = judge(inputs, out)
+        assert (found.nonfinite_count, found.bad_count) == (32, 33)
+
+    def test_scores_beyond_float32_are_judged_in_float64(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        import engine.correctness.expected as module
+
+        monkeypatch.setattr(module, "_MOST_WRONG_SLICES", 2)
+        rounded = module.covered_in_float32
+        monkeypatch.setattr(module, "covered_in_float32", lambda *given: rounded(*given) + 1)
+        inputs = make_inputs(Problem(4, 4, 128, 32))
+        found = judge(inputs, right(inputs))
+        assert found.passed
+        assert "float32" not in found.reason
+
+
 class TestSampled:
     @pytest.fixture(autouse=True)
     def small_budget(self, monkeypatch: pytest.MonkeyPatch) -> None:

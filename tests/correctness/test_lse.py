@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from slow_cases import of_each
+from words import raises
 
+from engine.backends.base import RunOptions
+from engine.backends.cpu import CpuBackend
+from engine.backends.machine_code import MachineCodeBackend
+from engine.base.errors import InvalidProblem
+from engine.config import resolve_config
+from engine.correctness import check_output
 from engine.correctness.gradient_check import check_lse
+from engine.machine_code.cubin import read_cubin
+from engine.plan import compile_plan, make_plan, target_arch
 from engine.problem import Problem
 from engine.tensors import decode, make_inputs
+from kernels.ladder import LADDER, by_id
 
 PROBLEM = Problem(2, 2, 40, 64, seqlen_kv=200)
 INPUTS = make_inputs(PROBLEM)
@@ -43,3 +57,81 @@ def test_a_wrong_lse_is_named(lse: np.ndarray, words: str) -> None:
 
 def test_the_right_one_passes() -> None:
     assert check_lse(INPUTS, _lse().astype(np.float32)).passed
+
+
+ASKED = (
+    Problem(2, 4, 70, 64, causal=True, lse=True),
+    Problem(1, 2, 200, 128, dtype="bfloat16", lse=True),
+    Problem(3, 4, 1, 64, seqlen_kv=100, lse=True),
+    Problem(2, 4, 40, 64, True, seqlen_kv=140, window=33, softcap=3.0, sinks=True, lse=True),
+    Problem(3, 4, 100, 64, causal=True, seqlens=(5, 17, 100), lse=True),
+    Problem(2, 8, 3, 64, seqlen_kv=100, num_heads_kv=4, kv_dtype="float8_e4m3", lse=True),
+    Problem(2, 2, 100, 192, causal=True, head_dim_v=128, lse=True),
+)
+_RUNS = [
+    (variant.id, how, problem)
+    for variant in LADDER
+    if "lse" in variant.takes
+    for problem in ASKED
+    if set(problem.features) <= set(variant.takes)
+    and (problem.head_dim_v is None or variant.dim_pairs)
+    for how in ("in_order", "random", "machine code")
+]
+
+
+@pytest.fixture(scope="module")
+def cpu() -> Iterator[CpuBackend]:
+    backend = CpuBackend()
+    yield backend
+    backend.close()
+
+
+@pytest.mark.parametrize(
+    ("variant_id", "how", "problem"),
+    of_each(_RUNS, slow=3, every=4),
+    ids=lambda value: value.label() if isinstance(value, Problem) else value,
+)
+def test_every_rung_writes_it(cpu: CpuBackend, variant_id: str, how: str, problem: Problem) -> None:
+    variant = by_id(variant_id)
+    if variant.gqa and problem.num_heads_kv is None:
+        problem = replace(problem, num_heads_kv=2)
+    if variant.unsupported(problem, variant.default_config()) is not None and problem.seqlen == 200:
+        problem = replace(problem, seqlen=70)  # as many keys as v12 and v22 take at once
+    config = resolve_config(variant, {}, problem, None).values
+    plan, inputs = make_plan(variant, problem, config), make_inputs(problem)
+    backend = MachineCodeBackend() if how == "machine code" else cpu
+    schedule = "in_order" if how == "machine code" else how
+    arch = "sm_90" if variant.arch_specific else "sm_80"
+    result = backend.run(plan, inputs, RunOptions(arch=arch, repeat=False, schedule=schedule))
+    assert result.out is not None, result.reason
+    assert result.lse is not None
+    found = check_output(inputs, result, plan=plan)
+    assert found.passed, found.reason
+    judged = check_lse(inputs, result.lse)
+    assert judged.passed, judged.sentence
+
+
+@pytest.mark.parametrize("variant_id", ["v01", "v11", "v14", "v19"])
+def test_it_costs_nothing_where_it_is_not_asked_for(variant_id: str) -> None:
+    """The parameter and the code are there with it alone."""
+    variant = by_id(variant_id)
+    arch = "sm_90" if variant.arch_specific else "sm_80"
+    plain, asked = (
+        make_plan(variant, replace(ASKED[0], lse=lse), variant.default_config())
+        for lse in (False, True)
+    )
+    assert plain.lse is None
+    assert "lse" not in plain.buffer_bytes
+    assert dict(plain.defines).get("HAS_LSE") is None
+    codes = {
+        read_cubin(compile_plan(plan, target_arch(plan, arch)).cubin).code_sha256
+        for plan in (plain, asked)
+    }
+    assert len(codes) == 2
+    written = asked.problem.batch * asked.problem.num_heads * asked.problem.seqlen
+    assert asked.problem.io_bytes - plain.problem.io_bytes == 4 * written
+
+
+def test_the_backward_pass_is_given_it_and_cannot_be_asked_for_it() -> None:
+    with raises(InvalidProblem, "lse_of_the_backward_pass"):
+        replace(ASKED[0], direction="backward")

@@ -13,6 +13,7 @@ from engine.base.errors import BadInput, CompileError
 from engine.cli import main
 from engine.cuda_source.sources import OutsideFolder, files_inside
 from engine.gate.figures import check_output
+from engine.gate.judge import judge
 from engine.gate.settings import parse_problem, read_settings
 from engine.gate.trees import (
     NoTree,
@@ -22,6 +23,7 @@ from engine.gate.trees import (
     pair_kernels,
     working_tree,
 )
+from engine.gate.verdicts import GateVerdict
 from engine.problem import Problem
 from tests.gate.repositories import commit, edit, git, kernel_file, repository
 
@@ -328,6 +330,23 @@ def test_a_wrong_result_is_found_without_native_code(
     found = check_output(source, Problem(1, 1, 64, 64), "L4", {}, native=False)
     assert found.passed is False
     assert "host build" not in found.sentence
+
+
+@pytest.mark.slow
+def test_a_wrong_kernel_has_no_time(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "r", "v08")
+    wrong = ("softmax_scale * LOG2_E", "softmax_scale * 0.5f * LOG2_E")
+    edit(kernel_file(repo, "v08"), wrong, ("unroll 4", "unroll 1"))
+    with open_trees("HEAD", None, repo) as trees:
+        report = judge(*trees)
+    (kernel,) = report.kernels
+    assert GateVerdict.INCORRECT in [finding.verdict for finding in kernel.findings]
+    (row,) = kernel.rows
+    assert row.before.figures is not None
+    assert row.after.figures is not None
+    assert row.before.figures.simulated_us is not None
+    assert row.after.figures.simulated_us is None
+    assert {finding.verdict for finding in row.findings} == {GateVerdict.COUNTED_WORSE}
 
 
 def test_an_emulator_that_cannot_be_built_is_no_fault_of_the_kernel(

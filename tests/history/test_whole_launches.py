@@ -10,7 +10,7 @@ import pytest
 from engine.devices import find_device
 from engine.history import History
 from engine.history.ctas import SimulatedCtas
-from engine.history.curves import known_ctas
+from engine.history.curves import known_ctas, time_launch
 from engine.machine_code.analysis import program_of
 from engine.machine_code.counts import count_launch
 from engine.machine_code.cubin import read_cubin
@@ -19,7 +19,8 @@ from engine.machine_code.emulation import Emulator
 from engine.machine_code.timing.native import allocated_smem, gpu_rates, simulate_sm, sm_kernel
 from engine.model.kernel import Kernel
 from engine.names import find_variant
-from engine.plan import compile_plan, launch_of_pass, make_plan
+from engine.pipeline.machine_code import main_pass_dram_bytes
+from engine.plan import analyse_plan, compile_plan, launch_of_pass, make_plan
 from engine.problem import Problem
 
 PROBLEM = Problem(batch=4, num_heads=16, seqlen=640, head_dim=64)
@@ -91,3 +92,40 @@ def test_a_predicted_launch_is_the_simulated_one(
     name: str, gpu: str, problem: Problem, allowed: float
 ) -> None:
     assert abs(error(name, gpu, problem)) < allowed
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "problem"),
+    [
+        # Beyond L2: the loads of a CTA wait for DRAM.
+        ("v17", "H100 SXM", Problem(batch=8, num_heads=16, seqlen=2048, head_dim=128)),
+        ("v16", "H100 SXM", Problem(batch=8, num_heads=32, seqlen=2048, head_dim=64)),
+        ("v08", "L4", Problem(batch=4, num_heads=32, seqlen=1024, head_dim=128)),
+        ("v02", "L4", Problem(batch=1, num_heads=16, seqlen=512, head_dim=64)),  # within L2
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("v19", "H100 SXM", Problem(batch=8, num_heads=16, seqlen=2048, head_dim=128)),
+                ("v17", "H200", Problem(8, 32, 2048, 64, causal=True)),
+                ("v11", "A100 80GB", Problem(batch=8, num_heads=32, seqlen=1024, head_dim=64)),
+                ("v10", "RTX 5090", Problem(batch=16, num_heads=32, seqlen=1024, head_dim=64)),
+                ("v13", "A100 80GB", Problem(batch=4, num_heads=16, seqlen=1024, head_dim=64)),
+                ("v09", "T4", Problem(batch=2, num_heads=16, seqlen=1024, head_dim=64)),
+            )
+        ),
+    ],
+)
+def test_a_curve_and_a_launch_simulated_by_itself_say_one_time(
+    name: str, gpu: str, problem: Problem
+) -> None:
+    pytest.importorskip("cupy")
+    kernel = Kernel.of(find_variant(name), find_device(gpu))
+    predicted = History().estimate(kernel, problem)
+    if not predicted.by_machine_code:
+        pytest.skip("no nvdisasm or no C++ compiler")
+    plan = kernel.plan(problem)
+    analysis = analyse_plan(plan, kernel.device.arch)[0]
+    moved = main_pass_dram_bytes(kernel.variant, plan, kernel.device, analysis)
+    whole = time_launch(analysis, kernel.device, moved).simulated
+    assert predicted.latency is not None
+    assert predicted.latency.median_us == pytest.approx(whole.latency.median_us, rel=0.04)

@@ -84,7 +84,8 @@ def test_macros_of_the_file_are_the_tunables(variant: Variant) -> None:
     own = set(re.findall(r"(?:constexpr \w+|#define|template <int|, int) ([A-Z][A-Z0-9_]+)", code))
     tunables = {tunable.macro for tunable in variant.tunables}
     features: set[str] = set()
-    for name in {"features.cuh", "fp8.cuh"} & set(re.findall(r'#include "([^"]+)"', source)):
+    included = set(re.findall(r'#include "([^"]+)"', source))
+    for name in {"features.cuh", "fp8.cuh"} & included | {"lse.cuh"}:
         header = (KERNELS_DIR / name).read_text(encoding="utf-8")
         features |= set(re.findall(r"#define ([A-Z][A-Z0-9_]+)", header))
         features |= {"IS_CAUSAL"} & set(re.findall(r"\w+", header))  # in the macros of visibility

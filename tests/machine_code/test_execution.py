@@ -8,6 +8,7 @@ import struct
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,6 +119,32 @@ def test_usual_forms_give_the_bits_of_the_general_way(
         machine_code.execute_plan(plan, compiled, cubin, module, memory, options, None, watch)
         out.append(memory["out"])
     assert np.array_equal(*out)
+
+
+@pytest.mark.parametrize(("word", "repeatable"), [(None, True), (7, False)])
+def test_the_second_run_of_a_large_launch_is_of_some_ctas(
+    word: int | None, repeatable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 2 of 16 CTAs; a word of theirs that the first run wrote otherwise is seen."""
+    monkeypatch.setattr(machine_code, "_WHOLE_REPEAT_FLOPS", 0)
+    chosen: list[list[int] | None] = []
+    right = machine_code.execute_plan
+
+    def execute(plan: Any, *args: Any, ctas: Any = None, **options: Any) -> None:
+        chosen.append(ctas)
+        right(plan, *args, ctas=ctas, **options)
+        if ctas is None and word is not None:  # every tile of 64 rows begins with another word
+            args[3]["out"].view(np.uint16).reshape(-1, 64 * 64)[:, word] ^= 1
+
+    monkeypatch.setattr(machine_code, "execute_plan", execute)
+    kernel, problem = LADDER.by_id("v08"), Problem(2, 4, 128, 64)
+    plan = make_plan(kernel, problem, {"block_n": 64, "num_warps": 4})
+    result = MachineCodeBackend().run(plan, make_inputs(problem), RunOptions(arch="sm_89"))
+    assert (result.status, result.repeatable) == (Status.PASSED, repeatable)
+    assert chosen[0] is None
+    assert chosen[1] is not None
+    assert len(chosen[1]) == 2
+    assert "of 2 of the 16 CTAs" in result.repeated
 
 
 @pytest.mark.slow

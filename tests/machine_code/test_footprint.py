@@ -7,9 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engine.base.errors import InvalidProblem
 from engine.cuda_source import compile_kernel
 from engine.devices import find_device
+from engine.machine_code import counts
 from engine.machine_code.analysis import analyse
+from engine.machine_code.counts import LaunchCounts, count_launch
+from engine.machine_code.cubin import read_cubin
+from engine.machine_code.disassembly import disassemble
+from engine.machine_code.emulation import Emulator
+from engine.machine_code.execution import execute
 from engine.machine_code.footprint import SharedBytes, StayingTouch
 from engine.machine_code.launch import Launch, parse_arguments
 from engine.machine_code.timing.traffic import launch_traffic, staying_traffic
@@ -69,3 +76,42 @@ def test_ctas_that_stay_read_again_what_l2_did_not_keep() -> None:
     assert staying_traffic(touch, 9000).dram_bytes == 10_000
     assert staying_traffic(touch, 4000).dram_bytes == 11_000
     assert staying_traffic(touch, 1000).miss_share == 1.0
+
+
+def test_ctas_too_long_to_be_run_each_are_interpolated(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = find_device(GPU)
+    cubin = read_cubin(
+        compile_kernel(KERNEL, (("ORDER", str(STAYING)),), device.arch, ("gemm",)).cubin
+    )
+    (name,) = cubin.entries
+    arguments = parse_arguments(["ptr", "ptr", "ptr", "i32:512"])
+    # 64 tiles: some of the CTAs take one more than the others, and the last ones fewer.
+    launch = Launch((24, 1, 1), (256, 1, 1), 0, arguments)
+
+    def counted() -> LaunchCounts:
+        program = disassemble(cubin).program(name)
+        return count_launch(Emulator(program, cubin.entries[name], launch))
+
+    each = counted()
+    monkeypatch.setattr(counts, "MAX_EMULATED", 1)
+    few = counted()
+    assert each.exact
+    assert not few.exact
+    assert few.emulated < each.emulated
+    assert few.executed == pytest.approx(each.executed, rel=0.25)
+
+
+@pytest.mark.parametrize("grid", [(1, 2, 1), (3, 1, 1), (1, 1, 4)])
+def test_a_grid_that_is_no_whole_number_of_clusters_is_refused(
+    tmp_path: Path, grid: tuple[int, int, int]
+) -> None:
+    # Which cluster a CTA is of is found by dividing by how many there are along an axis.
+    path = tmp_path / "k.cu"
+    path.write_text(
+        'extern "C" __global__ void __cluster_dims__(2, 1, 1) k(int* x) { x[blockIdx.y] = 1; }'
+    )
+    cubin = read_cubin(compile_kernel(path, (), "sm_90", ("k",)).cubin)
+    entry = cubin.entries["k"]
+    launch = Launch(grid, (32, 1, 1), 0, parse_arguments(["ptr"]))
+    with pytest.raises(InvalidProblem, match="no whole number of clusters of 2, 1, 1"):
+        execute(disassemble(cubin).program("k"), entry, launch, [], cluster=entry.cluster)

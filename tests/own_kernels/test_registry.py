@@ -136,6 +136,7 @@ def test_names_of_the_ladder_are_taken(folder: Path, monkeypatch: pytest.MonkeyP
     [
         (2, "nothing.cu", "nothing.cu: name a .cu file."),
         (2, "kernels.txt", "is not a kernel source: name a .cu file."),
+        (2, "flash.cubin", "flash.cubin is machine code, which does not say how it is launched"),
         (2, "odd name.cu", "rename the file: a kernel's name is made of letters, digits"),
     ],
 )
@@ -143,6 +144,7 @@ def test_paths_that_are_no_kernel(
     folder: Path, capsys: pytest.CaptureFixture[str], code: int, name: str, words: str
 ) -> None:
     (folder / "kernels.txt").write_text("")
+    (folder / "flash.cubin").write_bytes(b"\x7fELF")
     if name.startswith("odd"):
         shutil.copy(folder / "naive_flash.cu", folder / name)
         shutil.copy(folder / "naive_flash.attune.toml", folder / "odd name.attune.toml")

@@ -92,7 +92,7 @@ def test_round_trip(compress: bool, problem: Problem, label: str) -> None:
 
 
 def test_a_summary_of_a_version_to_come_is_not_read() -> None:
-    data = dumps(decoding(), compress=False).replace(b'"schema_version":2', b'"schema_version":8')
+    data = dumps(decoding(), compress=False).replace(b'"schema_version":2', b'"schema_version":9')
     assert read_summary(data) is None
     with raises(SnapshotError, "newer_schema"):
         loads(data, name="x.json")
@@ -105,12 +105,15 @@ def test_an_older_file_passes_every_step(monkeypatch: pytest.MonkeyPatch) -> Non
         return lambda raw: steps.append(number) or raw
 
     monkeypatch.setattr(codec, "MIGRATIONS", {number: step(number) for number in codec.MIGRATIONS})
-    loads(dumps(snapshot_maker()), name="x")
-    assert steps == [1, 2, 3, 4, 5, 6]
-    loads(dumps(decoding()), name="x")
-    assert steps == [1, 2, 3, 4, 5, 6, 2, 3, 4, 5, 6]
+    steps_of = {}
+    for oldest, snapshot in ((1, snapshot_maker()), (2, decoding())):
+        loads(dumps(snapshot), name="x")
+        steps_of[oldest] = steps.copy()
+        steps.clear()
     loads(dumps(snapshot_maker(problems=[GQA])), name="x")
-    assert steps == [1, 2, 3, 4, 5, 6, 2, 3, 4, 5, 6, 3, 4, 5, 6]
+    newest = codec.SCHEMA_VERSION
+    assert steps_of == {1: [*range(1, newest)], 2: [*range(2, newest)]}
+    assert steps == [*range(3, newest)]
 
 
 @pytest.mark.parametrize("status", [Status.RACE, Status.OUT_OF_BOUNDS])
@@ -185,3 +188,10 @@ def test_only_k_and_v_in_fp8_make_a_version_7_file() -> None:
     assert version_of(snapshot) == 7
     assert loads(dumps(snapshot), name="x") == snapshot
     assert b"kv_dtype" not in dumps(decoding(), compress=False)
+
+
+def test_only_a_problem_with_lse_makes_a_version_8_file() -> None:
+    snapshot = snapshot_maker(problems=[replace(DECODE, lse=True)])
+    assert version_of(snapshot) == 8
+    assert loads(dumps(snapshot), name="x") == snapshot
+    assert b'"lse"' not in dumps(decoding(), compress=False)

@@ -48,12 +48,14 @@ inline void multiply_wide(const Lanes* const* a, const Lanes* const* b, int dept
 }
 #endif
 
+// m16n8k16 with sums in FP32. A register of sums has four of the eight columns, the even or the odd
+// ones, of eight rows: sums stay as they lie. The order of additions is k's, as below.
+
 #if defined(WIDE_MULTIPLY) && defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
 #define QUICK_MULTIPLY 1
 
-// m16n8k16 with sums in FP32. A register of sums has four of the eight columns, the even or the odd
-// ones, of eight rows: sums stay as they lie. For each k, A's number of a row stands beside each of
-// its columns, and B's four columns beside each row. The order of additions is k's, as below.
+// For each k, A's number of a row stands beside each of its columns, and B's four columns beside each
+// row.
 
 template <bool BFLOAT>
 inline void halves_apart(__m512i bits, __m512& low, __m512& high) {  // numbers of even and of odd k
@@ -143,6 +145,65 @@ inline void multiply_sums(const Factors& factors, const Columns& columns, const 
     for (int rows = 0; rows < 4; rows++)
         for (int parity = 0; parity < 2; parity++)
             _mm512_store_ps(after[2 * (rows >> 1) + parity].v + rows % 2 * 16, sums[rows][parity]);
+}
+#elif defined(WIDE_MULTIPLY)
+#define QUICK_MULTIPLY 1
+
+// A row of sums, its even columns before its odd ones, is one vector.
+
+struct alignas(32) Factors {
+    float of[2][2][64];  // A: [eight rows][eight k][row · 8 + k]
+};
+
+typedef float Columns[16][8];  // B: [k][even columns, odd columns]
+
+template <bool BFLOAT>
+inline Factors factors_of(const Lanes* a) {
+    Factors factors;
+    for (int part = 0; part < 4; part++) {
+        float* to = factors.of[part & 1][part >> 1];
+        const auto* bits = reinterpret_cast<const __m128i*>(a[part].v);
+        for (int row = 0; row < 8; row++) _mm256_store_ps(to + 8 * row, widened(_mm_load_si128(bits + row), BFLOAT));
+    }
+    return factors;
+}
+
+// From two registers of all lanes, k 0 to 7 and 8 to 15, eight k of a column after another.
+template <bool BFLOAT>
+inline void columns_of(const void* lower, const void* upper, Columns& columns) {
+    for (int part = 0; part < 2; part++) {
+        const auto* v = static_cast<const __m128i*>(part ? upper : lower);
+        __m128i m[8];
+        for (int n = 0; n < 8; n++) m[n] = _mm_loadu_si128(v + 2 * (n % 4) + n / 4);
+        transpose(m);
+        for (int k = 0; k < 8; k++) _mm256_store_ps(columns[8 * part + k], widened(m[k], BFLOAT));
+    }
+}
+
+inline void multiply_sums(const Factors& factors, const Columns& columns, const Lanes* const* before, Lanes* after) {
+    __m256 sums[2][8];
+    for (int half = 0; half < 2; half++) {
+        auto* even = reinterpret_cast<const float*>(before[2 * half]->v);
+        auto* odd = reinterpret_cast<const float*>(before[2 * half + 1]->v);
+        __m256 rows[8];
+        for (int row = 0; row < 8; row++) rows[row] = _mm256_set_m128(_mm_load_ps(odd + 4 * row), _mm_load_ps(even + 4 * row));
+        for (int part = 0; part < 2; part++) {
+            const float* from = factors.of[half][part];
+            asm volatile("" : "+r"(from) : : "memory");  // one address in a register, not one of each factor
+#pragma GCC unroll 8
+            for (int k = 0; k < 8; k++) {
+                const __m256 column = _mm256_load_ps(columns[8 * part + k]);
+#pragma GCC unroll 8
+                for (int row = 0; row < 8; row++) rows[row] = _mm256_fmadd_ps(_mm256_broadcast_ss(from + 8 * row + k), column, rows[row]);
+            }
+        }
+        for (int row = 0; row < 8; row++) sums[half][row] = rows[row];
+    }
+    for (int half = 0; half < 2; half++)  // the sums' registers may be written once all are read
+        for (int row = 0; row < 8; row++) {
+            _mm_store_ps(reinterpret_cast<float*>(after[2 * half].v) + 4 * row, _mm256_castps256_ps128(sums[half][row]));
+            _mm_store_ps(reinterpret_cast<float*>(after[2 * half + 1].v) + 4 * row, _mm256_extractf128_ps(sums[half][row], 1));
+        }
 }
 #endif
 

@@ -307,11 +307,20 @@ class SmConstants:
 def kept_l2_bytes(arch: str, l2_bytes: int) -> int:
     """What L2 keeps of data that all SMs read: on GPUs of two partitions, each of which copies what
     its SMs read, less than its size. An arch that the table lacks keeps as the oldest does."""
+    return l2_bytes * _constants_or_oldest(arch).l2_kept_percent // 100
+
+
+def l2_bytes_per_cycle(arch: str) -> int:
+    """What an SM gets from L2 while all of them ask; of an arch that the table lacks as the
+    oldest's."""
+    return _constants_or_oldest(arch).l2_share_bytes_per_cycle
+
+
+def _constants_or_oldest(arch: str) -> SmConstants:
     try:
-        percent = sm_constants(arch).l2_kept_percent
+        return sm_constants(arch)
     except UnknownName:
-        percent = sm_constants(_ARCHS[0]).l2_kept_percent
-    return l2_bytes * percent // 100
+        return sm_constants(_ARCHS[0])
 
 
 @lru_cache(maxsize=16)

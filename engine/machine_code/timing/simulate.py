@@ -258,6 +258,32 @@ def added_cycles(
     return float(one), float(together)
 
 
+def dram_cycles(
+    program: Program,
+    gpu: GpuRates,
+    device: DeviceSpec,
+    smem_bytes: int,
+    times: CtaTimes,
+    traces: Mapping[float, CtaTrace],
+    resident: int,
+) -> tuple[tuple[float, float, float], ...]:
+    """(length, cycles that one CTA and that as many as `times` tells of take more where all that
+    they load comes from DRAM), at two of the lengths, ascending."""
+    taken = resident * allocated_smem(device, smem_bytes)
+    kernel = sm_kernel(program, gpu, "streaming", taken, fetches_code=False)
+    counts = tuple(sorted({1, times.resident}))
+    longest = max(traces)
+    # A line through a quarter of the longest and the longest: beginning, and each further tile.
+    lengths = sorted({min(x for x in traces if 4 * x >= longest), longest})
+
+    def added(length: float) -> tuple[float, float, float]:
+        ends = simulate_counts(kernel, traces[length], counts, resident)
+        of_l2 = times.table([length])[0]
+        return length, float(ends[0] - of_l2[1]), float(ends[-1] - of_l2[-1])
+
+    return tuple(in_parallel(added, lengths))
+
+
 def simulate_launch(
     program: Program,
     classes: Sequence[CtaClass],
