@@ -110,7 +110,7 @@ NO_CTA = (
         ("const size_t kv_head = ", "const int kv_head = (int)", OUTSIDE.format(57, "k")),
         ("const size_t kv_head = ", "const unsigned kv_head = (unsigned)", OTHER_HEAD),
         ("const size_t q_head = ", "const unsigned q_head = (unsigned)", f"{OTHER_HEAD}|{NO_CTA}"),
-        ("out[O_HEAD", "out[(int)O_HEAD", OUTSIDE.format(160, "out")),
+        ("out[O_HEAD", "out[(int)O_HEAD", OUTSIDE.format(162, "out")),
     ],
 )
 @pytest.mark.parametrize("check", [False, pytest.param(True, marks=pytest.mark.slow)])

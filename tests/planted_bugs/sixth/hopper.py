@@ -265,8 +265,8 @@ HOPPER: tuple[Unseen, ...] = (
         (
             "the sum begins anew before it is divided by",
             ("v19",),
-            "        divide_one_by_l(head, inv_l);\n        start_rows();",
-            "        start_rows();\n        divide_one_by_l(head, inv_l);",
+            "        divide_one_by_l(last, inv_l);\n        start_rows();",
+            "        start_rows();\n        divide_one_by_l(last, inv_l);",
             (*SUM, r"divid", r"infinit"),
         ),
         (
@@ -417,8 +417,8 @@ HOPPER: tuple[Unseen, ...] = (
         (
             "the next query tile's sink",
             ("v19",),
-            "        divide_one_by_l(head, inv_l);",
-            "        divide_one_by_l(now.head, inv_l);",
+            "        divide_one_by_l(last, inv_l);",
+            "        divide_one_by_l(now, inv_l);",
             (r"\bsinks?\b",),
         ),
         on=_SINKS,
