@@ -329,9 +329,10 @@ def _repeated_ctas(plan: LaunchPlan, seed: int) -> Sequence[int] | None:
 
 
 def _is_part_of(some: NDArray[np.uint8], whole: NDArray[np.uint8]) -> bool:
-    """Whether what was written again, in 16-bit words, is what was written before."""
+    """Whether something was written again, in 16-bit words, and it is what was written before."""
     again = some.view(np.uint16)
-    return bool(((again == POISON_BITS) | (again == whole.view(np.uint16))).all())
+    unwritten = again == POISON_BITS
+    return bool(not unwritten.all() and (unwritten | (again == whole.view(np.uint16))).all())
 
 
 def execute_plan(
