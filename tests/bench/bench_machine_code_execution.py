@@ -45,9 +45,11 @@ PROBLEMS = tuple(
 )
 SPEED = (
     ("v01", "sm_89", Problem(1, 1, 512, 64)),
-    ("v08", "sm_89", Problem(1, 4, 512, 64)),
+    ("v06", "sm_89", Problem(1, 1, 512, 64)),
     ("v08", "sm_89", Problem(1, 16, 512, 128)),
-    ("v16", "sm_90", Problem(1, 16, 512, 128)),
+    ("v11", "sm_89", Problem(1, 16, 512, 128)),
+    ("v15", "sm_90", Problem(1, 16, 512, 128)),
+    ("v19", "sm_90", Problem(1, 16, 512, 128)),
 )
 
 
@@ -113,7 +115,7 @@ def speed() -> None:
             took = time.process_time() - begin
         print(
             f"{name} {arch} {problem.label()}: {executed:,} warp instructions in {took:.2f} s of "
-            f"CPU time, {executed / took / 1e6:.1f} M a second",
+            f"CPU time, {executed / took / 1e6:.1f} M a second, {problem.flops / took / 1e9:.1f} GFLOP/s",
             flush=True,
         )
 
