@@ -115,7 +115,7 @@ def speed() -> None:
             took = time.process_time() - begin
         print(
             f"{name} {arch} {problem.label()}: {executed:,} warp instructions in {took:.2f} s of "
-            f"CPU time, {executed / took / 1e6:.1f} M a second, {problem.flops / took / 1e9:.1f} GFLOP/s",
+            f"CPU time: {executed / took / 1e6:.1f} M, {problem.flops / took / 1e9:.1f} GFLOP a second",
             flush=True,
         )
 
