@@ -113,9 +113,10 @@ def speed() -> None:
                 [*buffers, *module.buffers],
             )
             took = time.process_time() - begin
+        rates = f"{executed / took / 1e6:.1f} M and {problem.flops / took / 1e9:.1f} GFLOP a second"
         print(
             f"{name} {arch} {problem.label()}: {executed:,} warp instructions in {took:.2f} s of "
-            f"CPU time: {executed / took / 1e6:.1f} M, {problem.flops / took / 1e9:.1f} GFLOP a second",
+            f"CPU time, {rates}",
             flush=True,
         )
 
