@@ -121,10 +121,11 @@ class MachineCodeBackend:
             out=out,
             gradients=gradients,
             lse=lse_of(first["lse"], plan.problem, plan.lse) if plan.lse is not None else None,
-            inputs_unchanged=all(
-                np.array_equal(memory[name], _bytes_of(tensor))
+            changed_inputs=tuple(
+                name
                 for name, tensor in plan.tensors_of(inputs).items()
                 if name not in _written(plan)
+                and not np.array_equal(memory[name], _bytes_of(tensor))
             ),
             repeatable=repeatable,
             repeated=repeated,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from engine.backends.base import RunOptions
+from engine.backends.base import BackendName, RunOptions
 from engine.base.errors import AttuneError, ExecutionError, InvalidProblem, Status
 from engine.base.table import Table, Tabular
 from engine.cuda_on_host.toolchain import Schedule
@@ -203,7 +203,8 @@ class _Run:
             arch=self.arch,
         )
         inputs = _with_the_sequence(make_inputs(problem, request.seed + batch), self._sequence())
-        result = self.evaluator.backend("cpu").run(plan, inputs, options)
+        name: BackendName = "machine-code" if plan.cubins else "cpu"
+        result = self.evaluator.backend(name).run(plan, inputs, options)
         if result.status is not Status.PASSED or result.out is None:
             raise ExecutionError(f"{kernel.variant.id} with B={batch}: {result.reason}")
         return result.out

@@ -148,6 +148,8 @@ def _draw_advice(request: EvaluationRequest, report: PassReport) -> None:
 
 
 def _draw_registers(report: PassReport) -> None:
+    if not any(report.listing.live):
+        return
     st.markdown("**Live registers along the code** :gray[loops shaded; dotted: what a thread has]")
     figure = charts.live_registers(
         frames.live(report), report.registers, frames.loops(report), theme()
