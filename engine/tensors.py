@@ -445,7 +445,7 @@ def output_of(raw: npt.NDArray[np.uint8], problem: Problem, layout: Layout) -> R
         out = cast(RawArray, np.ascontiguousarray(ordered))
     if problem.seqlens is None:
         return out
-    out = cast(RawArray, out.copy())
+    out = out.copy()
     bits = bits_of(out)
     for sequence, keys in zip(bits, problem.seqlens, strict=True):
         behind = sequence[:, min(problem.seqlen, keys) :]
