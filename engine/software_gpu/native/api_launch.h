@@ -143,6 +143,8 @@ CUresult launch(CUcontext context, CUfunction f, const unsigned grid[3], const u
         if (grid[n] % launch.cluster[n] || (has_own && launch.cluster[n] != own)) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
         size *= launch.cluster[n];
     }
+    // CUDA C++ Programming Guide, "Thread Block Clusters": from 9.0 on, eight CTAs, or more where the
+    // function allows it.
     if (size > 1 && d.major < 9) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
     if (size > (f->large_clusters ? 16u : 8u)) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
     if (cooperative) {
