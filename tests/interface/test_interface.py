@@ -16,6 +16,7 @@ import torch
 from words import raises
 
 import engine as attune
+from engine.backends.cuda import why_not_cuda
 from engine.base.table import Table, Tabular
 from engine.evaluation import Latency
 
@@ -203,3 +204,17 @@ def test_comparing_evaluations_of_two_kernels_shows_both() -> None:
     assert made.to_frame()["speedup"].tolist() == [1.0]
     assert not made.is_worse
     assert made.tables()
+
+
+@pytest.mark.gpu
+def test_cupy_arrays_stay_on_the_gpu() -> None:
+    if (why := why_not_cuda()) is not None:
+        pytest.skip(why)
+    import cupy as cp
+
+    drawn = np.random.default_rng(1).standard_normal((3, 1, 2, 70, 32)).astype(np.float16)
+    out = attune.kernel("v01").run(*(cp.asarray(x) for x in drawn), causal=True)
+    assert isinstance(out, cp.ndarray)
+    q, k, v = (torch.from_numpy(x) for x in drawn)
+    error = torch.from_numpy(cp.asnumpy(out)).double() - attention(q, k, v, causal=True)
+    assert error.abs().max().item() < 0.002

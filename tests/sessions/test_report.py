@@ -167,12 +167,7 @@ def spoiled(text: str) -> Snapshot:
                 at = at[part]
             at[path[-1]] = text
     raw["sources"][0]["text"] = value_at(("sources", 0, "text"))
-    main = raw["evaluations"][0]
-    main["resources"], main["occupancy"] = (
-        main["passes"][0]["resources"],
-        main["passes"][0]["occupancy"],
-    )
-    for report in main["passes"]:
+    for report in raw["evaluations"][0]["passes"]:
         report["occupancy"]["reason"] = text
         report["resources"]["entry"] = text.replace("\n", " ")
     return loads(json.dumps(raw).encode(), name="spoiled")

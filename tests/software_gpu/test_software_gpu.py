@@ -273,9 +273,10 @@ def test_the_installed_cupy_runs_on_it() -> None:
 @pytest.mark.slow
 def test_a_piece_of_what_is_marked_gpu_passes_on_it() -> None:
     """All of it is `pytest --software-gpu`."""
-    names = "(agrees_with_sdpa and v08 and S65 and D64) or fingerprint or fill_covers"
-    test = str(ROOT / "tests" / "backends" / "cuda" / "test_cuda_gpu.py")
-    command = [sys.executable, "-m", "pytest", "--software-gpu", "L4", test, "-k", names]
+    names = "(agrees_with_sdpa and v08 and S65 and D64) or fingerprint or fill_covers or cupy"
+    files = ("backends/cuda/test_cuda_gpu", "interface/test_interface", "own_kernels/test_cubins")
+    tests = (str(ROOT / "tests" / f"{name}.py") for name in files)
+    command = [sys.executable, "-m", "pytest", "--software-gpu", "L4", *tests, "-k", names]
     done = subprocess.run(
         [*command, "-n0", "-p", "no:cacheprovider"],
         cwd=ROOT,
@@ -287,7 +288,7 @@ def test_a_piece_of_what_is_marked_gpu_passes_on_it() -> None:
     if "there is no GPU in software" in done.stdout + done.stderr:
         pytest.skip((done.stdout + done.stderr).strip())
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "9 passed" in done.stdout
+    assert "11 passed" in done.stdout
 
 
 @pytest.mark.slow
