@@ -105,6 +105,9 @@ def take_cubin(
             check_arguments(entry, tuple(encode_argument(a).data for a in launch.args))
         except AttuneError as error:
             raise InvalidBuild(f"{path.name}: {error}", code="cubin_entry_differs") from None
+        if entry.required_block not in (None, launch.block):
+            why = f"CTAs of {entry.required_block} threads, not {launch.block}"
+            raise _differs(path, entry, why)
         if launch.threads > entry.max_threads:
             why = f"CTAs of up to {entry.max_threads:,} threads, not {launch.threads:,}"
             raise _differs(path, entry, why)

@@ -42,6 +42,8 @@ def _said(cubin: Cubin) -> str:
 
 
 def _threads(entry: Entry) -> str:
+    if entry.required_block is not None:
+        return str(list(entry.required_block))
     told = entry.max_threads < 1024
     return f"{entry.max_threads if told else 128}{'' if told else '  # of a CTA: not in the file'}"
 

@@ -266,6 +266,7 @@ class EvaluationRun:
             return
         before = self.base
         self.stage("Executing a few CTAs first")
+        self.evaluator.expected.begin(request.problem, request.seed, self._input_kinds()[0])
         backend = cast(CpuBackend | MachineCodeBackend, self.evaluator.backend(name))
         options = self._options(repeat=False)
         try:

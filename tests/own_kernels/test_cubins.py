@@ -144,15 +144,24 @@ def test_a_launch_that_the_code_does_not_take(kernel: Path, old: str, new: str, 
     assert words in found.reason
 
 
-def test_more_threads_than_the_code_was_compiled_for(kernel: Path) -> None:
+@pytest.mark.parametrize(
+    ("attribute", "words"),
+    [
+        ("__launch_bounds__(64)", "CTAs of up to 64 threads, not 128"),
+        ("__block_size__((64, 1, 1))", "CTAs of (64, 1, 1) threads, not (128, 1, 1)"),
+    ],
+)
+def test_other_threads_than_the_code_was_compiled_for(
+    kernel: Path, attribute: str, words: str
+) -> None:
     source = kernel.with_name("bounded.cu")
     text = SOURCE.read_text(encoding="utf-8")
-    source.write_text(text.replace("__global__ ", "__global__ __launch_bounds__(64) "), "utf-8")
-    write_cubin(kernel.with_name("rows_89.cubin"), "sm_89", source)
+    source.write_text(text.replace("__global__ void", f"__global__ void {attribute}"), "utf-8")
+    write_cubin(kernel.with_name("rows_89.cubin"), "sm_90", source)
     kernel.write_text(BLOCK.replace("threads = 64", "threads = 128"), encoding="utf-8")
-    found = evaluate(kernel)
+    found = evaluate(kernel, "H100")
     assert found.status is Status.COMPILE_ERROR
-    assert "CTAs of up to 64 threads, not 128" in found.reason
+    assert words in found.reason
 
 
 def test_files_that_are_no_machine_code(kernel: Path) -> None:
