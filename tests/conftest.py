@@ -15,9 +15,13 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from software_nvml import SoftwareNvml
 
 # The xdist workers fill the cores already. Threads of BLAS and torch on top of them wait for each
 # other by spinning, which has made a test of 0.2 s take 14 s.
@@ -91,6 +95,13 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         config, "workerinput"
     ):
         config.option.numprocesses = 0
+
+
+@pytest.fixture
+def software_nvml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SoftwareNvml:
+    from software_nvml import SoftwareNvml
+
+    return SoftwareNvml(monkeypatch, tmp_path / "nvml")
 
 
 def pytest_collection_finish() -> None:

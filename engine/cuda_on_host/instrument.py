@@ -249,11 +249,14 @@ class _Parser:
         return mark
 
     def _fill_locals(self, at: int, semicolon: int) -> None:
-        """Of `type name[n], other;`, each variable; nothing where it is another statement."""
-        type_end = self._end_of_type(at)
+        """Of `type name[n], other;`, each variable; nothing where it is another statement. What is
+        given a value begins here all the same."""
+        at += self._text(at) == "const"
+        type_end = at + 1 if self._text(at) == "auto" else self._end_of_type(at)
         if type_end is None:
             return
         names: list[int] = []
+        given: list[int] = []
         position = type_end
         while position < semicolon:
             if self._tokens[position].kind != "word":
@@ -263,6 +266,7 @@ class _Parser:
             while self._text(position) == "[":
                 position = self._behind(position)
             if self._text(position) == "=":
+                given.append(name)
                 while position < semicolon and self._text(position) != ",":
                     inside = self._text(position) in _BRACKETS
                     position = self._behind(position) if inside else position + 1
@@ -276,6 +280,8 @@ class _Parser:
             number = len(self._notes.local_variables)
             self._notes.local_variables.append((token.file, token.line, token.text))
             self._insert(semicolon, f" coh::fill_local({token.text}, {number});")
+        for name in given:
+            self._insert(semicolon, f" coh::begin_local({self._tokens[name].text});")
 
     def _end_of_type(self, at: int) -> int | None:
         """The token behind a type's name; None when no type stands here."""

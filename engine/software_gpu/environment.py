@@ -65,15 +65,13 @@ def driver_folder() -> Path:
     toolchain, include = find_toolchain(), find_include_dir(_CUDA)
 
     def build(folder: Path) -> None:
+        # Only libcuda has a name of its own: an NVML that was loaded by its path stands in nobody's
+        # way who looks for the driver's.
         for source, name, more in (
-            ("driver.cpp", "libcuda.so.1", ("-Wl,-Bsymbolic", "-ldl")),
+            ("driver.cpp", "libcuda.so.1", ("-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic", "-ldl")),
             ("nvml.cpp", "libnvidia-ml.so.1", ()),
         ):
-            _compile(
-                toolchain,
-                [str(_NATIVE / source), f"-I{include}", f"-Wl,-soname,{name}", *more],
-                folder / name,
-            )
+            _compile(toolchain, [str(_NATIVE / source), f"-I{include}", *more], folder / name)
 
     request = _NATIVE.parents[1] / "machine_code" / "native" / "request.h"
     sources = (request, *sorted(_NATIVE.rglob("*")))

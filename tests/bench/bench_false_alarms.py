@@ -3,11 +3,13 @@
     python tests/bench/bench_false_alarms.py                 # all variants, shapes up to 256
     python tests/bench/bench_false_alarms.py --max-seqlen 1024 --variants v08 --every 1
     python tests/bench/bench_false_alarms.py --max-seqlen 2048 --one-each --min-seqlen 300
+    python tests/bench/bench_false_alarms.py --one-each --ordinary --lse
 
 Sequence lengths and head dimensions are those of tests/test_flash_attn.py (Dao-AILab), with and
 without causal, in both formats; of their product every `--every`-th is run per variant, by the
 check build with its harsh inputs. With `--one-each` it is one run for each variant, lengths and
-causal, of one batch and head, whose head dimensions and formats take turns. Prints each alarm, then
+causal, of one batch and head, whose head dimensions and formats take turns. `--ordinary` leaves the
+check build out, `--lse` asks every rung that has one for its second output. Prints each alarm, then
 how many runs there were.
 """
 
@@ -45,6 +47,8 @@ def main() -> None:
     p.add_argument("--min-seqlen", type=int, default=1, help="of queries or keys")
     p.add_argument("--every", type=int, default=7)
     p.add_argument("--one-each", action="store_true", help="one run for all lengths and causal")
+    p.add_argument("--ordinary", action="store_true", help="what is run without --check")
+    p.add_argument("--lse", action="store_true", help="with LSE, of the rungs that write it")
     p.add_argument("-v", "--verbose", action="store_true", help="print each run")
     args = p.parse_args()
     runs = alarms = skipped = 0
@@ -57,11 +61,13 @@ def main() -> None:
             ]
             chosen = one_each(variant, chosen) if args.one_each else chosen[:: args.every]
             for problem in chosen:
+                if args.lse and "lse" in variant.takes:
+                    problem = replace(problem, lse=True)
                 if variant.unsupported(problem, variant.default_config()) is not None:
                     skipped += 1
                     continue
                 runs += 1
-                alarms += _alarm(variant, _evaluate(evaluator, variant, problem))
+                alarms += _alarm(variant, _evaluate(evaluator, variant, problem, not args.ordinary))
                 if args.verbose:
                     print(variant.id, problem.label(), flush=True)
     print(f"{runs} runs, {alarms} alarms; {skipped} shapes that a variant does not take left out")
@@ -94,8 +100,8 @@ def one_each(variant: Variant, of: list[Problem]) -> list[Problem]:
     return chosen
 
 
-def _evaluate(evaluator: Evaluator, variant: Variant, problem: Problem) -> Evaluation:
-    request = EvaluationRequest(variant.id, problem, backend="cpu", check=True, timeout_s=300.0)
+def _evaluate(evaluator: Evaluator, variant: Variant, problem: Problem, check: bool) -> Evaluation:
+    request = EvaluationRequest(variant.id, problem, backend="cpu", check=check, timeout_s=300.0)
     return evaluator.evaluate(request).evaluation
 
 

@@ -214,6 +214,38 @@ def test_removed_synchronisation_is_found(client, tmp_path, kernel, marker, repl
     raise AssertionError(got.result)
 
 
+_OF_P = "wgmma_rs_transposed(o, p[kk], "
+_COPIED = "for (int i = 0; i < 4; i++) a[i] = p[kk][i]; wgmma_rs_transposed(o, a, "
+# How A of a product lies in registers, and whether it is another array for each product.
+ARRAYS = [
+    ("    wgmma_wait<0>();  // WAIT2", "    p[1][2] ^= 1u; wgmma_wait<0>();", False),
+    (_OF_P, f"static_assert(true); auto &a = p[0]; {_COPIED}", False),
+    (_OF_P, f"uint32_t a[4]; {_COPIED}", True),
+    (_OF_P, "const uint32_t a[4] = {p[kk][0], p[kk][1], p[kk][2], p[kk][3]};"
+     " wgmma_rs_transposed(o, a, ", True),
+    (_OF_P, "struct Fragment { uint32_t x[4]; };"
+     " const auto a = Fragment{{p[kk][0], p[kk][1], p[kk][2], p[kk][3]}};"
+     " wgmma_rs_transposed(o, a.x, ", True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "is_legal"), ARRAYS)
+def test_registers_that_a_product_reads_may_not_change(client, tmp_path, old, new, is_legal):
+    source = changed_source(tmp_path, "fa_wgmma", "FENCE2", "wgmma_fence();")
+    text = source.read_text()
+    assert old in text
+    source.write_text(text.replace(old, new))
+    a = Attention.random(1, 1, 200)
+    result = run_attention(client, "fa_wgmma", a, source=source, check=True, num_splits=2).result
+    if is_legal:
+        assert result.status is Status.PASSED, result.reason
+        return
+    assert result.kind is ErrorKind.RUNNING_WGMMA_REGISTERS, result.reason
+    line = next(n for n, line in enumerate(source.read_text().splitlines(), 1) if new in line)
+    assert f"fa_wgmma.cu:{line}" in result.reason
+    assert "A's registers" in result.reason
+
+
 @pytest.mark.parametrize(
     ("marker", "kind"),
     [

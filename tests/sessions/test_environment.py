@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from software_nvml import SoftwareNvml, described
 
 from engine import environment
 from engine.base.errors import ToolMissing
+from engine.devices import find_device
 from engine.environment import collect_environment
 from engine.sessions.snapshot import Environment
 
@@ -40,51 +41,18 @@ def test_without_a_gpu_its_fields_are_empty(monkeypatch: pytest.MonkeyPatch) -> 
     assert (found["gpus"], found["driver"], found["cuda_driver"]) == ([], None, None)
 
 
-class FakeNvml:
-    """A driver with two boards, of which the second one answers nothing."""
-
-    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
-
-    class NVMLError(Exception):
-        pass
-
-    def __getattr__(self, name: str) -> Any:
-        answers: dict[str, Any] = {
-            "nvmlDeviceGetCount": 2,
-            "nvmlSystemGetCudaDriverVersion_v2": 13010,
-            "nvmlSystemGetDriverVersion": "580.1",
-            "nvmlDeviceGetName": "NVIDIA L4",
-            "nvmlDeviceGetCudaComputeCapability": (8, 9),
-            "nvmlDeviceGetMemoryInfo": types.SimpleNamespace(total=24 * 2**30, used=5),
-            "nvmlDeviceGetClockInfo": {1: 1900, 2: 6251},
-            "nvmlDeviceGetMaxClockInfo": {1: 2040, 2: 6251},
-            "nvmlDeviceGetPowerManagementLimit": 72_000,
-        }
-
-        def query(*args: Any) -> Any:
-            if name == "nvmlDeviceGetHandleByIndex":
-                return args[0]
-            if name not in answers or args[:1] == (1,):
-                raise self.NVMLError(name)
-            found = answers[name]
-            return found[args[1]] if isinstance(found, dict) else found
-
-        return query
-
-
-def test_what_the_driver_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    @contextmanager
-    def driver() -> Iterator[Any]:
-        yield FakeNvml()
-
-    monkeypatch.setattr(environment.detect, "session", driver)
+def test_what_the_driver_says(software_nvml: SoftwareNvml) -> None:
+    """Of two boards, of which the second one answers nothing."""
+    software_nvml.has(described("L4"), described("L4"))
+    clocks = "sm_clock_mhz=1900 memory_clock_mhz=6251 max_memory_clock_mhz=6251"
+    software_nvml.says(f"{clocks} cuda_version=13010 1:*=3")
     found = collect_environment()
     assert Environment.model_validate(found)
-    assert (found["driver"], found["cuda_driver"]) == ("580.1", "13.1")
+    assert (found["driver"], found["cuda_driver"]) == ("software", "13.1")
     assert found["gpus"][0] == {
-        "name": "NVIDIA L4",
+        "name": "software L4",
         "compute_capability": "8.9",
-        "memory_bytes": 24 * 2**30,
+        "memory_bytes": find_device("L4").memory_bytes,
         "sm_clock_mhz": 1900,
         "max_sm_clock_mhz": 2040,
         "memory_clock_mhz": 6251,

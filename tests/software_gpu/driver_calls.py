@@ -52,6 +52,15 @@ poke = call(cu.cuModuleGetFunction, module, b"poke")
 refused("no such kernel", cu.cuModuleGetFunction, module, b"nothing")
 refused("PTX", cu.cuModuleLoadData, b".version 8.0\n.target sm_89\n\0")
 refused("damaged cubin", cu.cuModuleLoadData, cubin[:64] + bytes(256))
+refused("cubin of another GPU", cu.cuModuleLoadData, Path(sys.argv[2]).read_bytes())
+# Tables and sections far behind the file's end: no size that may be read.
+found["damaged headers"] = sorted(
+    {
+        cu.cuModuleLoadData(cubin[:at] + value + cubin[at + len(value) :])[0].name
+        for at in (0x20, 0x28, int.from_bytes(cubin[0x28:0x30], "little") + 64 + 32)
+        for value in (b"\xff" * 8, (1 << 29).to_bytes(8, "little"))
+    }
+)
 
 found["registers"] = call(
     cu.cuFuncGetAttribute, cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NUM_REGS, add
@@ -97,7 +106,7 @@ call(cu.cuStreamBeginCapture, stream, cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_M
 refused("waiting in a capture", cu.cuStreamSynchronize, stream)
 refused("the end of that capture", cu.cuStreamEndCapture, stream)
 
-# A tensor map is 64-byte aligned; only a GPU of 9.0 or newer takes one.
+# Tensor maps: which of these are taken, by a GPU below 9.0 and by one of 9.0.
 space = np.zeros(256, np.uint8)
 status, encode, _ = cu.cuGetProcAddress(
     b"cuTensorMapEncodeTiled", 12000, cu.CUdriverProcAddress_flags(0)
@@ -111,12 +120,61 @@ prototype = ctypes.CFUNCTYPE(
     *(ctypes.c_void_p,) * 4,
     *(ctypes.c_int,) * 4,
 )
-dims, strides = (ctypes.c_uint64 * 2)(64, 64), (ctypes.c_uint64 * 1)(128)
-box, ones = (ctypes.c_uint32 * 2)(64, 8), (ctypes.c_uint32 * 2)(1, 1)
 aligned = space.ctypes.data + -space.ctypes.data % 64
-for name, where in (("aligned map", aligned), ("map that is not aligned", aligned + 16)):
-    code = prototype(int(encode))(where, 6, 2, int(here), dims, strides, box, ones, 0, 3, 0, 0)
-    found[name] = cu.CUresult(code).name
+FP16, SWIZZLE_128B, SWIZZLE_64B = 6, 3, 2
+GIVEN: dict[str, Any] = {
+    "where": aligned,
+    "rank": 2,
+    "address": 0,
+    "dims": (64, 64),
+    "strides": (128,),
+    "box": (64, 8),
+    "steps": (1, 1),
+    "swizzle": SWIZZLE_128B,
+}
+WRONG: dict[str, dict[str, Any]] = {
+    "fits": {},
+    "not aligned": {"where": aligned + 16},
+    "no dimensions": {"rank": 0},
+    "six dimensions": {"rank": 6},
+    "address not aligned": {"address": 8},
+    "empty dimension": {"dims": (64, 0)},
+    "stride not aligned": {"strides": (136,)},
+    "stride too long": {"strides": (1 << 40,)},
+    "box too large": {"box": (64, 257)},
+    "empty box": {"box": (0, 8)},
+    "row of the box not aligned": {"box": (4, 8)},
+    "row of the box longer than the swizzle": {"swizzle": SWIZZLE_64B},
+    "element stride too long": {"steps": (1, 9)},
+}
+
+
+def encoded(**changes: Any) -> str:
+    given = GIVEN | changes
+    memory = int(call(cu.cuMemAlloc, 1 << 16))
+    arrays = [
+        (kind * len(given[name]))(*given[name])
+        for name, kind in (
+            ("dims", ctypes.c_uint64),
+            ("strides", ctypes.c_uint64),
+            ("box", ctypes.c_uint32),
+            ("steps", ctypes.c_uint32),
+        )
+    ]
+    code = prototype(int(encode))(
+        *(given["where"], FP16, given["rank"], memory + given["address"]),
+        *arrays,
+        *(0, given["swizzle"], 0, 0),
+    )
+    return cu.CUresult(code).name
+
+
+found["maps"] = {}
+for number, name in enumerate(("L4", "H200")):
+    context = call(cu.cuDevicePrimaryCtxRetain, call(cu.cuDeviceGet, number))
+    call(cu.cuCtxSetCurrent, context)
+    found["maps"][name] = {what: encoded(**changes) for what, changes in WRONG.items()}
+call(cu.cuCtxSetCurrent, call(cu.cuDevicePrimaryCtxRetain, device))
 
 refused("not there", cu.cuCtxSetLimit, cu.CUlimit.CU_LIMIT_STACK_SIZE, 4096)
 

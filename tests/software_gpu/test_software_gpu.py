@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from software_nvml import described
 
 from engine.backends.cuda import availability
 from engine.backends.cuda.backend import CudaBackend
@@ -72,6 +73,8 @@ def cubin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = compile_kernel(source, (), "sm_89", ("add", "poke"))
     path = folder / "k.cubin"
     path.write_bytes(made.cubin)
+    other = compile_kernel(source, (), "sm_90", ("add", "poke"))
+    path.with_name("other.cubin").write_bytes(other.cubin)
     return path
 
 
@@ -79,7 +82,9 @@ def cubin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def answers(cubin: Path) -> dict[str, Any]:
     script = str(HERE / "driver_calls.py")
     more = ("--without-cupy",)
-    said = softgpu(sys.executable, script, str(cubin), gpus="L4,H200", more=more)
+    by_bus = ("env", "CUDA_DEVICE_ORDER=PCI_BUS_ID", sys.executable)
+    cubins = (str(cubin), str(cubin.with_name("other.cubin")))
+    said = softgpu(*by_bus, script, *cubins, gpus="L4,H200", more=more)
     found: dict[str, Any] = json.loads(said)
     return found
 
@@ -99,14 +104,13 @@ def test_the_driver_refuses_what_cuda_refuses(answers: dict[str, Any]) -> None:
         "no such kernel": "NOT_FOUND",
         "PTX": "INVALID_PTX",
         "damaged cubin": "INVALID_IMAGE",
+        "cubin of another GPU": "NO_BINARY_FOR_GPU",
         "copy past the end": "INVALID_VALUE",
         "more memory than there is": "OUT_OF_MEMORY",
         "threads beyond a CTA": "INVALID_VALUE",
         "shared memory beyond the limit": "INVALID_VALUE",
         "waiting in a capture": "STREAM_CAPTURE_UNSUPPORTED",
         "the end of that capture": "STREAM_CAPTURE_INVALIDATED",
-        "aligned map": "NOT_SUPPORTED",  # by an L4
-        "map that is not aligned": "NOT_SUPPORTED",
         "not there": "NOT_SUPPORTED",
         "wrong address": "ILLEGAL_ADDRESS",
         "after it": "ILLEGAL_ADDRESS",
@@ -114,6 +118,59 @@ def test_the_driver_refuses_what_cuda_refuses(answers: dict[str, Any]) -> None:
     assert {name: answers[name] for name in expected} == {
         name: f"CUDA_ERROR_{code}" for name, code in expected.items()
     }
+    assert answers["damaged headers"] == ["CUDA_ERROR_INVALID_IMAGE"]
+
+
+def test_a_tensor_map_is_held_to_its_documented_limits(answers: dict[str, Any]) -> None:
+    """By 64 bytes of its own, 16 of what it describes, and the sizes of dimensions and boxes."""
+    below, of_9_0 = answers["maps"]["L4"], answers["maps"]["H200"]
+    assert set(below.values()) == {"CUDA_ERROR_NOT_SUPPORTED"}
+    assert of_9_0.pop("fits") == "CUDA_SUCCESS"
+    assert len(of_9_0) == 12
+    assert set(of_9_0.values()) == {"CUDA_ERROR_INVALID_VALUE"}, of_9_0
+
+
+FIRST_OF_CUDA = """
+from engine.devices.detect import detect_local
+local = detect_local()
+print(local.spec.name, local.spec.num_sms, local.spec.l2_bytes >> 20, local.spec.boost_clock_mhz)
+for each in local.differences:
+    print(each)
+print(local.spec.source)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variables", "first"),
+    [
+        ((), "H200 132 60 1980"),
+        (("CUDA_DEVICE_ORDER=PCI_BUS_ID",), "L4 58 48 2040"),
+        (("CUDA_VISIBLE_DEVICES=1",), "L4 58 48 2040"),
+        (("CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=1,0"), "H200 132 60 1980"),
+    ],
+)
+def test_the_gpu_is_the_one_that_cuda_takes_first(variables: tuple[str, ...], first: str) -> None:
+    """Of unequal ones: an L4 in front of an H200 on the bus, while CUDA has the fastest first."""
+    said = softgpu("env", *variables, sys.executable, "-c", FIRST_OF_CUDA, gpus="L4,H200")
+    assert said.splitlines()[0] == first
+
+
+@pytest.mark.slow
+def test_sms_and_l2_of_the_driver_beside_the_table() -> None:
+    """Of a board with fewer of both than the table's row."""
+    table = "\n".join(
+        (described("L4"), described("H200", num_sms=114, l2_bytes=50 << 20, clock_khz=1_830_000))
+    )
+    variable = f"ATTUNE_SOFTWARE_GPU_TABLE={table}"
+    said = softgpu("env", variable, sys.executable, "-c", FIRST_OF_CUDA).splitlines()
+    assert said[:4] == [
+        "H200 114 50 1980",
+        "SMs: 114 as the driver reports it, 132 in Attune's table.",
+        "L2: 50 MiB as the driver reports it, 60 MiB in Attune's table.",
+        "Highest SM clock: 1,830 MHz as the driver reports it, 1,980 MHz in Attune's table.",
+    ]
+    assert "L2 as the driver reports it" in said[4]
 
 
 def test_a_fault_names_instruction_line_and_cta(answers: dict[str, Any]) -> None:
@@ -216,9 +273,10 @@ def test_the_installed_cupy_runs_on_it() -> None:
 @pytest.mark.slow
 def test_a_piece_of_what_is_marked_gpu_passes_on_it() -> None:
     """All of it is `pytest --software-gpu`."""
-    names = "(agrees_with_sdpa and v08 and S65 and D64) or fingerprint or fill_covers"
-    test = str(ROOT / "tests" / "backends" / "cuda" / "test_cuda_gpu.py")
-    command = [sys.executable, "-m", "pytest", "--software-gpu", "L4", test, "-k", names]
+    names = "(agrees_with_sdpa and v08 and S65 and D64) or fingerprint or fill_covers or cupy"
+    files = ("backends/cuda/test_cuda_gpu", "interface/test_interface", "own_kernels/test_cubins")
+    tests = (str(ROOT / "tests" / f"{name}.py") for name in files)
+    command = [sys.executable, "-m", "pytest", "--software-gpu", "L4", *tests, "-k", names]
     done = subprocess.run(
         [*command, "-n0", "-p", "no:cacheprovider"],
         cwd=ROOT,
@@ -230,7 +288,7 @@ def test_a_piece_of_what_is_marked_gpu_passes_on_it() -> None:
     if "there is no GPU in software" in done.stdout + done.stderr:
         pytest.skip((done.stdout + done.stderr).strip())
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "9 passed" in done.stdout
+    assert "11 passed" in done.stdout
 
 
 @pytest.mark.slow

@@ -258,6 +258,21 @@ def test_a_call_that_fails_is_a_status_and_the_next_run_is_right(
     np.testing.assert_array_equal(again.out.view(np.uint16), INPUTS.q.view(np.uint16))
 
 
+def test_memory_that_another_process_holds_is_not_there(
+    backend: CudaBackend, set_gpu: Set, source: Path
+) -> None:
+    """Before anything is allocated, where CUDA says so, and else at the allocation."""
+    free = backend.calls.free_bytes()
+    plan = plan_of(source)
+    for held, words in ((free - plan.device_bytes // 2, "is free"), (free, "is free")):
+        set_gpu(f"foreign_bytes={held}")
+        result = backend.run(plan, INPUTS, RunOptions())
+        assert result.status is Status.OUT_OF_MEMORY, result.reason
+        assert words in result.reason
+    set_gpu(f"foreign_bytes={free // 2}")
+    assert backend.run(plan, INPUTS, RunOptions()).status is Status.PASSED
+
+
 def test_a_graph_that_is_not_instantiated_is_a_sentence(
     backend: CudaBackend, set_gpu: Set, source: Path
 ) -> None:
@@ -274,7 +289,15 @@ def test_a_graph_that_is_not_instantiated_is_a_sentence(
     compared(backend, plan_of(source), plan_of(source), 0, placements=1)
 
 
-@pytest.mark.parametrize("planted", ["cuLaunchKernel=719!", "cuStreamQuery=700!"])
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "cuLaunchKernel=719!",
+        "cuLaunchKernel=214!",  # memory errors that ECC cannot correct
+        "cuStreamQuery=700!",
+        "cuStreamQuery=702!",  # the time limit of a display's driver
+    ],
+)
 @pytest.mark.usefixtures("set_gpu")
 def test_a_lost_context_is_said_and_the_process_goes_on(source: Path, planted: str) -> None:
     code = f"""

@@ -96,11 +96,6 @@ static bool needs_a_value(AccessKind kind) {
     return kind != AccessKind::write && kind != AccessKind::atomic_write;
 }
 
-static const char *verb(AccessKind kind) {
-    if (kind == AccessKind::read) return "read";
-    return kind == AccessKind::write ? "write" : "atomic";
-}
-
 void settle_race(Worker *w, bool passed_by) {
     OpenRace &race = w->race;
     race.is_open = false;
@@ -573,7 +568,7 @@ void check_access(const volatile void *pointer, size_t bytes, AccessKind kind, P
     if (is_in_window(w, address)) return check_shared(w, w, address, bytes, kind, place);
     const uintptr_t stack = (uintptr_t)w->stacks + self->linear * FIBER_STACK_BYTES;
     if (address - stack < FIBER_STACK_BYTES) {
-        if (w->running_products >> self->linear / 128 & 1) check_product_registers(address, bytes, verb(kind), place);
+        if (w->running_products >> self->linear / 128 & 1) check_product_registers(address, bytes, kind, place);
         return;
     }
     if (w->last_buffer < buffers.size()) {  // most accesses hit the buffer of the one before

@@ -69,6 +69,8 @@ struct WgmmaOperation {
     size_t accumulator;  // index
     bool a_in_registers;
     uint32_t a_registers[WARPGROUP][4];
+    uintptr_t a_places[WARPGROUP];  // of those in the threads' memory, 0 where unknown
+    Place a_written[WARPGROUP];     // where they were written first since then (check build)
     WgmmaOperands operands;
     Site site;
 };
@@ -134,7 +136,7 @@ void note_landed(const Mbarrier &mbarrier, const PendingTile &tile, long long by
 bool describe_missed_wait(const void *pointer, char *text, size_t size);
 void describe_last_wait(char *text, size_t size);
 // wgmma.cpp
-void check_product_registers(uintptr_t address, size_t bytes, const char *verb, Place place);
+void check_product_registers(uintptr_t address, size_t bytes, AccessKind kind, Place place);
 // mbarrier.cpp
 void complete_phase_if_due(Mbarrier &mbarrier);
 void check_mbarrier_fence(const Mbarrier &mbarrier, Site site);

@@ -36,7 +36,12 @@ COH_INLINE void fill_with(T &x, uint16_t pattern) {
     }
 }
 template <class T>
+COH_INLINE void begin_local(T &x) {
+    if constexpr (std::is_array_v<T> || std::is_class_v<T>) local_begins(__builtin_addressof(x), sizeof x);
+}
+template <class T>
 COH_INLINE void fill_local(T &x, uint32_t id) {
+    begin_local(x);
     fill_with(x, id < self->finite_locals ? FINITE_LOCAL : NAN_LOCAL);
 }
 

@@ -51,7 +51,10 @@ struct WgmmaOperands {
     bool a_transposed, b_transposed;
     Element element;
     bool accumulate;
+    const void *a_place = nullptr;  // where the thread's registers of A lie, if that is known
 };
+// A local variable begins here: what lay in its place before is gone, and may change (check build).
+void local_begins(const void *place, size_t bytes);
 void wgmma(float *d, int n, const WgmmaOperands &operands, Site site);
 void wgmma_fence(Site site);
 void wgmma_commit(Site site);

@@ -92,5 +92,24 @@ COH_INLINE float *in_place(Site site, First &first, More &...more) {
     return (float *)address[0];
 }
 
+// Where an element of an Array lies, as long as the array itself is no copy that is soon gone.
+template <class Array, class T>
+COH_INLINE const void *place_of(T &element) {
+    return std::is_array_v<Array> || std::is_reference_v<Array> || std::is_pointer_v<Array>
+               ? (const void *)&element
+               : nullptr;
+}
+template <class Array, class T>
+COH_INLINE const void *place_of(const T &&) {
+    return nullptr;
+}
+// Of four registers that lie behind each other; null where they do not.
+COH_INLINE const void *neighbours(const void *const (&place)[4]) {
+    for (int i = 0; i < 4; i++) {
+        if (!place[i] || (const char *)place[i] != (const char *)place[0] + 4 * i) return nullptr;
+    }
+    return place[0];
+}
+
 }  // namespace ptx
 }  // namespace coh

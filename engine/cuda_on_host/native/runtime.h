@@ -375,6 +375,10 @@ void describe_shared_barriers(const Worker *w, char *text, size_t size);
 
 // ---- checks.cpp ----
 enum class AccessKind { read, write, atomic, atomic_read, atomic_write };
+inline const char *verb(AccessKind kind) {
+    if (kind == AccessKind::read) return "read";
+    return kind == AccessKind::write ? "write" : "atomic";
+}
 // Checks and records one access (check build only; returns at once otherwise). `scope` is that of an
 // atomic.
 void check_access(const volatile void *pointer, size_t bytes, AccessKind kind, Place place,

@@ -3,6 +3,7 @@
 namespace coh {
 
 static constexpr int M = 64, K = 16;
+static constexpr size_t A_BYTES = 16;  // of a thread's registers of A
 
 static Warpgroup &own_warpgroup() {
     HopperState &state = hopper();
@@ -61,7 +62,9 @@ static void issue_for_group(void **threads, uint32_t) {
     operation.site = first.site;
     operation.a_in_registers = first.operands->a_registers != nullptr;
     for (int t = 0; t < WARPGROUP && operation.a_in_registers; t++) {
-        memcpy(operation.a_registers[t], ((IssueOperand *)threads[t])->operands->a_registers, 16);
+        const WgmmaOperands &given = *((IssueOperand *)threads[t])->operands;
+        memcpy(operation.a_registers[t], given.a_registers, A_BYTES);
+        operation.a_places[t] = checking() ? (uintptr_t)given.a_place : 0;
     }
     operation.accumulator =
         find_or_start_accumulator(group, threads, first.n, first.operands->accumulate);
@@ -221,21 +224,62 @@ static void execute(Warpgroup &group, const WgmmaOperation &operation) {
     }
 }
 
-// Until a wgmma is waited for, nobody may look at its accumulators or write them (check build).
-void check_product_registers(uintptr_t address, size_t bytes, const char *verb, Place place) {
-    const HopperState &state = hopper();
+static bool overlap(uintptr_t a, size_t a_bytes, uintptr_t b, size_t b_bytes) {
+    return a < b + b_bytes && b < a + a_bytes;
+}
+
+void local_begins(const void *place, size_t bytes) {
+    if (!worker->running_products) return;
+    const unsigned t = self->linear % WARPGROUP;
+    for (WgmmaOperation &operation : own_warpgroup().operations) {
+        if (operation.a_in_registers &&
+            overlap((uintptr_t)place, bytes, operation.a_places[t], A_BYTES)) {
+            operation.a_places[t] = 0;
+        }
+    }
+}
+
+// Until a wgmma is waited for, nobody may look at its accumulators or write them, nor write the
+// registers that it reads A from (check build).
+void check_product_registers(uintptr_t address, size_t bytes, AccessKind kind, Place place) {
+    HopperState &state = hopper();
     const size_t index = self->linear / WARPGROUP;
     if (index >= state.warpgroups.size()) return;
-    const Warpgroup &group = state.warpgroups[index];
-    for (const WgmmaOperation &operation : group.operations) {
-        const Accumulator &accumulator = group.accumulators[operation.accumulator];
-        const uintptr_t begin = (uintptr_t)accumulator.registers[self->linear % WARPGROUP];
-        if (address + bytes <= begin || address >= begin + accumulator.n / 2 * sizeof(float)) {
-            continue;
+    Warpgroup &group = state.warpgroups[index];
+    const unsigned t = self->linear % WARPGROUP;
+    for (WgmmaOperation &operation : group.operations) {
+        // Not yet a mistake: where a loop is unrolled the next tile's array lies here, too, and that
+        // it is another one shows when its declaration ends.
+        if (kind == AccessKind::write && operation.a_in_registers && !operation.a_written[t].number &&
+            overlap(address, bytes, operation.a_places[t], A_BYTES)) {
+            operation.a_written[t] = place;
         }
+        const Accumulator &accumulator = group.accumulators[operation.accumulator];
+        const uintptr_t begin = (uintptr_t)accumulator.registers[t];
+        if (!overlap(address, bytes, begin, accumulator.n / 2 * sizeof(float))) continue;
         fail_at_two("registers of a running wgmma", place, operation.site, "%s of accumulators "
                     "that the wgmma at {other} is still to add to: nobody has waited for it "
-                    "(wgmma.wait_group)", verb);
+                    "(wgmma.wait_group)", verb(kind));
+    }
+}
+
+// Whether the calling thread has changed A of what it now waits for.
+static void check_operands_in_registers(size_t pending_groups) {
+    const Warpgroup &group = own_warpgroup();
+    const unsigned t = self->linear % WARPGROUP;
+    size_t finished = 0;
+    for (size_t i = 0; i + pending_groups < group.group_sizes.size(); i++) {
+        finished += group.group_sizes[i];
+    }
+    for (size_t i = 0; i < finished; i++) {
+        const WgmmaOperation &operation = group.operations[i];
+        if (!operation.a_in_registers || !operation.a_places[t] || !operation.a_written[t].number ||
+            !memcmp((const void *)operation.a_places[t], operation.a_registers[t], A_BYTES)) {
+            continue;
+        }
+        fail_at_two("registers of a running wgmma", operation.a_written[t], operation.site, "write "
+                    "of A's registers while the wgmma at {other} may still read them: nobody has "
+                    "waited for it (wgmma.wait_group)");
     }
 }
 
@@ -266,6 +310,7 @@ static void wait_for_group(void **threads, uint32_t) {
     if (checking() && finished) order_warp_after_reads(worker);
 }
 void wgmma_wait(int pending_groups, Site site) {
+    if (checking()) check_operands_in_registers((size_t)pending_groups);
     group_collective(first_warp_of_group(), 4, wait_for_group, &pending_groups, site);
     own_warpgroup().fenced_since_wait[self->linear % WARPGROUP] = false;
 }

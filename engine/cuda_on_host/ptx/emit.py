@@ -94,6 +94,8 @@ CPU_ALTERNATIVE = (
 _INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?")
 _FLOAT_BITS = re.compile(r"0[fF]([0-9a-fA-F]{8})|0[dD]([0-9a-fA-F]{16})")
 _DECIMAL = re.compile(r"[+-]?\d+\.\d*(?:[eE][+-]?\d+)?")
+# An element of an array, without calls and side effects.
+_ELEMENT = re.compile(r"\s*(?P<array>[A-Za-z_]\w*)\s*\[(?:(?!\+\+|--|=)[^()])*\]\s*")
 _ADDRESS = re.compile(r"\[\s*([^\s+\-\]]+)\s*(?:([+-])\s*([^\]]+?))?\s*\]")
 
 
@@ -111,6 +113,7 @@ class Operands:
         self._statement = statement
         self._registers: dict[str, Register] = {}
         self._in_place: set[str] = set()  # operands of the statement that are not copied
+        self._placed: dict[int, str] = {}  # number of an input: the code that says where it lies
         self._current = statement.template  # the text that an error shows
         self._opcode = ""
 
@@ -137,7 +140,11 @@ class Operands:
         if (count := match.count(form)) is None:
             return [f"const {cpp} {name} = {self._get(text, kind)};"], []
         values = ", ".join(self._get(part, kind) for part in elements(text))
-        return [f"const {cpp} {name}[{count}] = {{{values}}};"], []
+        code = [f"const {cpp} {name}[{count}] = {{{values}}};"]
+        if form.direction == "&":
+            places = ", ".join(map(self._place_of_input, elements(text)))
+            code.append(f"const void *const {name}_place = coh::ptx::neighbours({{{places}}});")
+        return code, []
 
     def _output(self, match: Match, form: OperandForm, text: str) -> tuple[list[str], list[str]]:
         kind = match.kind_of(form)
@@ -165,6 +172,18 @@ class Operands:
             places.append(register.place)
         arguments = ", ".join(["coh_here", *places])
         return f"float *const {name} = coh::ptx::in_place<{len(places)}>({arguments});"
+
+    def _place_of_input(self, text: str) -> str:
+        """Where an operand's array lies that is a variable of its own, or outlives the function:
+        what is passed by value or computed may be gone when it is read."""
+        number, outputs = int(text[1:]) if text[1:].isdigit() else -1, len(self._statement.outputs)
+        given = self._statement.inputs[number - outputs] if number >= outputs else None
+        element = _ELEMENT.fullmatch(given.expression) if given else None
+        if element is None:
+            return "nullptr"
+        place = f"coh::ptx::place_of<decltype({element['array']})>({element[0].strip()})"
+        self._placed[number] = f"const void *const coh_at{number} = {place};"
+        return f"coh_at{number}"
 
     def _tile(self, match: Match, form: OperandForm, text: str) -> list[str]:
         parts = split_commas(text.strip()[1:-1])
@@ -362,6 +381,8 @@ class _Emitter(Operands):
             )
             if f"%{number}" in self._in_place:
                 continue
+            if number in self._placed:
+                code.append(self._placed[number])
             value = f" = coh::ptx::read_operand<'{kind}'>({place})"
             is_read = number >= outputs or operand.constraint.startswith("+")
             code.append(f"{_storage(register.type)} {register.variable}{value if is_read else ''};")

@@ -336,7 +336,7 @@ TYPES: dict[str, tuple[str, int]] = {
 @dataclass(frozen=True, slots=True)
 class OperandForm:
     name: str
-    direction: str  # "" (input), "=" or "~"
+    direction: str  # "" (input), "=", "~" (added to later) or "&" (read later, too)
     kind: str  # a type, a group's name, shared, cluster, global, @group, imm, tensor
     count: str = ""  # of a vector: a number, a group's name or group/2
     default: str | None = None
@@ -497,7 +497,7 @@ def _to_regex(syntax: str) -> str:
 
 
 _OPERAND = re.compile(
-    r"(?P<direction>[=~]?)(?P<name>\w+):(?P<kind>@?\w+)(?:\[(?P<count>[\w/]+)\])?"
+    r"(?P<direction>[=~&]?)(?P<name>\w+):(?P<kind>@?\w+)(?:\[(?P<count>[\w/]+)\])?"
     r"(?:\|(?P<second>.+))?(?:=(?P<default>-?\w+))?(?:\?(?P<needs>\w+))?"
 )
 

@@ -2,6 +2,12 @@
 
 namespace driver {
 
+// What this process may have of a device's memory.
+inline uint64_t capacity_of(int device) {
+    const auto total = static_cast<uint64_t>(device_of(device).memory_bytes);
+    return total - std::min(total, virtual_clock::foreign_bytes());
+}
+
 inline bool is_pinned(uint64_t address) {
     memory::Allocation a;
     return memory::find(address, a);
@@ -56,8 +62,7 @@ CUresult fill(uint64_t to, T value, size_t count, CUstream stream, bool asynchro
 inline CUresult allocate(CUdeviceptr* out, size_t size, memory::Kind kind) {
     CONTEXT
     REQUIRE(out && size)
-    const Device& d = device_of(context->device);
-    const uint64_t address = memory::allocate(size, kind, context->device, static_cast<uint64_t>(d.memory_bytes));
+    const uint64_t address = memory::allocate(size, kind, context->device, capacity_of(context->device));
     if (!address) return CUDA_ERROR_OUT_OF_MEMORY;
     *out = address;
     return CUDA_SUCCESS;
@@ -70,8 +75,9 @@ extern "C" {
 CUresult cuMemGetInfo(size_t* available, size_t* total) {
     CONTEXT REQUIRE(available && total)
     *total = static_cast<size_t>(driver::device_of(context->device).memory_bytes);
+    const uint64_t capacity = driver::capacity_of(context->device);
     std::lock_guard<std::mutex> hold(memory::lock);
-    *available = *total - memory::used[context->device];
+    *available = capacity - std::min(capacity, memory::used[context->device]);
     return CUDA_SUCCESS;
 }
 

@@ -1,4 +1,9 @@
 // What all parts of the driver share: contexts, their errors, and queueing.
+//
+// What is refused has its source in CUDA's documentation: of the function itself, or of the error
+// where any call may answer it (https://docs.nvidia.com/cuda/cuda-driver-api, whose text cuda.h
+// has, too: tests/software_gpu/test_refusals.py compares). Limits that stand elsewhere, and when a
+// call spoils a capture, name their place where they are checked.
 #pragma once
 
 #include <cuda.h>

@@ -2,8 +2,11 @@
 // engine/software_gpu/environment.py in the order of these fields.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -39,40 +42,72 @@ inline std::vector<Device> read_table() {
     return all;
 }
 
-// All of them, and those that CUDA_VISIBLE_DEVICES leaves: by number, up to the first that is none.
 inline const std::vector<Device>& all_devices() {
     static const std::vector<Device> all = read_table();
     return all;
 }
 
-inline const std::vector<int>& visible_devices() {
-    static const std::vector<int> visible = [] {
-        std::vector<int> found;
-        const int count = static_cast<int>(all_devices().size());
-        const char* wanted = std::getenv("CUDA_VISIBLE_DEVICES");
-        std::istringstream parts(wanted ? wanted : "");
-        if (!wanted)
-            for (int n = 0; n < count; n++) found.push_back(n);
-        for (std::string part; std::getline(parts, part, ',');) {
-            char* end = nullptr;
-            const long n = std::strtol(part.c_str(), &end, 10);
-            if (end == part.c_str() || n < 0 || n >= count) break;
-            found.push_back(static_cast<int>(n));
-        }
-        return found;
-    }();
-    return visible;
-}
+inline constexpr char SLICE[] = " MIG ";  // in the name of a part of a GPU
+inline bool is_slice(const Device& d) { return d.name.find(SLICE) != std::string::npos; }
 
 inline std::string uuid_bytes(int number) {  // 16 of them: made of the number alone
     std::string bytes = "AttuneSoftGPU";
     bytes.resize(16, '\0');
+    bytes[0] = static_cast<char>('A' + number);  // CUDA takes the beginning of one
     bytes[15] = static_cast<char>(number + 1);
     return bytes;
+}
+
+inline std::string uuid_text(int number, bool slice) {  // as NVML writes the driver's bytes
+    std::string text = slice ? "MIG-" : "GPU-";
+    const std::string bytes = uuid_bytes(number);
+    for (size_t n = 0; n < bytes.size(); n++) {
+        char hex[4];
+        std::snprintf(hex, sizeof hex, "%02x", static_cast<unsigned char>(bytes[n]));
+        if (n == 4 || n == 6 || n == 8 || n == 10) text += '-';
+        text += hex;
+    }
+    return text;
 }
 
 inline std::string pci_bus_id(int number) {
     char text[16];
     std::snprintf(text, sizeof text, "0000:%02X:00.0", number + 1);
     return text;
+}
+
+// The devices in CUDA's order, as CUDA C++ Programming Guide, "CUDA environment variables", says:
+// the fastest first, or by PCI address where CUDA_DEVICE_ORDER=PCI_BUS_ID; of these, those that
+// CUDA_VISIBLE_DEVICES names by number or by the beginning of a UUID, up to the first that is none.
+inline const std::vector<int>& visible_devices() {
+    static const std::vector<int> visible = [] {
+        std::vector<int> all, found;
+        for (size_t n = 0; n < all_devices().size(); n++) all.push_back(static_cast<int>(n));
+        const char* order = std::getenv("CUDA_DEVICE_ORDER");
+        if (!order || std::strcmp(order, "PCI_BUS_ID")) {
+            auto speed = [](int n) {
+                const Device& d = all_devices()[static_cast<size_t>(n)];
+                return d.sms * d.clock_khz;
+            };
+            std::stable_sort(all.begin(), all.end(), [&](int a, int b) { return speed(a) > speed(b); });
+        }
+        const char* wanted = std::getenv("CUDA_VISIBLE_DEVICES");
+        if (!wanted) return all;
+        std::istringstream parts(wanted);
+        for (std::string part; std::getline(parts, part, ',');) {
+            int chosen = -1;
+            if (!part.compare(0, 4, "GPU-") || !part.compare(0, 4, "MIG-")) {
+                for (const int n : all)
+                    if (!uuid_text(n, part[0] == 'M').compare(0, part.size(), part) && (part[0] == 'G' || is_slice(all_devices()[static_cast<size_t>(n)]))) chosen = n;
+            } else {
+                char* end = nullptr;
+                const long n = std::strtol(part.c_str(), &end, 10);
+                if (end != part.c_str() && n >= 0 && n < static_cast<long>(all.size())) chosen = all[static_cast<size_t>(n)];
+            }
+            if (chosen < 0) break;
+            found.push_back(chosen);
+        }
+        return found;
+    }();
+    return visible;
 }

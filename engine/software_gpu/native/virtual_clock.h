@@ -44,6 +44,12 @@ inline int driver_version(int otherwise) {
     return static_cast<int>(settings.number("driver_version", otherwise));
 }
 
+// Memory of the GPU that other processes hold.
+inline uint64_t foreign_bytes() {
+    std::lock_guard<std::mutex> hold(lock);
+    return static_cast<uint64_t>(settings.number("foreign_bytes", 0));
+}
+
 // Whether what is queued is done in an order that the seed draws, of those that CUDA allows.
 inline bool shuffles() { return orders; }
 inline size_t draw(size_t count) {
@@ -67,7 +73,7 @@ inline int set(const std::string& text) {
         const double given = std::strtod(value, &end);
         if (end == value || !std::isfinite(given)) return number;
         if (name.substr(0, 2) != "cu") {
-            static const char* const KNOWN[] = {"noise", "drift", "drift_period_s", "placement", "cta_us", "clock_share", "seed", "order", "driver_version"};
+            static const char* const KNOWN[] = {"noise", "drift", "drift_period_s", "placement", "cta_us", "clock_share", "seed", "order", "driver_version", "foreign_bytes"};
             bool known = false;
             for (const char* each : KNOWN) known |= name == each;
             if (!known || *end) return number;

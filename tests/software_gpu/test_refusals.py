@@ -1,0 +1,134 @@
+"""Each refusal of the driver in software has its source: CUDA's own documentation of the function,
+or of the error itself, as the comments of the cuda.h that is compiled against give it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from engine.backends.cuda.calls import LOST_CONTEXT
+from engine.base.errors import ToolMissing
+from engine.cuda_source.toolkit import find_include_dir
+from engine.software_gpu import environment
+
+NATIVE = environment._NATIVE
+ERROR = re.compile(r"CUDA_ERROR_\w+")
+# What any call may answer: of each, what cuda.h says in its place.
+GENERAL = {
+    "CUDA_ERROR_INVALID_VALUE": "not within an acceptable range of values",
+    "CUDA_ERROR_NOT_INITIALIZED": "has not been initialized with ::cuInit",
+    "CUDA_ERROR_INVALID_CONTEXT": "there is no context bound to the current thread",
+    "CUDA_ERROR_INVALID_HANDLE": "a resource handle passed to the API call was not valid",
+    "CUDA_ERROR_INVALID_IMAGE": "the device kernel image is invalid",
+    "CUDA_ERROR_NO_BINARY_FOR_GPU": "no kernel image available that is suitable for the device",
+    "CUDA_ERROR_NO_DEVICE": "no CUDA-capable devices were detected",
+    "CUDA_ERROR_NOT_FOUND": "a named symbol was not found",
+    "CUDA_ERROR_ILLEGAL_STATE": "a resource required by the API call is not in a valid state",
+    "CUDA_ERROR_ILLEGAL_ADDRESS": "a load or store instruction on an invalid memory address",
+    "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED": "not permitted when the stream is capturing",
+    "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED": "invalidated due to a previous error",
+    "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED": "not initiated in this stream",
+    "CUDA_ERROR_STREAM_CAPTURE_UNJOINED": "a fork that was not joined to the primary stream",
+    "CUDA_ERROR_STREAM_CAPTURE_ISOLATION": "would have been created which crosses the capture",
+    "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT": "a disallowed implicit dependency",
+    "CUDA_ERROR_CAPTURED_EVENT": "last recorded in a capturing stream",
+    "CUDA_ERROR_INVALID_CLUSTER_SIZE": "a kernel launch error due to cluster misconfiguration",
+    "CUDA_ERROR_INVALID_PTX": "a PTX JIT compilation failed",
+}
+# What is not there, and says its own name; no refusal of CUDA's.
+NOT_THERE = {"CUDA_ERROR_NOT_SUPPORTED"}
+# What kernels did wrong, which their launch does not answer yet.
+OF_KERNELS = {
+    "CUDA_ERROR_LAUNCH_FAILED": "an exception occurred on the device while executing a kernel",
+    "CUDA_ERROR_LAUNCH_TIMEOUT": "the device kernel took too long to execute",
+    "CUDA_ERROR_MISALIGNED_ADDRESS": "on a memory address which is not aligned",
+    "CUDA_ERROR_ILLEGAL_INSTRUCTION": "encountered an illegal instruction",
+}
+# Functions that several calls share, by those whose documentation they follow.
+SHARED = {
+    "launch": ("cuLaunchKernel", "cuLaunchCooperativeKernel"),
+    "load": ("cuModuleLoadData",),
+    "copy": ("cuMemcpyAsync",),
+    "fill": ("cuMemsetD8Async",),
+    "allocate": ("cuMemAlloc",),
+}
+# A function's head at the margin; its body ends at the next brace there.
+DEFINED = re.compile(r"^(?:inline |template .*\n)?CUresult (\w+)\([^;\n]*\{", re.M)
+
+
+def header() -> str:
+    try:
+        return (find_include_dir(environment._CUDA) / "cuda.h").read_text(errors="replace")
+    except ToolMissing as missing:
+        pytest.skip(str(missing))
+
+
+def documentation(text: str) -> dict[str, str]:
+    """The comment in front of each function, of all its versions."""
+    found: dict[str, str] = {}
+    for match in re.finditer(
+        r"/\*\*((?:(?!\*/).)*?)\*/\s*(?:__CUDA_DEPRECATED )?CUresult CUDAAPI (cu\w+)\(", text, re.S
+    ):
+        found[match[2]] = found.get(match[2], "") + match[1]
+    return found
+
+
+def refusals() -> dict[str, set[str]]:
+    """The errors that each function of the driver answers by itself."""
+    found: dict[str, set[str]] = {}
+    for file in (*sorted(NATIVE.glob("api_*.h")), NATIVE / "driver.cpp"):
+        text = file.read_text()
+        for match in DEFINED.finditer(text):
+            end = text.find("\n", match.end())
+            if not text[match.start() : end].rstrip().endswith("}"):
+                end = text.index("\n}", match.end())
+            body = text[match.start() : end]
+            codes = set(ERROR.findall(body))
+            for macro, code in (
+                (r"\bREQUIRE\(", "CUDA_ERROR_INVALID_VALUE"),
+                (r"\b(?:CONTEXT|STREAM\()", "CUDA_ERROR_INVALID_CONTEXT"),
+                (r"\bSTREAM\(", "CUDA_ERROR_INVALID_HANDLE"),
+                (r"\b(?:CONTEXT|STARTED|DEVICE\(|STREAM\()", "CUDA_ERROR_NOT_INITIALIZED"),
+                (r"\bDEVICE\(", "CUDA_ERROR_INVALID_DEVICE"),
+                (r"\bNOT_IN_CAPTURE\b", "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"),
+            ):
+                if re.search(macro, body):
+                    codes.add(code)
+            found[match[1]] = found.get(match[1], set()) | codes
+    return found
+
+
+def test_each_refusal_is_documented_by_cuda() -> None:
+    documented = documentation(header())
+    found = refusals()
+    assert len(found) > 120
+    assert sum(map(len, found.values())) > 250
+    without = {}
+    for name, codes in found.items():
+        text = "".join(documented.get(each, "") for each in SHARED.get(name, (name,)))
+        rest = codes - set(ERROR.findall(text)) - set(GENERAL) - NOT_THERE
+        if name == "code_of":
+            rest -= set(OF_KERNELS)
+        if rest:
+            without[name] = sorted(rest)
+    assert without == {}
+
+
+def test_what_any_call_may_answer_is_documented_with_the_error() -> None:
+    text = header()
+    for code, says in (GENERAL | OF_KERNELS).items():
+        place = re.search(rf"/\*\*((?:(?!\*/).)*?)\*/\s*{code}\s*=", text, re.S)
+        assert place is not None, code
+        assert says.lower() in re.sub(r"[\s*]+", " ", place[1]).lower(), code
+
+
+def test_each_error_that_is_answered_has_a_name() -> None:
+    """A client that asks for the name of one gets none otherwise."""
+    named = set(re.findall(r"E\((CUDA_\w+),", (NATIVE / "api_device.h").read_text()))
+    numbers = {
+        name: int(number) for name, number in re.findall(r"(CUDA_ERROR_\w+)\s*=\s*(\d+)", header())
+    }
+    answered = set().union(*refusals().values())
+    assert answered <= named
+    assert {name for name, number in numbers.items() if number in LOST_CONTEXT} <= named
