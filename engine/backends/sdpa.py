@@ -161,10 +161,16 @@ def unsupported_reason(name: str, error: str, said: list[str]) -> str:
 class SdpaTimer:
     """One SDPA backend on the GPU. Satisfies `engine.measure.side_by_side.Launchable`.
 
-    On another device its attention can be computed, but not timed.
+    On the CPU its attention can be computed, but not timed.
     """
 
-    def __init__(self, name: str, problem: Problem, inputs: Inputs, device: str = "cuda") -> None:
+    def __init__(
+        self,
+        name: str,
+        problem: Problem,
+        inputs: Inputs,
+        device: Literal["cpu", "cuda"] = "cuda",
+    ) -> None:
         self._torch = _import_torch()
         self._name = name
         self._problem = problem
