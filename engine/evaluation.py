@@ -6,13 +6,15 @@ timing. Expected failures are statuses with a reason, never exceptions that reac
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar, cast
 
 from annotated_types import MaxLen
 
 from engine.base.errors import Status
+from engine.base.figures import Bars
 from engine.base.table import Table, Tabular
 from engine.base.text import (
     Identifier,
@@ -41,8 +43,8 @@ from engine.schema import (
     Stored,
     ThreadsPerCta,
     Tolerance,
+    decode,
     encode,
-    first_difference,
 )
 
 if TYPE_CHECKING:
@@ -81,34 +83,24 @@ class Resources(Stored):
     def spill_bytes(self) -> int:
         return self.spill_store_bytes + self.spill_load_bytes
 
-    def _to_file(self, fields: dict[str, Any]) -> dict[str, Any]:
-        return fields | {"smem_bytes": self.smem_bytes, "spill_bytes": self.spill_bytes}
-
-    def _check_file(self, raw: Mapping[str, Any]) -> None:
-        for name in self.derived:
-            if raw[name] != getattr(self, name) or isinstance(raw[name], bool):
-                raise FieldError("it is not the sum of its parts", name)
-
 
 @dataclass(frozen=True, slots=True)
 class Occupancy(Stored, Tabular):
     """How one pass fills the target GPU. `None` where the device row lacks the number of SMs."""
 
+    derived: ClassVar[tuple[str, ...]] = ("occupancy", "limiter", "wave_efficiency")
     omitted_defaults: ClassVar[tuple[str, ...]] = ("idle_ctas",)
 
     ctas: Count
     ctas_per_sm: PerSm  # resident at once; 0 when not even one fits
     active_warps_per_sm: PerSm
     max_warps_per_sm: PerSm
-    occupancy: Share  # active warps / max warps, of a full SM, 0..1
-    limiter: Limiter
     limits: Annotated[
         Mapping[Line, Count], MaxLen(16)
-    ]  # CTAs per SM each resource alone would allow
+    ]  # CTAs per SM each resource alone would allow, in the order in which `limiter` names one
     num_sms: SmCount | None
     waves: NotNegative | None  # useful CTAs / (ctas_per_sm · num_sms)
     tail_ctas: Count | None  # CTAs in the last, incomplete wave; 0 when it is full
-    wave_efficiency: NotNegative | None  # waves / ⌈waves⌉
     sm_fill: NotNegative | None  # SMs that get at least one useful CTA in the first wave, 0..1
     thread_fill: (
         NotNegative | None
@@ -116,6 +108,21 @@ class Occupancy(Stored, Tabular):
     ctas_to_fill: Count | None  # CTAs of this size whose threads fill every SM's thread capacity
     reason: Sentence  # one sentence: what limits it and what would help
     idle_ctas: Count = 0  # of those launched: splits that have no key to visit
+
+    @property
+    def occupancy(self) -> float:
+        """Active warps / max warps, of a full SM, 0..1."""
+        return self.active_warps_per_sm / self.max_warps_per_sm if self.max_warps_per_sm else 0.0
+
+    @property
+    def limiter(self) -> Limiter:
+        """The first of what binds."""
+        return cast("Limiter", next(iter(self.binding))) if self.ctas_per_sm else "does not fit"
+
+    @property
+    def wave_efficiency(self) -> float | None:
+        """Waves / ⌈waves⌉; None where nothing fits or the number of SMs is not known."""
+        return self.waves / math.ceil(self.waves) if self.waves else None
 
     @property
     def binding(self) -> tuple[str, ...]:
@@ -177,8 +184,14 @@ class Occupancy(Stored, Tabular):
         """One row: the figures under the names of the fields, a share as 0 to 1."""
         import pandas as pd
 
-        fields = {n: getattr(self, n) for n in self.__slots__ if n != "limits"}
-        return pd.DataFrame([fields])
+        names = [*(n for n in self.__slots__ if n != "limits"), *self.derived]
+        return pd.DataFrame([{n: getattr(self, n) for n in names}])
+
+    def bars(self) -> Bars:
+        """CTAs per SM that each resource alone would allow; the fewest are resident."""
+        limits = {name: (float(n), float(n), float(n)) for name, n in self.limits.items()}
+        title = f"{self.occupancy:.1%} occupancy, limited by {self.limited_by()}"
+        return Bars(title, "CTAs per SM that each alone would allow", limits)
 
     def _check_file(self, raw: Mapping[str, Any]) -> None:
         if raw.get("idle_ctas", 1) < 1 or self.idle_ctas >= max(self.ctas, 1):
@@ -245,6 +258,7 @@ class Correctness(Stored):
     """The verdict on one output against the float64 reference. See engine/correctness/check.py."""
 
     always_written: ClassVar[tuple[str, ...]] = ("findings",)
+    derived: ClassVar[tuple[str, ...]] = ("within_fixed_bound",)
     omitted_defaults: ClassVar[tuple[str, ...]] = ("warnings", "outputs", "fp8_err")
 
     passed: bool
@@ -257,7 +271,6 @@ class Correctness(Stored):
     baseline_name: Line
     tolerance: Tolerance  # 2·baseline_err + atol
     fixed_bound: NotNegative  # 0.002 in FP16: the study's old bound, shown beside it
-    within_fixed_bound: bool
     bad_count: Count  # elements over the tolerance
     nonfinite_count: Count
     unwritten_count: Count
@@ -272,6 +285,13 @@ class Correctness(Stored):
     outputs: Annotated[tuple[OutputError, ...], MaxLen(8)] = ()
     # By how much O differs, at most, from that of K and V before FP8: the format's, no kernel's.
     fp8_err: ErrorSize | None = None
+
+    @property
+    def within_fixed_bound(self) -> bool:
+        """True where every element was written, is finite and errs by `fixed_bound` or less."""
+        errors = (self.max_abs_err, *(each.max_abs_err for each in self.outputs))
+        is_whole = self.nonfinite_count + self.unwritten_count == 0
+        return is_whole and all(error <= self.fixed_bound for error in errors)
 
 
 def are_comparable(origin: str, other: str) -> bool:
@@ -459,6 +479,16 @@ class Evaluation(Stored, Tabular):
             raise ValueError(f"{self.status} needs a reason")
 
     @property
+    def resources(self) -> Resources | None:
+        """Of the first pass."""
+        return self.passes[0].resources if self.passes else None
+
+    @property
+    def occupancy(self) -> Occupancy | None:
+        """Of the first pass."""
+        return self.passes[0].occupancy if self.passes else None
+
+    @property
     def main_pass(self) -> PassReport | None:
         """The pass that does the work, see `Problem.main_of`; None where it was not compiled."""
         return self.problem.main_of(self.passes) if self.passes else None
@@ -508,6 +538,18 @@ class Evaluation(Stored, Tabular):
             return ""
         of = f" for {self.main_pass.resources.arch}" if self.main_pass is not None else ""
         return f"machine code{of}, in software"
+
+    def bars(self) -> Bars:
+        """Its warm time and those of PyTorch's attention, as far as there are any."""
+        timed = {self.variant: self.latency}
+        timed |= {baseline_label(b.name): b.latency for b in self.baselines}
+        known = {name: x for name, x in timed.items() if x is not None}
+        origins = " and ".join(dict.fromkeys(x.origin for x in known.values()))
+        return Bars(
+            f"{self.variant} at {self.problem.label()} on {self.device}: {self.status}",
+            f"µs, {origins}" if origins else "no time is known",
+            {name: (x.median_us, x.low_us, x.high_us) for name, x in known.items()},
+        )
 
     def tables(self) -> tuple[Table, ...]:
         subject = [
@@ -559,22 +601,6 @@ class Evaluation(Stored, Tabular):
             ),
         )
 
-    def _to_file(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """With `resources` and `occupancy` of the main pass before the list of all `passes`."""
-        written: dict[str, Any] = {}
-        for name, value in Stored._to_file(self, fields).items():
-            if name == "passes":
-                main = value[0] if value else dict.fromkeys(self.derived)
-                written |= {of: main[of] for of in self.derived}
-            written[name] = value
-        return written
-
-    def _check_file(self, raw: Mapping[str, Any]) -> None:
-        main = raw["passes"][0] if raw["passes"] else {}
-        for name in self.derived:
-            if (place := first_difference(raw[name], main.get(name))) is not None:
-                raise FieldError("it is not that of the first pass", name, *place)
-
 
 T = TypeVar("T", Latency, Latency | None)
 
@@ -587,13 +613,13 @@ def _recorded(latency: T) -> T:
 
 def figures_of(result: Mapping[str, Any]) -> dict[str, Any]:
     """Occupancy, resources, errors and CPU time of an encoded evaluation, flat; None: not known."""
-    resources, occupancy = result["resources"] or {}, result["occupancy"] or {}
+    first = decode(PassReport, result["passes"][0]) if result["passes"] else None
     correctness, execution = result["correctness"] or {}, result["execution"] or {}
     held = ("occupancy", "limiter", "ctas", "waves", "wave_efficiency")
     used = ("registers_per_thread", "smem_bytes", "spill_bytes")
     return {
-        **{name: occupancy.get(name) for name in held},
-        **{name: resources.get(name) for name in used},
+        **{name: getattr(first.occupancy, name) if first else None for name in held},
+        **{name: getattr(first.resources, name) if first else None for name in used},
         **{name: correctness.get(name) for name in ("max_abs_err", "tolerance")},
         # Of the CPU backend, in ms; says nothing about a GPU.
         "cpu_execution_ms": execution.get("cpu_execution_ms"),

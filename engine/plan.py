@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +31,7 @@ from engine.cuda_source.sources import Sources, read_sources
 from engine.evaluation import CodeCounts, Resources
 from engine.machine_code.analysis import Analysis, analyse, count, launch_figures, program_of
 from engine.machine_code.cubin import read_cubin
+from engine.machine_code.cubin_files import read_cubin_file, take_cubin
 from engine.machine_code.launch import Launch, buffer_address
 from engine.machine_code.overlap import budget_mistake
 from engine.paged_kv import Pages
@@ -129,6 +130,7 @@ class LaunchPlan:
     cpp: CppStandard = "c++17"
     packed: bool = False  # Q, K and V are one tensor, `qkv`
     repeatable: bool = True  # False: two runs may differ in bits, as sums by atomics do
+    cubins: tuple[Path, ...] = ()  # to be launched in place of a compiled source
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -324,6 +326,7 @@ def make_plan(variant: Variant, problem: Problem, config: Config) -> LaunchPlan:
         packed=variant.packed,
         cpp=variant.cpp,
         repeatable=variant.repeatable,
+        cubins=variant.cubins,
     )
 
 
@@ -406,6 +409,9 @@ def compile_plan(plan: LaunchPlan, arch: str) -> CompiledKernel:
     Raises:
         CompileError, UnknownName, ToolMissing: as `compile_kernel`.
     """
+    if plan.cubins:
+        sha256 = _texts(plan.source, plan.include_folders, plan.cubins).source_sha256
+        return take_cubin(plan.cubins, plan.passes, arch, sha256)
     names = plan.entries
     target = target_arch(plan, arch)
     return compile_kernel(plan.source, plan.defines, target, names, plan.include_folders, plan.cpp)
@@ -417,6 +423,8 @@ def cached_kernel(plan: LaunchPlan, arch: str) -> CompiledKernel | None:
     None also where the compiler is missing or does not know the arch: compiling says why.
     """
     try:
+        if plan.cubins:
+            return compile_plan(plan, arch)
         target = target_arch(plan, arch)
         return cached_compile(
             plan.source, plan.defines, target, plan.entries, plan.include_folders, plan.cpp
@@ -450,8 +458,21 @@ def target_arch(plan: LaunchPlan, arch: str) -> str:
 
 
 def variant_sources(variant: Variant) -> Sources:
-    """The texts of a variant of now. Raises CompileError as `read_sources`."""
-    return read_sources(variant.source, variant.include_folders)
+    """The texts of a variant of now. Raises CompileError as `read_sources`.
+
+    Of a kernel in a cubin the text ends in a line on each file, so that its hash is theirs too.
+    """
+    return _texts(variant.source, variant.include_folders, variant.cubins)
+
+
+def _texts(source: Path, include_folders: Sequence[Path], cubins: Sequence[Path]) -> Sources:
+    sources = read_sources(source, include_folders)
+    if not cubins:
+        return sources
+    digests = [hashlib.sha256(read_cubin_file(path).data).hexdigest() for path in cubins]
+    named = [f"{path.name} {digest}" for path, digest in zip(cubins, digests, strict=True)]
+    text = "\n".join([sources.text.rstrip("\n"), *(f"// {line}" for line in named), ""])
+    return replace(sources, main=replace(sources.main, text=text, code="\n".join(named)))
 
 
 def analyse_plan(plan: LaunchPlan, arch: str) -> tuple[Analysis, ...]:

@@ -18,6 +18,7 @@ from engine.base.errors import InvalidProblem, SnapshotError
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, TypeAdapter, ValidationError
     from pydantic_core import PydanticCustomError
+    from pydantic_core.core_schema import SerializationInfo
 
 
 MAX_COUNT = 2**63 - 1
@@ -77,18 +78,12 @@ class Stored:
     always_written: ClassVar[tuple[str, ...]] = ()
     # Fields that a file lacks where they have their default: older versions do not know them.
     omitted_defaults: ClassVar[tuple[str, ...]] = ()
-    # What a file gives besides the fields.
+    # Properties that follow from the fields: no file holds them. Those of before schema version 9
+    # do, and they are passed over; `encode(noun, derived=True)` gives them.
     derived: ClassVar[tuple[str, ...]] = ()
 
-    def _to_file(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """The encoded fields as a file holds them; derived figures are added here."""
-        for name in self.omitted_defaults:
-            if getattr(self, name) == self.__dataclass_fields__[name].default:  # type: ignore[attr-defined]
-                del fields[name]
-        return fields
-
     def _check_file(self, raw: Mapping[str, Any]) -> None:
-        """FieldError where what the file gave besides the fields does not agree with them."""
+        """FieldError where the form in which a file gives the fields is not the one form."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
@@ -101,7 +96,7 @@ class Stored:
             if field["name"] in cls.always_written and field["schema"]["type"] == "default":
                 field["schema"] = field["schema"]["schema"]
             _accept_json(field["schema"], handler.resolve_ref_schema)
-        if cls._to_file is Stored._to_file and not cls.omitted_defaults:
+        if not cls.derived and not cls.omitted_defaults:
             return schema
 
         def read(raw: Any, validate: Callable[[Any], Any]) -> Any:
@@ -111,9 +106,6 @@ class Stored:
                 noun = validate({k: v for k, v in raw.items() if k not in cls.derived})
             except InvalidProblem as error:
                 raise ValueError(str(error)) from None
-            for name in cls.derived:
-                if name not in raw:
-                    raise _located("missing", name)
             try:
                 noun._check_file(raw)
             except FieldError as error:
@@ -121,8 +113,20 @@ class Stored:
                 raise _located(told, *error.place) from None
             return noun
 
-        def write(noun: Stored, encode: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-            return noun._to_file(encode(noun))
+        def write(
+            noun: Stored, dump: Callable[[Any], dict[str, Any]], info: SerializationInfo
+        ) -> dict[str, Any]:
+            fields = dump(noun)
+            if info.context == WITH_DERIVED:
+                for name in cls.derived:
+                    value = getattr(noun, name)
+                    fields[name] = (
+                        encode(value, derived=True) if isinstance(value, Stored) else value
+                    )
+            for name in cls.omitted_defaults:
+                if getattr(noun, name) == cls.__dataclass_fields__[name].default:  # type: ignore[attr-defined]
+                    del fields[name]
+            return fields
 
         # In place of what the name of the class stands for, wherever it is used.
         fields = dict(stored)
@@ -130,23 +134,11 @@ class Stored:
             read,
             fields,
             ref=fields.pop("ref"),
-            serialization=core_schema.wrap_serializer_function_ser_schema(write),
+            serialization=core_schema.wrap_serializer_function_ser_schema(write, info_arg=True),
         )
         stored.clear()
         stored.update(wrapper)
         return schema
-
-
-def first_difference(a: object, b: object) -> tuple[str, ...] | None:
-    """Where two JSON values differ; None where they do not."""
-    if not (isinstance(a, dict) and isinstance(b, dict)):
-        return None if a == b and type(a) is type(b) else ()
-    for key in dict.fromkeys((*a, *b)):
-        if key not in a or key not in b:
-            return ()
-        if (place := first_difference(a[key], b[key])) is not None:
-            return (key, *place)
-    return None
 
 
 def _located(error: str | PydanticCustomError, *place: str | int) -> ValidationError:
@@ -260,15 +252,23 @@ def _phrase(kind: str, ctx: dict[str, Any]) -> str:
 T = TypeVar("T")
 
 
-def encode(noun: Stored) -> dict[str, Any]:
+# The context with which pydantic writes what follows from the fields, too.
+WITH_DERIVED = {"derived": True}
+
+
+def encode(noun: Stored, *, derived: bool = False) -> dict[str, Any]:
     """The JSON object of a noun.
 
     Figures that are not finite are null; texts lose control characters and are cut where they are
     longer than a file may hold.
+
+    Args:
+        derived: with what follows from the fields (`Stored.derived`), for output; files lack it.
     """
     from pydantic_core import from_json
 
-    return cast(dict[str, Any], from_json(_adapter(type(noun)).dump_json(noun)))
+    context = WITH_DERIVED if derived else None
+    return cast(dict[str, Any], from_json(_adapter(type(noun)).dump_json(noun, context=context)))
 
 
 def decode(kind: type[T], raw: Any, *, name: str = "The data", at: str = "") -> T:

@@ -10,8 +10,10 @@ units of 0, do not show.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Annotated, Final, TypeAlias, cast
 
@@ -239,8 +241,8 @@ ByteArray: TypeAlias = npt.NDArray[np.uint8]
 # payload no kernel produces: an output element that still holds these bits was never written.
 POISON_BITS = np.uint16(0x7FA5)
 _POISON_BITS_OF_FP32 = np.uint32(0x7FA57FA5)
-
-_DRAWN_AT_ONCE = 1 << 16
+# Elements of a piece and of one stream of numbers: processors share those of a larger tensor.
+_DRAWN_AT_ONCE, _DRAWN_IN_ORDER = 1 << 16, 1 << 22
 
 _STORED_AS: Mapping[Dtype, type[np.generic]] = {
     "float16": np.float16,
@@ -436,15 +438,14 @@ def output_of(raw: npt.NDArray[np.uint8], problem: Problem, layout: Layout) -> R
 
     Rows behind the last query of a shorter sequence are 0 where the kernel has not written them.
     """
-    words = cast(RawArray, raw.view(_STORED_AS[problem.dtype]))
-    out = words.reshape(problem.out_shape)
+    out = cast(RawArray, raw.view(_STORED_AS[problem.dtype]).reshape(problem.out_shape))
     if layout != "bhsd":
         batch, heads, rows, head_dim = problem.out_shape
-        ordered = words.reshape(batch, rows, heads, head_dim).transpose(0, 2, 1, 3)
+        ordered = out.reshape(batch, rows, heads, head_dim).transpose(0, 2, 1, 3)
         out = cast(RawArray, np.ascontiguousarray(ordered))
     if problem.seqlens is None:
         return out
-    out = cast(RawArray, out.copy())
+    out = out.copy()
     bits = bits_of(out)
     for sequence, keys in zip(bits, problem.seqlens, strict=True):
         behind = sequence[:, min(problem.seqlen, keys) :]
@@ -473,9 +474,14 @@ def lse_of(raw: npt.NDArray[np.uint8], problem: Problem, lse: Lse) -> FloatArray
 def _normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: Dtype) -> RawArray:
     """N(0, 1) draws, rounded block by block: a whole tensor in float32 costs as much in memory."""
     raw = np.empty(math.prod(shape), _STORED_AS[dtype])
-    for start in range(0, len(raw), _DRAWN_AT_ONCE):
-        block = raw[start : start + _DRAWN_AT_ONCE]
-        block[:] = encode(rng.standard_normal(len(block), dtype=np.float32), dtype)
+    parts = [raw[n : n + _DRAWN_IN_ORDER] for n in range(0, len(raw), _DRAWN_IN_ORDER)]
+
+    def fill(part: RawArray, stream: np.random.Generator) -> None:
+        for block in (part[n : n + _DRAWN_AT_ONCE] for n in range(0, len(part), _DRAWN_AT_ONCE)):
+            block[:] = encode(stream.standard_normal(len(block), dtype=np.float32), dtype)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(fill, parts, [rng] if len(parts) == 1 else rng.spawn(len(parts))))
     return cast(RawArray, raw.reshape(shape))
 
 

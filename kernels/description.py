@@ -58,6 +58,8 @@ What may be added:
     defines = {D = "{head_dim}", T = "{element_type}"} # the -D macros, in place of the usual ones
     std = "c++20"                                      # of C++; c++17
     include = ["../common"]                            # folders of headers, from the file's own
+    cubin = ["fwd_80.cubin", "fwd_90.cubin"]          # of another compiler, one for each arch or
+                                                       # one alone: the source has no code then
     tensor_maps.k_map = {tensor = "k", box = [64, "block_n", 1, 1]}  # see `kernels.tensor_maps`
 
 Only `head_dims` and `passes` must be there. Without `[work]` each CTA is taken to do an equal share
@@ -195,9 +197,9 @@ class _Reader:
         path, block = self.path, self.block
         block.allow(
             "idea", "head_dims", "dtypes", "causal", "gqa", "min_compute_capability",
-            "arch_specific", "layout", "page_rows", "lse", "defines", "include", "tf32", "out_fill",
-            "std", "takes", "dim_pairs", "repeatable", "tunables", "let", "constraints", "scratch",
-            "tensor_maps", "passes", "work",
+            "arch_specific", "layout", "page_rows", "lse", "defines", "include", "cubin", "tf32",
+            "out_fill", "std", "takes", "dim_pairs", "repeatable", "tunables", "let", "constraints",
+            "scratch", "tensor_maps", "passes", "work",
         )  # fmt: skip
         on_ladder = None if self.is_own else _LADDER_NAME.fullmatch(path.stem)
         variant_id = on_ladder["id"] if on_ladder else path.stem
@@ -224,7 +226,8 @@ class _Reader:
         for table, name in self._named("tensor_maps", taken=self.buffers):
             self.tensor_maps[name] = read_tensor_map(table.table(name), name, self.scope)
         constraints = [self._constraint(table) for table in block.tables("constraints", [])]
-        macros = self._macros()
+        cubins = _cubins(block, path)
+        macros = () if cubins else self._macros()
         pointers = (*self.buffers, *((BLOCK_TABLE,) if page_rows is not None else ()))
         pointers += (PACKED,) if packed else ()
         takes = _takes(block)
@@ -265,7 +268,7 @@ class _Reader:
             ),
             scratch=tuple(self.buffers.values()),
             passes=tuple(passes),
-            work=self._work(passes[0].threads, grids[0]),
+            work=self._work(passes[0].threads, grids[0], has_source=not cubins),
             source=path,
             gqa=block.get("gqa", bool, "true or false", self.is_own and "num_heads_kv" in told),
             arch_specific=block.get("arch_specific", bool, "true or false", False),
@@ -277,6 +280,7 @@ class _Reader:
             page_rows=None if page_rows is None else self.scope.function(page_rows),
             macros=macros,
             include_folders=_include_folders(block, path),
+            cubins=cubins,
             out_fill=block.choice("out_fill", get_args(OutFill), "poison"),
             packed=packed,
             cpp=block.choice("std", get_args(CppStandard), "c++17"),
@@ -453,7 +457,7 @@ class _Reader:
                 )
         return list(limits.values())
 
-    def _work(self, threads: IntFormula, grid: list[Expression]) -> Work:
+    def _work(self, threads: IntFormula, grid: list[Expression], *, has_source: bool) -> Work:
         table = self.block.table("work", {})
         known = ("math_unit", "math_threads", "query_rows", "kv_rows", "conflict_ways", "schedule")
         table.allow(*known)
@@ -462,7 +466,8 @@ class _Reader:
             for key in ("math_threads", "conflict_ways", "query_rows")
             if key in table.values
         }
-        unit: MathUnit = "tensor" if _USES_TENSOR_CORES.search(self.text) else "fma"
+        is_tensor = not has_source or _USES_TENSOR_CORES.search(self.text) is not None
+        unit: MathUnit = "tensor" if is_tensor else "fma"
         return Work(
             math_unit=table.choice("math_unit", get_args(MathUnit), unit),
             math_threads=optional.get("math_threads", threads),
@@ -566,6 +571,22 @@ def _include_folders(block: Table, path: Path) -> tuple[Path, ...]:
         if not folder.is_dir():
             block.error("include", f"there is no folder {shown(written)} beside {path.name}")
     return paths
+
+
+def _cubins(block: Table, path: Path) -> tuple[Path, ...]:
+    expected = 'the name of a file, or a list of them: ["fwd_80.cubin", "fwd_90.cubin"]'
+    given = block.values.get("cubin", [])
+    names = given if isinstance(given, list) else [given]
+    if not all(isinstance(name, str) and name for name in names):
+        block.error("cubin", f"it is {expected}, not {shown(given)}")
+    for key in ("defines", "include", "std"):
+        if names and key in block.values:
+            block.error(key, "a cubin is compiled already: leave this out")
+    files = tuple(path.parent / Path(name).expanduser() for name in names)
+    for file, name in zip(files, names, strict=True):
+        if not file.is_file():
+            block.error("cubin", f"there is no file {shown(name)} beside {path.name}")
+    return files
 
 
 def _compute_capability(block: Table) -> tuple[int, int]:

@@ -310,6 +310,8 @@ class Variant:
     cpp: CppStandard = "c++17"
     tf32: bool = False  # multiplies FP32 numbers in TF32, and is judged by that
     repeatable: bool = True  # False: adds by atomics, in an order that no two runs share
+    # Machine code of another compiler's, in place of CUDA C++ in the source: one for each arch.
+    cubins: tuple[Path, ...] = ()
 
     @property
     def is_backward(self) -> bool:

@@ -109,7 +109,6 @@ def probe_snapshot() -> Snapshot:
     raw = filled(PROBE, STRINGS)
     for of in raw["evaluations"][0]["passes"]:
         of["occupancy"]["limits"][PROBE] = 1
-    _repeat_main_pass(raw)
     return loads(json.dumps(raw).encode(), name="evil.json")
 
 
@@ -123,19 +122,6 @@ def filled(value: Any, paths: Iterable[Place]) -> dict[str, Any]:
         for part in path[:-1]:
             at = at[part]
         before, at[path[-1]] = at[path[-1]], value
-        _repeat_main_pass(raw)
         if outcome(json.dumps(raw).encode()):
             at[path[-1]] = before
-            _repeat_main_pass(raw)
     return raw
-
-
-def _repeat_main_pass(raw: dict[str, Any]) -> None:
-    """The file repeats its first pass beside the list of them, and sums of its figures."""
-    for of in raw["evaluations"][0]["passes"]:
-        r = of["resources"]
-        smem, spills = ("static_smem_bytes", "dynamic_smem_bytes"), ("load", "store")
-        numbers = [r[name] for name in smem], [r[f"spill_{way}_bytes"] for way in spills]
-        if all(isinstance(n, int) for both in numbers for n in both):
-            r["smem_bytes"], r["spill_bytes"] = map(sum, numbers)
-    raw["evaluations"][0] |= raw["evaluations"][0]["passes"][0]

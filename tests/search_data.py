@@ -41,7 +41,6 @@ def correctness(passed: bool = True) -> Correctness:
         passed=False,
         reason="Wrong in 12 elements.",
         max_abs_err=0.5,
-        within_fixed_bound=False,
         bad_count=12,
         first_bad_index=(0, 0, 3, 4),
     )

@@ -13,7 +13,6 @@ RIGHT = Correctness(
     baseline_name="SDPA",
     tolerance=3e-4,
     fixed_bound=0.002,
-    within_fixed_bound=True,
     bad_count=0,
     nonfinite_count=0,
     unwritten_count=0,

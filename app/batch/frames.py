@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 
 import numpy as np
 import pandas as pd
@@ -45,7 +46,10 @@ def curve(table: pd.DataFrame) -> pd.DataFrame:
 
 def marks(recommendations: Sequence[Recommendation], batch_now: int) -> pd.DataFrame:
     """`batch`, `label`: the recommended batches, and the present one."""
-    rows = [(r.batch, f"{r.target:.0%}: {r.batch:,}") for r in recommendations]
+    rows = [
+        (batch, f"{', '.join(f'{r.target:.0%}' for r in those)}: {batch:,}")
+        for batch, those in groupby(recommendations, key=lambda r: r.batch)
+    ]
     return pd.DataFrame([(batch_now, f"now: {batch_now:,}"), *rows], columns=["batch", "label"])
 
 

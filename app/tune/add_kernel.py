@@ -109,7 +109,7 @@ def _dialog(selection: Selection) -> None:
     )
     dropped = st.file_uploader(
         "Or drop the file here, with the headers that it includes",
-        type=["cu", "cuh", "h", "hpp", "inl", "toml"],
+        type=["cu", "cuh", "h", "hpp", "inl", "toml", "cubin"],
         accept_multiple_files=True,
         key="add_files",
         help=TERMS["add_files"],

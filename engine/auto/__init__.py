@@ -1,5 +1,5 @@
 """`auto`: the kernel to take where nobody named one, with the reason in words."""
 
-from engine.auto.choice import Choice, choose, chosen_variants
+from engine.auto.choice import Choice, candidates_for, choose, chosen_variants, rank_of
 
-__all__ = ["Choice", "choose", "chosen_variants"]
+__all__ = ["Choice", "candidates_for", "choose", "chosen_variants", "rank_of"]

@@ -101,15 +101,7 @@ def choose(
         return _backward(problem, device, dict(given or {}), history)
     table, note = _table(device)
     tuned, tuned_note = _tuned(history, problem, device)
-    kernels = list(
-        dict.fromkeys(
-            (
-                *_of_table(table, problem, device),
-                *tuned,
-                *_timed(history, problem, device),
-            )
-        )
-    )
+    kernels = candidates_for(problem, device, history)
     given = dict(given or {})
     offering = [k.with_config(**given) for k in kernels if k.variant.unoffered(given) is None]
     if given:
@@ -136,6 +128,30 @@ def choose(
         all(c.time is not None for c in candidates) or history.work == "simulate",
         pick.time,
     )
+
+
+def candidates_for(problem: Problem, device: DeviceSpec, history: History) -> list[Kernel]:
+    """The kernels that may be the fastest: of the table, tuned and timed ones, each once."""
+    return list(
+        dict.fromkeys(
+            (
+                *_of_table(_table(device)[0], problem, device),
+                *_tuned(history, problem, device)[0],
+                *_timed(history, problem, device),
+            )
+        )
+    )
+
+
+def rank_of(cost: float | None, variant: str) -> tuple[bool, float, str]:
+    """The place of a kernel among others, to sort by: what costs least first.
+
+    Of equals the lower rung, which says the same with less; what cannot be compared last.
+
+    Args:
+        cost: a time, or what follows from one; None where it cannot be compared.
+    """
+    return cost is None, cost or 0.0, variant
 
 
 def _backward(
@@ -203,11 +219,8 @@ def _ranked(kernels: Sequence[Kernel], problem: Problem, history: History) -> li
     is_unknown = candidates[0].time is None and history.work != "simulate"
     if (is_unknown and not was_taken) or all(c.time is None for c in candidates):
         return candidates
-    never = float("inf")
-    # Of equals the lower rung, which says the same with less.
     return sorted(
-        candidates,
-        key=lambda c: (c.time.us if c.time is not None else never, c.kernel.variant.id),
+        candidates, key=lambda c: rank_of(c.time.us if c.time else None, c.kernel.variant.id)
     )
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Protocol, Self, TypeAlias
 
-from engine.base.errors import Status
-from engine.cuda_on_host.instrument import ExecutedStatements
+from engine.cuda_on_host.client import JobResult
 from engine.cuda_on_host.toolchain import DEFAULT_ARCH, Schedule
 from engine.plan import LaunchPlan
 from engine.problem import Problem
@@ -32,25 +31,24 @@ class RunOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class RunResult:
-    """One execution for correctness. `out` is None unless status is PASSED ("it ran")."""
+class RunResult(JobResult):
+    """One execution for correctness: what came of its launches, and the attention they wrote.
 
-    # PASSED, COMPILE_ERROR, OUT_OF_MEMORY, TIMEOUT, one of FAULTS, or SKIPPED: not executed here
-    status: Status
-    reason: str = ""  # one sentence with file.cu:line, CTA and thread where known
-    log: str = ""
+    `status` is PASSED ("it ran"), COMPILE_ERROR, OUT_OF_MEMORY, TIMEOUT, one of FAULTS, or SKIPPED:
+    not executed here. `out` is None unless it is PASSED.
+    """
+
     out: RawArray | None = None  # [batch, num_heads, seqlen, head_dim], poisoned before the run
     # Of the backward pass, in place of `out`: dQ, dK and dV by name.
     gradients: Mapping[str, RawArray] | None = None
     lse: FloatArray | None = None  # natural, [batch, num_heads, seqlen], where there is one
-    inputs_unchanged: bool = True
-    repeatable: bool = True
     repeated: str = ""  # the sentence on what ran a second time; empty: everything, or nothing
-    guards_intact: bool = True
-    execution_ms: float | None = None  # wall time of all passes of one run, inside the backend
-    executed: ExecutedStatements | None = None  # what ran of the source, where the backend knows
-    warnings: tuple[str, ...] = ()  # sentences about what is suspicious, though it ran
-    code: str = ""  # of the error: engine.cuda_on_host.error_kinds; empty where it has none
+
+    @classmethod
+    def of(cls, result: JobResult, **changes: Any) -> Self:
+        """A job's result with these fields in place of its own; the bytes that came back go."""
+        shared = {field.name: getattr(result, field.name) for field in fields(JobResult)}
+        return cls(**shared | {"returned": {}} | changes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,21 +61,8 @@ class CpuBackend:
             out = plan.output_of(result.returned["out"])
             if plan.lse is not None:
                 lse = lse_of(result.returned["lse"], plan.problem, plan.lse)
-        return RunResult(
-            status=result.status,
-            reason=with_names(result.reason, plan.source),
-            log=result.log,
-            out=out,
-            gradients=gradients,
-            lse=lse,
-            inputs_unchanged=not result.changed_inputs,
-            repeatable=result.repeatable,
-            guards_intact=result.guards_intact,
-            execution_ms=result.execution_ms,
-            executed=result.executed,
-            warnings=result.warnings,
-            code=result.kind or "",
-        )
+        reason = with_names(result.reason, plan.source)
+        return RunResult.of(result, reason=reason, out=out, gradients=gradients, lse=lse)
 
     def choose_part(
         self, plan: LaunchPlan, options: RunOptions, max_flops: float
@@ -112,7 +99,7 @@ class CpuBackend:
             job = replace(_probe_job(plan, mistake.launch, (mistake.cta,), library), probe=False)
             result = self._client.run(job, timeout_s)
             if result.status in FAULTS:
-                return RunResult(result.status, result.reason, result.log)
+                return RunResult.of(result)
         return RunResult(Status.LAUNCH_ERROR, f"{plan.source.name}: {mistake}.")
 
     def run_part(
@@ -137,17 +124,7 @@ class CpuBackend:
             others = np.ones(out.shape[2], bool)
             others[list(part.part.row_numbers)] = False
             out[:, :, others] = 0
-        return RunResult(
-            result.status,
-            with_names(result.reason, plan.source),
-            result.log,
-            out,
-            guards_intact=result.guards_intact,
-            execution_ms=result.execution_ms,
-            executed=result.executed,
-            warnings=result.warnings,
-            code=result.kind or "",
-        )
+        return RunResult.of(result, reason=with_names(result.reason, plan.source), out=out)
 
     def run_last_ctas(self, plan: LaunchPlan, options: RunOptions) -> RunResult:
         """Execute the last CTA of every pass, on zeros and on buffers that may exceed memory.
@@ -171,8 +148,7 @@ class CpuBackend:
         )
         launches = tuple(_launch(p, (prod(p.grid) - 1,)) for p in plan.passes)
         result = self._client.run(Job(library, buffers, launches), options.timeout_s)
-        reason = with_names(result.reason, plan.source)
-        return RunResult(result.status, reason, result.log, code=result.kind or "")
+        return RunResult.of(result, reason=with_names(result.reason, plan.source))
 
     def close(self) -> None:
         """End the child process; safe to call twice, and the next run starts a new one."""

@@ -45,7 +45,7 @@ from engine.tensors import (
 _MOST_PROBES = 1000  # CTAs along the axes of a pass, some 0.3 ms each
 # From here on, some 2 s on two cores, the second run is of a share of the CTAs.
 _WHOLE_REPEAT_FLOPS = 3e10
-_REPEATED_SHARE = 8
+_REPEATED_SHARE = 16
 
 
 class MachineCodeBackend:
@@ -63,7 +63,7 @@ class MachineCodeBackend:
         """Execute every pass on poisoned output and scratch, and report what happened.
 
         With `options.repeat` a second time, on the scratch as the first run left its counters; of
-        large launches whose CTAs share nothing, one CTA in 8, as the seed draws them. With
+        large launches whose CTAs share nothing, one CTA in 16, as the seed draws them. With
         `options.check` hazards of shared memory end it as RACE, with both instructions. A schedule
         other than "in_order" runs CTAs and warps in the reverse of their order. SKIPPED: the code
         holds an instruction that is not executed here.
@@ -121,10 +121,11 @@ class MachineCodeBackend:
             out=out,
             gradients=gradients,
             lse=lse_of(first["lse"], plan.problem, plan.lse) if plan.lse is not None else None,
-            inputs_unchanged=all(
-                np.array_equal(memory[name], _bytes_of(tensor))
+            changed_inputs=tuple(
+                name
                 for name, tensor in plan.tensors_of(inputs).items()
                 if name not in _written(plan)
+                and not np.array_equal(memory[name], _bytes_of(tensor))
             ),
             repeatable=repeatable,
             repeated=repeated,

@@ -1,7 +1,8 @@
 """What to do when the batch cannot grow: other variants, a smaller GPU, waiting, or accepting it.
 
 Every option is put in the same two figures, latency and dollars per 10⁹ queries, and ranked by
-what a query costs.
+what a query costs. `auto`'s candidates are among them, in `auto`'s order where nothing but the
+kernel differs.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from engine.auto import candidates_for, rank_of
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.base.units import format_us
 from engine.batch.cost import WaitPlan, usd_per_billion_queries
 from engine.devices.spec import DeviceSpec
+from engine.history import History
 from engine.model.equations import Calibration, prior_covariance
 from engine.model.kernel import Kernel, Known, capability_reason
 from engine.problem import Problem
@@ -67,12 +70,13 @@ def rank_options(
     variants: Iterable[Variant],
     devices: Iterable[DeviceSpec],
     wait: WaitPlan | None,
-    known: Known,
+    known: History,
 ) -> tuple[tuple[Option, ...], tuple[str, ...]]:
     """Options, cheapest query first, and why some could not be judged.
 
     Args:
-        variants: to consider on the same GPU (with the configs that spread work over more CTAs).
+        variants: to consider on the same GPU, in the configs that spread work over more CTAs and
+            in those that `auto` has for candidates.
         devices: to consider with the same variant; only cheaper ones (smaller, where a price is
             missing) are offered.
         wait: a plan to collect requests, if one was asked for.
@@ -89,7 +93,7 @@ def rank_options(
     base = accepted
     options = [replace(base, reason=f"{base.reason} Nothing changes.")]
     notes: list[str] = []
-    others = [*_other_kernels(now, variants), *_other_devices(now, devices)]
+    others = [*_other_kernels(now, variants, known), *_other_devices(now, devices)]
     # Nearly all the time goes into compiling, which runs outside Python's lock.
     with ThreadPoolExecutor() as pool:
         answers = list(pool.map(lambda x: _option(x[0], x[1], x[2], base, known), others))
@@ -129,11 +133,11 @@ def _different_bases(options: Iterable[Option], devices: Mapping[str, DeviceSpec
     return f"These prices are not of one kind ({listing}): give your own before you compare them."
 
 
-def _rank(option: Option) -> tuple[bool, bool, float, float]:
+def _rank(option: Option) -> tuple[bool, bool, tuple[bool, float, str]]:
     """Cheapest query first; what has no price, or no comparison, comes after what has one."""
     dollars = option.usd_per_billion_queries
     cost = option.per_query_us if dollars is None else dollars
-    return option.speedup is None, dollars is None, cost, option.latency_us
+    return option.speedup is None, dollars is None, rank_of(cost, option.variant)
 
 
 def _best_configs(options: list[Option]) -> list[Option]:
@@ -147,24 +151,32 @@ def _best_configs(options: list[Option]) -> list[Option]:
 
 
 def _other_kernels(
-    now: Situation, variants: Iterable[Variant]
+    now: Situation, variants: Iterable[Variant], known: History
 ) -> Iterator[tuple[OptionKind, Situation, str]]:
     # K and V in pages, or not, is no choice of a kernel: they lie as they lie.
     paged = now.kernel.variant.page_rows is not None
-    for variant in (v for v in variants if (v.page_rows is not None) == paged):
-        for config in _spreading_configs(variant, now.kernel.device):
-            kernel = Kernel.of(variant, now.kernel.device, config)
-            if kernel == now.kernel or kernel.unsupported(now.problem) is not None:
-                continue
-            calibration = None
-            if variant.id == now.kernel.variant.id and not now.is_own_file:
-                calibration = _carried(now.calibration, variant)
-            other = replace(now, kernel=kernel, calibration=calibration)
-            shown = ", ".join(f"{k}={v}" for k, v in config.items() if k in _SPREADING_TUNABLES)
-            yield "variant", other, f"Use {variant.id} {variant.title}{f' ({shown})' * bool(shown)}"
+    device = now.kernel.device
+    considered = {v.id: v for v in variants if (v.page_rows is not None) == paged}
+    kernels = [Kernel.of(v, device, c) for v in considered.values() for c in _configs(v, device)]
+    kernels += [k for k in candidates_for(now.problem, device, known) if k.variant.id in considered]
+    for kernel in dict.fromkeys(kernels):
+        variant = kernel.variant
+        if kernel == now.kernel or kernel.unsupported(now.problem) is not None:
+            continue
+        calibration = None
+        if variant.id == now.kernel.variant.id and not now.is_own_file:
+            calibration = _carried(now.calibration, variant)
+        other = replace(now, kernel=kernel, calibration=calibration)
+        default = variant.default_config(device.num_sms)
+        shown = ", ".join(
+            f"{k}={v}"
+            for k, v in kernel.config.items()
+            if k in _SPREADING_TUNABLES or v != default[k]
+        )
+        yield "variant", other, f"Use {variant.id} {variant.title}{f' ({shown})' * bool(shown)}"
 
 
-def _spreading_configs(variant: Variant, device: DeviceSpec) -> Iterator[dict[str, int]]:
+def _configs(variant: Variant, device: DeviceSpec) -> Iterator[dict[str, int]]:
     """The default, and it with every value of the tunables that make more or fewer CTAs."""
     default = variant.default_config(device.num_sms)
     yield default

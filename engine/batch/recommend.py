@@ -120,7 +120,7 @@ def recommend_for_choice(request: BatchRequest, history: History) -> BatchResult
 
 
 def recommend_batch(
-    request: BatchRequest, known: Known, calibrated: Calibrated | None = None
+    request: BatchRequest, known: History, calibrated: Calibrated | None = None
 ) -> BatchResult:
     """Answer a request.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from engine.base.errors import InvalidProblem
 from engine.base.table import csv_text
@@ -26,7 +27,7 @@ from engine.cli.options import (
 )
 from engine.cli.output import print_figures, print_json, print_table
 from engine.devices import find_device, limits_for
-from engine.evaluation import PassReport
+from engine.evaluation import Occupancy, PassReport
 from engine.model.occupancy import occupancy
 from engine.model.roofline import (
     launch_work,
@@ -80,11 +81,15 @@ def _occupancy_of_resources(args: OccupancyOptions, threads: int, registers: int
         cluster_size=cluster,
     )
     if args.json:
-        print_json({"device": device.name, "threads": threads, **asdict(result)})
+        print_json({"device": device.name, "threads": threads, **_occupancy_dict(result)})
     else:
         print_figures(f"Occupancy on {device.name}", result.rows())
         print(result.reason)
     return 0 if result.ctas_per_sm > 0 else 1
+
+
+def _occupancy_dict(found: Occupancy) -> dict[str, Any]:
+    return asdict(found) | {name: getattr(found, name) for name in found.derived}
 
 
 def _occupancy_of_variant(args: OccupancyOptions, name: str) -> int:
@@ -109,7 +114,10 @@ def _occupancy_of_variant(args: OccupancyOptions, name: str) -> int:
                 "device": kernel.device.name,
                 "variant": kernel.variant.id,
                 "config": kernel.config,
-                "passes": [asdict(each) for each in passes],
+                "passes": [
+                    {"resources": asdict(p.resources), "occupancy": _occupancy_dict(p.occupancy)}
+                    for p in passes
+                ],
             }
         )
     else:

@@ -71,7 +71,7 @@ def run(args: EvaluateOptions) -> int:
     if args.json:
         origins = dict(config.origins) if config is not None else {}
         print_json(
-            encode(evaluation)
+            encode(evaluation, derived=True)
             | {
                 "verdict": verdict.encoded(),
                 "config_origins": origins,

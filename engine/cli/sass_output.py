@@ -138,7 +138,7 @@ def _counts_as_json(analysis: Analysis) -> dict[str, Any]:
         "grid": list(launch.grid),
         "block": list(launch.block),
         "registers": program.registers,
-        "live_registers": max(analysis.live_registers.values(), default=0),
+        "live_registers": analysis.most_live,
         "smem_bytes": analysis.smem_bytes,
         "code_bytes": program.code_bytes,
         "counted": {
@@ -264,10 +264,10 @@ def _clock(latency: SimulatedLatency) -> str:
 def _print_counts(kernel: str, analysis: Analysis) -> None:
     program, launch, counts = analysis.program, analysis.launch, analysis.counts
     figures = launch_figures(counts)
-    live = max(analysis.live_registers.values(), default=0)
+    live = "" if analysis.most_live is None else f" ({analysis.most_live} alive at most)"
     rows: list[tuple[str, object]] = [
         ("launch", f"grid {launch.grid}, block {launch.block}"),
-        ("registers per thread", f"{program.registers} ({live} alive at most)"),
+        ("registers per thread", f"{program.registers}{live}"),
         ("shared memory per CTA", format_bytes(analysis.smem_bytes)),
         (
             "code",

@@ -20,7 +20,7 @@ from engine.cli.options import (
 )
 from engine.cli.output import print_json, print_table
 from engine.history.history import predictions
-from engine.schema import encode
+from engine.schema import WITH_DERIVED, encode
 from engine.sessions.files import open_session, write_file
 from engine.sessions.known_times import KnownTimes, ledger_table, score
 from kernels.variant import DTYPES
@@ -222,7 +222,7 @@ def run_show(args: SessionsShowOptions) -> int:
 
     snapshot = open_session(args.file)
     if args.json:
-        print_json(snapshot.model_dump(mode="json"))
+        print_json(snapshot.model_dump(mode="json", context=WITH_DERIVED))
         return 0
     for table in session_tables(snapshot, history=open_history()):
         print_table(table)

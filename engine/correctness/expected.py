@@ -202,6 +202,10 @@ class ExpectedOutputs:
         # One at a time: BLAS and PyTorch take all processors by themselves.
         self._pool = ThreadPoolExecutor(1, "expected-output")
 
+    def begin(self, problem: Problem, seed: int, kind: InputKind) -> None:
+        """Do what `prepare` does beside the caller; errors are left to it."""
+        self._pool.submit(self.prepare, problem, seed, kind)
+
     def prepare(self, problem: Problem, seed: int, kind: InputKind) -> Prepared:
         """The inputs, their expected output under way at least.
 

@@ -107,7 +107,10 @@ def nonfinite(raw: RawArray, dtype: Dtype) -> BoolArray:
     """Where a raw array holds NaN or infinity: all exponent bits set. The poison is a NaN too."""
     bits = bits_of(raw)
     exponent = bits.dtype.type(_EXPONENT_BITS[dtype])
-    return np.asarray((bits & exponent) == exponent)
+    found = np.empty(bits.shape, np.bool_)
+    for part, to in zip(bits, found, strict=True):  # an array as large as the output costs more
+        np.equal(part & exponent, exponent, out=to)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ _MIN_BLOCK_ROWS = 16
 MAX_WORK = 200e9
 # Of it in float64 where outputs have 16 bits; the other slices are computed in float32, at a third
 # of the time, and wrong ones again in float64.
-MAX_FLOAT64_WORK = 20e9
+MAX_FLOAT64_WORK = 5e9
 # exp and the passes over memory around it, in the units of one multiply-add's two operations.
 _SOFTMAX_WORK_PER_SCORE = 100
 # Widening one element of K or V: all the work there is when few queries meet many keys.

@@ -99,22 +99,31 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """`status` PASSED means that it ran."""
+    """What came of a job. `status` PASSED means that it ran."""
 
     status: Status
-    reason: str = ""
+    reason: str = ""  # one sentence with file.cu:line, CTA and thread where known
     log: str = ""  # what the kernel printed, or the process's last words
     returned: Mapping[str, npt.NDArray[np.uint8]] = field(default_factory=dict)
     changed_inputs: tuple[str, ...] = ()
     repeatable: bool = True
     guards_intact: bool = True
-    execution_ms: float | None = None  # all launches of the first run
+    execution_ms: float | None = None  # wall time of all launches of the first run
     touched: tuple[tuple[str, int] | None, ...] = ()  # of a probe: (buffer, byte) of each CTA
     executed: ExecutedStatements | None = None  # in the check build
     warnings: tuple[str, ...] = ()  # suspicious, though it ran; in the check build
     kind: ErrorKind | None = None  # of an error that the runtime names
     warning_kinds: tuple[ErrorKind, ...] = ()  # of the warnings
     round_trip_ms: float | None = None  # from the caller to the child and back, execution included
+
+    @property
+    def inputs_unchanged(self) -> bool:
+        return not self.changed_inputs
+
+    @property
+    def code(self) -> str:
+        """Of the error; empty where it has none."""
+        return self.kind or ""
 
 
 # How much memory a job takes.

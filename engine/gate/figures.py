@@ -228,7 +228,7 @@ def check_output(
             problem=problem,
             config=default_config(variant, config),
             gpu=gpu,
-            backend="cpu" if native else "machine-code",
+            backend="cpu" if native and not variant.cubins else "machine-code",
             check=True,
             software_only=not native,
         )

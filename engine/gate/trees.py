@@ -28,7 +28,9 @@ from kernels.variant import Variant
 
 SETTINGS_NAME = "attune-gate.toml"
 _HIDDEN_SETTINGS_NAME = f".{SETTINGS_NAME}"  # for who keeps the top level short
-_SUFFIXES = (".cu", ".cuh", ".h", ".hh", ".hpp", ".hxx", ".inl", ".inc", ".attune.toml")
+_SUFFIXES = (
+    ".cu", ".cuh", ".h", ".hh", ".hpp", ".hxx", ".inl", ".inc", ".attune.toml", ".cubin"
+)  # fmt: skip
 _MAX_FILES = 20_000
 _MAX_BYTES = 256 << 20  # of all files of a revision
 _GIT_SECONDS = 60
@@ -372,7 +374,7 @@ def _names(listed: bytes) -> list[str]:
 class Found:
     """One kernel of one side.
 
-    `digest` is of everything it is made of: its text, its description, its headers.
+    `digest` is of everything it is made of: its text, its description, its headers, its cubins.
     """
 
     id: str
@@ -453,7 +455,7 @@ def _likeness(one: Found, other: Found) -> float:
 def _read(tree: Tree, name: str, path: Path) -> Found:
     of_ladder = is_numbered(path.name)
     kernel_id = path.stem[:3] if of_ladder else path.stem
-    digest = hashlib.sha256(path.read_bytes())
+    digest, top = hashlib.sha256(path.read_bytes()), tree.root.resolve()
     try:
         text, sidecar = read_text(path), read_sidecar(path)
         variant = parse_variant(text, path, sidecar=sidecar, is_own=not of_ladder)
@@ -469,11 +471,15 @@ def _read(tree: Tree, name: str, path: Path) -> Found:
         files = files_inside(tree.root, path, variant.include_folders)
         for header, text in sorted(files[file] for file in files if file != path):
             digest.update(f"\0{header}\0{text}".encode())
+        for cubin in variant.cubins:
+            if not cubin.resolve().is_relative_to(top):
+                raise OutsideFolder(f"{path.name} names {cubin}, which lies outside of {top}.")
+            digest.update(cubin.read_bytes())
     except OutsideFolder as error:
         why = f"{error} Kernels of {tree.label} include files of it alone."
         return Found(kernel_id, name, path, digest.hexdigest(), (name,), fault=why)
     except (KernelDescriptionError, CompileError) as error:
         return Found(kernel_id, name, path, digest.hexdigest(), (name,), fault=str(error))
-    root = tree.root.resolve()
-    names = tuple(sorted(p.resolve().relative_to(root).as_posix() for p in files))
+    parts = (*files, *variant.cubins)
+    names = tuple(sorted(p.resolve().relative_to(top).as_posix() for p in parts))
     return Found(kernel_id, name, path, digest.hexdigest(), names, variant=variant)

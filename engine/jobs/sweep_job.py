@@ -123,7 +123,7 @@ def _compile(data: dict[str, Any], on_cpu: bool) -> None:
         plan = make_plan(target.variant, request.problem, target.config)
         if target.device is not None:
             compile_plan(plan, target.device.arch)
-        if on_cpu:
+        if on_cpu and not plan.cubins:
             build_kernels(
                 plan.source,
                 plan.entries,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from engine.backends.base import RunOptions
 from engine.base import files
@@ -24,7 +24,7 @@ from engine.base.errors import AttuneError, MeasureError, Status
 from engine.correctness import inputs_of
 from engine.devices.detect import GpuState, detect_local
 from engine.evaluation import Evaluation
-from engine.gate.history import history_of_source
+from engine.gate.history import KernelHistory, history_of_source
 from engine.jobs.latency_series import (
     MAX_SAMPLES,
     UNSEEN_IN_THE_WAY_S,
@@ -41,12 +41,12 @@ from engine.kernel_figures import work_out_rung
 from engine.measure.sampler import Sample, SamplerSettings
 from engine.names import find_variant
 from engine.pipeline.evaluate import Evaluator
-from engine.pipeline.invariance import batch_invariance
+from engine.pipeline.invariance import BatchInvariance, batch_invariance
 from engine.pipeline.machine_code import read_machine_code
 from engine.pipeline.preview import simulated_us
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import LaunchPlan, make_plan
-from engine.schema import encode
+from engine.schema import Stored, encode
 from engine.search.sweep.journal import SweepSpec
 from engine.sessions.known_times import open_history
 from engine.tensors import Inputs
@@ -78,41 +78,51 @@ def run_evaluation(runner: JobRunner, job: JobStatus, request: EvaluationRequest
     runner.event(job.job_id, "finished", result=encode(outcome.evaluation))
 
 
-def run_simulation(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> None:
-    """A kernel's CTA time by its machine code goes to the cache, where predictions look for it."""
-    simulated_us(request, runner.evaluator.history)
-    runner.event(job.job_id, "finished")
+# What a single job works out of its request: what the page gets, or None where it finds the
+# result in the caches. The last argument is told what is under way.
+_Work: TypeAlias = Callable[[EvaluationRequest, Evaluator, Callable[[str], None]], Stored | None]
 
 
-def run_machine_code(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> None:
-    """A launch's machine code, counted and timed, goes to the cache, where pages look for it."""
-    read_machine_code(request, runner.evaluator.history)
-    runner.event(job.job_id, "finished")
+def _simulation(request: EvaluationRequest, evaluator: Evaluator, _: object) -> None:
+    simulated_us(request, evaluator.history)
 
 
-def run_rung(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> None:
-    """A rung's compiled kernel, simulated time and counts go to the caches."""
-    work_out_rung(request, runner.evaluator.history)
-    runner.event(job.job_id, "finished")
+def _machine_code(request: EvaluationRequest, evaluator: Evaluator, _: object) -> None:
+    read_machine_code(request, evaluator.history)
 
 
-def run_invariance(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> None:
-    """Whether a kernel gives a sequence the same bits in every batch."""
-    runner.event(job.job_id, "stage", stage="Executing a sequence alone and in batches")
-    runner.event(job.job_id, "finished", result=encode(batch_invariance(runner.evaluator, request)))
+def _rung(request: EvaluationRequest, evaluator: Evaluator, _: object) -> None:
+    work_out_rung(request, evaluator.history)
 
 
-def run_history(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> None:
-    """A kernel's figures over the last commits that touched it."""
+def _invariance(
+    request: EvaluationRequest, evaluator: Evaluator, on_stage: Callable[[str], None]
+) -> BatchInvariance:
+    on_stage("Executing a sequence alone and in batches")
+    return batch_invariance(evaluator, request)
 
-    def on_done(stage: str) -> None:
-        runner.event(job.job_id, "stage", stage=stage)
 
-    source = find_variant(request.variant).source
-    found = history_of_source(
-        source, HISTORY_COMMITS, gpu=request.gpu, problem=request.problem, on_done=on_done
+def _history(
+    request: EvaluationRequest, _: object, on_stage: Callable[[str], None]
+) -> KernelHistory:
+    return history_of_source(
+        find_variant(request.variant).source,
+        HISTORY_COMMITS,
+        gpu=request.gpu,
+        problem=request.problem,
+        on_done=on_stage,
     )
-    runner.event(job.job_id, "finished", result=encode(found))
+
+
+def _single(work: _Work) -> JobType[EvaluationRequest]:
+    def run(runner: JobRunner, job: JobStatus, request: EvaluationRequest) -> None:
+        def on_stage(stage: str) -> None:
+            runner.event(job.job_id, "stage", stage=stage)
+
+        found = work(request, runner.evaluator, on_stage)
+        runner.event(job.job_id, "finished", result=None if found is None else encode(found))
+
+    return JobType(EvaluationRequest, run, is_long=False)
 
 
 # One run of the sampler; then others that wait for the GPU get it.
@@ -246,16 +256,16 @@ class _Stream:
 
 JOB_TYPES: Mapping[JobKind, JobType[Any]] = {
     "evaluate": JobType(EvaluationRequest, run_evaluation, is_long=False),
-    "invariance": JobType(EvaluationRequest, run_invariance, is_long=False),
+    "invariance": _single(_invariance),
     "sweep": JobType(SweepSpec, run_sweep_job, is_long=True),
     "live": JobType(EvaluationRequest, run_latency_stream, is_long=True),
 }
 # These need no backend, so that a thread serves them beside the others.
 BESIDE_TYPES: Mapping[JobKind, JobType[Any]] = {
-    "simulate": JobType(EvaluationRequest, run_simulation, is_long=False),
-    "machine_code": JobType(EvaluationRequest, run_machine_code, is_long=False),
-    "rung": JobType(EvaluationRequest, run_rung, is_long=False),
-    "history": JobType(EvaluationRequest, run_history, is_long=False),
+    "simulate": _single(_simulation),
+    "machine_code": _single(_machine_code),
+    "rung": _single(_rung),
+    "history": _single(_history),
 }
 
 

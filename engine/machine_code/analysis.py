@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.base.errors import InvalidCubin
 from engine.base.files import cache_root, read_entry, write_entry
 from engine.machine_code.counts import LaunchCounts, count_launch
 from engine.machine_code.cubin import Cubin, Entry, read_cubin
@@ -55,7 +56,12 @@ class Analysis:
     entry: Entry
     launch: Launch
     counts: LaunchCounts
-    live_registers: dict[int, int]  # {address: general registers alive there}
+    live_registers: dict[int, int]  # {address: general registers alive there}; empty: not known
+
+    @property
+    def most_live(self) -> int | None:
+        """Registers alive at once at most, where that is known."""
+        return max(self.live_registers.values(), default=None)
 
     @property
     def smem_bytes(self) -> int:
@@ -79,6 +85,8 @@ def disassembled(cubin: Cubin) -> Disassembly:
 def live_registers(cubin: Cubin, entry: str) -> dict[int, int]:
     """{address: general registers alive there} of one entry, from the cache or by nvdisasm.
 
+    Empty where nvdisasm lists a file and follows no values in it, as in some of older compilers.
+
     Raises:
         ToolMissing, CompileError: as `disassemble`.
     """
@@ -88,7 +96,10 @@ def live_registers(cubin: Cubin, entry: str) -> dict[int, int]:
             return {int(k): int(v) for k, v in json.loads(payload)[entry].items()}
         except (ValueError, TypeError, KeyError, AttributeError):
             pass  # it is read again
-    listed = list_live_registers(cubin)
+    try:
+        listed = list_live_registers(cubin)
+    except InvalidCubin:
+        listed = {}
     write_entry(path, json.dumps(listed).encode())
     return listed.get(entry, {})
 

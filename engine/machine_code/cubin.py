@@ -19,6 +19,7 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 _NO_BITS = 8  # a section that takes no bytes of the file
 _PARAM_CBANK, _FRAME_SIZE, _KPARAM_INFO, _REGCOUNT = 0x0A, 0x11, 0x17, 0x2F
 _MAX_THREADS = 0x05
+_REQUIRED_THREADS = 0x10
 _CTA_PER_CLUSTER = 0x3D
 _FUNCTION = 2  # the type of a symbol
 _MACHINE_CUDA = 190
@@ -48,6 +49,8 @@ class Entry:
     outside: tuple[str, ...] = ()  # functions that the file calls and the driver supplies
     cluster: tuple[int, int, int] = (1, 1, 1)  # CTAs of one, where the code says it
     max_threads: int = 1024  # of a CTA, by __launch_bounds__
+    # A CTA's exact size, by `.reqntid` of PTX, as Triton writes it; None: any up to the most.
+    required_block: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +166,7 @@ def _entries(data: bytes, sections: list[Section], arch: str) -> Iterator[Entry]
             )
         parameters, base, is_entry = [], 0, False
         cluster, max_threads = (1, 1, 1), 1024
+        required_block = None
         for attribute, value in _attributes(section.of(data)):
             if attribute == _KPARAM_INFO:
                 _, ordinal, where, size = struct.unpack_from("<IHHI", value)
@@ -172,6 +176,8 @@ def _entries(data: bytes, sections: list[Section], arch: str) -> Iterator[Entry]
                 is_entry = True
             elif attribute == _MAX_THREADS and len(value) >= 12:
                 max_threads = min(1024, math.prod(struct.unpack_from("<3I", value)))
+            elif attribute == _REQUIRED_THREADS and len(value) >= 12:
+                required_block = struct.unpack_from("<3I", value)
             elif attribute == _CTA_PER_CLUSTER and len(value) >= 12:
                 x, y, z = struct.unpack_from("<3I", value)
                 cluster = max(1, x), max(1, y), max(1, z)
@@ -196,6 +202,7 @@ def _entries(data: bytes, sections: list[Section], arch: str) -> Iterator[Entry]
             outside=outside,
             cluster=cluster,
             max_threads=max_threads,
+            required_block=required_block,
         )
 
 

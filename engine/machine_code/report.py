@@ -303,6 +303,7 @@ def _verdict(units: Sequence[Share], stalls: Sequence[Share]) -> str:
 
 def _counts(analysis: Analysis) -> tuple[Count, ...]:
     f: Figures = launch_figures(analysis.counts)
+    live = analysis.most_live
     by_pipe = sorted(f.instructions.items(), key=lambda item: -item[1])
     return (
         Count("warp instructions", f.executed),
@@ -317,7 +318,7 @@ def _counts(analysis: Analysis) -> tuple[Count, ...]:
         Count("global bytes asked for", f.global_bytes),
         Count("local sectors (spills, stack)", f.local_sectors),
         Count("registers per thread", analysis.program.registers),
-        Count("registers alive at most", max(analysis.live_registers.values(), default=0)),
+        *([] if live is None else [Count("registers alive at most", live)]),
         Count("shared memory per CTA, bytes", analysis.smem_bytes),
         Count("code, bytes", analysis.program.code_bytes),
     )

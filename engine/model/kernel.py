@@ -21,6 +21,7 @@ from engine.config import default_config
 from engine.devices import find_device
 from engine.devices.spec import ClockKind, DeviceSpec, limits_for
 from engine.evaluation import CALIBRATED, Latency, Occupancy, PassReport, Resources
+from engine.machine_code.cubin_files import why_no_cubin
 from engine.machine_code.timing.constants import LAUNCH_FLOOR_US, widened
 from engine.model.equations import (
     TENSOR_FORMATS,
@@ -65,6 +66,8 @@ def capability_reason(variant: Variant, dtype: Dtype, device: DeviceSpec) -> str
             f"{needed[0]}.{needed[1]} alone, and {device.name} has {has[0]}.{has[1]}: "
             "choose another variant or GPU."
         )
+    if variant.cubins and (why := why_no_cubin(variant.cubins, device.arch)) is not None:
+        return why
     if dtype != "float16" and variant.work.math_unit == "tensor" and has < BF16_CAPABILITY:
         return (
             f"{variant.id} multiplies on tensor cores, and those of {device.name} "

@@ -236,7 +236,6 @@ def occupancy(
 
     waves: float | None = None
     tail: int | None = None
-    wave_efficiency: float | None = None
     sm_fill: float | None = None
     thread_fill: float | None = None
     ctas_to_fill: int | None = None
@@ -248,10 +247,8 @@ def occupancy(
         per_wave = clusters * cluster_size
         sm_fill = min(useful, num_sms, per_wave) / num_sms
         if per_wave:
-            whole_waves = -(-useful // per_wave)
             waves = useful / per_wave
             tail = useful % per_wave
-            wave_efficiency = useful / (whole_waves * per_wave)
 
     reason = _reason(limits, binding, resident, warps_per_cta, registers, smem_bytes)
     if resident and cluster_size > 1 and num_sms is not None:
@@ -261,13 +258,10 @@ def occupancy(
         ctas_per_sm=resident,
         active_warps_per_sm=active_warps,
         max_warps_per_sm=limits.max_warps_per_sm,
-        occupancy=active_warps / limits.max_warps_per_sm,
-        limiter=binding[0] if resident else "does not fit",
         limits=allowed,
         num_sms=num_sms,
         waves=waves,
         tail_ctas=tail,
-        wave_efficiency=wave_efficiency,
         sm_fill=sm_fill,
         thread_fill=thread_fill,
         ctas_to_fill=ctas_to_fill,

@@ -39,7 +39,7 @@ _BUFFER_TYPES: Final = {
 }  # fmt: skip
 _POINTERS: Final = {
     "q": "q query queries", "k": "k key keys", "v": "v value values",
-    "qkv": "qkv inp qkvpacked packedqkv mixedqkv", "out": "o out output outputs result",
+    "qkv": "qkv inp qkvpacked packedqkv mixedqkv", "out": "o out output outputs result y dst",
     "lse": "lse softmaxlse logsumexp",
 }  # fmt: skip
 _SIZES: Final = {
@@ -418,18 +418,26 @@ class _Guess:
         if self.launch.grid:
             x, y, z = self.launch.grid
             return x, y, z
-        rows = self._constant(_ROWS) or 64
+        # A thread per row, where a row's number is made of both indices.
+        of_thread = re.search(
+            r"blockIdx\.([xyz])\s*\*\s*blockDim\.x\s*\+\s*threadIdx\.x", self.kernel.body
+        )
+        rows = self._threads() if of_thread else self._constant(_ROWS) or 64
         tiles = f"ceil_div(seqlen, {rows})"
         named = {
             axis: _words(name)
             for name, axis in re.findall(r"(\w+)\s*=\s*blockIdx\.([xyz])\s*[;,]", self.kernel.body)
         }
         used = [axis for axis in "xyz" if f"blockIdx.{axis}" in self.kernel.body]
+        if used == ["x"] and of_thread:
+            return f"ceil_div(batch * num_heads * seqlen, {rows})", "1", "1"
         if used == ["x"]:
             return f"batch * num_heads * ceil_div(seqlen, {rows})", "1", "1"
         usual = dict(zip("xyz", (tiles, "num_heads", "batch"), strict=True))
         if used == ["x", "y"]:
             usual = {"x": tiles, "y": "batch * num_heads", "z": "1"}
+            if of_thread and of_thread[1] == "y":
+                usual = {"x": "batch * num_heads", "y": tiles, "z": "1"}
         for axis, words in named.items():
             both = {"bh", "hb"} & set(words) or (_some(words, "batch") and _some(words, "head"))
             if both:

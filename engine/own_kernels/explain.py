@@ -71,7 +71,12 @@ def explain(plan: LaunchPlan, kernels: Sequence[Signature]) -> list[Row]:
 
 
 def why_arguments_differ(plan: LaunchPlan, kernels: Sequence[Signature]) -> str:
-    """The sentence about a kernel that takes another number of arguments; empty if all agree."""
+    """The sentence about a kernel that takes another number of arguments; empty if all agree.
+
+    What is in a cubin is looked at when it is taken.
+    """
+    if plan.cubins:
+        return ""
     declared = {kernel.name: kernel for kernel in kernels}
     for launch in plan.passes:
         kernel = declared.get(launch.entry.partition("<")[0].strip())
@@ -234,11 +239,14 @@ class Trial:
 def try_kernel(variant: Variant, arch: str, wanted: Problem | None = None) -> Trial:
     """Compile a kernel with NVRTC and for the host, run it there, and check its output.
 
+    Machine code that somebody else compiled is run in software.
+
     Args:
         arch: the GPU to compile for, `sm_89`.
         wanted: a problem to take where the small one is none for this kernel.
     """
     from engine.backends.cpu import CpuBackend
+    from engine.backends.machine_code import MachineCodeBackend
     from engine.correctness import check_output
     from engine.plan import compile_plan
 
@@ -256,7 +264,7 @@ def try_kernel(variant: Variant, arch: str, wanted: Problem | None = None) -> Tr
     except ToolMissing as error:
         note = f" Not compiled for a GPU: {error}"
     inputs = inputs_of(plan.problem)
-    backend = CpuBackend()
+    backend = MachineCodeBackend() if plan.cubins else CpuBackend()
     try:
         result = backend.run(plan, inputs, RunOptions(arch=arch, timeout_s=_TIMEOUT_S))
     finally:

@@ -29,7 +29,7 @@ from kernels.variant import AUTO, KERNELS_DIR, ProblemLike, Variant
 VARIABLE: Final = "ATTUNE_KERNELS"
 _MAX_BYTES: Final = 1 << 20
 _PARENT: Final = ".parent.json"  # of a copy: what it was made of
-_BROUGHT: Final = re.compile(r"[A-Za-z0-9_][\w.+-]{0,80}\.(?:cu|cuh|h|hpp|inl|toml)")
+_BROUGHT: Final = re.compile(r"[A-Za-z0-9_][\w.+-]{0,80}\.(?:cu|cuh|h|hpp|inl|toml|cubin)")
 
 
 def kept_path() -> Path:
@@ -75,7 +75,7 @@ def use_kernel(path: Path) -> Variant:
         InvalidKernel: there is no such file, it has no description (`block` is then one to
             paste), or there is a mistake in the description.
     """
-    path = path.expanduser().absolute()
+    path = _described_by(path.expanduser().absolute())
     if path.parent == KERNELS_DIR and path.stem in LADDER.names():
         return LADDER.by_id(path.stem)
     variant = check_kernel(path)
@@ -105,20 +105,33 @@ def source_named(text: str) -> Path:
     return path
 
 
+def _described_by(path: Path) -> Path:
+    """The source that describes a cubin of its name, where there is one; else the file itself."""
+    source = path.with_suffix(".cu")
+    return source if path.suffix == ".cubin" and source.is_file() else path
+
+
 def check_kernel(path: Path) -> Variant:
-    """The variant of a file that is to become an own kernel. Raises as `use_kernel`."""
+    """The variant of a file that is to become an own kernel.
+
+    Raises:
+        UnknownName, InvalidKernel: as `use_kernel`.
+        InvalidCubin: machine code without a description, and damaged.
+    """
     from engine.own_kernels.draft import draft_block
+    from engine.own_kernels.draft_cubin import draft_of_cubin
     from kernels.description import read_own
     from kernels.source_text import read_text
     from kernels.toml_block import KernelDescriptionError
 
     if path.suffix == ".cubin":
-        raise UnknownName(
+        raise InvalidKernel(
             f"{path.name} is machine code, which does not say how it is launched or what it "
-            "computes: `attune sass FILE.cubin --grid X --block N --arg …` gives its resources, "
-            "instructions and simulated time, with --execute it runs; everything else takes its "
-            ".cu file.",
-            code="cubin_for_a_source",
+            f"computes: put the block below into {path.stem}.cu beside it, after a look at each "
+            "line, and name that file. Of machine code alone `attune sass FILE.cubin --grid X "
+            "--block N --arg …` gives resources, instructions and simulated time.",
+            draft_of_cubin(path),
+            code="cubin_without_description",
         )
     if path.suffix != ".cu":
         raise UnknownName(f"{path} is not a kernel source: name a .cu file.")
@@ -148,7 +161,7 @@ def keep_kernel(path: Path) -> Variant:
         UnknownName, InvalidKernel: as `use_kernel`.
         StoreError: the list cannot be written.
     """
-    path = path.expanduser().absolute()
+    path = _described_by(path.expanduser().absolute())
     variant = check_kernel(path)
     other = OWN.find(variant.id)
     if other is not None and other.path != path:
@@ -173,8 +186,8 @@ def bring_files(contents: Mapping[str, bytes]) -> list[Path]:
     for name in contents:
         if not _BROUGHT.fullmatch(name):
             raise InvalidKernel(
-                f"{name} is no name of a source: bring .cu, .cuh, .h, .hpp, .inl and .toml files, "
-                "without folders."
+                f"{name} is no name of a source: bring .cu, .cuh, .h, .hpp, .inl, .toml and "
+                ".cubin files, without folders."
             )
     if not any(name.endswith(".cu") for name in contents):
         raise InvalidKernel("Of these files, none of them is a .cu file: bring the kernel's too.")

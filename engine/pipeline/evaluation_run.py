@@ -216,7 +216,7 @@ class EvaluationRun:
         name, why_not = where_to_execute(request, self.resolved, plan)
         if why_not is not None:
             return self._stop(Status.LAUNCH_ERROR, why_not)
-        if name == "machine-code" and request.backend == "auto":
+        if name == "machine-code" and request.backend == "auto" and not plan.cubins:
             if self.compiled is not None:
                 judged = self._judge_machine_code(plan)
                 if judged is not None:
@@ -266,6 +266,7 @@ class EvaluationRun:
             return
         before = self.base
         self.stage("Executing a few CTAs first")
+        self.evaluator.expected.begin(request.problem, request.seed, self._input_kinds()[0])
         backend = cast(CpuBackend | MachineCodeBackend, self.evaluator.backend(name))
         options = self._options(repeat=False)
         try:
@@ -329,7 +330,7 @@ class EvaluationRun:
                 reason = told + correctness.reason
                 if judged:  # on other inputs it passes
                     correctness = with_passing_inputs(correctness, plan.source)
-                elif name == "machine-code" and part is None and not request.software_only:
+                elif name == "machine-code" and part is None and self._has_host_build(plan):
                     reason += self._disagreement(plan, prepared.inputs, result)
                 incorrect = replace(correctness, reason=reason)
                 return replace(self._stop(Status.INCORRECT, reason), correctness=incorrect)
@@ -411,6 +412,9 @@ class EvaluationRun:
         from engine.correctness.gradient_check import with_other_order
 
         return with_other_order(passed, result, other, is_ordered=plan.repeatable)
+
+    def _has_host_build(self, plan: LaunchPlan) -> bool:
+        return not self.request.software_only and not plan.cubins
 
     def _disagreement(self, plan: LaunchPlan, inputs: Inputs, result: RunResult) -> str:
         """What the host build says of an output that the machine code got wrong."""

@@ -58,9 +58,13 @@ def where_to_execute(
     interface. Without a GPU it is a host build, or machine code in software where that is faster: a
     kernel of tensor cores that is compiled for a target GPU, on a problem of some size, of which no
     thorough check, other schedule or part is asked. It is for the caller to take the host build
-    where the machine code ends in `NOT_HERE`.
+    where the machine code ends in `NOT_HERE`. A cubin has no other way.
     """
     name, why_not = choose_backend(request, resolved.device)
+    if plan.cubins and name == "cpu":
+        why = f"{plan.source.name} describes machine code, of which no host build can be made: "
+        why += "leave --backend out, and it is executed in software."
+        return "machine-code", why if request.backend == "cpu" else None
     if name != "cpu" or request.backend != "auto":
         return name, why_not
     is_plain = not request.check and request.schedule == "in_order" and request.partial != "always"
@@ -106,7 +110,8 @@ def execute(evaluator: Evaluator, request: EvaluationRequest, inputs: Inputs) ->
     )
     with alone_on_gpu(name, f"{resolved.variant.id}, {request.problem.label()}"):
         result = evaluator.backend(name).run(plan, inputs, options)
-    if name == "machine-code" and request.backend == "auto" and result.status in NOT_HERE:
+    can_fall_back = name == "machine-code" and request.backend == "auto" and not plan.cubins
+    if can_fall_back and result.status in NOT_HERE:
         result = evaluator.backend("cpu").run(plan, inputs, options)
     if result.status is Status.COMPILE_ERROR:
         raise CompileError(result.reason, result.log)

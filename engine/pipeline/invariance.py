@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from engine.backends.base import RunOptions
+from engine.backends.base import BackendName, RunOptions
 from engine.base.errors import AttuneError, ExecutionError, InvalidProblem, Status
+from engine.base.figures import Bars
 from engine.base.table import Table, Tabular
 from engine.cuda_on_host.toolchain import Schedule
 from engine.history import History
@@ -115,6 +116,16 @@ class BatchInvariance(Stored, Tabular):
         )
         return (Table.of("One sequence, alone and in a batch", records, self.sentence),)
 
+    def bars(self) -> Bars:
+        """Elements of a sequence that differ from what it gives alone, by execution."""
+        values = {
+            f"B={c.batch}, num_splits={c.num_splits}, CTAs {_ORDER_WORDS[c.order]}": (
+                float(c.differing), float(c.differing), float(c.differing)
+            )
+            for c in self.comparisons
+        }  # fmt: skip
+        return Bars(self.sentence, "elements that differ", values)
+
     def _of_the_config(self) -> Iterable[Comparison]:
         asked = self.comparisons[0].num_splits
         return (c for c in self.comparisons if c.num_splits == asked)
@@ -142,11 +153,11 @@ def batch_invariance(
     kernel = resolved.kernel
     if kernel is None:
         raise InvalidProblem(f"Batch-invariance is of a kernel on a GPU: {resolved.device_reason}")
-    whole = _one_sequence(request.problem)
     asked = kernel.config.get(SPLITS)
+    executed = _with_few_ctas(kernel)
+    whole = _uneven(executed, _one_sequence(request.problem))
     batch = _batch_to_execute(whole, request.problem.batch)
     run = _Run(evaluator, request, resolved.arch, whole)
-    executed = _with_few_ctas(kernel)
     first = run.output(executed, 1, "in_order")
     compared: list[Comparison] = []
     for order in ORDERS[1:]:
@@ -174,8 +185,7 @@ class _Run:
     problem: Problem  # one sequence
 
     def compare(self, kernel: Kernel, batch: int, order: Schedule, first: RawArray) -> Comparison:
-        # The sequence stands first and last in the batch.
-        output = self.output(kernel, batch, order)[[0, -1]]
+        output = self.output(kernel, batch, order)[_places(batch)]
         dtype = self.problem.dtype
         differs = bits_of(output) != bits_of(first)
         apart = np.abs(decode(output, dtype) - decode(first, dtype))[differs]
@@ -204,7 +214,8 @@ class _Run:
             arch=self.arch,
         )
         inputs = _with_the_sequence(make_inputs(problem, request.seed + batch), self._sequence())
-        result = self.evaluator.backend("cpu").run(plan, inputs, options)
+        name: BackendName = "machine-code" if plan.cubins else "cpu"
+        result = self.evaluator.backend(name).run(plan, inputs, options)
         if result.status is not Status.PASSED or result.out is None:
             raise ExecutionError(f"{kernel.variant.id} with B={batch}: {result.reason}")
         return result.out
@@ -214,13 +225,18 @@ class _Run:
 
 
 def _with_the_sequence(inputs: Inputs, sequence: Inputs) -> Inputs:
-    """The batch with one sequence as its first and its last."""
+    """The batch with one sequence in all places but one."""
     tensors = {}
     for name in ("q", "k", "v"):
         tensor = getattr(inputs, name).copy()
-        tensor[[0, -1]] = getattr(sequence, name)
+        tensor[_places(inputs.problem.batch)] = getattr(sequence, name)
         tensors[name] = tensor
     return replace(inputs, **tensors)
+
+
+def _places(batch: int) -> list[int]:
+    """Where the sequence stands: CTAs may cut each place's keys in another way."""
+    return [n for n in range(batch) if n != 1 or batch == 2]
 
 
 def _one_sequence(problem: Problem) -> Problem:
@@ -248,6 +264,15 @@ def _with_few_ctas(kernel: Kernel) -> Kernel:
     """Persistent CTAs take several tiles each, as they do on a full GPU: as few as there may be."""
     values = next((t.values for t in kernel.variant.tunables if t.name == _PERSISTENT), None)
     return kernel if values is None else kernel.with_config(**{_PERSISTENT: min(values)})
+
+
+def _uneven(kernel: Kernel, one: Problem) -> Problem:
+    """A query tile less where persistent CTAs get as many of every batch, and cut none."""
+    few = kernel.config.get(_PERSISTENT)
+    rows = kernel.plan(one).query_rows
+    if few is None or one.seqlen <= rows or -(-one.seqlen // rows) % few:
+        return one
+    return replace(one, seqlen=one.seqlen - rows)
 
 
 def _with_other_splits(kernel: Kernel) -> list[Kernel]:

@@ -14,6 +14,7 @@ from engine.cuda_on_host.toolchain import Schedule
 from engine.devices import find_device
 from engine.devices.spec import ClockKind, DeviceSpec, at_clock
 from engine.history import History
+from engine.machine_code.cubin_files import read_cubin_file
 from engine.model.kernel import Kernel
 from engine.names import find_variant, variant_from
 from engine.problem import Problem
@@ -84,7 +85,13 @@ class ResolvedRequest:
     @property
     def arch(self) -> str:
         """What a CPU build says the GPU is: the target, else the least that the variant needs, from
-        sm_80 on, which has BF16 on its tensor cores."""
+        sm_80 on, which has BF16 on its tensor cores; that of its first cubin, where it has one.
+
+        Raises:
+            InvalidCubin: that file cannot be read.
+        """
+        if self.device is None and self.variant.cubins:
+            return read_cubin_file(self.variant.cubins[0]).arch
         major, minor = max(self.variant.min_compute_capability, (8, 0))
         plain = self.device.arch if self.device is not None else f"sm_{major}{minor}"
         return f"{plain}a" if self.variant.arch_specific else plain

@@ -118,6 +118,16 @@ class NextStep:
     rung: str = ""  # of the ladder, that does it
     rung_gain: float | None = None  # of its time against the rung that does not; None: not known
 
+    @property
+    def gain(self) -> str:
+        """`7–23% (v10 does it: 23%)`."""
+        low, high = f"{100 * self.low:.0f}", f"{100 * self.high:.0f}"
+        gain = f"{high}%" if low == high else f"{low}–{high}%"
+        if not self.rung:
+            return gain
+        gains = "" if self.rung_gain is None else f": {100 * self.rung_gain:.0f}%"
+        return f"{gain} ({self.rung} does it{gains})"
+
 
 @dataclass(frozen=True, slots=True)
 class AutoPick:
@@ -224,13 +234,7 @@ class LaunchVerdict:
     @staticmethod
     def _next(step: NextStep) -> str:
         where = f"line {step.place.line}, " if step.place else ""
-        low, high = f"{100 * step.low:.0f}", f"{100 * step.high:.0f}"
-        gain = f"{high}%" if low == high else f"{low}–{high}%"
-        does = ""
-        if step.rung:
-            gains = "" if step.rung_gain is None else f": {100 * step.rung_gain:.0f}%"
-            does = f" ({step.rung} does it{gains})"
-        return f"next: {where}{NEXT_WORDS[step.kind]}, {gain}{does}"
+        return f"next: {where}{NEXT_WORDS[step.kind]}, {step.gain}"
 
     @staticmethod
     def _auto(pick: AutoPick) -> str:
@@ -445,11 +449,21 @@ def _next(
     if not told or kernel is None:
         return None
     best = max(told, key=lambda hint: (hint.low, hint.high))
-    place = Place(kernel.variant.source.name, best.line) if best.line else None
-    step = NextStep(best.kind, place, best.low, best.high)
-    if history is None or best.kind not in _RUNGS or problem.direction == "backward":
+    return step_of(best, kernel, problem, history)
+
+
+def step_of(hint: Hint, kernel: Kernel, problem: Problem, history: History | None) -> NextStep:
+    """A piece of advice with its gain, which that of the rung that does it is inside.
+
+    Args:
+        hint: of `kernel`'s machine code, with a simulated gain.
+        history: None: no rung is named.
+    """
+    place = Place(kernel.variant.source.name, hint.line) if hint.line else None
+    step = NextStep(hint.kind, place, hint.low, hint.high)
+    if history is None or hint.kind not in _RUNGS or problem.direction == "backward":
         return step
-    before, after = _RUNGS[best.kind]
+    before, after = _RUNGS[hint.kind]
     mine = kernel.variant.id
     if mine in LADDER.names() and mine >= after:  # it does so already, as far as a rung goes
         return step

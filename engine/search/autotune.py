@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 from engine.base.errors import AttuneError
 from engine.config import TunedConfig, keep_tuned, problem_class
@@ -25,7 +25,7 @@ from engine.measure.verdict import RANKING_ERROR, Verdict
 from engine.names import find_variant
 from engine.plan import make_plan
 from engine.problem import Problem
-from engine.schema import Stored
+from engine.schema import Stored, decode
 from engine.search.ranking import (
     RankedPoint,
     SweepRow,
@@ -302,16 +302,11 @@ def gpu_candidates(
                 if row.measured_on not in ("", here):
                     continue
                 plan = make_plan(find_variant(row.variant), problem, row.config)
-                correctness = _verdict(row.result["correctness"])
+                correctness = decode(Correctness, row.result["correctness"])
                 group.add(row.point, partial(backend.timer, plan, inputs, correctness))
             yield group
 
     return opened
-
-
-def _verdict(correctness: dict[str, Any]) -> Correctness:
-    """The row's verdict as an object; a pass has no findings."""
-    return Correctness(**{**correctness, "findings": ()})
 
 
 def configs_to_keep(

@@ -358,7 +358,8 @@ def roofline_frame(rows: Iterable[SweepRow]) -> pd.DataFrame:
 
 def roofline_lines(row: SweepRow) -> list[dict[str, Any]]:
     """One point's lines of `roofline_frame`."""
-    resident = (row.result["occupancy"] or {}).get("ctas_per_sm")
+    passes = row.result["passes"]
+    resident = passes[0]["occupancy"]["ctas_per_sm"] if passes else 0
     if row.interval is None or row.origin is None or not resident:
         return []
     try:

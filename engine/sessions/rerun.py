@@ -18,6 +18,7 @@ from engine.devices import find_device
 from engine.evaluation import Evaluation
 from engine.names import find_variant, variant_from
 from engine.pipeline.request import BackendChoice, EvaluationRequest
+from engine.plan import variant_sources
 from engine.sessions.snapshot import Snapshot, Source
 from kernels.arguments import feature_of
 from kernels.variant import KERNELS_DIR, Variant
@@ -100,14 +101,22 @@ def foreign_sources(snapshot: Snapshot, repeats: Iterable[Repeat]) -> list[Sourc
     for repeat in repeats:
         source = source_of(snapshot, repeat.recorded) if repeat.request is not None else None
         if source is not None:
-            ours = find_variant(repeat.recorded.variant).source
+            ours = find_variant(repeat.recorded.variant)
             kernels[source.sha256] = (source, ours)
-            folders.add(ours.parent)
-    foreign = [source for source, ours in kernels.values() if our_text(ours) != source.text]
+            folders.add(ours.source.parent)
+    foreign = [source for source, ours in kernels.values() if _hash_of(ours) != source.sha256]
     for header in headers(snapshot) if kernels else ():
         if header.text not in {our_text(folder / header.name) for folder in folders}:
             foreign.append(header)
     return foreign
+
+
+def _hash_of(variant: Variant) -> str:
+    """Of this machine's source; empty where it cannot be read."""
+    try:
+        return variant_sources(variant).source_sha256
+    except CompileError:
+        return ""
 
 
 def headers(snapshot: Snapshot) -> list[Source]:

@@ -8,8 +8,10 @@ Version 2 adds `seqlen_kv` to problems; version 3 `num_heads_kv`, `idle_ctas` to
 version 4 the statuses RACE and OUT_OF_BOUNDS; version 5 a problem's features (`window`, `softcap`,
 `alibi`, `sinks`, `seqlens`, `direction`) and causal problems with S ≠ KV; version 6 `counts`, what
 the machine code of an evaluation executes; version 7 `kv_dtype` of problems and `fp8_err` of
-verdicts; version 8 `lse` of problems. A file is written in the oldest version that can hold
-it, so that whoever has an older Attune can open what they could open before.
+verdicts; version 8 `lse` of problems. Version 9 takes away what follows from other fields (what
+`Stored.derived` names): `resources` and `occupancy` beside the passes, sums, shares, `limiter`,
+`within_fixed_bound`. Journals, which have no version, hold those too if they are old enough, so
+every noun passes over its own; no other step leads from a version to the next.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
@@ -33,7 +35,7 @@ from engine.problem import Problem
 from engine.schema import MAX_ERROR, Count, NotNegative, decode, file_label, place_of
 
 FORMAT = "attune-snapshot"
-SCHEMA_VERSION = 8  # the newest
+SCHEMA_VERSION = 9
 
 MAX_EVALUATIONS = 10_000
 MAX_MAP_SIDE = 256
@@ -228,38 +230,6 @@ class Snapshot(Record):
         return tuple(evaluation.as_recorded() for evaluation in self.evaluations)
 
 
-# Fields of a snapshot that versions 1 and 2 lack; they are left out where they are empty.
-SINCE_VERSION_3 = ("attachments", "spent", "decision", "phases")
-_SINCE_VERSION_4 = (Status.RACE, Status.OUT_OF_BOUNDS)
-
-
-def version_of(snapshot: Snapshot) -> int:
-    """The oldest schema version that can hold this snapshot."""
-    problems = (*snapshot.problems, *(e.problem for e in snapshot.evaluations))
-    if any(p.lse for p in problems):
-        return 8
-    if any(p.kv_dtype is not None for p in problems):
-        return 7
-    if any(e.counts is not None for e in snapshot.evaluations) or any(
-        p.head_dim_v is not None or p.direction == "backward" for p in problems
-    ):
-        return 6
-    if any(p.features for p in problems):
-        return 5
-    if any(e.status in _SINCE_VERSION_4 for e in snapshot.evaluations):
-        return 4
-    passes = (p for e in snapshot.evaluations for p in e.passes)
-    judged = [e.correctness for e in snapshot.evaluations if e.correctness is not None]
-    if (
-        any(getattr(snapshot, name) for name in SINCE_VERSION_3)
-        or any(p.num_heads_kv is not None for p in problems)
-        or any(p.occupancy.idle_ctas for p in passes)
-        or any(c.warnings or any(f.place for f in c.findings) for c in judged)
-    ):
-        return 3
-    return 1 if all(p.seqlen_kv is None for p in problems) else 2
-
-
 class Summary(Record):
     """What a list shows of a snapshot without reading all of it. Stands at the file's start."""
 
@@ -328,18 +298,6 @@ HEAD_BYTES = 16_384  # holds format, schema_version and summary
 
 GZIP_MAGIC = b"\x1f\x8b"
 
-# schema_version → the step to the next one, on the parsed JSON object. Version 1 is the first.
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    # Each only adds a field that may be left out, or a status.
-    1: lambda raw: raw,
-    2: lambda raw: raw,
-    3: lambda raw: raw,
-    4: lambda raw: raw,
-    5: lambda raw: raw,
-    6: lambda raw: raw,
-    7: lambda raw: raw,
-}
-
 _HEAD = re.compile(rb'\{"format":"%b","schema_version":(\d{1,9}),"summary":' % FORMAT.encode())
 
 
@@ -357,14 +315,13 @@ def dumps(snapshot: Snapshot, *, compress: bool = True) -> bytes:
     Raises:
         SnapshotError: it is larger than what `loads` accepts.
     """
-    absent = {name for name in SINCE_VERSION_3 if not getattr(snapshot, name)}
     head = {
         "format": FORMAT,
-        "schema_version": version_of(snapshot),
-        "summary": summarise(snapshot).model_dump(mode="json", exclude=absent),
+        "schema_version": SCHEMA_VERSION,
+        "summary": summarise(snapshot).model_dump(mode="json"),
     }
     opening = json.dumps(head, ensure_ascii=False, separators=(",", ":"))[:-1]
-    text = (opening + "," + snapshot.model_dump_json(exclude=absent)[1:]).encode()
+    text = (opening + "," + snapshot.model_dump_json()[1:]).encode()
     if len(text) > MAX_BYTES or _values_at_most(text) > MAX_VALUES:
         raise SnapshotError(
             f"This session is too large for one snapshot ({len(text) / 2**20:.0f} MiB of at most "
@@ -528,6 +485,4 @@ def _known_version(parsed: Any, label: str) -> dict[str, Any]:
             f"{SCHEMA_VERSION}, the newest known here): update Attune to open it.",
             code="newer_schema",
         )
-    for step in range(version, SCHEMA_VERSION):
-        raw = MIGRATIONS[step](raw)
     return raw

@@ -27,7 +27,6 @@ WRONG = replace(
     passed=False,
     reason="512 elements are further off than 0.0006.",
     max_abs_err=0.3,
-    within_fixed_bound=False,
     bad_count=512,
     first_bad_index=(0, 2, 64, 0),
     findings=(Finding("one_head", "Only head 2 is wrong: look at its stride.", 0.99),),

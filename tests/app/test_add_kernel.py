@@ -5,8 +5,22 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from app_driver import metric, texts, until
+
+from engine.cuda_source import compile_kernel
 from engine.own_kernels.registry import keep_kernel, kept_kernels
 
+BLOCK = """/* attune
+cubin = "rows.cubin"
+head_dims = [64]
+dtypes = ["float32"]
+[[passes]]
+entry = "attention_rows"
+grid = "batch * num_heads * ceil_div(seqlen, 64)"
+threads = 64
+args = ["q", "k", "v", "out", "num_heads", "seqlen"]
+*/
+"""
 DATA = Path(__file__).resolve().parents[1] / "own_kernels" / "kernels"
 
 
@@ -39,4 +53,24 @@ def test_a_kernel_is_tried_before_it_is_added(open_app, tmp_path, monkeypatch):
     assert kept_kernels() == []
     assert any("INCORRECT on B1 H2 S37" in error.value for error in at.error)
     assert at.button(key="add_described").label == "Add all the same"
+    assert not at.exception
+
+
+def test_another_compilers_machine_code_is_tried_added_and_run(open_app, tmp_path, monkeypatch):
+    monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path / "data"))
+    macros = (("CAUSAL", "0"), ("HEAD_DIM", "64"))
+    made = compile_kernel(DATA / "float_rows.cu", macros, "sm_89", ("attention_rows",))
+    (tmp_path / "rows.cubin").write_bytes(made.cubin)
+    (tmp_path / "rows.cu").write_text(BLOCK, encoding="utf-8")
+    at = open_app(gpu="L4", S="37", H="2", dtype="float32", tab="Machine code")
+    at.button(key="add_kernel").click().run()
+    at.text_input(key="add_path").set_value(str(tmp_path / "rows.cu")).run()
+    assert "There is no kernel" not in texts(at)
+    at.button(key="add_described").click().run()
+    assert [path.name for path in kept_kernels()] == ["rows.cu"]
+    at = open_app(gpu="L4", S="37", H="2", dtype="float32", variant="rows", tab="Machine code")
+    at.button(key="run").click().run()
+    until(at, lambda page: metric(page, "Correctness") != "–")
+    assert metric(at, "Correctness") == "Passed"
+    until(at, lambda page: "The ten hottest lines" in texts(page))
     assert not at.exception

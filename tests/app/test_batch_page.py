@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from app_driver import charts, metric, texts, until
@@ -11,6 +12,7 @@ from test_compare_page import save
 from test_known_times_shown import taken
 
 from app.batch.charts import batch_ticks
+from app.batch.frames import marks
 from engine.cuda_source.sources import read_sources
 from engine.model.measurements import parse_measurements
 from engine.names import find_variant
@@ -243,6 +245,12 @@ def test_batch_invariance_is_found_out_by_a_job(open_app):
     until(at, lambda page: "is batch-invariant" in texts(page), timeout_s=120)
     assert not at.exception
     assert any("elements that differ" in d.value for d in at.dataframe)
+
+
+def test_targets_that_one_batch_reaches_are_one_mark() -> None:
+    reached = [SimpleNamespace(batch=b, target=t) for b, t in ((7, 0.7), (7, 0.9), (14, 0.95))]
+    labels = ["now: 1", "70%, 90%: 7", "95%: 14"]
+    assert marks(reached, 1)["label"].tolist() == labels  # type: ignore[arg-type]
 
 
 def test_ticks_stand_where_the_points_are() -> None:

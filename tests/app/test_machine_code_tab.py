@@ -50,7 +50,10 @@ REPORT = PassReport(
     lines=(HotLine("v01.cu", 2, 136, 0.68, 0.98, 128, 64, 0, 0),),
     listing=LISTING,
     notes=("Loaded data decides what is executed at v01.cu:2.",),
-    hints=(Hint(2, f"Bank conflicts: {HOSTILE}"),),
+    hints=(
+        Hint(2, f"Bank conflicts: {HOSTILE}"),
+        Hint(2, "Loads are narrow.", "2 to 10 %", "narrow", 0.02, 0.10),
+    ),
     cta_cycles=800.0,
     verdict="FMA binds: it is busy 91% of the time.",
     units=(Share("FMA", 0.91, True), Share("ALU", 0.2)),
@@ -94,6 +97,7 @@ def test_units_stalls_lines_and_the_listing(open_app, readings):
     assert lines["wavefronts"].tolist() == ["128 (2.0×)"]
     assert listings(at)["listing"]["listing"]["text"] == list(LISTING.text)
     assert HOSTILE not in shown  # Markdown gets it disarmed
+    assert "It gains 2–10% (v03 does it" in shown  # as the verdict says it
     assert not at.exception
 
 

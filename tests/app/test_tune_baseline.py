@@ -23,7 +23,7 @@ def test_the_six_figures_show_how_they_differ_from_what_is_pinned(open_app):
     at = until(at, compiled)
     change = int(metric(at, "Registers")) - int(before)
     assert note(at, "Registers") == f"{'+' if change > 0 else '−'}{abs(change)}, was {before}"
-    assert "faster, was" in note(at, "Latency")
+    until(at, lambda page: "faster, was" in note(page, "Latency"), 240)  # once it is simulated
     at.number_input(key="S").set_value(128).run()
     at = until(at, compiled)
     assert note(at, "Latency") == "another problem"
@@ -40,9 +40,10 @@ def test_every_variant_stands_side_by_side_with_a_link_to_the_sweep(open_app):
 
     def all_there(at) -> bool:
         (table,) = [d.value for d in at.dataframe if "predicted" in d.value]
-        return bool((table["predicted"] != "").sum() > len(LADDER) // 2)
+        simulated = table["predicted"].str.contains("machine code")
+        return bool(simulated.sum() > len(LADDER) // 4 and "" not in set(table["predicted"]))
 
-    at = until(at, all_there, timeout_s=120)
+    at = until(at, all_there, timeout_s=240)
     assert not at.exception
     (table,) = [d.value for d in at.dataframe if "predicted" in d.value]
     hopper = {v.id for v in LADDER if v.arch_specific}

@@ -9,11 +9,16 @@ from app_driver import badge, charts, compiled, metric, simulated, texts, until
 from slow_cases import one_in
 
 
-def test_every_page_opens(open_app):
-    for page in ("", "tune", "sessions", "devices"):
+def test_every_page_opens_under_a_title_of_its_own(open_app):
+    titles = []
+    for page in ("", "tune", "sessions", "compare", "devices"):
         at = open_app(page)
         assert not at.exception
         assert not at.error
+        titles += [m.value for m in at.markdown if m.value.startswith("# ")]
+    first, again, *others = titles  # /tune is the default page
+    assert first == again
+    assert len({first, *others}) == 4
 
 
 def test_a_change_of_the_problem_changes_occupancy_and_prediction_at_once(open_app):
@@ -198,6 +203,7 @@ def test_each_tab_has_its_content(open_app):
     assert len(charts(at)) in (6, 7)  # one more where its machine code was read before
     at = until(open_app(tab="Latency", H="3"), simulated, 240)
     assert list(charts(at)) == ["terms"]  # one time stands beside nothing
+    assert texts(at).count(metric(at, "Latency")) <= 1  # beside its tile: in the verdict
     assert "predicted" in texts(at)
     at = open_app(tab="Correctness")
     assert "Not run yet" in texts(at)

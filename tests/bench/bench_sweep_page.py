@@ -102,8 +102,8 @@ def rows(spec: SweepSpec) -> list[tuple[SweepPoint, SweepRow]]:
             latency=Latency("predicted", us, us * 0.9, us * 1.1, "made up"),
         )
         row = SweepRow.make(point, evaluation, 0.5)
-        occupancy = row.result["occupancy"]
-        occupancy["occupancy"] = 0.1 + 0.9 * abs(math.cos(i))
+        occupancy = row.result["passes"][0]["occupancy"]
+        occupancy["active_warps_per_sm"] = round(48 * (0.1 + 0.9 * abs(math.cos(i))))
         found.append((point, row))
     return found
 

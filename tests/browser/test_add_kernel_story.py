@@ -83,3 +83,33 @@ def test_add_describe_run_and_edit_a_kernel(new_tab, tmp_path):
     # A link names it, and nothing but its name: a path in a link adds nothing.
     other = new_tab(f"/?variant={source}")
     other.see("There is no variant called")
+
+
+def test_dropped_files_are_tried_together_and_added(new_tab):
+    """A source and its header, dragged onto the dialog: three kernels become the passes of one."""
+    app = new_tab("/?gpu=L4&B=1&H=2&S=70")
+    app.see_metric("Latency", "predicted")
+    app.press("add_kernel")
+    dialog = app.page.get_by_role("dialog")
+    files = {
+        name: (DATA / name).read_text(encoding="utf-8")
+        for name in ("extension_rows.cu", "softmax_bits.cuh")
+    }
+    dragged = app.page.evaluate_handle(
+        """files => {
+            const dragged = new DataTransfer();
+            for (const [name, text] of Object.entries(files))
+                dragged.items.add(new File([text], name));
+            return dragged;
+        }""",
+        files,
+    )
+    zone = dialog.get_by_test_id("stFileUploaderDropzone")
+    zone.dispatch_event("drop", {"dataTransfer": dragged})
+    entry = dialog.get_by_role("textbox", name="Entry", exact=True)
+    expect(entry).to_have_value("score_rows", timeout=WAIT_MS)
+    expect(dialog).to_contain_text("score_rows, normalize_rows, mix_rows")
+    dialog.get_by_role("button", name="Write it beside the file and add").click()
+    expect(dialog).to_have_count(0, timeout=3 * WAIT_MS)  # it was compiled and executed before
+    app.see("extension_rows")
+    app.no_exception()

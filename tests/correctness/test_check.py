@@ -221,7 +221,8 @@ class TestBrokenElements:
 )
 def test_a_right_output_of_a_kernel_that_misbehaves_fails(flag: str, words: str) -> None:
     inputs = make_inputs(Problem(1, 1, 64, 32))
-    found = judge(inputs, right(inputs), **{flag: False})
+    bad = {"changed_inputs": ("q",)} if flag == "inputs_unchanged" else {flag: False}
+    found = judge(inputs, right(inputs), **bad)
     assert not found.passed
     assert getattr(found, flag) is False
     assert words in found.reason

@@ -16,6 +16,7 @@ import torch
 from words import raises
 
 import engine as attune
+from engine.backends.cuda import why_not_cuda
 from engine.base.table import Table, Tabular
 from engine.evaluation import Latency
 
@@ -192,6 +193,7 @@ def test_results_have_frames_tables_and_figures() -> None:
     for result in (k.occupancy(**SMALL), k.predict(**SMALL), k.machine_code(**SMALL), found):
         assert len(result.to_frame()) >= 1
         assert result._repr_html_().startswith("<table>")
+        assert len(result.plot().data[0].x) >= 1
     assert len(found.plot().data[0].x) == len(found.table)
     shares = k.machine_code(**SMALL).plot().data[0].x
     assert 0 < sum(shares) <= 100.5
@@ -203,3 +205,23 @@ def test_comparing_evaluations_of_two_kernels_shows_both() -> None:
     assert made.to_frame()["speedup"].tolist() == [1.0]
     assert not made.is_worse
     assert made.tables()
+    assert list(made.plot().data[0].x) == [1.0]
+    assert one.latency is not None
+    bar = one.plot().data[0]
+    assert (list(bar.x), list(bar.y)) == ([one.latency.median_us], ["v01"])
+    ends = bar.error_x.arrayminus[0], bar.error_x.array[0]
+    assert ends == (bar.x[0] - one.latency.low_us, one.latency.high_us - bar.x[0])
+
+
+@pytest.mark.gpu
+def test_cupy_arrays_stay_on_the_gpu() -> None:
+    if (why := why_not_cuda()) is not None:
+        pytest.skip(why)
+    import cupy as cp
+
+    drawn = np.random.default_rng(1).standard_normal((3, 1, 2, 70, 32)).astype(np.float16)
+    out = attune.kernel("v01").run(*(cp.asarray(x) for x in drawn), causal=True)
+    assert isinstance(out, cp.ndarray)
+    q, k, v = (torch.from_numpy(x) for x in drawn)
+    error = torch.from_numpy(cp.asnumpy(out)).double() - attention(q, k, v, causal=True)
+    assert error.abs().max().item() < 0.002

@@ -76,10 +76,11 @@ def test_variant_is_right(cpu: CpuBackend, variant_id: str, number: int) -> None
     _assert_right(cpu, variant, _problem(variant, number), number)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [3, 6])
-@pytest.mark.parametrize("variant", LADDER, ids=lambda v: v.id)
-def test_the_check_build_finds_nothing(cpu: CpuBackend, variant: Variant, number: int) -> None:
+@pytest.mark.parametrize(
+    ("variant_id", "number"), of_each([(v.id, n) for v in LADDER for n in (3, 6)], quick=0)
+)
+def test_the_check_build_finds_nothing(cpu: CpuBackend, variant_id: str, number: int) -> None:
+    variant = by_id(variant_id)
     _assert_right(cpu, variant, _problem(variant, number), number, check=True)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from search_data import pass_report
 from words import raises
 
 from engine.base.errors import InvalidProblem, Status
@@ -136,11 +137,10 @@ def _rows() -> list[SweepRow]:
             config=dict(point.request.config),
             device="L4",
             when="2026-01-01T00:00:00+00:00",
+            passes=(pass_report(registers=128),),  # two CTAs per SM
             latency=Latency("predicted", 4000.0, 3000.0, 5000.0, "made up"),
         )
-        row = SweepRow.make(point, evaluation, 0.1)
-        row.result["occupancy"] = {"ctas_per_sm": 2, "occupancy": 0.5}
-        rows.append(row)
+        rows.append(SweepRow.make(point, evaluation, 0.1))
     return [*rows, replace(rows[0], interval=None), replace(rows[0], variant="gone")]
 
 

@@ -136,7 +136,7 @@ def test_names_of_the_ladder_are_taken(folder: Path, monkeypatch: pytest.MonkeyP
     [
         (2, "nothing.cu", "nothing.cu: name a .cu file."),
         (2, "kernels.txt", "is not a kernel source: name a .cu file."),
-        (2, "flash.cubin", "flash.cubin is machine code, which does not say how it is launched"),
+        (2, "flash.cubin", "flash.cubin: This is not a cubin"),
         (2, "odd name.cu", "rename the file: a kernel's name is made of letters, digits"),
     ],
 )

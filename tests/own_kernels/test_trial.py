@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.base.errors import InvalidKernel
+from engine.own_kernels.draft import draft_block
 from engine.own_kernels.explain import try_kernel
 from engine.own_kernels.registry import bring_files
 from kernels.description import read_own
@@ -26,6 +27,17 @@ def test_a_right_kernel_is_said_to_be_right() -> None:
     trial = try_kernel(read_own(DATA / "float_rows.cu"), "sm_89")
     assert trial.passed, trial
     assert trial.sentence.startswith("It runs and is right on B1 H2 S37 D64 fp32 causal.")
+
+
+@pytest.mark.parametrize("name", ["extension_rows", "raw_kernel", "host_main"])
+def test_the_first_guess_of_a_file_runs_as_it_stands(name: str, tmp_path: Path) -> None:
+    """An extension of PyTorch's with three kernels, what is given to CuPy, and a file with main."""
+    shutil.copy(DATA / "softmax_bits.cuh", tmp_path)
+    source = tmp_path / f"{name}.cu"
+    text = (DATA / source.name).read_text(encoding="utf-8")
+    source.write_text(draft_block(text, source) + text, encoding="utf-8")
+    trial = try_kernel(read_own(source), "sm_89")
+    assert trial.passed, trial
 
 
 @pytest.mark.parametrize(("old", "new", "words"), WRONG)

@@ -64,9 +64,16 @@ def test_another_number_of_splits_gives_other_bits(evaluator: Evaluator) -> None
 
 
 @pytest.mark.slow
-def test_tiles_cut_by_the_number_of_ctas_depend_on_the_batch(evaluator: Evaluator) -> None:
-    """v13 gives each CTA an equal share of all tiles: where a share ends depends on the batch."""
-    found = ask(evaluator, "v13", Problem(8, 2, 512, 64, causal=True))
+@pytest.mark.parametrize(("seqlen", "causal"), [(512, True), (512, False), (128, False)])
+def test_tiles_cut_by_the_number_of_ctas_depend_on_the_batch(
+    evaluator: Evaluator, seqlen: int, causal: bool
+) -> None:
+    """v13 gives each CTA an equal share of all tiles: where a share ends depends on the batch.
+
+    Four CTAs would get as many of the four query tiles of every sequence of 512, and of one tile
+    each they cut those of the sequences in the middle of a batch.
+    """
+    found = ask(evaluator, "v13", Problem(8, 2, seqlen, 64, causal=causal))
     assert not found.is_invariant
     assert "v13 is not batch-invariant: with B=" in found.sentence
     (table,) = found.tables()

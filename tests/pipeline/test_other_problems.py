@@ -118,7 +118,6 @@ def test_a_block_behind_a_tunable_runs_with_another_value_and_what_fails_there_i
         baseline_name="SDPA",
         tolerance=0.3,
         fixed_bound=0.002,
-        within_fixed_bound=False,
         bad_count=0,
         nonfinite_count=0,
         unwritten_count=0,

@@ -8,8 +8,12 @@ from dataclasses import replace
 import pytest
 from made_up_history import MadeUpHistory
 
+from engine.auto import candidates_for
 from engine.base.errors import Status, ToolMissing
+from engine.batch.alternatives import Situation, rank_options
+from engine.devices import find_device
 from engine.evaluation import Evaluation, Latency, Resources
+from engine.model.kernel import Kernel
 from engine.problem import Problem
 from engine.sessions.advice import (
     MAX_PROBLEMS,
@@ -58,8 +62,20 @@ def test_suggestions_are_ordered_by_gain_and_each_has_its_reason() -> None:
     assert all(s.gain >= MIN_GAIN and s.reason and s.latency.origin == "predicted" for s in found)
     assert "Use v08 mma.sync" in titles(found)
     assert "v21" not in titles(found)  # its K and V lie in pages
-    small = next(s for s in found if s.variant == "v04")
-    assert "of the SMs get work, not 14%" in small.reason  # 8 CTAs on 58 SMs
+    assert "of the SMs get work, not 14%" in found[0].reason  # 8 CTAs on 58 SMs
+
+
+def test_no_candidate_of_auto_is_faster_than_what_is_offered() -> None:
+    known, problem, device = compiled(), evaluation().problem, find_device("L4")
+    now = Situation(Kernel.of("v01", device), problem, None)
+    options, _ = rank_options(now, LADDER.of(problem), (), None, known)
+    offered = {o.variant: o.latency_us for o in options}
+    candidates = candidates_for(problem, device, known)
+    assert len(candidates) > 3
+    for kernel in candidates:
+        latency = known.estimate(kernel, problem).latency
+        assert latency is not None
+        assert offered[kernel.variant.id] <= latency.median_us
 
 
 def test_what_is_left_out_is_said() -> None:

@@ -173,13 +173,6 @@ def test_a_place_deep_inside_is_named() -> None:
     )
 
 
-def test_a_migration_runs_for_an_older_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The seam of every version to come: a version 1 file is taken step by step, then validated."""
-    further = {2: lambda raw: raw | {"notes": "migrated"}}
-    monkeypatch.setattr(codec, "MIGRATIONS", {**codec.MIGRATIONS, **further})
-    assert loads(V1.read_bytes(), name="v1.json").notes == "migrated"
-
-
 def test_what_is_too_large_to_open_is_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "MAX_VALUES", 50)
     with raises(SnapshotError, "session_too_large"):

@@ -306,9 +306,9 @@ def rebuilt(registers: int = 96, spills: int = 12, occupancy: float = 1 / 3) -> 
         spill_store_bytes=spills,
         spill_load_bytes=0,
     )
-    return replace(
-        base, passes=(PassReport(resources, replace(main.occupancy, occupancy=occupancy)),)
-    )
+    warps = round(occupancy * main.occupancy.max_warps_per_sm)
+    held = replace(main.occupancy, active_warps_per_sm=warps)
+    return replace(base, passes=(PassReport(resources, held),))
 
 
 class TestFindings:

@@ -58,13 +58,6 @@ def test_a_working_session_keeps_them_and_its_snapshot_leads_with_them() -> None
     assert working.decision is None
 
 
-def test_a_file_without_them_stays_one_of_the_first_version() -> None:
-    text = dumps(session(evaluation()), compress=False)
-    assert json.loads(text)["schema_version"] == 1
-    assert b'"spent"' not in text
-    assert b'"phases"' not in text
-
-
 def test_costs_are_summed_over_sessions_and_a_session_counts_once() -> None:
     store = default_store()
     first = session(evaluation()).model_copy(update={"spent": Spent(cost_usd=1.5, hours=1.0)})

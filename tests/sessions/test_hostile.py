@@ -124,7 +124,7 @@ def test_memory_stays_bounded(kind: str) -> None:
         (("error_maps", 0, "evaluation"), 10**9),
         (("evaluations", 0, "problem", "batch"), 10**9),
         (("evaluations", 0, "problem", "seqlen"), 10**30),
-        (("evaluations", 0, "occupancy", "ctas"), 2**63),
+        (("evaluations", 0, "passes", 0, "occupancy", "ctas"), 2**63),
         (("evaluations", 0, "latency", "low_us"), 5e-324),
         (("evaluations", 0, "correctness", "tolerance"), 0),
         (("evaluations", 0, "correctness", "tolerance"), 5e-324),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from compare_data import evaluation, latency
 
-from engine.evaluation import Evaluation
+from engine.evaluation import Evaluation, PassReport
 from engine.problem import Problem
 from engine.sessions.goal import deltas, pin, pinned, pinned_path, unpin
 
@@ -52,7 +52,7 @@ def test_deltas_say_what_changed_and_what_it_was() -> None:
     now = replace(
         base,
         latency=latency(50.0, origin="predicted"),
-        passes=(replace(main, resources=grown, occupancy=replace(main.occupancy, occupancy=0.5)),),
+        passes=(PassReport(grown, replace(main.occupancy, active_warps_per_sm=24)),),
     )
     told = against(base, now)
     assert told["latency"] == "2× faster, was 100 µs measured"

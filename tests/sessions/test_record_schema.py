@@ -141,11 +141,6 @@ def broken(path: str, value: Any) -> Any:
         ("problem.causal", 1, "problem.causal must be true or false"),
         ("passes", {}, "passes must be a list"),
         ("passes.1.resources.registers_per_thread", -1, "must be at least 0"),
-        (
-            "resources.registers_per_thread",
-            12,
-            "resources.registers_per_thread is wrong: it",
-        ),
         ("status", "PERFECT", "status must be one of"),
         ("correctness.passed", False, "no timing is stored for an incorrect result"),
         ("correctness", None, "PASSED needs a correctness verdict"),
@@ -154,11 +149,9 @@ def broken(path: str, value: Any) -> Any:
         ("notes.0", "x" * 3_000, "notes[0] must have at most 2,000 characters"),
         ("when", "2026-02-31T00:00:00Z", "when is wrong"),
         ("when", "yesterday", "when has characters or a form"),
-        ("occupancy.ctas", 10**400, "occupancy.ctas is wrong: it is not that of the first"),
         ("passes.1.occupancy.ctas", 10**400, "occupancy.ctas must be at most"),
         ("latency", KeyError, "latency is missing"),
-        ("resources", KeyError, "resources is missing"),
-        ("passes.1.resources.smem_bytes", 1, "resources.smem_bytes is wrong: it is not the sum"),
+        ("passes.0.occupancy", KeyError, "occupancy is missing"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(path: str, value: Any, said: str) -> None:

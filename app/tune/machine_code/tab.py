@@ -16,7 +16,8 @@ from engine.base.units import format_us
 from engine.evaluation import Latency
 from engine.machine_code.report import MachineCode, PassReport, compare_counts
 from engine.pipeline.machine_code import simulated_timeline
-from engine.pipeline.request import EvaluationRequest
+from engine.pipeline.request import EvaluationRequest, resolve
+from engine.pipeline.verdict import step_of
 
 
 def draw(selection: Selection, state: RunState) -> None:
@@ -32,6 +33,7 @@ def draw(selection: Selection, state: RunState) -> None:
     _draw_timeline(request, reading.code, report)
     _draw_overlaps(report)
     _draw_lines(reading.code, report)
+    _draw_advice(request, report)
     st.markdown("**Source and machine code**", help=TERMS["machine_code"])
     listing.draw(reading.code, report, "listing")
     _draw_registers(report)
@@ -127,15 +129,27 @@ def _compared(other: Latency, mine: Latency) -> str:
 def _draw_lines(code: MachineCode, report: PassReport) -> None:
     st.markdown("**The ten hottest lines** :gray[with what was inlined there; counted]")
     tables.draw(frames.hottest(report.lines, code.source))
-    if report.hints:
-        st.markdown("**Advice**")
+
+
+def _draw_advice(request: EvaluationRequest, report: PassReport) -> None:
+    """What to change, with the gains that the verdict tells."""
+    if not report.hints:
+        return
+    st.markdown("**Advice**")
+    history = known_times.history()
+    kernel = resolve(request, history).kernel
     for hint in report.hints:
         where = f"Line {hint.line}: " if hint.line else ""
-        gain = f" It gains {hint.gain} of the time, simulated." if hint.gain else ""
+        gain = ""
+        if hint.gain and kernel is not None:
+            step = step_of(hint, kernel, request.problem, history)
+            gain = f" It gains {step.gain} of the time, simulated."
         st.markdown(f"- {plain_markdown(f'{where}{hint.sentence}{gain}')}")
 
 
 def _draw_registers(report: PassReport) -> None:
+    if not any(report.listing.live):
+        return
     st.markdown("**Live registers along the code** :gray[loops shaded; dotted: what a thread has]")
     figure = charts.live_registers(
         frames.live(report), report.registers, frames.loops(report), theme()

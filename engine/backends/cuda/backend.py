@@ -176,20 +176,20 @@ class CudaBackend:
         log: str,
         options: RunOptions,
     ) -> RunResult:
-        uploaded = buffers.inputs_fingerprint()
+        uploaded = buffers.input_fingerprints()
         execution_ms = self._execute(plan, buffers, kernels, options.timeout_s)
         out = None if plan.is_backward else buffers.output()
         gradients, lse = buffers.gradients() if plan.is_backward else None, buffers.lse()
         first = buffers.output_fingerprint()
         damage = buffers.guard_damage()
-        unchanged = buffers.inputs_fingerprint() == uploaded
+        changed = buffers.changed_inputs(uploaded)
         repeatable = True
         if options.repeat:
             buffers.poison()
             self._execute(plan, buffers, kernels, options.timeout_s)
             repeatable = buffers.output_fingerprint() == first
             damage = damage or buffers.guard_damage()
-            unchanged = unchanged and buffers.inputs_fingerprint() == uploaded
+            changed = (*changed, *buffers.changed_inputs(uploaded))
         return RunResult(
             Status.PASSED,
             reason=damage or "",
@@ -197,7 +197,7 @@ class CudaBackend:
             out=out,
             gradients=gradients,
             lse=lse,
-            inputs_unchanged=unchanged,
+            changed_inputs=tuple(dict.fromkeys(changed)),
             repeatable=repeatable,
             guards_intact=damage is None,
             execution_ms=execution_ms,

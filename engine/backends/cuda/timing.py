@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -114,9 +114,15 @@ class Buffers:
         addresses = self._plan.addresses({n: b.address for n, b in self._by_name.items()})
         return kernel_arguments(self._calls, launch, addresses)
 
-    def inputs_fingerprint(self) -> tuple[int, ...]:
-        """Changes when Q, K, V or the block table on the device change."""
-        return tuple(self._fingerprints(*self._plan.inputs))
+    def input_fingerprints(self) -> dict[str, int]:
+        """By name: changes when that one of Q, K, V or the block table on the device changes."""
+        names = self._plan.inputs
+        return dict(zip(names, self._fingerprints(*names), strict=True))
+
+    def changed_inputs(self, uploaded: Mapping[str, int]) -> tuple[str, ...]:
+        """The names of those whose fingerprint is not the one that was taken when uploaded."""
+        now = self.input_fingerprints()
+        return tuple(name for name in now if now[name] != uploaded[name])
 
     def output_fingerprint(self) -> tuple[int, ...]:
         """Changes when the outputs on the device change."""

@@ -1,0 +1,272 @@
+"""Kernels of other compilers: a cubin and a description of it are judged like a source."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from words import raises
+
+import engine as attune
+from engine.backends.cuda import why_not_cuda
+from engine.base.errors import InvalidBuild, InvalidCubin, InvalidKernel, Status
+from engine.cli import main
+from engine.cuda_source import compile_kernel
+from engine.evaluation import Evaluation
+from engine.gate.trees import find_kernels, open_trees
+from engine.history import History
+from engine.machine_code.cubin_files import choose_cubin
+from engine.names import find_variant
+from engine.own_kernels.explain import try_kernel, why_arguments_differ
+from engine.own_kernels.registry import VARIABLE, check_kernel, keep_kernel
+from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.request import EvaluationRequest, target_device
+from engine.plan import compile_plan, make_plan, resources, variant_sources
+from engine.problem import Problem
+from engine.sessions.rerun import foreign_sources, plan_rerun
+from engine.sessions.session import make_snapshot, sources_of
+from engine.sessions.snapshot import Environment
+from kernels.description import read_own
+
+SOURCE = Path(__file__).with_name("kernels") / "float_rows.cu"
+MACROS = (("CAUSAL", "0"), ("HEAD_DIM", "64"))
+PROBLEM = Problem(1, 2, 37, 64, dtype="float32")
+BLOCK = """/* attune
+cubin = ["rows_80.cubin", "rows_89.cubin"]
+head_dims = [64]
+dtypes = ["float32"]
+work = {math_unit = "fma"}
+[[passes]]
+entry = "attention_rows"
+grid = "batch * num_heads * ceil_div(seqlen, 64)"
+threads = 64
+args = ["q", "k", "v", "out", "num_heads", "seqlen"]
+*/
+"""
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A description of one kernel that was compiled for two archs; its data folder is empty."""
+    monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv(VARIABLE, "")
+    for number in (80, 89):
+        write_cubin(tmp_path / f"rows_{number}.cubin", f"sm_{number}")
+    path = tmp_path / "rows.cu"
+    path.write_text(BLOCK, encoding="utf-8")
+    return path
+
+
+def write_cubin(path: Path, arch: str, source: Path = SOURCE) -> None:
+    path.write_bytes(compile_kernel(source, MACROS, arch, ("attention_rows",)).cubin)
+
+
+def write_wrong_cubin(path: Path) -> None:
+    """Of the kernel without its last division."""
+    source = path.with_name("wrong_source.cu")
+    text = SOURCE.read_text(encoding="utf-8")
+    source.write_text(text.replace("acc[d] / l", "acc[d]"), encoding="utf-8")
+    write_cubin(path, "sm_89", source)
+
+
+def evaluate(path: Path, gpu: str | None = "L4", **wanted: object) -> Evaluation:
+    request = EvaluationRequest(variant=keep_kernel(path).id, problem=PROBLEM, gpu=gpu)
+    with Evaluator(History()) as evaluator:
+        return evaluator.evaluate(dataclasses.replace(request, **wanted)).evaluation
+
+
+def test_it_is_judged_counted_and_timed(kernel: Path) -> None:
+    found = evaluate(kernel)
+    assert (found.status, found.passes[0].resources.arch) == (Status.PASSED, "sm_89"), found.reason
+    assert found.execution is not None
+    assert found.execution.backend == "machine-code"
+    assert found.latency is not None
+    assert found.latency.is_simulated
+    assert found.counts is not None
+    # The compiler's own report of the same source says the same.
+    plan = make_plan(read_own(SOURCE), PROBLEM, {})
+    (ours,) = resources(plan, compile_plan(plan, "sm_89"))
+    assert found.passes[0].resources == ours
+
+
+def test_it_is_judged_without_a_gpu_named(kernel: Path) -> None:
+    assert evaluate(kernel, gpu=None).status is Status.PASSED
+
+
+def test_wrong_machine_code_is_incorrect(kernel: Path) -> None:
+    write_wrong_cubin(kernel.with_name("rows_89.cubin"))
+    found = evaluate(kernel)
+    assert found.status is Status.INCORRECT
+    assert "host build" not in found.reason  # there is none
+    variant = check_kernel(kernel)
+    assert why_arguments_differ(make_plan(variant, PROBLEM, {}), ()) == ""
+    assert try_kernel(variant, "sm_89").sentence.startswith("INCORRECT")
+    assert try_kernel(variant, "sm_80").passed
+
+
+@pytest.mark.parametrize(
+    ("gpu", "wanted", "status", "words"),
+    [
+        ("A10", {}, Status.PASSED, "within"),  # sm_86 runs code of sm_80
+        ("T4", {}, Status.SKIPPED, "this GPU runs sm_75: choose a GPU of that architecture"),
+        ("H100", {}, Status.SKIPPED, "rows_80.cubin for sm_80 and rows_89.cubin for sm_89"),
+        ("L4", {"backend": "cpu"}, Status.LAUNCH_ERROR, "leave --backend out"),
+        ("L4", {"check": True}, Status.PASSED, "within"),
+    ],
+)
+def test_each_gpu_gets_its_file(
+    kernel: Path, gpu: str, wanted: dict[str, object], status: Status, words: str
+) -> None:
+    found = evaluate(kernel, gpu, **wanted)
+    assert (found.status, words in found.reason) == (status, True), found.reason
+    if gpu == "A10":
+        assert found.passes[0].resources.arch == "sm_80"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"attention_rows"', '"attention_row"', "There is no entry 'attention_row'"),
+        (', "seqlen"]', "]", "takes 6 arguments"),
+        ('"seqlen"]', '{name = "seqlen", ctype = "int64"}]', "has 4 bytes, not 8"),
+    ],
+)
+def test_a_launch_that_the_code_does_not_take(kernel: Path, old: str, new: str, words: str) -> None:
+    kernel.write_text(BLOCK.replace(old, new), encoding="utf-8")
+    found = evaluate(kernel)
+    assert found.status is Status.COMPILE_ERROR
+    assert found.reason.startswith("rows_89.cubin: ")
+    assert words in found.reason
+
+
+@pytest.mark.parametrize(
+    ("attribute", "words"),
+    [
+        ("__launch_bounds__(64)", "CTAs of up to 64 threads, not 128"),
+        ("__block_size__((64, 1, 1))", "CTAs of (64, 1, 1) threads, not (128, 1, 1)"),
+    ],
+)
+def test_other_threads_than_the_code_was_compiled_for(
+    kernel: Path, attribute: str, words: str
+) -> None:
+    source = kernel.with_name("bounded.cu")
+    text = SOURCE.read_text(encoding="utf-8")
+    source.write_text(text.replace("__global__ void", f"__global__ void {attribute}"), "utf-8")
+    write_cubin(kernel.with_name("rows_89.cubin"), "sm_90", source)
+    kernel.write_text(BLOCK.replace("threads = 64", "threads = 128"), encoding="utf-8")
+    found = evaluate(kernel, "H100")
+    assert found.status is Status.COMPILE_ERROR
+    assert words in found.reason
+
+
+def test_files_that_are_no_machine_code(kernel: Path) -> None:
+    cubin = kernel.with_name("rows_89.cubin")
+    whole = cubin.read_bytes()
+    for data in (b"", b"text", whole[: len(whole) // 2]):
+        cubin.write_bytes(data)
+        with raises(InvalidCubin, "cubin_file_damaged", "rows_89.cubin: "):
+            choose_cubin([cubin], "sm_89")
+        found = evaluate(kernel)
+        assert (found.status, found.reason.count("rows_89.cubin")) == (Status.COMPILE_ERROR, 1)
+    plan = make_plan(check_kernel(kernel), PROBLEM, {})
+    cubin.unlink()
+    with raises(InvalidCubin, "cubin_file_unreadable", "rows_89.cubin"):
+        compile_plan(plan, "sm_89")
+    with pytest.raises(InvalidKernel, match=r"rows\.cu:2: cubin: there is no file"):
+        check_kernel(kernel)
+    with raises(InvalidBuild, "cubin_of_other_arch", "sm_75"):
+        choose_cubin([kernel.with_name("rows_80.cubin")], "sm_75")
+
+
+@pytest.mark.parametrize("line", ["cubin = 3", "cubin = [3]", 'cubin = ""'])
+def test_descriptions_with_a_mistake(kernel: Path, line: str) -> None:
+    kernel.write_text(re.sub(r"(?m)^cubin = .*$", line, BLOCK), encoding="utf-8")
+    with pytest.raises(InvalidKernel, match=r"rows\.cu:2: cubin: it is the name of a file"):
+        check_kernel(kernel)
+    both = BLOCK.replace("work =", 'std = "c++20"\nwork =')
+    kernel.write_text(both, encoding="utf-8")
+    with pytest.raises(InvalidKernel, match="std: a cubin is compiled already"):
+        check_kernel(kernel)
+
+
+def test_another_file_is_another_source(kernel: Path) -> None:
+    """What was known of a kernel is not taken for what its new machine code does."""
+    before = evaluate(kernel)
+    variant = find_variant("rows")
+    (source,) = sources_of(before)
+    assert source.sha256 == before.source_sha256
+    assert source.text.startswith(BLOCK)
+    environment = Environment()
+    snapshot = make_snapshot([before], title="t", environment=environment, sources=[source])
+    repeats = plan_rerun(snapshot)
+    assert foreign_sources(snapshot, repeats) == []
+    write_wrong_cubin(kernel.with_name("rows_89.cubin"))
+    assert variant_sources(variant).source_sha256 != before.source_sha256
+    assert sources_of(before) == []
+    assert [s.name for s in foreign_sources(snapshot, repeats)] == ["rows.cu"]
+
+
+def test_a_machine_code_file_brings_a_description_to_paste(
+    kernel: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cubin = kernel.with_name("rows_89.cubin")
+    assert main(["evaluate", str(cubin)]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("error: rows_89.cubin is machine code")
+    assert printed.err.count("\n") == 1
+    pasted = kernel.with_name("rows_89.cu")
+    text = printed.out.replace('"float16"', '"float32"').replace("threads = 128", "threads = 64")
+    text = re.sub(r"(?m)^grid = \[.*\]", 'grid = "2 * ceil_div(seqlen, 64)"', text)
+    # Both numbers are of 4 bytes: which is which is for a person to say.
+    text = text.replace('"seqlen",', '"num_heads",').replace('"softmax_scale"', '"seqlen"')
+    pasted.write_text(text, encoding="utf-8")
+    sizes = "-H 2 -S 37 --dtype fp32 --gpu L4 --json".split()
+    assert main(["evaluate", str(cubin), *sizes]) == 0
+    assert json.loads(capsys.readouterr().out)["status"] == "PASSED"
+    os.environ.pop(VARIABLE)
+
+
+def test_the_gate_sees_another_file(kernel: Path, tmp_path: Path) -> None:
+    sides = []
+    for name in ("before", "after"):
+        folder = tmp_path / name
+        folder.mkdir()
+        for file in (kernel, *kernel.parent.glob("rows_*.cubin")):
+            (folder / file.name).write_bytes(file.read_bytes())
+        sides.append(folder)
+    write_wrong_cubin(sides[1] / "rows_89.cubin")
+    with open_trees("before", "after", tmp_path) as trees:
+        before, after = (find_kernels(tree, ())["rows"] for tree in trees)
+    assert before.digest != after.digest
+    assert before.files == ("rows.cu", "rows_80.cubin", "rows_89.cubin")
+
+
+def test_in_python(kernel: Path) -> None:
+    own = attune.kernel(kernel, gpu="L4")
+    sizes = {"heads": 2, "seqlen": 37, "dtype": "fp32"}
+    assert own.check(**sizes).status == "PASSED"
+    assert own.occupancy(**sizes).ctas_per_sm > 0
+    assert own.predict(**sizes).method == "machine code"
+    assert own.machine_code(**sizes).passes[0].entry.startswith("_Z14attention_rows")
+    q, k, v = np.random.default_rng(0).standard_normal((3, 1, 2, 37, 64)).astype(np.float32)
+    scores = q @ k.swapaxes(-1, -2) / 8
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    np.testing.assert_allclose(own.run(q, k, v), p / p.sum(-1, keepdims=True) @ v, atol=1e-5)
+    os.environ.pop(VARIABLE)
+
+
+@pytest.mark.gpu
+def test_cupy_launches_it_on_a_gpu(kernel: Path) -> None:
+    """On the local GPU, which may be one in software, by the driver's own loading of the file."""
+    if (why := why_not_cuda()) is not None:
+        pytest.skip(why)
+    device = target_device(None)
+    assert device is not None
+    write_cubin(kernel.with_name("rows_89.cubin"), device.arch)
+    found = evaluate(kernel, gpu=None, backend="cuda", effort="none")
+    assert (found.status, found.execution and found.execution.backend) == (Status.PASSED, "cuda")
