@@ -97,7 +97,7 @@ def run_apart(run: Callable[[T], int], args: T, file: str) -> int:
     if answer is None:
         raise CompileError(
             f"The process that read {file} ended by {_how(process.exitcode or 0)}: the file is "
-            "damaged, or it takes more than this machine has."
+            "damaged, does what cannot be followed, or takes more than this machine has."
         )
     return answer
 
@@ -176,7 +176,7 @@ class SassOptions(ProblemOptions, ConfigOptions, DefaultsOption):
 
 def run(args: SassOptions) -> int:
     path = Path(args.kernel)
-    if path.suffix == ".cubin" and path.is_file():
+    if _is_file(args.kernel) and path.is_file():
         return run_apart(_run, args, path.name)
     return _run(args)
 

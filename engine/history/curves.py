@@ -45,7 +45,12 @@ from engine.machine_code.footprint import (
     takes_several_tiles,
     touched_bytes,
 )
-from engine.machine_code.timing.constants import LAUNCH_FLOOR_US, family, kept_l2_bytes, spread
+from engine.machine_code.timing.constants import (
+    LAUNCH_FLOOR_US,
+    kept_l2_bytes,
+    kernel_class,
+    spread,
+)
 from engine.machine_code.timing.cta_times import CtaTimes
 from engine.machine_code.timing.native import Regime, allocated_smem, gpu_rates, sm_kernel
 from engine.machine_code.timing.simulate import (
@@ -193,7 +198,7 @@ def simulate(
     gpu = gpu_rates(device)
     even = has_even_splits(program, entry, variant, plan)
     traces = longest_ctas(program, entry, variant, plan, even)
-    error = spread(gpu.constants.arch, family(program))
+    error = spread(gpu.constants.arch, kernel_class(program, traces[max(traces)]))
     longest_first = not any(any(trace.cta) for trace in traces.values())
     shorter = shorter_ctas(program, entry, variant, plan, tuple(traces)) if even else None
     cut = cut_ctas(program, entry, variant, plan, tuple(traces))
@@ -498,7 +503,7 @@ def simulated_passes(
                     sm_us=us * made.sm_cycles,
                     cta_us=us * made.cta_cycles,
                     dram_us=made.dram_us,
-                    spread=spread(device.arch, family(analysis.program)),
+                    spread=spread(device.arch, kernel_class(analysis.program, made.longest)),
                 )
             )
     except AttuneError:

@@ -19,7 +19,7 @@ from engine.history.ctas import CurveTraffic, Pieces, pieces_of
 from engine.machine_code.cubin import Entry
 from engine.machine_code.disassembly import Program
 from engine.machine_code.emulation import CtaTrace, Emulator
-from engine.machine_code.timing.constants import LAUNCH_FLOOR_US, family, spread
+from engine.machine_code.timing.constants import LAUNCH_FLOOR_US, kernel_class, spread
 from engine.machine_code.timing.cta_times import counts_of
 from engine.machine_code.timing.native import (
     Kernel,
@@ -227,7 +227,7 @@ def simulate_persistent(
             resident=held,
             fetch_cycles=max(0.0, fetch_cycles),
             cycles_per_us=gpu.cycles_per_us,
-            spread=spread(gpu.constants.arch, family(program)),
+            spread=spread(gpu.constants.arch, kernel_class(program, known[longest].trace)),
             dram_share=max(1.0, streamed / float(cycles[longest, -1])),
         )
 

@@ -152,13 +152,19 @@ def _axis_shares(emulator: Emulator, trace: CtaTrace, own: Sectors) -> NDArray[n
         if grid[axis] == 1:
             continue
         at = trace.cta[axis]
-        beside = _also_touched(
-            emulator, trace, own, axis, at + 1 if at + 1 < grid[axis] else at - 1
-        )
+        near = _touched_at(emulator, trace, axis, at + 1 if at + 1 < grid[axis] else at - 1)
+        beside = _among(own, near)
         if not beside.any():
             continue
         far = 0 if 2 * at >= grid[axis] else grid[axis] - 1
-        by_all = beside & _also_touched(emulator, trace, own, axis, far)
+        of_far = _touched_at(emulator, trace, axis, far)
+        by_all = beside & _among(own, of_far)
+        # A CTA that touches less of the same, and no more of its own: causal ones read the first
+        # keys alone. What it leaves out is nobody else's in its place, the last keys among it.
+        alone, far_alone = np.flatnonzero(~beside), len(of_far) - int(by_all.sum())
+        if len(of_far) < len(own) and far_alone <= len(alone):
+            by_all = beside.copy()
+            by_all[alone[: len(alone) - far_alone]] = True
         shares[by_all, axis] = grid[axis]
         some, share = beside & ~by_all, 2
         while some.any():  # groups of neighbours: where does this one end?
@@ -166,19 +172,21 @@ def _axis_shares(emulator: Emulator, trace: CtaTrace, own: Sectors) -> NDArray[n
             other = at + 2 * share - 1 if far > at else at - 2 * share + 1
             if not 0 <= other < grid[axis]:
                 break
-            some, share = some & _also_touched(emulator, trace, own, axis, other), 2 * share
+            some &= _among(own, _touched_at(emulator, trace, axis, other))
+            share *= 2
     return shares
 
 
-def _also_touched(
-    emulator: Emulator, trace: CtaTrace, own: Sectors, axis: int, at: int
-) -> NDArray[np.bool_]:
-    """Which of the CTA's own sectors the CTA at another place along the axis touches."""
+def _touched_at(emulator: Emulator, trace: CtaTrace, axis: int, at: int) -> Sectors:
+    """What the CTA at another place along the axis touches."""
     cta = list(trace.cta)
     cta[axis] = at
     x, y, z = cta
-    other = _sectors(emulator.trace((x, y, z))[0])
-    return np.isin(own, other, assume_unique=True)
+    return _sectors(emulator.trace((x, y, z))[0])
+
+
+def _among(own: Sectors, others: Sectors) -> NDArray[np.bool_]:
+    return np.isin(own, others, assume_unique=True)
 
 
 # ---- in the order of starting ----

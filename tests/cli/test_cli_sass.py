@@ -55,18 +55,18 @@ def options(source: Path) -> list[str]:
     return ["--include", str(source.parent / "include"), "--define", "OFFSET=1.0f"]
 
 
-def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
+def printed(capfd: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
     assert main(["sass", *argv, "--json"]) == 0
-    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    result: dict[str, Any] = json.loads(capfd.readouterr().out)
     return result
 
 
 @pytest.mark.slow
 def test_a_template_with_a_structure_is_counted_and_timed(
-    source: Path, capsys: pytest.CaptureFixture[str]
+    source: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     entry = ["--entry", "gemm<16>", "--gpu", "A100 80GB SXM"]
-    result = printed(capsys, str(source), *entry, *options(source), *LAUNCH)
+    result = printed(capfd, str(source), *entry, *options(source), *LAUNCH)
     warps, turns = 64 * 8, 128 // 16
     assert result["arch"] == "sm_80"
     assert result["passes"][0]["counted"]["scalar_math"] >= warps * turns * 16
@@ -110,17 +110,17 @@ def test_a_cubin_is_counted_like_its_source(
 
 @pytest.mark.slow
 def test_a_kernel_may_be_described_beside_its_source(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ATTUNE_KERNELS", "")
     kernel = Path(__file__).parents[1] / "own_kernels" / "kernels" / "naive_flash.cu"
-    result = printed(capsys, str(kernel), "-S", "32", "-D", "32", "--arch", "sm_80")
+    result = printed(capfd, str(kernel), "-S", "32", "-D", "32", "--arch", "sm_80")
     assert sum(result["instructions"].values()) > 0
 
 
 @pytest.mark.slow
 def test_a_kernel_may_describe_itself(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It need not be one of the own kernels for that, with a GPU for which configs are tuned."""
     monkeypatch.setenv("ATTUNE_KERNELS", "")
@@ -129,26 +129,26 @@ def test_a_kernel_may_describe_itself(
     kernel.write_text(ladder.read_text())
     for header in ladder.parent.glob("*.cuh"):
         (tmp_path / header.name).write_text(header.read_text())
-    mine = printed(capsys, str(kernel), "-S", "64", "--gpu", "L4")
-    assert mine["instructions"] == printed(capsys, "v01", "-S", "64", "--gpu", "L4")["instructions"]
+    mine = printed(capfd, str(kernel), "-S", "64", "--gpu", "L4")
+    assert mine["instructions"] == printed(capfd, "v01", "-S", "64", "--gpu", "L4")["instructions"]
     assert mine["latency"]["median_us"] > 0
 
 
 @pytest.mark.slow
 def test_a_vector_may_reach_past_what_was_asked_for_within_the_unit_that_is_allocated(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its second pass has 8 bytes of shared memory and reads them by LDS.128."""
     monkeypatch.setenv("ATTUNE_KERNELS", "")
     kernel = Path(__file__).parents[1] / "own_kernels" / "kernels" / "flash_split.cu"
-    result = printed(capsys, str(kernel), "-S", "128", "--gpu", "A100")
+    result = printed(capfd, str(kernel), "-S", "128", "--gpu", "A100")
     assert all(sum(each["instructions"].values()) > 0 for each in result["passes"])
     assert len(result["passes"]) == 2
 
 
 @pytest.mark.slow
-def test_passes_of_a_variant_add_up(capsys: pytest.CaptureFixture[str]) -> None:
-    result = printed(capsys, "v05", "--gpu", "L4", "-H", "2", "-S", "256", "--defaults-only")
+def test_passes_of_a_variant_add_up(capfd: pytest.CaptureFixture[str]) -> None:
+    result = printed(capfd, "v05", "--gpu", "L4", "-H", "2", "-S", "256", "--defaults-only")
     first, second = result["passes"]
     assert (first["entry"], second["entry"]) == ("attention_partial", "attention_fuse")
     for pipe, count in result["instructions"].items():
@@ -156,7 +156,7 @@ def test_passes_of_a_variant_add_up(capsys: pytest.CaptureFixture[str]) -> None:
     together = first["latency"]["median_us"] + second["latency"]["median_us"]
     assert result["latency"]["median_us"] == pytest.approx(together)
     assert main(["sass", "v05", "--gpu", "L4", "-H", "2", "-S", "256", "--listing"]) == 0
-    text = capsys.readouterr().out
+    text = capfd.readouterr().out
     assert "counted" in text
     assert "simulated" in text
     assert "BAR.SYNC" in text
@@ -211,13 +211,13 @@ def test_mistakes_are_one_sentence(
     sentence: str,
     source: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(source.parent)
     source.rename("k.cu")
     Path("k.cubin").write_bytes(b"")
     assert main(["sass", *argv]) == 2
-    assert sentence in capsys.readouterr().err
+    assert sentence in capfd.readouterr().err
 
 
 def test_what_is_no_cubin_says_how_to_get_one(
@@ -231,8 +231,35 @@ def test_what_is_no_cubin_says_how_to_get_one(
         assert "nvcc -cubin" in capfd.readouterr().err
 
 
+def test_a_damaged_cubin_is_one_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """One that claims a stack of 2 GiB, and functions whose names act on a terminal or end a line
+    of it."""
+    source = tmp_path / "k.cu"
+    source.write_text('extern "C" __global__ void plain_name(float* x) { x[threadIdx.x] = 1; }')
+    whole = compile_kernel(source, (), "sm_89", ()).cubin
+    frame = whole.index(b"\x04\x11\x08\x00")  # EIATTR_FRAME_SIZE: a symbol, then the bytes
+    damaged = {
+        "takes 2,147,483,393 bytes of stack": whole[: frame + 8]
+        + (0x7FFFFF01).to_bytes(4, "little")
+        + whole[frame + 12 :],
+        **{
+            f"characters that do not show{end}": whole.replace(b"plain_name", name)
+            for name, end in ((b"pl\x1b[2Jname", ""), (b"plain\nname", "."))
+        },
+    }
+    path = tmp_path / "k.cubin"
+    for words, data in damaged.items():
+        path.write_bytes(data)
+        assert main(["sass", str(path), *PLAIN]) == 2
+        said = capfd.readouterr().err
+        assert words in said
+        assert said.rstrip("\n").isprintable()
+    path.write_bytes(whole)
+    assert main(["sass", str(path), *PLAIN]) == 0
+
+
 def test_without_nvdisasm_one_sentence_says_how_to_get_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def missing(*_: object) -> str:
         raise ToolMissing("NVIDIA's disassembler nvdisasm is not installed.")
@@ -249,15 +276,15 @@ def test_without_nvdisasm_one_sentence_says_how_to_get_it(
         nvdisasm.find_nvdisasm.cache_clear()
     monkeypatch.setattr("engine.machine_code.disassembly.run_nvdisasm", missing)
     assert main(["sass", "v01", "--arch", "sm_75", "-S", "64"]) == 1
-    assert capsys.readouterr().err == ("error: NVIDIA's disassembler nvdisasm is not installed.\n")
+    assert capfd.readouterr().err == ("error: NVIDIA's disassembler nvdisasm is not installed.\n")
 
 
 @pytest.mark.slow
 def test_turns_that_nobody_takes_any_more_hold_no_warp_up(
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """v17's last arrivals at a named barrier have no partner: others of the CTA have left by then,
     and the warps that still wait must not be let go one by one."""
     argv = ["sass", "v17", "--gpu", "H200", "-S", "2048", "-H", "32", "-D", "128", "--json"]
     assert main(argv) == 0
-    assert json.loads(capsys.readouterr().out)["latency"]["median_us"] > 0
+    assert json.loads(capfd.readouterr().out)["latency"]["median_us"] > 0

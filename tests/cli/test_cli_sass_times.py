@@ -39,22 +39,22 @@ def source(tmp_path: Path) -> str:
     return str(path)
 
 
-def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
+def printed(capfd: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
     assert main(["sass", *argv, "--json"]) == 0
-    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    result: dict[str, Any] = json.loads(capfd.readouterr().out)
     return result
 
 
 def test_a_time_says_its_clock_and_what_binds_it(
-    source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    source: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "trace.json"
-    boost = printed(capsys, source, *ON_L4, "--timeline", str(file))
+    boost = printed(capfd, source, *ON_L4, "--timeline", str(file))
     assert (boost["clock_mhz"], boost["clock"]) == (2040, "boost")
     assert boost["dram_bytes"] == boost["dram_us"] == 0  # L2 holds it
     assert boost["bound"]
     assert "Times are at the boost clock, 2,040 MHz" in boost["passes"][0]["notes"][-1]
-    half = printed(capsys, source, *ON_L4, "--clock", "1020")
+    half = printed(capfd, source, *ON_L4, "--clock", "1020")
     assert (half["clock_mhz"], half["clock"]) == (1020, "given")
     assert half["sm_cycles"] == pytest.approx(boost["sm_cycles"], rel=0.01)
     assert half["latency"]["median_us"] > 1.5 * boost["latency"]["median_us"]
@@ -73,14 +73,14 @@ def test_a_time_says_its_clock_and_what_binds_it(
 
 @pytest.mark.slow
 def test_two_launches_stand_in_one_trace(
-    source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    source: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     slow = tmp_path / "slow.cu"
     slow.write_text(SCALE.replace("n; i++", "2 * n; i++"))
     file = tmp_path / "trace.json"
-    alone = printed(capsys, source, *ON_L4, "--timeline", str(file))
+    alone = printed(capfd, source, *ON_L4, "--timeline", str(file))
     first = json.loads(file.read_text())["traceEvents"]
-    both = printed(capsys, source, *ON_L4, "--timeline", str(file), "--against", str(slow))
+    both = printed(capfd, source, *ON_L4, "--timeline", str(file), "--against", str(slow))
     assert both["latency"] == alone["latency"]  # what is printed is of the first
     trace = json.loads(file.read_text())
     slices = [e for e in trace["traceEvents"] if e["ph"] == "X"]
@@ -103,19 +103,19 @@ def test_two_launches_stand_in_one_trace(
     ],
 )
 def test_a_second_launch_needs_a_trace_and_another_kernel(
-    more: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    more: list[str], said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["sass", "v08", "--gpu", "L4", "-S", "128", *more]) == 2
-    assert said in capsys.readouterr().err
+    assert said in capfd.readouterr().err
 
 
 @pytest.mark.slow
-def test_flags_reach_the_compiler(source: str, capsys: pytest.CaptureFixture[str]) -> None:
-    plain = printed(capsys, source, *PLAIN, "--arch", "sm_89")
-    fast = printed(capsys, source, *PLAIN, "--arch", "sm_89", "--flag=--use_fast_math")
+def test_flags_reach_the_compiler(source: str, capfd: pytest.CaptureFixture[str]) -> None:
+    plain = printed(capfd, source, *PLAIN, "--arch", "sm_89")
+    fast = printed(capfd, source, *PLAIN, "--arch", "sm_89", "--flag=--use_fast_math")
     assert sum(fast["instructions"].values()) < sum(plain["instructions"].values())
     assert main(["sass", source, *PLAIN, "--arch", "sm_89", "--flag=--no-such-flag"]) != 0
-    assert "no-such-flag" in capsys.readouterr().err
+    assert "no-such-flag" in capfd.readouterr().err
 
 
 def test_flags_as_people_write_them() -> None:
@@ -144,10 +144,10 @@ def test_flags_as_people_write_them() -> None:
     ],
 )
 def test_mistakes_are_one_sentence(
-    argv: list[str], sentence: str, source: str, capsys: pytest.CaptureFixture[str]
+    argv: list[str], sentence: str, source: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["sass", source, *argv]) == 2
-    assert sentence in capsys.readouterr().err
+    assert sentence in capfd.readouterr().err
 
 
 def test_a_folder_of_libcudacxx_is_the_toolkits(tmp_path: Path) -> None:

@@ -283,3 +283,30 @@ def test_bulk_copies_complete_the_phases_that_warps_wait_for(tmp_path: Path) -> 
     assert trace.amount[waits].tolist() == 8 * list(range(turns))  # each warp, phase by phase
     timed = time_launch(analysis, find_device("H200"))
     assert timed.simulated.cta_cycles > 0
+
+
+# A single matrix: the lanes behind the first eight hold no address, and the registers behind the
+# first one other values, which the loop's end is among.
+SINGLE_MATRIX = """
+extern "C" __global__ void k(unsigned* out, int n) {
+  __shared__ __align__(16) unsigned s[256];
+  s[threadIdx.x] = threadIdx.x;
+  __syncwarp();
+  unsigned row = (unsigned)__cvta_generic_to_shared(s);
+  row = threadIdx.x < 8 ? row + 16 * threadIdx.x : 0xfffffff0u;
+  unsigned sum = 0;
+  for (int i = 0; i < n; i++) {
+    unsigned value;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
+                 : "=r"(value) : "r"(row));
+    sum += value;
+  }
+  out[threadIdx.x] = sum;
+}
+"""
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_a_single_matrix_is_addressed_by_eight_lanes(arch: str, tmp_path: Path) -> None:
+    figures = launch_figures(counted(tmp_path, SINGLE_MATRIX, "ptr i32:5", arch=arch).counts)
+    assert figures.shared_wavefronts == figures.ideal_shared_wavefronts == 1 + 5

@@ -10,17 +10,23 @@ import pytest
 from engine.base.errors import InvalidProblem
 from engine.cuda_source import compile_kernel
 from engine.devices import find_device
-from engine.machine_code import counts
+from engine.machine_code import counts, footprint
 from engine.machine_code.analysis import analyse
 from engine.machine_code.counts import LaunchCounts, count_launch
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.disassembly import disassemble
 from engine.machine_code.emulation import Emulator
 from engine.machine_code.execution import execute
-from engine.machine_code.footprint import SharedBytes, StayingTouch
+from engine.machine_code.footprint import (
+    SharedBytes,
+    StayingTouch,
+    shared_bytes,
+    touched_bytes,
+)
 from engine.machine_code.launch import Launch, parse_arguments
 from engine.machine_code.timing.traffic import launch_traffic, staying_traffic
 from engine.pipeline.machine_code import TimedLaunch, time_launch
+from tests.machine_code.small_kernels import counted
 
 KERNEL = Path(__file__).parent / "kernels" / "tile_order.cu"
 TWO_AXES, ROWS, GROUPED, STAYING = range(4)
@@ -56,6 +62,28 @@ def test_any_mapping_from_block_index_to_tile_touches_the_same(order: int, size:
         assert us == pytest.approx(plain.simulated.latency.median_us, rel=0.05)
 
 
+# A causal launch: CTA x reads the tiles 0 to x of its row of the grid, and writes one of its own.
+PREFIXES = """
+extern "C" __global__ void k(const float* in, float* out) {
+  float sum = 0.f;
+  for (int tile = 0; tile <= blockIdx.x; tile++)
+    sum += in[(blockIdx.y * gridDim.x + tile) * blockDim.x + threadIdx.x];
+  out[(blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x] = sum;
+}
+"""
+
+
+def test_ctas_that_read_less_of_the_same_read_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(footprint, "_MOST_PROBE_STEPS", 0)  # as of a launch of many CTAs
+    tiles, rows = 24, 3
+    code = counted(tmp_path, PREFIXES, "ptr ptr", (tiles, rows, 1), (128, 1, 1), "sm_86")
+    emulator = Emulator(code.program, code.entry, code.launch)
+    groups = shared_bytes(emulator, emulator.trace((tiles - 1, 0, 0))[0])
+    assert touched_bytes(groups, code.launch.grid) == 2 * tiles * rows * 128 * 4
+
+
 def test_a_listed_order_is_followed_wave_by_wave() -> None:
     # 8 CTAs on 4 units of 1,000 bytes, 2 at a time; what a wave leaves behind is kept or gone.
     grid = (8, 1, 1)
@@ -88,13 +116,13 @@ def test_ctas_too_long_to_be_run_each_are_interpolated(monkeypatch: pytest.Monke
     # 64 tiles: some of the CTAs take one more than the others, and the last ones fewer.
     launch = Launch((24, 1, 1), (256, 1, 1), 0, arguments)
 
-    def counted() -> LaunchCounts:
+    def counts_now() -> LaunchCounts:
         program = disassemble(cubin).program(name)
         return count_launch(Emulator(program, cubin.entries[name], launch))
 
-    each = counted()
+    each = counts_now()
     monkeypatch.setattr(counts, "MAX_EMULATED", 1)
-    few = counted()
+    few = counts_now()
     assert each.exact
     assert not few.exact
     assert few.emulated < each.emulated

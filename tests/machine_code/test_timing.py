@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import struct
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,19 +15,20 @@ from words import raises
 from engine.base.errors import CompileError, ToolMissing, UnknownName
 from engine.devices import find_device
 from engine.machine_code.cubin import Entry
-from engine.machine_code.disassembly import NO_BARRIER, Control, Instruction, Pipe, Program, pipe_of
+from engine.machine_code.disassembly import NO_BARRIER, Control, Instruction, Program, pipe_of
 from engine.machine_code.emulation import AccessKind, CtaTrace, Emulator
 from engine.machine_code.launch import Launch, buffer_address
 from engine.machine_code.timing import simulate
 from engine.machine_code.timing.constants import (
     ARCHS,
     CONSTANTS,
-    RESIDUALS,
+    MEASURED_ARCHS,
     SmConstants,
     SmTiming,
     StallReason,
     interval,
     kept_l2_bytes,
+    kernel_class,
     sm_constants,
 )
 from engine.machine_code.timing.cta_times import CtaTimes, grid_cycles, measure
@@ -432,10 +433,19 @@ def test_every_constant_has_a_value_per_arch_and_an_origin() -> None:
         sm_constants("sm_60")
 
 
+def test_intervals_are_of_the_kernels_class() -> None:
+    code = program(line("HMMA.16816.F32 R0, R4, R8, R0"), line("LDS R0, [R1]"))
+    one = trace([[(0, None), (1, (int(AccessKind.SHARED_LOAD), 2, 0, 0))]])
+    two = replace(one, ideal_wavefronts=one.wavefronts // 2)
+    assert kernel_class(code, one) == "mma"
+    assert kernel_class(code, two) == "conflict"
+    assert kernel_class(program(line("FFMA R0, R2, R5, R4")), one) == "scalar"
+    wgmma = program(line("HGMMA.64x64x16.F32 R0, gdesc[UR4], R0"))
+    assert kernel_class(wgmma, two) == "wgmma"
+
+
 def test_what_was_never_measured_has_the_widest_interval() -> None:
-    code = program(line("HMMA.16816.F32 R0, R4, R8, R0"))
-    low, high = interval(100.0, "sm_90", code)
-    unknown_low, unknown_high = interval(100.0, "sm_100", code)
+    low, high = interval(100.0, "sm_90a", "mma")
+    unknown_low, unknown_high = interval(100.0, "sm_100", "mma")
     assert unknown_low < low < 100 < high < unknown_high
-    assert ("sm_100", "mma") not in RESIDUALS
-    assert Pipe.TENSOR in {i.pipe for i in code.instructions}
+    assert "sm_100" not in MEASURED_ARCHS

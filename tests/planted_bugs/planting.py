@@ -103,13 +103,17 @@ _PLAIN = (
     (r"template <int COLUMNS>", "template <int COLUMNS = HEAD_DIM>"),
     (r"swizzled<(?:COLUMNS|HEAD_DIM)>\(", "swizzled("),
     (r"^#define SOURCE_TILE .*\n", ""),
-    (r"\bSOURCE_TILE\b", "TILE"),
+    (r"\bSOURCE_TILE\b", "(BLOCK_N * HEAD_DIM)"),
     (r"NUM_KEYS\s*\);", "NUM_KEYS);"),
     (r"^ *OWN_LENGTHS\([^;]*;\n", ""),
     (r"^ *if \(HAS_VARLEN .*\n", ""),
     (
         r"IS_VISIBLE\(\s*key, POSITION_OF\(query\)\)",
         "key < seqlen_kv && (!IS_CAUSAL || key <= query)",
+    ),
+    (
+        r"(last_query / group.*;\n.*)END_OF_KEYS\(end\)",
+        r"\1IS_CAUSAL ? min(seqlen_kv, end) : seqlen_kv",
     ),
     (
         r"END_OF_KEYS\((?:end|POSITION_OF\(m0 \+ BLOCK_M\))\)",

@@ -335,7 +335,8 @@ inline Instruction decode(const std::string& guard, const std::string& mnemonic,
         else if (part == "256") i.width = 32;
         else if (part == "U16" || part == "S16" || part == "16") i.width = 2;
         else if (part == "U8" || part == "S8") i.width = 1;
-        if (!part.empty() && is_digit(part[0])) i.count = static_cast<int>(std::min(1ul << 18, std::strtoul(part.c_str(), nullptr, 10)));
+        const bool is_type = part == "16" && (i.op == OP_LDSM || i.op == OP_STSM);  // a single matrix has no number
+        if (!part.empty() && is_digit(part[0]) && !is_type) i.count = static_cast<int>(std::min(1ul << 18, std::strtoul(part.c_str(), nullptr, 10)));
         if (const size_t x = part.find('x'); x != std::string::npos && is_digit(part[0]))  // HGMMA.64x256x16
             i.count = static_cast<int>(std::min(1024ul, std::strtoul(part.c_str() + x + 1, nullptr, 10)));
         dot = end;

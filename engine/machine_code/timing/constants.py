@@ -8,7 +8,7 @@ times; the row says which, and `tests/bench/bench_sass_validation.py` marks thos
 Huerta is Huerta et al., "Analyzing Modern NVIDIA GPU Cores", arXiv 2503.20481, measured on an RTX
 A6000 (Ampere). gpu-benches is github.com/te42kyfo/gpu-benches, whose files hold the bandwidth of L2
 over the footprint on an A100, H100 PCIe, H200, A40 and L40, and the latency of a load on an H100
-PCIe and an L40. Nothing here is fitted to the points that the benchmark counts.
+PCIe and an L40. Nothing here but the residuals is fitted to the points that the benchmark counts.
 
 Not in the table because not modelled: how far an SM is from each slice of L2 (222 to 339 cycles on
 an L40, over all SMs, by the abstract of arXiv 2606.22588), and what a wgmma takes of the register
@@ -32,49 +32,55 @@ from numpy.typing import NDArray
 from engine.base.errors import UnknownName
 from engine.devices.spec import ClockKind
 from engine.machine_code.disassembly import Pipe, Program
+from engine.machine_code.emulation import CtaTrace
 
-# How far the simulation was off on measured kernels, by arch and kind of kernel.
+# How far the simulation was off on measured kernels, by class of kernel.
 #
-# Standard deviations of log(measured / simulated) over the points that
-# `tests/bench/bench_sass_validation.py` prints, rounded up. Where nothing was measured the widest
-# of them stands in, doubled; wgmma's does not, which sm_90 alone has.
+# 90 % of the counted points of a class lie within exp(+- 1.645 residual) of their simulated time.
+# Its clock is the one that the source says, else the one that the energy model says: what is not
+# known of clocks is in it. `tests/bench/counted_sets.py` has the points, and what share of a series
+# lies inside where it is left out.
 
-Family: TypeAlias = Literal["fma", "mma", "wgmma"]
+KernelClass: TypeAlias = Literal["scalar", "mma", "wgmma", "memory", "conflict"]
 _Z90 = 1.6449
 _CLOCK_SPREAD = 0.08  # of log(clock): kernels and GPUs that the energy model was not calibrated on
+CONFLICT_SHARE = 1.25  # passes through shared memory to those that the bytes need: from here on
+MEMORY_SHARE = 0.8  # of the time in SMs that DRAM takes: from here on memory is what counts
 
-# (arch, family) → root mean square of log(measured / simulated).
-RESIDUALS: Mapping[tuple[str, Family], float] = {
-    ("sm_80", "fma"): 0.10,
-    ("sm_86", "fma"): 0.10,
-    ("sm_89", "fma"): 0.10,
-    ("sm_90", "mma"): 0.14,
-    # 2 points of the wgmma GEMM and 9 of fast.cu (README), nearly all simulated too fast at boost
-    ("sm_90", "wgmma"): 0.16,
+RESIDUALS: Mapping[KernelClass, float] = {
+    "scalar": 0.19,
+    "mma": 0.19,
+    "wgmma": 0.13,
+    "memory": 0.29,
+    "conflict": 0.47,
 }
+# Archs of which no point is counted are taken to be twice as far off.
+MEASURED_ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_120")
 
 
-def family(program: Program) -> Family:
-    """What the program's products run on."""
+def kernel_class(program: Program, trace: CtaTrace) -> KernelClass:
+    """What the program's products run on; `conflict` where a CTA's accesses to shared memory take
+    many passes. What is bound by memory, the launch says."""
+    rows = trace.access[trace.access >= 0]
+    passes, ideal = int(trace.wavefronts[rows].sum()), int(trace.ideal_wavefronts[rows].sum())
     tensor = [i.opcode for i in program.instructions if i.pipe is Pipe.TENSOR]
     if any(opcode.endswith("GMMA") for opcode in tensor):
         return "wgmma"
-    return "mma" if tensor else "fma"
+    if passes >= CONFLICT_SHARE * ideal > 0:
+        return "conflict"
+    return "mma" if tensor else "scalar"
 
 
-def spread(arch: str, kind: Family) -> float:
+def spread(arch: str, kind: KernelClass) -> float:
     """Standard deviation of the logarithm of a simulated time's error."""
-    known = RESIDUALS.get((arch, kind))
-    if known is not None:
-        return known
-    return 2 * max(error for (_, other), error in RESIDUALS.items() if other != "wgmma")
+    return RESIDUALS[kind] * (1 if arch.rstrip("af") in MEASURED_ARCHS else 2)
 
 
 def interval(
-    median_us: float, arch: str, program: Program, clock: ClockKind = "boost"
+    median_us: float, arch: str, kind: KernelClass, clock: ClockKind = "boost"
 ) -> tuple[float, float]:
     """The 90 % interval of a simulated time."""
-    return widened(median_us, _Z90 * spread(arch, family(program)), clock)
+    return widened(median_us, _Z90 * spread(arch, kind), clock)
 
 
 def widened(median_us: float, half_width: float, clock: ClockKind) -> tuple[float, float]:

@@ -17,7 +17,13 @@ from engine.machine_code.disassembly import Program
 from engine.machine_code.emulation import CtaTrace
 from engine.machine_code.launch import Launch
 from engine.machine_code.native_library import load_library
-from engine.machine_code.timing.constants import LAUNCH_FLOOR_US, SmTiming, interval
+from engine.machine_code.timing.constants import (
+    LAUNCH_FLOOR_US,
+    MEMORY_SHARE,
+    SmTiming,
+    interval,
+    kernel_class,
+)
 from engine.machine_code.timing.cta_times import (
     CtaTimes,
     Shorter,
@@ -340,8 +346,11 @@ def simulate_launch(
     dram_us = 0.0
     if traffic is not None:
         dram_us = traffic.dram_bytes / gpu.dram_bytes_per_us
-    median = LAUNCH_FLOOR_US + max(cycles / gpu.cycles_per_us, dram_us)
-    low, high = interval(median, gpu.constants.arch, program, device.clock)
+    in_sms = cycles / gpu.cycles_per_us
+    median = LAUNCH_FLOOR_US + max(in_sms, dram_us)
+    is_memory_bound = dram_us >= MEMORY_SHARE * in_sms
+    kind = "memory" if is_memory_bound else kernel_class(program, by_length[-1])
+    low, high = interval(median, gpu.constants.arch, kind, device.clock)
     return SimulatedLaunch(
         resident_ctas=resident,
         ctas_per_sm=per_sm,

@@ -1,0 +1,136 @@
+"""Published times of kernels by others, and what was simulated of their machine code.
+
+`counted_sets.json` holds them by series: times as published, with source and conditions, and what
+the authors' sources, compiled unchanged but for what a host needs, came to when they were counted
+and simulated (date and CUDA release stand there). Their code is not here, so that these do not
+change with the model; `bench_sass_validation.py` simulates the series that were written anew.
+
+At which clock a series is simulated was set before any of it was: the one that its source locked or
+logged; where kernels are launched again and again, the one that the energy model says; in bursts
+and where memory binds, boost. Nothing else was chosen on them.
+
+    python tests/bench/counted_sets.py
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+FILE = Path(__file__).with_suffix(".json")
+_Z90 = 1.6449
+_FEWEST_SERIES = 2  # of a class: of fewer all classes together say how wide it is
+
+
+@dataclass(frozen=True, slots=True)
+class CountedPoint:
+    """One kernel of a series; times in µs."""
+
+    series: str
+    arch: str
+    name: str
+    kind: str  # of `KernelClass`
+    measured_us: float
+    simulated_us: float
+
+    @property
+    def error(self) -> float:
+        """Of the simulated time, as a share of the measured one."""
+        return self.simulated_us / self.measured_us - 1
+
+    @property
+    def log_error(self) -> float:
+        return abs(math.log(self.measured_us / self.simulated_us))
+
+
+@lru_cache(maxsize=1)
+def counted_points() -> tuple[CountedPoint, ...]:
+    """All of them, series by series."""
+    return tuple(
+        CountedPoint(
+            each["series"],
+            each["arch"],
+            point["name"],
+            point["kind"],
+            point["measured_us"],
+            point["simulated_us"],
+        )
+        for each in json.loads(FILE.read_text())["series"]
+        for point in each["points"]
+    )
+
+
+def half_width(points: Sequence[CountedPoint]) -> float:
+    """Of log(measured / simulated): 90 % of such points lie within it, those unseen among them."""
+    errors = sorted(point.log_error for point in points)
+    return errors[min(len(errors), math.ceil(0.9 * (len(errors) + 1))) - 1]
+
+
+def residuals(points: Sequence[CountedPoint]) -> dict[str, float]:
+    """{class: half width as a standard deviation}, rounded up to two digits."""
+    return {
+        kind: math.ceil(100 * half_width([p for p in points if p.kind == kind]) / _Z90) / 100
+        for kind in sorted({p.kind for p in points})
+    }
+
+
+def inside_left_out(points: Sequence[CountedPoint]) -> list[CountedPoint]:
+    """Those within what the other series' points of their class say."""
+    inside = []
+    for point in points:
+        others = [p for p in points if p.series != point.series]
+        alike = [p for p in others if p.kind == point.kind]
+        if len({p.series for p in alike}) < _FEWEST_SERIES:
+            alike = others
+        if point.log_error <= half_width(alike):
+            inside.append(point)
+    return inside
+
+
+def right_pairs(points: Iterable[CountedPoint]) -> tuple[int, int]:
+    """(in the right order, pairs of a series that differ by more than 10 %)."""
+    right = total = 0
+    for _, members in itertools.groupby(points, key=lambda p: p.series):
+        for a, b in itertools.combinations(members, 2):
+            slow, fast = sorted((a, b), key=lambda p: -p.measured_us)
+            if slow.measured_us > 1.1 * fast.measured_us:
+                total += 1
+                right += slow.simulated_us > fast.simulated_us
+    return right, total
+
+
+def _line(name: str, points: Sequence[CountedPoint], inside: Sequence[CountedPoint]) -> str:
+    errors = [p.error for p in points]
+    right, total = right_pairs(points)
+    return (
+        f"{name:36} {len(points):4} points  mean error {sum(map(abs, errors)) / len(errors):6.1%}"
+        f"  bias {sum(errors) / len(errors):+6.1%}  worst {max(errors, key=abs):+6.1%}"
+        f"  pairs {right}/{total}  inside where left out {sum(p in inside for p in points)}"
+    )
+
+
+def main() -> None:
+    points = counted_points()
+    inside = inside_left_out(points)
+    for series, members in itertools.groupby(points, key=lambda p: p.series):
+        of_series = list(members)
+        print(_line(f"{series} ({of_series[0].arch})", of_series, inside))
+        for p in of_series:
+            outside = "" if p in inside else "  outside"
+            print(
+                f"    {p.name:24} {p.kind:9} measured {p.measured_us:9.1f}"
+                f"  simulated {p.simulated_us:9.1f} µs  {p.error:+6.1%}{outside}"
+            )
+    print()
+    for kind, width in residuals(points).items():
+        print(_line(kind, [p for p in points if p.kind == kind], inside) + f"  residual {width}")
+    print(_line("all", points, inside))
+
+
+if __name__ == "__main__":
+    main()
