@@ -159,6 +159,8 @@ def look(evaluator: Evaluator, mutation: Mutation, variant: str, mode: Mode, fol
             timeout_s=60.0,  # a machine under load must not seem to have found a hang
         )
         evaluation = evaluator.evaluate(request, source=source).evaluation
+        if mode == "machine code" and evaluation.status is Status.SKIPPED:
+            return Seen(False, False, evaluation.reason)  # code that is not executed here
         if (seen := _seen(evaluation, mutation, places)).found:
             return seen
     return seen
