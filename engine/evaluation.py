@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, 
 from annotated_types import MaxLen
 
 from engine.base.errors import Status
+from engine.base.figures import Bars
 from engine.base.table import Table, Tabular
 from engine.base.text import (
     Identifier,
@@ -185,6 +186,12 @@ class Occupancy(Stored, Tabular):
 
         names = [*(n for n in self.__slots__ if n != "limits"), *self.derived]
         return pd.DataFrame([{n: getattr(self, n) for n in names}])
+
+    def bars(self) -> Bars:
+        """CTAs per SM that each resource alone would allow; the fewest are resident."""
+        limits = {name: (float(n), float(n), float(n)) for name, n in self.limits.items()}
+        title = f"{self.occupancy:.1%} occupancy, limited by {self.limited_by()}"
+        return Bars(title, "CTAs per SM that each alone would allow", limits)
 
     def _check_file(self, raw: Mapping[str, Any]) -> None:
         if raw.get("idle_ctas", 1) < 1 or self.idle_ctas >= max(self.ctas, 1):
@@ -531,6 +538,18 @@ class Evaluation(Stored, Tabular):
             return ""
         of = f" for {self.main_pass.resources.arch}" if self.main_pass is not None else ""
         return f"machine code{of}, in software"
+
+    def bars(self) -> Bars:
+        """Its warm time and those of PyTorch's attention, as far as there are any."""
+        timed = {self.variant: self.latency}
+        timed |= {baseline_label(b.name): b.latency for b in self.baselines}
+        known = {name: x for name, x in timed.items() if x is not None}
+        origins = " and ".join(dict.fromkeys(x.origin for x in known.values()))
+        return Bars(
+            f"{self.variant} at {self.problem.label()} on {self.device}: {self.status}",
+            f"µs, {origins}" if origins else "no time is known",
+            {name: (x.median_us, x.low_us, x.high_us) for name, x in known.items()},
+        )
 
     def tables(self) -> tuple[Table, ...]:
         subject = [

@@ -163,6 +163,12 @@ __device__ __forceinline__ void wgmma_wait(float (&...sums)[SUMS]) {
 #define WGMMA_NAMES_64                                                                     \
     WGMMA_NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, " \
                    "%62, %63"
+#define WGMMA_NAMES_80                                                                     \
+    WGMMA_NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, " \
+                   "%78, %79"
+#define WGMMA_NAMES_96                                                                     \
+    WGMMA_NAMES_80 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, " \
+                   "%94, %95"
 #define WGMMA_SUMS_8(i)                                                                     \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
         "+f"(d[i + 6]), "+f"(d[i + 7])
@@ -170,6 +176,8 @@ __device__ __forceinline__ void wgmma_wait(float (&...sums)[SUMS]) {
 #define WGMMA_SUMS_32 WGMMA_SUMS_16, WGMMA_SUMS_8(16), WGMMA_SUMS_8(24)
 #define WGMMA_SUMS_48 WGMMA_SUMS_32, WGMMA_SUMS_8(32), WGMMA_SUMS_8(40)
 #define WGMMA_SUMS_64 WGMMA_SUMS_48, WGMMA_SUMS_8(48), WGMMA_SUMS_8(56)
+#define WGMMA_SUMS_80 WGMMA_SUMS_64, WGMMA_SUMS_8(64), WGMMA_SUMS_8(72)
+#define WGMMA_SUMS_96 WGMMA_SUMS_80, WGMMA_SUMS_8(80), WGMMA_SUMS_8(88)
 
 // For each width N of D [64, N], with N / 2 sums in a thread, of which %A to %F are the operands
 // that follow; without ACCUMULATE D is overwritten:
@@ -198,3 +206,5 @@ WGMMA_OF_WIDTH(32, 16, 16, 17, 18, 19, 20, 21)
 WGMMA_OF_WIDTH(64, 32, 32, 33, 34, 35, 36, 37)
 WGMMA_OF_WIDTH(96, 48, 48, 49, 50, 51, 52, 53)
 WGMMA_OF_WIDTH(128, 64, 64, 65, 66, 67, 68, 69)
+WGMMA_OF_WIDTH(160, 80, 80, 81, 82, 83, 84, 85)
+WGMMA_OF_WIDTH(192, 96, 96, 97, 98, 99, 100, 101)

@@ -1,12 +1,12 @@
 // v19 Persistent on Hopper: persistent CTAs; between query tiles no pipe of the SM runs dry.
 // Idea: the next Q is there and the last O leaves while products run: a tile's end costs little.
-// Changed: against v18, persistent CTAs; Q has two places and a warp; descriptors: 1st + step.
+// Changed: against v18, persistent CTAs; Q has two places and a warp; v20's rescale if asked for.
 // Limiter: as v18 in the steady state, from the first key of a CTA to its last.
 // Constraints: sm_90a alone; D in {32, 64, 96, 128}; any S, KV, H, B; features.cuh but lengths.
 // Passes: 1, attention_forward; grid (min(num_ctas, query tiles)), 128 (consumers + 1) threads.
 // Source: FlashAttention-3 (arXiv 2407.08608) and its L2-aware longest-first order; v13.
 // Weakness: who gets which tile is fixed; O is written in front of a group's next products.
-// Counted: 1,924 instructions for 64 keys on sm_90 and 128 rows (v18 1,992), no conflicts.
+// Counted: 1,924 instructions for 64 keys and 128 rows (v18 1,992; most_growth = 8: 1,828).
 // Causal: in twelve problems the SM with most key tiles has at most 3 % more than the mean.
 // Simulated, H100 SXM, boost clock, 16k tokens, S = 2048: tensor pipe 86 % busy at D = 128; at the
 //   clock that its power limit sustains 558 TFLOP/s. See kernels/README.md.
@@ -27,7 +27,7 @@ let.kv_heads_at_once = "max(1, kv_mib * 262144 // (seqlen_kv * head_dim))"
 let.heads_at_once = "kv_heads_at_once * (num_heads // num_heads_kv) if causal else 1"
 
 [tunables]
-block_n = {values = [64, 128], default = 128, meaning = "K/V rows per tile"}
+block_n = {values = [64, 128, 160, 192], default = 128, meaning = "K/V rows per tile"}
 stages = {values = [2, 3], default = 2, meaning = "K/V tiles in the ring"}
 consumers = {values = [2, 3], default = 2, meaning = "warpgroups that compute, 64 query rows each"}
 num_ctas.values = [4, 78, 114, 132]
@@ -36,15 +36,17 @@ num_ctas.per_sm = 1
 num_ctas.meaning = "persistent CTAs: the GPU's SMs"
 kv_mib = {values = [1, 16, 32], default = 32, meaning = "MiB of K and V of causal heads at a time"}
 
+most_growth = {values = [0, 8], default = 0, meaning = "log2 of growth that O is not rescaled for"}
+
 [[constraints]]
 condition = "2 * (64 * consumers + stages * block_n) * head_dim * element_bytes <= 232000"
 sentence = """v19 keeps two tiles of Q and {stages} of K and V in shared memory, and 227 KB hold \
               no more: lower stages, block_n or consumers."""
 
 [[constraints]]
-condition = "consumers == 2 or head_dim + block_n <= 192"
-sentence = """v19 has 160 registers a thread with three consumers, too few for block_n={block_n} \
-              with D={head_dim}: lower block_n or consumers."""
+condition = "2 * head_dim + 3 * block_n <= (768 if consumers == 2 else 512)"  # O, S and P
+sentence = """v19 has 232 registers a thread, or 160 with three consumers: too few for \
+              block_n={block_n} with D={head_dim}, so lower block_n or consumers."""
 
 [tensor_maps]
 q_map = {tensor = "q", box = ["columns", "block_m", 1, 1], swizzle = "2 * columns"}
@@ -95,12 +97,14 @@ constexpr unsigned FULL_WARP = 0xffffffffu;
 
 static_assert(CONSUMERS == 2 || CONSUMERS == 3,
               "consumers must be 2 or 3: a fourth would leave each thread 120 registers");
-static_assert(BLOCK_N == 64 || BLOCK_N == 128,
-              "block_n must be 64 or 128: S of a tile stays in the registers of a warpgroup");
+static_assert(BLOCK_N == 64 || BLOCK_N == 128 || BLOCK_N == 160 || BLOCK_N == 192,
+              "block_n must be 64, 128, 160 or 192: S of a tile stays in a warpgroup's registers");
 static_assert(STAGES == 2 || STAGES == 3,
               "stages must be 2 or 3: one tile is computed while the others arrive");
 static_assert(NUM_CTAS >= 1 && KV_MIB >= 1,
               "num_ctas and kv_mib must be at least 1: someone has to visit some head");
+static_assert(MOST_GROWTH >= 0 && MOST_GROWTH <= 15,
+              "most_growth must be 0 to 15: P is at most 2 to that, and FP16 ends at 65,504");
 static_assert(HEAD_DIM % 32 == 0 && HEAD_DIM <= 128,
               "head_dim must be 32, 64, 96 or 128: a box has 32 or 64 columns, O is in registers");
 
@@ -293,7 +297,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     const int group_row = group * GROUP_ROWS + warp * 16 + lane / 4;  // this lane's first row
 
     float acc_rmem[HEAD_DIM / 2];  // O, not yet divided by l: 8 columns are 4 registers
-    float m_rmem[2];               // running maxima of the lane's rows, unscaled
+    float m_rmem[2];               // what scores are relative to, times scale_log2
     float l_rmem[2];               // running sums over this lane's keys only
     const float scale_log2 = softmax_scale * LOG2_E;  // exp(x) = 2^(x log2(e))
 
@@ -334,14 +338,15 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
 
     const auto start_rows = [&]() {
 #pragma unroll
-        for (int r = 0; r < 2; r++) m_rmem[r] = -INFINITY, l_rmem[r] = 0.0f;
+        for (int r = 0; r < 2; r++) m_rmem[r] = FIRST_SCALED_MAXIMUM, l_rmem[r] = 0.0f;
     };
     const auto start_o = [&]() {
 #pragma unroll
         for (int i = 0; i < HEAD_DIM / 2; i++) acc_rmem[i] = 0.0f;
     };
 
-    // P = exp(scale (S - m)) in the place of S, and what O is to shrink by.
+    // P = exp(scale (S - m)) in the place of S. Whether O is to shrink, where m changed, and by
+    // what.
     const auto softmax = [&](int m0, int head, int tile, float (&correction)[2]) {
         const int n0 = first_key_of(m0, seqlen, seqlen_kv) + tile * BLOCK_N;
         if constexpr (BENDS_SCORES) {
@@ -366,28 +371,37 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
             }
         }
 
-        // Online softmax: what was summed under the old maximum shrinks to the new one. Key 0 is
-        // visible to every row, so the row's maximum is finite from the first tile on.
-        // One FFMA and one EX2 a score; l sums it before P is rounded.
-        float m_scaled[2];
+        // Online softmax: what was summed under the old maximum shrinks to the new one, but only
+        // where one of the warp's maxima grew by more than MOST_GROWTH: until then P is larger than
+        // 1, and l, which is of the same m, makes up for it. Key 0 is visible to every row, or m
+        // begins at a finite value, so that m is finite from the first tile on.
+        bool is_grown = MOST_GROWTH == 0;
+        float m_new[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            float m_new = m_rmem[r];
+            m_new[r] = s_rmem[2 * r];
 #pragma unroll
             for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
-                m_new = fmaxf(m_new, fmaxf(s_rmem[i], s_rmem[i + 1]));
+                m_new[r] = fmaxf(m_new[r], fmaxf(s_rmem[i], s_rmem[i + 1]));
             }
-            m_new = row_max(m_new);
-            m_scaled[r] = SCALED_MAXIMUM(m_new, scale_log2);
-            correction[r] = fast_exp2(m_rmem[r] * scale_log2 - m_scaled[r]);
-            m_rmem[r] = m_new;
+            m_new[r] = row_max(m_new[r]) * scale_log2;
+            is_grown |= m_new[r] > m_rmem[r] + MOST_GROWTH;
+        }
+        if constexpr (MOST_GROWTH > 0) is_grown = __any_sync(FULL_WARP, is_grown);
+        // One FFMA and one EX2 a score; l sums it before P is rounded.
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const float m_old = m_rmem[r];
+            m_rmem[r] = is_grown ? fmaxf(m_old, m_new[r]) : m_old;
+            correction[r] = fast_exp2(m_old - m_rmem[r]);
             l_rmem[r] *= correction[r];
         }
 #pragma unroll
         for (int i = 0; i < BLOCK_N / 2; i++) {
-            s_rmem[i] = fast_exp2(s_rmem[i] * scale_log2 - m_scaled[i / 2 % 2]);
+            s_rmem[i] = fast_exp2(s_rmem[i] * scale_log2 - m_rmem[i / 2 % 2]);
             l_rmem[i / 2 % 2] += s_rmem[i];
         }
+        return is_grown;
     };
     const auto rescale_o = [&](const float (&correction)[2]) {
 #pragma unroll
@@ -403,11 +417,10 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     const auto divide_one_by_l = [&](const QueryTile& of, float (&inv_l)[2]) {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const float m_scaled = m_rmem[r] * scale_log2;
-            inv_l[r] = 1.0f / with_sink(row_sum(l_rmem[r]), given, of.head, m_scaled);
+            inv_l[r] = 1.0f / with_sink(row_sum(l_rmem[r]), given, of.head, m_rmem[r]);
             STORE_LSE(pair == 0 && of.m0 + group_row + r * 8 < seqlen,
                       ((size_t)of.batch * num_heads + of.head) * seqlen + of.m0 + group_row + r * 8,
-                      m_scaled, inv_l[r]);
+                      m_rmem[r], inv_l[r]);
         }
     };
 
@@ -494,10 +507,10 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         for (int tile = 1; tile < now.tiles; tile++, step_ring()) {
             start_products(round - 1);
             wait_for_s();
-            softmax(now.m0, now.head, tile, correction);
+            const bool is_grown = softmax(now.m0, now.head, tile, correction);
             wait_for_next_k(tile + 1 < now.tiles || is_next);
             wait_for_o();
-            rescale_o(correction);
+            if (is_grown) rescale_o(correction);
             pack_p();
         }
         if (!is_next) break;

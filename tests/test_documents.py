@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine.base.errors import AttuneError
+from engine.cli import main
 from engine.cli.command_line import parser
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -109,6 +110,27 @@ def test_what_a_sentence_tells_people_to_type_is_understood() -> None:
     words = set(re.findall(r"`attune ([a-z][a-z-]+)", shown))
     assert len(words) > 5
     assert words - set(parser().commands) == set()
+
+
+@pytest.mark.slow
+def test_the_readme_s_first_lines_print_what_it_says(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for the installation and the dashboard, which have tests of their own."""
+    monkeypatch.setenv("COLUMNS", "600")
+    first = text(ROOT / "README.md").split("```")[1]
+    shown = [part.splitlines() for part in re.split(r"^\$ attune ", first, flags=re.MULTILINE)[1:]]
+    printing = [(command, lines) for command, *lines in shown if lines]
+    assert [command.split()[0] for command, _ in printing] == [
+        "evaluate",
+        "auto",
+        "recommend-batch",
+    ]
+    for command, lines in printing:
+        assert main(shlex.split(command)) == 0
+        printed = " ".join(capsys.readouterr().out.split())
+        for part in "…".join(lines).split("…"):
+            assert " ".join(part.split()) in printed
 
 
 @pytest.mark.slow

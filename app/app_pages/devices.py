@@ -19,7 +19,8 @@ def page() -> None:
     if local.spec is None:
         st.info(f"No local GPU. {plain_markdown(local.why)}", icon=":material/info:")
     else:
-        sentences = " ".join((f"Local GPU: {local.name}.", *local.differences))
+        how = ", in software: kernels run on it, and nothing is timed" if local.in_software else ""
+        sentences = " ".join((f"Local GPU: {local.name}{how}.", *local.differences))
         st.success(plain_markdown(sentences), icon=":material/developer_board:")
     wanted = st.text_input("Filter by name", key="device_filter", placeholder="H100, Ada, …")
     frame = frames.devices(all_devices(), wanted)

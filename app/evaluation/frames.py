@@ -175,7 +175,7 @@ def error_numbers(c: Correctness) -> pd.DataFrame:
         *(
             [
                 (
-                    "of FP8 alone",
+                    "largest change by FP8 alone",
                     f"{c.fp8_err:.3g}",
                     "",
                     "what K and V in FP8 change of O: no fault of a kernel",

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from engine.devices import find_device
 from engine.devices.detect import detect_local
-from engine.devices.spec import DeviceSpec
+from engine.devices.spec import DeviceSpec, is_software
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,12 @@ class LocalGpu:
     name: str
     why: str
     differences: tuple[str, ...] = ()  # where the driver contradicts the table, a sentence each
+    in_software: bool = False  # kernels run there, and nothing is timed
+
+    @property
+    def label(self) -> str:
+        """Its name in a menu."""
+        return f"{self.name} ({'in software, not timed' if self.in_software else 'this machine'})"
 
 
 @lru_cache(maxsize=1)
@@ -26,7 +32,13 @@ def local_gpu() -> LocalGpu:
     detected = detect_local()
     if isinstance(detected, str):
         return LocalGpu(None, "", detected)
-    return LocalGpu(detected.spec, detected.spec.name, "", detected.differences)
+    return LocalGpu(
+        detected.spec,
+        detected.spec.name,
+        "",
+        detected.differences,
+        is_software(detected.driver_name),
+    )
 
 
 def device_of(gpu: str | None) -> DeviceSpec | None:

@@ -189,7 +189,7 @@ def _gpu() -> tuple[str | None, str]:
 
     def label(option: str) -> str:
         if option == LOCAL_GPU:
-            return f"{local_gpu().name} (this machine)"
+            return local_gpu().label
         device = find_device(option)
         return f"{option} · {device.architecture} {device.arch}, {device.num_sms} SMs"
 

@@ -267,7 +267,9 @@ def _search() -> _SearchInputs:
         switches, "Execute", "sweep_execute", default=True, help=TERMS["sweep_execute"]
     )
     # Whether the machines of a cluster have a GPU is known only to them.
-    full = (local_gpu().spec is not None or bool(cluster)) and url_state.toggle(
+    local = local_gpu()
+    is_timed = local.spec is not None and not local.in_software
+    full = (is_timed or bool(cluster)) and url_state.toggle(
         switches, "All timings", "sweep_full", help=TERMS["sweep_full"]
     )
     return _SearchInputs(

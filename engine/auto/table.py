@@ -57,7 +57,7 @@ FORMAT = 1
 _MAX_BYTES = 4 << 20
 _COLUMNS = "head_dim causal seqlen keys heads group variant config us beside beside_us".split()
 _FILE = re.compile(r"sm_(?P<major>\d+)(?P<minor>\d)\.json")
-_COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_COMMENTS = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

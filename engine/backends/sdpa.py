@@ -159,9 +159,18 @@ def unsupported_reason(name: str, error: str, said: list[str]) -> str:
 
 
 class SdpaTimer:
-    """One SDPA backend on the GPU. Satisfies `engine.measure.side_by_side.Launchable`."""
+    """One SDPA backend on the GPU. Satisfies `engine.measure.side_by_side.Launchable`.
 
-    def __init__(self, name: str, problem: Problem, inputs: Inputs) -> None:
+    On the CPU its attention can be computed, but not timed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        problem: Problem,
+        inputs: Inputs,
+        device: Literal["cpu", "cuda"] = "cuda",
+    ) -> None:
         self._torch = _import_torch()
         self._name = name
         self._problem = problem
@@ -169,13 +178,13 @@ class SdpaTimer:
         self._flush_area: Any = None
         self._dout: Any = None  # backward: what comes back for O
         try:
-            first = tuple(to_torch(x, inputs, "cuda") for x in (inputs.q, inputs.k, inputs.v))
+            first = tuple(to_torch(x, inputs, device) for x in (inputs.q, inputs.k, inputs.v))
             self._scores: ComposedScores | None = None
             if name == COMPOSED:
                 self._scores = ComposedScores(inputs, first[0].device)
             if inputs.dout is not None:
                 first = tuple(x.requires_grad_() for x in first)
-                self._dout = to_torch(inputs.dout, inputs, "cuda")
+                self._dout = to_torch(inputs.dout, inputs, device)
         except RuntimeError as error:  # also torch.OutOfMemoryError
             raise self.failed(error) from error
         self._copies = [first]
@@ -211,7 +220,7 @@ class SdpaTimer:
 
     def once_us(self) -> float:
         with self._forced():
-            return self._elapsed_us(lambda: self._attend(0))
+            return self._elapsed_us(lambda: self.attend(0))
 
     def graph(self, launches: int, copies: int) -> Callable[[], float]:
         graph = self._torch.cuda.CUDAGraph()
@@ -219,10 +228,10 @@ class SdpaTimer:
         outputs: dict[int, torch.Tensor] = {}
         with self._forced():
             for i in range(copies if self._dout is not None else 0):
-                self._attend(i)  # O is there before the graph is captured
+                self.attend(i)  # O is there before the graph is captured
         with self._forced(), self._torch.cuda.graph(graph):
             for i in range(launches):
-                outputs[i % copies] = self._attend(i % copies)
+                outputs[i % copies] = self.attend(i % copies)
         self._graphs.append(graph)
         position = len(self._graphs) - 1
         # Looked up: a replay that held the graph would keep its memory from being given back.
@@ -237,7 +246,7 @@ class SdpaTimer:
         with self._forced():
             start = time.perf_counter_ns()
             for _ in range(calls):
-                self._attend(0)
+                self.attend(0)
                 self._torch.cuda.synchronize()
             return (time.perf_counter_ns() - start) / 1000 / calls
 
@@ -263,7 +272,8 @@ class SdpaTimer:
             finally:
                 self._said += [str(w.message) for w in caught]
 
-    def _attend(self, copy: int) -> torch.Tensor:
+    def attend(self, copy: int = 0) -> torch.Tensor:
+        """O of one copy of the inputs; backward dQ, with which dK and dV are computed."""
         q, k, v = self._copies[copy]
         if self._scores is not None:
             return composed_attention(self._scores, q, k, v)

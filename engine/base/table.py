@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Self
 
 from engine.base import files
 from engine.base.errors import InvalidProblem, ToolMissing
+from engine.base.figures import Bars
 from kernels.characters import visible
 
 if TYPE_CHECKING:
     import pandas as pd
+    from plotly.graph_objects import Figure
 
 
 NONE = "–"  # a value that is not known, or does not exist
@@ -104,6 +106,14 @@ class Tabular:
     def to_frame(self) -> pd.DataFrame:
         """The figures as numbers, a row for each thing that was found out."""
         return self.tables()[0].frame()
+
+    def bars(self) -> Bars:
+        """What `plot` shows."""
+        raise NotImplementedError
+
+    def plot(self) -> Figure:
+        """Its figures as bars with their intervals: a Plotly figure, which notebooks show."""
+        return self.bars().figure()
 
     def to_markdown(self) -> str:
         """The tables in Markdown, with their titles and remarks."""

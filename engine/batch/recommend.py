@@ -240,6 +240,13 @@ def recommend_batch(
 def _resolve(request: BatchRequest) -> tuple[Kernel, ResolvedConfig]:
     """One config serves the whole curve: that of the batch that is run today."""
     variant = find_variant(request.variant)
+    if variant.is_backward:
+        raise InvalidProblem(
+            f"{variant.id} computes the backward pass, and batches are recommended for the forward "
+            "pass alone: choose a variant that computes O, or hold batches side by side with "
+            "`sweep --backward --batch 1,2,4`.",
+            code="batch_of_backward",
+        )
     device = find_device(request.gpu) if isinstance(request.gpu, str) else request.gpu
     config = resolve_config(variant, request.config, problem_now(request), device)
     return Kernel.of(variant, device, config.values), config

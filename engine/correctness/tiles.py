@@ -255,7 +255,7 @@ _LINES: Mapping[str, Sequence[str]] = {
     FindingCode.UNWRITTEN: _STORE,
     FindingCode.NOT_REPEATABLE: (r"\batomic\w*\s*\(",),
 }
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 
 
 def place_of(pattern: str, source: Path | None) -> str:

@@ -247,7 +247,7 @@ def _split_commas(text: str) -> list[str]:
 
 
 _NOT_CODE = re.compile(
-    r"//[^\n]*|/\*.*?\*/"  # comments
+    r"//[^\n]*|/\*.*?(?:\*/|\Z)"  # comments
     r'|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''  # literals
     r"|^[ \t]*#(?:\\\n|[^\n])*",  # preprocessor lines, which end a statement
     re.DOTALL | re.MULTILINE,

@@ -22,8 +22,8 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 _NOT_CODE = re.compile(
-    r"//(?:\\\n|[^\n])*|/\*.*?\*/"  # comments
-    r'|R"(?P<end>[^()\s\\]{0,16})\(.*?\)(?P=end)"'
+    r"//(?:\\\n|[^\n])*|/\*.*?(?:\*/|\Z)"  # comments
+    r'|R"(?P<end>[^()\s\\]{0,16})\(.*?(?:\)(?P=end)"|\Z)'
     r'|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])*\''  # literals, no 1'000
     r"|^[ \t]*#(?:\\\n|[^\n])*",  # preprocessor lines
     re.DOTALL | re.MULTILINE,

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 from engine.base import files, journal
 from engine.base.errors import AttuneError, StoreError, ToolMissing
+from engine.base.figures import Bars
 from engine.base.files import data_folder
 from engine.base.table import Table, Tabular
 from engine.base.text import Line
@@ -167,6 +168,10 @@ class Time(Tabular):
         import pandas as pd
 
         return pd.DataFrame([asdict(self)])
+
+    def bars(self) -> Bars:
+        value = {self.where or f"by {self.method}": (self.us, self.low_us, self.high_us)}
+        return Bars("Time of a launch", f"µs, {self.origin}", value)
 
     @property
     def latency(self) -> Latency:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from engine.auto import chosen_variants
 from engine.base.errors import InvalidProblem
+from engine.base.figures import Bars
 from engine.base.table import Table, Tabular
 from engine.batch.mix import MixResult, parse_mix, read_mix
 from engine.batch.mix import recommend_mix as recommend_mix_of
@@ -178,6 +179,16 @@ class Comparison(Tabular):
 
     def tables(self) -> tuple[Table, ...]:
         return tuple(comparison_tables(self.comparison))
+
+    def bars(self) -> Bars:
+        """Speedups with their intervals, of the pairs that have times."""
+        values = {}
+        for row in self.comparison.rows:
+            if (speedup := row.speedup) is not None:
+                name = f"{row.variant} at {row.problem.label()} on {row.device}, {row.session}"
+                ends = row.speedup_low or speedup, row.speedup_high or speedup
+                values[name] = (speedup, *ends)
+        return Bars("After, beside before", "times as fast", values)
 
     def to_frame(self) -> pd.DataFrame:
         """A row for each pair of kernels: times in µs, verdict, figures before and after."""

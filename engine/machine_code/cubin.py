@@ -159,6 +159,11 @@ def _entries(data: bytes, sections: list[Section], arch: str) -> Iterator[Entry]
         name = section.name.removeprefix(".nv.info.")
         if f".text.{name}" not in by_name:
             continue
+        if not name.isprintable():
+            raise InvalidCubin(
+                "This cubin is damaged: the name of one of its functions has characters that do "
+                "not show. Copy it again."
+            )
         parameters, base, is_entry = [], 0, False
         cluster, max_threads = (1, 1, 1), 1024
         required_block = None

@@ -178,7 +178,7 @@ def parse_listing(text: str, entry: str | None = None) -> dict[str, tuple[Instru
         entry: the only section to read; None reads all.
 
     Raises:
-        CompileError: an instruction has no encoding beside it.
+        InvalidCubin: an instruction has no encoding beside it.
     """
     sections: dict[str, _Reader] = {}
     reader: _Reader | None = None
@@ -265,7 +265,7 @@ class _Reader:
 
     def finish(self, name: str) -> tuple[Instruction, ...]:
         if len(self.controls) != len(self.parts):
-            raise CompileError(
+            raise InvalidCubin(
                 f"nvdisasm prints {name} without the encodings that hold its schedule: it is for "
                 "an architecture before Volta, which Attune does not read."
             )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.base.errors import CompileError, InvalidProblem
+from engine.base.errors import CompileError, InvalidCubin, InvalidProblem
 from engine.machine_code.cubin import Entry
 from engine.machine_code.disassembly import Program
 from engine.machine_code.launch import Launch, constant_bank
@@ -172,7 +172,7 @@ def new_request(
 
     Raises:
         InvalidProblem: it does not fit the entry, or no GPU.
-        CompileError: the entry's stack is larger than any.
+        InvalidCubin: the entry's stack is larger than any.
     """
     _check_launch(launch)
     if any(size % by for size, by in zip(launch.grid, cluster, strict=True)):
@@ -200,7 +200,7 @@ def new_request(
             f"({program.static_smem_bytes:,} of its own), and no GPU gives a CTA that much."
         )
     if entry.frame_bytes > _MOST_LOCAL_BYTES:
-        raise CompileError(
+        raise InvalidCubin(
             f"{program.entry} says that a thread takes {entry.frame_bytes:,} bytes of stack, "
             f"and CUDA gives it at most {_MOST_LOCAL_BYTES:,}: the cubin is damaged."
         )

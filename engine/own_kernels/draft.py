@@ -155,11 +155,14 @@ def _formula(value: str) -> str:
     return plain if plain.isdigit() or plain.startswith("[") else _text(plain)
 
 
+_MOST_PARAMETERS = 512  # of 8 bytes, 4 KiB: what a launch carries everywhere
+
+
 def draft_block(text: str, path: Path) -> str:
     """A block to paste into a source.
 
     Raises:
-        InvalidKernel: the source has no kernel, or one of FP8 tensors.
+        InvalidKernel: the source has no kernel, one of FP8 tensors, or one of too many parameters.
     """
     kernels = kernels_of(text)
     if not kernels:
@@ -167,6 +170,13 @@ def draft_block(text: str, path: Path) -> str:
             f"{path.name} has no __global__ function with a body: name the file that has it.",
             code="no_kernel_in_file",
         )
+    for kernel in kernels:
+        if len(kernel.parameters) > _MOST_PARAMETERS:
+            raise InvalidKernel(
+                f"{path.name}: {kernel.name} takes {len(kernel.parameters):,} parameters, and no "
+                f"description is guessed for more than {_MOST_PARAMETERS}: write one yourself.",
+                code="too_many_parameters",
+            )
     return draft_of(text, in_sequence(text, kernels)[0]).block()
 
 
@@ -441,7 +451,7 @@ class _Guess:
         return usual["x"], usual["y"], usual["z"]
 
     def _smem(self) -> str:
-        if not re.search(r"extern\s+(?:\w+\(.*?\)\s*)?__shared__", self.text):
+        if not re.search(r"extern\s+(?:\w+\(.{0,200}?\)\s*)?__shared__", self.text):
             return "0"
         return self.launch.smem_bytes or "49152"
 

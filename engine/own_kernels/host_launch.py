@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,20 +15,25 @@ from kernels.arguments import PACKED, TENSORS
 from kernels.source_text import read_text
 from kernels.toml_block import KernelDescriptionError
 
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\s*\(\s*(?P<threads>\w+)")
 _ATTRIBUTE = re.compile(r"__(?:launch_bounds|cluster_dims|block_size)__\s*$")
 _NAME = re.compile(r"(?P<name>[A-Za-z_]\w*)\s*$")
 _TEMPLATE = re.compile(r"template\s*<(?P<parameters>[^{};]*)>\s*(?:extern\s*\"C\"\s*)?[^{};]*$")
-_NAMESPACE = re.compile(r"\bnamespace\s+(?P<name>[\w:]+)\s*\{")
+_NAMESPACE = re.compile(r"\bnamespace\s+(?P<name>[\w:]+)\s*\{|[{}]")
 _QUALIFIER = re.compile(r"\b(?:const|volatile|__restrict__|__restrict|__grid_constant__|struct)\b")
-_ALIAS = re.compile(r"\busing\s+(?P<new>\w+)\s*=\s*(?P<old>[\w:\s*]+);")
+# What may go on to the end of a file is looked for in so many characters: a file is read in linear
+# time, whatever it holds.
+_ALIAS = re.compile(r"\busing\s+(?P<new>\w+)\s*=(?P<old>[\w:\s*]{1,300});")
 _MACRO_TYPE = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(?P<new>\w+)"
     r"[ \t]+(?P<old>(?:float|double|half|__half|__nv_bfloat16)(?:[ \t]*\*)?)[ \t]*$",
     re.MULTILINE,
 )
-_TYPEDEF = re.compile(r"\btypedef\s+(?P<old>[\w:\s]+?[\s*]+)(?P<new>\w+)\s*;")
+_TYPEDEF = re.compile(r"\btypedef\s(?P<old>[\w:\s]{1,200}?[\s*]{1,20})(?P<new>\w+)\s*;")
+
+_MOST_KERNELS = 64
+_MOST_HEAD = 10_000  # characters of a template's parameters and what stands before a kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +64,12 @@ def without_comments(text: str) -> str:
     return _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
 
 
+@functools.lru_cache(maxsize=4)
 def kernels_of(text: str) -> tuple[Signature, ...]:
-    """The file's kernels that have a body, in its order."""
+    """The file's kernels that have a body, in its order; of the first 64."""
     code = without_comments(text)
     signatures: dict[str, Signature] = {}
-    for start in re.finditer(r"\b__global__\b", code):
+    for start in itertools.islice(re.finditer(r"\b__global__\b", code), _MOST_KERNELS):
         if (signature := _signature(code, start.start())) is not None:
             signatures.setdefault(signature.name, signature)
     return tuple(signatures.values())
@@ -106,12 +114,12 @@ def _signature(code: str, start: int) -> Signature | None:
     opening = re.compile(r"\s*\{").match(code, end)
     if named is None or opening is None:
         return None
-    head = code[:start]
+    head = code[max(0, start - _MOST_HEAD) : start]
     template = _TEMPLATE.search(head[max(head.rfind(";"), head.rfind("}"), -1) + 1 :])
     bounds = _LAUNCH_BOUNDS.search(code, start, position)
     name = named["name"]
     qualified = "::".join([*_namespaces(code, start), name])
-    launched = re.search(rf"\b{name}\s*<(?P<arguments>[^;<>]*)>\s*(?:<<<|[;,)])", code)
+    launched = re.search(rf"\b{name}\s*<(?P<arguments>[^;<>]{{0,500}})>\s*(?:<<<|[;,)])", code)
     return Signature(
         name=qualified,
         parameters=tuple(_parameter(p, code) for p in split_list(code[position + 1 : end - 1])),
@@ -125,9 +133,13 @@ def _signature(code: str, start: int) -> Signature | None:
 
 
 def _namespaces(code: str, position: int) -> Iterator[str]:
+    opened: list[str] = []
     for match in _NAMESPACE.finditer(code, 0, position):
-        if closing(code, match.end() - 1) > position:
-            yield match["name"]
+        if match[0] != "}":
+            opened.append(match["name"] or "")
+        elif opened:
+            opened.pop()
+    yield from filter(None, opened)
 
 
 def closing(code: str, opening: int) -> int:
@@ -153,6 +165,16 @@ def split_list(text: str) -> list[str]:
     return [" ".join(part.split()) for part in parts] if text.strip() else []
 
 
+@functools.lru_cache(maxsize=4)
+def _aliases(code: str) -> Mapping[str, str]:
+    """What each other name of a type stands for."""
+    return {
+        m["new"]: _QUALIFIER.sub(" ", m["old"])
+        for pattern in (_ALIAS, _TYPEDEF, _MACRO_TYPE)
+        for m in pattern.finditer(code)
+    }
+
+
 def _parameter(written: str, code: str) -> Parameter:
     declared, equals, _ = written.partition("=")
     plain = _QUALIFIER.sub(" ", declared)
@@ -161,11 +183,7 @@ def _parameter(written: str, code: str) -> Parameter:
     words = plain.split()
     name = words[-1] if len(words) > 1 else ""
     kind = " ".join(words[:-1]) if len(words) > 1 else plain.strip()
-    aliases = {
-        m["new"]: _QUALIFIER.sub(" ", m["old"])
-        for pattern in (_ALIAS, _TYPEDEF, _MACRO_TYPE)
-        for m in pattern.finditer(code)
-    }
+    aliases = _aliases(code)
     for _ in range(4):
         meant = aliases.get(kind, kind)
         stars += "*" * meant.count("*")
@@ -243,9 +261,11 @@ def host_launch_of(
     code = without_comments(text)
     names = [
         kernel,
-        *re.findall(rf"\b(\w+)\s*=\s*&?\s*(?:\w+::)*{kernel}\s*(?:<[^;]*>)?\s*;", code),
+        *re.findall(rf"\b(\w+)\s*=\s*(?:&\s*)?(?:\w+::)*{kernel}\s*(?:<[^;]{{0,500}}>)?\s*;", code),
     ]
-    launch = re.search(rf"\b(?:{'|'.join(names)})\s*(?:<[^;<>]*>)?\s*<<<(?P<how>[^;]*?)>>>", code)
+    launch = re.search(
+        rf"\b(?:{'|'.join(names)})\s*(?:<[^;<>]{{0,500}}>)?\s*<<<(?P<how>[^;]{{0,500}}?)>>>", code
+    )
     items = split_list(launch["how"]) if launch else []
     if launch is None or len(items) < 2:
         return HostLaunch()

@@ -14,6 +14,7 @@ import numpy as np
 
 from engine.backends.base import BackendName, RunOptions
 from engine.base.errors import AttuneError, ExecutionError, InvalidProblem, Status
+from engine.base.figures import Bars
 from engine.base.table import Table, Tabular
 from engine.cuda_on_host.toolchain import Schedule
 from engine.history import History
@@ -114,6 +115,16 @@ class BatchInvariance(Stored, Tabular):
             for c in self.comparisons
         )
         return (Table.of("One sequence, alone and in a batch", records, self.sentence),)
+
+    def bars(self) -> Bars:
+        """Elements of a sequence that differ from what it gives alone, by execution."""
+        values = {
+            f"B={c.batch}, num_splits={c.num_splits}, CTAs {_ORDER_WORDS[c.order]}": (
+                float(c.differing), float(c.differing), float(c.differing)
+            )
+            for c in self.comparisons
+        }  # fmt: skip
+        return Bars(self.sentence, "elements that differ", values)
 
     def _of_the_config(self) -> Iterable[Comparison]:
         asked = self.comparisons[0].num_splits

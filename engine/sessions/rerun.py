@@ -158,7 +158,7 @@ def their_source(snapshot: Snapshot, evaluation: Evaluation, folder: Path) -> Pa
 
 
 def _check_parameters(text: str, variant: Variant) -> None:
-    code = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
+    code = re.sub(r"//[^\n]*|/\*.*?(?:\*/|\Z)", "", text, flags=re.DOTALL)
     for launch in variant.passes:
         name = launch.entry.partition("<")[0].rpartition("::")[2].strip()
         definition = re.search(rf"\b{name}\s*\(([^()]*)\)\s*\{{", code)

@@ -394,7 +394,12 @@ def passes_table(reports: Iterable[PassReport]) -> Table:
     return Table.of(
         "Passes",
         (
-            {"figure": figure, **{n: row[figure] for n, row in zip(named, rows, strict=True)}}
+            # Texts, whatever they are: a column of texts and numbers is neither to Arrow.
+            {"figure": figure}
+            | {
+                name: None if row[figure] is None else str(row[figure])
+                for name, row in zip(named, rows, strict=True)
+            }
             for figure in (rows[0] if rows else ())
         ),
     )

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+
+import pytest
+from software_nvml import SoftwareNvml, described
+from streamlit.testing.v1 import AppTest
+
 from app.devices.frames import devices
 from engine.devices import all_devices
 
@@ -23,3 +30,20 @@ def test_prices_of_different_kinds_say_so() -> None:
     without = frame[frame["$/hour"].isna()]
     assert (without["rented for it"] == "no list price").all()
     assert (frame[frame["$/hour"].notna()]["rented for it"] != "no list price").all()
+
+
+def test_a_gpu_in_software_is_not_taken_for_a_gpu(
+    software_nvml: SoftwareNvml,
+    open_app: Callable[..., AppTest],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    software_nvml.has(described("H200"))
+    page = open_app("devices")
+    assert [box.value for box in page.success] == [
+        "Local GPU: H200, in software: kernels run on it, and nothing is timed."
+    ]
+    sweep = open_app("sweep")
+    (gpus,) = (box for box in sweep.selectbox if box.label == "Target GPU")
+    assert gpus.options[0] == "H200 (in software, not timed)"
+    assert "All timings" not in [toggle.label for toggle in sweep.toggle]

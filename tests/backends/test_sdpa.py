@@ -18,6 +18,7 @@ from engine.backends.sdpa import (
     unsupported_reason,
 )
 from engine.base.errors import MeasureError, ToolMissing
+from engine.correctness.gradients import head_gradients, inputs_of
 from engine.correctness.reference import reference
 from engine.problem import Problem
 from engine.tensors import Inputs, decode, make_inputs
@@ -87,6 +88,25 @@ def test_inputs_are_left_alone() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Problem(2, 4, 37, 64, True, seqlen_kv=70, num_heads_kv=2, direction="backward"),
+        Problem(1, 2, 65, 32, dtype="bfloat16", direction="backward"),
+    ],
+    ids=Problem.label,
+)
+def test_its_way_back_is_the_gradient(problem: Problem) -> None:
+    """The baseline of backward kernels, PyTorch's own backward pass executed on the CPU."""
+    inputs = inputs_of(problem)
+    found = SdpaTimer("math", problem, inputs, "cpu").attend().double().numpy()
+    heads = [head_gradients(inputs, n)["dq"] for n in range(problem.batch * problem.kv_heads)]
+    wanted = np.concatenate(heads).reshape(problem.shape)
+    largest = np.abs(wanted).max()
+    assert np.abs(found - wanted).max() < largest * (4e-3 if problem.dtype == "float16" else 3e-2)
+    assert np.abs(found - wanted).max() > 0  # it is no float64 in disguise
+
+
 def test_without_torch_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = make_inputs(Problem(1, 1, 4, 4))
     monkeypatch.setitem(sys.modules, "torch", None)
@@ -128,14 +148,11 @@ def test_without_a_gpu_the_baselines_say_so(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_sdpa_lacks_is_composed(
     features: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from engine.backends import sdpa
-
     sizes = {"batch": 2, "num_heads": 4, "num_heads_kv": 2, "seqlen": 70, "head_dim": 32}
     problem = Problem(**sizes | features)
     inputs = make_inputs(problem)
     assert baseline_names(problem) == (*BACKENDS, "composed")
-    monkeypatch.setattr(sdpa, "to_torch", lambda raw, inputs, _: to_torch(raw, inputs, "cpu"))
-    out = SdpaTimer("composed", problem, inputs)._attend(0).float().numpy()
+    out = SdpaTimer("composed", problem, inputs, "cpu").attend().float().numpy()
     expected = reference(inputs)
     there = np.abs(expected).sum(-1) > 0
     assert np.abs(out - expected)[there].max() < 4e-3

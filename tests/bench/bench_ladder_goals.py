@@ -2,6 +2,9 @@
 
     python tests/bench/bench_ladder_goals.py [v12 …]    # minutes: kernels are compiled and counted
 
+v19's are FlashAttention-3's published figures, beside what is simulated at the clock that the power
+limit sustains, and beside what products alone would reach there.
+
 Nothing here was measured. Times are simulated from the machine code; beside them stands the 90 %
 interval of the simulator's validation. The middle meets a goal or misses it. The fusion of
 cut tiles (v13, v14) is in no time: a CTA that is followed alone never comes last.
@@ -11,13 +14,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
+from math import log
 
 from engine.config import default_config
 from engine.devices import find_device
 from engine.history import History
+from engine.machine_code.timing.constants import widened
+from engine.machine_code.timing.power import sustained_clock, work_of
 from engine.model.kernel import Kernel
 from engine.pipeline.machine_code import TimedLaunch, time_passes
 from engine.plan import analyse_plan, make_plan
@@ -25,6 +31,14 @@ from engine.problem import Problem
 from kernels.ladder import by_id
 
 A100, L4, H200, RTX = "A100 80GB", "L4", "H200", "RTX 5090"
+H100 = "H100 SXM"
+# FlashAttention-3's forward pass, TFLOP/s at 4k and 16k, 16k tokens, hidden 2048: (D, causal).
+FLASH_ATTENTION_3 = {
+    (64, False): (476, 497),
+    (64, True): (420, 473),
+    (128, False): (638, 648),
+    (128, True): (579, 616),
+}
 _DRAM_LATENCY_US = 0.8  # of a load: assumed, as Little's law takes it
 
 
@@ -170,9 +184,40 @@ def v14() -> Iterator[Goal]:
         )
 
 
+def v19() -> Iterator[Goal]:
+    variant, device = by_id("v19"), find_device(H100)
+    for (dim, causal), published in FLASH_ATTENTION_3.items():
+        for seqlen, tflops in zip((4096, 16384), published, strict=True):
+            problem = Problem(16384 // seqlen, 2048 // dim, seqlen, dim, causal)
+            config = {"most_growth": 8, "num_ctas": device.num_sms or 1}
+            launch = at("v19", H100, problem, **config)
+            plan = make_plan(variant, problem, default_config(variant, config))
+            simulated = launch.simulated
+            work = work_of(
+                analyse_plan(plan, device.arch)[0].counts,
+                simulated.sm_cycles,
+                simulated.dram_us,
+                simulated.dram_bytes,
+            )
+            for whose, of in (("", work), (", products alone", replace(work, instructions=0))):
+                clock = sustained_clock(device, of)
+                assert clock is not None
+                us = simulated.us_at(clock.clock_mhz)
+                low, high = (problem.flops / t / 1e6 for t in interval_of(launch, us)[::-1])
+                what = f"v19 on {H100} at {clock.clock_mhz:.0f} MHz, {problem.label()}{whose}"
+                reached = problem.flops / us / 1e6
+                yield Goal(what, 0.95 * tflops, reached, "TFLOP/s", f"({low:.0f}–{high:.0f})")
+
+
+def interval_of(launch: TimedLaunch, sustained_us: float) -> tuple[float, float]:
+    latency = launch.simulated.latency
+    half_width = log(latency.high_us / latency.median_us)
+    return widened(sustained_us, half_width, "sustained")
+
+
 def main() -> None:
     wanted = sys.argv[1:]
-    for goals in (v11, v12, v13, v14):
+    for goals in (v11, v12, v13, v14, v19):
         if wanted and goals.__name__ not in wanted:
             continue
         for goal in goals():

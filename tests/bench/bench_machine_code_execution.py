@@ -45,9 +45,11 @@ PROBLEMS = tuple(
 )
 SPEED = (
     ("v01", "sm_89", Problem(1, 1, 512, 64)),
-    ("v08", "sm_89", Problem(1, 4, 512, 64)),
+    ("v06", "sm_89", Problem(1, 1, 512, 64)),
     ("v08", "sm_89", Problem(1, 16, 512, 128)),
-    ("v16", "sm_90", Problem(1, 16, 512, 128)),
+    ("v11", "sm_89", Problem(1, 16, 512, 128)),
+    ("v15", "sm_90", Problem(1, 16, 512, 128)),
+    ("v19", "sm_90", Problem(1, 16, 512, 128)),
 )
 
 
@@ -111,9 +113,10 @@ def speed() -> None:
                 [*buffers, *module.buffers],
             )
             took = time.process_time() - begin
+        rates = f"{executed / took / 1e6:.1f} M and {problem.flops / took / 1e9:.1f} GFLOP a second"
         print(
             f"{name} {arch} {problem.label()}: {executed:,} warp instructions in {took:.2f} s of "
-            f"CPU time, {executed / took / 1e6:.1f} M a second",
+            f"CPU time, {rates}",
             flush=True,
         )
 

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import errno
 import os
+import pty
+import re
+import select
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 from sessions_data import snapshot_maker
 
 from engine.base import files
+from engine.base.table import Table
 from engine.cli import main
+from engine.cli.output import print_table
+from engine.cli.sweep import Reporter
+from engine.search.sweep.journal import Progress
 from engine.sessions.store import Store
 
 
@@ -58,3 +67,72 @@ def test_a_sweep_of_everything_is_asked_for_by_name(capsys: pytest.CaptureFixtur
 def test_tuned_refuses_a_variant_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tuned", "v99"]) == 2
     assert "v99" in capsys.readouterr().err
+
+
+_ESCAPES = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[IO[str], Callable[[], str]]]:
+    """A terminal as a stream, and what was written to it."""
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as stream:
+
+        def written() -> str:
+            stream.flush()
+            data = b""
+            while select.select([ours], [], [], 0.2)[0]:
+                data += os.read(ours, 1 << 16)
+            return data.decode()
+
+        yield stream, written
+    os.close(ours)
+
+
+def test_a_sweep_has_a_bar_on_a_terminal_alone(
+    terminal: tuple[IO[str], Callable[[], str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    half = Progress(
+        total=8, done=4, passed=0, skipped=0, failed=4, resumed=0, elapsed_s=1.0, per_minute=60.0,
+        eta_s=3.0, best={}, last=None,
+    )  # fmt: skip
+    with Reporter(quiet=False) as told:
+        told(half)
+    line = "4/8 · 4 failed · 60/min · 3 s left"
+    assert capsys.readouterr().err == f"{line}\n"
+    stream, written = terminal
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    with Reporter(quiet=False) as told:
+        told(half)
+    shown = written()
+    assert "━━━━" in _ESCAPES.sub("", shown)
+    assert line[:20] in shown
+    assert "\x1b[2K" in shown  # it is drawn again in its place
+
+
+@pytest.mark.parametrize("columns", [70, 100])
+def test_help_lists_commands_by_group_as_wide_as_the_terminal(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    groups = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert len(groups) >= 4
+    assert columns - 15 < max(map(len, lines)) <= columns
+
+
+def test_a_table_is_as_wide_as_the_terminal_at_most(
+    terminal: tuple[IO[str], Callable[[], str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "70")
+    stream, written = terminal
+    monkeypatch.setattr(sys, "stdout", stream)
+    print_table(Table("t", ("name", "words"), (("one", "many " * 60),)))
+    lines = _ESCAPES.sub("", written()).splitlines()
+    assert len(lines) > 5
+    assert 60 < max(map(len, lines)) <= 70

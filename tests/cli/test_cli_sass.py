@@ -231,6 +231,33 @@ def test_what_is_no_cubin_says_how_to_get_one(
         assert "nvcc -cubin" in capfd.readouterr().err
 
 
+def test_a_damaged_cubin_is_one_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """One that claims a stack of 2 GiB, and functions whose names act on a terminal or end a line
+    of it."""
+    source = tmp_path / "k.cu"
+    source.write_text('extern "C" __global__ void plain_name(float* x) { x[threadIdx.x] = 1; }')
+    whole = compile_kernel(source, (), "sm_89", ()).cubin
+    frame = whole.index(b"\x04\x11\x08\x00")  # EIATTR_FRAME_SIZE: a symbol, then the bytes
+    damaged = {
+        "takes 2,147,483,393 bytes of stack": whole[: frame + 8]
+        + (0x7FFFFF01).to_bytes(4, "little")
+        + whole[frame + 12 :],
+        **{
+            f"characters that do not show{end}": whole.replace(b"plain_name", name)
+            for name, end in ((b"pl\x1b[2Jname", ""), (b"plain\nname", "."))
+        },
+    }
+    path = tmp_path / "k.cubin"
+    for words, data in damaged.items():
+        path.write_bytes(data)
+        assert main(["sass", str(path), *PLAIN]) == 2
+        said = capfd.readouterr().err
+        assert words in said
+        assert said.rstrip("\n").isprintable()
+    path.write_bytes(whole)
+    assert main(["sass", str(path), *PLAIN]) == 0
+
+
 def test_without_nvdisasm_one_sentence_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -240,6 +240,30 @@ def test_memory_errors_are_told_apart(software_nvml: SoftwareNvml) -> None:
     assert (counts, off, none) == ([5, 1], [0, 0], None)
 
 
+def test_a_process_of_somebody_else_is_seen(software_nvml: SoftwareNvml) -> None:
+    software_nvml.has(described("H200"), described("L4"))
+    software_nvml.says("1:foreign_pid=4321 1:memory_used_bytes=1000 1:utilization=97")
+    with detect.session() as api:
+        gpus = [api.nvmlDeviceGetHandleByIndex(number) for number in (0, 1)]
+        running = [api.nvmlDeviceGetComputeRunningProcesses(gpu) for gpu in gpus]
+        busy = [api.nvmlDeviceGetUtilizationRates(gpu).gpu for gpu in gpus]
+        used = detect.read_state(api, gpus[1]).memory_used_bytes
+    assert [[(p.pid, p.usedGpuMemory) for p in found] for found in running] == [[], [(4321, 1000)]]
+    assert (busy, used) == ([0, 97], 1000)
+
+
+def test_nvml_has_what_dask_asks_of_it(software_nvml: SoftwareNvml) -> None:
+    """Its scheduler and workers ask at every heartbeat, and end where NVML lacks a function."""
+    del software_nvml  # that the library is loaded
+    diagnostics = pytest.importorskip("distributed.diagnostics", reason="Dask is not installed")
+    text = Path(diagnostics.__path__[0], "nvml.py").read_text(encoding="utf-8")
+    names = {name.partition("_v")[0] for name in re.findall(r"pynvml\.(nvml[A-Z]\w+)", text)}
+    assert len(names) > 10
+    versions = ("", "_v2", "_v3")
+    lacking = [n for n in names if not any(hasattr(pynvml.nvmlLib, n + v) for v in versions)]
+    assert lacking == []
+
+
 def test_throttle_reasons_of_an_idle_gpu() -> None:
     assert detect.throttle_reasons(0x1) == ()
     assert detect.throttle_reasons(None) == ()

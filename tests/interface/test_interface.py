@@ -193,6 +193,7 @@ def test_results_have_frames_tables_and_figures() -> None:
     for result in (k.occupancy(**SMALL), k.predict(**SMALL), k.machine_code(**SMALL), found):
         assert len(result.to_frame()) >= 1
         assert result._repr_html_().startswith("<table>")
+        assert len(result.plot().data[0].x) >= 1
     assert len(found.plot().data[0].x) == len(found.table)
     shares = k.machine_code(**SMALL).plot().data[0].x
     assert 0 < sum(shares) <= 100.5
@@ -204,6 +205,12 @@ def test_comparing_evaluations_of_two_kernels_shows_both() -> None:
     assert made.to_frame()["speedup"].tolist() == [1.0]
     assert not made.is_worse
     assert made.tables()
+    assert list(made.plot().data[0].x) == [1.0]
+    assert one.latency is not None
+    bar = one.plot().data[0]
+    assert (list(bar.x), list(bar.y)) == ([one.latency.median_us], ["v01"])
+    ends = bar.error_x.arrayminus[0], bar.error_x.array[0]
+    assert ends == (bar.x[0] - one.latency.low_us, one.latency.high_us - bar.x[0])
 
 
 @pytest.mark.gpu

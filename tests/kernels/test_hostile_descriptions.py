@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import time
 from pathlib import Path
 
 import pytest
+from words import raises
 
-from engine.base.errors import InvalidProblem, Status
+from engine.base.errors import InvalidKernel, InvalidProblem, Status
 from engine.cli import main
+from engine.own_kernels.draft import draft_block
 from engine.own_kernels.registry import VARIABLE
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
@@ -124,7 +127,34 @@ def test_a_megabyte_of_blocks_is_read_in_linear_time(text: str) -> None:
     has_block(text), description_of(text), without_block(text)
     with pytest.raises((KernelDescriptionError, MissingDescription)):
         own(text)
+    with raises(InvalidKernel, "no_kernel_in_file"):
+        draft_block(text, Path("mine.cu"))
     assert time.process_time() - begin < 2
+
+
+KERNEL = "__global__ void k(float* q, float* k, float* v, float* o, int n) { o[0] = q[0]; }\n"
+# A megabyte of what a guess looks for, and of what never ends.
+UNGUESSED = {
+    "typedef": KERNEL + "typedef " * 110_000,
+    "typedef of nothing": KERNEL + "typedef" + " " * 900_000,
+    "using": KERNEL + "using A =" + " " * 900_000,
+    "parameters": "__global__ void k(" + "float* a, " * 50_000 + "int b) { a[0] = 1; }",
+    "launches": KERNEL + "k<<<1, 2>>>(a, b, c, d, 1);\n" * 30_000,
+    "open launches": KERNEL + "k<<<" * 200_000,
+    "templates": "template <" * 90_000 + KERNEL,
+    "namespaces": "namespace a {" * 70_000 + KERNEL,
+    "extern": KERNEL + "extern a(" * 100_000,
+    "kernels": KERNEL * 10_000,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", UNGUESSED)
+def test_a_megabyte_without_a_block_is_guessed_at_in_linear_time(kind: str) -> None:
+    begin = time.process_time()
+    with contextlib.suppress(InvalidKernel):
+        assert "args = [" in draft_block(UNGUESSED[kind], Path("mine.cu"))
+    assert time.process_time() - begin < 8
 
 
 # -- damaged descriptions

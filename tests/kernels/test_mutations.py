@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from bench import bench_unseen
+from fitting import fitting_config
 from planted_bugs import Mutation, cases, look
 from planted_bugs.anchors import replaced, spans
 from planted_bugs.fifth import FIFTH
 from planted_bugs.fresh import FRESH
 from planted_bugs.held_out import HELD_OUT
-from planted_bugs.planting import mutated, source_of
+from planted_bugs.planting import mutated, plain, source_of
 from planted_bugs.sixth import SIXTH
 from planted_bugs.thin import THIN
 from planted_bugs.unseen import LEGAL, UNSEEN, Unseen
 from slow_cases import one_in
 
 from engine.pipeline.evaluate import Evaluator
+from engine.plan import compile_plan, make_plan
+from engine.problem import Problem
 from kernels.ladder import LADDER, by_id
 from kernels.variant import KERNELS_DIR
 
@@ -116,6 +121,19 @@ def test_every_mutation_fits_its_kernel() -> None:
         text, lines = mutated(mutation, original)
         assert lines
         assert text != original, mutation.name
+
+
+@pytest.mark.slow
+def test_the_text_that_bugs_are_planted_in_compiles(tmp_path: Path) -> None:
+    """Else the compiler would find them all."""
+    for header in KERNELS_DIR.glob("*.cuh"):
+        shutil.copy(header, tmp_path)
+    for variant in LADDER:
+        problem = Problem(1, 1, 64, 64)
+        plan = make_plan(variant, problem, fitting_config(variant, problem))
+        source = tmp_path / variant.source.name
+        source.write_text(plain(variant.source.read_text("utf-8")), "utf-8")
+        compile_plan(replace(plan, source=source), "sm_90")
 
 
 def test_a_bug_is_planted_however_its_lines_are_laid_out() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from fitting import fitting_config
 
+from engine.config import default_config
 from engine.machine_code.analysis import disassembled
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.disassembly import NO_BARRIER, Control, Instruction, Program, pipe_of
@@ -66,6 +67,24 @@ def test_what_a_kernel_claims_to_overlap_does(
     assert found, what
     for overlap in found:
         assert overlap.beside >= least * overlap.of > 0, str(overlap)
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "config"),
+    [
+        (128, {"most_growth": 8}),
+        pytest.param(64, {"block_n": 192, "most_growth": 8}, marks=pytest.mark.slow),
+        pytest.param(128, {"block_n": 160}, marks=pytest.mark.slow),
+    ],
+)
+def test_v19_overlaps_with_wide_tiles_and_a_rescale_now_and_then(
+    head_dim: int, config: dict[str, int]
+) -> None:
+    variant = by_id("v19")
+    plan = make_plan(variant, Problem(1, 2, 1024, head_dim), default_config(variant, config))
+    found = [o for o in _of_plan(plan, "sm_90") if o.what == EXP2]
+    assert found
+    assert all(o.beside == o.of > 0 for o in found), found
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])

@@ -196,34 +196,39 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("rescales l but not O",),
         config={"num_splits": 1, "num_warps": 2},
     ),
-    # v20 rescales where a maximum grew by more than 2^8: inputs that do not grow show nothing.
-    Mutation(
-        "l not rescaled",
-        ("v20",),
-        "l_rmem[r] *= correction[r];",
-        "",
-        ("rescales O but not l",),
-    ),
-    Mutation(
-        "O not rescaled",
-        ("v20",),
-        "if (is_grown) rescale_o(correction);",
-        "",
-        ("rescales l but not O",),
-    ),
-    Mutation(
-        "growth of the first row not seen",
-        ("v20",),
-        "is_grown |= m_new[r]",
-        "is_grown = m_new[r]",
-        ("NaN",),
-    ),
-    Mutation(
-        "maxima stay where they were",
-        ("v20",),
-        "is_grown ? fmaxf(m_old, m_new[r]) : m_old;",
-        "tile == 0 ? m_new[r] : m_old;",
-        ("NaN",),
+    # Rescaled where a maximum grew by more than 2^8: inputs that do not grow show nothing.
+    *(
+        Mutation(name + of, (variant,), old, new, words, config=config)
+        for variant, of, config in (
+            ("v20", "", {}),
+            ("v19", ", beyond growth", {"most_growth": 8}),
+        )
+        for name, old, new, words in (
+            (
+                "l not rescaled",
+                "l_rmem[r] *= correction[r];",
+                "",
+                ("rescales O but not l",),
+            ),
+            (
+                "O not rescaled",
+                "if (is_grown) rescale_o(correction);",
+                "",
+                ("rescales l but not O",),
+            ),
+            (
+                "growth of the first row not seen",
+                "is_grown |= m_new[r]",
+                "is_grown = m_new[r]",
+                ("NaN",),
+            ),
+            (
+                "maxima stay where they were",
+                "is_grown ? fmaxf(m_old, m_new[r]) : m_old;",
+                "tile == 0 ? m_new[r] : m_old;",
+                ("NaN",),
+            ),
+        )
     ),
     Mutation(
         "scores not scaled",

@@ -29,7 +29,7 @@ from engine.sessions.report import (
 )
 from engine.sessions.session import make_error_map
 from engine.sessions.snapshot import Snapshot, loads
-from engine.sessions.tables import session_tables
+from engine.sessions.tables import passes_table, session_tables
 
 
 def tables(snapshot: Snapshot) -> dict[str, Table]:
@@ -257,3 +257,11 @@ def test_the_html_can_fetch_nothing() -> None:
     assert "<script" not in document
     assert "http://" not in document
     assert "https://" not in document
+
+
+def test_a_column_of_passes_is_of_one_kind() -> None:
+    """A table of texts and numbers in one column is none to Arrow."""
+    reports = evaluation_maker().passes
+    columns = passes_table(reports).frame().drop(columns="figure")
+    kinds = {type(value) for name in columns for value in columns[name] if value is not None}
+    assert kinds == {str}

@@ -52,6 +52,15 @@ poke = call(cu.cuModuleGetFunction, module, b"poke")
 refused("no such kernel", cu.cuModuleGetFunction, module, b"nothing")
 refused("PTX", cu.cuModuleLoadData, b".version 8.0\n.target sm_89\n\0")
 refused("damaged cubin", cu.cuModuleLoadData, cubin[:64] + bytes(256))
+refused("cubin of another GPU", cu.cuModuleLoadData, Path(sys.argv[2]).read_bytes())
+# Tables and sections far behind the file's end: no size that may be read.
+found["damaged headers"] = sorted(
+    {
+        cu.cuModuleLoadData(cubin[:at] + value + cubin[at + len(value) :])[0].name
+        for at in (0x20, 0x28, int.from_bytes(cubin[0x28:0x30], "little") + 64 + 32)
+        for value in (b"\xff" * 8, (1 << 29).to_bytes(8, "little"))
+    }
+)
 
 found["registers"] = call(
     cu.cuFuncGetAttribute, cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NUM_REGS, add

@@ -73,6 +73,8 @@ def cubin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = compile_kernel(source, (), "sm_89", ("add", "poke"))
     path = folder / "k.cubin"
     path.write_bytes(made.cubin)
+    other = compile_kernel(source, (), "sm_90", ("add", "poke"))
+    path.with_name("other.cubin").write_bytes(other.cubin)
     return path
 
 
@@ -81,7 +83,8 @@ def answers(cubin: Path) -> dict[str, Any]:
     script = str(HERE / "driver_calls.py")
     more = ("--without-cupy",)
     by_bus = ("env", "CUDA_DEVICE_ORDER=PCI_BUS_ID", sys.executable)
-    said = softgpu(*by_bus, script, str(cubin), gpus="L4,H200", more=more)
+    cubins = (str(cubin), str(cubin.with_name("other.cubin")))
+    said = softgpu(*by_bus, script, *cubins, gpus="L4,H200", more=more)
     found: dict[str, Any] = json.loads(said)
     return found
 
@@ -101,6 +104,7 @@ def test_the_driver_refuses_what_cuda_refuses(answers: dict[str, Any]) -> None:
         "no such kernel": "NOT_FOUND",
         "PTX": "INVALID_PTX",
         "damaged cubin": "INVALID_IMAGE",
+        "cubin of another GPU": "NO_BINARY_FOR_GPU",
         "copy past the end": "INVALID_VALUE",
         "more memory than there is": "OUT_OF_MEMORY",
         "threads beyond a CTA": "INVALID_VALUE",
@@ -114,6 +118,7 @@ def test_the_driver_refuses_what_cuda_refuses(answers: dict[str, Any]) -> None:
     assert {name: answers[name] for name in expected} == {
         name: f"CUDA_ERROR_{code}" for name, code in expected.items()
     }
+    assert answers["damaged headers"] == ["CUDA_ERROR_INVALID_IMAGE"]
 
 
 def test_a_tensor_map_is_held_to_its_documented_limits(answers: dict[str, Any]) -> None:

@@ -214,7 +214,7 @@ class Instruction:
 Step: TypeAlias = OpenScope | CloseScope | Label | Declaration | Instruction
 
 _NAME = r"[A-Za-z_$%][\w$]*"
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _STEP = re.compile(
     rf"""\s*(?:
     (?P<open>\{{) | (?P<close>\}}) | (?P<empty>;)

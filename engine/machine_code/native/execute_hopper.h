@@ -157,11 +157,12 @@ inline uint64_t swizzled(const TensorMap& map, uint64_t address) {
     return address ^ (address >> 7 & ((1u << map.swizzle) - 1)) << 4;
 }
 
-// Calls f(byte of shared memory, address in the tensor or 0 where the box is outside of it) for all
-// units of 16 bytes, or whatever a row of the box has.
+// Calls f(byte of shared memory, address in the tensor or 0 where the box is outside of it, bytes) for
+// all of a box: units of 16 bytes, which stay together whatever the swizzle, and single elements
+// where the tensor ends within one, or where `singly` asks for them.
 template <typename F>
-void for_box(const TensorMap& map, const uint32_t* coordinates, uint64_t shared, F f) {
-    const uint32_t e = map.element_bytes;
+void for_box(const TensorMap& map, const uint32_t* coordinates, uint64_t shared, bool singly, F f) {
+    const uint32_t e = map.element_bytes, unit = 16 / e;
     uint64_t rows = 1;
     for (uint32_t d = 1; d < map.rank; d++) rows *= map.box[d];
     for (uint64_t r = 0; r < rows; r++) {
@@ -173,10 +174,19 @@ void for_box(const TensorMap& map, const uint32_t* coordinates, uint64_t shared,
             inside = inside && index >= 0 && index < static_cast<int64_t>(map.dims[d]);
             start += static_cast<uint64_t>(index) * map.stride_bytes[d - 1];
         }
-        for (uint32_t c = 0; c < map.box[0]; c++) {
-            const int64_t column = static_cast<int32_t>(coordinates[0]) + static_cast<int64_t>(c);
-            const bool there = inside && column >= 0 && column < static_cast<int64_t>(map.dims[0]);
-            f(swizzled(map, shared + (r * map.box[0] + c) * e), there ? start + static_cast<uint64_t>(column) * e : 0);
+        for (uint32_t c = 0; c < map.box[0];) {
+            const int64_t column = static_cast<int32_t>(coordinates[0]) + static_cast<int64_t>(c), end = static_cast<int64_t>(map.dims[0]);
+            const uint64_t place = shared + (r * map.box[0] + c) * e, address = start + static_cast<uint64_t>(column) * e;
+            if (!singly && c + unit <= map.box[0] && place % 16 == 0) {
+                const bool outside = !inside || column + unit <= 0 || column >= end;
+                if (outside || (column >= 0 && column + unit <= end && address % 16 == 0)) {
+                    f(swizzled(map, place), outside ? 0 : address, 16);
+                    c += unit;
+                    continue;
+                }
+            }
+            f(swizzled(map, place), inside && column >= 0 && column < end ? address : 0, static_cast<int>(e));
+            c++;
         }
     }
 }
@@ -224,9 +234,9 @@ void Warp::load_tile(const Instruction& i) {
         owner.tiles.push_back(tile);
         owner.wake();
     }
-    for_box(tile.map, tile.coordinates, 0, [&](uint64_t, uint64_t address) {
+    for_box(tile.map, tile.coordinates, 0, looked_for() != nullptr, [&](uint64_t, uint64_t address, int size) {
         if (!address) return;
-        global_byte(i, address, static_cast<int>(tile.map.element_bytes));
+        global_byte(i, address, size);
         if (looked_for() && address % 4 == 0) touch_copied(address, 4, false);
     });
 }
@@ -239,17 +249,16 @@ void Cta::land_tiles(uint64_t mbarrier) {
             tiles[kept++] = tile;
             continue;
         }
-        const uint32_t e = tile.map.element_bytes;
         int64_t bytes = 0;
         const Instruction nobody;
         const bool looked_for = !tile.known.empty();
         const uint32_t epoch = ++copies_landed;
         const size_t copies = looked_for ? cluster->races.copies_of(rank) : 0;
-        for_box(tile.map, tile.coordinates, tile.to, [&](uint64_t to, uint64_t from) {
-            if (looked_for) shadow.write(cluster->races, to, static_cast<int>(e), copies, tile.at, epoch, tile.known, request.cta);
-            if (from) std::memcpy(&smem[to], warps[0]->global_byte(nobody, from, static_cast<int>(e)), e);
-            else std::memset(&smem[to], 0, e);
-            bytes += e;
+        for_box(tile.map, tile.coordinates, tile.to, looked_for, [&](uint64_t to, uint64_t from, int size) {
+            if (looked_for) shadow.write(cluster->races, to, size, copies, tile.at, epoch, tile.known, request.cta);
+            if (from) std::memcpy(&smem[to], warps[0]->global_byte(nobody, from, size), static_cast<size_t>(size));
+            else std::memset(&smem[to], 0, static_cast<size_t>(size));
+            bytes += size;
         });
         known->second.bytes -= bytes;
         if (looked_for) {
@@ -268,17 +277,16 @@ void Warp::store_tile(const Instruction& i) {
     const TensorMap map = map_at(*this, i, U[target.ureg] | static_cast<uint64_t>(U[target.ureg + 1]) << 32);
     const uint64_t shared = from[0] & (SHARED_WINDOW - 1);
     if (shared % 128) misaligned(i, shared, 128);
-    for_box(map, from + 1, shared, [&](uint64_t place, uint64_t address) {
-        const int e = static_cast<int>(map.element_bytes);
-        const uint8_t* bytes = &cta.smem[shared_at(cta, i, place, e)];
+    for_box(map, from + 1, shared, looked_for() || cta.request.last_write, [&](uint64_t place, uint64_t address, int size) {
+        const uint8_t* bytes = &cta.smem[shared_at(cta, i, place, size)];
         const uint64_t at = place & (SHARED_WINDOW - 1);
         if (address && at % 16 == 0 && at + 16 <= cta.smem.size()) note_reading(at, stored_from);
         if (address % 4 == 0 && address && looked_for()) {
             touch_copied(address, 4, true);
             stored_to.addresses.push_back(address);
         }
-        if (address && cta.request.last_write) note_write(address, e);
-        if (address) std::memcpy(global_byte(i, address, e), bytes, static_cast<size_t>(e));
+        if (address && cta.request.last_write) note_write(address, size);
+        if (address) std::memcpy(global_byte(i, address, size), bytes, static_cast<size_t>(size));
     });
 }
 
@@ -315,13 +323,14 @@ inline void load_fragment(Warp& warp, const Instruction& i, uint64_t descriptor,
     const uint32_t stride = static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4, layout = static_cast<uint32_t>(descriptor >> 62);
     if (layout == 0) fail(i, "is given operands without a swizzle, which are not executed here");
     const uint32_t row_bytes = 256u >> layout, columns = row_bytes / 2;
+    const bool is_noted = warp.looked_for() != nullptr;
     __m128i rows[8];
     for (uint32_t n = 0; n < 8; n++) {
         uint32_t address = transposed ? start + mn / columns * leading + k / 8 * stride + n * row_bytes + mn % columns * 2
                                       : start + mn / 8 * stride + n * row_bytes + k * 2;
         address ^= (address >> 7 & (row_bytes / 16 - 1)) << 4;
         rows[n] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(&warp.cta.smem[shared_at(warp.cta, i, address, 16)]));
-        warp.note_reading(address, warp.multiplied);
+        if (is_noted) warp.note_reading(address, warp.multiplied);
     }
     if (transposed) transpose(rows);
     std::memcpy(to.v, rows, sizeof rows);

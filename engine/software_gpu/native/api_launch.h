@@ -127,12 +127,16 @@ CUresult launch(CUcontext context, CUfunction f, const unsigned grid[3], const u
     const unsigned most_ctas[3] = {2147483647u, 65535u, 65535u}, most_threads[3] = {1024u, 1024u, 64u};
     uint64_t threads = 1;
     for (int n = 0; n < 3; n++) {
-        REQUIRE(grid[n] && grid[n] <= most_ctas[n] && block[n] && block[n] <= most_threads[n])
+        if (!grid[n] || grid[n] > most_ctas[n] || !block[n] || block[n] > most_threads[n])
+            return refuse(CUDA_ERROR_INVALID_VALUE, "%s: along %c a grid has 1 to %u CTAs and a CTA 1 to %u threads; given are %u and %u.", f->name.c_str(), "xyz"[n], most_ctas[n], most_threads[n], grid[n], block[n]);
         threads *= block[n];
     }
-    REQUIRE(threads <= static_cast<uint64_t>(d.threads_per_cta))
-    if (threads > static_cast<uint64_t>(f->max_threads)) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
-    REQUIRE(static_cast<int64_t>(dynamic_smem) <= f->max_dynamic_smem)
+    if (threads > static_cast<uint64_t>(d.threads_per_cta))
+        return refuse(CUDA_ERROR_INVALID_VALUE, "%s: a CTA has %d threads at most; given are %d.", f->name.c_str(), static_cast<int>(d.threads_per_cta), static_cast<int>(threads));
+    if (threads > static_cast<uint64_t>(f->max_threads))
+        return refuse(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, "%s: its registers and __launch_bounds__ allow %d threads in a CTA; given are %d.", f->name.c_str(), static_cast<int>(f->max_threads), static_cast<int>(threads));
+    if (static_cast<int64_t>(dynamic_smem) > f->max_dynamic_smem)
+        return refuse(CUDA_ERROR_INVALID_VALUE, "%s: its dynamic shared memory is %d bytes at most, as cuFuncSetAttribute left it; given are %u.", f->name.c_str(), static_cast<int>(f->max_dynamic_smem), dynamic_smem);
     Launch launch{f, {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, {}, dynamic_smem, {}, context->device};
     unsigned size = 1;
     for (int n = 0; n < 3; n++) {

@@ -4,20 +4,36 @@ namespace driver {
 
 inline std::vector<std::unique_ptr<CUmod_st>>& loaded = *new std::vector<std::unique_ptr<CUmod_st>>;
 
-// The bytes of a cubin that begins at `image`: its last table's end, as its ELF header says.
-inline size_t elf_size(const uint8_t* image) {
-    auto at = [&](size_t offset, size_t width) {
+constexpr uint64_t MOST_IMAGE_BYTES = uint64_t{1} << 30;
+
+// Whether there is memory behind each of these bytes: the size of an image is what it says itself.
+inline bool is_mapped(const uint8_t* at, uint64_t size) {
+    const uint64_t begin = reinterpret_cast<uint64_t>(at) & ~uint64_t{4095};
+    const uint64_t bytes = memory::page_aligned(reinterpret_cast<uint64_t>(at) + size - begin);
+    std::vector<unsigned char> pages(bytes / 4096);
+    return mincore(reinterpret_cast<void*>(begin), bytes, pages.data()) == 0;
+}
+
+// The bytes of a cubin that begins at `image`: its last table's or section's end, as its ELF header
+// says. 0 where that is no size of an image.
+inline uint64_t elf_size(const uint8_t* image) {
+    auto at = [&](uint64_t offset, size_t width) {
         uint64_t value = 0;
         std::memcpy(&value, image + offset, width);
         return value;
     };
-    uint64_t end = at(40, 8) + at(58, 2) * at(60, 2);
-    const uint64_t programs = at(32, 8) + at(54, 2) * at(56, 2);
-    for (uint64_t n = 0; n < at(60, 2); n++) {
-        const uint64_t section = at(40, 8) + n * at(58, 2);
-        if (at(section + 4, 4) != 8) end = std::max(end, at(section + 24, 8) + at(section + 32, 8));
+    if (!is_mapped(image, 64)) return 0;
+    const uint64_t tables = at(40, 8), each = at(58, 2), programs = at(32, 8);
+    uint64_t end = tables + each * at(60, 2);
+    if (tables > MOST_IMAGE_BYTES || programs > MOST_IMAGE_BYTES || each < 64 || !is_mapped(image, end)) return 0;
+    for (uint64_t section = tables, last = end; section < last; section += each) {
+        const uint64_t offset = at(section + 24, 8), size = at(section + 32, 8);
+        if (at(section + 4, 4) == 8) continue;  // it has no bytes in the file
+        if (offset > MOST_IMAGE_BYTES || size > MOST_IMAGE_BYTES) return 0;
+        end = std::max(end, offset + size);
     }
-    return std::max(end, programs);
+    end = std::max(end, programs + at(54, 2) * at(56, 2));
+    return is_mapped(image, end) ? end : 0;
 }
 
 inline CUresult load(CUmodule* out, const void* image) {
@@ -30,13 +46,15 @@ inline CUresult load(CUmodule* out, const void* image) {
         return refuse(CUDA_ERROR_INVALID_PTX, "PTX cannot be loaded, for there is no compiler of it here: compile to a cubin (NVRTC's --gpu-architecture=sm_%d).",
                       static_cast<int>(device_of(context->device).capability()));
     }
+    const uint64_t size = elf_size(bytes);
+    if (!size) return refuse(CUDA_ERROR_INVALID_IMAGE, "this cubin is damaged: its header names more than it holds.");
     constexpr uint64_t ROOM = uint64_t{1} << 36;  // for a module's variables, 4 GiB apart
     uint64_t base;
     {
         std::lock_guard<std::mutex> hold(memory::lock);
         base = memory::new_address(ROOM);
     }
-    const reader::Answer answer = reader::read_cubin(image, elf_size(bytes), base);
+    const reader::Answer answer = reader::read_cubin(image, size, base);
     if (answer.error) return refuse(static_cast<CUresult>(answer.error), "%s", answer.text.c_str());
     const Device& d = device_of(context->device);
     std::unique_ptr<CUmod_st> module = modules::describe(answer.text, d, context->device);

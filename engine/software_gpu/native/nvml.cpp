@@ -245,6 +245,37 @@ int nvmlDeviceGetTemperature(const Handle* handle, int, unsigned* celsius) {
     return SUCCESS;
 }
 
+struct Utilization {
+    unsigned gpu, memory;  // percent
+};
+int nvmlDeviceGetUtilizationRates(const Handle* handle, Utilization* out) {
+    BOARD
+    *out = {static_cast<unsigned>(setting("utilization", handle->number, 0)), 0};
+    return SUCCESS;
+}
+int nvmlDeviceGetMigMode(const Handle* handle, unsigned* now, unsigned* after_reset) {
+    BOARD
+    if (of(handle).capability() != 80 && of(handle).major < 9) return NOT_SUPPORTED;
+    *now = *after_reset = is_slice(of(handle));
+    return SUCCESS;
+}
+
+struct Process {
+    unsigned pid;
+    unsigned long long memory_bytes;
+    unsigned gpu_instance, compute_instance;
+};
+// Somebody else's, where there is to be one: foreign_pid, with all of memory_used_bytes.
+int nvmlDeviceGetComputeRunningProcesses_v3(const Handle* handle, unsigned* count, Process* out) {
+    BOARD
+    const int64_t pid = setting("foreign_pid", handle->number, 0);
+    const unsigned room = *count;
+    *count = pid > 0;
+    if (room < *count) return INSUFFICIENT_SIZE;
+    if (*count) *out = {static_cast<unsigned>(pid), static_cast<unsigned long long>(setting("memory_used_bytes", handle->number, 0)), ~0u, ~0u};
+    return SUCCESS;
+}
+
 int nvmlDeviceGetEccMode(const Handle* handle, unsigned* now, unsigned* after_reset) {
     BOARD
     *now = *after_reset = static_cast<unsigned>(setting("ecc", handle->number, 1));

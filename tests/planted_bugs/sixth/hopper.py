@@ -241,8 +241,8 @@ HOPPER: tuple[Unseen, ...] = (
         (
             "P is packed while the last product reads it",
             ("v19",),
-            "            wait_for_o();\n            rescale_o(correction);\n            pack_p();",
-            "            pack_p();\n            wait_for_o();\n            rescale_o(correction);",
+            "wait_for_o();\n            if (is_grown)",
+            "pack_p();\n            wait_for_o();\n            if (is_grown)",
             (r"wgmma", r"register", r"wait"),
         ),
     ),
