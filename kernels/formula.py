@@ -75,6 +75,10 @@ Function: TypeAlias = Callable[[Any, Any], Any]  # of (problem, config)
 class FormulaError(ValueError):
     """A formula that is not one; the text is a sentence without its place in the file."""
 
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
 
 @dataclass(frozen=True, slots=True)
 class Expression:
@@ -116,25 +120,36 @@ class Scope:
         if type(formula) is int and abs(formula) <= MAX_CONSTANT:
             formula = str(formula)
         if not isinstance(formula, str):
-            raise FormulaError("it is neither a whole number of usual size nor a formula in quotes")
+            raise FormulaError(
+                "it is neither a whole number of usual size nor a formula in quotes",
+                code="formula_kind",
+            )
         if len(formula) > MAX_TEXT:
-            raise FormulaError(f"a formula has at most {MAX_TEXT} characters")
+            raise FormulaError(
+                f"a formula has at most {MAX_TEXT} characters", code="formula_too_long"
+            )
         text = " ".join(formula.split())
         shown = text if len(text) <= 60 else f"{text[:60]}…"
         try:
             tree = ast.parse(text, mode="eval").body
         except (SyntaxError, ValueError, MemoryError, RecursionError):
-            raise FormulaError(f"`{shown}` is not an expression") from None
+            raise FormulaError(
+                f"`{shown}` is not an expression", code="formula_no_expression"
+            ) from None
         try:
             return replace(self._check(tree), text=text)
         except RecursionError:
-            raise FormulaError(f"`{shown}` nests too deeply") from None
+            raise FormulaError(
+                f"`{shown}` nests too deeply", code="formula_nests_too_deeply"
+            ) from None
 
     def number(self, formula: object) -> Expression:
         """A formula that yields a whole number. Raises FormulaError as `expression`."""
         expression = self.expression(formula)
         if expression.is_condition:
-            raise FormulaError(f"`{formula}` is a condition, and a number is needed")
+            raise FormulaError(
+                f"`{formula}` is a condition, and a number is needed", code="formula_is_condition"
+            )
         return expression
 
     def real(self, formula: object) -> Expression:
@@ -151,7 +166,10 @@ class Scope:
         """A formula that is true or false. Raises FormulaError as `expression`."""
         expression = self.expression(formula)
         if not expression.is_condition:
-            raise FormulaError(f"`{formula}` is a number, and a condition such as a <= b is needed")
+            raise FormulaError(
+                f"`{formula}` is a number, and a condition such as a <= b is needed",
+                code="formula_is_number",
+            )
         return expression
 
     def at_most(self, number: Expression, limit: int) -> Expression:
@@ -190,14 +208,19 @@ class Scope:
         try:
             pieces = list(Formatter().parse(text))
         except ValueError as error:
-            raise FormulaError(f"its braces do not match ({error})") from None
+            raise FormulaError(
+                f"its braces do not match ({error})", code="formula_braces"
+            ) from None
         values: list[ast.expr] = []
         for literal, formula, format_spec, conversion in pieces:
             values.append(ast.Constant(literal))
             if formula is None:
                 continue
             if conversion is not None or format_spec not in ("", ","):
-                raise FormulaError(f"`{{{formula}…}}` may end in `:,` and in no other format")
+                raise FormulaError(
+                    f"`{{{formula}…}}` may end in `:,` and in no other format",
+                    code="formula_format",
+                )
             spec = ast.JoinedStr([ast.Constant(format_spec)]) if format_spec else None
             values.append(ast.FormattedValue(self.number(formula).node, -1, spec))
         return Expression(ast.JoinedStr(values), text)
@@ -211,14 +234,16 @@ class Scope:
         try:
             pieces = list(Formatter().parse(text))
         except ValueError as error:
-            raise FormulaError(f"its braces do not match ({error})") from None
+            raise FormulaError(
+                f"its braces do not match ({error})", code="formula_braces"
+            ) from None
         values: list[ast.expr] = []
         for literal, formula, format_spec, conversion in pieces:
             values.append(ast.Constant(literal))
             if formula is None:
                 continue
             if conversion is not None or format_spec:
-                raise FormulaError(f"`{{{formula}…}}` has no format")
+                raise FormulaError(f"`{{{formula}…}}` has no format", code="formula_no_format")
             values.append(ast.FormattedValue(self._cpp_value(formula), -1, None))
         return Expression(ast.JoinedStr(values), text)
 
@@ -252,7 +277,10 @@ class Scope:
         match node:
             case ast.Constant(value) if type(value) is int:
                 if value > MAX_CONSTANT:
-                    raise FormulaError("it holds a number larger than any size here")
+                    raise FormulaError(
+                        "it holds a number larger than any size here",
+                        code="formula_number_too_large",
+                    )
                 return Expression(node, is_positive=value > 0)
             case ast.Constant(float(fraction)) if self._fractions:
                 return Expression(node, is_positive=fraction > 0)
@@ -282,13 +310,20 @@ class Scope:
                 )
             case ast.Call(ast.Name(name), arguments, []):
                 return self._call(name, arguments)
-        raise FormulaError(f"`{ast.unparse(node)}` is not allowed in a formula")
+        raise FormulaError(
+            f"`{ast.unparse(node)}` is not allowed in a formula", code="formula_not_allowed"
+        )
 
     def _binary(self, left: ast.expr, op: ast.operator, right: ast.expr) -> Expression:
         if isinstance(op, ast.Div) and not self._fractions:
-            raise FormulaError("`/` yields fractions: write `//` or ceil_div(a, b)")
+            raise FormulaError(
+                "`/` yields fractions: write `//` or ceil_div(a, b)", code="formula_true_division"
+            )
         if type(op) not in _ARITHMETIC and not isinstance(op, ast.Div):
-            raise FormulaError(f"only {' '.join(_ARITHMETIC.values())} are known as operators")
+            raise FormulaError(
+                f"only {' '.join(_ARITHMETIC.values())} are known as operators",
+                code="formula_operator",
+            )
         a, b = self._check(left), self._check(right)
         if isinstance(op, ast.FloorDiv | ast.Mod | ast.Div):
             _require_divisor(b, right)
@@ -302,13 +337,19 @@ class Scope:
             return self._names[name]
         near = difflib.get_close_matches(name, self._names, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(self._names)}"
-        raise FormulaError(f"there is no {name}: {hint}")
+        raise FormulaError(f"there is no {name}: {hint}", code="formula_name")
 
     def _call(self, name: str, arguments: list[ast.expr]) -> Expression:
         if name not in FUNCTIONS:
-            raise FormulaError(f"there is no function {name}: known are {', '.join(FUNCTIONS)}")
+            raise FormulaError(
+                f"there is no function {name}: known are {', '.join(FUNCTIONS)}",
+                code="formula_function",
+            )
         if len(arguments) not in FUNCTIONS[name]:
-            raise FormulaError(f"{name} takes {FUNCTIONS[name][0]} arguments, not {len(arguments)}")
+            raise FormulaError(
+                f"{name} takes {FUNCTIONS[name][0]} arguments, not {len(arguments)}",
+                code="formula_arguments",
+            )
         parts = [self._check(argument) for argument in arguments]
         signs = [p.is_positive for p in parts]
         if name in ("ceil_div", "round_up"):
@@ -335,7 +376,10 @@ def _joined(
 ) -> Expression:
     size = 1 + sum(part.size for part in parts)
     if size > MAX_NODES:
-        raise FormulaError(f"it has more than {MAX_NODES} terms once its names are written out")
+        raise FormulaError(
+            f"it has more than {MAX_NODES} terms once its names are written out",
+            code="formula_too_many_terms",
+        )
     return Expression(node, "", size, positive, condition)
 
 
@@ -350,4 +394,7 @@ def _require_divisor(divisor: Expression, written: ast.expr) -> None:
     """Division by 0 is ruled out when the file is read, so that no formula fails on a problem."""
     if not divisor.is_positive:
         shown = ast.unparse(written)
-        raise FormulaError(f"it divides by `{shown}`, which may be 0: write max(1, {shown})")
+        raise FormulaError(
+            f"it divides by `{shown}`, which may be 0: write max(1, {shown})",
+            code="formula_divides_by_0",
+        )

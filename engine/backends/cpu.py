@@ -83,7 +83,10 @@ class CpuBackend:
             job = _probe_job(plan, launch, tuple(ctas), library)
             result = self._client.run(job, options.timeout_s)
             if result.status is not Status.PASSED:
-                raise PartialRunError(f"its CTAs cannot be probed: {result.reason.rstrip('.')}")
+                raise PartialRunError(
+                    f"its CTAs cannot be probed: {result.reason.rstrip('.')}",
+                    code="part_not_probed",
+                )
             return result.touched
 
         try:

@@ -141,9 +141,11 @@ class MachineCodeBackend:
             PartialRunError: it cannot be told which CTAs belong together, or not in a moment.
         """
         if any(prod(launch.cluster) > 1 for launch in plan.passes):
-            raise PartialRunError("its CTAs run in clusters")
+            raise PartialRunError("its CTAs run in clusters", code="part_clusters")
         if any(sum(launch.grid) > _MOST_PROBES for launch in plan.passes):
-            raise PartialRunError("its grid is too wide to be looked through in a moment")
+            raise PartialRunError(
+                "its grid is too wide to be looked through in a moment", code="part_wide_grid"
+            )
         compiled, cubin, module = loaded(plan, options)
         zeros = {
             n: _aligned(size) for n, size in plan.buffer_bytes.items() if n not in ("q", "out")
@@ -165,7 +167,9 @@ class MachineCodeBackend:
                 row = at % slice_bytes // row_bytes
                 return name, at - row % plan.query_rows * row_bytes
             except AttuneError as error:
-                raise PartialRunError(f"its CTAs cannot be probed: {error}".rstrip(".")) from None
+                raise PartialRunError(
+                    f"its CTAs cannot be probed: {error}".rstrip("."), code="part_not_probed"
+                ) from None
             return None
 
         def probe(launch: PassLaunch, ctas: Sequence[int]) -> Sequence[tuple[str, int] | None]:
@@ -174,7 +178,7 @@ class MachineCodeBackend:
         try:
             return choose_part(plan, probe, max_flops)
         except WrongOffsetError as mistake:  # the run of all CTAs says where
-            raise PartialRunError(str(mistake)) from None
+            raise PartialRunError(str(mistake), code="part_wrong_offset") from None
 
     def run_part(
         self, plan: LaunchPlan, part: PartOfLaunch, inputs: Inputs, options: RunOptions

@@ -36,6 +36,10 @@ _CHECKED_CTAS = 48
 class PartialRunError(Exception):
     """This launch cannot be executed in part; the text, which ends a sentence, says why."""
 
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
 
 class WrongOffsetError(Exception):
     """A probe found a mistake of the kernel: `cta` of `launch` works where it should not, or none
@@ -70,21 +74,29 @@ def choose_part(plan: LaunchPlan, probe: Probe, max_flops: float) -> PartOfLaunc
     """
     problem = plan.problem
     if any(layout != "bhsd" for layout in plan.layouts.values()):
-        raise PartialRunError("its tensors are not [batch, num_heads, seqlen, head_dim]")
+        raise PartialRunError(
+            "its tensors are not [batch, num_heads, seqlen, head_dim]", code="part_other_tensors"
+        )
     if plan.is_backward:
-        raise PartialRunError("each gradient is a sum over many CTAs")
+        raise PartialRunError("each gradient is a sum over many CTAs", code="part_gradients")
     if plan.problem.seqlens is not None or plan.problem.alibi or plan.problem.sinks:
-        raise PartialRunError("its heads or sequences differ in length, slope or sink")
+        raise PartialRunError(
+            "its heads or sequences differ in length, slope or sink", code="part_heads_differ"
+        )
     if plan.problem.kv_dtype is not None:
-        raise PartialRunError("its K/V heads differ in the factor of FP8")
+        raise PartialRunError("its K/V heads differ in the factor of FP8", code="part_fp8_factors")
     if plan.problem.head_dim_v is not None:
-        raise PartialRunError("its V has other columns than its K")
+        raise PartialRunError("its V has other columns than its K", code="part_v_columns")
     if plan.pages is not None:
-        raise PartialRunError("its K and V lie in pages")
+        raise PartialRunError("its K and V lie in pages", code="part_pages")
     if plan.refilled or any(s.fill == "-inf" for s in plan.scratch):
-        raise PartialRunError("its output or scratch is filled before each launch")
+        raise PartialRunError(
+            "its output or scratch is filled before each launch", code="part_refilled"
+        )
     if problem.head_group > MAX_GROUP:
-        raise PartialRunError(f"more than {MAX_GROUP} query heads share a K/V head")
+        raise PartialRunError(
+            f"more than {MAX_GROUP} query heads share a K/V head", code="part_large_group"
+        )
     maps = [_CtaMap.of(p, problem, probe) for p in plan.passes]
     coarsest = max(maps, key=lambda m: m.tile_rows)
     tiles = coarsest.tiles
@@ -100,7 +112,8 @@ def choose_part(plan: LaunchPlan, probe: Probe, max_flops: float) -> PartOfLaunc
             stay = launch.ctas == plan.config.get("num_ctas")
             if stay or launch.ctas < problem.batch * problem.kv_heads:
                 raise PartialRunError(
-                    f"the {launch.ctas} CTAs of {launch.entry} work on several heads each"
+                    f"the {launch.ctas} CTAs of {launch.entry} work on several heads each",
+                    code="part_several_heads",
                 )
             raise WrongOffsetError(
                 launch,
@@ -169,7 +182,8 @@ class _CtaMap:
         if launch.ctas > MAX_PROBES:
             raise PartialRunError(
                 f"which of the {launch.ctas:,} CTAs of {launch.entry} belongs to which head cannot "
-                f"be told from its grid"
+                f"be told from its grid",
+                code="part_unknown_heads",
             )
         return cls(*look.everywhere(), problem.seqlen)
 
@@ -179,7 +193,10 @@ class _CtaMap:
         x, y, z = map(np.unique, self.first_rows)
         first = np.unique(x[None, None, :] + y[None, :, None] + z[:, None, None])
         if first[0] != 0:
-            raise PartialRunError("its CTAs do not begin with the first row of their query tile")
+            raise PartialRunError(
+                "its CTAs do not begin with the first row of their query tile",
+                code="part_begins_within_tile",
+            )
         return list(zip(first.tolist(), [*first[1:].tolist(), self.seqlen], strict=True))
 
     @property
@@ -242,6 +259,8 @@ class _Look:
         """The same of every CTA, as one long axis."""
         seen = self.at(np.arange(self._launch.ctas))
         if seen is None:
-            raise PartialRunError(f"some CTAs of {self._launch.entry} touch neither Q nor O")
+            raise PartialRunError(
+                f"some CTAs of {self._launch.entry} touch neither Q nor O", code="part_untouched"
+            )
         nothing = np.zeros(1, np.int64)
         return (seen[0], nothing, nothing), (seen[1], nothing, nothing)

@@ -37,7 +37,7 @@ from engine.cuda_source.nvrtc import compiler_flag
 from engine.devices import DeviceSpec, find_device
 from engine.machine_code.analysis import Analysis, analyse
 from engine.machine_code.cubin import read_cubin
-from engine.machine_code.launch import Content, Launch, arguments_and_memory
+from engine.machine_code.launch import Content, Launch, arguments_and_memory, tables
 from engine.machine_code.timing.timeline import beside, timeline, write_timeline
 from engine.model.kernel import Kernel, launch_plan
 from engine.names import find_variant, has_description, variant_from
@@ -354,7 +354,7 @@ def _launch_of_file(args: SassOptions, path: Path) -> tuple[Launch, tuple[Conten
         raise InvalidProblem(f"--smem is a number of bytes from 0, not {args.smem}.")
     arguments, contents = arguments_and_memory(args.arg)
     grid, block = _three(args.grid or "", "--grid"), _three(args.block or "", "--block")
-    return Launch(grid, block, args.smem, arguments), contents
+    return Launch(grid, block, args.smem, arguments, tables(contents)), contents
 
 
 def _code_of_file(

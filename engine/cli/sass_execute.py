@@ -122,7 +122,9 @@ def _memory(number: int, content: Content | None) -> GlobalBuffer:
     words = np.zeros(-(-content.size_bytes // 8), np.uint64)
     data: NDArray[np.uint8] = words.view(np.uint8)[: content.size_bytes]
     rng = np.random.default_rng(number)
-    if content.dtype in _FLOATS:
+    if content.data:
+        data[:] = np.frombuffer(content.data, np.uint8)
+    elif content.dtype in _FLOATS:
         kind = _FLOATS[content.dtype]
         data[:] = rng.standard_normal(content.count, np.float32).astype(kind).view(np.uint8)
     elif content.dtype == "bf16":

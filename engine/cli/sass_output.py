@@ -14,6 +14,7 @@ from engine.machine_code.advice import Advice
 from engine.machine_code.analysis import (
     Analysis,
     Figures,
+    has_guessed_addresses,
     launch_figures,
     line_figures,
     loop_figures,
@@ -77,10 +78,11 @@ def as_json(kernel: str, results: Sequence[Result], device: DeviceSpec | None) -
 def _latency_of_all(results: Sequence[Result]) -> dict[str, Any]:
     """Passes run one after the other."""
     each = [r.timed.simulated.latency for r in results if r.timed is not None]
+    is_known = not any(has_guessed_addresses(r.analysis) for r in results)
     return {
         "median_us": sum(x.median_us for x in each),
-        "low_us": sum(x.low_us for x in each),
-        "high_us": sum(x.high_us for x in each),
+        "low_us": sum(x.low_us for x in each) if is_known else None,
+        "high_us": sum(x.high_us for x in each) if is_known else None,
         "origin": each[0].origin,
     }
 
@@ -239,8 +241,7 @@ def _print_time(result: Result, device: DeviceSpec) -> None:
     rows: list[tuple[str, object]] = [
         (
             "latency",
-            f"{format_us(latency.median_us)} simulated "
-            f"({format_us(latency.low_us)} – {format_us(latency.high_us)})",
+            f"{format_us(latency.median_us)} simulated ({_interval(result, latency)})",
         ),
         ("SM clock", _clock(latency)),
         ("bound by", simulated.bound),
@@ -255,6 +256,12 @@ def _print_time(result: Result, device: DeviceSpec) -> None:
     ]
     title = f"{result.analysis.program.entry} on {device.name}, simulated"
     print_figures(title, rows)
+
+
+def _interval(result: Result, latency: SimulatedLatency) -> str:
+    if has_guessed_addresses(result.analysis):
+        return "interval unknown"
+    return f"{format_us(latency.low_us)} – {format_us(latency.high_us)}"
 
 
 def _clock(latency: SimulatedLatency) -> str:

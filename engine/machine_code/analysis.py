@@ -145,6 +145,7 @@ def count(cubin: bytes, entry: str | None, launch: Launch) -> LaunchCounts:
 def _counted(program: Program, entry: Entry, launch: Launch) -> LaunchCounts:
     parts = [_FORMAT, _native_digest(), program.cubin_sha256, program.entry]
     parts += [repr((launch.grid, launch.block, launch.dynamic_smem_bytes, launch.arguments))]
+    parts += [repr((address, hashlib.sha256(data).hexdigest())) for address, data in launch.known]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     path = _folder() / key[:2] / f"{key}-counts"
     if (payload := read_entry(path)) is not None:
@@ -360,6 +361,11 @@ def _figures(counts: LaunchCounts, chosen: Sequence[int]) -> Figures:
 # What a person should know about an analysis' counts before believing them; a sentence each.
 
 
+def has_guessed_addresses(analysis: Analysis) -> bool:
+    """Whether a table in memory that is not known decides what is touched."""
+    return bool(analysis.counts.data_address.any())
+
+
 def notes(analysis: Analysis, iterations: tuple[int, int] | None = None) -> Iterator[str]:
     """Where loaded data steers the code, what was made up, what was interpolated.
 
@@ -379,9 +385,12 @@ def notes(analysis: Analysis, iterations: tuple[int, int] | None = None) -> Iter
             f"Loaded data decides what is executed at {lines}: the counts are those of floats "
             "and halves that are all 1.0, and of integers with the same bits (1,065,353,216)."
         )
-    if counts.data_address.any():
+    if has_guessed_addresses(analysis):
         lines = _lines(analysis, counts.data_address)
-        yield f"Addresses at {lines} depend on loaded data: their sectors are a guess."
+        yield (
+            f"Addresses at {lines} depend on loaded data: their sectors are a guess, and how far "
+            "off the time is, is not known. --arg file:PATH gives the table that they come from."
+        )
     if counts.stand_in.any():
         names = sorted(
             {

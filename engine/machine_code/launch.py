@@ -8,9 +8,11 @@ import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from engine.base import files
 from engine.base.errors import InvalidProblem
 from engine.base.launch import TensorMapArg, encode_argument
 from engine.machine_code.cubin import Entry
@@ -162,8 +164,9 @@ _USAGE = (
     "arguments are written ptr, to be executed ptr:4096 (bytes) or ptr:f16[2,64] (numbers), "
     "i8:, u8:, i16:, u16:, i32:, u32:, i64:, u64: with a whole number, "
     "f32: or f64: with a number, bytes: with hexadecimal digits in which @ptr stands for an "
-    "address, or tensormap:f16[4096,4096]box[64,128]swizzle128 (innermost dimension first; the "
-    "swizzle may be left out)"
+    "address, file:PATH for a table whose content decides addresses, or "
+    "tensormap:f16[4096,4096]box[64,128]swizzle128 (innermost dimension first; the swizzle may be "
+    "left out)"
 )
 _INTEGERS = {
     "i8": "b",
@@ -187,17 +190,19 @@ _ELEMENT_BYTES = {
 _MOST_DIMENSIONS = 5
 _MOST_BYTES = 1 << 32  # what lies between two made-up buffers
 _MOST_CONTENT_BYTES = 2 << 30
+_MOST_TABLES, _MOST_TABLE_BYTES = 2, 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
     """What a pointer points to where the launch is executed: `count` elements.
 
-    `dtype`: one of the names above; "" for bytes that nobody wrote.
+    `dtype`: one of the names above; "" for bytes that nobody wrote, or `data` where it is given.
     """
 
     dtype: str
     count: int
+    data: bytes = b""
 
     @property
     def size_bytes(self) -> int:
@@ -239,6 +244,8 @@ def _parse(text: str, first_buffer: int) -> tuple[bytes, list[Content | None]]:
         raise _mistake(text)
     if kind == "ptr":
         return _address(first_buffer), [_content(text, value)]
+    if kind == "file":
+        return _address(first_buffer), [_table(Path(value))]
     if kind == "tensormap":
         try:
             return _tensor_map(text, value, first_buffer)
@@ -246,6 +253,27 @@ def _parse(text: str, first_buffer: int) -> tuple[bytes, list[Content | None]]:
             raise _mistake(text) from None
     value_bytes, pointers = _parse_value(text, kind, value, first_buffer)
     return value_bytes, [None] * pointers
+
+
+def _table(path: Path) -> Content:
+    with files.as_sentence(f"{path} cannot be read", "name another file", named=True):
+        data = files.read(path, _MOST_TABLE_BYTES)
+    return Content("", len(data), data)
+
+
+def tables(contents: Sequence[Content | None]) -> tuple[tuple[int, bytes], ...]:
+    """`Launch.known` of what pointers point to.
+
+    Raises:
+        InvalidProblem: more tables than a launch can have.
+    """
+    known = tuple((buffer_address(n), c.data) for n, c in enumerate(contents) if c and c.data)
+    if len(known) > _MOST_TABLES:
+        raise InvalidProblem(
+            f"A launch reads {_MOST_TABLES} tables at most (--arg file:), not {len(known)}: "
+            "give the others as ptr."
+        )
+    return known
 
 
 def _content(text: str, value: str) -> Content:

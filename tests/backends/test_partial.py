@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from slow_cases import one_in
+from words import raises
 
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.cpu import CpuBackend
@@ -69,11 +70,11 @@ def test_the_ladder_in_part(backend, variant, check):
             continue
         plan = plan_of(variant.id, problem)
         if variant.id in ("v19", "v20") and plan.passes[0].ctas < problem.batch * problem.num_heads:
-            with pytest.raises(PartialRunError, match="work on several heads each"):
+            with raises(PartialRunError, "part_several_heads"):
                 verdict(backend, plan, replace(OPTIONS, check=check))
             continue
         if variant.id == "v13":  # its shares begin within query tiles
-            with pytest.raises(PartialRunError, match="do not begin with the first row"):
+            with raises(PartialRunError, "part_begins_within_tile"):
                 verdict(backend, plan, replace(OPTIONS, check=check))
             continue
         result, correctness, part = verdict(backend, plan, replace(OPTIONS, check=check))
@@ -154,7 +155,7 @@ def test_what_cannot_be_executed_in_part(backend, tmp_path):
     base = plan_of("v01", problem)
     idle = PassLaunch("nothing", (4, 1, 1), 64, 0, (TensorArg("q"),))
     plan = replace(base, source=source, defines=(), scratch=(), passes=(idle,))
-    with pytest.raises(PartialRunError, match="touch neither Q nor O"):
+    with raises(PartialRunError, "part_untouched"):
         backend.choose_part(plan, OPTIONS, 1e9)
     args = (TensorArg("q"), TensorArg("out"))
     short = PassLaunch("first_head", (64, 1, 1), 64, 0, args)
@@ -164,7 +165,7 @@ def test_what_cannot_be_executed_in_part(backend, tmp_path):
         "tiny.cu: no CTA of kernel first_head works on Q or O of (batch, head) (0,1): "
     )
     grouped = plan_of("v08", Problem(1, 2 * MAX_GROUP, 64, 32, num_heads_kv=1))
-    with pytest.raises(PartialRunError, match="share a K/V head"):
+    with raises(PartialRunError, "part_large_group"):
         backend.choose_part(grouped, OPTIONS, 1e9)
 
 
@@ -172,7 +173,7 @@ def test_few_ctas_that_stay_are_no_wrong_offset(backend):
     """More of them than heads, and fewer than query tiles."""
     plan = plan_of("v19", Problem(1, 16, 16384, 128))
     assert 16 < plan.passes[0].ctas < 16 * 128
-    with pytest.raises(PartialRunError, match="work on several heads each"):
+    with raises(PartialRunError, "part_several_heads"):
         backend.choose_part(plan, OPTIONS, 1e9)
 
 

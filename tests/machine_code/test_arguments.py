@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
 import pytest
 from words import raises
 
 from engine.base.errors import InvalidProblem, UnknownName
+from engine.cuda_source import compile_kernel
+from engine.machine_code.analysis import analyse, has_guessed_addresses, launch_figures
 from engine.machine_code.cubin import Cubin, Entry, Parameter
 from engine.machine_code.disassembly import Program, find_entry
 from engine.machine_code.emulation import Emulator
-from engine.machine_code.launch import Launch, constant_bank, parse_arguments
+from engine.machine_code.launch import (
+    Launch,
+    arguments_and_memory,
+    constant_bank,
+    parse_arguments,
+    tables,
+)
 
 
 def test_every_pointer_has_an_aligned_address_of_its_own() -> None:
@@ -128,3 +137,38 @@ def test_a_name_expression_names_a_cubins_entry() -> None:
         find_entry(cubin, "flash::fwd<16, true>")
     with raises(UnknownName, "entry_ambiguous", "'fwd'"):
         find_entry(cubin, "fwd")
+
+
+# Each CTA reads the rows that a table names.
+GATHER = """
+extern "C" __global__ void k(const int* table, const float* rows, float* out) {
+  out[blockIdx.x * blockDim.x + threadIdx.x] = rows[table[threadIdx.x] * 8];
+}
+"""
+
+
+def test_a_table_in_a_file_decides_addresses(tmp_path: Path) -> None:
+    (tmp_path / "k.cu").write_text(GATHER)
+    cubin = compile_kernel(tmp_path / "k.cu", (), "sm_80", ()).cubin
+
+    def sectors(first: str) -> int | None:
+        arguments, contents = arguments_and_memory([first, "ptr", "ptr"])
+        launch = Launch((1, 1, 1), (32, 1, 1), 0, arguments, tables(contents))
+        analysis = analyse(cubin, None, launch)
+        guessed = has_guessed_addresses(analysis)
+        return None if guessed else launch_figures(analysis.counts).global_sectors
+
+    assert sectors("ptr") is None
+    path = tmp_path / "table.bin"
+    for numbers, rows in ((range(32), 32), ([3] * 32, 1)):
+        path.write_bytes(struct.pack("<32i", *numbers))
+        assert sectors(f"file:{path}") == 4 + rows + 4
+
+
+def test_a_table_that_cannot_be_read_and_a_third_one_are_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="cannot be read"):
+        parse_arguments([f"file:{tmp_path / 'none.bin'}"])
+    (tmp_path / "t").write_bytes(bytes(8))
+    _, contents = arguments_and_memory([f"file:{tmp_path / 't'}"] * 3)
+    with pytest.raises(InvalidProblem, match="2 tables at most"):
+        tables(contents)

@@ -425,20 +425,23 @@ int Warp::memory(const Instruction& i) {
         row.kind = op == OP_LDG ? GLOBAL_LOAD : GLOBAL_ATOMIC;
         if (op == OP_ATOMG || i.name.find(".CONSTANT") == std::string::npos) cta.hazards.global(number, op == OP_ATOMG);
         count_sectors(cta, a, i.width, row, false);
-        marks = Marks{FULL, 0, 0, 0};
         // Ones in the type that the width suggests; an atomic counter's first value is 0.
         const uint32_t value = op == OP_ATOMG ? 0 : i.width == 2 ? HALF_ONES & 0xffff : i.width == 1 ? 1 : ONE;
         const Request& r = cta.request;
         for (int w = 0; w < words; w++) {
-            write(i.s[0], each([&](int l) {
+            uint32_t known = 0;  // lanes that read a table
+            const Lanes loaded = each([&](int l) {
                 uint32_t word = value;
                 for (int n = 0; n < 2 && i.width >= 4; n++) {
                     const uint64_t offset = where[l] + 4 * static_cast<uint64_t>(w) - r.known_at[n];
-                    if (offset + 4 <= r.known_bytes[n] && offset < r.known_bytes[n]) std::memcpy(&word, r.known[n] + offset, 4);
+                    if (offset + 4 <= r.known_bytes[n] && offset < r.known_bytes[n]) std::memcpy(&word, r.known[n] + offset, 4), known |= 1u << l;
                 }
                 return word;
-            }), w);
+            });
+            marks = Marks{FULL & ~known, 0, 0, 0};
+            write(i.s[0], loaded, w);
         }
+        marks = Marks{FULL, 0, 0, 0};
         for (const Operand& p : i.pd) write_predicate(p, 0);
         return cta.push(row);
     }
