@@ -205,14 +205,8 @@ class Scope:
         Raises:
             FormulaError: as `expression`.
         """
-        try:
-            pieces = list(Formatter().parse(text))
-        except ValueError as error:
-            raise FormulaError(
-                f"its braces do not match ({error})", code="formula_braces"
-            ) from None
         values: list[ast.expr] = []
-        for literal, formula, format_spec, conversion in pieces:
+        for literal, formula, format_spec, conversion in _pieces(text):
             values.append(ast.Constant(literal))
             if formula is None:
                 continue
@@ -231,14 +225,8 @@ class Scope:
         Raises:
             FormulaError: as `expression`.
         """
-        try:
-            pieces = list(Formatter().parse(text))
-        except ValueError as error:
-            raise FormulaError(
-                f"its braces do not match ({error})", code="formula_braces"
-            ) from None
         values: list[ast.expr] = []
-        for literal, formula, format_spec, conversion in pieces:
+        for literal, formula, format_spec, conversion in _pieces(text):
             values.append(ast.Constant(literal))
             if formula is None:
                 continue
@@ -358,6 +346,17 @@ class Scope:
             return _ceil_div(*parts)
         tree = ast.Call(ast.Name(name, ast.Load()), [p.node for p in parts], [])
         return _joined(tree, *parts, positive=any(signs) if name == "max" else all(signs))
+
+
+_Piece: TypeAlias = tuple[str, str | None, str | None, str | None]
+
+
+def _pieces(text: str) -> list[_Piece]:
+    """Literal text, formula, format and conversion of each part. Raises FormulaError."""
+    try:
+        return list(Formatter().parse(text))
+    except ValueError as error:
+        raise FormulaError(f"its braces do not match ({error})", code="formula_braces") from None
 
 
 def _of_problem(name: str) -> Expression:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from engine.backends.base import BackendName, RunOptions, RunResult
-from engine.backends.partial import PartialRunError, PartOfLaunch, WrongOffsetError, choose_part
+from engine.backends.partial import PartOfLaunch, WrongOffsetError, choose_part, not_probed
 from engine.base.errors import FAULTS, CompileError, Status, ToolMissing
 from engine.base.launch import PassLaunch
 from engine.cuda_on_host.build import HostLibrary, build_kernels
@@ -83,10 +83,7 @@ class CpuBackend:
             job = _probe_job(plan, launch, tuple(ctas), library)
             result = self._client.run(job, options.timeout_s)
             if result.status is not Status.PASSED:
-                raise PartialRunError(
-                    f"its CTAs cannot be probed: {result.reason.rstrip('.')}",
-                    code="part_not_probed",
-                )
+                raise not_probed(result.reason)
             return result.touched
 
         try:

@@ -11,7 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.base import BackendName, RunOptions, RunResult
-from engine.backends.partial import PartialRunError, PartOfLaunch, WrongOffsetError, choose_part
+from engine.backends.partial import (
+    PartialRunError,
+    PartOfLaunch,
+    WrongOffsetError,
+    choose_part,
+    not_probed,
+)
 from engine.base.errors import AttuneError, CompileError, Status, ToolMissing, UnknownName
 from engine.base.launch import PassLaunch
 from engine.cuda_on_host.client import worker_threads
@@ -167,9 +173,7 @@ class MachineCodeBackend:
                 row = at % slice_bytes // row_bytes
                 return name, at - row % plan.query_rows * row_bytes
             except AttuneError as error:
-                raise PartialRunError(
-                    f"its CTAs cannot be probed: {error}".rstrip("."), code="part_not_probed"
-                ) from None
+                raise not_probed(str(error)) from None
             return None
 
         def probe(launch: PassLaunch, ctas: Sequence[int]) -> Sequence[tuple[str, int] | None]:

@@ -41,6 +41,11 @@ class PartialRunError(Exception):
         self.code = code
 
 
+def not_probed(why: str) -> PartialRunError:
+    """The error for CTAs whose accesses could not be looked at."""
+    return PartialRunError(f"its CTAs cannot be probed: {why.rstrip('.')}", code="part_not_probed")
+
+
 class WrongOffsetError(Exception):
     """A probe found a mistake of the kernel: `cta` of `launch` works where it should not, or none
     works where one should (`cta` is None)."""
