@@ -58,7 +58,7 @@ _NOT_EXECUTED = ("using", "typedef", "static_assert", "constexpr", "extern", *_C
 _NO_TYPE = frozenset(
     "return break continue goto case default throw delete new static const asm __asm __asm__ else "
     "this operator template auto using typedef static_assert constexpr extern struct class union "
-    "enum if for while switch do".split()
+    "enum namespace if for while switch do".split()
 )
 _TYPE_WORDS = frozenset(
     "unsigned signed long short int char float double bool volatile typename".split()

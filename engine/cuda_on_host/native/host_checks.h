@@ -37,7 +37,7 @@ COH_INLINE void fill_with(T &x, uint16_t pattern) {
 }
 template <class T>
 COH_INLINE void begin_local(T &x) {
-    if constexpr (std::is_array_v<T> || std::is_class_v<T>) local_begins(__builtin_addressof(x), sizeof x);
+    if constexpr (std::is_array_v<T> || std::is_class_v<T>) local_begins((const void *)__builtin_addressof(x), sizeof x);
 }
 template <class T>
 COH_INLINE void fill_local(T &x, uint32_t id) {
