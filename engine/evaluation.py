@@ -117,7 +117,8 @@ class Occupancy(Stored, Tabular):
     @property
     def limiter(self) -> Limiter:
         """The first of what binds."""
-        return cast("Limiter", next(iter(self.binding))) if self.ctas_per_sm else "does not fit"
+        binding = self.binding if self.ctas_per_sm else ()
+        return cast("Limiter", next(iter(binding), "does not fit"))
 
     @property
     def wave_efficiency(self) -> float | None:
@@ -126,8 +127,9 @@ class Occupancy(Stored, Tabular):
 
     @property
     def binding(self) -> tuple[str, ...]:
-        """Every resource that allows no more CTAs per SM than there are; `limiter` is the first."""
-        return tuple(name for name, n in self.limits.items() if n == self.ctas_per_sm)
+        """Every resource that allows the fewest CTAs per SM; `limiter` is the first."""
+        fewest = min(self.limits.values(), default=0)
+        return tuple(name for name, n in self.limits.items() if n == fewest)
 
     def limited_by(self) -> str:
         """What binds, in words: `registers and shared memory`."""

@@ -70,7 +70,7 @@ def test_another_compilers_machine_code_is_tried_added_and_run(open_app, tmp_pat
     assert [path.name for path in kept_kernels()] == ["rows.cu"]
     at = open_app(gpu="L4", S="37", H="2", dtype="float32", variant="rows", tab="Machine code")
     at.button(key="run").click().run()
-    until(at, lambda page: metric(page, "Correctness") != "–")
+    until(at, lambda page: metric(page, "Correctness") != "–", timeout_s=240)
     assert metric(at, "Correctness") == "Passed"
     until(at, lambda page: "The ten hottest lines" in texts(page))
     assert not at.exception
