@@ -292,10 +292,10 @@ extern "C" __global__ void k(unsigned* out, int n) {
   __shared__ __align__(16) unsigned s[256];
   s[threadIdx.x] = threadIdx.x;
   __syncwarp();
-  unsigned row = (unsigned)__cvta_generic_to_shared(s);
-  row = threadIdx.x < 8 ? row + 16 * threadIdx.x : 0xfffffff0u;
+  const unsigned matrix = (unsigned)__cvta_generic_to_shared(s);
   unsigned sum = 0;
-  for (int i = 0; i < n; i++) {
+  for (int i = 0; i < n; i++) {  // loads of one address would become one
+    const unsigned row = threadIdx.x < 8 ? matrix + 128 * i + 16 * threadIdx.x : 0xfffffff0u;
     unsigned value;
     asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
                  : "=r"(value) : "r"(row));
