@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from app_driver import metric, texts, until
+from app_driver import texts
 
 from engine.cuda_source import compile_kernel
 from engine.own_kernels.registry import keep_kernel, kept_kernels
@@ -56,7 +56,7 @@ def test_a_kernel_is_tried_before_it_is_added(open_app, tmp_path, monkeypatch):
     assert not at.exception
 
 
-def test_another_compilers_machine_code_is_tried_added_and_run(open_app, tmp_path, monkeypatch):
+def test_another_compilers_machine_code_is_tried_and_added(open_app, tmp_path, monkeypatch):
     monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path / "data"))
     macros = (("CAUSAL", "0"), ("HEAD_DIM", "64"))
     made = compile_kernel(DATA / "float_rows.cu", macros, "sm_89", ("attention_rows",))
@@ -68,9 +68,4 @@ def test_another_compilers_machine_code_is_tried_added_and_run(open_app, tmp_pat
     assert "There is no kernel" not in texts(at)
     at.button(key="add_described").click().run(timeout=240)  # the first one builds the executor
     assert [path.name for path in kept_kernels()] == ["rows.cu"]
-    at = open_app(gpu="L4", S="37", H="2", dtype="float32", variant="rows", tab="Machine code")
-    at.button(key="run").click().run()
-    until(at, lambda page: metric(page, "Correctness") != "–", timeout_s=240)
-    assert metric(at, "Correctness") == "Passed"
-    until(at, lambda page: "The ten hottest lines" in texts(page))
     assert not at.exception
