@@ -18,6 +18,23 @@ from engine.own_kernels.host_launch import (
     host_launch_of,
     kernels_of,
 )
+from engine.own_kernels.parameter_names import (
+    ROWS,
+    SCALES,
+    SIZES,
+    THREADS,
+    buffer_name,
+    has_word,
+    is_head_dim,
+    is_known_template,
+    joined_words,
+    size_named,
+    stride_named,
+    tensor_named,
+    usual_number,
+    words_of,
+    words_of_pointer,
+)
 from kernels.arguments import KNOWN, PACKED, TENSORS
 from kernels.formula import RESERVED as _RESERVED
 
@@ -37,43 +54,11 @@ _BUFFER_TYPES: Final = {
     "long long": "int64", "uint64_t": "uint64", "unsigned long long": "uint64",
     "int8_t": "int8", "uint8_t": "uint8", "unsigned char": "uint8",
 }  # fmt: skip
-_POINTERS: Final = {
-    "q": "q query queries", "k": "k key keys", "v": "v value values",
-    "qkv": "qkv inp qkvpacked packedqkv mixedqkv", "out": "o out output outputs result y dst",
-    "lse": "lse softmaxlse logsumexp",
-}  # fmt: skip
-_SIZES: Final = {
-    "batch": "b batch batchsize bs bsz nbatch numbatch numbatches",
-    "num_heads_kv": "hkv hk numheadskv nkvheads kvheads numkvheads headskv nheadsk numheadsk "
-    "numkeyvalueheads nheadskv",
-    "num_heads": "h nh heads numheads nheads nhead numhead hq numqheads numheadsq qheads nqheads",
-    "seqlen_kv": "skv seqlenkv seqlenk kvlen lenkv lenk nk sk nkv kvseqlen tkv seqkv kseqlen "
-    "numkeys lk lkv",
-    "seqlen": "s n t seqlen seqlenq sq nq lenq qlen seq sequencelength qseqlen seqlength numtokens "
-    "lq",
-    "head_dim": "d dim headdim hd hs dk dhead headsize dh",
-    "causal": "causal iscausal",
-    "num_heads * head_dim": "c channels dmodel embeddim hidden hiddensize embed modeldim",
-    "num_heads // num_heads_kv": "hhkratio group groupsize headgroup kvgroup queriesperkv gqagroup "
-    "headspergroup",
-}  # fmt: skip
-_SCALES: Final = (
-    "scale softmaxscale smscale scaling scalefactor attnscale qkscale sm attentionscale "
-    "invsqrtd scalesoftmax"
-)
-_DROPPED: Final = frozenset(
-    "ptr p d dev device g gmem global in tensor matrix param params".split()
-)
-_ROWS: Final = "blockm br bm blockq tileq tilem blocksizem qtile blocksizeq rows blockrows"
-_KEYS: Final = "blockn bc bn blockk tilek tilen tilekv blocksizen blockkv bkv ktile kvtile"
-_THREADS: Final = "threads numthreads nthreads tbsize blockthreads threadsperblock blocksize"
-_WARPS: Final = "warps numwarps nwarps"
 _ELEMENT_NAMES: Final = frozenset(
     "t elem element elementtype scalart dtype typeio inputtype datatype half".split()
 )
 _FILL: Final = re.compile(r'fill = "zero"(?:, each_launch = true)?|fill = "-inf"')
 _NULL: Final = "nullptr"
-_OF_HOST: Final = frozenset("d dev device h ptr gpu".split())
 _FP8: Final = re.compile(r"__nv_fp8_e\w+|float_e[45]m[23]\w*")
 _FP16: Final = frozenset(["half", "__half", "half2", "__half2", "half_t"])
 _BF16: Final = frozenset(["__nv_bfloat16", "nv_bfloat16", "__nv_bfloat162", "bf16"])
@@ -283,7 +268,7 @@ class _Guess:
     def _template_arguments(self) -> str:
         values = []
         for index, parameter in enumerate(self.kernel.template):
-            if parameter.has_default and not _known_template(parameter):
+            if parameter.has_default and not is_known_template(parameter):
                 break
             given = self.kernel.launched_with[index : index + 1]
             literal = dict(_constants(self.text)).get(given[0], given[0]) if given else ""
@@ -293,17 +278,17 @@ class _Guess:
         return f"<{', '.join(values)}>" if values else ""
 
     def _template_argument(self, parameter: Parameter, literal: str) -> str:
-        key = _key(parameter.name)
+        key = joined_words(parameter.name)
         if parameter.type in ("typename", "class"):
             if key in _ELEMENT_NAMES or not key:
                 self.told.add("element_type")
                 return "{element_type}"
             self.is_sure = False
             return "float" if re.search("acc|float", key) else parameter.name
-        if key in _SIZES["causal"].split():
+        if key in SIZES["causal"].split():
             self.told.add("causal")
             return "{causal}"
-        if _is_head_dim(key):
+        if is_head_dim(key):
             self.told.add("head_dim")
             return "{head_dim}"
         if literal:
@@ -311,7 +296,7 @@ class _Guess:
         self.is_sure = False
         if parameter.type == "bool":
             return "false"
-        return _usual(parameter.name) or "1"
+        return usual_number(parameter.name) or "1"
 
     # ---- the arguments ----
 
@@ -321,12 +306,12 @@ class _Guess:
         return self._value(parameter, structure)
 
     def _pointer(self, parameter: Parameter) -> str:
-        words = _plain(parameter)
+        words = words_of_pointer(parameter)
         given = self._given(parameter)
-        if name := _pointer_named(words):
+        if name := tensor_named(words):
             return f'"{name}"'
-        name = _pointer_named(given)
-        if name and name not in {_pointer_named(_plain(p)) for p in self.kernel.parameters}:
+        name = tensor_named(given)
+        if name and name not in {tensor_named(words_of_pointer(p)) for p in self.kernel.parameters}:
             return f'"{name}"'
         # FlashAttention's L holds m + log(l); where there is an m beside it, it is the sum alone.
         names = {p.name.lower() for p in self.kernel.parameters}
@@ -340,8 +325,8 @@ class _Guess:
         name = f"{name}_buffer" if len(name) == 1 or name in RESERVED else name
         shape, what = '"batch", "num_heads", "seqlen"', "its shape and fill"
         shape += ", 2" if plain != parameter.type else ""
-        sizes = {_of_host(n): size for n, size in reversed(list(self.launch.allocated.items()))}
-        if size := sizes.get("_".join(given) or _of_host(parameter.name), ""):
+        sizes = {buffer_name(n): size for n, size in reversed(list(self.launch.allocated.items()))}
+        if size := sizes.get("_".join(given) or buffer_name(parameter.name), ""):
             shape, what = _text(size), "its fill"
         self.scratch[name] = (
             f'{name} = {{dtype = "{dtype}", shape = [{shape}], {self._fill(parameter)}}}'
@@ -356,14 +341,18 @@ class _Guess:
         return self.launch.args[index] if index < len(self.launch.args) else ""
 
     def _given(self, parameter: Parameter) -> list[str]:
-        words = _words(self._host_name(parameter))
+        words = words_of(self._host_name(parameter))
         if words in ([_NULL], ["null"]):
             return [_NULL]
-        return _of_host(self._host_name(parameter)).split("_")
+        return buffer_name(self._host_name(parameter)).split("_")
 
     def _fill(self, parameter: Parameter) -> str:
         """What host code leaves in a buffer: −∞ for a running maximum, and zero."""
-        if parameter.type == "float" and _words(parameter.name) in (["m"], ["max"], ["row", "max"]):
+        if parameter.type == "float" and words_of(parameter.name) in (
+            ["m"],
+            ["max"],
+            ["row", "max"],
+        ):
             return 'fill = "-inf"'
         # A counter that a kernel resets by itself is filled once.
         is_sum = parameter.type in ("float", "double")
@@ -392,14 +381,14 @@ class _Guess:
 
     def _meaning(self, name: str, *, is_float: bool) -> str:
         """The formula that a parameter's name stands for; empty where it is unknown."""
-        key = _key(name)
+        key = joined_words(name)
         if is_float:
             if "log2" in key:
                 return "softmax_scale_log2"
-            return "softmax_scale" if key in _SCALES.split() else ""
+            return "softmax_scale" if key in SCALES.split() else ""
         if "stride" in key:
-            return _stride(_words(name))
-        for formula, known in _SIZES.items():
+            return stride_named(words_of(name))
+        for formula, known in SIZES.items():
             if key in known.split():
                 self.told.add(formula)
                 return formula
@@ -412,7 +401,7 @@ class _Guess:
         if len(launched) > 1:
             return f"[{', '.join(n if n.isdigit() else _text(n) for n in launched)}]"
         known = launched[0] if launched else ""
-        return known or str(self.kernel.threads or self._constant(_THREADS) or 128)
+        return known or str(self.kernel.threads or self._constant(THREADS) or 128)
 
     def _grid(self) -> tuple[str, str, str]:
         if self.launch.grid:
@@ -422,10 +411,10 @@ class _Guess:
         of_thread = re.search(
             r"blockIdx\.([xyz])\s*\*\s*blockDim\.x\s*\+\s*threadIdx\.x", self.kernel.body
         )
-        rows = self._threads() if of_thread else self._constant(_ROWS) or 64
+        rows = self._threads() if of_thread else self._constant(ROWS) or 64
         tiles = f"ceil_div(seqlen, {rows})"
         named = {
-            axis: _words(name)
+            axis: words_of(name)
             for name, axis in re.findall(r"(\w+)\s*=\s*blockIdx\.([xyz])\s*[;,]", self.kernel.body)
         }
         used = [axis for axis in "xyz" if f"blockIdx.{axis}" in self.kernel.body]
@@ -439,12 +428,14 @@ class _Guess:
             if of_thread and of_thread[1] == "y":
                 usual = {"x": "batch * num_heads", "y": tiles, "z": "1"}
         for axis, words in named.items():
-            both = {"bh", "hb"} & set(words) or (_some(words, "batch") and _some(words, "head"))
+            both = {"bh", "hb"} & set(words) or (
+                has_word(words, "batch") and has_word(words, "head")
+            )
             if both:
                 usual[axis] = "batch * num_heads"
-            elif _some(words, "batch") or words in (["b"], ["bidb"]):
+            elif has_word(words, "batch") or words in (["b"], ["bidb"]):
                 usual[axis] = "batch"
-            elif _some(words, "head") or words in (["h"], ["bidh"]):
+            elif has_word(words, "head") or words in (["h"], ["bidh"]):
                 usual[axis] = "num_heads"
             else:
                 usual[axis] = tiles
@@ -459,7 +450,7 @@ class _Guess:
         """A number that the file gives one of these names."""
         constants = _constants(self.text)
         return next(
-            (int(number) for name, number in constants if _key(name) in names.split()), None
+            (int(number) for name, number in constants if joined_words(name) in names.split()), None
         )
 
     # ---- what it takes ----
@@ -468,7 +459,7 @@ class _Guess:
         if self.told & {"head_dim"} or self._knows("head_dim", "HEAD_DIM"):
             given = any(number.isdigit() for number in self.kernel.launched_with)
             return (64,) if given else (32, 64, 128)
-        sizes = [int(n) for name, n in _constants(self.text) if _is_head_dim(_key(name))]
+        sizes = [int(n) for name, n in _constants(self.text) if is_head_dim(joined_words(name))]
         return (sizes[0],) if sizes and 1 <= sizes[0] <= 1024 else (64,)
 
     def _dtypes(self) -> tuple[str, ...]:
@@ -529,81 +520,5 @@ def _constants(text: str) -> list[tuple[str, str]]:
     return parts
 
 
-def _size_of(name: str) -> str:
-    """The formula of a size of the problem by its name; empty where it is none."""
-    key = _key(name)
-    if _is_head_dim(key):
-        return "head_dim"
-    sizes = (formula for formula, known in _SIZES.items() if key in known.split())
-    return next((formula for formula in sizes if formula != "causal"), "")
-
-
-def _usual(name: str) -> str:
-    """The number that a tile, a CTA or its warps usually have; empty for any other name."""
-    key = _key(name)
-    known = ((_ROWS, 64), (_KEYS, 64), (_THREADS, 128), (_WARPS, 4))
-    return next((str(value) for names, value in known if key in names.split()), "")
-
-
 def _launch_of(text: str, kernel: Signature) -> HostLaunch:
-    return host_launch_of(text, kernel.name.rpartition("::")[2], _size_of, _usual)
-
-
-def _known_template(parameter: Parameter) -> bool:
-    key = _key(parameter.name)
-    return _is_head_dim(key) or key in _SIZES["causal"].split()
-
-
-def _is_head_dim(key: str) -> bool:
-    return key in (*_SIZES["head_dim"].split(), "kheaddim", "khd", "kd", "kdim", "headdimension")
-
-
-def _words(name: str) -> list[str]:
-    parts = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower().split("_")
-    return [part for part in parts if part]
-
-
-def _key(name: str) -> str:
-    """The words as one; a leading k of constants (`kBlockM`) is dropped."""
-    words = _words(name)
-    return "".join(words[1:] if len(words) > 1 and words[0] == "k" else words)
-
-
-def _of_host(name: str) -> str:
-    """A buffer's name but for what says that it is the GPU's: `preatt` of `d_preatt`."""
-    words = _words(name)
-    return "_".join([word for word in words if word not in _OF_HOST] or words)
-
-
-def _plain(parameter: Parameter) -> list[str]:
-    """The words of a pointer's name, but for those that say that it is one."""
-    words = _words(parameter.name)
-    return [word for word in words if word not in _DROPPED] or words
-
-
-def _pointer_named(words: list[str]) -> str:
-    """The tensor that is called so; empty where none is."""
-    return next((n for n, known in _POINTERS.items() if "".join(words) in known.split()), "")
-
-
-def _some(words: list[str], stem: str) -> bool:
-    return any(stem in word for word in words)
-
-
-def _stride(words: list[str]) -> str:
-    """The formula of a stride named as in FlashAttention, PyTorch or Triton; empty if unclear."""
-    rest = [word for word in words if word not in ("stride", "strides")]
-    if len(rest) == 1 and len(rest[0]) == 2:
-        rest = list(rest[0])
-    if not rest:
-        return ""
-    tensor = {"q": "q", "k": "k", "v": "v", "o": "out", "out": "out"}.get(rest[0], "")
-    axis = rest[1] if len(rest) > 1 else ""
-    if not tensor or not axis:
-        return ""
-    if axis in ("batch", "b", "z", "bs"):
-        return f"{tensor}_stride_batch"
-    if axis in ("head", "h", "heads", "nh"):
-        return f"{tensor}_stride_head"
-    by_row = ("row", "seq", "seqlen", "s", "m", "t", "token") + (("n",) if tensor in "qk" else ())
-    return f"{tensor}_stride_row" if axis in by_row or (tensor == "v" and axis == "k") else "1"
+    return host_launch_of(text, kernel.name.rpartition("::")[2], size_named, usual_number)
