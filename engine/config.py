@@ -16,7 +16,7 @@ from engine.base.errors import InvalidProblem, SnapshotError, StoreError
 from engine.base.files import data_folder
 from engine.base.units import format_us
 from engine.devices.spec import DeviceSpec
-from engine.evaluation import Origin
+from engine.latency import Origin
 from engine.problem import Problem
 from engine.schema import Integer, Microseconds, Stored, decode, encode
 from kernels.variant import Variant

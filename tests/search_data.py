@@ -11,15 +11,8 @@ from verdicts import RIGHT
 
 from engine.base.errors import Status
 from engine.devices import find_device, limits_for
-from engine.evaluation import (
-    Correctness,
-    Evaluation,
-    Execution,
-    Latency,
-    Origin,
-    PassReport,
-    Resources,
-)
+from engine.evaluation import Correctness, Evaluation, Execution, PassReport, Resources
+from engine.latency import Latency, Origin
 from engine.measure.sampler import Sample, SamplerSettings, SamplingRun, run_rounds
 from engine.model.occupancy import occupancy
 from engine.names import find_variant

@@ -11,16 +11,8 @@ from verdicts import RIGHT
 
 from engine.base.errors import Status
 from engine.correctness import ErrorMap
-from engine.evaluation import (
-    BaselineTiming,
-    Evaluation,
-    Execution,
-    Finding,
-    Latency,
-    Occupancy,
-    PassReport,
-    Resources,
-)
+from engine.evaluation import Evaluation, Execution, Finding, Occupancy, PassReport, Resources
+from engine.latency import BaselineTiming, Latency
 from engine.problem import Problem
 from engine.sessions.session import make_error_map, make_snapshot, make_source
 from engine.sessions.snapshot import Goal, Snapshot, TimelineEntry

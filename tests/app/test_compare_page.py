@@ -9,7 +9,8 @@ import pytest
 from app_driver import charts, metric, texts
 from test_run_states import BASE
 
-from engine.evaluation import Evaluation, Latency
+from engine.evaluation import Evaluation
+from engine.latency import Latency
 from engine.sessions import store as store_module
 from engine.sessions.session import make_snapshot, make_source
 

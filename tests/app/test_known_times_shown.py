@@ -11,8 +11,9 @@ from test_run_states import BASE
 
 from app.sweep import frames
 from engine.cuda_source.sources import read_sources
-from engine.evaluation import BaselineTiming, Evaluation, Latency
+from engine.evaluation import Evaluation
 from engine.history.known_time import times_of
+from engine.latency import BaselineTiming, Latency
 from engine.names import find_variant
 from engine.problem import Problem
 from engine.search.results import sweep_frame

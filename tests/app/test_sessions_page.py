@@ -12,8 +12,8 @@ from app_driver import badge, charts, metric, texts, until
 from test_run_states import BASE
 
 from engine.base.errors import Status
-from engine.evaluation import Latency
 from engine.history.history import keep_prediction
+from engine.latency import Latency
 from engine.sessions import advice
 from engine.sessions import store as store_module
 from engine.sessions.session import make_snapshot, make_source

@@ -9,7 +9,7 @@ from app_driver import texts
 from fake_jobs import done, maps
 from test_run_states import BASE, jobs  # noqa: F401  (a fixture)
 
-from engine.evaluation import BaselineTiming, Latency
+from engine.latency import BaselineTiming, Latency
 from engine.sessions import session as session_module
 from engine.sessions import store as store_module
 

@@ -24,7 +24,8 @@ from engine.base.units import format_us
 from engine.cli import main
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
-from engine.evaluation import Evaluation, Latency
+from engine.evaluation import Evaluation
+from engine.latency import Latency
 from engine.names import find_variant
 from engine.problem import Problem
 from engine.sessions.session import make_snapshot

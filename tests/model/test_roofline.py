@@ -13,8 +13,9 @@ from words import raises
 from engine.base.errors import InvalidProblem, Status
 from engine.cli import main
 from engine.devices import find_device
-from engine.evaluation import Evaluation, Latency
+from engine.evaluation import Evaluation
 from engine.history import History
+from engine.latency import Latency
 from engine.model.roofline import LaunchWork, launch_work, roofline_points, roofs_of
 from engine.names import find_variant
 from engine.plan import make_plan

@@ -9,7 +9,8 @@ import pytest
 from sessions_data import evaluation_maker, make_latency
 
 from engine.base.errors import Status
-from engine.evaluation import BaselineTiming, Evaluation
+from engine.evaluation import Evaluation
+from engine.latency import BaselineTiming
 from engine.problem import Problem
 from engine.sessions.goal import describe_goal, goal_status
 from engine.sessions.snapshot import Goal

@@ -11,7 +11,8 @@ import pytest
 from sessions_data import evaluation_maker, make_latency
 
 from engine.base.errors import SnapshotError, Status
-from engine.evaluation import BaselineTiming, Evaluation
+from engine.evaluation import Evaluation
+from engine.latency import BaselineTiming
 from engine.problem import Problem
 from engine.schema import decode, encode
 
