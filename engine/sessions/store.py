@@ -21,7 +21,7 @@ from typing import TypeAlias
 from pydantic import ValidationError
 
 from engine.base import files
-from engine.base.errors import BadInput, SnapshotError, StoreError, UnknownName
+from engine.base.errors import BadInput, InvalidStore, SnapshotError, StoreError, UnknownName
 from engine.base.files import cache_root, data_folder, shipped_sessions
 from engine.sessions.folders import (
     Entry,
@@ -169,7 +169,7 @@ class Store:
         try:
             self._own = open_folder(url)
         except OSError as error:
-            raise StoreError(
+            raise InvalidStore(
                 f"The sessions store {url} cannot be opened: {error.strerror}. Check {SETTING}, "
                 "and that the package for this kind of URL is installed.",
                 code="store_not_opened",
@@ -399,7 +399,8 @@ def _sentences(folder: Folder, done: str, name: str = "") -> Iterator[None]:
             errno.ENOENT: "it is not there: check that its disk is mounted",
         }
         why = remedies.get(error.errno or 0) or (error.strerror or type(error).__name__).lower()
-        raise StoreError(
+        kind = InvalidStore if isinstance(error, NotADirectoryError) else StoreError
+        raise kind(
             f"The sessions folder {folder.url} cannot be {done}: {why} (the setting {SETTING} "
             "names the folder).",
             code="store_failed",
