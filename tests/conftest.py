@@ -128,6 +128,11 @@ def software_nvml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SoftwareNv
     return SoftwareNvml(monkeypatch, tmp_path / "nvml")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The browser's stories first: a long one at the end would keep one worker alone."""
+    items.sort(key=lambda item: item.path.parent.name != "browser")
+
+
 def pytest_collection_finish() -> None:
     """What was imported and collected stays: no collection of garbage walks it again."""
     gc.collect()

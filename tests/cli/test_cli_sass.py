@@ -231,6 +231,7 @@ def test_what_is_no_cubin_says_how_to_get_one(
         assert "nvcc -cubin" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_damaged_cubin_is_one_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """One that claims a stack of 2 GiB, and functions whose names act on a terminal or end a line
     of it."""

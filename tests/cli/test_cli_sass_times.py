@@ -46,6 +46,7 @@ def printed(capfd: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.slow
 def test_a_time_says_its_clock_and_what_binds_it(
     source: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
