@@ -162,6 +162,7 @@ def test_passes_of_a_variant_add_up(capfd: pytest.CaptureFixture[str]) -> None:
     assert "BAR.SYNC" in text
 
 
+@pytest.mark.usefixtures("sass_in_this_process")
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [

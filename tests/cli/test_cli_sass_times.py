@@ -32,6 +32,8 @@ extern "C" __global__ void k(const float* x, float* y, int n) {
 PLAIN = ["--grid", "232", "--block", "128", "--arg", "ptr", "--arg", "ptr", "--arg", "i32:32"]
 ON_L4 = [*PLAIN, "--gpu", "L4"]
 
+pytestmark = pytest.mark.usefixtures("sass_in_this_process")
+
 
 @pytest.fixture
 def source(tmp_path: Path) -> str:
