@@ -36,6 +36,7 @@ class Ladder(Sequence[Variant]):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files: dict[str, KernelFile] = {}  # by file name, sorted
+        self._named: dict[str, KernelFile] = {}  # by id and by name
         self._second: tuple[tuple[str, str], ...] = ()  # files of a number that another one has
         self._lock = threading.Lock()
 
@@ -89,7 +90,7 @@ class Ladder(Sequence[Variant]):
             for is_listed in (True, False):  # a file that was seen before costs one look
                 if not is_listed:
                     self._list()
-                found = next((f for f in self._files.values() if name in _names(f)), None)
+                found = self._named.get(name)
                 if found is not None and found.refresh():
                     return found
         return None
@@ -104,7 +105,9 @@ class Ladder(Sequence[Variant]):
         by_number = {name[:3]: name for name in reversed(names)}  # of two files, the first
         self._second = tuple((n, by_number[n[:3]]) for n in names if n != by_number[n[:3]])
         kept = sorted(by_number.values())
-        self._files = {n: self._files.get(n) or KernelFile(self._folder / n) for n in kept}
+        if kept != list(self._files):
+            self._files = {n: self._files.get(n) or KernelFile(self._folder / n) for n in kept}
+            self._named = {name: file for file in self._files.values() for name in _names(file)}
 
     def __len__(self) -> int:
         return len(self.variants())
