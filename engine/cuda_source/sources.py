@@ -108,7 +108,8 @@ _LIBRARIES: Final = tuple(
         ("cuRAND", r"curand_\w+\.h", r"\bcurand\w*",
          "leave dropout out, as the reference has none"),
         ("libcu++", r"cuda/", _namespace("cuda"), "inline PTX (mbarrier, cp.async), "
-         "<cuda_pipeline.h> and cooperative groups are executed: use those"),
+         "<cuda_pipeline.h> and cooperative groups are executed: use those, or name a folder that "
+         "has it by `include` (a CUDA toolkit's, or CuPy's _cccl) for its machine code alone"),
     )
 )  # fmt: skip
 
