@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import pkgutil
 import threading
@@ -58,8 +59,13 @@ def _start_worker() -> None:
 
 
 def _import_first_page() -> None:
-    """Import what the Tune page is made of: a second that its first run need not take."""
+    """Import what the Tune page is made of: a second that its first run need not take.
+
+    What is there then stays: to look through it for garbage would hold up a page for 0.1 s now and
+    then.
+    """
     for folder in ("app.shared", "app.evaluation", "app.tune"):
         package = importlib.import_module(folder)
         for module in pkgutil.walk_packages(package.__path__, f"{folder}."):
             importlib.import_module(module.name)
+    gc.freeze()

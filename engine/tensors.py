@@ -10,10 +10,8 @@ units of 0, do not show.
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Annotated, Final, TypeAlias, cast
 
@@ -241,8 +239,8 @@ ByteArray: TypeAlias = npt.NDArray[np.uint8]
 # payload no kernel produces: an output element that still holds these bits was never written.
 POISON_BITS = np.uint16(0x7FA5)
 _POISON_BITS_OF_FP32 = np.uint32(0x7FA57FA5)
-# Elements of a piece and of one stream of numbers: processors share those of a larger tensor.
-_DRAWN_AT_ONCE, _DRAWN_IN_ORDER = 1 << 16, 1 << 22
+# Elements of a piece, and of a tensor that are drawn: a larger one is pieces of those.
+_DRAWN_AT_ONCE, _MOST_DRAWN = 1 << 16, 1 << 22
 
 _STORED_AS: Mapping[Dtype, type[np.generic]] = {
     "float16": np.float16,
@@ -472,16 +470,22 @@ def lse_of(raw: npt.NDArray[np.uint8], problem: Problem, lse: Lse) -> FloatArray
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: Dtype) -> RawArray:
-    """N(0, 1) draws, rounded block by block: a whole tensor in float32 costs as much in memory."""
+    """N(0, 1) draws, rounded piece by piece: a whole tensor in float32 costs as much in memory.
+
+    To draw hundreds of millions takes as long as to execute a kernel on them. So a large tensor
+    goes on with copies from random places among its first draws, no two of them from the same one:
+    no head is another's copy, and rows that are alike do not lie where an index that is off finds
+    them.
+    """
     raw = np.empty(math.prod(shape), _STORED_AS[dtype])
-    parts = [raw[n : n + _DRAWN_IN_ORDER] for n in range(0, len(raw), _DRAWN_IN_ORDER)]
-
-    def fill(part: RawArray, stream: np.random.Generator) -> None:
-        for block in (part[n : n + _DRAWN_AT_ONCE] for n in range(0, len(part), _DRAWN_AT_ONCE)):
-            block[:] = encode(stream.standard_normal(len(block), dtype=np.float32), dtype)
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(fill, parts, [rng] if len(parts) == 1 else rng.spawn(len(parts))))
+    pieces = [raw[n : n + _DRAWN_AT_ONCE] for n in range(0, len(raw), _DRAWN_AT_ONCE)]
+    drawn = _MOST_DRAWN // _DRAWN_AT_ONCE
+    for piece in pieces[:drawn]:
+        piece[:] = encode(rng.standard_normal(len(piece), dtype=np.float32), dtype)
+    copies = pieces[drawn:]
+    places = rng.choice(_MOST_DRAWN - _DRAWN_AT_ONCE, len(copies), replace=False)
+    for piece, place in zip(copies, places.tolist(), strict=True):
+        piece[:] = raw[place : place + len(piece)]
     return cast(RawArray, raw.reshape(shape))
 
 

@@ -255,7 +255,8 @@ class Scope:
     def _compile(self, body: ast.expr) -> Function:
         names = [ast.arg("problem"), ast.arg("config")]
         arguments = ast.arguments([], names, None, [], [], None, [])
-        tree = ast.fix_missing_locations(ast.Expression(ast.Lambda(arguments, body)))
+        tree = ast.Expression(ast.Lambda(arguments, body))
+        _place(tree)
         constants = compile(tree, self._file, "eval").co_consts
         code = next(c for c in constants if isinstance(c, types.CodeType))
         return types.FunctionType(code, _GLOBALS)
@@ -348,6 +349,16 @@ class Scope:
         return _joined(tree, *parts, positive=any(signs) if name == "max" else all(signs))
 
 
+def _place(node: ast.AST) -> None:
+    """Give nodes the line that compiling needs. What is below a node that has one has one, too."""
+    for child in ast.iter_child_nodes(node):
+        if not hasattr(child, "lineno"):
+            _place(child)
+    if "lineno" in node._attributes:
+        ast.copy_location(node, _FIRST_LINE)
+
+
+_FIRST_LINE: Final = ast.parse("0", mode="eval").body
 _Piece: TypeAlias = tuple[str, str | None, str | None, str | None]
 
 

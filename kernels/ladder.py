@@ -36,6 +36,7 @@ class Ladder(Sequence[Variant]):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files: dict[str, KernelFile] = {}  # by file name, sorted
+        self._named: dict[str, KernelFile] = {}  # by id and by name
         self._second: tuple[tuple[str, str], ...] = ()  # files of a number that another one has
         self._lock = threading.Lock()
 
@@ -84,21 +85,29 @@ class Ladder(Sequence[Variant]):
         return file.error if file is not None else None
 
     def _find(self, name: str) -> KernelFile | None:
-        """The file of an id or name; a file that was seen before costs one look at its stamp."""
+        """The file of an id or name: no other is read for it."""
         with self._lock:
-            known = next((f for f in self._files.values() if name in _names(f)), None)
-            if known is not None and known.refresh():
-                return known
-        return next((f for f in self._read() if name in _names(f)), None)
+            for is_listed in (True, False):  # a file that was seen before costs one look
+                if not is_listed:
+                    self._list()
+                found = self._named.get(name)
+                if found is not None and found.refresh():
+                    return found
+        return None
 
     def _read(self) -> list[KernelFile]:
         with self._lock:
-            names = sorted(p.name for p in self._folder.iterdir() if _NUMBERED.fullmatch(p.name))
-            by_number = {name[:3]: name for name in reversed(names)}  # of two files, the first
-            self._second = tuple((n, by_number[n[:3]]) for n in names if n != by_number[n[:3]])
-            kept = sorted(by_number.values())
-            self._files = {n: self._files.get(n) or KernelFile(self._folder / n) for n in kept}
+            self._list()
             return [file for file in self._files.values() if file.refresh()]
+
+    def _list(self) -> None:
+        names = sorted(p.name for p in self._folder.iterdir() if _NUMBERED.fullmatch(p.name))
+        by_number = {name[:3]: name for name in reversed(names)}  # of two files, the first
+        self._second = tuple((n, by_number[n[:3]]) for n in names if n != by_number[n[:3]])
+        kept = sorted(by_number.values())
+        if kept != list(self._files):
+            self._files = {n: self._files.get(n) or KernelFile(self._folder / n) for n in kept}
+            self._named = {name: file for file in self._files.values() for name in _names(file)}
 
     def __len__(self) -> int:
         return len(self.variants())

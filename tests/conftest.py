@@ -3,21 +3,26 @@
 Every `ATTUNE_…` variable is cleared or points into a folder of this test run, so that tests neither
 see nor change what a person has kept; compiled kernels are shared by all tests of the run. Only
 the variables that speak of the tests themselves are left: `ATTUNE_TESTS_CACHE` names a folder in
-which several runs, or a run within a run, find what one of them has compiled.
+which a run within a run finds what the outer one has compiled, `ATTUNE_TESTS_NATIVE` one in which
+the steps of `.ci/run` share what a C++ compiler made and nothing that is known of a kernel.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from cpu_time import CpuTime
 from hypothesis import settings
 
 if TYPE_CHECKING:
@@ -34,9 +39,11 @@ settings.load_profile("attune")
 
 _OF_THE_TESTS = ("ATTUNE_CHROMIUM", "ATTUNE_REQUIRE_BROWSER", "ATTUNE_SOFTWARE_", "ATTUNE_TESTS_")
 # Of the cache: what is stored by its content.
-_BUILDS = ("cpu", "cubin", "sass", "software_gpu")
+_NATIVE = ("cpu", "software_gpu")
+_BUILDS = (*_NATIVE, "cubin", "sass")
 _FOLDERS = ("ATTUNE_CACHE_DIR", "ATTUNE_DATA_DIR", "ATTUNE_LOCK_DIR")
 _ROOT = pytest.StashKey[Path]()
+_BUILDER = pytest.StashKey["subprocess.Popen[bytes]"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,10 +54,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAMES",
         help="run what is marked gpu on a GPU in software (L4, or names of the table of GPUs)",
     )
+    parser.addoption("--cpu-time", action="store_true", help="the CPU time of tests by file")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Once per run: the workers of xdist inherit the environment of their parent."""
+    if config.option.cpu_time:
+        config.pluginmanager.register(CpuTime())
     if hasattr(config, "workerinput"):
         return
     for name in [
@@ -64,12 +74,30 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in _FOLDERS:
         os.environ[name] = str(root / name.removeprefix("ATTUNE_").lower())
     cache = Path(os.environ["ATTUNE_CACHE_DIR"])
-    builds = Path(os.environ.setdefault("ATTUNE_TESTS_CACHE", str(cache))).absolute()
+    kept = Path(os.environ.setdefault("ATTUNE_TESTS_CACHE", str(cache))).absolute()
+    native = Path(os.environ.get("ATTUNE_TESTS_NATIVE", kept)).absolute()
     for name in _BUILDS:
+        builds = native if name in _NATIVE else kept
         for folder in (cache, builds, builds / name):
             folder.mkdir(mode=0o700, exist_ok=True)
         if builds != cache:
             (cache / name).symlink_to(builds / name)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """A run of several workers needs all that is C++, and needs it soon."""
+    config = session.config
+    if not config.getoption("tx", None) or config.option.collectonly:
+        return
+    config.stash[_BUILDER] = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("native_builds.py"))],
+        cwd=Path(__file__).resolve().parents[1],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[1])},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -104,6 +132,11 @@ def software_nvml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SoftwareNv
     return SoftwareNvml(monkeypatch, tmp_path / "nvml")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The browser's stories first: a long one at the end would keep one worker alone."""
+    items.sort(key=lambda item: item.path.parent.name != "browser")
+
+
 def pytest_collection_finish() -> None:
     """What was imported and collected stays: no collection of garbage walks it again."""
     gc.collect()
@@ -111,5 +144,9 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    if builder := config.stash.get(_BUILDER, None):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(builder.pid, signal.SIGKILL)
+        builder.wait()
     if root := config.stash.get(_ROOT, None):
         shutil.rmtree(root, ignore_errors=True)

@@ -14,6 +14,7 @@ from engine.correctness import ErrorMap
 from engine.evaluation import Evaluation, Execution, Finding, Occupancy, PassReport, Resources
 from engine.latency import BaselineTiming, Latency
 from engine.problem import Problem
+from engine.sessions.importers.nsight_compute import METRICS
 from engine.sessions.session import make_error_map, make_snapshot, make_source
 from engine.sessions.snapshot import Goal, Snapshot, TimelineEntry
 
@@ -159,3 +160,18 @@ def snapshot_maker(**changes: Any) -> Snapshot:
         ),
     ]
     return make_snapshot(evaluations, **{**values, **changes})
+
+
+_NCU_UNITS = ("nsecond", "byte", "byte", "byte", "%", "%", "register/thread", "")
+
+
+def ncu_export(*launches: tuple[str, int], columns: str = "", values: str = "") -> bytes:
+    """The raw page of `ncu --csv`; (kernel, nanoseconds). The figures are made up."""
+    names = ",".join(f'"{metric}"' for metric in METRICS)
+    units = ",".join(f'"{unit}"' for unit in _NCU_UNITS)
+    lines = [f'"ID","Kernel Name","Block Size","Grid Size"{columns},{names}']
+    lines.append('"","","",""' + "," * columns.count(",") + f",{units}")
+    for number, (kernel, ns) in enumerate(launches):
+        figures = f'"{ns:,}","1,000,000","24,000","3,000,000","29.5","33.3","100","0.02"'
+        lines.append(f'"{number}","{kernel}","(256, 1, 1)","(2, 1, 1)"{values},{figures}')
+    return ("\n".join(lines) + "\n").encode()

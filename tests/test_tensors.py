@@ -99,6 +99,19 @@ def test_inputs_are_the_same_on_every_machine() -> None:
     np.testing.assert_array_equal(same.v, inputs.v)
 
 
+def test_no_head_of_a_large_tensor_is_another_ones_copy() -> None:
+    """Not even by whole rows, where the rows are looked up by number."""
+    inputs = make_inputs(Problem(16, 24, 256, 128))
+    for tensor in (inputs.q, inputs.k, inputs.v):
+        heads = tensor.reshape(16 * 24, 256, 128)
+        assert len({rows.tobytes() for rows in heads}) == 16 * 24
+        assert len({rows[100].tobytes() for rows in heads}) == 16 * 24
+        values = tensor.astype(np.float32)
+        assert abs(values.mean()) < 0.005
+        assert abs(values.std() - 1) < 0.005
+    assert not np.array_equal(inputs.k, inputs.v)
+
+
 def test_large_logits_saturate_and_stay_finite() -> None:
     inputs = make_inputs(Problem(1, 1, 256, 64), kind="large_logits")
     q, k = (decode(x, "float16").astype(float)[0, 0] for x in (inputs.q, inputs.k))

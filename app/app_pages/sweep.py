@@ -79,7 +79,7 @@ def _results() -> None:
     if job is not None:
         results.draw(
             jobs.result_rows(job),
-            jobs.finals(job),
+            jobs.final_round(job),
             job.journal,
             job.request["strategy"],
             is_over=job.is_over,

@@ -45,7 +45,8 @@ def page() -> None:
             baseline=pinned.pinned(),
         )
     let_paint()
-    if sidebar.draw() != selection:  # a widget did not take its value
+    drawn = sidebar.draw()
+    if drawn != selection:  # a widget did not take its value
         st.rerun()
     with above:
         header.draw(selection, state)
@@ -62,7 +63,7 @@ def page() -> None:
     tabs.draw(view, "tab", in_url=True, more=more)
     # Last: which kernel else to take is looked up, and a step of a slider waits for none of it.
     with line:
-        verdict_line.draw(selection, state, view, "tab")
+        verdict_line.draw(drawn, state, view, "tab")
 
 
 page()

@@ -6,7 +6,7 @@ Every key here is also the name of a URL parameter, so that a reload or a link r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from app.shared import url_state
@@ -61,13 +61,14 @@ class Selection:
     gpu_name: str
     problem: Problem | None
     error: str
-    choice: Choice | None  # where `auto` is selected: why `variant` and `config` are these
     backend: BackendChoice
     check: bool
     schedule: str
     seed: int
     input_kind: str
     timeout_s: float
+    # What `auto` takes, where it was asked: of the variant and config above, if it is selected.
+    choice: Choice | None = field(default=None, compare=False)
 
     def request(self, *, execute: bool) -> EvaluationRequest:
         """The evaluation that is selected.

@@ -47,7 +47,7 @@ class _Subject(NamedTuple):
     config: dict[str, int]
     problem: Problem | None
     error: str
-    choice: Choice | None  # of `auto`
+    choice: Choice | None  # of `auto`, where it was asked
 
 
 # Key, default and parser of a value → the value: `url_state.value_of` or `remembered`.
@@ -141,7 +141,7 @@ def _kernel_and_problem(draggable: tuple[str, ...], gpu: str | None, gpu_name: s
         return _Subject(variant, choice.config, problem, error, choice)
     config = _config(variant, problem, gpu)
     tuned_config.draw(variant, config, problem, gpu_name)
-    return _Subject(variant, config, problem, error, None)
+    return _Subject(variant, config, problem, error, choice)
 
 
 def _remembered(gpu: str | None, _: str) -> _Subject:
@@ -265,35 +265,40 @@ def _problem(draggable: tuple[str, ...]) -> tuple[Problem | None, str]:
 
 def _features() -> dict[str, Any]:
     """What servers ask for besides; open where something of it is set."""
-    if any(url_state.value_of(name, *how) != how[0] for name, how in _FEATURES.items()):
-        st.session_state["features_open"] = True  # and stays so when the last one is taken out
-    is_open = st.session_state.get("features_open", False)
-    with st.expander("More", expanded=is_open, icon=":material/add:", key="features"):
-        row = st.container(horizontal=True, gap="xsmall")
-        window = url_state.number_or_none(
-            row, "Window, keys", "window", low=1, placeholder="none", help=TERMS["window"]
-        )
-        softcap = url_state.amount_or_none(
-            row,
-            "Softcap",
-            "softcap",
-            low=0.0,
-            format="%g",
-            placeholder="none",
-            help=TERMS["softcap"],
-        )
-        value_dim = url_state.number_or_none(
-            row, "DV, V's width", "DV", low=1, placeholder="as D", help=TERMS["head_dim_v"]
-        )
-        seqlens = url_state.text(
-            st, "Keys of each sequence", "seqlens", placeholder="5,17,200", help=TERMS["seqlens"]
-        )
-        row = st.container(horizontal=True, gap="xsmall")
-        switches = {
-            name: url_state.toggle(row, label, name, help=TERMS[name])
-            for name, label in _SWITCHES.items()
-        }
-    return {"window": window, "softcap": softcap, "DV": value_dim, "seqlens": seqlens, **switches}
+    is_set = any(url_state.value_of(name, *how) != how[0] for name, how in _FEATURES.items())
+    if is_set and not st.session_state.get("features_set"):
+        st.session_state["features"] = True  # and stays so when the last one is taken out
+    st.session_state["features_set"] = is_set
+    with st.expander("More", icon=":material/add:", key="features", on_change="rerun") as expander:
+        if expander.open:  # closed it costs every step of a slider nothing
+            _draw_features()
+    read = url_state.value_of if expander.open else url_state.remembered
+    return {name: read(name, *how) for name, how in _FEATURES.items()}
+
+
+def _draw_features() -> None:
+    row = st.container(horizontal=True, gap="xsmall")
+    url_state.number_or_none(
+        row, "Window, keys", "window", low=1, placeholder="none", help=TERMS["window"]
+    )
+    url_state.amount_or_none(
+        row,
+        "Softcap",
+        "softcap",
+        low=0.0,
+        format="%g",
+        placeholder="none",
+        help=TERMS["softcap"],
+    )
+    url_state.number_or_none(
+        row, "DV, V's width", "DV", low=1, placeholder="as D", help=TERMS["head_dim_v"]
+    )
+    url_state.text(
+        st, "Keys of each sequence", "seqlens", placeholder="5,17,200", help=TERMS["seqlens"]
+    )
+    row = st.container(horizontal=True, gap="xsmall")
+    for name, label in _SWITCHES.items():
+        url_state.toggle(row, label, name, help=TERMS[name])
 
 
 def _size(container: Any, name: str, draw: Any, **options: Any) -> int:

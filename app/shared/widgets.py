@@ -25,7 +25,7 @@ from engine.base.errors import AttuneError, Status
 from engine.latency import Origin
 from engine.pipeline.verdict import next_step
 
-_PAINT_S = 0.04
+_PAINT_S = 0.06
 
 _LOG = logging.getLogger(__name__)
 

@@ -59,7 +59,7 @@ def result_rows(job: JobStatus) -> ResultRows:
     return rows
 
 
-def finals(job: JobStatus) -> list[ProblemResult]:
+def final_round(job: JobStatus) -> list[ProblemResult]:
     """Of a sweep on a GPU: the best of every problem, measured side by side."""
     return manager().results(job.job_id) if job.final else []
 

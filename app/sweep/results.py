@@ -70,13 +70,13 @@ def _colors(rows: FilteredRows) -> Mapping[str, str]:
 
 def draw(
     all_rows: ResultRows,
-    finals: list[ProblemResult],
+    final_round: list[ProblemResult],
     name: str,
     strategy: StrategyName,
     *,
     is_over: bool,
 ) -> None:
-    """The results, narrowed by two filters. `finals`: of a sweep on a GPU."""
+    """The results, narrowed by two filters. `final_round`: of a sweep on a GPU."""
     if not all_rows.rows:
         _nothing(is_over)
         return
@@ -100,9 +100,11 @@ def draw(
             elif rows.timed.empty:
                 _no_times(rows)
             elif title == "Winners":
-                _winners(rows, finals)
+                _winners(rows, final_round)
             elif title == "Keep":
-                tuned_configs.draw(rows.cached("keep", lambda: _keepable(rows, finals, strategy)))
+                tuned_configs.draw(
+                    rows.cached("keep", lambda: _keepable(rows, final_round, strategy))
+                )
             elif title == "Parallel coordinates":
                 _parallel(rows)
             elif title == "Importance":
@@ -169,31 +171,31 @@ def _origins(rows: FilteredRows) -> None:
             st.caption("Times are predicted for the target GPU; none of them was measured.")
 
 
-def _winners(rows: FilteredRows, finals: list[ProblemResult]) -> None:
+def _winners(rows: FilteredRows, final_round: list[ProblemResult]) -> None:
     _origins(rows)
     lines = rows.per_group("winners", lambda group, own: winner_line(*group, own))
     frame = pd.DataFrame([line for line in lines.values() if line is not None])
     frame = frame[frame["origin"] == rows.origin]
     if len(frame) > 1:
         _winner_map(frame, rows)
-    results = _results(rows, finals)
+    results = _results(rows, final_round)
     st.caption(
         plain_markdown(results[0].reason)
         if len(results) == 1
         else "The best five of each problem. A tie: the times cannot be told apart."
     )
-    places = rows.cached(("best", *finals), lambda: _places(rows, results, finals))
+    places = rows.cached(("best", *final_round), lambda: _places(rows, results, final_round))
     point_links.draw(point_links.table(places, "sweep_places"), rows, "places")
     if len(places) == MOST_LINES:
         st.caption(f"The first {MOST_LINES:,} lines; select a problem above to see the others.")
 
 
 def _places(
-    rows: FilteredRows, results: Sequence[ProblemResult], finals: Sequence[ProblemResult]
+    rows: FilteredRows, results: Sequence[ProblemResult], final_round: Sequence[ProblemResult]
 ) -> pd.DataFrame:
     of = {(result.device, result.problem): result for result in results}
     each = rows.per_group(
-        ("lines", *finals),
+        ("lines", *final_round),
         lambda group, own: frames.best(of[group], own) if group in of else [],
     )
     lines = list(chain.from_iterable(each.values()))[:MOST_LINES]
@@ -201,9 +203,9 @@ def _places(
     return _beside_known(table, rows, "latency")
 
 
-def _results(rows: FilteredRows, finals: list[ProblemResult]) -> list[ProblemResult]:
+def _results(rows: FilteredRows, final_round: list[ProblemResult]) -> list[ProblemResult]:
     """The places of every problem that matches the filters."""
-    of_these = [r for r in finals if rows.problem in (None, r.problem.label())]
+    of_these = [r for r in final_round if rows.problem in (None, r.problem.label())]
     if of_these:
         return of_these
     results = rows.per_group("results", lambda group, own: problem_result(group[0], own))
@@ -211,11 +213,11 @@ def _results(rows: FilteredRows, finals: list[ProblemResult]) -> list[ProblemRes
 
 
 def _keepable(
-    rows: FilteredRows, finals: list[ProblemResult], strategy: StrategyName
+    rows: FilteredRows, final_round: list[ProblemResult], strategy: StrategyName
 ) -> list[TunedConfig]:
     # The places of a final are among all variants.
     unfiltered = FilteredRows(rows.all_rows, rows.name, rows.problem, ())
-    best = configs_to_keep(_results(unfiltered, finals), unfiltered.rows, strategy)
+    best = configs_to_keep(_results(unfiltered, final_round), unfiltered.rows, strategy)
     return [e for e in best if not rows.variants or e.variant in rows.variants]
 
 

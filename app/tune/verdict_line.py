@@ -6,7 +6,7 @@ import streamlit as st
 
 from app.evaluation import source
 from app.evaluation.view import EvaluationView
-from app.shared import auto, known_times, missing_kernels, selection
+from app.shared import known_times, missing_kernels, selection
 from app.shared.palette import STATUS_COLOR, STATUS_ICON
 from app.shared.runs import is_machine_code_asked, machine_code_job, rerun_as_jobs_end
 from app.shared.selection import Selection
@@ -36,9 +36,8 @@ def draw(chosen: Selection, state: RunState, view: EvaluationView, tabs_key: str
     Args:
         tabs_key: of the tabs of which one shows the source.
     """
-    choice = _choice(chosen)
     history = known_times.history()
-    verdict = _verdict(chosen, state, view, choice, history)
+    verdict = _verdict(chosen, state, view, history)
     with st.container(
         horizontal=True, vertical_alignment="center", gap="xsmall", key="verdict", border=True
     ):
@@ -49,12 +48,12 @@ def draw(chosen: Selection, state: RunState, view: EvaluationView, tabs_key: str
             told = []
             source.line_button(view, first.place, "verdict", tabs_key)
         for part in rest:
-            if not _has_button(part, verdict, view, choice):
+            if not _has_button(part, verdict, view, chosen.choice):
                 told.append(plain_markdown(part.with_place()))
                 continue
             _words(told)
             told = []
-            _button(part, chosen, view, choice, tabs_key)
+            _button(part, chosen, view, tabs_key)
         _words(told)
     job = _reading(chosen, state, view)
     # Once the machine code is read: what the rung gains that does what is next.
@@ -88,7 +87,6 @@ def _verdict(
     chosen: Selection,
     state: RunState,
     view: EvaluationView,
-    choice: Choice | None,
     history: History,
 ) -> LaunchVerdict:
     assert chosen.problem is not None
@@ -110,7 +108,7 @@ def _verdict(
         bound_us=view.bound_us,
         ctas_per_sm=main.occupancy.ctas_per_sm if main is not None else None,
         report=_report(chosen) if stopped is None else None,
-        choice=choice,
+        choice=chosen.choice,
         stopped=stopped,
         is_stale=state.is_stale,
         is_running=state.is_running,
@@ -127,15 +125,6 @@ def _report(chosen: Selection) -> PassReport | None:
         return None
     assert chosen.problem is not None
     return chosen.problem.main_of(code.passes) if code is not None else None
-
-
-def _choice(chosen: Selection) -> Choice | None:
-    if chosen.choice is not None:
-        return chosen.choice
-    try:
-        return auto.choice_for(chosen.problem, chosen.gpu)
-    except AttuneError:  # there is no GPU to choose for
-        return None
 
 
 def _result(verdict: LaunchVerdict, part: VerdictPart) -> str:
@@ -166,7 +155,6 @@ def _button(
     part: VerdictPart,
     chosen: Selection,
     view: EvaluationView,
-    choice: Choice | None,
     tabs_key: str,
 ) -> None:
     """What follows from a part, one click away."""
@@ -181,7 +169,7 @@ def _button(
         )
     elif part.place is not None:
         source.line_button(view, part.place, f"verdict_{part.code}", tabs_key, part.with_place())
-    elif part.code == "auto" and choice is not None:
+    elif part.code == "auto" and (choice := chosen.choice) is not None:
         st.button(
             plain_markdown(part.text),
             key="verdict_auto",

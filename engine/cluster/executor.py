@@ -285,7 +285,7 @@ def sweep_on(
     should_stop: Callable[[], bool] = lambda: False,
     history: History | None = None,
 ) -> tuple[SweepEnd, list[ProblemResult]]:
-    """Run a sweep, or go on with it, and its finals, on the cluster. See `run_sweep`.
+    """Run a sweep, or go on with it, and its final round, on the cluster. See `run_sweep`.
 
     Raises:
         ClusterError: the scheduler is gone; what the journal holds stays, and can be gone on with.
@@ -307,7 +307,7 @@ def sweep_on(
         return end, []
     ids = {point.id for point in spec.space.points(spec.options)}
     rows = [row for row in sweep_journal.rows.values() if row.point in ids]
-    return end, cluster.finals(rows, should_stop)
+    return end, cluster.final_round(rows, should_stop)
 
 
 class Cluster(Executor):
@@ -372,7 +372,7 @@ class Cluster(Executor):
 
         return watch_and_ask
 
-    def finals(
+    def final_round(
         self,
         rows: Sequence[SweepRow],
         should_stop: Callable[[], bool] = lambda: False,

@@ -35,8 +35,8 @@ _BLOCK_BYTES = 8 << 20
 _MIN_BLOCK_ROWS = 16
 # About 3 s on two cores: SDXL's 10 heads of 4,096 fit, Llama-3's 32 heads of 8,192 are sampled.
 MAX_WORK = 200e9
-# Of it in float64 where outputs have 16 bits; the other slices are computed in float32, at a third
-# of the time, and wrong ones again in float64.
+# Of it in float64 where outputs have 16 bits. Of more than that, slices of half of it are, and the
+# others in float32, at a third of the time; wrong ones again in float64.
 MAX_FLOAT64_WORK = 5e9
 # exp and the passes over memory around it, in the units of one multiply-add's two operations.
 _SOFTMAX_WORK_PER_SCORE = 100
@@ -169,8 +169,10 @@ def split_coverage(coverage: Coverage) -> tuple[Coverage, IntArray]:
     problem = coverage.problem
     total = problem.batch * problem.num_heads
     affordable = int(MAX_FLOAT64_WORK // (_work_per_row(problem) * problem.seqlen))
-    count = max(len(_corners(problem)), affordable)
-    if not coverage.complete or problem.dtype == "float32" or count >= total:
+    if not coverage.complete or problem.dtype == "float32" or affordable >= total:
+        return coverage, np.arange(0)
+    count = max(len(_corners(problem)), affordable // 2)
+    if count >= total:
         return coverage, np.arange(0)
     slices = _sample(total, _corners(problem), count)
     others = np.setdiff1d(coverage.slices, slices)

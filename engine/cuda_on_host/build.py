@@ -313,13 +313,12 @@ def _of_toolkit(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if (_TOOLKIT_DIR / name).is_file()))
 
 
-def build_library(source: Path) -> Path:
+def build_library(source: Path, *, low_priority: bool = True) -> Path:
     """A C++ file of the project's own as a shared library of plain C functions.
-
-    At low priority: no Run waits for it.
 
     Args:
         source: includes headers of its own folder alone; the folder's files are the cache key.
+        low_priority: whatever else runs goes first, as no Run waits for it.
 
     Raises:
         CompileError: it does not compile, or cannot be written to the cache.
@@ -331,7 +330,7 @@ def build_library(source: Path) -> Path:
     def build(folder: Path) -> Path:
         command = [*toolchain.command, *flags, f"-ffile-prefix-map={source.parent}=."]
         command += ["-shared", str(source)]
-        _run_compiler(command, folder, "library.so", source.name, low_priority=True)
+        _run_compiler(command, folder, "library.so", source.name, low_priority=low_priority)
         return folder / "library.so"
 
     return _find_or_build(_library_name(source, toolchain, flags), build, alone=True)[0]

@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -48,10 +49,10 @@ from engine.cuda_source.sources import (
 from engine.cuda_source.toolkit import (
     INSTALL_HINT,
     choose_include_dir,
+    cuda_folders,
     find_include_dir,
     headers_beside,
     hint,
-    is_libcudacxx,
     make_cupy_folder,
     more_headers,
     other_nvrtc,
@@ -322,8 +323,9 @@ class _Build:
     ) -> Self:
         tools = _toolchain(compiler_version(defines))
         _check_arch(arch, tools)
-        libraries = tuple(folder for folder in include_folders if is_libcudacxx(folder))
-        own_folders = tuple(folder for folder in include_folders if folder not in libraries)
+        of_cuda = {folder: cuda_folders(folder) for folder in include_folders}
+        libraries = tuple(chain.from_iterable(of_cuda.values()))
+        own_folders = tuple(folder for folder, found in of_cuda.items() if not found)
         sources = read_sources(source, own_folders)
         own = tuple((file.name, file.code) for file in sources.included)
         folders = (tools.include_dir, *libraries, *more_headers(tools.include_dir))

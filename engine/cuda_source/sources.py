@@ -110,7 +110,8 @@ _LIBRARIES: Final = tuple(
         ("cuRAND", r"curand_\w+\.h", r"\bcurand\w*",
          "leave dropout out, as the reference has none"),
         ("libcu++", r"cuda/", _namespace("cuda"), "inline PTX (mbarrier, cp.async), "
-         "<cuda_pipeline.h> and cooperative groups are executed: use those"),
+         "<cuda_pipeline.h> and cooperative groups are executed: use those, or name a folder that "
+         "has it by `include` (a CUDA toolkit's, or CuPy's _cccl) for its machine code alone"),
     )
 )  # fmt: skip
 
@@ -435,6 +436,7 @@ class _Reader:
         self._source = source
         # A copy of a kernel of the ladder finds the ladder's headers.
         self._folders = (source.parent, *include_folders, KERNELS_DIR)
+        self._found: dict[tuple[Path, str], Path | None] = {}  # by the includer's folder
         self.names: dict[Path, str] = {}  # of the files, the source first
         self.texts: dict[Path, str] = {}
         self._foreign: set[str] = set()
@@ -466,11 +468,15 @@ class _Reader:
         return Sources(main, included, tuple(sorted(self._foreign)))
 
     def find(self, name: str, includer: Path) -> Path | None:
-        return next((path for path in self.places(name, includer) if path.is_file()), None)
+        key = (includer.parent, name)
+        if key not in self._found:
+            places = self.places(name, includer)
+            self._found[key] = next((path for path in places if path.is_file()), None)
+        return self._found[key]
 
     def places(self, name: str, includer: Path) -> Iterator[Path]:
         """Where a file is looked for, in this order."""
-        for folder in (includer.parent, *self._folders):
+        for folder in dict.fromkeys((includer.parent, *self._folders)):
             yield Path(os.path.normpath(folder / name))
 
     def _name(self, path: Path) -> str:

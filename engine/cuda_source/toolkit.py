@@ -84,6 +84,16 @@ def is_libcudacxx(folder: Path) -> bool:
     ).is_file()
 
 
+def cuda_folders(folder: Path) -> tuple[Path, ...]:
+    """What an include folder holds of CUDA's own headers, which compile as they are: libcu++, or a
+    toolkit with its libcu++. Empty for a folder of a kernel's own headers."""
+    places = (folder, folder / "cccl", folder / "libcudacxx")
+    found = tuple(place for place in places if is_libcudacxx(place))
+    if folder not in found and (folder / _MARKER).is_file() and headers_version(folder):
+        return (folder, *found)
+    return found
+
+
 def more_headers(include_dir: Path) -> tuple[Path, ...]:
     """Folders that CUDA keeps apart from `include_dir`: of libcu++, and of the compiler (`crt`).
 

@@ -40,8 +40,8 @@ from engine.machine_code.disassembly import find_entry
 from engine.machine_code.emulation import CtaTrace, Emulator
 from engine.machine_code.footprint import (
     SharedBytes,
+    persistent_touch,
     shared_bytes,
-    staying_touch,
     takes_several_tiles,
     touched_bytes,
 )
@@ -63,7 +63,7 @@ from engine.machine_code.timing.simulate import (
     simulate_launch,
     slot_times,
 )
-from engine.machine_code.timing.traffic import launch_traffic, staying_traffic
+from engine.machine_code.timing.traffic import launch_traffic, persistent_traffic
 from engine.model.equations import CtaCurve
 from engine.model.kernel import Kernel, PassTime
 from engine.model.launches import Launches, collect, traffic_by_order
@@ -415,10 +415,10 @@ def time_launch(
         is_alone = moved_bytes is None and launch.ctas <= running
         if traffic.dram_bytes and is_alone and takes_several_tiles(longest):
             # Persistent CTAs take tiles that others took before: nothing but a run shows it.
-            together = staying_touch(emulator, analysis.counts.executed)
+            together = persistent_touch(emulator, analysis.counts.executed)
             if together is not None:
                 touched = together.touched_bytes
-                traffic = staying_traffic(together, kept)
+                traffic = persistent_traffic(together, kept)
         if traffic.dram_bytes and moved_bytes is not None:
             traffic = replace(traffic, dram_bytes=moved_bytes)
     simulated = simulate_launch(program, classes, launch, device, resident, traffic, quick=quick)

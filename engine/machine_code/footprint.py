@@ -57,7 +57,7 @@ class SharedBytes:
 
 
 @dataclass(frozen=True, slots=True)
-class StayingTouch:
+class PersistentTouch:
     """What CTAs that all run at once touch together."""
 
     touched_bytes: int  # each sector once
@@ -107,7 +107,7 @@ def takes_several_tiles(trace: CtaTrace) -> bool:
     return len(counts) > 0 and int(counts.max()) > 1
 
 
-def staying_touch(emulator: Emulator, executed: int) -> StayingTouch | None:
+def persistent_touch(emulator: Emulator, executed: int) -> PersistentTouch | None:
     """What all CTAs of a launch touch, run one by one; None where that takes too long.
 
     Args:
@@ -139,7 +139,7 @@ def staying_touch(emulator: Emulator, executed: int) -> StayingTouch | None:
     between, counts = np.unique(until[when[is_again]] - until[before], return_counts=True)
     distinct = int((~is_again).sum()) * size
     again = zip((counts * size).tolist(), between.tolist(), strict=True)
-    return StayingTouch(distinct, tuple(again))
+    return PersistentTouch(distinct, tuple(again))
 
 
 # ---- along the grid's axes ----

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -45,10 +46,13 @@ def build_libraries() -> None:
 
 
 def build_all() -> None:
-    """Build them, with what executes, side by side, and load none. Raises as `load_library`."""
+    """Build them, with what executes, side by side, and load none: for who waits for them.
+
+    Raises as `load_library`.
+    """
     sources = sorted(Path(__file__).resolve().parent.rglob("native/*.cpp"))
     with ThreadPoolExecutor(len(sources)) as pool:
-        list(pool.map(build_library, sources))
+        list(pool.map(functools.partial(build_library, low_priority=False), sources))
 
 
 def are_libraries_loaded() -> bool:

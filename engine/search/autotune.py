@@ -100,9 +100,9 @@ def race(
     for heat, rounds in enumerate(HEAT_ROUNDS, start=1):
         if len(remaining) <= FINALISTS or should_stop():
             break
-        staying = _survivors(candidates, remaining, rounds, settings, should_stop)
-        left_in |= {c: heat for c in remaining if c not in staying}
-        remaining = staying
+        survivors = _survivors(candidates, remaining, rounds, settings, should_stop)
+        left_in |= {c: heat for c in remaining if c not in survivors}
+        remaining = survivors
     left_in |= {c: len(HEAT_ROUNDS) for c in remaining[FINALISTS:]}
     remaining = remaining[:FINALISTS]
     final = candidates.run(remaining[0], settings, remaining[1:], should_stop=should_stop)
@@ -125,13 +125,13 @@ def _survivors(
     kind = heat.kinds[0]
     ordered = [place.point for place in rank_run(run, without=candidates.failures)]
     half = max(FINALISTS, (len(ordered) + 1) // 2)
-    staying = [
+    survivors = [
         candidate
         for position, candidate in enumerate(ordered)
         if position < half
         or run.table.compare(candidate, ordered[0], kind).verdict is not Verdict.SLOWER
     ]
-    return staying or list(remaining[:1])
+    return survivors or list(remaining[:1])
 
 
 # The result of a search for each problem: its best points race against each other on a GPU.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from shared_builds import own_cache
 from streamlit import config
+from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 
 import engine.jobs.manager as jobs
@@ -19,6 +21,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Streamlit collects garbage after each run of a page: in a test run longer than the page takes.
 config.set_option("runner.postScriptGC", False)
+# Every AppTest reads the metadata of all installed packages, for a third of a second.
+manifest_scanner.scan_component_manifests = functools.cache(
+    manifest_scanner.scan_component_manifests
+)
 
 
 @pytest.fixture(scope="session")

@@ -62,6 +62,6 @@ def test_other_finals_are_other_places(monkeypatch):
     rows = FilteredRows(kept, "a sweep", None, ())
     first = problem_results(ROWS)
     slow = [replace(r, places=r.places[::-1]) for r in first]  # measured again, say
-    tables = [results._places(rows, finals, finals) for finals in (first, slow)]
+    tables = [results._places(rows, each, each) for each in (first, slow)]
     assert tables[0].index[0] == first[0].places[0].point
     assert tables[1].index[0] == first[0].places[-1].point

@@ -195,6 +195,15 @@ def test_more_is_open_where_a_link_sets_something_in_it(open_app):
     assert is_open(at)  # what closes it is a click
 
 
+def test_what_is_set_under_more_is_kept_while_it_is_closed(open_app):
+    at = open_app(variant="v08", window="64")
+    at.session_state["features"] = False
+    at.run()
+    at.number_input(key="B").set_value(2).run()
+    assert "window" not in {field.key for field in at.number_input}
+    assert at.query_params["window"] == "64"
+
+
 def test_a_machine_without_a_gpu_says_so_in_a_chip(open_app):
     at = open_app()
     chip = next(m for m in at.markdown if "No NVIDIA GPU on this machine" in m.value)

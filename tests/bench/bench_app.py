@@ -29,8 +29,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "browser")]
 from app_server import CHROMIUM_ARGS, Driver, Server, find_chromium, start_server  # noqa: E402
 from playwright.sync_api import sync_playwright  # noqa: E402
 
-GOAL_MS = 150
-GOAL_FIRST_RUN_S = 5.0
+GOAL_MS = 120
+GOAL_FIRST_RUN_S = 4.0
 
 # Times from the next key press or click to the paint after the tile's text has changed.
 _WATCH = """

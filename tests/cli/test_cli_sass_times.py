@@ -12,8 +12,9 @@ from words import raises
 
 from engine.base.errors import InvalidProblem
 from engine.cli import main
-from engine.cuda_source.nvrtc import compiler_flag
-from engine.cuda_source.toolkit import is_libcudacxx, more_headers
+from engine.cuda_source import compile_kernel
+from engine.cuda_source.nvrtc import compiler_flag, toolchain
+from engine.cuda_source.toolkit import cuda_folders, more_headers
 
 SCALE = """
 extern "C" __global__ void k(const float* x, float* y, int n) {
@@ -31,6 +32,8 @@ extern "C" __global__ void k(const float* x, float* y, int n) {
 PLAIN = ["--grid", "232", "--block", "128", "--arg", "ptr", "--arg", "ptr", "--arg", "i32:32"]
 ON_L4 = [*PLAIN, "--gpu", "L4"]
 
+pytestmark = pytest.mark.usefixtures("sass_in_this_process")
+
 
 @pytest.fixture
 def source(tmp_path: Path) -> str:
@@ -45,6 +48,7 @@ def printed(capfd: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.slow
 def test_a_time_says_its_clock_and_what_binds_it(
     source: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,9 +154,34 @@ def test_mistakes_are_one_sentence(
     assert sentence in capfd.readouterr().err
 
 
-def test_a_folder_of_libcudacxx_is_the_toolkits(tmp_path: Path) -> None:
-    assert not is_libcudacxx(tmp_path)
+def test_headers_of_cuda_are_told_from_a_kernels_own(tmp_path: Path) -> None:
+    assert cuda_folders(tmp_path) == ()
     assert more_headers(tmp_path) == ()
-    (tmp_path / "cccl" / "cuda" / "std").mkdir(parents=True)
-    (tmp_path / "cccl" / "cuda" / "std" / "version").write_text("")
-    assert more_headers(tmp_path) == (tmp_path / "cccl",)
+    libcu = tmp_path / "cccl"
+    (libcu / "cuda" / "std").mkdir(parents=True)
+    (libcu / "cuda" / "std" / "version").write_text("")
+    assert more_headers(tmp_path) == cuda_folders(tmp_path) == cuda_folders(libcu) == (libcu,)
+    (tmp_path / "cuda_fp16.h").write_text("")
+    (tmp_path / "cuda_runtime_api.h").write_text("#define CUDART_VERSION 13000\n")
+    assert cuda_folders(tmp_path) == (tmp_path, libcu)
+
+
+def test_a_barrier_of_libcu_compiles_where_its_folder_is_named(tmp_path: Path) -> None:
+    """Beside the toolkit's own folder, whose cuda.h is larger than a kernel's source may be."""
+    cupy = pytest.importorskip("cupy")
+    source = tmp_path / "barrier.cu"
+    source.write_text(
+        "#include <cuda.h>\n#include <cuda/barrier>\n#include <cuda_fp16.h>\n"
+        "using Barrier = cuda::barrier<cuda::thread_scope_block>;\n"
+        'extern "C" __global__ void wait(__half* x) {\n'
+        "  __shared__ Barrier barrier;\n"
+        "  if (threadIdx.x == 0) init(&barrier, blockDim.x);\n"
+        "  __syncthreads();\n"
+        "  barrier.wait(barrier.arrive());\n"
+        "  x[threadIdx.x] = __float2half(1.0f);\n"
+        "}\n"
+    )
+    cccl = Path(cupy.__file__).parent / "_core" / "include" / "cupy" / "_cccl"
+    folders = (toolchain().include_dir, cccl)
+    made = compile_kernel(source, (), "sm_90", ("wait",), include_folders=folders)
+    assert made.cubin

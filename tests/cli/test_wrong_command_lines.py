@@ -284,8 +284,14 @@ def outcome(argv: list[str]) -> int:
 
 @pytest.mark.parametrize("line", LINES.strip().splitlines())
 def test_wrong_input_is_one_sentence_and_exit_code_2(
-    line: str, places: dict[str, str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    line: str,
+    places: dict[str, str],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
+    if line.startswith("sass {plain}"):
+        request.getfixturevalue("sass_in_this_process")
     before = {*tmp_path.rglob("*"), *Path("/").iterdir()}
     code = outcome([part.format(**places) for part in shlex.split(line)])
     out, err = capsys.readouterr()

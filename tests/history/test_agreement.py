@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sessions_data import ncu_export
 
 from engine.base import journal
 from engine.base.errors import Status
@@ -27,6 +28,7 @@ from engine.devices import find_device
 from engine.evaluation import Evaluation
 from engine.latency import Latency
 from engine.names import find_variant
+from engine.own_kernels.registry import fork_kernel
 from engine.problem import Problem
 from engine.sessions.session import make_snapshot
 from engine.sessions.store import SETTING, default_store
@@ -45,6 +47,7 @@ class Case:
     gpu: str
     times: tuple[tuple[Problem, float], ...] = ()
     of_this_source: bool = True
+    forked: str = ""  # the rung that this own kernel is a copy of
     config: dict[str, int] = field(default_factory=dict)
 
     def args(self) -> list[str]:
@@ -66,7 +69,8 @@ CASES = [
     ),
     Case("recorded", "v08", MEDIUM, "L4", ((MEDIUM, 61.0),)),
     Case("another source", "v01", L4_STUDY, "L4", ((L4_STUDY, 543.0),), of_this_source=False),
-    Case("auto on a PCIe part", "auto", Problem(1, 16, 1024, 64), "H100 PCIe"),
+    Case("own kernel", "my_v01", replace(L4_STUDY, causal=True), "L4", forked="v01"),
+    Case("auto on a PCIe part", "auto", Problem(1, 16, 512, 64), "H100 PCIe"),
 ]
 
 
@@ -106,6 +110,8 @@ def evaluation_of(case: Case, problem: Problem, us: float) -> Evaluation:
 
 
 def keep_times(case: Case) -> None:
+    if case.forked:
+        assert fork_kernel(find_variant(case.forked)).id == case.variant
     if case.times:
         made = [evaluation_of(case, problem, us) for problem, us in case.times]
         default_store().save(make_snapshot(made, environment={}, title="Times: test data"))
@@ -137,6 +143,7 @@ def test_every_command_says_one_time(case: Case, ask: Callable[..., str], tmp_pa
     named = [f"{name}={value}" for name, value in told["config"].items()]
     config = [word for each in named for word in ("--config", each)]
     p = case.problem
+    mask = ["--causal"] if p.causal else []
     said: dict[str, Figures] = {}
 
     said["sass"] = figures(
@@ -147,6 +154,7 @@ def test_every_command_says_one_time(case: Case, ask: Callable[..., str], tmp_pa
         ask(
             *("sweep", variant, *gpu, *sizes, "--head-dim", f"{p.head_dim}", "--no-execute"),
             *(w for each in named for w in ("--tunable", each)),
+            *("--causal", "yes" if p.causal else "no"),
             *("--journal", str(tmp_path / "s.jsonl"), "--json"),
         )
     )
@@ -155,7 +163,7 @@ def test_every_command_says_one_time(case: Case, ask: Callable[..., str], tmp_pa
         ask(
             *("recommend-batch", variant, *gpu, *config, "--heads", f"{p.num_heads}"),
             *("--seqlen", f"{p.seqlen}", "--head-dim", f"{p.head_dim}"),
-            *("--batch-now", f"{p.batch}", "--max-batch", "8"),
+            *("--batch-now", f"{p.batch}", "--max-batch", "8", *mask),
             *("--json", "--curve"),
         )
     )
@@ -189,6 +197,20 @@ def test_every_command_says_one_time(case: Case, ask: Callable[..., str], tmp_pa
     ask("report", path, "-o", str(report))
     now = set(re.findall(r"Predicted ([\d.,]+ \S+) now", report.read_text().replace("\\", "")))
     assert now <= {format_us(expected[0])}
+
+    counted = tmp_path / "ncu.csv"
+    passes = find_variant(variant).passes
+    counted.write_bytes(ncu_export(*((launch.entry, 600_000) for launch in passes)))
+    imported = ask("profile", variant, *case.args(), *gpu, *config, "--import", str(counted))
+    (duration,) = (line for line in imported.splitlines() if "duration" in line)
+    assert format_us(expected[0]) in duration
+    if p.flops < 1e8:  # executed whole
+        ask("rerun", path, *gpu, "--save")
+        store = default_store()
+        (name,) = (i.name for i in store.list() if i.title == "Repeated: R")
+        (repeated,) = store.open(name).opened()
+        assert repeated.latency is not None
+        assert figures(repeated.latency) == expected
 
 
 @pytest.mark.slow
@@ -267,6 +289,32 @@ def test_pages_and_the_worker_say_what_the_commands_say(case: Case) -> None:
     )
     (row,) = counters_table([counted], history).texts
     assert format_us(made.latency.median_us) in row
+
+
+@pytest.mark.exhaustive  # simulates the other GPUs' kernels, too: a minute
+def test_alternatives_say_what_evaluating_them_says(ask: Callable[..., str]) -> None:
+    told = json.loads(
+        ask(
+            *("recommend-batch", "v01", "--gpu", "L4", "--heads", "1", "--seqlen", "128"),
+            *("--alternatives", "--batch-now", "1", "--max-batch", "4", "--json"),
+        )
+    )
+    here = [
+        o
+        for o in told["options"]
+        if (o["device"], o["batch"]) == ("L4", 1) and o["by_machine_code"]
+    ]
+    assert len(here) > 1
+    for option in here:
+        config = [w for k, v in option["config"].items() for w in ("--config", f"{k}={v}")]
+        evaluated = json.loads(
+            ask(
+                *("evaluate", option["variant"], "--gpu", "L4", "-S", "128", *config),
+                *("--partial", "always", "--json"),
+            )
+        )
+        named = {"median_us": "latency_us", "low_us": "low_us", "high_us": "high_us"}
+        assert figures({n: option[o] for n, o in named.items()}) == figures(evaluated["latency"])
 
 
 def test_time_of_answers_in_its_order() -> None:

@@ -48,6 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
     edited = Folder(tmp_path)
     monkeypatch.setattr(LADDER, "_folder", tmp_path)
     monkeypatch.setattr(LADDER, "_files", {})
+    monkeypatch.setattr(LADDER, "_named", {})
     return edited
 
 

@@ -18,13 +18,13 @@ from engine.machine_code.disassembly import disassemble
 from engine.machine_code.emulation import Emulator
 from engine.machine_code.execution import execute
 from engine.machine_code.footprint import (
+    PersistentTouch,
     SharedBytes,
-    StayingTouch,
     shared_bytes,
     touched_bytes,
 )
 from engine.machine_code.launch import Launch, parse_arguments
-from engine.machine_code.timing.traffic import launch_traffic, staying_traffic
+from engine.machine_code.timing.traffic import launch_traffic, persistent_traffic
 from engine.pipeline.machine_code import TimedLaunch, time_launch
 from tests.machine_code.small_kernels import counted
 
@@ -99,11 +99,11 @@ def test_a_listed_order_is_followed_wave_by_wave() -> None:
 
 
 def test_ctas_that_stay_read_again_what_l2_did_not_keep() -> None:
-    touch = StayingTouch(10_000, ((3000, 2000), (1000, 9000)))
-    assert staying_traffic(touch, 20_000).dram_bytes == 0
-    assert staying_traffic(touch, 9000).dram_bytes == 10_000
-    assert staying_traffic(touch, 4000).dram_bytes == 11_000
-    assert staying_traffic(touch, 1000).miss_share == 1.0
+    touch = PersistentTouch(10_000, ((3000, 2000), (1000, 9000)))
+    assert persistent_traffic(touch, 20_000).dram_bytes == 0
+    assert persistent_traffic(touch, 9000).dram_bytes == 10_000
+    assert persistent_traffic(touch, 4000).dram_bytes == 11_000
+    assert persistent_traffic(touch, 1000).miss_share == 1.0
 
 
 def test_ctas_too_long_to_be_run_each_are_interpolated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,5 +45,5 @@ def test_a_point_that_breaks_the_gpu_or_its_process_costs_that_point_alone(tmp_p
     (crashed,) = (row for row in rows.values() if row.status is not Status.PASSED)
     assert (crashed.status, crashed.problem.seqlen) == (Status.CRASHED, DEADLY_SEQLEN)
     assert "exit code -9" in crashed.reason
-    # The finals ran in such a process too, and the replaced one has done no harm to them.
+    # The final round ran in such a process too, and the replaced one has done it no harm.
     assert [r["reason"].startswith("Measured side by side") for r in out["best"]] == [True] * 5

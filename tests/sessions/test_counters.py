@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from sessions_data import ncu_export
 
 from engine.base.units import format_us
 from engine.cli import main, parser
@@ -18,27 +19,12 @@ from engine.sessions.importers import ImportOptions, import_measurements
 from engine.sessions.importers.nsight_compute import METRICS, counters_of, counters_table
 from engine.sessions.tables import session_tables
 
-UNITS = ("nsecond", "byte", "byte", "byte", "%", "%", "register/thread", "")
-
-
-def export(*launches: tuple[str, int], columns: str = "", values: str = "") -> bytes:
-    """The raw page of `ncu --csv`; (kernel, nanoseconds). The figures are made up."""
-    names = ",".join(f'"{metric}"' for metric in METRICS)
-    units = ",".join(f'"{unit}"' for unit in UNITS)
-    lines = [f'"ID","Kernel Name","Block Size","Grid Size"{columns},{names}']
-    lines.append('"","","",""' + "," * columns.count(",") + f",{units}")
-    for number, (kernel, ns) in enumerate(launches):
-        figures = f'"{ns:,}","1,000,000","24,000","3,000,000","29.5","33.3","100","0.02"'
-        lines.append(f'"{number}","{kernel}","(256, 1, 1)","(2, 1, 1)"{values},{figures}')
-    return ("\n".join(lines) + "\n").encode()
-
-
 OPTIONS = ImportOptions(variant="v01", device="L4", batch=1, num_heads=1, seqlen=128, head_dim=64)
 
 
 def test_counters_stand_beside_the_estimates() -> None:
     snapshot = import_measurements(
-        export(("attention_forward", 600_000)), name="x.csv", options=OPTIONS
+        ncu_export(("attention_forward", 600_000)), name="x.csv", options=OPTIONS
     )
     (evaluation,) = snapshot.opened()
     assert counters_of(evaluation)[METRICS[1]].size_bytes == 1e6
@@ -65,17 +51,17 @@ def test_the_passes_of_a_variant_are_one_evaluation() -> None:
         variant="v05", device="L4", batch=1, num_heads=1, seqlen=128, head_dim=64
     )
     (evaluation,) = import_measurements(
-        export(*launches), name="x.csv", options=options
+        ncu_export(*launches), name="x.csv", options=options
     ).evaluations
     assert evaluation.latency is not None
     assert evaluation.latency.samples_us == (45.0, 45.0)
-    one = import_measurements(export(launches[0]), name="x.csv", options=options)
+    one = import_measurements(ncu_export(launches[0]), name="x.csv", options=options)
     assert one.evaluations[0].latency is not None
     assert one.evaluations[0].latency.median_us == 40.0
 
 
 def test_the_problem_comes_from_the_files_own_columns() -> None:
-    data = export(
+    data = ncu_export(
         ("attention_forward", 600_000),
         columns=',"batch","heads","S","D"',
         values=',"2","4","256","64"',
@@ -103,7 +89,7 @@ def test_profile_prints_the_command_and_imports_its_csv(
     assert main(["profile", "v01", "--seqlen", "128", "--gpu", "L4"]) == 0
     assert capsys.readouterr().out.startswith("ncu --csv --page raw")
     path = tmp_path / "v01.csv"
-    path.write_bytes(export(("attention_forward", 600_000)))
+    path.write_bytes(ncu_export(("attention_forward", 600_000)))
     argv = ["profile", "v01", "--seqlen", "128", "--gpu", "L4", "--import", str(path)]
     assert main(argv) == 0
     shown = capsys.readouterr().out

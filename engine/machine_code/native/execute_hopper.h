@@ -174,18 +174,22 @@ void for_box(const TensorMap& map, const uint32_t* coordinates, uint64_t shared,
             inside = inside && index >= 0 && index < static_cast<int64_t>(map.dims[d]);
             start += static_cast<uint64_t>(index) * map.stride_bytes[d - 1];
         }
-        for (uint32_t c = 0; c < map.box[0];) {
-            const int64_t column = static_cast<int32_t>(coordinates[0]) + static_cast<int64_t>(c), end = static_cast<int64_t>(map.dims[0]);
-            const uint64_t place = shared + (r * map.box[0] + c) * e, address = start + static_cast<uint64_t>(column) * e;
-            if (!singly && c + unit <= map.box[0] && place % 16 == 0) {
-                const bool outside = !inside || column + unit <= 0 || column >= end;
-                if (outside || (column >= 0 && column + unit <= end && address % 16 == 0)) {
-                    f(swizzled(map, place), outside ? 0 : address, 16);
-                    c += unit;
-                    continue;
-                }
+        const int64_t first = static_cast<int32_t>(coordinates[0]), end = static_cast<int64_t>(map.dims[0]), width = map.box[0];
+        const uint64_t place = shared + r * map.box[0] * e, address = start + static_cast<uint64_t>(first) * e;
+        const bool outside = !inside || first + width <= 0 || first >= end, within = inside && first >= 0 && first + width <= end;
+        if (!singly && (outside || (within && address % 16 == 0)) && place % 16 == 0 && width % unit == 0) {
+            for (uint64_t b = 0; b < map.box[0] * e; b += 16) f(swizzled(map, place + b), outside ? 0 : address + b, 16);
+            continue;
+        }
+        for (int64_t c = 0; c < width;) {
+            const int64_t column = first + c;
+            const uint64_t to = place + static_cast<uint64_t>(c) * e, from = address + static_cast<uint64_t>(c) * e;
+            if (!singly && c + unit <= width && to % 16 == 0 && inside && column >= 0 && column + unit <= end && from % 16 == 0) {
+                f(swizzled(map, to), from, 16);
+                c += unit;
+                continue;
             }
-            f(swizzled(map, place), inside && column >= 0 && column < end ? address : 0, static_cast<int>(e));
+            f(swizzled(map, to), inside && column >= 0 && column < end ? from : 0, static_cast<int>(e));
             c++;
         }
     }
@@ -292,48 +296,37 @@ void Warp::store_tile(const Instruction& i) {
 
 // ---- wgmma ----
 
-// 16 numbers along K of rows (A) or columns (B) `first` to `first + count`: PTX manual, asynchronous
-// warpgroup-level matrix shared memory layout.
-inline void read_shared_matrix(Warp& warp, const Instruction& i, uint64_t descriptor, bool transposed, int first, int count, float* out, int mn_step, int k_step) {
-    const uint32_t start = static_cast<uint32_t>(descriptor & 0x3fff) << 4, leading = static_cast<uint32_t>(descriptor >> 16 & 0x3fff) << 4;
-    const uint32_t stride = static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4, layout = static_cast<uint32_t>(descriptor >> 62);
-    if (layout == 0) fail(i, "is given operands without a swizzle, which are not executed here");
-    const uint32_t row_bytes = 256u >> layout, columns = row_bytes / 2;
-    const bool bfloat = i.has(MOD_BF16);
-    for (int m = first; m < first + count; m += transposed ? 8 : 1)
-        for (int k = 0; k < 16; k += transposed ? 1 : 8) {
-            const uint32_t mn = static_cast<uint32_t>(m), uk = static_cast<uint32_t>(k);
-            uint32_t address = transposed ? start + mn / columns * leading + uk / 8 * stride + uk % 8 * row_bytes + mn % columns * 2
-                                          : start + mn / 8 * stride + mn % 8 * row_bytes + uk * 2;
-            address ^= (address >> 7 & (row_bytes / 16 - 1)) << 4;
-            uint16_t bits[8];
-            std::memcpy(bits, &warp.cta.smem[shared_at(warp.cta, i, address, 16)], 16);
-            warp.note_reading(address, warp.multiplied);
-            for (int n = 0; n < 8; n++) {
-                const int at_mn = transposed ? m + n - first : m - first, at_k = transposed ? k : k + n;
-                out[at_mn * mn_step + at_k * k_step] = bfloat ? bfloat_to_float(bits[n]) : half_to_float(bits[n]);
-            }
-        }
-}
+// Rows (A) or columns (B) and K of an operand in shared memory: PTX manual, asynchronous warpgroup-level
+// matrix shared memory layout.
+struct SharedMatrix {
+    uint32_t start, leading, stride, row_bytes, log_columns;
+    bool transposed;
+    SharedMatrix(const Instruction& i, uint64_t descriptor, bool across) : transposed(across) {
+        start = static_cast<uint32_t>(descriptor & 0x3fff) << 4, leading = static_cast<uint32_t>(descriptor >> 16 & 0x3fff) << 4;
+        stride = static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4;
+        const uint32_t layout = static_cast<uint32_t>(descriptor >> 62);
+        if (layout == 0) fail(i, "is given operands without a swizzle, which are not executed here");
+        row_bytes = 256u >> layout, log_columns = 7 - layout;
+    }
+    // Of 8 numbers in 16 bytes, the first of which is (mn, k): along K, or transposed along M or N.
+    uint32_t address(uint32_t mn, uint32_t k) const {
+        const uint32_t column = mn & ((1u << log_columns) - 1);
+        const uint32_t at = transposed ? start + (mn >> log_columns) * leading + k / 8 * stride + k % 8 * row_bytes + column * 2
+                                       : start + mn / 8 * stride + mn % 8 * row_bytes + k * 2;
+        return at ^ (at >> 7 & (row_bytes / 16 - 1)) << 4;
+    }
+};
 
 #ifdef QUICK_MULTIPLY
-// 8 rows of A or columns of B with 8 numbers along K each, as a register of all lanes has them.
-inline void load_fragment(Warp& warp, const Instruction& i, uint64_t descriptor, bool transposed, uint32_t mn, uint32_t k, Lanes& to) {
-    const uint32_t start = static_cast<uint32_t>(descriptor & 0x3fff) << 4, leading = static_cast<uint32_t>(descriptor >> 16 & 0x3fff) << 4;
-    const uint32_t stride = static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4, layout = static_cast<uint32_t>(descriptor >> 62);
-    if (layout == 0) fail(i, "is given operands without a swizzle, which are not executed here");
-    const uint32_t row_bytes = 256u >> layout, columns = row_bytes / 2;
+// 8 rows of A or columns of B with 8 numbers along K each, as they lie.
+inline void load_rows(Warp& warp, const Instruction& i, const SharedMatrix& from, uint32_t mn, uint32_t k, __m128i rows[8]) {
     const bool is_noted = warp.looked_for() != nullptr;
-    __m128i rows[8];
+    const uint8_t* const smem = warp.cta.smem.data();
     for (uint32_t n = 0; n < 8; n++) {
-        uint32_t address = transposed ? start + mn / columns * leading + k / 8 * stride + n * row_bytes + mn % columns * 2
-                                      : start + mn / 8 * stride + n * row_bytes + k * 2;
-        address ^= (address >> 7 & (row_bytes / 16 - 1)) << 4;
-        rows[n] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(&warp.cta.smem[shared_at(warp.cta, i, address, 16)]));
+        const uint32_t address = from.transposed ? from.address(mn, k + n) : from.address(mn + n, k);
+        rows[n] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(smem + shared_at(warp.cta, i, address, 16)));
         if (is_noted) warp.note_reading(address, warp.multiplied);
     }
-    if (transposed) transpose(rows);
-    std::memcpy(to.v, rows, sizeof rows);
 }
 
 struct GroupOperands {
@@ -345,22 +338,32 @@ struct GroupOperands {
 
 template <bool BFLOAT>
 void multiply_group_quickly(Warp& warp, const Instruction& i, const GroupOperands& given) {
-    Lanes a[4], b[2];
-    const Lanes zero = {};
-    for (int part = 0; part < 4; part++) {
-        if (given.in_registers) a[part] = warp.read(*given.in_registers, a[part], part);
-        else load_fragment(warp, i, given.a, given.a_transposed, static_cast<uint32_t>(16 * (warp.number % 4) + 8 * (part & 1)), static_cast<uint32_t>(8 * (part >> 1)), a[part]);
+    Lanes a[4];
+    if (given.in_registers) {
+        for (int part = 0; part < 4; part++) a[part] = warp.read(*given.in_registers, a[part], part);
+    } else {
+        const SharedMatrix from(i, given.a, given.a_transposed);
+        for (uint32_t part = 0; part < 4; part++) {
+            __m128i rows[8];
+            load_rows(warp, i, from, static_cast<uint32_t>(16 * (warp.number % 4)) + 8 * (part & 1), 8 * (part >> 1), rows);
+            if (from.transposed) transpose(rows);
+            std::memcpy(a[part].v, rows, sizeof rows);
+        }
     }
     const Factors& factors = factors_of<BFLOAT>(a);
-    alignas(64) Columns columns;
+    const SharedMatrix from(i, given.b, given.b_transposed);
+    alignas(64) static thread_local Columns columns[32];  // first all, then the products: they wait for none
     for (int block = 0; block < i.count / 8; block++) {
-        for (uint32_t part = 0; part < 2; part++) load_fragment(warp, i, given.b, given.b_transposed, static_cast<uint32_t>(8 * block), 8 * part, b[part]);
-        columns_of<BFLOAT>(b[0].v, b[1].v, columns);
+        __m128i rows[2][8];
+        for (uint32_t part = 0; part < 2; part++) load_rows(warp, i, from, static_cast<uint32_t>(8 * block), 8 * part, rows[part]);
+        columns_of_rows<BFLOAT>(rows, from.transposed, columns[block]);
+    }
+    for (int block = 0; block < i.count / 8; block++) {
         const Lanes* before[4];
-        Lanes after[4];
-        for (int word = 0; word < 4; word++) before[word] = given.sums ? &warp.read(*given.sums, after[word], 4 * block + word) : &zero;
-        multiply_sums(factors, columns, before, after);
-        for (int word = 0; word < 4; word++) warp.write(i.raw[0], after[word], 4 * block + word);
+        for (int word = 0; word < 4; word++) before[word] = given.sums ? &warp.R[warp.register_of(*given.sums, 4 * block + word)] : &warp.R[RZ];
+        const int to = warp.register_of(i.raw[0], 4 * block + 3);
+        Lanes nowhere[4];
+        multiply_sums(factors, columns[block], before, to == RZ ? nowhere : &warp.R[to - 3]);
     }
 }
 #endif
@@ -370,6 +373,7 @@ void Warp::multiply_group(const Instruction& i) {  // this warp's 16 rows of the
     if (!starts(i.name, "HGMMA") || !i.has(MOD_F32) || columns < 8 || columns > 256 || i.name.find("x16") == std::string::npos)
         fail(i, "is a warpgroup operation that is not executed here");
     if (on != FULL) fail(i, "runs with lanes switched off, where its result is undefined");
+    if (i.raw.empty() || i.raw[0].kind != Kind::REG) fail(i, "has no registers for its sums");
     const Operand* descriptor = nullptr;
     for (const Operand& o : i.raw)
         if (o.text.find("gdesc") != std::string::npos) descriptor = &o;
@@ -392,6 +396,19 @@ void Warp::multiply_group(const Instruction& i) {  // this warp's 16 rows of the
 #else
     float a[16][16];
     static thread_local float b[16][256];
+    auto load = [&](const SharedMatrix& from, int first, int count, float* out, int mn_step, int k_step) {
+        for (int m = 0; m < count; m += from.transposed ? 8 : 1)
+            for (int k = 0; k < 16; k += from.transposed ? 1 : 8) {
+                const uint32_t address = from.address(static_cast<uint32_t>(first + m), static_cast<uint32_t>(k));
+                uint16_t bits[8];
+                std::memcpy(bits, &cta.smem[shared_at(cta, i, address, 16)], 16);
+                note_reading(address, multiplied);
+                for (int n = 0; n < 8; n++) {
+                    const int at_mn = from.transposed ? m + n : m, at_k = from.transposed ? k : k + n;
+                    out[at_mn * mn_step + at_k * k_step] = i.has(MOD_BF16) ? bfloat_to_float(bits[n]) : half_to_float(bits[n]);
+                }
+            }
+    };
     if (in_registers) {
         for (int part = 0; part < 4; part++) {
             float values[64];
@@ -399,10 +416,9 @@ void Warp::multiply_group(const Instruction& i) {  // this warp's 16 rows of the
             for (int n = 0; n < 64; n++) a[n / 8 + 8 * (part & 1)][n % 8 + 8 * (part >> 1)] = values[n];
         }
     } else {
-        const int first = 16 * (number % 4);
-        read_shared_matrix(*this, i, pair(uniform), a_transposed, first, 16, &a[0][0], 16, 1);
+        load(SharedMatrix(i, pair(uniform), a_transposed), 16 * (number % 4), 16, &a[0][0], 16, 1);
     }
-    read_shared_matrix(*this, i, pair(uniform + 2), b_transposed, 0, columns, &b[0][0], 1, 256);
+    load(SharedMatrix(i, pair(uniform + 2), b_transposed), 0, columns, &b[0][0], 1, 256);
     static thread_local float c[16][256];
     for (int block = 0; block < columns / 8; block++)
         for (int word = 0; word < 4; word++) {

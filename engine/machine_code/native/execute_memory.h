@@ -141,7 +141,7 @@ void Warp::finish_storing(size_t open_groups) {
     fail(i, what);
 }
 
-uint8_t* Warp::shared_byte(const Instruction& i, uint64_t address, int width) {
+inline uint8_t* Warp::shared_byte(const Instruction& i, uint64_t address, int width) {
     if (address % static_cast<uint64_t>(width)) misaligned(i, address & (SHARED_WINDOW - 1), width);
     const uint64_t rank = address / SHARED_WINDOW;
     Cta* owner = &cta;
@@ -152,10 +152,15 @@ uint8_t* Warp::shared_byte(const Instruction& i, uint64_t address, int width) {
     return &owner->smem[shared_at(*owner, i, address, width)];
 }
 
-uint8_t* Warp::global_byte(const Instruction& i, uint64_t address, int width) {
+inline uint8_t* Warp::global_byte(const Instruction& i, uint64_t address, int width) {
     if (address % static_cast<uint64_t>(width)) misaligned(i, address, width);
-    const Buffer* b = cta.last_buffer;
+    const Buffer* const b = cta.last_buffer;
     if (b && address - b->base <= b->size - static_cast<uint64_t>(width) && b->size >= static_cast<uint64_t>(width)) return b->host + (address - b->base);
+    return find_global_byte(i, address, width);
+}
+
+uint8_t* Warp::find_global_byte(const Instruction& i, uint64_t address, int width) {
+    const Buffer* b;
     const Request& r = cta.request;
     const Buffer* const end = r.buffers + r.buffer_count;
     b = std::upper_bound(r.buffers, end, address, [](uint64_t a, const Buffer& x) { return a < x.base; });
@@ -270,18 +275,29 @@ void Warp::copy_asynchronously(const Instruction& i) {  // LDGSTS: a lane whose 
     addresses(address_of(i, 0), false, to);
     addresses(address_of(i, 1), true, from);
     const uint32_t loads = i.ps.empty() ? on : on & predicate(i.ps[0]);
-    for (int l = 0; l < 32; l++) {
-        if (!(on >> l & 1)) continue;
-        AsyncCopy copy{shared_byte(i, to[l], i.width), static_cast<uint8_t>(i.width), {}};
-        if (Races* races = looked_for(); races && to[l] / SHARED_WINDOW == cta.rank) {
-            const Clock& known = races->clock[self()];
-            cta.shadow.write(*races, to[l] & (SHARED_WINDOW - 1), i.width, self(), index, UNDER_WAY, known, cta.request.cta);
+    Races* const races = looked_for();
+    const auto copy_all = [&](auto bytes) {  // a constant: the copies are moves
+        constexpr int width = decltype(bytes)::value;
+        for (int l = 0; l < 32; l++) {
+            if (!(on >> l & 1)) continue;
+            uint8_t* const target = shared_byte(i, to[l], width);
+            in_flight.emplace_back();
+            AsyncCopy& copy = in_flight.back();
+            copy.to = target, copy.size = width;
+            if (races && to[l] / SHARED_WINDOW == cta.rank) {
+                const Clock& known = races->clock[self()];
+                cta.shadow.write(*races, to[l] & (SHARED_WINDOW - 1), width, self(), index, UNDER_WAY, known, cta.request.cta);
+            }
+            if (!(loads >> l & 1)) continue;
+            std::memcpy(copy.data, global_byte(i, from[l], width), width);
+            if (races) touch_copied(from[l], width, false);
         }
-        if (loads >> l & 1) {
-            std::memcpy(copy.data, global_byte(i, from[l], i.width), static_cast<size_t>(i.width));
-            if (looked_for()) touch_copied(from[l], i.width, false);
-        }
-        in_flight.push_back(copy);
+    };
+    switch (i.width) {
+    case 16: return copy_all(std::integral_constant<int, 16>());
+    case 8: return copy_all(std::integral_constant<int, 8>());
+    case 4: return copy_all(std::integral_constant<int, 4>());
+    default: fail(i, "copies a width that is not known here");
     }
 }
 

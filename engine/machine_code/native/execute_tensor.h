@@ -11,7 +11,7 @@ inline __m256 widened(__m128i bits, bool bfloat) {
     return bfloat ? _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16)) : _mm256_cvtph_ps(bits);
 }
 
-inline void transpose(__m128i m[8]) {  // 8x8 numbers of 16 bits
+__attribute__((always_inline)) inline void transpose(__m128i m[8]) {  // 8x8 numbers of 16 bits
     __m128i p[8], q[8];
     for (int n = 0; n < 4; n++) p[2 * n] = _mm_unpacklo_epi16(m[n], m[n + 4]), p[2 * n + 1] = _mm_unpackhi_epi16(m[n], m[n + 4]);
     for (int n = 0; n < 4; n++) q[2 * n] = _mm_unpacklo_epi16(p[n], p[n + 4]), q[2 * n + 1] = _mm_unpackhi_epi16(p[n], p[n + 4]);
@@ -127,6 +127,13 @@ inline void columns_of(const void* lower, const void* upper, Columns& columns) {
     }
 }
 
+// As columns_of, of columns with 8 k each, or transposed of k with 8 columns each.
+template <bool BFLOAT>
+inline void columns_of_rows(__m128i (*rows)[8], bool transposed, Columns& columns) {
+    if (transposed) transpose(rows[0]), transpose(rows[1]);
+    columns_of<BFLOAT>(rows[0], rows[1], columns);
+}
+
 inline void multiply_sums(const Factors& factors, const Columns& columns, const Lanes* const* before, Lanes* after) {
     __m512 sums[4][2];  // [four rows][even or odd columns]
     for (int rows = 0; rows < 4; rows++)
@@ -168,16 +175,29 @@ inline Factors factors_of(const Lanes* a) {
     return factors;
 }
 
-// From two registers of all lanes, k 0 to 7 and 8 to 15, eight k of a column after another.
+// Of columns with 8 k each, 0 to 7 and 8 to 15, or transposed of k with 8 columns each.
+template <bool BFLOAT>
+inline void columns_of_rows(__m128i (*rows)[8], bool transposed, Columns& columns) {
+    for (int part = 0; part < 2; part++) {
+        const __m128i* const m = rows[part];
+        float(*to)[8] = columns + 8 * part;
+        if (transposed) {
+            const __m256i order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
+            for (int k = 0; k < 8; k++) _mm256_store_ps(to[k], _mm256_permutevar8x32_ps(widened(m[k], BFLOAT), order));
+            continue;
+        }
+        __m128i ordered[8];
+        for (int n = 0; n < 8; n++) ordered[n] = m[2 * (n % 4) + n / 4];
+        transpose(ordered);
+        for (int k = 0; k < 8; k++) _mm256_store_ps(to[k], widened(ordered[k], BFLOAT));
+    }
+}
+
 template <bool BFLOAT>
 inline void columns_of(const void* lower, const void* upper, Columns& columns) {
-    for (int part = 0; part < 2; part++) {
-        const auto* v = static_cast<const __m128i*>(part ? upper : lower);
-        __m128i m[8];
-        for (int n = 0; n < 8; n++) m[n] = _mm_loadu_si128(v + 2 * (n % 4) + n / 4);
-        transpose(m);
-        for (int k = 0; k < 8; k++) _mm256_store_ps(columns[8 * part + k], widened(m[k], BFLOAT));
-    }
+    __m128i rows[2][8];
+    std::memcpy(rows[0], lower, sizeof rows[0]), std::memcpy(rows[1], upper, sizeof rows[1]);
+    columns_of_rows<BFLOAT>(rows, false, columns);
 }
 
 inline void multiply_sums(const Factors& factors, const Columns& columns, const Lanes* const* before, Lanes* after) {

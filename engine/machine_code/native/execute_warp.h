@@ -3,9 +3,9 @@
 // A cp.async that is under way: it lands when its group is waited for, the latest that PTX allows,
 // so that a wait that is missing shows.
 struct AsyncCopy {
-    uint8_t* to;
-    uint8_t size;
-    uint8_t data[16];
+    uint8_t data[16] = {};
+    uint8_t* to = nullptr;
+    int size = 0;
 };
 std::vector<AsyncCopy> in_flight;
 int cluster_waits = 0;       // how often this warp waited for the cluster
@@ -48,6 +48,7 @@ uint8_t* shared_byte(const Instruction& i, uint64_t address, int width);
 uint8_t* local_byte(const Instruction& i, uint64_t address, int width, int lane);
 uint8_t* generic_byte(const Instruction& i, uint64_t address, int width, int lane);
 uint8_t* global_byte(const Instruction& i, uint64_t address, int width);
+uint8_t* find_global_byte(const Instruction& i, uint64_t address, int width);
 void multiply(const Instruction& i);  // HMMA
 uint32_t special(const Instruction& i, int which);
 void nothing(const Instruction& i, bool& moves);
@@ -62,9 +63,12 @@ void land_copies(size_t open_groups) {
     const size_t committed = groups.size();
     if (committed <= open_groups) return;
     const size_t count = groups[committed - open_groups - 1];
+    const bool is_noted = looked_for() != nullptr;
     for (size_t n = 0; n < count; n++) {
-        std::memcpy(in_flight[n].to, in_flight[n].data, in_flight[n].size);
-        note_landed(in_flight[n]);
+        const AsyncCopy& copy = in_flight[n];
+        if (copy.size == 16) std::memcpy(copy.to, copy.data, 16);
+        else std::memcpy(copy.to, copy.data, copy.size);
+        if (is_noted) note_landed(copy);
     }
     in_flight.erase(in_flight.begin(), in_flight.begin() + static_cast<std::ptrdiff_t>(count));
     groups.erase(groups.begin(), groups.end() - static_cast<std::ptrdiff_t>(open_groups));

@@ -349,7 +349,7 @@ void Warp::halves(const Instruction& i) {
     const bool to_float = i.op != OP_HMNMX2 && i.has(MOD_F32);
     if (moves && !to_float) return write(i.s[0], *v[2]);
     const uint32_t least = i.op != OP_HMNMX2 || i.ps.empty() ? FULL : predicate(i.ps[0]);
-    Lanes out{};
+    Lanes out;
     for (int part = 0; part < (to_float ? 1 : 2); part++) {
         Floats x = convert(i.s[first], *v[0], part);
         const Floats y = convert(i.s[first + 1], *v[1], part);
@@ -369,7 +369,7 @@ void Warp::halves(const Instruction& i) {
         if (i.has(MOD_RELU))
             for (int l = 0; l < 32; l++) x.v[l] = x.v[l] > 0 ? x.v[l] : 0.0f;
         if (to_float) return write(i.s[0], each([&](int l) { return bits_of(x.v[l]); }));
-        for (int l = 0; l < 32; l++) out[l] |= put(x.v[l]) << 16 * part;
+        for (int l = 0; l < 32; l++) out[l] = (part ? out[l] : 0) | put(x.v[l]) << 16 * part;
     }
     write(i.s[0], out);
 }

@@ -168,13 +168,15 @@ inline const Operand& address_of(const Instruction& i, size_t which = 0) {
 }
 
 // The first byte in shared memory; a cluster's CTA number in the upper bits is dropped.
+[[noreturn]] __attribute__((noinline, cold)) void beyond_shared(const Cta& cta, const Instruction& i, uint64_t offset) {
+    const uint64_t reserved = cta.request.arch >= 90 ? 1024 : 0;
+    fail(i, "reaches byte " + std::to_string(offset - reserved) + " of shared memory, of which a CTA has " +
+                std::to_string(cta.smem.size() - reserved) + " bytes: the launch needs more dynamic shared memory");
+}
+
 inline uint64_t shared_at(const Cta& cta, const Instruction& i, uint64_t address, int width) {
     const uint64_t offset = address & (SHARED_WINDOW - 1);
-    if (offset + static_cast<uint64_t>(width) > cta.smem.size()) {
-        const uint64_t reserved = cta.request.arch >= 90 ? 1024 : 0;
-        fail(i, "reaches byte " + std::to_string(offset - reserved) + " of shared memory, of which a CTA has " +
-                    std::to_string(cta.smem.size() - reserved) + " bytes: the launch needs more dynamic shared memory");
-    }
+    if (offset + static_cast<uint64_t>(width) > cta.smem.size()) beyond_shared(cta, i, offset);
     return offset;
 }
 
@@ -316,16 +318,18 @@ int Warp::memory(const Instruction& i) {
             from[k] = shared_at(cta, i, a.address[k], i.width);
             cta.hazards.shared(from[k], i.width, number, false);
         }
+        const uint8_t *const bytes = cta.smem.data(), *const kept = cta.smem_marks.data();
+        const int width = i.width;
         for (int w = 0; w < words; w++) {
             Lanes v;
             MarksOfLanes loaded;
             for (int k = 0; k < a.n; k++) {
                 const uint64_t place = from[k] + 4 * static_cast<uint64_t>(w);
                 uint32_t value = 0;
-                if (i.width >= 4) std::memcpy(&value, &cta.smem[place], 4);
-                else std::memcpy(&value, &cta.smem[place], static_cast<size_t>(i.width));
+                if (width >= 4) std::memcpy(&value, bytes + place, 4);
+                else std::memcpy(&value, bytes + place, static_cast<size_t>(width));
                 v[a.lane[k]] = value;
-                loaded.add(a.lane[k], cta.smem_marks[place / 4]);
+                loaded.add(a.lane[k], kept[place / 4]);
             }
             marks = of_address | loaded.unpacked();
             write(at(i.s, 0, i), extended(i, v), w);

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from engine.machine_code.footprint import SharedBytes, StayingTouch, touched_bytes
+from engine.machine_code.footprint import PersistentTouch, SharedBytes, touched_bytes
 from engine.machine_code.native_library import load_library
 
 _SOURCE = Path(__file__).resolve().parent / "native" / "sharing.cpp"
@@ -258,7 +258,7 @@ def _order(group: SharedBytes, grid: tuple[int, int, int], axes: AxisOrder) -> _
     return _ListedOrder(placed.transpose(2 - z, 2 - y, 2 - x).reshape(-1))
 
 
-def staying_traffic(touch: StayingTouch, kept_bytes: int) -> Traffic:
+def persistent_traffic(touch: PersistentTouch, kept_bytes: int) -> Traffic:
     """Bytes from and to DRAM of one warm launch whose CTAs all run at once."""
     if touch.touched_bytes <= kept_bytes:
         return Traffic(0.0, 0.0, 0.0)
