@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from cpu_time import CpuTime
 from hypothesis import settings
 
 if TYPE_CHECKING:
@@ -53,10 +54,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAMES",
         help="run what is marked gpu on a GPU in software (L4, or names of the table of GPUs)",
     )
+    parser.addoption("--cpu-time", action="store_true", help="the CPU time of tests by file")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Once per run: the workers of xdist inherit the environment of their parent."""
+    if config.option.cpu_time:
+        config.pluginmanager.register(CpuTime())
     if hasattr(config, "workerinput"):
         return
     for name in [
@@ -126,6 +130,11 @@ def software_nvml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SoftwareNv
     from software_nvml import SoftwareNvml
 
     return SoftwareNvml(monkeypatch, tmp_path / "nvml")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The browser's stories first: a long one at the end would keep one worker alone."""
+    items.sort(key=lambda item: item.path.parent.name != "browser")
 
 
 def pytest_collection_finish() -> None:

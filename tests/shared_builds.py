@@ -10,7 +10,7 @@ from pathlib import Path
 
 from engine.base.files import cache_root, make_private
 
-SHARED = ("cpu", "cubin", "sass")
+SHARED = ("cpu", "cubin", "sass", "software_gpu")
 
 
 def own_cache(folder: Path) -> Path:

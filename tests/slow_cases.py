@@ -31,13 +31,21 @@ def one_in(every: int, cases: Sequence[Any], offset: int = 0, slow: int = 1) -> 
     return marked
 
 
-def of_each(cases: Sequence[Any], quick: int = 1, slow: int = 1, every: int = 1) -> list[Any]:
-    """The cases of a table over the ladder with marks: so many of each variant.
+def slow_ones(every: int, cases: Sequence[Any]) -> list[Any]:
+    """The cases with marks: each `every`-th is slow, the others are exhaustive."""
+    return [
+        _marked(case, pytest.mark.exhaustive if index % every else pytest.mark.slow)
+        for index, case in enumerate(cases)
+    ]
 
-    A case's first value is the variant or its id. Of each variant `quick` cases have no mark and
-    `slow` others are slow; what is left is exhaustive. With `every` only each so-manieth variant
-    has cases without a mark, and those of the others are slow. Variants begin at different places
-    of their cases, so that together they show all of the table.
+
+def of_each(cases: Sequence[Any], most: int = 1, every: int = 3, slow: int = 1) -> list[Any]:
+    """The cases of a table over the ladder with marks: `most` of each variant and no more.
+
+    A case's first value is the variant or its id. Each `every`-th variant has one case without a
+    mark. What else there is of the `most` cases is slow, but of each `slow`-th variant alone; what
+    is left is exhaustive. Variants begin at different places of their cases, so that together they
+    show all of the table.
     """
     numbers: dict[Any, list[int]] = defaultdict(list)
     for index, case in enumerate(cases):
@@ -46,10 +54,11 @@ def of_each(cases: Sequence[Any], quick: int = 1, slow: int = 1, every: int = 1)
     for turn, indices in enumerate(numbers.values()):
         step = next(s for s in (7, 5, 3, 1) if math.gcd(s, len(indices)) == 1)
         order = [indices[(2 * turn + step * i) % len(indices)] for i in range(len(indices))]
-        is_quick = turn % every == 0
         for place, index in enumerate(order):
-            if place < quick + slow:
-                marks[index] = None if is_quick and place < quick else pytest.mark.slow
+            if turn % every == 0 and place == 0:
+                marks[index] = None
+            elif place < most and turn % slow == 0:
+                marks[index] = pytest.mark.slow
             else:
                 marks[index] = pytest.mark.exhaustive
     return [

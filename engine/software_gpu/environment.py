@@ -13,6 +13,7 @@ import sysconfig
 import tarfile
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,17 +23,16 @@ from engine.base.files import cache_root, make_private
 from engine.cuda_on_host.build import build_library
 from engine.cuda_on_host.client import worker_threads
 from engine.cuda_on_host.toolchain import Toolchain, find_toolchain
-from engine.cuda_source.toolkit import find_include_dir
+from engine.cuda_source.toolkit import find_include_dir, more_headers
 from engine.devices import find_device, limits_for
 from engine.devices.spec import SOFTWARE, DeviceSpec
 
 # The libraries of the software GPU, built into the cache at first use.
 
 _NATIVE = Path(__file__).with_name("native")
-_CUDA = (13, 0)  # whose headers are taken: functions have other versions in other ones
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-w", "-shared", "-pthread")
 _TIMEOUT_S = 600.0
-_CUPY = "cupy-cuda13x"
+_CUPY = {13: "cupy-cuda13x", 12: "cupy-cuda12x"}  # by CUDA's version
 _PYX = "cupy_backends/cuda/api/runtime.pyx"
 _NAME = re.compile(r"\bcuda[A-Z]\w+")
 _CALL = re.compile(_NAME.pattern + r"(?=\()")
@@ -55,14 +55,25 @@ print(cupy.cuda.driver.get_build_version(), cython_build_ver)
 """
 
 
+def cuda_and_cupy() -> tuple[int, str]:
+    """Which CUDA's driver is built, as functions have other versions in other ones, and the version
+    of the CuPy that is installed for it: empty without one."""
+    for cuda, package in _CUPY.items():
+        with suppress(importlib.metadata.PackageNotFoundError):
+            return cuda, importlib.metadata.version(package)
+    with suppress(importlib.metadata.PackageNotFoundError):
+        return int(importlib.metadata.version("cuda-bindings").partition(".")[0]), ""
+    return next(iter(_CUPY)), ""
+
+
 def driver_folder() -> Path:
     """A folder with libcuda.so.1 and libnvidia-ml.so.1.
 
     Raises:
-        ToolMissing: there is no C++ compiler, or no headers of CUDA 13.
+        ToolMissing: there is no C++ compiler, or no headers of CUDA.
         CompileError: they do not compile, or cannot be written to the cache.
     """
-    toolchain, include = find_toolchain(), find_include_dir(_CUDA)
+    toolchain, include = find_toolchain(), find_include_dir((cuda_and_cupy()[0], 0))
 
     def build(folder: Path) -> None:
         # Only libcuda has a name of its own: an NVML that was loaded by its path stands in nobody's
@@ -86,17 +97,16 @@ def runtime_module(driver: Path) -> Path:
         driver: the folder of libcuda.so.1.
 
     Raises:
-        ToolMissing: CuPy for CUDA 13 is not installed, or its source cannot be had.
+        ToolMissing: CuPy for CUDA 13 or 12 is not installed, or its source cannot be had.
         CompileError: it does not compile.
     """
-    try:
-        version = importlib.metadata.version(_CUPY)
-    except importlib.metadata.PackageNotFoundError:
+    major, version = cuda_and_cupy()
+    if not version:
         raise ToolMissing(
-            f"The software GPU needs CuPy for CUDA 13, whose package {_CUPY} is not installed: "
-            "pip install -e '.[cuda13]'."
-        ) from None
-    toolchain, include = find_toolchain(), find_include_dir(_CUDA)
+            f"The software GPU needs CuPy, and its package {_CUPY[major]} is not installed: "
+            f"pip install -e '.[cuda{major}]'."
+        )
+    toolchain, include = find_toolchain(), find_include_dir((major, 0))
 
     def build(folder: Path) -> None:
         cuda, cython = _run([sys.executable, "-c", _VERSIONS], "CuPy does not import").split()[-2:]
@@ -111,7 +121,8 @@ def runtime_module(driver: Path) -> Path:
         )
         missing = folder / "missing.cpp"
         missing.write_text(_missing(translated.read_text(encoding="utf-8")), encoding="utf-8")
-        paths = [_NATIVE / "compat", include, sysconfig.get_path("include")]
+        paths = [_NATIVE / "compat", include, *more_headers(include)]
+        paths.append(Path(sysconfig.get_path("include")))
         paths.append((sources / _PYX).parent)
         _compile(
             toolchain,

@@ -57,9 +57,10 @@ def plan_of(variant_id, problem):
     return make_plan(variant, problem, variant.default_config())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variant",
-    one_in(len(LADDER), [v for v in LADDER if v.page_rows is None], offset=4, slow=3),
+    one_in(len(LADDER), [v for v in LADDER if v.page_rows is None], offset=4, slow=7),
     ids=lambda v: v.id,
 )
 @pytest.mark.parametrize("check", [False, pytest.param(True, marks=pytest.mark.slow)])

@@ -15,8 +15,9 @@ else:
 from app_server import CHROMIUM_ARGS, WAIT_MS, Driver, Server, find_chromium, start_server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[playwright_api.Browser]:
+    """Closed before tests that run an event loop of their own, beside which Playwright's stands."""
     path = find_chromium()
     if path is None:
         words = "no Chromium found: install it or set ATTUNE_CHROMIUM to its path"

@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 def test_the_ladder_is_read_from_top_to_bottom(new_tab):
-    app = new_tab("/kernels?gpu=L4&S=832&variant=auto&kernels_rung=v09")
+    app = new_tab("/kernels?gpu=L4&S=448&variant=auto&kernels_rung=v09")
     app.see("A rung is one CUDA file with one idea more than the rung that it builds on")
     # Rungs fill in; whoever does not want to wait cancels, and goes on later. First of all: what
     # follows may take longer than the rungs do.

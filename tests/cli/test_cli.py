@@ -41,6 +41,7 @@ def run_json(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, dict[
     return code, json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_coverage_by_line(capsys: pytest.CaptureFixture[str]) -> None:
     short = ["evaluate", "v01", "--seqlen", "70", "--head-dim", "32", "--backend", "cpu"]
     shape = [*short, "--batch", "1", "--heads", "1", "--coverage"]
@@ -118,6 +119,7 @@ def test_evaluate_prints_the_whole_object(capsys: pytest.CaptureFixture[str]) ->
     assert out["execution"]["backend"] == "cpu"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extra", [["--check"], ["--schedule", "random", "--seed", "7"]])
 def test_evaluate_in_other_builds_and_orders(
     capsys: pytest.CaptureFixture[str], extra: list[str]

@@ -162,6 +162,7 @@ def test_passes_of_a_variant_add_up(capfd: pytest.CaptureFixture[str]) -> None:
     assert "BAR.SYNC" in text
 
 
+@pytest.mark.usefixtures("sass_in_this_process")
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [
@@ -231,6 +232,7 @@ def test_what_is_no_cubin_says_how_to_get_one(
         assert "nvcc -cubin" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_damaged_cubin_is_one_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """One that claims a stack of 2 GiB, and functions whose names act on a terminal or end a line
     of it."""

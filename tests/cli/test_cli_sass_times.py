@@ -32,6 +32,8 @@ extern "C" __global__ void k(const float* x, float* y, int n) {
 PLAIN = ["--grid", "232", "--block", "128", "--arg", "ptr", "--arg", "ptr", "--arg", "i32:32"]
 ON_L4 = [*PLAIN, "--gpu", "L4"]
 
+pytestmark = pytest.mark.usefixtures("sass_in_this_process")
+
 
 @pytest.fixture
 def source(tmp_path: Path) -> str:
@@ -46,6 +48,7 @@ def printed(capfd: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.slow
 def test_a_time_says_its_clock_and_what_binds_it(
     source: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -133,6 +133,7 @@ struct Timer {
 """
 
 
+@pytest.mark.slow
 def test_a_header_beside_the_kernel_may_hold_host_code(
     cuda_file: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -145,6 +146,7 @@ def test_a_header_beside_the_kernel_may_hold_host_code(
     assert build_kernels(source, ["k"]).entries == ("k",)
 
 
+@pytest.mark.slow
 def test_a_structure_of_host_and_device_may_hold_handles(cuda_file: Callable[..., Path]) -> None:
     source = cuda_file(
         "#include <cuda.h>\n"

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from engine.gate.workers import Failed, Workers
 
@@ -25,6 +26,7 @@ def work(task: tuple[str, str]) -> str:
     return given
 
 
+@pytest.mark.slow
 def test_what_takes_too_long_too_much_or_crashes_is_a_sentence(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     tasks = [("large", ""), ("crash", ""), ("endless", str(pid)), ("answer", "42")]

@@ -90,6 +90,7 @@ def _environment() -> dict[str, str]:
     return dict(os.environ) | {"PYTHONPATH": _path()}
 
 
+@pytest.mark.slow
 def test_a_folders_own_modules_are_not_run(tools: Tools, tmp_path: Path) -> None:
     (tmp_path / "r" / "engine.py").write_text("raise SystemExit('taken over')\n")
     (tmp_path / "r" / "numpy.py").write_text("raise SystemExit('taken over')\n")

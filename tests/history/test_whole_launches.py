@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from slow_cases import slow_ones
 
 from engine.devices import find_device
 from engine.history import History
@@ -60,34 +61,33 @@ def error(name: str, gpu: str, problem: Problem) -> float:
     return float(cycles / whole.cycles - 1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "gpu", "problem", "allowed"),
-    [
-        # Eleven CTAs an SM, three at a time, of 640 keys: how those drift apart is known of 512 and
-        # 768, and is another one there.
-        ("v08", "L4", PROBLEM, 0.05),
-        ("v09", "L4", replace(PROBLEM, batch=3, seqlen=384), 0.02),  # few beyond a round
-        # Such a launch moves by that much itself if CTAs start some cycles later.
-        ("v11", "L4", replace(PROBLEM, batch=6, seqlen=512, causal=True), 0.03),
-        ("v16", "H200", replace(PROBLEM, seqlen=1000, causal=True), 0.02),
-        ("v14", "A100 80GB SXM", replace(PROBLEM, batch=1, seqlen=1000), 0.02),  # uneven splits
-        # Splits of one to three turns of its warps.
-        ("v14", "RTX 5090", replace(PROBLEM, batch=1, seqlen=500, causal=True), 0.02),
-        ("v17", "H200", replace(PROBLEM, seqlen=200), 0.02),  # its last key tile is cut
-        ("v08", "L4", replace(PROBLEM, batch=3, seqlen=64, seqlen_kv=201), 0.02),  # to a few keys
-        ("v08", "L4", replace(PROBLEM, batch=3, seqlen=64, seqlen_kv=255), 0.02),  # to all but one
-        # Its last query tile is cut, and one SM takes two of the last CTAs.
-        ("v11", "A100 80GB SXM", Problem(batch=4, num_heads=8, seqlen=1030, head_dim=64), 0.02),
-        # Few CTAs of very different lengths: which of them share an SM tells.
-        ("v10", "L4", replace(PROBLEM, seqlens=(640, 30, 300, 130)), 0.15),
-        ("v10", "L4", replace(PROBLEM, seqlens=(640, 640, 640, 30)), 0.03),
-        ("v21", "L4", replace(PROBLEM, seqlen=1, seqlen_kv=900, seqlens=(900, 100, 700, 30)), 0.1),
-        ("v10", "L4", replace(PROBLEM, causal=True, window=128), 0.03),
-        ("v11", "L4", replace(PROBLEM, window=100), 0.1),  # to both sides: no corner sees most
-        ("v10", "L4", replace(PROBLEM, seqlen=256, seqlen_kv=1000, causal=True), 0.03),
-    ],
-)
+LAUNCHES = [
+    # Eleven CTAs an SM, three at a time, of 640 keys: how those drift apart is known of 512 and
+    # 768, and is another one there.
+    ("v08", "L4", PROBLEM, 0.05),
+    ("v09", "L4", replace(PROBLEM, batch=3, seqlen=384), 0.02),  # few beyond a round
+    # Such a launch moves by that much itself if CTAs start some cycles later.
+    ("v11", "L4", replace(PROBLEM, batch=6, seqlen=512, causal=True), 0.03),
+    ("v16", "H200", replace(PROBLEM, seqlen=1000, causal=True), 0.02),
+    ("v14", "A100 80GB SXM", replace(PROBLEM, batch=1, seqlen=1000), 0.02),  # uneven splits
+    # Splits of one to three turns of its warps.
+    ("v14", "RTX 5090", replace(PROBLEM, batch=1, seqlen=500, causal=True), 0.02),
+    ("v17", "H200", replace(PROBLEM, seqlen=200), 0.02),  # its last key tile is cut
+    ("v08", "L4", replace(PROBLEM, batch=3, seqlen=64, seqlen_kv=201), 0.02),  # to a few keys
+    ("v08", "L4", replace(PROBLEM, batch=3, seqlen=64, seqlen_kv=255), 0.02),  # to all but one
+    # Its last query tile is cut, and one SM takes two of the last CTAs.
+    ("v11", "A100 80GB SXM", Problem(batch=4, num_heads=8, seqlen=1030, head_dim=64), 0.02),
+    # Few CTAs of very different lengths: which of them share an SM tells.
+    ("v10", "L4", replace(PROBLEM, seqlens=(640, 30, 300, 130)), 0.15),
+    ("v10", "L4", replace(PROBLEM, seqlens=(640, 640, 640, 30)), 0.03),
+    ("v21", "L4", replace(PROBLEM, seqlen=1, seqlen_kv=900, seqlens=(900, 100, 700, 30)), 0.1),
+    ("v10", "L4", replace(PROBLEM, causal=True, window=128), 0.03),
+    ("v11", "L4", replace(PROBLEM, window=100), 0.1),  # to both sides: no corner sees most
+    ("v10", "L4", replace(PROBLEM, seqlen=256, seqlen_kv=1000, causal=True), 0.03),
+]
+
+
+@pytest.mark.parametrize(("name", "gpu", "problem", "allowed"), slow_ones(2, LAUNCHES))
 def test_a_predicted_launch_is_the_simulated_one(
     name: str, gpu: str, problem: Problem, allowed: float
 ) -> None:
@@ -98,19 +98,24 @@ def test_a_predicted_launch_is_the_simulated_one(
     ("name", "gpu", "problem"),
     [
         # Beyond L2: the loads of a CTA wait for DRAM.
-        ("v16", "H100 SXM", Problem(batch=8, num_heads=32, seqlen=2048, head_dim=64)),
         ("v08", "L4", Problem(batch=4, num_heads=32, seqlen=1024, head_dim=128)),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
                 ("v02", "L4", Problem(batch=1, num_heads=16, seqlen=512, head_dim=64)),  # in L2
-                ("v17", "H100 SXM", Problem(batch=8, num_heads=16, seqlen=2048, head_dim=128)),
-                ("v19", "H100 SXM", Problem(batch=8, num_heads=16, seqlen=2048, head_dim=128)),
+                ("v16", "H100 SXM", Problem(batch=8, num_heads=32, seqlen=2048, head_dim=64)),
                 ("v17", "H200", Problem(8, 32, 2048, 64, causal=True)),
-                ("v11", "A100 80GB", Problem(batch=8, num_heads=32, seqlen=1024, head_dim=64)),
-                ("v10", "RTX 5090", Problem(batch=16, num_heads=32, seqlen=1024, head_dim=64)),
                 ("v13", "A100 80GB", Problem(batch=4, num_heads=16, seqlen=1024, head_dim=64)),
                 ("v09", "T4", Problem(batch=2, num_heads=16, seqlen=1024, head_dim=64)),
+            )
+        ),
+        *(
+            pytest.param(*case, marks=pytest.mark.exhaustive)
+            for case in (
+                ("v17", "H100 SXM", Problem(batch=8, num_heads=16, seqlen=2048, head_dim=128)),
+                ("v19", "H100 SXM", Problem(batch=8, num_heads=16, seqlen=2048, head_dim=128)),
+                ("v11", "A100 80GB", Problem(batch=8, num_heads=32, seqlen=1024, head_dim=64)),
+                ("v10", "RTX 5090", Problem(batch=16, num_heads=32, seqlen=1024, head_dim=64)),
             )
         ),
     ],

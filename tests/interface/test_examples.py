@@ -28,6 +28,7 @@ _FUNCTIONS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
 def test_examples(module: ModuleType) -> None:
     done = doctest.testmod(module)

@@ -62,6 +62,7 @@ def standing(manager: JobManager, job_id: str) -> JobStatus:
     return status
 
 
+@pytest.mark.slow
 def test_two_tabs_read_one_stream_to_its_end(manager: JobManager) -> None:
     job_id = manager.submit_stream(REQUEST)
     assert manager.read_stream(job_id).samples == ()

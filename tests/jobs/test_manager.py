@@ -145,6 +145,7 @@ def test_a_killed_worker_ends_the_job_and_the_next_one_runs(manager: JobManager)
     assert wait(manager, manager.submit(COMPILED)).state == "done"
 
 
+@pytest.mark.slow
 def test_a_restarted_server_finds_the_running_job(tmp_path: Path) -> None:
     first = JobManager(tmp_path / "jobs")
     done = wait(first, first.submit(COMPILED)).job_id

@@ -114,8 +114,9 @@ def test_a_cluster_that_cannot_be_is_one_sentence_and_the_sweep_can_go_on_here(
     assert len(shared.rows(here)) == wanted.space.count()
 
 
+@pytest.mark.slow
 def test_cancel_keeps_the_rows_and_resume_does_the_rest(manager: JobManager) -> None:
-    wanted = spec(60)
+    wanted = spec(24)
     first = manager.submit_sweep(wanted)
     wait_for(manager, first, lambda _: len(manager.rows(first)) >= 3)
     begin = time.monotonic()

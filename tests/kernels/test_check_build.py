@@ -47,7 +47,7 @@ def _run(cpu: CpuBackend, plan: LaunchPlan, inputs: Inputs, seed: int) -> RunRes
     ("variant_id", "seqlen", "head_dim", "causal", "dtype"),
     of_each(
         [(v.id, *case) for v in LADDER for case in SHAPES if is_taken(v, Problem(1, 2, *case))],
-        every=4,
+        every=8,
     ),
 )
 def test_no_false_alarm(
@@ -68,7 +68,7 @@ def test_no_false_alarm(
     one_in(
         1000,
         [(v.id, t.name, value) for v in LADDER for t in v.tunables for value in t.values],
-        slow=14,
+        slow=28,
     ),
 )
 def test_every_tunable_value_is_clean(
@@ -106,7 +106,7 @@ def _without(variant: Variant, barrier: Barrier, folder: Path) -> Iterator[Launc
         yield replace(make_plan(variant, few, config), source=source)
 
 
-@pytest.mark.parametrize(("variant", "barrier"), one_in(12, BARRIERS, slow=7))
+@pytest.mark.parametrize(("variant", "barrier"), one_in(24, BARRIERS, slow=12))
 def test_no_barrier_can_go(
     cpu: CpuBackend, variant: Variant, barrier: Barrier, tmp_path: Path
 ) -> None:

@@ -100,9 +100,7 @@ SPLITTING = [v.id for v in LADDER if any(t.name == "num_splits" for t in v.tunab
 
 @pytest.mark.parametrize(
     ("variant_id", "causal", "seqlen"),
-    of_each(
-        list(itertools.product(SPLITTING, (False, True), (1, 64, 65, 129, 300))), slow=2, every=3
-    ),
+    of_each(list(itertools.product(SPLITTING, (False, True), (1, 64, 65, 129, 300))), every=4),
 )
 def test_more_splits_than_tiles(
     cpu: CpuBackend, variant_id: str, causal: bool, seqlen: int

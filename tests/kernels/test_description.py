@@ -185,6 +185,7 @@ def test_a_mistake_names_its_line(old: str, new: str, line: int, words: str) -> 
     assert "?." not in str(caught.value)
 
 
+@pytest.mark.slow
 @given(
     st.integers(0, len(SOURCE)),
     st.integers(0, 40),

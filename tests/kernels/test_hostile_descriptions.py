@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from slow_cases import slow_ones
 from words import raises
 
 from engine.base.errors import InvalidKernel, InvalidProblem, Status
@@ -148,8 +149,7 @@ UNGUESSED = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", UNGUESSED)
+@pytest.mark.parametrize("kind", slow_ones(3, list(UNGUESSED)))
 def test_a_megabyte_without_a_block_is_guessed_at_in_linear_time(kind: str) -> None:
     begin = time.process_time()
     with contextlib.suppress(InvalidKernel):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from fitting import configs, fitting_config
-from slow_cases import of_each
+from slow_cases import of_each, slow_ones
 
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
@@ -70,14 +70,15 @@ def _assert_right(
         assert verdict.passed, f"{config}: {verdict.reason}"
 
 
-@pytest.mark.parametrize(("variant_id", "number"), of_each(CASES, every=3))
+@pytest.mark.parametrize(("variant_id", "number"), of_each(CASES, every=6))
 def test_variant_is_right(cpu: CpuBackend, variant_id: str, number: int) -> None:
     variant = by_id(variant_id)
     _assert_right(cpu, variant, _problem(variant, number), number)
 
 
 @pytest.mark.parametrize(
-    ("variant_id", "number"), of_each([(v.id, n) for v in LADDER for n in (3, 6)], quick=0)
+    ("variant_id", "number"),
+    slow_ones(5, [(v.id, n) for v in LADDER for n in (3, 6)]),
 )
 def test_the_check_build_finds_nothing(cpu: CpuBackend, variant_id: str, number: int) -> None:
     variant = by_id(variant_id)

@@ -35,10 +35,8 @@ def test_a_few_comparisons(conditions: SimulatedConditions) -> None:
     assert found_share(100, conditions) >= 0.93
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "conditions", [pytest.param(PLAIN, marks=pytest.mark.exhaustive), ROUGH], ids=["plain", "rough"]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("conditions", [PLAIN, ROUGH], ids=["plain", "rough"])
 def test_a_thousand_comparisons(conditions: SimulatedConditions) -> None:
     false, found = false_share(1000, conditions), found_share(1000, conditions)
     print(f"false FASTER/SLOWER {false:.1%} of 1,000 A/A; true 2 % found {found:.1%} of 1,000")
@@ -46,7 +44,6 @@ def test_a_thousand_comparisons(conditions: SimulatedConditions) -> None:
     assert found >= 0.95
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_more_noise_does_not_make_more_false_verdicts() -> None:
     # Many looks and a run that ends by the clock: the hardest case for the rule.
@@ -63,7 +60,7 @@ def test_where_buffers_lie_makes_no_false_verdicts(noise: float) -> None:
     assert found_share(60, replace(ROUGH, noise=noise, placement=0.001)) >= 0.9
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("offset", [0.003, 0.005, 0.01])
 def test_where_buffers_lie_in_many_comparisons(offset: float) -> None:
     false = false_share(500, replace(PLAIN, placement=offset))

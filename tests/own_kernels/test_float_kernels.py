@@ -40,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("check", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_float_kernel_is_judged_in_fp32_and_predicted(check: bool) -> None:
     problem = Problem(1, 2, 203, 64, causal=check, dtype="float32")
     evaluation = evaluated("float_rows", problem, check=check)
@@ -54,6 +54,7 @@ def test_a_float_kernel_is_judged_in_fp32_and_predicted(check: bool) -> None:
 
 
 @pytest.mark.usefixtures("folder")
+@pytest.mark.slow
 @pytest.mark.parametrize("check", [False, True])
 def test_a_template_of_cpp20_with_ptx_in_its_own_body(check: bool) -> None:
     """Modifiers in another order, cooperative groups, an object as a template's argument."""
@@ -97,6 +98,7 @@ def test_a_long_sum_one_term_after_another_is_right() -> None:
         assert evaluation.status is Status.PASSED, evaluation.reason
 
 
+@pytest.mark.slow
 def test_products_in_tf32_are_said_for_what_they_are(folder: Path) -> None:
     source = folder / "float_rows.cu"
     text = source.read_text(encoding="utf-8")
@@ -133,7 +135,7 @@ def test_a_bug_in_fp32_is_no_tf32(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_packed_tensors_and_what_runs_on_in_global_memory(causal: bool) -> None:
     """The second run of all launches finds the fills again, or it would not repeat."""
     problem = Problem(2, 3, 45, 64, causal=causal, dtype="float32")

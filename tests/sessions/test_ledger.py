@@ -96,6 +96,7 @@ def test_damaged_lines_and_a_full_disk_do_no_harm(tmp_path: Path) -> None:
     keep_prediction(run(), PREDICTED)
 
 
+@pytest.mark.slow
 def test_the_command_line_and_the_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["evaluate", "v01", "--seqlen", "32", "--head-dim", "32", "--gpu", "L4", "--json"]
     assert main(argv) == 0

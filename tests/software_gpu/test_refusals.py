@@ -59,7 +59,9 @@ DEFINED = re.compile(r"^(?:inline |template .*\n)?CUresult (\w+)\([^;\n]*\{", re
 
 def header() -> str:
     try:
-        return (find_include_dir(environment._CUDA) / "cuda.h").read_text(errors="replace")
+        return (find_include_dir((environment.cuda_and_cupy()[0], 0)) / "cuda.h").read_text(
+            errors="replace"
+        )
     except ToolMissing as missing:
         pytest.skip(str(missing))
 

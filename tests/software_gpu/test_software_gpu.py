@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from software_nvml import described
 
 from engine.backends.cuda import availability
 from engine.backends.cuda.backend import CudaBackend
-from engine.base.errors import InvalidProblem, MeasureError, UnknownName
+from engine.base.errors import InvalidProblem, MeasureError, ToolMissing, UnknownName
 from engine.cuda_source import compile_kernel
 from engine.devices import find_device, limits_for
 from engine.devices.spec import is_software
@@ -207,6 +208,30 @@ def test_a_change_of_the_driver_leaves_cupys_module(
     environment.runtime_module(tmp_path)
     assert {native / "driver.cpp", native / "cudart.cpp"} <= set(kept[0])
     assert [path.name for path in kept[1]] == ["cudart.cpp", "cuda_profiler_api.h"]
+
+
+@pytest.mark.parametrize(
+    ("there", "taken"),
+    [
+        ({"cupy-cuda12x": "14.2.0", "cuda-bindings": "12.9.10"}, (12, "14.2.0")),
+        ({"cupy-cuda13x": "14.2.0", "cupy-cuda12x": "14.1.0"}, (13, "14.2.0")),
+        ({"cuda-bindings": "12.9.10"}, (12, "")),
+        ({}, (13, "")),
+    ],
+)
+def test_the_driver_is_of_the_cuda_that_is_installed(
+    there: dict[str, str], taken: tuple[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        if name not in there:
+            raise PackageNotFoundError(name)
+        return there[name]
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    assert environment.cuda_and_cupy() == taken
+    if not taken[1]:
+        with pytest.raises(ToolMissing, match=f"cuda{taken[0]}"):
+            environment.runtime_module(Path())
 
 
 def test_devices_are_the_tables() -> None:

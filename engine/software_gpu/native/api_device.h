@@ -187,8 +187,13 @@ CUresult cuCtxPopCurrent(CUcontext* out) {
     return CUDA_SUCCESS;
 }
 
+#if CUDA_VERSION >= 13000
 CUresult cuCtxCreate(CUcontext* out, CUctxCreateParams* parameters, unsigned, CUdevice device) {
-    DEVICE(device) REQUIRE(out && !parameters)
+    REQUIRE(!parameters)
+#else
+CUresult cuCtxCreate(CUcontext* out, unsigned, CUdevice device) {
+#endif
+    DEVICE(device) REQUIRE(out)
     (void)d;
     std::lock_guard<std::mutex> hold(driver::lock);
     driver::contexts.push_back(std::make_unique<CUctx_st>());
