@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from engine.base import files
-from engine.base.errors import InvalidProblem, SnapshotError, StoreError
+from engine.base.errors import InvalidProblem, InvalidStore, SnapshotError, StoreError
 from engine.base.files import data_folder
 from engine.base.units import format_us
 from engine.devices.spec import DeviceSpec
@@ -88,7 +88,7 @@ def load_tuned(path: Path | None = None) -> list[TunedConfig]:
     """Every entry; none when there is no file.
 
     Raises:
-        StoreError: the file cannot be read or is not one of ours.
+        InvalidStore: the file cannot be read or is not one of ours.
     """
     path = path or tuned_path()
     try:
@@ -102,13 +102,13 @@ def load_tuned(path: Path | None = None) -> list[TunedConfig]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise StoreError(
+        raise InvalidStore(
             f"The tuned configs in {path} cannot be read ({error.strerror}): mend the file's "
             "permissions or set ATTUNE_TUNED to another file.",
             code="tuned_file_unreadable",
         ) from error
     except (KeyError, TypeError, ValueError, RecursionError, SnapshotError) as error:
-        raise StoreError(
+        raise InvalidStore(
             f"{path} does not hold tuned configs that this version can read: move it away or set "
             "ATTUNE_TUNED to another file.",
             code="tuned_file_foreign",
@@ -123,7 +123,7 @@ def find_tuned(
     None when there is none or when the variant would refuse its config by now.
 
     Raises:
-        StoreError: as `load_tuned`.
+        InvalidStore: as `load_tuned`.
     """
     wanted = (gpu, variant.id, problem_class(problem))
     for entry in load_tuned(path):

@@ -45,7 +45,8 @@ class RunState:
     job: JobStatus | None  # the newest run
     evaluation: Evaluation | None  # the result of the newest finished run
     evaluation_job: str  # its job's id
-    part: Evaluation | None  # of a few CTAs, while the newest run goes on
+    # While the newest run goes on: of a few CTAs, or of all, when it is simulated.
+    part: Evaluation | None
     digest: str  # of the source on disk
     is_stale: bool  # the source has changed since the evaluation
 
@@ -70,8 +71,13 @@ def has_changed(selection: Selection, state: RunState) -> bool:
     return _stamps(newest, compiling, simulating) != known
 
 
-def _stamps(*jobs: JobStatus | None) -> list[tuple[str, bool, bool] | None]:
-    return [(job.job_id, job.is_over, job.part is not None) if job else None for job in jobs]
+def _stamps(*jobs: JobStatus | None) -> list[tuple[str, bool, str | None] | None]:
+    return [(job.job_id, job.is_over, _partial(part_of(job))) if job else None for job in jobs]
+
+
+def _partial(part: Evaluation | None) -> str | None:
+    """How many CTAs it is of, empty where of all; None where there is none."""
+    return None if part is None or part.execution is None else part.execution.partial
 
 
 def run_state(selection: Selection) -> RunState:
@@ -97,6 +103,9 @@ def run_state(selection: Selection) -> RunState:
     # While the source does not compile, the last run that did stays in view.
     good = [pair for pair in finished if pair[1].status is not Status.COMPILE_ERROR]
     job, evaluation = (good or finished or [(None, None)])[0]
+    part = part_of(runs[0]) if runs and not runs[0].is_over else None
+    if _partial(part) == "":
+        job, evaluation = None, part
     return RunState(
         preview=seen,
         error=error,
@@ -106,7 +115,7 @@ def run_state(selection: Selection) -> RunState:
         job=runs[0] if runs else None,
         evaluation=evaluation,
         evaluation_job=job.job_id if job else "",
-        part=part_of(runs[0]) if runs and not runs[0].is_over else None,
+        part=part,
         digest=digest,
         is_stale=_is_stale(evaluation, selection.variant),
     )

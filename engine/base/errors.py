@@ -104,5 +104,9 @@ class StoreError(AttuneError):
     """The sessions folder cannot be read or written (missing, read-only, full)."""
 
 
+class InvalidStore(StoreError, BadInput):
+    """What a setting names is no place for sessions or tuned configs, or holds something else."""
+
+
 class ClusterError(AttuneError):
     """The Dask cluster of a sweep cannot be reached, has no worker that will do, or is gone."""

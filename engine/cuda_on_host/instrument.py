@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.cuda_on_host.ptx.grammar import Token, read_tokens
+from engine.cuda_source.host_code import COMMENT_OR_LITERAL
 
 # Which statements of a kernel's source ran, as the check build saw it.
 
@@ -317,9 +318,7 @@ class _Parser:
 
 # ---- lines that the preprocessor left out ----
 
-_COMMENT_OR_LITERAL = re.compile(
-    r"//(?:\\\n|[^\n])*|/\*.*?(?:\*/|\Z)|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL
-)
+_COMMENT_OR_LITERAL = re.compile(COMMENT_OR_LITERAL, re.DOTALL)
 _DIRECTIVE = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b")
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from engine.base.errors import CompileError
+from engine.cuda_source.host_code import NOT_CODE
 from engine.cuda_source.sources import Sources, is_left_out
 
 
@@ -68,7 +69,7 @@ def rewrite_shared(text: str, name: str) -> str:
     pieces: list[str] = []
     done = 0
     for keyword in re.finditer(r"\b__shared__\b", code):
-        begin = max(code.rfind(c, 0, keyword.start()) for c in ";{}") + 1
+        begin = max(code.rfind(c, done, keyword.start()) for c in ";{}") + 1
         end = _end_of_statement(code, keyword.end())
         body = _Body.find(code, text, keyword.end(), end)
         head = body.without(code, begin, end) if body else code[begin:end]
@@ -246,14 +247,6 @@ def _split_commas(text: str) -> list[str]:
     return parts
 
 
-_NOT_CODE = re.compile(
-    r"//[^\n]*|/\*.*?(?:\*/|\Z)"  # comments
-    r'|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''  # literals
-    r"|^[ \t]*#(?:\\\n|[^\n])*",  # preprocessor lines, which end a statement
-    re.DOTALL | re.MULTILINE,
-)
-
-
 def _blank_out(text: str) -> str:
     """The same text with everything that is not code blank, position by position."""
 
@@ -261,7 +254,7 @@ def _blank_out(text: str) -> str:
         blanked = re.sub(r"[^\n]", " ", match[0])
         return blanked[:-1] + ";" if match[0].lstrip().startswith("#") else blanked
 
-    return _NOT_CODE.sub(blank, text)
+    return NOT_CODE.sub(blank, text)
 
 
 # `__cluster_dims__(x, y, z)` of a preprocessed kernel: what tells a launch its clusters.

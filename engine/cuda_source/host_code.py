@@ -18,14 +18,18 @@ as it is: the compiler says what is wrong with it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
-_NOT_CODE = re.compile(
-    r"//(?:\\\n|[^\n])*|/\*.*?(?:\*/|\Z)"  # comments
+# Comments and literals. One that is not closed takes the rest of the text, or of its line: else
+# each of many would be read to the end.
+COMMENT_OR_LITERAL = (
+    r"//(?:\\\n|[^\n])*|/\*.*?(?:\*/|\Z)"
     r'|R"(?P<end>[^()\s\\]{0,16})\(.*?(?:\)(?P=end)"|\Z)'
-    r'|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])*\''  # literals, no 1'000
-    r"|^[ \t]*#(?:\\\n|[^\n])*",  # preprocessor lines
+    r'|"(?:\\.|[^"\\\n])*"?|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])*\'?'  # no 1'000
+)
+NOT_CODE = re.compile(
+    COMMENT_OR_LITERAL + r"|^[ \t]*#(?:\\\n|[^\n])*",  # preprocessor lines
     re.DOTALL | re.MULTILINE,
 )
 _ON_DEVICE = re.compile(r"\b(?:__device__|__global__|__constant__|__shared__|__managed__)\b")
@@ -50,18 +54,29 @@ _CLASS = re.compile(
     r"\s*(?:template\s*<[^{}();]*?>\s*)?(?:struct|class)\s+(?P<name>\w+)\s*(?:final\s*)?[:{]"
 )
 _MACRO = re.compile(r"\b[A-Z][A-Z0-9_]+\b")  # that may hold an execution space
-_FUNCTION_NAME = re.compile(r"(?P<name>[A-Za-z_~][\w:~]*|operator\s*\S{1,3})\s*\(")
+_FUNCTION_NAME = re.compile(r"(?<![\w:~])[\d:]*(?P<name>[A-Za-z_~][\w:~]*|operator\s*\S{1,3})\s*\(")
+_TEMPLATE = re.compile(r"template\s*<")
+_TEMPLATE_END = re.compile(r">\s*(?=[\w\[])|[{}();]")
+_STRUCT = re.compile(
+    r"\s*(?:typedef\s+)?(?:struct|class|union|enum)\b(?![^{]*\)\s*+(?:const|noexcept)?\s*+$)"
+)
+_ENDS = re.compile(r"\s*;")
+_NOT_BLANK = re.compile(r"\S")
+_BRACKETS = re.compile(r"[()\[\]{}]")
+_MARKS = re.compile(r"[()\[\]{};]")
+_CLOSED_BY = {"(": ")", "[": "]", "{": "}"}
+_MOST_BODIES = 64  # `{…}` of one declaration
 _OPENS = re.compile(r"^\s*(?:inline\s+)?(?:namespace\b[^(){};=]*|extern\s*\"\s*\"\s*)$")
 
 
 @lru_cache(maxsize=64)  # the ladder and its headers are read again and again
 def without_host_code(text: str) -> str:
     """The text with its host code blank, line by line."""
-    code = _NOT_CODE.sub(_blank, text)
+    code = NOT_CODE.sub(_blank, text)
     pieces: list[str] = []
     done = 0
     try:
-        for begin, end in _without_used_classes(code, _host_parts(code, 0, len(code))):
+        for begin, end in _without_used_classes(code, _host_parts(code)):
             pieces += [text[done:begin], _keep_directives(text[begin:end])]
             done = end
     except _Unbalanced:
@@ -76,7 +91,7 @@ class _Unbalanced(Exception):
 def _blank(match: re.Match[str]) -> str:
     """Blanks of the same length; of a literal the quotes stay, as `extern "C"` has them."""
     text = match[0]
-    if text[0] == '"':
+    if len(text) > 1 and text[0] == text[-1] == '"':
         return f'"{" " * (len(text) - 2)}"'
     return re.sub(r"[^\n]", " ", text)
 
@@ -104,40 +119,63 @@ def _without_used_classes(code: str, parts: Iterable[tuple[int, int]]) -> list[t
     return [part for part, named in classes if named is None or named["name"] not in names]
 
 
-def _host_parts(code: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """(begin, end) of the declarations of a namespace that are the host's."""
-    position = begin
-    while position < end:
-        start = position + len(code[position:end]) - len(code[position:end].lstrip())
-        stop, bodies = _declaration(code, start, end)
+def _host_parts(code: str) -> Iterator[tuple[int, int]]:
+    """(begin, end) of the declarations that are the host's, those of namespaces too."""
+    closes = _closed_brackets(code)
+    inside = [(0, len(code))]  # what is left of the file and of the namespaces around
+    while inside:
+        position, end = inside.pop()
+        if position >= end:
+            continue
+        start = _next(_NOT_BLANK, code, position, end)
+        stop, bodies = _declaration(code, start, end, closes)
+        inside.append((max(stop, position + 1), end))
         head = code[start : bodies[0][0] if bodies else stop]
         if bodies and _OPENS.match(head):
-            yield from _host_parts(code, bodies[0][0] + 1, bodies[0][1] - 1)
+            inside.append((bodies[0][0] + 1, bodies[0][1] - 1))
         elif _is_host(head, code[start:stop]):
             yield start, stop
-        position = max(stop, position + 1)
 
 
-def _declaration(code: str, begin: int, end: int) -> tuple[int, list[tuple[int, int]]]:
+def _next(pattern: re.Pattern[str], code: str, begin: int, end: int) -> int:
+    match = pattern.search(code, begin, end)
+    return match.start() if match else end
+
+
+def _closed_brackets(code: str) -> dict[int, int]:
+    """Behind which place each bracket is closed, by where it opens."""
+    closes: dict[int, int] = {}
+    opened: list[int] = []
+    for bracket in _BRACKETS.finditer(code):
+        if bracket[0] in _CLOSED_BY:
+            opened.append(bracket.start())
+        elif not opened or _CLOSED_BY[code[opened[-1]]] != bracket[0]:
+            raise _Unbalanced
+        else:
+            closes[opened.pop()] = bracket.end()
+    if opened:
+        raise _Unbalanced
+    return closes
+
+
+def _declaration(
+    code: str, begin: int, end: int, closes: Mapping[int, int]
+) -> tuple[int, list[tuple[int, int]]]:
     """Where the declaration at `begin` ends, and its `{…}` at the outermost level."""
     bodies: list[tuple[int, int]] = []
     position = begin
-    while position < end:
-        character = code[position]
-        if character in "([{":
-            closed = _closing(code, position, end)
-            if character == "{":
-                bodies.append((position, closed))
-                if _ends_with_body(code[begin:position]):
-                    after = re.compile(r"\s*;").match(code, closed, end)
-                    return (after.end() if after else closed), bodies
-            position = closed
-        elif character in ")]}":
-            raise _Unbalanced
-        elif character == ";":
+    while (position := _next(_MARKS, code, position, end)) < end:
+        if code[position] == ";":
             return position + 1, bodies
-        else:
-            position += 1
+        closed = closes[position]
+        if code[position] == "{":
+            bodies.append((position, closed))
+            if _ends_with_body(code[begin:position]):
+                after = _ENDS.match(code, closed, end)
+                return (after.end() if after else closed), bodies
+            if len(bodies) > _MOST_BODIES:
+                raise _Unbalanced
+        position = closed
     return end, bodies
 
 
@@ -146,30 +184,22 @@ def _ends_with_body(head: str) -> bool:
     if _OPENS.match(head):
         return True
     plain = re.sub(r"^\s*template\s*<.*?>\s*(?=[\w\[])", "", head, flags=re.DOTALL)
-    return (
-        "(" in plain
-        and not re.match(
-            r"\s*(?:typedef\s+)?(?:struct|class|union|enum)\b(?![^{]*\)\s*(?:const|noexcept)?\s*$)",
-            plain,
-        )
-        and not re.search(r"=\s*$", plain)
-    )
+    return "(" in plain and not _STRUCT.match(plain) and not plain.rstrip().endswith("=")
 
 
-def _closing(code: str, position: int, end: int) -> int:
-    """Behind the bracket that closes the one at `position`."""
-    pairs = {"(": ")", "[": "]", "{": "}"}
-    expected: list[str] = []
-    for index in range(position, end):
-        character = code[index]
-        if character in pairs:
-            expected.append(pairs[character])
-        elif character in ")]}":
-            if not expected or expected.pop() != character:
-                raise _Unbalanced
-            if not expected:
-                return index + 1
-    raise _Unbalanced
+def _without_templates(head: str) -> str:
+    """A declaration without `template <…>` before it."""
+    pieces, done = [], 0
+    mark: re.Match[str] | None = None
+    for begin in _TEMPLATE.finditer(head):
+        if mark is None or mark.start() < begin.end():
+            mark = _TEMPLATE_END.search(head, begin.end())
+        if mark is None:
+            break
+        if mark[0][0] == ">" and begin.start() >= done:
+            pieces.append(head[done : begin.start()])
+            done = mark.end()
+    return "".join([*pieces, head[done:]])
 
 
 def _is_host(head: str, whole: str) -> bool:
@@ -177,11 +207,11 @@ def _is_host(head: str, whole: str) -> bool:
         return False
     if _CLASS.match(whole) and not _ON_DEVICE.search(whole) and _HOST_USE.search(whole):
         return True
-    if _STAYS.search(re.sub(r"template\s*<[^{}();]*?>\s*(?=[\w\[])", "", head)):
+    if _STAYS.search(_without_templates(head)):
         # A class may hold the host's functions and still be what device code uses.
         return bool(re.match(r"\s*(?:using|typedef)\b", head) and _HOST_LIBRARY.search(whole))
     named = _FUNCTION_NAME.search(head)
-    if named is None or "=" in head[: named.start()]:
+    if named is None or "=" in head[: named.start("name")]:
         return bool(_HOST_LIBRARY.search(whole))
     if re.search(r"\b(?:__asm__|asm|template\s+__global__)\b", head):
         return False

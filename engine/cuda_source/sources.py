@@ -11,7 +11,7 @@ import functools
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -19,7 +19,7 @@ from typing import Final
 from engine.base import files
 from engine.base.errors import CompileError
 from engine.base.text import MAX_SOURCE
-from engine.cuda_source.host_code import without_host_code
+from engine.cuda_source.host_code import COMMENT_OR_LITERAL, without_host_code
 from kernels.source_text import without_block, without_mark
 from kernels.variant import KERNELS_DIR
 
@@ -68,8 +68,10 @@ class _Library:
 
     def first_use(self, sources: Sources) -> str | None:
         """`file.cu(line)`, or None where only an include speaks of it."""
-        for file in sources.files:
-            code = _without_unused_macros(code_only(file.code), sources)
+        texts = [code_only(file.code) for file in sources.files]
+        used = frozenset(word for text in texts for word in _WORD.findall(_DEFINE.sub("", text)))
+        for file, text in zip(sources.files, texts, strict=True):
+            code = _without_macros(text, used)
             if (use := self.use.search(code)) is not None:
                 return f"{file.name}({code.count(chr(10), 0, use.start()) + 1})"
         return None
@@ -78,14 +80,14 @@ class _Library:
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(?P<name>\w+)(?:\\\n|[^\n])*", re.MULTILINE)
 
 
-def _without_unused_macros(code: str, sources: Sources) -> str:
+_WORD = re.compile(r"\w+")
+
+
+def _without_macros(code: str, but: Container[str]) -> str:
     """The code without macros that only host code, which is left out, uses."""
 
     def kept(match: re.Match[str]) -> str:
-        word = re.compile(rf"\b{match['name']}\b")
-        texts = (_DEFINE.sub("", code_only(file.code)) for file in sources.files)
-        used = any(word.search(text) for text in texts)
-        return match[0] if used else "\n" * match[0].count("\n")
+        return match[0] if match["name"] in but else "\n" * match[0].count("\n")
 
     return _DEFINE.sub(kept, code)
 
@@ -125,11 +127,10 @@ _IMPLICIT_NAME = re.compile(
     r"|u?int(?:8|16|32|64)_t|u?intptr_t|uint|ulong|ushort)\b"
 )
 _OWN_NAME = re.compile(
-    r"(?:#[ \t]*define[ \t]+|\busing\s+|\btypedef\s[^;]*?\b)(\w+)\b(?=[ \t]*(?:=|;|\(|[^\n]))"
+    r"(?:#[ \t]*define[ \t]+|\busing\s+)(\w+)|\btypedef\b(?P<typedef>[^;]*)(?:;|\Z)"
 )
 _NO_CODE = re.compile(
-    r"//[^\n]*|/\*.*?\*/|\"(?:\\\\.|[^\"\\\\\n])*\"|^[ \t]*#[ \t]*include[^\n]*",
-    re.DOTALL | re.MULTILINE,
+    COMMENT_OR_LITERAL + r"|^[ \t]*#[ \t]*include[^\n]*", re.DOTALL | re.MULTILINE
 )
 
 
@@ -175,7 +176,13 @@ def _implicit_names(code: str) -> tuple[frozenset[str], frozenset[str]]:
     """Those that a file uses, and those of them that it has itself."""
     text = code_only(code)
     used = frozenset(match[0] for match in _IMPLICIT_NAME.finditer(text))
-    return used, frozenset(match[1] for match in _OWN_NAME.finditer(text))
+    own = (match[1] or _last_word(match["typedef"]) for match in _OWN_NAME.finditer(text))
+    return used, frozenset(own)
+
+
+def _last_word(text: str) -> str:
+    words: list[str] = _WORD.findall(text[-200:])
+    return words[-1] if words else ""
 
 
 def stand_ins(sources: Sources, folders: Sequence[Path]) -> tuple[tuple[str, str], ...]:
@@ -302,9 +309,10 @@ class OutsideFolder(CompileError):
 
 # What names a file to the preprocessor, however it is spelled: a digraph, a trigraph, comments
 # between the two words.
-_DIRECTIVE = re.compile(
-    r"(?:\?\?=|%:|\#)(?:[ \t\v\f]|/\*.*?\*/)*(?:include_next|include|import|embed)\b", re.DOTALL
-)
+_HASH = re.compile(r"\?\?=|%:|#")
+_BLANKS = re.compile(r"[ \t\v\f]+")
+_INDENT = re.compile(r"[^\S\n]+")
+_NAMES_FILE = re.compile(r"(?:include_next|include|import|embed)\b")
 _ASKS = re.compile(r"\b__has_(?:include|include_next|embed)\b[ \t]*\([ \t]*(?P<name>[^\n)]*)")
 _LITERAL = re.compile(r"""[<"](?P<name>[^>"\n]+)[>"]""")
 _SPLICE = re.compile(r"(?:\\|\?\?/)[ \t]*\r?\n")
@@ -363,16 +371,15 @@ def include_from(
 def _named_files(file: str, text: str) -> Iterator[str]:
     """What a source includes, or asks for. Raises OutsideFolder for what it does not spell out."""
     lines = re.sub(r"\r(?!\n)", "\n", text)
-    splices = [match.span() for match in _SPLICE.finditer(lines)]
+    splices = iter([match.span() for match in _SPLICE.finditer(lines)])
     whole = _SPLICE.sub("", lines)
-    for match in _DIRECTIVE.finditer(whole):
-        before = whole[whole.rfind("\n", 0, match.start()) + 1 : match.start()]
-        if before.strip() and "*/" not in before:
-            continue  # no directive: that begins its line
-        at = match.start()
-        for begin, end in splices:
-            if begin <= at:
-                at += end - begin
+    begin, end = next(splices, (len(lines), 0))
+    gone = 0  # characters of splices up to here
+    for start in _directives(whole):
+        while begin <= start + gone:
+            gone += end - begin
+            begin, end = next(splices, (len(lines), 0))
+        at = start + gone
         plain = _INCLUDE.match(text, text.rfind("\n", 0, at) + 1)
         if plain is None or plain.end() < at:
             where = text.count("\n", 0, at) + 1
@@ -386,6 +393,42 @@ def _named_files(file: str, text: str) -> Iterator[str]:
         if literal is None:
             raise OutsideFolder(f"{file}: {match[0][:60]} asks for a file that is not spelled out.")
         yield literal["name"]
+
+
+def _directives(text: str) -> Iterator[int]:
+    """Where directives that name a file begin: first in their lines, but for comments."""
+    code_at: dict[int, int] = {}  # what stands behind the comments that begin at these places
+    line_end = first = closed = close = -1
+    for match in _HASH.finditer(text):
+        start, at = match.span()
+        if start > line_end:
+            line = text.rfind("\n", 0, start) + 1
+            line_end = _found(text, "\n", start)
+            first = _end(_INDENT, text, line)
+            if closed < line:
+                closed = _found(text, "*/", line)
+        passed = []
+        while text.startswith("/*", at := _end(_BLANKS, text, at)) and at not in code_at:
+            passed.append(at)
+            if close < at + 2:
+                close = _found(text, "*/", at + 2)
+            at = min(close + 2, len(text))
+        at = code_at.get(at, at)
+        code_at.update((place, at) for place in passed)
+        begins_line = start <= first or closed + 2 <= start
+        if begins_line and _NAMES_FILE.match(text, at):
+            yield start
+
+
+def _end(blanks: re.Pattern[str], text: str, begin: int) -> int:
+    match = blanks.match(text, begin)
+    return match.end() if match else begin
+
+
+def _found(text: str, what: str, begin: int) -> int:
+    """Where it is from there on; the end of the text where it is not."""
+    at = text.find(what, begin)
+    return at if at >= 0 else len(text)
 
 
 class _Reader:

@@ -296,7 +296,8 @@ class _Reader:
 
 _WHEELS = ("nvidia-cuda-nvdisasm", "nvidia-cuda-nvcc-cu12")
 _NAMES = ("nvdisasm", "nvdisasm.exe")
-_TIMEOUT_S = 120.0  # of the clock, and of CPU time
+_TIMEOUT_S = 120.0
+_MOST_CPU_S = 120
 _MEMORY_KIB = 16 << 20
 _OUT_OF_TIME = (128 + signal.SIGXCPU, 128 + signal.SIGKILL)
 # A damaged file can keep it busy for ever. It ends with its limits, and when nobody holds the other
@@ -344,8 +345,9 @@ def find_nvdisasm() -> Path:
 
 
 def _too_long() -> CompileError:
+    limit = min(_TIMEOUT_S, _MOST_CPU_S)
     return CompileError(
-        f"nvdisasm did not finish within {_TIMEOUT_S:.0f} s: the cubin is damaged, or very large.",
+        f"nvdisasm did not finish within {limit:.0f} s: the cubin is damaged, or very large.",
         code="nvdisasm_time_limit",
     )
 
@@ -363,7 +365,7 @@ def run_nvdisasm(cubin: bytes, *options: str) -> str:
         path = Path(folder, "kernel.cubin")
         path.write_bytes(cubin)
         held, hold = os.pipe()
-        limits = [str(round(_TIMEOUT_S)), str(_MEMORY_KIB)]
+        limits = [str(_MOST_CPU_S), str(_MEMORY_KIB)]
         try:
             done = subprocess.run(
                 ["/bin/sh", "-c", _BOUNDED, "sh", *limits, str(tool), *options, str(path)],

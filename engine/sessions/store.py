@@ -21,8 +21,9 @@ from typing import TypeAlias
 from pydantic import ValidationError
 
 from engine.base import files
-from engine.base.errors import BadInput, SnapshotError, StoreError, UnknownName
+from engine.base.errors import BadInput, InvalidStore, SnapshotError, StoreError, UnknownName
 from engine.base.files import cache_root, data_folder, shipped_sessions
+from engine.base.journal import collector_paused
 from engine.sessions.folders import (
     Entry,
     Folder,
@@ -41,8 +42,8 @@ from engine.sessions.snapshot import (
     Summary,
     dumps,
     loads,
-    read_summary,
     summarise,
+    summary_text,
 )
 
 # What was read of a store's files, kept to be thrown away: 10,000 of them are listed at once.
@@ -169,7 +170,7 @@ class Store:
         try:
             self._own = open_folder(url)
         except OSError as error:
-            raise StoreError(
+            raise InvalidStore(
                 f"The sessions store {url} cannot be opened: {error.strerror}. Check {SETTING}, "
                 "and that the package for this kind of URL is installed.",
                 code="store_not_opened",
@@ -266,6 +267,7 @@ class Store:
             return True  # it is there; reading it will say what is wrong
         return True
 
+    @collector_paused()
     def _listing(self, folder: Folder | None, *, shipped: bool) -> Infos:
         if folder is None:
             return _NOTHING
@@ -283,8 +285,8 @@ class Store:
             listed = _from_index(known.get((entry.name, key)))
             if listed is None:
                 try:
-                    listed = _read_listed(folder, entry)
-                    fresh[entry.name, key] = listed.model_dump_json()
+                    listed, text = _read_listed(folder, entry)
+                    fresh[entry.name, key] = text
                 except FileNotFoundError:  # removed since the folder was read
                     continue
                 except OSError as error:  # not the content's fault: look again next time
@@ -363,15 +365,19 @@ def _from_index(text: str | None) -> _Listed | None:
         return None
 
 
-def _read_listed(folder: Folder, entry: Entry) -> _Listed:
+def _read_listed(folder: Folder, entry: Entry) -> tuple[_Listed, str]:
+    """What the list shows of a file, and the same as an index keeps it."""
+    text = summary_text(folder.read(entry.name, HEAD_BYTES))
+    if text is not None:
+        text = f'{{"summary":{text}}}'
+        with suppress(ValidationError):
+            return _Listed.model_validate_json(text), text
     try:
-        summary = read_summary(folder.read(entry.name, HEAD_BYTES))
-        if summary is None:
-            data = folder.read(entry.name, MAX_BYTES + 1)
-            summary = summarise(loads(data, name=entry.name))
+        data = folder.read(entry.name, MAX_BYTES + 1)
+        listed = _Listed(summary=summarise(loads(data, name=entry.name)))
     except SnapshotError as error:
-        return _Listed(damage=str(error))
-    return _Listed(summary=summary)
+        listed = _Listed(damage=str(error))
+    return listed, listed.model_dump_json()
 
 
 def _gone(folder: Folder, name: str) -> UnknownName:
@@ -399,7 +405,8 @@ def _sentences(folder: Folder, done: str, name: str = "") -> Iterator[None]:
             errno.ENOENT: "it is not there: check that its disk is mounted",
         }
         why = remedies.get(error.errno or 0) or (error.strerror or type(error).__name__).lower()
-        raise StoreError(
+        kind = InvalidStore if isinstance(error, NotADirectoryError) else StoreError
+        raise kind(
             f"The sessions folder {folder.url} cannot be {done}: {why} (the setting {SETTING} "
             "names the folder).",
             code="store_failed",

@@ -305,3 +305,27 @@ def test_wrong_input_is_one_sentence_and_exit_code_2(
     else:
         assert out == ""
     assert {*tmp_path.rglob("*"), *Path("/").iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("setting", "command"),
+    [
+        ("ATTUNE_TUNED={binary}", "tuned"),
+        ("ATTUNE_TUNED={dir}", "tuned"),
+        ("ATTUNE_SESSIONS={binary}", "sessions"),
+        ("ATTUNE_SESSIONS={binary}/x", "sessions"),
+        ("ATTUNE_SESSIONS=nothing://x", "sessions"),
+        ("ATTUNE_CACHE_DIR={binary}", "sessions"),
+    ],
+)
+def test_settings_that_name_no_place_are_wrong_input(
+    setting: str,
+    command: str,
+    places: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    name, _, value = setting.partition("=")
+    monkeypatch.setenv(name, value.format(**places))
+    test_wrong_input_is_one_sentence_and_exit_code_2(command, places, capsys, tmp_path)

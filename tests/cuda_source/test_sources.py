@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +10,12 @@ import pytest
 from words import raises
 
 from engine.base.errors import CompileError
-from engine.cuda_source.sources import read_sources
+from engine.cuda_source.sources import (
+    files_inside,
+    read_sources,
+    require_libraries,
+    uses_implicit,
+)
 from kernels.source_text import has_block, read_text
 
 
@@ -64,3 +71,38 @@ def test_the_mark_of_utf8_is_read_away(tmp_path: Path) -> None:
     assert sources.text == block
     assert sources.headers == (("h.cuh", "#define X 1\n"),)
     assert has_block(read_text(tmp_path / "k.cu"))
+
+
+# A hundred kilobytes of what a reader of C++ looks for the end of, and does not find.
+UNENDED = {
+    "comments after hashes": "#/*" * 32_000,
+    "comments in comments after hashes": "#/*#/**/" * 12_000,
+    "strings": '"\\"' * 32_000,
+    "characters": "'\\'" * 32_000,
+    "raw strings": 'R"a(' * 24_000,
+    "includes in a line": "#include" * 12_000,
+    "splices": "\\\n#" * 32_000,
+    "templates": "template <" * 10_000,
+    "words": "a" * 100_000,
+    "blanks": "int f()" + " " * 100_000 + "x {}",
+    "types": "typedef\n" * 12_000,
+    "macros": "".join(f"#define A{n} cub::x\n" for n in range(4_000)),
+    "namespaces": "namespace a {" * 4_000 + "}" * 4_000,
+    "bodies": "struct a " + "{}" * 40_000,
+    "declarations": ";\n" * 24_000,
+}
+
+
+@pytest.mark.parametrize("kind", UNENDED)
+def test_sources_are_read_in_linear_time(
+    kind: str, cuda_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    source = cuda_file(f"#include <cub/cub.cuh>\n{UNENDED[kind]}")
+    begin = time.process_time()
+    sources = read_sources(source)
+    uses_implicit(sources)
+    with contextlib.suppress(CompileError):
+        files_inside(tmp_path, source)
+    with contextlib.suppress(CompileError):
+        require_libraries(sources, ())
+    assert time.process_time() - begin < 2

@@ -51,9 +51,9 @@ _LINE_MARKER = r'^\#[ \t]+(?P<line>\d+)[ \t]+"(?P<file>(?:\\.|[^"\\])*)"[^\n]*'
 _TOKEN = re.compile(
     rf"""(?P<marker>{_LINE_MARKER})
     | (?P<directive>^[ \t]*\#[^\n]*)
-    | (?P<raw>(?:u8|[uUL])?R"(?P<bracket>[^()\\\s]*)\(.*?\)(?P=bracket)")
-    | (?P<string>"(?:\\.|[^"\\\n])*")
-    | (?P<character>'(?:\\.|[^'\\\n])+')
+    | (?P<raw>(?:u8|[uUL])?R"(?P<bracket>[^()\\\s]{{0,16}})\(.*?(?:\)(?P=bracket)"|\Z))
+    | (?P<string>"(?:\\.|[^"\\\n])*"?)
+    | (?P<character>'(?:\\.|[^'\\\n])+'?)
     | (?P<number>\.?\d(?:[eEpP][+-]|'?[\w.])*)
     | (?P<word>[A-Za-z_]\w*)
     | (?P<newline>\n)

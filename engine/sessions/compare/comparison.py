@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from engine.base.errors import AttuneError, UnknownName
+from engine.base.errors import BadInput, UnknownName
 from engine.evaluation import Evaluation
 from engine.gate.figures import answer_of
 from engine.gate.verdicts import (
@@ -252,11 +252,11 @@ def compare_sessions(
             as recorded.
 
     Raises:
-        AttuneError: there is no session at all.
+        BadInput: there is no session at all.
         UnknownName: `baseline` is none of the sessions, or a pick is in none of them.
     """
     if not sessions:
-        raise AttuneError(
+        raise BadInput(
             "There is nothing to compare: name at least one session.", code="nothing_to_compare"
         )
     pinned = next(iter(sessions)) if baseline is None else baseline
