@@ -25,6 +25,7 @@ from engine.cuda_source.sources import read_source
 from engine.evaluation import Evaluation
 from engine.history.known_time import taken_of
 from engine.jobs.manager import JobStatus, manager
+from engine.machine_code.native_library import are_libraries_built
 from engine.machine_code.report import Residency
 from engine.pipeline.machine_code import known_machine_code
 from engine.pipeline.preview import Preview, evaluation_of_preview, preview
@@ -45,7 +46,8 @@ class RunState:
     job: JobStatus | None  # the newest run
     evaluation: Evaluation | None  # the result of the newest finished run
     evaluation_job: str  # its job's id
-    part: Evaluation | None  # of a few CTAs, while the newest run goes on
+    # While the newest run goes on: of a few CTAs, or of all, when it is simulated.
+    part: Evaluation | None
     digest: str  # of the source on disk
     is_stale: bool  # the source has changed since the evaluation
 
@@ -70,8 +72,13 @@ def has_changed(selection: Selection, state: RunState) -> bool:
     return _stamps(newest, compiling, simulating) != known
 
 
-def _stamps(*jobs: JobStatus | None) -> list[tuple[str, bool, bool] | None]:
-    return [(job.job_id, job.is_over, job.part is not None) if job else None for job in jobs]
+def _stamps(*jobs: JobStatus | None) -> list[tuple[str, bool, str | None] | None]:
+    return [(job.job_id, job.is_over, _partial(part_of(job))) if job else None for job in jobs]
+
+
+def _partial(part: Evaluation | None) -> str | None:
+    """How many CTAs it is of, empty where of all; None where there is none."""
+    return None if part is None or part.execution is None else part.execution.partial
 
 
 def run_state(selection: Selection) -> RunState:
@@ -97,6 +104,9 @@ def run_state(selection: Selection) -> RunState:
     # While the source does not compile, the last run that did stays in view.
     good = [pair for pair in finished if pair[1].status is not Status.COMPILE_ERROR]
     job, evaluation = (good or finished or [(None, None)])[0]
+    part = part_of(runs[0]) if runs and not runs[0].is_over else None
+    if _partial(part) == "":
+        job, evaluation = None, part
     return RunState(
         preview=seen,
         error=error,
@@ -106,7 +116,7 @@ def run_state(selection: Selection) -> RunState:
         job=runs[0] if runs else None,
         evaluation=evaluation,
         evaluation_job=job.job_id if job else "",
-        part=part_of(runs[0]) if runs and not runs[0].is_over else None,
+        part=part,
         digest=digest,
         is_stale=_is_stale(evaluation, selection.variant),
     )
@@ -182,6 +192,8 @@ def _latency_reason(seen: Preview | None, state: RunState) -> str:
         return state.error
     if seen.bound_us is None:
         return seen.latency_reason
+    if state.simulating is not None and not are_libraries_built():
+        return "The simulator is being built, once on a machine: the prediction follows."
     if state.simulating is not None:
         return "Its machine code is being simulated: the prediction follows."
     return "Its machine code could not be simulated, and the roofline predicts no time."

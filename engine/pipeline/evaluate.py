@@ -97,7 +97,8 @@ class Evaluator:
 
         Args:
             on_part: gets the evaluation of a few CTAs, in about a second, where executing all of
-                them on the CPU takes much longer; not called where they cannot be told apart.
+                them on the CPU takes much longer; not called where they cannot be told apart. And
+                that of all of them, without a time, where the kernel is still to be simulated.
             simulates: False takes CTA times by machine code only where they are known already.
             keeps: writes the prediction down; False leaves that to the caller.
             counts: also count what the machine code executes, where it is simulated: for a

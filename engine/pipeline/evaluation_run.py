@@ -508,6 +508,9 @@ class EvaluationRun:
         """
         if not self.simulates or self.compiled is None:
             return evaluation
+        is_known = self.estimate is not None and self.estimate.by_machine_code
+        if self.on_part is not None and evaluation.execution is not None and not is_known:
+            self.on_part(evaluation)  # the verdict does not wait for the time
         self.stage("Simulating the machine code")
         self.estimate = self._estimate(plan, self.compiled, simulates=True)
         if not self.estimate.by_machine_code or not self.counts:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
-from app_driver import texts
+import pytest
+from app_driver import metric, texts, until
 
+import engine.jobs.manager as jobs
 from engine.cuda_source import compile_kernel
 from engine.own_kernels.registry import keep_kernel, kept_kernels
 
@@ -22,6 +25,20 @@ args = ["q", "k", "v", "out", "num_heads", "seqlen"]
 */
 """
 DATA = Path(__file__).resolve().parents[1] / "own_kernels" / "kernels"
+
+
+@pytest.fixture
+def own_worker() -> Iterator[None]:
+    """A worker of this test alone: one that runs already looks for own kernels elsewhere."""
+
+    def end() -> None:
+        if jobs._manager is not None:
+            jobs._manager.close()
+            jobs._manager = None
+
+    end()
+    yield
+    end()
 
 
 def test_an_added_kernel_is_a_variant_until_it_is_removed(open_app, tmp_path, monkeypatch):
@@ -68,4 +85,21 @@ def test_another_compilers_machine_code_is_tried_and_added(open_app, tmp_path, m
     assert "There is no kernel" not in texts(at)
     at.button(key="add_described").click().run(timeout=240)  # the first one builds the executor
     assert [path.name for path in kept_kernels()] == ["rows.cu"]
+    assert not at.exception
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("own_worker")
+def test_another_compilers_machine_code_runs_on_the_page(open_app, tmp_path, monkeypatch):
+    monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path / "data"))
+    macros = (("CAUSAL", "0"), ("HEAD_DIM", "64"))
+    made = compile_kernel(DATA / "float_rows.cu", macros, "sm_89", ("attention_rows",))
+    (tmp_path / "rows.cubin").write_bytes(made.cubin)
+    (tmp_path / "rows.cu").write_text(BLOCK, encoding="utf-8")
+    keep_kernel(tmp_path / "rows.cu")
+    at = open_app(gpu="L4", S="37", H="2", dtype="float32", variant="rows", tab="Machine code")
+    at.button(key="run").click().run()
+    until(at, lambda page: metric(page, "Correctness") != "–", timeout_s=240)
+    assert metric(at, "Correctness") == "Passed"
+    until(at, lambda page: "The ten hottest" in texts(page), timeout_s=120)
     assert not at.exception

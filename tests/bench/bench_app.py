@@ -32,6 +32,8 @@ from playwright.sync_api import sync_playwright  # noqa: E402
 GOAL_MS = 120
 GOAL_FIRST_RUN_S = 4.0
 
+_LOST_MS = 10_000  # a step after which nothing has changed for so long is one that got lost
+
 # Times from the next key press or click to the paint after the tile's text has changed.
 _WATCH = """
 label => {
@@ -41,16 +43,16 @@ label => {
   window.attuneTime = new Promise(done => {
     const begin = () => {
       const start = performance.now();
-      const look = () => text() === before
-          ? requestAnimationFrame(look)
-          : requestAnimationFrame(() => done(performance.now() - start));
+      const look = () => text() !== before
+          ? requestAnimationFrame(() => done(performance.now() - start))
+          : performance.now() - start > LOST_MS ? done(Infinity) : requestAnimationFrame(look);
       look();
     };
     for (const kind of ['keydown', 'click'])
       document.addEventListener(kind, begin, {capture: true, once: true});
   });
 }
-"""
+""".replace("LOST_MS", str(_LOST_MS))
 
 
 @dataclass(frozen=True)

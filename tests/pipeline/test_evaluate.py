@@ -347,6 +347,27 @@ def test_one_place_says_where_a_kernel_is_executed(
     assert where_to_execute(asked, resolved, plan) == (where, None)
 
 
+def test_the_verdict_does_not_wait_for_the_simulation(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Evaluation | str] = []
+    real = pipeline.EvaluationRun._estimate
+
+    def unknown_before(*args: Any, simulates: bool) -> Any:
+        if simulates:
+            told.append("simulated")
+        return dataclasses.replace(real(*args, simulates=False), by_machine_code=False)
+
+    monkeypatch.setattr(pipeline.EvaluationRun, "_estimate", unknown_before)
+    evaluator.evaluate(request(), on_part=told.append)
+    first, second = told
+    assert isinstance(first, Evaluation)
+    assert (first.status, first.latency) == (Status.PASSED, None)
+    assert first.execution is not None
+    assert first.execution.partial == ""
+    assert second == "simulated"
+
+
 def test_machine_code_is_not_waited_for_where_it_must_be_built_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
