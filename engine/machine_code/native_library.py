@@ -42,6 +42,11 @@ def is_built(source: Path) -> bool:
         return False
 
 
+def are_libraries_built() -> bool:
+    """Whether a simulation waits for no compiler."""
+    return all(is_built(source) for source in _sources())
+
+
 def build_libraries() -> None:
     """Build them ahead of their first use. Raises as `load_library`."""
     for source in _sources():
