@@ -25,14 +25,33 @@ function made(key) {
     if (chart.data && chart.offsetWidth) window.Plotly.Plots.resize(chart);
   }).observe(chart);
   chart.addEventListener("fullscreenchange", () => size(chart));
+  if (!charts.size) watchTheme();
   charts.set(key, chart);
   return chart;
+}
+
+const app = () => document.querySelector("[data-testid=stApp]");
+
+// The page changes between light and dark at once, and its script, which makes the figures, may take
+// seconds: until then a figure takes the colours that stand for its own in the other theme.
+function themed({figure, isDark, themes: [light, dark]}) {
+  const rgb = getComputedStyle(app()).backgroundColor.match(/\d+/g) ?? [];
+  const isNowDark = rgb.slice(0, 3).reduce((sum, part) => sum + Number(part), 0) < 382;
+  if (isNowDark === isDark) return figure;
+  const [from, to] = isNowDark ? [light, dark] : [dark, light];
+  return figure.replace(/#[0-9a-f]{6}/g, (color) => to[from.indexOf(color)] ?? color);
+}
+
+function watchTheme() {
+  window.attuneTheme?.disconnect();
+  window.attuneTheme = new MutationObserver(() => charts.forEach((chart) => chart.show()));
+  window.attuneTheme.observe(app(), {attributes: true});
 }
 
 function size(chart) {
   const isFull = document.fullscreenElement === chart;
   chart.style.height = isFull ? "100vh" : `${chart.height}px`;
-  const page = document.querySelector("[data-testid=stApp]");
+  const page = app();
   chart.style.background = isFull && page ? getComputedStyle(page).backgroundColor : "";
 }
 
@@ -91,12 +110,15 @@ function listen(chart) {
 }
 
 export default function ({data, parentElement, setStateValue}) {
-  const {figure, height, src, key, tools} = data;
+  const {height, src, key, tools} = data;
   const chart = charts.get(key) ?? made(key);
   if (chart.parentNode !== parentElement) parentElement.append(chart);
   chart.pick = (point) => setStateValue("picked", point);
   chart.height = height;
   size(chart);
-  chart.wanted = figure;
-  draw(chart, src, tools);
+  chart.show = () => {
+    chart.wanted = themed(data);
+    draw(chart, src, tools);
+  };
+  chart.show();
 }

@@ -8,7 +8,9 @@ installed plotly package, served by Streamlit from where it lies: no copy, no ne
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,17 @@ import streamlit as st
 from streamlit.components.v1 import declare_component
 from streamlit.components.v1.custom_component import CustomComponent
 
+from app.shared.palette import DARK, LIGHT
+from app.shared.widgets import theme
+
 # Resolved, because an installer may have put links here, and Streamlit serves no link's target.
 _PLOTLY_JS = (Path(plotly.__file__).parent / "package_data" / "plotly.min.js").resolve()
+
+# Colours of one theme that are others in the other.
+_LIGHT_AND_DARK = [
+    list(chain.from_iterable(c if isinstance(c, tuple) else (c,) for c in astuple(one)))
+    for one in (LIGHT, DARK)
+]
 
 _JS = Path(__file__).with_name("chart.js").read_text(encoding="utf-8")
 
@@ -52,6 +63,8 @@ def draw(figure: go.Figure, key: str, *, tools: bool = True) -> str | None:
         "src": f"{folder}/{_served().name}/{_PLOTLY_JS.name}",
         "key": key,
         "tools": tools,
+        "isDark": theme() is DARK,
+        "themes": _LIGHT_AND_DARK,
     }
     state = _mount(key=key, data=data, default={"picked": None}, on_picked_change=lambda: None)
     picked = state.get("picked")

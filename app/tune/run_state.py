@@ -25,6 +25,7 @@ from engine.cuda_source.sources import read_source
 from engine.evaluation import Evaluation
 from engine.history.known_time import taken_of
 from engine.jobs.manager import JobStatus, manager
+from engine.machine_code.native_library import are_libraries_built
 from engine.machine_code.report import Residency
 from engine.pipeline.machine_code import known_machine_code
 from engine.pipeline.preview import Preview, evaluation_of_preview, preview
@@ -191,6 +192,8 @@ def _latency_reason(seen: Preview | None, state: RunState) -> str:
         return state.error
     if seen.bound_us is None:
         return seen.latency_reason
+    if state.simulating is not None and not are_libraries_built():
+        return "The simulator is being built, once on a machine: the prediction follows."
     if state.simulating is not None:
         return "Its machine code is being simulated: the prediction follows."
     return "Its machine code could not be simulated, and the roofline predicts no time."

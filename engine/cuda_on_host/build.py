@@ -313,12 +313,12 @@ def _of_toolkit(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if (_TOOLKIT_DIR / name).is_file()))
 
 
-def build_library(source: Path, *, low_priority: bool = True) -> Path:
+def build_library(source: Path, *, low_priority: bool = False) -> Path:
     """A C++ file of the project's own as a shared library of plain C functions.
 
     Args:
         source: includes headers of its own folder alone; the folder's files are the cache key.
-        low_priority: whatever else runs goes first, as no Run waits for it.
+        low_priority: whatever else runs goes first: for what is built ahead of its use.
 
     Raises:
         CompileError: it does not compile, or cannot be written to the cache.

@@ -256,7 +256,7 @@ def prepare() -> None:
     Raises:
         ToolMissing, CompileError: it cannot be built.
     """
-    _library()
+    load_library(_SOURCE, ahead=True)
 
 
 def execute(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,8 +14,11 @@ _loaded: dict[Path, ctypes.CDLL] = {}
 _lock = threading.Lock()  # a thread that needs what another one builds waits for it
 
 
-def load_library(source: Path) -> ctypes.CDLL:
+def load_library(source: Path, *, ahead: bool = False) -> ctypes.CDLL:
     """The library that `source` compiles to.
+
+    Args:
+        ahead: nobody waits for it yet: whatever else runs goes before its build.
 
     Raises:
         ToolMissing: there is no C++ compiler, which machine code needs to be run.
@@ -25,7 +27,8 @@ def load_library(source: Path) -> ctypes.CDLL:
     if source not in _loaded:
         with _lock:
             if source not in _loaded:
-                _loaded[source] = ctypes.CDLL(str(build_library(source)))
+                library = build_library(source, low_priority=ahead)
+                _loaded[source] = ctypes.CDLL(str(library))
     return _loaded[source]
 
 
@@ -39,10 +42,15 @@ def is_built(source: Path) -> bool:
         return False
 
 
+def are_libraries_built() -> bool:
+    """Whether a simulation waits for no compiler."""
+    return all(is_built(source) for source in _sources())
+
+
 def build_libraries() -> None:
     """Build them ahead of their first use. Raises as `load_library`."""
     for source in _sources():
-        load_library(source)
+        load_library(source, ahead=True)
 
 
 def build_all() -> None:
@@ -52,7 +60,7 @@ def build_all() -> None:
     """
     sources = sorted(Path(__file__).resolve().parent.rglob("native/*.cpp"))
     with ThreadPoolExecutor(len(sources)) as pool:
-        list(pool.map(functools.partial(build_library, low_priority=False), sources))
+        list(pool.map(build_library, sources))
 
 
 def are_libraries_loaded() -> bool:

@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 import engine.jobs.manager as jobs
 
 
-def until(at: AppTest, done: Callable[[AppTest], bool], timeout_s: float = 60.0) -> AppTest:
+def until(at: AppTest, done: Callable[[AppTest], bool], timeout_s: float = 240.0) -> AppTest:
     """Run the page again until `done`, as its polling fragment would."""
     deadline = time.monotonic() + timeout_s
     run_s = 0.0

@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Streamlit collects garbage after each run of a page: in a test run longer than the page takes.
 config.set_option("runner.postScriptGC", False)
+config.set_option("runner.magicEnabled", False)  # as the app's own file says
 # Every AppTest reads the metadata of all installed packages, for a third of a second.
 manifest_scanner.scan_component_manifests = functools.cache(
     manifest_scanner.scan_component_manifests

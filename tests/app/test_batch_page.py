@@ -42,7 +42,7 @@ def ready(at) -> bool:
 
 def open_batch(open_app, **params):
     # The first one waits for a C++ compiler.
-    return until(open_app("batch", gpu="L4", **params), ready, timeout_s=240)
+    return until(open_app("batch", gpu="L4", **params), ready)
 
 
 def upload(at, text: str):
@@ -242,7 +242,7 @@ def test_times_of_this_very_file_are_taken_by_default(open_app):
 def test_batch_invariance_is_found_out_by_a_job(open_app):
     at = open_batch(open_app, S="64", D="32")
     at.button(key="invariance").click().run()
-    until(at, lambda page: "is batch-invariant" in texts(page), timeout_s=120)
+    until(at, lambda page: "is batch-invariant" in texts(page))
     assert not at.exception
     assert any("elements that differ" in d.value for d in at.dataframe)
 
@@ -385,7 +385,7 @@ def test_a_link_to_points_that_are_not_here_says_so(open_app, name, words):
 def test_a_mix_of_problems_gets_one_kernel_and_batch(open_app):
     mix = "1000,1,1,128\n10,8,4,128"
     at = open_app("batch", gpu="L4", variant="v01", mix=mix, mix_of="selected", batch_tab="Mix")
-    until(at, lambda at: "answers the mix in" in texts(at), timeout_s=240)
+    until(at, lambda at: "answers the mix in" in texts(at))
     assert not at.exception
     lines = next(d.value for d in at.dataframe if "problem now" in d.value.columns)
     assert list(lines["launches a day now"]) == ["1,000", "10"]

@@ -69,7 +69,7 @@ def test_what_a_list_or_a_tab_cannot_be_is_named(open_app) -> None:
     assert "sweep_presets=nowhere" in said
     assert at.multiselect(key="sweep_variants").value == ["v01"]
     at = open_app("batch", batch_tab="Curves")  # it has its tabs once the kernel is simulated
-    until(at, lambda page: any("there is no such tab" in w.value for w in page.warning), 240)
+    until(at, lambda page: any("there is no such tab" in w.value for w in page.warning))
 
 
 def test_a_variant_is_found_by_its_long_name(open_app) -> None:

@@ -142,7 +142,6 @@ def test_a_kernel_is_read_by_a_job_and_times_of_other_residencies_follow(open_ap
     at = until(
         open_app(tab="Machine code", gpu="L4", S="64"),
         lambda page: "listing" in listings(page),
-        240,
     )
     assert not at.error
     assert len(listings(at)["listing"]["listing"]["text"]) > 100

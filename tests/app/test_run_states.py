@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from app_driver import badge, charts, metric, texts
@@ -379,3 +380,10 @@ def _read_machine_code() -> None:
     machine_code_job(
         EvaluationRequest("v01", Problem(1, 1, seqlen, 64), gpu="L4", execute=False), "digest"
     )
+
+
+def test_a_prediction_that_waits_for_the_simulator_says_so(monkeypatch):
+    seen, state = SimpleNamespace(bound_us=8.0), SimpleNamespace(simulating=object())
+    for is_built, words in ((False, "simulator is being built"), (True, "is being simulated")):
+        monkeypatch.setattr(run_state, "are_libraries_built", lambda is_built=is_built: is_built)
+        assert words in run_state._latency_reason(seen, state)

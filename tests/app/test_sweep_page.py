@@ -113,7 +113,7 @@ def test_start_runs_to_the_end_and_shows_every_result(open_app):
     at.toggle(key="sweep_execute").set_value(False).run()
     assert "4 points" in texts(at)
     at.button(key="sweep_start").click().run()
-    until(at, lambda at: any(m.label == "Took" for m in at.metric), timeout_s=120)
+    until(at, lambda at: any(m.label == "Took" for m in at.metric))
     assert not at.exception
     assert metric(at, "Done") == "4 of 4"
     assert "none of them was measured" in texts(at)

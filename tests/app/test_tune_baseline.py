@@ -23,7 +23,7 @@ def test_the_six_figures_show_how_they_differ_from_what_is_pinned(open_app):
     at = until(at, compiled)
     change = int(metric(at, "Registers")) - int(before)
     assert note(at, "Registers") == f"{'+' if change > 0 else '−'}{abs(change)}, was {before}"
-    until(at, lambda page: "faster, was" in note(page, "Latency"), 240)  # once it is simulated
+    until(at, lambda page: "faster, was" in note(page, "Latency"))  # once it is simulated
     at.number_input(key="S").set_value(128).run()
     at = until(at, compiled)
     assert note(at, "Latency") == "another problem"
@@ -43,7 +43,7 @@ def test_every_variant_stands_side_by_side_with_a_link_to_the_sweep(open_app):
         simulated = table["predicted"].str.contains("machine code")
         return bool(simulated.sum() > len(LADDER) // 4 and "" not in set(table["predicted"]))
 
-    at = until(at, all_there, timeout_s=240)
+    at = until(at, all_there)
     assert not at.exception
     (table,) = [d.value for d in at.dataframe if "predicted" in d.value]
     hopper = {v.id for v in LADDER if v.arch_specific}

@@ -35,7 +35,7 @@ def test_a_change_of_the_problem_changes_occupancy_and_prediction_at_once(open_a
     assert metric(at, "Latency") != before
     if not simulated(at):
         assert metric(at, "Latency").startswith("≥ ")
-    assert not metric(until(at, simulated, 240), "Latency").startswith("≥ ")
+    assert not metric(until(at, simulated), "Latency").startswith("≥ ")
 
 
 def test_another_gpu_gives_other_figures(open_app):
@@ -214,7 +214,7 @@ def test_a_machine_without_a_gpu_says_so_in_a_chip(open_app):
 def test_each_tab_has_its_content(open_app):
     at = until(open_app(tab="Occupancy"), compiled)
     assert len(charts(at)) in (6, 7)  # one more where its machine code was read before
-    at = until(open_app(tab="Latency", H="3"), simulated, 240)
+    at = until(open_app(tab="Latency", H="3"), simulated)
     assert list(charts(at)) == ["terms"]  # one time stands beside nothing
     assert "predicted" in texts(at)
     at = open_app(tab="Correctness")
@@ -237,7 +237,7 @@ def test_the_roofline_follows_the_problem(open_app):
     assert table["K/V loaded from L2"] == "2 times"
     for key, value in (("B", 8), ("H", 32), ("S", 2048)):
         at.number_input(key=key).set_value(value)
-    until(at.run(), simulated, 240)
+    until(at.run(), simulated)
     assert "order in which the CTAs start" in texts(at)
     levels = at.dataframe[1].value
     assert levels["level"].tolist() == ["L2", "DRAM"]

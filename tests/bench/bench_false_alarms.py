@@ -28,7 +28,7 @@ from engine.base.errors import Status
 from engine.evaluation import Evaluation
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
-from engine.problem import Problem
+from engine.problem import Direction, Problem
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 
@@ -42,7 +42,7 @@ HEAD_DIMS = (32, 64, 96, 128)
 
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    p.add_argument("--variants", nargs="*", default=[v.id for v in LADDER])
+    p.add_argument("--variants", nargs="*", default=[v.id for v in LADDER.every()])
     p.add_argument("--max-seqlen", type=int, default=256)
     p.add_argument("--min-seqlen", type=int, default=1, help="of queries or keys")
     p.add_argument("--every", type=int, default=7)
@@ -53,9 +53,10 @@ def main() -> None:
     args = p.parse_args()
     runs = alarms = skipped = 0
     with Evaluator() as evaluator:
-        for variant in (v for v in LADDER if v.id in args.variants):
+        for variant in (v for v in LADDER.every() if v.id in args.variants):
+            direction: Direction = "backward" if variant.is_backward else "forward"
             chosen = [
-                problem
+                replace(problem, direction=direction)
                 for problem in problems(args.max_seqlen)
                 if max(problem.seqlen, problem.num_keys) >= args.min_seqlen
             ]
@@ -91,7 +92,7 @@ def one_each(variant: Variant, of: list[Problem]) -> list[Problem]:
     for problem in of:
         group = groups[problem.seqlen, problem.num_keys, problem.causal]
         group.append(replace(problem, batch=1, num_heads=1, num_heads_kv=1))
-    turn = LADDER.index(variant)
+    turn = LADDER.every().index(variant)
     chosen = []
     for number, group in enumerate(groups.values()):
         config = variant.default_config()

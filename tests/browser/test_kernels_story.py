@@ -6,7 +6,7 @@ import pytest
 from app_server import WAIT_MS
 from playwright.sync_api import expect
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_the_ladder_is_read_from_top_to_bottom(new_tab):
@@ -19,7 +19,9 @@ def test_the_ladder_is_read_from_top_to_bottom(new_tab):
     app.press("kernels_go_on")
     app.see("auto takes")
     app.see("an XOR puts the 8 in 8 groups of 4 banks")  # the rung of the link
-    app.see("Simulated time of each rung")
+    # Beside other load some twenty kernels are compiled and simulated at a few seconds each.
+    chart = app.page.get_by_text("Simulated time of each rung").first
+    expect(chart).to_be_visible(timeout=4 * WAIT_MS)
     app.see("Against v08: ")
 
     # A diff is made when it is opened.

@@ -97,7 +97,7 @@ def test_run_takes_what_was_entered_though_the_page_has_not_followed_yet(new_tab
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.exhaustive)])
 def test_source_and_machine_code_are_linked_both_ways(new_tab, scheme):
     app = new_tab("/?variant=v08&S=64&tab=Machine+code", color_scheme=scheme)
     listing = app.page.locator(".listing").first

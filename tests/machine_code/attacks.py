@@ -47,7 +47,7 @@ from engine.pipeline.machine_code import time_launch
 
 MOST_STEPS = 20_000  # warp instructions of one CTA
 MOST_RUN_S = 0.5  # of a launch that is executed
-MOST_READ_S = 2  # of CPU time, of nvdisasm, which takes 0.1 s for a cubin that is whole
+MOST_READ_S = 1  # of CPU time, of nvdisasm, which takes 0.1 s for a cubin that is whole
 DEVICES = {"sm_80": "A100", "sm_90": "H100", "sm_120": "RTX 5090"}
 _FRAME_SIZE, _REGCOUNT, _KPARAM_INFO, _PARAM_CBANK = 0x11, 0x2F, 0x17, 0x0A
 EXTREMES = (0, 1, 254, 255, 0x7FFF, 0xFFFF, 0x10000000, 0x7FFFFF01, 0xFFFFFFFF)
