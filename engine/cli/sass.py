@@ -317,6 +317,8 @@ def _execute(args: SassOptions, device: DeviceSpec | None) -> int:
             raise InvalidProblem(f"--{flag} is of a simulation, and --execute only executes.")
     launch, contents = _launch_of_file(args, path)
     cubin, entry = _code_of_file(args, path, device)
+    if device is not None:
+        _check_runs_on(read_cubin(cubin).arch, device)
     return run_executed(
         args.kernel, cubin, entry, launch, contents, check=args.check, as_json=args.json
     )

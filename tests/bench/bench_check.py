@@ -11,8 +11,9 @@ time inside the backend is printed beside them; what is left is copies and the c
 
 `--compare` executes each kernel by a host build and as machine code, in turns, and prints the time
 of one execution by each and their ratio. `--part` prints the time from the click to the verdict on
-a part and to the whole one, of the first evaluation in this process, which loads PyTorch, and of a
-second; the goals are for two cores that do nothing else.
+a part and to the whole one, of the first evaluation in this process, which loads PyTorch, of a
+second, and of one on new inputs, as a worker that runs already has it; the goals are for two cores
+that do nothing else.
 """
 
 from __future__ import annotations
@@ -99,14 +100,14 @@ def compare(variants: list[str], problem: Problem, gpu: str, rounds: int) -> Non
 def part(variant: str, problem: Problem, gpu: str) -> None:
     """As a job evaluates: the verdict on a part first, then on all of it."""
     with Evaluator() as evaluator:
-        for which in ("first", "second"):
+        for which, seed in (("first", 0), ("second", 0), ("new inputs'", 1)):
             begin, cpu = time.perf_counter(), time.process_time()
             first: list[float] = []
 
             def on_part(_: Evaluation, first: list[float] = first, begin: float = begin) -> None:
                 first.append(time.perf_counter() - begin)
 
-            request = EvaluationRequest(variant, problem, gpu=gpu)
+            request = EvaluationRequest(variant, problem, gpu=gpu, seed=seed)
             made = evaluator.evaluate(request, on_part=on_part, simulates=False).evaluation
             whole, cpu = time.perf_counter() - begin, time.process_time() - cpu
             seen = f"{first[0]:.2f} s" if first else "none"

@@ -45,10 +45,10 @@ def finished(app) -> None:
 def test_start_watch_cancel_resume_and_take_the_best_to_tune(new_tab):
     app = new_tab("/sweep?variant=v05&gpu=L4&S=64")
     unfold(app)
-    text(app, "sweep_S", "64:128:x2")
-    app.see("72 points")
+    text(app, "sweep_S", "64:256:x2")
+    app.see("108 points")
     text(app, "sweep_block_n", "64")
-    app.see("36 points")
+    app.see("54 points")
     only_compile(app)
     app.press("sweep_start")
 
@@ -59,7 +59,7 @@ def test_start_watch_cancel_resume_and_take_the_best_to_tune(new_tab):
     app.see("Results so far are kept")
     app.press("sweep_resume")
     finished(app)
-    app.see_metric("Done", "36 of 36")
+    app.see_metric("Done", "54 of 54")
     finished(other)
 
     # Reload: the same sweep, the same axes, the same results.
@@ -67,7 +67,7 @@ def test_start_watch_cancel_resume_and_take_the_best_to_tune(new_tab):
     app.see("none of them was measured")
     unfold(app)
     expect(app.key("sweep_block_n").locator("input")).to_have_value("64")
-    app.see("36 points")
+    app.see("54 points")
     expect(app.page.locator(".js-plotly-plot")).to_have_count(1, timeout=WAIT_MS)
     app.tab("Parallel coordinates")
     app.see("One line per point")

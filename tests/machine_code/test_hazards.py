@@ -289,6 +289,7 @@ def test_a_cubin_of_anybodys_is_executed_and_checked(
         ("--arg", "ptr:99999999999"),
         (),
         ("--arg", "ptr:4096", "--listing"),
+        ("--arg", "ptr:4096", "--gpu", "T4"),  # for which it was not compiled
     ],
 )
 def test_bad_usage_is_one_sentence(
