@@ -247,4 +247,5 @@ def test_what_is_executed_soon_is_not_judged_in_part() -> None:
         request = EvaluationRequest("v01", SMALL, gpu="L4", backend="cpu")
         whole = evaluator.evaluate(request, on_part=told.append).evaluation
     assert whole.status is Status.PASSED
-    assert not told
+    # Its verdict may come before it is simulated, as that of all CTAs.
+    assert [e for e in told if e.execution is None or e.execution.partial or e.latency] == []

@@ -325,7 +325,8 @@ def test_settings_that_name_no_place_are_wrong_input(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
     name, _, value = setting.partition("=")
     monkeypatch.setenv(name, value.format(**places))
-    test_wrong_input_is_one_sentence_and_exit_code_2(command, places, capsys, tmp_path)
+    test_wrong_input_is_one_sentence_and_exit_code_2(command, places, capsys, tmp_path, request)

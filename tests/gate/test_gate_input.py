@@ -353,7 +353,7 @@ def test_a_wrong_kernel_has_no_time(tmp_path: Path) -> None:
 def test_an_emulator_that_cannot_be_built_is_no_fault_of_the_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(_: object) -> None:
+    def fails(*_: object, **_named: object) -> None:
         raise CompileError("Compiling execute.cpp did not finish within 300 s.")
 
     source = kernel_file(repository(tmp_path, "v08"), "v08")
