@@ -151,8 +151,32 @@ class Driver:
     def see_metric(self, label: str, text: str) -> None:
         expect(self.metric(label)).to_contain_text(text, timeout=WAIT_MS)
 
+    def rest(self) -> None:
+        """Wait until no script of the page runs."""
+        expect(self.page.get_by_test_id("stApp")).to_have_attribute(
+            "data-test-script-state", "notRunning", timeout=WAIT_MS
+        )
+
     def tab(self, name: str) -> None:
-        self.page.get_by_role("tab", name=name, exact=True).click()
+        """Open a tab: one that was clicked while the page was drawn is taken back, and lost."""
+        tab = self.page.get_by_role("tab", name=name, exact=True)
+        for _ in range(5):
+            tab.click()
+            self.rest()
+            if tab.get_attribute("aria-selected") == "true":
+                return
+        expect(tab).to_have_attribute("aria-selected", "true")
+
+    def step(self, slider: Locator, url: str) -> None:
+        """Press the right arrow until the page's link says `url`: a key that is pressed while the
+        page is drawn is taken back, and lost."""
+        for _ in range(5):
+            self.rest()
+            slider.press("ArrowRight")
+            with contextlib.suppress(AssertionError):
+                expect(self.page).to_have_url(re.compile(url), timeout=WAIT_MS / 5)
+                return
+        expect(self.page).to_have_url(re.compile(url))
 
     def press(self, key: str) -> None:
         """Click through the DOM: a polling page redraws under a mouse pointer."""
