@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from engine.base.errors import InvalidProblem
 from engine.base.text import Text
+from engine.fp8 import E4M3_LARGEST, e4m3_bytes, e4m3_values
 from engine.paged_kv import Pages
 from engine.problem import Problem
 from kernels.arguments import (
@@ -532,32 +533,6 @@ def make_inputs(problem: Problem, seed: int = 0, kind: InputKind = NORMAL) -> In
     return Inputs(problem, q_raw, k_raw, v_raw, sinks, dout, kv_scales=scales, before_fp8=before)
 
 
-# E4M3 of FP8 (OCP 8-bit floating point specification, 1.0): four bits of exponent, bias 7, three of
-# mantissa, no infinity, and NaN where all seven bits are set.
-_E4M3_VALUES: Final = np.array(
-    [(n % 8 + 8 * (n >= 8)) * 2.0 ** (max(n // 8, 1) - 10) for n in range(127)], np.float32
-)
-_E4M3_LARGEST: Final = 448.0
-
-
-def e4m3_bytes(values: FloatArray) -> ByteArray:
-    """float32 → E4M3, round to nearest even; what is beyond its largest number becomes that."""
-    size = np.abs(values)
-    above = np.clip(np.searchsorted(_E4M3_VALUES, size), 1, len(_E4M3_VALUES) - 1)
-    low, high = _E4M3_VALUES[above - 1], _E4M3_VALUES[above]
-    middle = (low + high) / 2
-    takes_high = (size > middle) | ((size == middle) & (above % 2 == 0))
-    codes = np.where(takes_high, above, above - 1).astype(np.uint8)
-    return np.asarray(codes | np.signbit(values).astype(np.uint8) << 7, np.uint8)
-
-
-def e4m3_values(stored: ByteArray) -> FloatArray:
-    """E4M3 → float32, exact."""
-    table = np.concatenate([_E4M3_VALUES, [np.nan]]).astype(np.float32)
-    values: FloatArray = np.where(stored >> 7, -1, 1).astype(np.float32) * table[stored & 127]
-    return values
-
-
 def _rounded_to_fp8(raw: RawArray, dtype: Dtype, turn: int) -> tuple[RawArray, FloatArray]:
     """What K or V is once it was kept in FP8, and the factor of each head, `[num_heads_kv]`.
 
@@ -569,7 +544,7 @@ def _rounded_to_fp8(raw: RawArray, dtype: Dtype, turn: int) -> tuple[RawArray, F
         turn: of which head the first has the factor's mantissa.
     """
     values = decode(raw, dtype)
-    most = np.maximum(np.abs(values).max(axis=(0, 2, 3)) / _E4M3_LARGEST, 2.0**-8)
+    most = np.maximum(np.abs(values).max(axis=(0, 2, 3)) / E4M3_LARGEST, 2.0**-8)
     mantissas = 1 + (np.arange(len(most)) + turn) % 4 / 4
     scales = (np.exp2(np.ceil(np.log2(most))) * mantissas).astype(np.float32)
     wide = scales[:, None, None]

@@ -1,0 +1,37 @@
+"""E4M3 of FP8, the format of a K/V cache, on the host.
+
+OCP 8-bit floating point specification, 1.0: four bits of exponent, bias 7, three of mantissa, no
+infinity, and NaN where all seven bits are set.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+_E4M3_VALUES: Final = np.array(
+    [(n % 8 + 8 * (n >= 8)) * 2.0 ** (max(n // 8, 1) - 10) for n in range(127)], np.float32
+)
+E4M3_LARGEST: Final = 448.0
+
+
+def e4m3_bytes(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+    """float32 → E4M3, round to nearest even; what is beyond its largest number becomes that."""
+    size = np.abs(values)
+    above = np.clip(np.searchsorted(_E4M3_VALUES, size), 1, len(_E4M3_VALUES) - 1)
+    low, high = _E4M3_VALUES[above - 1], _E4M3_VALUES[above]
+    middle = (low + high) / 2
+    takes_high = (size > middle) | ((size == middle) & (above % 2 == 0))
+    codes = np.where(takes_high, above, above - 1).astype(np.uint8)
+    return np.asarray(codes | np.signbit(values).astype(np.uint8) << 7, np.uint8)
+
+
+def e4m3_values(stored: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    """E4M3 → float32, exact."""
+    table = np.concatenate([_E4M3_VALUES, [np.nan]]).astype(np.float32)
+    values: npt.NDArray[np.float32] = (
+        np.where(stored >> 7, -1, 1).astype(np.float32) * table[stored & 127]
+    )
+    return values
