@@ -316,17 +316,17 @@ def read_sources(source: Path, include_folders: Sequence[Path] = ()) -> Sources:
 class _Read(NamedTuple):
     """What was read once, and what it depends on."""
 
-    stamps: dict[str, _Stamp]  # of each place that was looked at; None where there was no file
+    stamps: dict[Path, _Stamp]  # of each place that was looked at; None where there was no file
     sources: Sources
 
 
 _READ: dict[tuple[Path, tuple[Path, ...]], _Read] = {}
 
 
-def _stamp(path: str) -> _Stamp:
+def _stamp(path: Path) -> _Stamp:
     """Times of change in ns, the later first, size, inode and device; None without such a file."""
     try:
-        found = os.stat(path)
+        found = path.stat()
     except OSError:
         return None
     times = sorted((found.st_mtime_ns, found.st_ctime_ns), reverse=True)
@@ -477,7 +477,7 @@ class _Reader:
         self.names: dict[Path, str] = {}  # of the files, the source first
         self.texts: dict[Path, str] = {}
         self._foreign: set[str] = set()
-        self._stamps = {str(source): _stamp(str(source))}  # taken before a file is read
+        self._stamps = {source: _stamp(source)}  # taken before a file is read
 
     def follow(self) -> None:
         """Read the source and all that it includes."""
@@ -505,7 +505,7 @@ class _Reader:
         included = tuple(sorted(others, key=lambda file: file.name))
         return Sources(main, included, tuple(sorted(self._foreign)))
 
-    def stamps(self) -> dict[str, _Stamp]:
+    def stamps(self) -> dict[Path, _Stamp]:
         """Of every place where a file was looked for, and of the source."""
         return self._stamps
 
@@ -517,7 +517,7 @@ class _Reader:
         return self._found[key]
 
     def _is_file(self, path: Path) -> bool:
-        self._stamps[str(path)] = _stamp(str(path))
+        self._stamps[path] = _stamp(path)
         return path.is_file()
 
     def places(self, name: str, includer: Path) -> Iterator[Path]:
