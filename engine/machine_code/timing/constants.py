@@ -78,10 +78,18 @@ def spread(arch: str, kind: KernelClass) -> float:
 
 
 def interval(
-    median_us: float, arch: str, kind: KernelClass, clock: ClockKind = "boost"
+    median_us: float,
+    arch: str,
+    kind: KernelClass,
+    clock: ClockKind = "boost",
+    start_spread: float = 0.0,
 ) -> tuple[float, float]:
-    """The 90 % interval of a simulated time."""
-    return widened(median_us, _Z90 * spread(arch, kind), clock)
+    """The 90 % interval of a simulated time.
+
+    Args:
+        start_spread: standard deviation of its logarithm over when CTAs start beside each other.
+    """
+    return widened(median_us, _Z90 * hypot(spread(arch, kind), start_spread), clock)
 
 
 def widened(median_us: float, half_width: float, clock: ClockKind) -> tuple[float, float]:

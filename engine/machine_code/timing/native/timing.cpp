@@ -760,7 +760,7 @@ bool run(const Launch& in, Result& out) {
     int32_t next = 0;
     for (int slot = 0; slot < in.resident; ++slot)
         for (Sm& sm : sms)
-            if (next < in.num_ctas) sm.start_cta(next++, 0.0);
+            if (next < in.num_ctas) sm.start_cta(next++, slot * in.machine->stagger_cycles);
     using Event = std::pair<double, int>;  // when a slot falls free, and where
     std::priority_queue<Event, std::vector<Event>, std::greater<Event>> events;
     const auto follow = [&](int i) {
