@@ -402,6 +402,8 @@ def test_variants_and_devices(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     assert l4["num_sms"] == 58
     assert l4["source"]
+    assert main(["variants", "v08", "v11", "--json"]) == 0
+    assert [v["id"] for v in json.loads(capsys.readouterr().out)] == ["v08", "v11"]
     for argv in (["variants"], ["devices"], ["devices", "L4"]):
         assert main(argv) == 0
         assert "L4" in capsys.readouterr().out or argv == ["variants"]

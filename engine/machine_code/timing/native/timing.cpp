@@ -488,7 +488,7 @@ private:
         }
         const double leaves = later(now, p.dispatch_free);
         p.dispatch_free = leaves + m.dispatch_cycles;
-        const double passes = later(op.passes, trace.wavefronts[row]);
+        const double passes = later(op.passes, m.shared_pass_cycles * trace.wavefronts[row]);
         const double begin = take_port(leaves, passes);
         p.queue[p.queue_at] = begin;
         p.queue_at = (p.queue_at + 1) % m.queue_depth;
