@@ -291,7 +291,6 @@ def test_bad_usage_is_one_sentence(
         ("evaluate v01 --sequlen 3", "did you mean --seqlen"),
         ("evaluate v01 --seqlne=3", "did you mean --seqlen"),
         ("evaluate v01 --S 64", "option called '--S': did you mean --seqlen?"),
-        ("evaluate v01 -H=8", "option called '-H': did you mean --heads?"),
         ("evaluate v01 --backend cdua", "did you mean cuda"),
         ("sessions decid x.json", "did you mean decide"),
         ("devices L4 T4", "unrecognized arguments: T4"),
