@@ -74,7 +74,7 @@ def run(args: VariantsOptions) -> int:
         raise InvalidProblem(
             "Named variants go with the list and, with --gpu, with figures alone: "
             "leave the names or the other option out.",
-            code="names-beside-a-fixed-list",
+            code="names_beside_a_fixed_list",
         )
     if args.add is not None:
         keep_kernel(args.add)

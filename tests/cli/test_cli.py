@@ -290,6 +290,7 @@ def test_bad_usage_is_one_sentence(
         ("evalute v01", "did you mean evaluate"),
         ("evaluate v01 --sequlen 3", "did you mean --seqlen"),
         ("evaluate v01 --seqlne=3", "did you mean --seqlen"),
+        ("evaluate v01 --S 64", "option called '--S': did you mean --seqlen?"),
         ("evaluate v01 --backend cdua", "did you mean cuda"),
         ("sessions decid x.json", "did you mean decide"),
         ("devices L4 T4", "unrecognized arguments: T4"),
