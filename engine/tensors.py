@@ -86,7 +86,8 @@ def check_input_kind(kind: str) -> str:
     match = _SCALED.fullmatch(kind)
     if match is None:
         raise InvalidProblem(
-            f"inputs must be one of {', '.join(INPUT_KINDS)} or scaled:FACTOR, not {kind!r}."
+            f"inputs must be one of {', '.join(INPUT_KINDS)} or scaled:FACTOR, not {kind!r}.",
+            code="inputs_kind_unknown",
         )
     if not 0 < float(match[1]) <= MAX_FACTOR:
         raise InvalidProblem(

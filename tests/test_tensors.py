@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from words import raises
 
 from engine.base.errors import InvalidProblem
 from engine.problem import Problem
@@ -129,7 +130,7 @@ def test_structured_v_tells_rows_and_columns_apart() -> None:
 
 
 def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(InvalidProblem, match="gaussian"):
+    with raises(InvalidProblem, "inputs_kind_unknown", "gaussian"):
         make_inputs(Problem(1, 1, 1, 32), kind="gaussian")
 
 

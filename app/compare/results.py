@@ -84,8 +84,8 @@ def _side_by_side(comparison: SessionComparison) -> None:
         empty(
             "nothing yet",
             "No problem is in both sessions",
-            "Kernels are compared on the same problem: repeat one session's on the other machine, "
-            "for instance with `attune rerun`.",
+            "Kernels are compared on the same problem, and PyTorch's SDPA alone is none: repeat "
+            "one session's on the other machine, for instance with `attune rerun`.",
         )
         return
     chosen = 0

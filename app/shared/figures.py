@@ -1,8 +1,8 @@
 """The app's style of Plotly figures: axes, margins, colours.
 
 The font is the page's, which the browser knows; colours with a meaning are set by the charts.
-Text that may come from a snapshot passes through `plain` first. A figure is made in one call:
-Plotly checks every later update anew, which made these charts ten times slower.
+Text that may come from a snapshot passes through `plain` first. A figure is made in one call and
+not checked by Plotly, which takes longer than all the rest; tests check those that the app draws.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def figure(theme: Theme, height: int, data: Sequence[Trace], **layout: Any) -> g
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"color": theme.text},
-        "template": "none",
+        "template": {"data": {}},  # none
     }
     style["margin"] |= layout.pop("margin", {})
-    return go.Figure(data=list(data), layout={**style, **layout})
+    return go.Figure(data=list(data), layout={**style, **layout}, _validate=False)
 
 
 def log_ticks(low: float, high: float) -> list[float]:

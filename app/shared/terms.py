@@ -156,7 +156,8 @@ TERMS: dict[str, str] = {
     "sweep_full": "On a GPU: also measure baselines, cold and end-to-end time of every point. The "
     "best points are measured side by side at the end either way.",
     "sweep_rate": "Points evaluated per minute, recently.",
-    "sweep_left": "Remaining time at the present rate.",
+    "sweep_left": "Remaining time by what compiling, checking and simulating took so far; between "
+    "which two it probably is stands below.",
     "sweep_without": "Points that constraints exclude, and points that failed. Each is a row of "
     "the table with its reason.",
     "importance": "The share of the variance of times, within each problem, that a tunable "

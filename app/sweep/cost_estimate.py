@@ -11,7 +11,7 @@ from app.shared.machine import local_gpu
 from engine.own_kernels.registry import all_variants
 from engine.schema import decode, encode
 from engine.search.space import SweepPoint
-from engine.search.sweep.estimate import Estimator, learned
+from engine.search.sweep.estimate import Estimator, TimeLeft, learned
 from engine.search.sweep.journal import SweepSpec
 from kernels.variant import Variant
 
@@ -26,7 +26,7 @@ class SweepEstimate:
     excluded: int | None
     reasons: tuple[tuple[str, int], ...]  # of exclusion, the most frequent first
     evaluations: int  # at most, by constraints and budget
-    estimate_s: float
+    time: TimeLeft
 
 
 def estimate(spec: SweepSpec) -> SweepEstimate:
@@ -83,11 +83,11 @@ def _estimate_of(
     runnable = count - (excluded or 0)
     limit, seconds = spec.budget.evaluations, spec.budget.seconds
     evaluations = runnable if limit is None else min(runnable, limit)
-    estimate_s = Estimator(points, on_gpu).left_s() * share * evaluations / max(runnable, 1)
+    part = share * evaluations / max(runnable, 1)
     return SweepEstimate(
         points=count,
         excluded=excluded,
         reasons=tuple(reasons.most_common(5)) if excluded is not None else (),
         evaluations=evaluations,
-        estimate_s=estimate_s if seconds is None else min(estimate_s, seconds),
+        time=Estimator(points, on_gpu).left().scaled(part, seconds),
     )

@@ -11,7 +11,7 @@ from app.shared.widgets import busy, empty, plain_markdown, problem, tile, tile_
 from app.sweep import jobs
 from app.sweep.cost_estimate import SweepEstimate
 from app.sweep.frames import best_so_far
-from engine.base.units import format_duration, format_us
+from engine.base.units import format_duration, format_durations, format_us
 from engine.jobs.layout import JobProgress
 from engine.jobs.manager import JobStatus
 
@@ -23,7 +23,8 @@ def draw_estimate(estimate: SweepEstimate) -> None:
         text += "; constraints are checked when it starts"
     elif estimate.excluded:
         text += f", {estimate.excluded:,} excluded by constraints"
-    st.markdown(f"{text}; about **{format_duration(estimate.estimate_s)}** :gray[(an estimate)]")
+    about = format_durations(estimate.time.low_s, estimate.time.high_s)
+    st.markdown(f"{text}; about **{about}** :gray[(an estimate)]")
     for reason, count in estimate.reasons:
         st.caption(f"{count:,} × {plain_markdown(reason)}")
 
@@ -69,7 +70,8 @@ def _tiles(job: JobStatus, progress: JobProgress) -> None:
             rate = f"{progress.per_minute:,.0f} / min" if progress.per_minute else "–"
             tile("Rate", rate, term=TERMS["sweep_rate"])
             left = format_duration(progress.eta_s) if progress.eta_s is not None else "–"
-            tile("Left", left, term=TERMS["sweep_left"])
+            between = format_durations(*progress.eta_range_s) if progress.eta_range_s else ""
+            tile("Left", left, between, term=TERMS["sweep_left"])
         tile(
             "Not timed",
             f"{progress.skipped + progress.failed:,}",

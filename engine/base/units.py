@@ -71,6 +71,12 @@ def format_duration(seconds: float) -> str:
     return f"{seconds / _YEAR_S:,.0f} years"
 
 
+def format_durations(low_s: float, high_s: float) -> str:
+    """A range of durations in seconds: `20 s to 3 min`; one where both read the same."""
+    low, high = format_duration(low_s), format_duration(high_s)
+    return low if low == high else f"{low} to {high}"
+
+
 def format_speedup(speedup: float) -> str:
     """A speed-up in words: `1.31× faster`, `45× slower`, `as fast` within half a per cent."""
     if abs(speedup - 1) < 0.005:

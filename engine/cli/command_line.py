@@ -72,7 +72,23 @@ class _Root(_Parser):
         if not options:
             p.error(f"unrecognized arguments: {' '.join(rest)}")
         known = dict.fromkeys(re.findall(r"--[\w-]+", p.format_help()))
-        p.error(_no_such("option", options[0].partition("=")[0], known))
+        name = options[0].partition("=")[0]
+        meant = _SIZES.get(name.lstrip("-"))
+        if meant in known:
+            p.error(f"There is no option called {name!r}: did you mean {meant}?")
+        p.error(_no_such("option", name, known))
+
+
+# What the pages and papers call the sizes of a problem.
+_SIZES = {
+    "B": "--batch",
+    "H": "--heads",
+    "HKV": "--heads-kv",
+    "S": "--seqlen",
+    "KV": "--seqlen-kv",
+    "D": "--head-dim",
+    "DV": "--head-dim-v",
+}
 
 
 class _Version(argparse.Action):

@@ -41,7 +41,8 @@ class Result:
     @property
     def notes(self) -> tuple[str, ...]:
         """What to know before believing it."""
-        told = notes(self.analysis, self.timed.simulated.iterations if self.timed else None)
+        found = self.timed.simulated if self.timed else None
+        told = notes(self.analysis, *((found.iterations, found.start_spread) if found else ()))
         return (*told, self.of_clock) if self.of_clock else tuple(told)
 
 

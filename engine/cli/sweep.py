@@ -15,7 +15,7 @@ from typing import Any, Self, TextIO
 from engine.auto import chosen_variants
 from engine.base.errors import ClusterError, InvalidProblem
 from engine.base.table import Table, csv_text
-from engine.base.units import format_duration, format_us
+from engine.base.units import format_durations, format_us
 from engine.cli.options import (
     PROBLEM,
     BackendOption,
@@ -38,7 +38,7 @@ from engine.search.ranking import SweepRow
 from engine.search.results import SHOWN_PLACES, result_tables, row_dict, sweep_frame
 from engine.search.space import ProblemAxes, Space, SweepOptions, SweepPoint, parse_values
 from engine.search.strategies import StrategyName
-from engine.search.sweep.estimate import Estimator
+from engine.search.sweep.estimate import Estimator, TimeLeft
 from engine.search.sweep.journal import Budget, Progress, SweepJournal, SweepSpec, best_key
 from engine.search.sweep.run import SweepEnd, rows_of, sweep_here
 from engine.sessions.known_times import open_history
@@ -50,7 +50,7 @@ from kernels.variant import AUTO, DTYPES
 # What `sweep` prints: the plan, progress, places and failures.
 
 
-def plan_dict(points: Sequence[SweepPoint], estimate_s: float) -> dict[str, Any]:
+def plan_dict(points: Sequence[SweepPoint], estimate: TimeLeft) -> dict[str, Any]:
     """What is about to be done, and the reasons why constraints exclude the rest."""
     reasons = Counter(p.why_not for p in points if p.why_not is not None)
     return {
@@ -58,17 +58,18 @@ def plan_dict(points: Sequence[SweepPoint], estimate_s: float) -> dict[str, Any]
         "runnable": len(points) - reasons.total(),
         "excluded": reasons.total(),
         "excluded_because": dict(reasons.most_common(5)),
-        "estimate_s": round(estimate_s, 1),
+        "estimate_s": round(estimate.expected_s, 1),
+        "estimate_between_s": [round(estimate.low_s, 1), round(estimate.high_s, 1)],
     }
 
 
-def print_plan(points: Sequence[SweepPoint], estimate_s: float, to: TextIO) -> None:
-    plan = plan_dict(points, estimate_s)
+def print_plan(points: Sequence[SweepPoint], estimate: TimeLeft, to: TextIO) -> None:
+    plan = plan_dict(points, estimate)
     word = "point" if len(points) == 1 else "points"
     print(
         f"{plan['points']:,} {word}, {plan['runnable']:,} to evaluate and {plan['excluded']:,} "
-        f"excluded by constraints; about {format_duration(estimate_s)} (a guess until the first "
-        "are done).",
+        f"excluded by constraints; about {format_durations(estimate.low_s, estimate.high_s)} (a "
+        "guess until the first are done).",
         file=to,
     )
     for reason, count in plan["excluded_because"].items():
@@ -135,7 +136,8 @@ def _told(progress: Progress) -> str:
     if progress.per_minute is not None:
         parts.append(f"{progress.per_minute:,.0f}/min")
     if progress.eta_s:
-        parts.append(f"{format_duration(progress.eta_s)} left")
+        low_s, high_s = progress.eta_range_s or (progress.eta_s, progress.eta_s)
+        parts.append(f"{format_durations(low_s, high_s)} left")
     if progress.workers != 1:
         parts.append(f"{progress.workers:,} workers")
     if not progress.passed and progress.under_way:
@@ -272,21 +274,25 @@ def run(args: CommandOptions) -> int:
     points = spec.space.points(spec.options)
     on_gpu = bool(points) and runs_on_gpu(points[0].request)
     open_points = [p for p in points if p.id not in book.rows]
-    estimate_s = Estimator(open_points, on_gpu).left_s() * _limited(spec, open_points)
+    estimate = (
+        Estimator(open_points, on_gpu)
+        .left()
+        .scaled(_limited(spec, open_points), spec.budget.seconds)
+    )
     if args.dry_run:
         if args.json:
-            print_json(plan_dict(points, estimate_s))
+            print_json(plan_dict(points, estimate))
         else:
-            print_plan(points, estimate_s, sys.stdout)
+            print_plan(points, estimate, sys.stdout)
         return 0
     if not (args.resume or args.all or first_given(args, _POINTS)):
-        print_plan(points, estimate_s, sys.stderr)
+        print_plan(points, estimate, sys.stderr)
         raise InvalidProblem(
             "Nothing was named, so this would be every variant and config: name variants or "
             "problems, or say --all."
         )
     if not quiet:
-        print_plan(points, estimate_s, sys.stderr)
+        print_plan(points, estimate, sys.stderr)
         print(f"Journal: {book.path}", file=sys.stderr)
     reporter = Reporter(quiet)
     where = f" --dask {args.dask}" if args.dask is not None else ""

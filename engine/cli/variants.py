@@ -52,6 +52,7 @@ _MAX_PAGE = 16 << 20  # bytes
 class VariantsOptions(ProblemOptions):
     """The options of `variants`."""
 
+    variants: list[str]
     add: Path | None
     forget: str | None
     gpu: str | None
@@ -68,6 +69,13 @@ def run(args: VariantsOptions) -> int:
         raise InvalidProblem("--into writes what --markdown or --tree print: give one of them.")
     if args.gpu is None and (named := first_given(args, PROBLEM)) is not None:
         raise InvalidProblem(f"--{named.replace('_', '-')} is of the figures on a GPU: give --gpu.")
+    whole = args.diff or args.forecasts or args.tree or (args.markdown and args.gpu is None)
+    if args.variants and whole:
+        raise InvalidProblem(
+            "Named variants go with the list and, with --gpu, with figures alone: "
+            "leave the names or the other option out.",
+            code="names_beside_a_fixed_list",
+        )
     if args.add is not None:
         keep_kernel(args.add)
     if args.forget is not None:
@@ -85,7 +93,7 @@ def run(args: VariantsOptions) -> int:
     if args.markdown:
         return _markdown(args.into, "ladder", markdown_table())
     mistakes = (*LADDER.errors, *OWN.errors)
-    variants = all_variants()
+    variants = [find_variant(name) for name in args.variants] or all_variants()
     for mistake in mistakes:
         print(f"error: {mistake}", file=sys.stderr)
     if args.json:
@@ -148,7 +156,8 @@ def _figures(args: VariantsOptions, gpu: str) -> int:
     if args.diff is not None:
         return _diff(find_variant(args.diff), problem, device.name)
     history = open_history()
-    rungs = [_worked_out(v, problem, device.name, history) for v in variants_for(problem)]
+    variants = [find_variant(name) for name in args.variants] or variants_for(problem)
+    rungs = [_worked_out(v, problem, device.name, history) for v in variants]
     table = ladder_table(rungs, f"The ladder on {device.name}, {problem.label()}")
     if args.json:
         print_json([dict(zip(table.columns, row, strict=True)) for row in table.rows])

@@ -189,7 +189,9 @@ def arch_macros(arch: str) -> tuple[str, ...]:
     macros of its arch-specific instructions."""
     match = re.fullmatch(r"sm_(\d+)([af]?)", arch)
     if match is None:
-        raise CompileError(f"{arch!r} is not a GPU arch: write it like sm_89 or sm_90a.")
+        raise CompileError(
+            f"{arch!r} is not a GPU arch: write it like sm_89 or sm_90a.", code="not_an_arch"
+        )
     number, kind = f"{match[1]}0", match[2]
     macros = [f"-DCOH_CUDA_ARCH={number}"]
     if kind == "a":
@@ -527,7 +529,10 @@ def _find_or_build(
             if (built := _find_anywhere(name)) is not None:
                 return built, 0.0
         if changed():
-            raise CompileError(f"The kernel cannot be compiled for the CPU: {CHANGED}.")
+            raise CompileError(
+                f"The kernel cannot be compiled for the CPU: {CHANGED}.",
+                code="attune_changed_under_way",
+            )
         begin = time.perf_counter()
         with tempfile.TemporaryDirectory(prefix="attune-build-") as scratch:
             library = build(Path(scratch)).read_bytes()

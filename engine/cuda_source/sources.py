@@ -11,10 +11,11 @@ import functools
 import hashlib
 import os
 import re
+import time
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 from engine.base import files
 from engine.base.errors import CompileError
@@ -235,6 +236,10 @@ _INCLUDE = re.compile(
     r"""^(?P<before>[ \t]*#[ \t]*include[ \t]*)(?P<open>[<"])(?P<name>[^>"\n]+)[>"]""", re.MULTILINE
 )
 _MAX_HEADERS = 500
+_MOST_KEPT = 256  # kernels whose texts are kept
+_SETTLED_NS = 1_000_000_000
+
+_Stamp: TypeAlias = "tuple[int, ...] | None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,9 +296,41 @@ def read_sources(source: Path, include_folders: Sequence[Path] = ()) -> Sources:
     Raises:
         CompileError: a file cannot be read or is not UTF-8, or there are more than 500 headers.
     """
+    key = (source, tuple(include_folders))
+    kept = _READ.get(key)
+    if kept is not None and all(_stamp(path) == stamp for path, stamp in kept.stamps.items()):
+        return kept.sources
     reader = _Reader(source, include_folders)
+    begin_ns = time.time_ns()
     reader.follow()
-    return reader.sources()
+    sources = reader.sources()
+    stamps = reader.stamps()
+    # A file that was written just now may change again within the clock's resolution.
+    if all(stamp is None or stamp[0] < begin_ns - _SETTLED_NS for stamp in stamps.values()):
+        if len(_READ) >= _MOST_KEPT:
+            _READ.clear()
+        _READ[key] = _Read(stamps, sources)
+    return sources
+
+
+class _Read(NamedTuple):
+    """What was read once, and what it depends on."""
+
+    stamps: dict[Path, _Stamp]  # of each place that was looked at; None where there was no file
+    sources: Sources
+
+
+_READ: dict[tuple[Path, tuple[Path, ...]], _Read] = {}
+
+
+def _stamp(path: Path) -> _Stamp:
+    """Times of change in ns, the later first, size, inode and device; None without such a file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    times = sorted((found.st_mtime_ns, found.st_ctime_ns), reverse=True)
+    return *times, found.st_size, found.st_ino, found.st_dev
 
 
 def included_files(source: Path, include_folders: Sequence[Path] = ()) -> tuple[Path, ...]:
@@ -440,6 +477,7 @@ class _Reader:
         self.names: dict[Path, str] = {}  # of the files, the source first
         self.texts: dict[Path, str] = {}
         self._foreign: set[str] = set()
+        self._stamps = {source: _stamp(source)}  # taken before a file is read
 
     def follow(self) -> None:
         """Read the source and all that it includes."""
@@ -467,12 +505,20 @@ class _Reader:
         included = tuple(sorted(others, key=lambda file: file.name))
         return Sources(main, included, tuple(sorted(self._foreign)))
 
+    def stamps(self) -> dict[Path, _Stamp]:
+        """Of every place where a file was looked for, and of the source."""
+        return self._stamps
+
     def find(self, name: str, includer: Path) -> Path | None:
         key = (includer.parent, name)
         if key not in self._found:
             places = self.places(name, includer)
-            self._found[key] = next((path for path in places if path.is_file()), None)
+            self._found[key] = next((path for path in places if self._is_file(path)), None)
         return self._found[key]
+
+    def _is_file(self, path: Path) -> bool:
+        self._stamps[path] = _stamp(path)
+        return path.is_file()
 
     def places(self, name: str, includer: Path) -> Iterator[Path]:
         """Where a file is looked for, in this order."""

@@ -53,6 +53,8 @@ class DeviceSpec:
     memory_gb: int | None = None  # as the vendor names it
     price_basis: str = ""  # what is rented for it: "whole instance", "GPU, per second", …
     memory_efficiency: float = 0.85  # of the bandwidth, what streams achieve
+    # That it was seen to reach by itself, where that is beyond the boost clock of its data sheet.
+    top_clock_mhz: int | None = None
     clock: ClockKind = "boost"  # what the rates are of; where it is not boost, see `at_clock`
 
     @property
@@ -244,6 +246,7 @@ def _device(line: list[Any]) -> DeviceSpec:
         price_basis=priced["basis"],
         price_source=priced["source"].format(rate),
         memory_efficiency=_TABLE["memory_efficiency"].get(name, {}).get("share", 0.85),
+        top_clock_mhz=_TABLE["top_clock"].get(name, {}).get("mhz"),
     )
 
 

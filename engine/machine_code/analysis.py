@@ -366,11 +366,17 @@ def has_guessed_addresses(analysis: Analysis) -> bool:
     return bool(analysis.counts.data_address.any())
 
 
-def notes(analysis: Analysis, iterations: tuple[int, int] | None = None) -> Iterator[str]:
+_MUCH_START_SPREAD = 0.05
+
+
+def notes(
+    analysis: Analysis, iterations: tuple[int, int] | None = None, start_spread: float = 0.0
+) -> Iterator[str]:
     """Where loaded data steers the code, what was made up, what was interpolated.
 
     Args:
         iterations: of the longest CTA's loop (simulated, executed), where not all were.
+        start_spread: of the time, over when CTAs start beside each other.
     """
     counts = analysis.counts
     if iterations is not None:
@@ -378,6 +384,11 @@ def notes(analysis: Analysis, iterations: tuple[int, int] | None = None) -> Iter
         yield (
             f"CTAs are long: of the {executed:,} iterations of the loop {simulated:,} were "
             "simulated, and what the others take is a straight line. The counts are of all."
+        )
+    if start_spread > _MUCH_START_SPREAD:
+        yield (
+            f"The time hangs on how far apart CTAs of an SM start: by {start_spread:.0%} (standard "
+            "deviation over some offsets), which the interval includes."
         )
     if counts.data_branch.any():
         lines = _lines(analysis, counts.data_branch)

@@ -178,7 +178,8 @@ def new_request(
     if any(size % by for size, by in zip(launch.grid, cluster, strict=True)):
         raise InvalidProblem(
             f"A grid of {', '.join(map(str, launch.grid))} is no whole number of clusters of "
-            f"{', '.join(map(str, cluster))} CTAs, and CUDA does not launch it: give a multiple."
+            f"{', '.join(map(str, cluster))} CTAs, and CUDA does not launch it: give a multiple.",
+            code="grid_cuts_clusters",
         )
     number = int(program.arch[3:].rstrip("af"))
     launched = constant_bank(entry, program.arch, launch, windows, cluster)

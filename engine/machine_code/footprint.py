@@ -160,11 +160,13 @@ def _axis_shares(emulator: Emulator, trace: CtaTrace, own: Sectors) -> NDArray[n
         of_far = _touched_at(emulator, trace, axis, far)
         by_all = beside & _among(own, of_far)
         # A CTA that touches less of the same, and no more of its own: causal ones read the first
-        # keys alone. What it leaves out is nobody else's in its place, the last keys among it.
+        # keys alone. What it leaves out is nobody else's in its place, the last keys among it: a
+        # neighbour's step, no more than neighbours share. Of a cut last CTA it is its own bytes.
         alone, far_alone = np.flatnonzero(~beside), len(of_far) - int(by_all.sum())
-        if len(of_far) < len(own) and far_alone <= len(alone):
+        left_out = len(alone) - far_alone
+        if len(of_far) < len(own) and 0 <= left_out <= int(beside.sum()):
             by_all = beside.copy()
-            by_all[alone[: len(alone) - far_alone]] = True
+            by_all[alone[:left_out]] = True
         shares[by_all, axis] = grid[axis]
         some, share = beside & ~by_all, 2
         while some.any():  # groups of neighbours: where does this one end?

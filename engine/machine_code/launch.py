@@ -271,7 +271,8 @@ def tables(contents: Sequence[Content | None]) -> tuple[tuple[int, bytes], ...]:
     if len(known) > _MOST_TABLES:
         raise InvalidProblem(
             f"A launch reads {_MOST_TABLES} tables at most (--arg file:), not {len(known)}: "
-            "give the others as ptr."
+            "give the others as ptr.",
+            code="launch_tables",
         )
     return known
 

@@ -243,7 +243,9 @@ def report(
         counts=_counts(analysis),
         lines=_lines(analysis, timing),
         listing=_listing(analysis, timing),
-        notes=tuple(notes(analysis, simulated.iterations if simulated else None)),
+        notes=tuple(
+            notes(analysis, *((simulated.iterations, simulated.start_spread) if simulated else ()))
+        ),
         hints=tuple(hints),
         overlaps=overlaps(analysis.program, analysis.counts.totals[:, EXECUTED]),
         no_time=no_time,

@@ -343,6 +343,8 @@ def fits(variant: Variant, problem: Problem, config: Config, device: DeviceSpec 
         device: None leaves out what depends on the GPU.
     """
     try:
+        if variant.unsupported(problem, config) is not None:
+            return False  # `launch_plan` would look through every config, to say why
         plan = launch_plan(variant, problem, config, device)
         return device is None or asked_smem_bytes(plan) <= most_smem_bytes(device)
     except AttuneError:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -80,6 +82,7 @@ class EvaluationOutcome:
     # would be known of the kernel once it is simulated.
     predicted: Latency | None = None
     config: ResolvedConfig | None = None  # where its values come from
+    spent_s: Mapping[str, float] = field(default_factory=dict)  # on `compile` and `simulate`
 
 
 @dataclass
@@ -98,6 +101,7 @@ class EvaluationRun:
     maps: tuple[ErrorMap, ...] = ()
     executed: ExecutedStatements | None = None  # of all runs so far
     is_elsewhere: bool = False  # at another problem than was asked for
+    spent_s: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         resolved = self.resolved
@@ -117,7 +121,9 @@ class EvaluationRun:
         predicted = None
         if self.estimate is not None and (self.simulates or self.estimate.by_machine_code):
             predicted = self.estimate.latency
-        return EvaluationOutcome(evaluation, self.maps, predicted, self.resolved.config_origin)
+        return EvaluationOutcome(
+            evaluation, self.maps, predicted, self.resolved.config_origin, self.spent_s
+        )
 
     def _stop(self, status: Status, reason: str, log: str = "") -> Evaluation:
         return replace(self.base, status=status, reason=reason, log=log or self.base.log)
@@ -138,12 +144,21 @@ class EvaluationRun:
 
             if why := mistaken_types(plan):
                 return self._stop(Status.COMPILE_ERROR, why)
-        stopped = self._compile(plan)
+        with self._spends("compile"):
+            stopped = self._compile(plan)
         if stopped is not None:
             return stopped
         if not self.request.execute:
             return self._with_prediction(plan, self.base)
         return self._execute(plan)
+
+    @contextmanager
+    def _spends(self, what: str) -> Iterator[None]:
+        begin_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self.spent_s[what] = self.spent_s.get(what, 0.0) + time.monotonic() - begin_s
 
     def _compile(self, plan: LaunchPlan) -> Evaluation | None:
         """Fill in resources and occupancy. Returns an evaluation only when the pipeline stops."""
@@ -512,7 +527,8 @@ class EvaluationRun:
         if self.on_part is not None and evaluation.execution is not None and not is_known:
             self.on_part(evaluation)  # the verdict does not wait for the time
         self.stage("Simulating the machine code")
-        self.estimate = self._estimate(plan, self.compiled, simulates=True)
+        with self._spends("simulate"):
+            self.estimate = self._estimate(plan, self.compiled, simulates=True)
         if not self.estimate.by_machine_code or not self.counts:
             return evaluation
         try:

@@ -329,7 +329,8 @@ def device_at(
         raise InvalidProblem(
             f"The table of GPUs gives no power limit for {device.name}: give --clock in MHz."
         )
-    return at_clock(device, found.clock_mhz, SUSTAINED) if found.is_limited else device
+    is_other = found.is_limited or found.clock_mhz > (device.boost_clock_mhz or 0)
+    return at_clock(device, found.clock_mhz, SUSTAINED) if is_other else device
 
 
 def device_of_plan(
@@ -364,6 +365,9 @@ def clock_note(
     at = f"Times are at {device.clock_label}"
     if found is None:
         return f"{at}; its power limit is not known, so neither is what it sustains."
+    if found.clock_mhz > (device.boost_clock_mhz or 0):
+        held = f"{found.clock_mhz:,.0f} MHz"
+        return f"{at}; {device.power_w} W hold about {held} (--clock sustained)."
     if not found.is_limited:
         return f"{at}, which {found.watts:,.0f} W of {device.power_w} hold."
     slower = sum(t.simulated.us_at(found.clock_mhz) for t in timed)

@@ -65,7 +65,8 @@ def _cache(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
             listed = ", ".join(sorted(names))
             raise InvalidProblem(
                 f"A Kernel Tuner cache is of one {what}, and the session has {listed}: choose one "
-                f"with {option}."
+                f"with {option}.",
+                code="export_of_several_kernels",
             )
     params = [{**_sizes(e.problem), **e.config} for e in evaluations]
     keys = list(dict.fromkeys(key for each in params for key in each))

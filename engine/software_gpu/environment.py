@@ -329,7 +329,8 @@ def _device(name: str) -> DeviceSpec:
     if num_sms is None or not 0 < memory_bytes <= (whole.memory_bytes or 0):
         raise InvalidProblem(
             f"{whole.name} has no MIG slice {profile}.{gigabytes}gb: A100, H100 and H200 have "
-            "slices of 1g, 2g, 3g, 4g and 7g, with a part of their memory."
+            "slices of 1g, 2g, 3g, 4g and 7g, with a part of their memory.",
+            code="mig_slice_unknown",
         )
     return replace(
         whole,

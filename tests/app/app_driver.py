@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import plotly.graph_objects as go
 from streamlit.testing.v1 import AppTest
 
 import engine.jobs.manager as jobs
@@ -68,8 +69,11 @@ def texts(at: AppTest) -> str:
 
 
 def charts(at: AppTest) -> dict[str, dict[str, Any]]:
-    """The figures that the page has sent to the browser, by key."""
-    return {each["key"]: json.loads(each["figure"]) for each in components(at) if "figure" in each}
+    """The figures that the page has sent to the browser, by key; Plotly finds each valid."""
+    sent = {each["key"]: json.loads(each["figure"]) for each in components(at) if "figure" in each}
+    for figure in sent.values():
+        go.Figure(figure)
+    return sent
 
 
 def components(at: AppTest) -> list[dict[str, Any]]:

@@ -290,6 +290,7 @@ def test_bad_usage_is_one_sentence(
         ("evalute v01", "did you mean evaluate"),
         ("evaluate v01 --sequlen 3", "did you mean --seqlen"),
         ("evaluate v01 --seqlne=3", "did you mean --seqlen"),
+        ("evaluate v01 --S 64", "option called '--S': did you mean --seqlen?"),
         ("evaluate v01 --backend cdua", "did you mean cuda"),
         ("sessions decid x.json", "did you mean decide"),
         ("devices L4 T4", "unrecognized arguments: T4"),
@@ -402,6 +403,8 @@ def test_variants_and_devices(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     assert l4["num_sms"] == 58
     assert l4["source"]
+    assert main(["variants", "v08", "v11", "--json"]) == 0
+    assert [v["id"] for v in json.loads(capsys.readouterr().out)] == ["v08", "v11"]
     for argv in (["variants"], ["devices"], ["devices", "L4"]):
         assert main(argv) == 0
         assert "L4" in capsys.readouterr().out or argv == ["variants"]

@@ -26,6 +26,9 @@ variants --add {binary}.cu
 variants --add {empty}.cu
 variants --add /proc/self/mem
 variants --forget nothing
+variants v08 nope
+variants v08 --tree
+variants v08 --gpu L4 --diff v11
 variants --gpu L5
 variants --gpu L4 --diff v99
 variants --diff v08

@@ -180,8 +180,9 @@ def test_every_command_says_one_time(case: Case, ask: Callable[..., str], tmp_pa
     assert {name: each for name, each in said.items() if each != expected} == {}
 
     # Formatted in tables and sentences.
-    listed = json.loads(ask("variants", *gpu, *case.args(), "--json"))
-    mine = next(r for r in listed if r["rung"] == variant)
+    listed = json.loads(ask("variants", variant, *gpu, *case.args(), "--json"))
+    (mine,) = listed
+    assert mine["rung"] == variant
     defaults = " ".join(f"{k}={v}" for k, v in told["config"].items())
     if mine["config"] == defaults:
         assert mine["simulated"] == format_us(expected[0])

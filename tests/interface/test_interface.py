@@ -134,7 +134,7 @@ def test_a_sweep_keeps_the_values_that_its_kernel_was_given(swept: attune.SweepR
 
 
 def test_a_predicted_time_is_not_written_for_another_tuner(swept: attune.SweepResult) -> None:
-    with pytest.raises(attune.InvalidProblem, match="predicted"):
+    with raises(attune.InvalidProblem, "only_predicted_times", "predicted"):
         swept.to_kernel_tuner()
 
 

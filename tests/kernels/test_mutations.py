@@ -26,7 +26,7 @@ from engine.pipeline.evaluate import Evaluator
 from engine.plan import compile_plan, make_plan
 from engine.problem import Problem
 from kernels.ladder import LADDER, by_id
-from kernels.variant import KERNELS_DIR
+from kernels.variant import KERNELS_DIR, Variant
 
 # Of the table, each how-manieth is run by `pytest -m slow`, and each how-manieth of all by default.
 _SLOW, _QUICK = 96, 480
@@ -102,7 +102,7 @@ def test_a_wrong_page_descriptor_or_box_is_named(
     assert look(evaluator, mutation, mutation.variants[0], "check", tmp_path).named
 
 
-@pytest.mark.parametrize("mutation", slow_ones(8, LEGAL), ids=_id)
+@pytest.mark.parametrize("mutation", slow_ones(16, LEGAL), ids=_id)
 def test_nothing_is_said_of_a_legal_change(
     evaluator: Evaluator, mutation: Unseen, tmp_path: Path
 ) -> None:
@@ -123,17 +123,16 @@ def test_every_mutation_fits_its_kernel() -> None:
         assert text != original, mutation.name
 
 
-@pytest.mark.slow
-def test_the_text_that_bugs_are_planted_in_compiles(tmp_path: Path) -> None:
+@pytest.mark.parametrize("variant", slow_ones(4, list(LADDER)), ids=lambda v: v.id)
+def test_the_text_that_bugs_are_planted_in_compiles(variant: Variant, tmp_path: Path) -> None:
     """Else the compiler would find them all."""
     for header in KERNELS_DIR.glob("*.cuh"):
         shutil.copy(header, tmp_path)
-    for variant in LADDER:
-        problem = Problem(1, 1, 64, 64)
-        plan = make_plan(variant, problem, fitting_config(variant, problem))
-        source = tmp_path / variant.source.name
-        source.write_text(plain(variant.source.read_text("utf-8")), "utf-8")
-        compile_plan(replace(plan, source=source), "sm_90")
+    problem = Problem(1, 1, 64, 64)
+    plan = make_plan(variant, problem, fitting_config(variant, problem))
+    source = tmp_path / variant.source.name
+    source.write_text(plain(variant.source.read_text("utf-8")), "utf-8")
+    compile_plan(replace(plan, source=source), "sm_90")
 
 
 def test_a_bug_is_planted_however_its_lines_are_laid_out() -> None:

@@ -170,5 +170,5 @@ def test_a_table_that_cannot_be_read_and_a_third_one_are_a_sentence(tmp_path: Pa
         parse_arguments([f"file:{tmp_path / 'none.bin'}"])
     (tmp_path / "t").write_bytes(bytes(8))
     _, contents = arguments_and_memory([f"file:{tmp_path / 't'}"] * 3)
-    with pytest.raises(InvalidProblem, match="2 tables at most"):
+    with raises(InvalidProblem, "launch_tables", "3"):
         tables(contents)

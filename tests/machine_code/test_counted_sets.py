@@ -26,3 +26,12 @@ def test_the_faster_of_two_is_named() -> None:
     right, total = right_pairs(POINTS)
     assert total >= 300
     assert right >= 0.97 * total
+
+
+def test_what_was_fitted_is_counted_as_others_have_it() -> None:
+    """Points of series that constants were fitted to are simulated with those of the others."""
+    fitted = [p for p in POINTS if p.simulated_us != p.as_shipped_us]
+    assert {p.arch for p in fitted} == {"sm_90", "sm_120"}
+    assert sum(abs(p.error) for p in POINTS) / len(POINTS) < 0.09
+    shipped = [abs(p.as_shipped_us / p.measured_us - 1) for p in POINTS]
+    assert sum(shipped) / len(POINTS) < 0.09

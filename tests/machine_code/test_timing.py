@@ -13,11 +13,14 @@ import pytest
 from words import raises
 
 from engine.base.errors import CompileError, ToolMissing, UnknownName
+from engine.cuda_source import compile_kernel
 from engine.devices import find_device
+from engine.history.curves import time_launch
+from engine.machine_code.analysis import analyse, notes
 from engine.machine_code.cubin import Entry
 from engine.machine_code.disassembly import NO_BARRIER, Control, Instruction, Program, pipe_of
 from engine.machine_code.emulation import AccessKind, CtaTrace, Emulator
-from engine.machine_code.launch import Launch, buffer_address
+from engine.machine_code.launch import Launch, buffer_address, parse_arguments
 from engine.machine_code.timing import simulate
 from engine.machine_code.timing.constants import (
     ARCHS,
@@ -449,3 +452,22 @@ def test_what_was_never_measured_has_the_widest_interval() -> None:
     unknown_low, unknown_high = interval(100.0, "sm_100", "mma")
     assert unknown_low < low < 100 < high < unknown_high
     assert "sm_100" not in MEASURED_ARCHS
+
+
+def test_how_far_apart_ctas_start_enters_the_interval() -> None:
+    source = KERNELS / "tile_order.cu"
+    device = find_device("A10")
+    cubin = compile_kernel(source, (("ORDER", "0"),), device.arch, ("gemm",)).cubin
+    arguments = parse_arguments(["ptr", "ptr", "ptr", "i32:512"])
+    analysis = analyse(cubin, None, Launch((64, 16, 1), (256, 1, 1), 0, arguments))
+    found = time_launch(analysis, device).simulated
+    assert found.resident_ctas > 1
+    assert 0 < found.start_spread < 0.3
+    latency = found.latency
+    at = latency.median_us, device.arch, kernel_class(analysis.program, found.longest)
+    assert (latency.low_us, latency.high_us) == interval(*at, start_spread=found.start_spread)
+    assert latency.low_us < interval(*at)[0]
+    assert time_launch(analysis, device, quick=True).simulated.start_spread == 0
+    told = [text for text in notes(analysis, None, 0.2) if "20%" in text]
+    assert len(told) == 1
+    assert not any("CTAs of an SM start" in text for text in notes(analysis, None, 0.02))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from words import raises
 
 from engine.base.errors import InvalidProblem
 from engine.batch.validate import validate
@@ -162,7 +163,7 @@ def test_points_that_cannot_be_are_refused(reference_csv: Path, prepared: Prepar
 
 def test_a_gpu_without_figures_is_refused(reference_csv: Path, known: Known) -> None:
     unknown = replace(L4, boost_clock_mhz=None)
-    with pytest.raises(InvalidProblem, match="clock"):
+    with raises(InvalidProblem, "not_predicted", "clock"):
         prepare(Kernel.of(V01, unknown), series(reference_csv, "length"), known)
 
 

@@ -313,7 +313,7 @@ def test_a_path_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     store = Store(str(tmp_path / "file"), shipped=None, index_folder=tmp_path / "i")
     for action in (store.list, lambda: store.save(snapshot_maker())):
-        with pytest.raises(StoreError, match="it is a file, or lies below one"):
+        with raises(StoreError, "store_failed"):
             action()
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -351,7 +351,7 @@ def test_a_remote_that_fails_is_one_sentence(
     for call in ("ls", "pipe_file", "cat_file"):
         monkeypatch.setattr(MemoryFileSystem, call, refuse)
     for action in (remote.list, lambda: remote.save(snapshot_maker()), lambda: remote.open(NAME)):
-        with pytest.raises(AttuneError, match=r"clienterror: 403 \(the setting") as caught:
+        with raises(AttuneError, "store_failed") as caught:
             action()
         assert "\n" not in str(caught.value)
 

@@ -13,7 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from engine.machine_code.disassembly import Loop, Program, find_loops
 from engine.machine_code.emulation import AccessKind, CtaTrace
 from engine.machine_code.timing.constants import SmTiming
-from engine.machine_code.timing.native import Kernel, in_parallel, simulate_counts, simulate_sm
+from engine.machine_code.timing.native import (
+    Kernel,
+    MachineRow,
+    in_parallel,
+    simulate_counts,
+    simulate_sm,
+)
 from engine.machine_code.timing.traffic import share_sms
 
 # Arrivals that warps wait for one by one: without some of them they would wait for ever.
@@ -403,6 +409,37 @@ def _simulated_ctas(counts: Sequence[int], resident: int) -> float:
 def steady_state(kernel: Kernel, trace: CtaTrace, resident: int) -> SmTiming:
     """One round of resident CTAs: the busy pipes and stalls that are shown."""
     return simulate_sm(kernel, [trace], [0] * resident, resident)
+
+
+# Cycles that an SM's first CTAs start apart, besides none: less than a pass of a loop, and more; of
+# a short CTA so few that all of them still run beside each other.
+_STAGGERS = (70, 290, 710)
+_MOST_OF_STAY = 1 / 16  # that the last one starts behind the first
+
+
+def start_spread(kernel: Kernel, trace: CtaTrace, resident: int) -> float:
+    """How much the time of resident CTAs hangs on when they start beside each other: the standard
+    deviation over some offsets, to the mean.
+
+    It is that of how long a CTA stays: as many at a time give its share of the throughput. In step
+    all want the same pipe at once, and a few cycles of a latency decide whether they fall out of
+    it: no single start is the right one.
+    """
+    if resident < 2:
+        return 0.0
+
+    def stay_cycles(stagger: int) -> float:
+        machine = MachineRow.from_buffer_copy(kernel.machine)
+        machine.stagger_cycles = stagger
+        shifted = Kernel(kernel.ops, machine)
+        found = simulate_sm(shifted, [trace], [0] * resident, resident, stalls=False)
+        return float((found.finished - found.started).mean())
+
+    in_step = stay_cycles(0)
+    most = int(in_step * _MOST_OF_STAY / (resident - 1))
+    staggers = sorted({min(cycles, most) for cycles in _STAGGERS})
+    stays = np.array([in_step, *in_parallel(stay_cycles, staggers)])
+    return float(stays.std() / stays.mean())
 
 
 _MOST_FOLLOWED_IN_GRID = 10_000  # CTAs one by one; beyond, what as many take on full SMs

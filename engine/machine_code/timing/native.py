@@ -226,7 +226,9 @@ class MachineRow(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("fma_units", "operand_window", "queue_depth")),
         *((name, ctypes.c_int32) for name in ("dispatch_cycles", "barrier_cycles", "l1_cycles")),
         *((name, ctypes.c_int32) for name in ("l2_cycles", "l1_lines", "fetch_cycles")),
-        *((name, ctypes.c_int32) for name in ("cta_start_cycles", "bulk_copy_cycles")),
+        *((name, ctypes.c_int32) for name in ("cta_start_cycles", "stagger_cycles")),
+        ("bulk_copy_cycles", ctypes.c_int32),
+        ("shared_pass_cycles", ctypes.c_int32),
         *((name, ctypes.c_int32) for name in ("registers", "product_queue", "warpgroup_cycles")),
         ("cycles_per_sector", ctypes.c_float),
         ("shared_bytes_per_cycle", ctypes.c_float),
@@ -463,7 +465,7 @@ def _library() -> ctypes.CDLL:
 Regime: TypeAlias = Literal["alone", "shared", "streaming"]
 
 _PARTITIONS = 4
-_SHARED_BYTES_PER_CYCLE = 128.0
+_SHARED_BYTES_PER_PASS = 128.0
 _SECTOR_BYTES = 32
 # Tensor peaks of Hopper are quoted at a lower clock than the FP32 peak (see engine.devices.spec).
 _HOPPER_FMAS_PER_CYCLE = 512.0
@@ -553,12 +555,14 @@ def sm_kernel(
         l1_lines=l1_bytes // _LINE_BYTES,
         fetch_cycles=c.fetch_cycles if fetches_code else 0,
         cta_start_cycles=c.cta_start_cycles,
+        stagger_cycles=0,
         bulk_copy_cycles=c.bulk_copy_cycles,
+        shared_pass_cycles=c.shared_pass_cycles,
         registers=program.registers,
         product_queue=c.product_queue,
         warpgroup_cycles=c.warpgroup_cycles,
         cycles_per_sector=_SECTOR_BYTES / per_cycle,
-        shared_bytes_per_cycle=_SHARED_BYTES_PER_CYCLE,
+        shared_bytes_per_cycle=_SHARED_BYTES_PER_PASS / c.shared_pass_cycles,
     )
     return Kernel(ops_of(program, c, gpu.tensor_fmas_per_cycle), machine)
 

@@ -33,6 +33,7 @@ from engine.machine_code.timing.cta_times import (
     iterations_of,
     main_loop,
     measure,
+    start_spread,
     steady_state,
 )
 from engine.machine_code.timing.native import (
@@ -184,6 +185,7 @@ class SimulatedLaunch:
     latency: SimulatedLatency
     # Of that CTA's loop (simulated, executed): beyond, time is a straight line. None: all of it.
     iterations: tuple[int, int] | None
+    start_spread: float  # of its time, over when CTAs start beside each other: in the interval too
 
     def us_at(self, clock_mhz: float) -> float:
         """Its time at another clock."""
@@ -350,7 +352,9 @@ def simulate_launch(
     median = LAUNCH_FLOOR_US + max(in_sms, dram_us)
     is_memory_bound = dram_us >= MEMORY_SHARE * in_sms
     kind = "memory" if is_memory_bound else kernel_class(program, by_length[-1])
-    low, high = interval(median, gpu.constants.arch, kind, device.clock)
+    is_followed = not (quick or is_memory_bound)
+    beside = start_spread(kernel, ends[1], min(resident, per_sm)) if is_followed else 0.0
+    low, high = interval(median, gpu.constants.arch, kind, device.clock, beside)
     return SimulatedLaunch(
         resident_ctas=resident,
         ctas_per_sm=per_sm,
@@ -362,6 +366,7 @@ def simulate_launch(
         longest=ends[1],
         latency=SimulatedLatency(median, low, high, gpu.cycles_per_us, device.clock),
         iterations=iterations,
+        start_spread=beside,
     )
 
 

@@ -195,6 +195,7 @@ class SweepCounts(Stored):
     elapsed_s: float  # of this run
     per_minute: float | None  # recent rate; None before the first evaluation
     eta_s: float | None  # None when nothing was timed yet
+    eta_range_s: tuple[float, float] | None = None  # it is probably between these two
     workers: int = 1  # that evaluate beside each other
     under_way: str = ""  # the points that are being evaluated: `v05 num_splits=4, B1 H8 S512 …`
 

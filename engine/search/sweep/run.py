@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,7 @@ from engine.search.evaluation_process import EvaluationProcess, evaluate_point
 from engine.search.ranking import SweepRow, by_problem, skipped_row, without_result
 from engine.search.space import UNKNOWN_LOCATION, Location, SweepPoint, location_of
 from engine.search.strategies import Expected, Strategy, make_strategy
-from engine.search.sweep.estimate import Estimator
+from engine.search.sweep.estimate import Estimator, TimeLeft
 from engine.search.sweep.journal import Progress, SweepJournal, SweepSpec, Tally
 
 Evaluate: TypeAlias = Callable[[EvaluationRequest], EvaluationOutcome]
@@ -249,7 +249,7 @@ class _Sweep:
                     pool.start(point)
                 else:
                     self.resumed += 1
-                    self._take(point, row)
+                    self._take(point, row, None)
             elif len(pool) == 0:
                 self.estimator.learn()
                 return "budget" if limited else "finished"
@@ -260,7 +260,7 @@ class _Sweep:
                     self.journal.add(done, row)
                     self.history.keep(outcome.evaluation, outcome.predicted)
                     self.ends.append(time.monotonic())
-                    self._take(done, row)
+                    self._take(done, row, outcome.spent_s or None)
 
     def _is_spent(self) -> bool:
         evaluations = self.budget.evaluations
@@ -282,8 +282,8 @@ class _Sweep:
                 self.resumed += 1
             self.tally.add(row)
 
-    def _take(self, point: SweepPoint, row: SweepRow) -> None:
-        self.estimator.finish(point, row.elapsed_s)
+    def _take(self, point: SweepPoint, row: SweepRow, spent_s: Mapping[str, float] | None) -> None:
+        self.estimator.finish(point, row.elapsed_s, spent_s)
         self.tally.add(row)
         self.strategy.tell(point, row.median_us)
         self._report(row)
@@ -292,6 +292,7 @@ class _Sweep:
         now = time.monotonic()
         recent = self.ends[-_RATE_WINDOW - 1 :]
         span_s = recent[-1] - recent[0]
+        left = self._time_left(now)
         self.on_progress(
             Progress(
                 done=self.tally.done,
@@ -302,7 +303,8 @@ class _Sweep:
                 resumed=self.resumed,
                 elapsed_s=now - self.start,
                 per_minute=60 * (len(recent) - 1) / span_s if span_s > 0 else None,
-                eta_s=self._eta_s(now),
+                eta_s=left.expected_s if left is not None else None,
+                eta_range_s=(left.low_s, left.high_s) if left is not None else None,
                 best=dict(self.tally.best),
                 last=last,
                 workers=self.workers(),
@@ -310,18 +312,17 @@ class _Sweep:
             )
         )
 
-    def _eta_s(self, now: float) -> float | None:
+    def _time_left(self, now: float) -> TimeLeft | None:
         left = self.estimator.points_left
         if left == 0:
-            return 0.0
+            return TimeLeft(0.0, 0.0, 0.0)
         if not self.estimator.is_measured:
             return None
         # A limited search leaves points out; their mean stands for those that it takes.
         share = max(self.total - self.tally.done, 0) / left
-        eta_s = self.estimator.left_s() * share / max(1, self.workers())
-        if self.budget.seconds is not None:
-            eta_s = min(eta_s, max(0.0, self.budget.seconds - (now - self.start)))
-        return eta_s
+        seconds = self.budget.seconds
+        at_most_s = None if seconds is None else max(0.0, seconds - (now - self.start))
+        return self.estimator.left().scaled(share / max(1, self.workers()), at_most_s)
 
 
 def sweep_here(

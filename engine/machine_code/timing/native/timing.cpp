@@ -488,7 +488,7 @@ private:
         }
         const double leaves = later(now, p.dispatch_free);
         p.dispatch_free = leaves + m.dispatch_cycles;
-        const double passes = later(op.passes, trace.wavefronts[row]);
+        const double passes = later(op.passes, m.shared_pass_cycles * trace.wavefronts[row]);
         const double begin = take_port(leaves, passes);
         p.queue[p.queue_at] = begin;
         p.queue_at = (p.queue_at + 1) % m.queue_depth;
@@ -760,7 +760,7 @@ bool run(const Launch& in, Result& out) {
     int32_t next = 0;
     for (int slot = 0; slot < in.resident; ++slot)
         for (Sm& sm : sms)
-            if (next < in.num_ctas) sm.start_cta(next++, 0.0);
+            if (next < in.num_ctas) sm.start_cta(next++, slot * in.machine->stagger_cycles);
     using Event = std::pair<double, int>;  // when a slot falls free, and where
     std::priority_queue<Event, std::vector<Event>, std::greater<Event>> events;
     const auto follow = [&](int i) {

@@ -63,7 +63,9 @@ struct Machine {
     int32_t l1_lines;          // capacity; 0: nothing is found in L1
     int32_t fetch_cycles;      // per 128 bytes of code that the SM never fetched before
     int32_t cta_start_cycles;  // from a slot being free to the next CTA's first instruction
+    int32_t stagger_cycles;    // between the starts of an SM's first CTAs
     int32_t bulk_copy_cycles;  // beyond l2_cycles, from the instruction to the first byte
+    int32_t shared_pass_cycles;  // of 128 bytes through the port to shared memory and L1
     int32_t registers;         // of a thread, before any setmaxnreg
     int32_t product_queue;     // products of warpgroups that wait for a partition's tensor core
     int32_t warpgroup_cycles;  // latency of a warpgroup's product behind its last pass
