@@ -6,10 +6,6 @@
 // Passes: 1, attention_forward; grid (ceil(S / 64), num_heads, batch), 1024 / rows_per_thread each.
 // Source: the register-tiled SGEMM of CUTLASS and SGEMM_CUDA, applied to both products.
 // Weakness: 64-row tiles leave most SMs idle at small B * H; P crosses shared memory as float.
-// Counted: 25,076 instructions for 64 keys, 16 % convert; with 4 rows by 2 keys 32,080 and 26 %.
-// Simulated: B=4, H=8, S=512, D=64 on an L4 173 us, before 204.
-// Lost: tiles of floats convert once a tile, but move twice the bytes through shared memory: 4 rows
-//   by 2 keys, 24,160 instructions, 212 us.
 /* attune
 idea = "16-byte loads, padded shared memory and register tiles: one load serves several FMAs."
 head_dims = [32, 64, 96, 128]

@@ -6,7 +6,6 @@
 // Passes: 1, attention_forward; grid (ceil(S / 64), num_heads * num_splits, batch).
 // Source: the threadFenceReduction sample of the CUDA toolkit; stream-K's fix-up does the same.
 // Weakness: two launches at once must not share the counters; every CTA pays a fence and an atomic.
-// Counted: v05's loop within 1 %; B=4, H=8, S=512, D=64 on an L4 simulated at 471 us, v05 at 475.
 /* attune
 idea = "The CTA that finishes a query tile last fuses its splits: one launch instead of two."
 head_dims = [32, 64, 96, 128]

@@ -6,10 +6,6 @@
 // Passes: 1, attention_forward; grid (ceil(S / (16 num_warps)), num_heads, batch), 32 num_warps.
 // Source: CUTLASS's Swizzle<3, 3, 3> by its definition; FlashAttention-2 uses it for the same end.
 // Weakness: it saves shared memory, 11 % at D = 64, and no conflicts: v08's padding had none.
-// Counted: 1,608 instructions for 64 rows and keys on sm_80 where v08 has 1,500: the XORs.
-// Simulated: B=4, H=8, S=512, D=64 on an A100 19.5 us (v08 19.8), on an L4 34.6 (34.8).
-// Lost: on an A100 with H=16, S=2048, D=128 296 us (v08 288), 3,688 instructions for 3,084: as many
-//   CTAs fit with padding. The bytes pay in v10, whose two stages are 64 KiB there.
 /* attune
 idea = "As v08 with an XOR swizzle instead of padded rows: less shared memory, no conflicts."
 head_dims = [32, 64, 96, 128]

@@ -6,10 +6,6 @@
 // Passes: 1, attention_forward; grid (ceil(S / (16 row_tiles num_warps)), num_heads, batch).
 // Source: FlashAttention-2's tile shapes (Dao, 2023, arXiv 2307.08691); CUTLASS's epilogue.
 // Weakness: one CTA a tile: the last round of CTAs leaves SMs idle, causal ones most of all.
-// Counted: 3,016 instructions for 64 keys on sm_80 (K one tile ahead, EX2 beside PV alone: 2,952).
-// Simulated: tensor pipe busy in the loop at D = 64, 128 (goal 90 %): A100 84, 85 % (K one tile
-//   ahead 77, 84); L4 97, 96; RTX 5090 100, 96; H200 72, 77 (67, 67; goal 85). What is missing
-//   is order, not a pipe: two warps are in step, and wait at the barrier. Figures beside the loop.
 /* attune
 idea = "Two 16-row tiles a warp share each K/V fragment; Q in registers or shared memory."
 head_dims = [32, 64, 96, 128, 256]

@@ -6,10 +6,6 @@
 // Passes: 1, attention_forward; grid (ceil(S / block_m), num_heads, batch), 32 num_warps threads.
 // Source: Flash-Decoding's split (v05), inside one CTA, with one maximum for all parts.
 // Weakness: causal warps whose keys lie past the diagonal idle; 16 rows a warp read K/V once each.
-// Counted: 2,068 instructions a CTA at S = 128, D = 64 on sm_90 (2,332 with weights, divisions).
-// Simulated on an H200, D = 64: S = 64, 128, 256, 512 at B·H = 1 take 1.7, 1.9, 2.4, 3.1 us; 128 at
-//   B·H = 32, 64, 128, 256 takes 2.2, 2.8, 3.3, 4.9 us (2.9, 3.9, 5.4, 9.1 without row_warps; aimed
-//   at 2.7, 2.75, 2.95, 3.9): from 128 on a head's 2,592 wavefronts of shared memory bind (v22).
 /* attune
 idea = "Short S: the warps of a CTA split rows and keys, take them at once, merge on chip."
 head_dims = [32, 64, 96, 128]

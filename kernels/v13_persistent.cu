@@ -6,10 +6,6 @@
 // Passes: 1, attention_forward; grid (min(num_ctas, all query tiles)), 32 num_warps threads.
 // Source: stream-K (Osama et al., PPoPP 2023, arXiv 2301.03598); v06's arrival counter.
 // Weakness: all heads are under way at once, so that K/V beyond L2 is read again for each tile.
-// Counted: 3,064 instructions for 64 keys on sm_80 (v11 3,016), no conflicts.
-// Spills: with the defaults, 4 to 16 bytes on sm_75 at D = 96, 128, and 4 on sm_100, 128, causal.
-// Simulated without the fusion, D = 64 on an A100, num_ctas = 216: H=16, S=2048 causal 1.29 times
-//   v11's speed (goal 1.15; 1.11 where shares are of key tiles alone), H=15 not causal 1.36.
 /* attune
 idea = "Persistent CTAs with equal shares of all key tiles; what a share cuts is fused on arrival."
 head_dims = [32, 64, 96, 128]

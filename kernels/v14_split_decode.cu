@@ -6,9 +6,6 @@
 // Passes: 1, attention_forward; grid (num_splits, num_heads_kv * row tiles, batch), 32 num_warps.
 // Source: Flash-Decoding (Dao et al., 2023); v06's arrival counter; FlashAttention packs GQA alike.
 // Weakness: one query of an ungrouped head fills 1 row of 16; the last CTA of a head fuses alone.
-// Counted: 32 splits of KV = 1024, 8 heads on one of K/V, D = 128: 3.5 % of K and V are scratch.
-//   That is with cluster_size = 8, and 25 % without (below sm_90), where 5 % would allow 6 splits:
-//   with 4 heads of K/V CTAs for 18 % of an H200's SMs. Bytes and CTAs pull against each other.
 /* attune
 idea = "Decoding: grouped heads packed in one tile, a ring a warp, even splits fused on arrival."
 head_dims = [32, 64, 96, 128, 256]

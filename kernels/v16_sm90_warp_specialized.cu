@@ -6,10 +6,6 @@
 // Passes: 1, attention_forward; grid (ceil(S / (64 consumers)), H, B), 128 (consumers + 1) threads.
 // Source: FlashAttention-3 (arXiv 2407.08608); PTX ISA, setmaxnreg.
 // Weakness: within a warpgroup the products of a tile still wait for its softmax.
-// Counted: 1,871 instructions for 64 keys on sm_90 and 128 rows (v15 1,950), no conflicts.
-// Simulated, H100 SXM, boost clock, 16k tokens, S = 2048: tensor pipe 61 % busy, D = 64 43 %,
-//   where that is 458 TFLOP/s: the bound of products and exp2 one after the other is 495. Why
-//   simulated figures of Hopper's rungs changed on 2026-11-26: kernels/README.md.
 /* attune
 idea = "A producer warp feeds two or three warpgroups by TMA; registers go where they are needed."
 head_dims = [32, 64, 96, 128]

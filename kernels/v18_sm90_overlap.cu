@@ -6,10 +6,6 @@
 // Passes: 1, attention_forward; grid (ceil(S / (64 consumers)), H, B), 128 (consumers + 1) threads.
 // Source: FlashAttention-3 (arXiv 2407.08608), overlap within a warpgroup.
 // Weakness: S and P of two tiles are alive at a time: three consumers at D = 128 are too many.
-// Counted: 1,992 instructions for 64 keys on sm_90 and 128 rows (v17 1,961), no conflicts.
-// All 66 EX2 of a tile of 128 keys stand between the wait for S and the wait for O.
-// Simulated, H100 SXM, boost clock, 16k tokens, S = 2048: tensor pipe 76 % busy, D = 64 50 %.
-//   v16, of the same order without the overlap, 61 and 43 % (README).
 /* attune
 idea = "S of the next tile is multiplied before O of this one, and the softmax runs beside it."
 head_dims = [32, 64, 96, 128]

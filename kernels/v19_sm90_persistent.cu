@@ -6,10 +6,6 @@
 // Passes: 1, attention_forward; grid (min(num_ctas, query tiles)), 128 (consumers + 1) threads.
 // Source: FlashAttention-3 (arXiv 2407.08608) and its L2-aware longest-first order; v13.
 // Weakness: who gets which tile is fixed; O is written in front of a group's next products.
-// Counted: 1,924 instructions for 64 keys and 128 rows (v18 1,992; most_growth = 8: 1,828).
-// Causal: in twelve problems the SM with most key tiles has at most 3 % more than the mean.
-// Simulated, H100 SXM, boost clock, 16k tokens, S = 2048: tensor pipe 86 % busy at D = 128; at the
-//   clock that its power limit sustains 558 TFLOP/s. See kernels/README.md.
 /* attune
 idea = "Persistent CTAs load the next Q and store the last O while the products of keys run on."
 head_dims = [32, 64, 96, 128]

@@ -6,9 +6,6 @@
 // Passes: 1, attention_forward; grid (num_splits, num_heads_kv * row tiles, batch), 32 num_warps.
 // Source: PagedAttention (Kwon et al., SOSP 2023); the pages of FlashInfer's HND layout.
 // Weakness: a table entry is read again for every tile; 16 rows of queries a CTA, in prefill too.
-// Counted: 296 instructions for 64 keys on sm_80 (v14 266), and 4 bytes a page beside K and V.
-// Simulated on an H200, pages of 64 keys: 4.2 us where v14 takes 4.0 (B1 H32/4 KV=1k D=128, the
-//   table before the first copy); at H32/32 KV=16k and B32 H32/8 KV=4k both are bound by DRAM.
 /* attune
 idea = "Decoding from pages: v14 with a block table, asked one tile ahead of the copies."
 head_dims = [32, 64, 96, 128, 256]

@@ -6,10 +6,6 @@
 // Passes: 1, attention_forward; grid (ceil(S / (16 num_warps)), H, B), 32 num_warps threads.
 // Source: v12; PTX ISA, wgmma, cp.async.bulk.tensor and stmatrix.
 // Weakness: with heads for less than half of the SMs v12 is faster; masked keys are multiplied.
-// Counted: 4,087 instructions a CTA at S = 128, D = 64, of 128 rows (v12 of as many rows 6,032).
-// Simulated on an H200, D = 64, S = 128: 2.7, 2.9, 3.7 us at B·H = 64, 128, 256 (v12 2.8, 3.3, 4.9;
-//   v16 3.5, 3.8, 6.2), 3.2 and 4.0 at 128 and 256 with 96 to 127 keys, which are masked. At 256
-//   an SM's two heads take 2,590 cycles of L2, 2,050 of exp and as many of products; code 560.
 /* attune
 idea = "Few keys on Hopper: a head's K and V come at once by TMA, wgmma takes them, no loop."
 head_dims = [32, 64, 96, 128]

@@ -101,28 +101,32 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config: pytest.Config) -> None:
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """`pytest -m gpu` runs in one process: several would measure each other's work.
 
     With `--software-gpu` the run begins anew in a process that finds the driver in software, whose
     libraries are built into the person's own cache.
     """
     if (gpus := config.option.software_gpu) and "ATTUNE_SOFTWARE_GPU_TABLE" not in os.environ:
-        from engine.base.errors import ToolMissing
+        from engine.base.errors import AttuneError, ToolMissing
         from engine.software_gpu.environment import software_environment
 
         try:
             environment = software_environment(os.environ, gpus)
         except ToolMissing as missing:
-            pytest.exit(f"skipped, as there is no GPU in software: {missing}", returncode=0)
+            print(f"skipped, as there is no GPU in software: {missing}")
+            return 0
+        except AttuneError as error:  # a compile that failed or took too long, an unknown GPU
+            raise pytest.UsageError(f"no GPU in software can be made: {error}") from None
         command = [sys.executable, "-m", "pytest", *config.invocation_params.args]
         os.execve(sys.executable, [*command, "-m", "gpu"], environment)
     if config.option.software_gpu:  # one of its own for each process
-        return
+        return None
     if re.search(r"(?<!not )\bgpu\b", config.option.markexpr) and not hasattr(
         config, "workerinput"
     ):
         config.option.numprocesses = 0
+    return None
 
 
 @pytest.fixture

@@ -30,12 +30,16 @@ from engine.machine_code.native_library import is_built, load_library
 MOST = 64  # that are told apart; the rest is counted
 
 HazardKind: TypeAlias = Literal[
-    "read-after-write", "write-after-read", "write-after-write", "missing proxy fence"
+    "read-after-write",
+    "write-after-read",
+    "write-after-write",
+    "missing proxy fence",
+    "exit before the end",  # of a copy that reads shared memory
 ]
 _KINDS: tuple[HazardKind, ...] = get_args(HazardKind)
-_DOES = ("reads", "overwrites", "overwrites", "reads")
-_DID = ("wrote", "read", "wrote", "wrote")
-_DOING = ("writes", "reads", "writes", "writes")
+_DOES = ("reads", "overwrites", "overwrites", "reads", "gives up")
+_DID = ("wrote", "read", "wrote", "wrote", "read")
+_DOING = ("writes", "reads", "writes", "writes", "reads")
 _NO_ORDER = "no barrier orders the two"
 _NO_PROXY_FENCE = "no fence.proxy.async lies between the two"
 _NO_ORDER_BETWEEN_CTAS = (

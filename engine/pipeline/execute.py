@@ -326,11 +326,14 @@ def disagreement(
     verdict = check_output(inputs, found, plan=plan)
     off = np.abs(ours - theirs)
     differing = np.argwhere(~(off <= verdict.tolerance))  # NaN differs from anything
-    if not verdict.passed:
-        if not len(differing):
+    if not len(differing):
+        if verdict.passed:
             return (
-                "The host build of the same source errs in the same elements: look at the source."
+                "The host build of the same source passes, and no element differs by more than "
+                f"{verdict.tolerance:.3g}: what is wrong is smaller than that, or shows on average."
             )
+        return "The host build of the same source errs in the same elements: look at the source."
+    if not verdict.passed:
         said = "is wrong, too, in another way"
     else:
         said = "is right"

@@ -89,7 +89,7 @@ def test_a_mistake_stops_its_own_variant_only(
 ) -> None:
     before = find_variant("v08")
     folder.edit(*MISTAKE)
-    sentence = "v08_mma_sync.cu:26: threads: there is no num_warp: did you mean num_warps?"
+    sentence = "v08_mma_sync.cu:24: threads: there is no num_warp: did you mean num_warps?"
     with pytest.raises(InvalidKernel) as caught:
         preview(REQUEST)
     assert str(caught.value) == sentence

@@ -392,6 +392,31 @@ def test_ctas_that_wait_for_one_another_take_turns(tmp_path: Path) -> None:
     assert run(tmp_path, body, grid=24)[2] == 7
 
 
+SHUFFLE = """__device__ __noinline__ int of_partner(int value) {
+  return __shfl_xor_sync(0xffffffffu, value, 1);
+}"""
+
+
+def test_lanes_that_parted_meet_again_at_a_shuffle(tmp_path: Path) -> None:
+    """They come to it one after the other, from two calls of one function."""
+    body = """
+    int lane = threadIdx.x, got;
+    if (lane % 3) got = of_partner(lane + 100);
+    else got = of_partner(lane + 200);
+    data[lane] = got;
+    """
+    partner = np.arange(32) ^ 1
+    expected = partner + np.where(partner % 3, 100, 200)
+    assert np.array_equal(run(tmp_path, body, top=SHUFFLE, arch="sm_90")[:32], expected)
+
+
+def test_a_shuffle_whose_mask_lacks_a_lane_that_executes_it(tmp_path: Path) -> None:
+    body = "data[threadIdx.x] = threadIdx.x % 3 ? of_partner(1) : of_partner(2);"
+    top = SHUFFLE.replace("0xffffffffu", "0xffffu")
+    with pytest.raises(ExecutionFault, match=r"WARPSYNC.* lanes that its mask does not have"):
+        run(tmp_path, body, top=top, arch="sm_90")
+
+
 def test_a_copy_that_is_not_waited_for_has_not_come(tmp_path: Path) -> None:
     """cp.async lands at its wait, not before: the latest that PTX allows."""
     body = """

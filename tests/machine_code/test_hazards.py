@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fitting import fitting_config
-from planted_bugs import look
+from planted_bugs import cases, look
 from planted_bugs.mutation import Mutation
 
 from engine.backends.base import RunOptions
@@ -349,6 +349,23 @@ def test_what_orders_the_ladder_is_missed(
     assert seen.named, seen.text
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variant", "bug", "said"),
+    [
+        ("v18", "without tma_store_wait();", "gives up byte"),
+        ("v18", "Q arrives without its bytes", "NaN or infinite"),
+        ("v19", "half of the warp in the mask", "lanes that its mask does not have"),
+    ],
+)
+def test_a_planted_bug_is_found(variant: str, bug: str, said: str, tmp_path: Path) -> None:
+    mutation = next(m for v, m in cases() if v == variant and m.name == bug)
+    with Evaluator() as evaluator:
+        seen = look(evaluator, mutation, variant, "machine code", tmp_path)
+    assert seen.found
+    assert said in seen.text
+
+
 # ---- machine code and host build ----
 
 
@@ -366,7 +383,9 @@ def test_where_both_differ_is_said_by_element_and_instruction() -> None:
         wrong[0, 1, 7, 5] += 1
         altered = dataclasses.replace(result, out=wrong)
         said = disagreement(host, executed, plan, inputs, options, altered)
+        alike = disagreement(host, executed, plan, inputs, options, result)
     finally:
         host.close()
     for part in ("is right: 1 elements", "head 1, row 7, column 5", "STG", "v02_", ".cu:"):
         assert part in said, said
+    assert "passes, and no element differs" in alike

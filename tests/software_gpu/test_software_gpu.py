@@ -317,6 +317,16 @@ def test_a_piece_of_what_is_marked_gpu_passes_on_it() -> None:
     assert "11 passed" in done.stdout
 
 
+def test_a_gpu_that_cannot_be_made_is_one_sentence() -> None:
+    command = [sys.executable, "-m", "pytest", "--software-gpu", "No such GPU", "-n0"]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert done.stderr.startswith("ERROR: no GPU in software can be made: There is no GPU named")
+    assert "Traceback" not in done.stdout + done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["v01", "v17"])
 def test_an_evaluation_is_right_and_carries_no_measured_time(variant: str) -> None:

@@ -316,6 +316,9 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
             if (o.kind == Kind::BREG) sync(o.reg);
     if (i.op == OP_EXIT && on) {
         for (int b = 0; b < 16; b++) sync(b);
+#if EXECUTES
+        leave();
+#endif
         cta.release_bars();
     }
     if (i.op == OP_BAR) cta.release_bars();

@@ -133,6 +133,9 @@ inline const std::unordered_map<std::string, Opcode>& opcodes() {
             {"UCGABAR_WAIT", OP_NOTHING}, {"PMTRIG", OP_NOTHING}, {"KILL", OP_EXIT},
         };
         for (const auto& [name, op] : others) table[name] = op;
+#if EXECUTES
+        table["ENDCOLLECTIVE"] = OP_NOTHING;
+#endif
         return table;
     }();
     return names;

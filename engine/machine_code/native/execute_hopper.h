@@ -68,6 +68,17 @@ void Warp::nothing(const Instruction& i, bool& moves) {
         if (starts(i.name, "NANOSLEEP")) cta.polls += 64;
         return;
     }
+    if (i.name == "WARPSYNC.COLLECTIVE" || i.name == "WARPSYNC") {
+        Lanes t;
+        const Lanes& masks = read(at(i.s, 0, i), t);
+        for (int l = 0; l < 32; l++) {
+            if (!(on >> l & 1)) continue;
+            if (!(masks[l] >> l & 1)) fail(i, "is reached by lanes that its mask does not have, where the result is undefined");
+            meets[l] = masks[l];
+        }
+        met |= on, blocked |= on, moves = false;
+        return meet();
+    }
     if (!cta.cluster) return;
     Cluster& cluster = *cta.cluster;
     if (Races* races = looked_for()) {
@@ -100,6 +111,23 @@ void Warp::nothing(const Instruction& i, bool& moves) {
     }
 }
 
+// Lanes that parted before a shuffle, vote or match meet again ahead of it.
+void Warp::meet() {
+    const uint32_t free = mask_of([&](int l) { return met >> l & 1 && !(meets[l] & alive & ~met); });
+    for (int l = 0; l < 32; l++)
+        if (free >> l & 1) pc[l]++;
+    blocked &= ~free, met &= ~free;
+}
+
+void Warp::leave() {
+    meet();
+    Races* races = looked_for();
+    if (!races || alive || stored_from.addresses.empty()) return;
+    const uint64_t address = stored_from.addresses.front();
+    const Shadow::Reader& reader = cta.shadow.readers[address / 2 * cta.shadow.who + self()];
+    races->report(EXIT_BEFORE_END, reader.at, index, self(), self(), true, address, cta.request.cta);
+}
+
 void Warp::synchronise(const Instruction& i, bool& moves) {
     if (i.has(MOD_CCTL)) return;
     Wide where;
@@ -122,9 +150,10 @@ void Warp::synchronise(const Instruction& i, bool& moves) {
     if (known == owner->mbarriers.end()) fail(i, "uses an mbarrier that nobody initialised");
     MBarrier& bar = known->second;
     if (i.has(MOD_PHASECHK)) {
-        owner->land_tiles(place);
         const uint32_t parity = read(i.s.back(), t)[first] >> 31;
-        const bool done = static_cast<uint32_t>(bar.phase & 1) != parity;
+        const auto is_done = [&] { return static_cast<uint32_t>(bar.phase & 1) != parity; };
+        if (!is_done()) owner->land_tiles(place);  // a phase that ended without their bytes does not bring them
+        const bool done = is_done();
         if (!done && i.name.find("TRYWAIT") != std::string::npos) {
             at_mbar |= on, blocked |= on, moves = false;
             return;

@@ -23,6 +23,8 @@ struct UnderWay {
         return done;
     }
 };
+uint32_t met = 0;  // lanes that wait for all of their `meets`
+Lanes meets = {};
 UnderWay multiplied, stored_from, stored_to;  // of wgmma; of TMA stores
 
 Races* looked_for();   // null: hazards are not
@@ -54,6 +56,8 @@ uint32_t special(const Instruction& i, int which);
 void nothing(const Instruction& i, bool& moves);
 bool is_asynchronous(const Instruction& i) const;
 void asynchronous(const Instruction& i, bool& moves);
+void meet();
+void leave();  // after an EXIT
 void synchronise(const Instruction& i, bool& moves);  // SYNCS
 void load_tile(const Instruction& i);
 void store_tile(const Instruction& i);

@@ -41,7 +41,8 @@ struct Write {
 // Two accesses of the same bytes that nothing orders.
 struct Hazard {
     int32_t kind;                   // 0: a read of a write, 1: a write of what was read, 2: of what was
-                                    // written, 3: a read by the async proxy without its fence
+                                    // written, 3: a read by the async proxy without its fence,
+                                    // 4: an exit before a copy has read what it stores
     int32_t before, now;            // instructions
     int32_t under_way;              // 1: the earlier one was asynchronous, and nobody waited for it
     int32_t warp_before, warp_now;  // of the CTA, -1: a copy by TMA; the earlier one of the cluster where global
