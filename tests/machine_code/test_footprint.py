@@ -85,6 +85,32 @@ def test_ctas_that_read_less_of_the_same_read_nothing_else(
     assert touched_bytes(groups, code.launch.grid) == 2 * tiles * rows * 128 * 4
 
 
+# CTA x sums a part of its own; the last part is cut by the end of the data.
+PARTS = """
+extern "C" __global__ void k(const float* in, float* out, int n, int part) {
+  float sum = 0.f;
+  int end = min(n, (int(blockIdx.x) + 1) * part);
+  for (int i = blockIdx.x * part + threadIdx.x; i < end; i += blockDim.x) sum += in[i];
+  if (threadIdx.x == 0) out[blockIdx.x] = sum;  // neighbours share a sector
+}
+"""
+
+
+def test_a_last_cta_with_less_to_do_takes_no_bytes_from_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(footprint, "_MOST_PROBE_STEPS", 0)  # as of a launch of many CTAs
+    ctas, part = 40, 1024
+    for last in (part // 3, 1):
+        n = (ctas - 1) * part + last
+        asked = f"ptr ptr i32:{n} i32:{part}"
+        code = counted(tmp_path, PARTS, asked, (ctas, 1, 1), (128, 1, 1), "sm_86")
+        emulator = Emulator(code.program, code.entry, code.launch)
+        groups = shared_bytes(emulator, emulator.trace((0, 0, 0))[0])
+        touched = touched_bytes(groups, code.launch.grid)
+        assert touched == pytest.approx(4 * ctas * part, rel=0.03)
+
+
 def test_a_listed_order_is_followed_wave_by_wave() -> None:
     # 8 CTAs on 4 units of 1,000 bytes, 2 at a time; what a wave leaves behind is kept or gone.
     grid = (8, 1, 1)
