@@ -99,10 +99,12 @@ def test_reasons_that_differ_in_the_rung_alone_stand_once() -> None:
     assert sentence.endswith("The same holds for v16, v17, v18, v19, v20, v22.")
 
 
-def test_lines_of_a_header_that_go_on_are_one() -> None:
-    lost = dict(header_of(LADDER.by_id("v03")))["Lost"]
-    assert lost.startswith("tiles of floats convert once a tile")
-    assert lost.endswith("4 rows by 2 keys, 24,160 instructions, 212 us.")
+def test_lines_of_a_header_that_go_on_are_one(tmp_path: Path) -> None:
+    source = tmp_path / "mine.cu"
+    source.write_text("// Mine: a title.\n// Lost: 4 rows\n//   by 2 keys.\n// Source: none.\n\n")
+    mine = replace(LADDER.by_id("v03"), source=source)
+    said = (("Mine", "a title."), ("Lost", "4 rows by 2 keys."), ("Source", "none."))
+    assert header_of(mine) == said
 
 
 def test_a_config_that_takes_the_problem_is_found() -> None:
