@@ -331,7 +331,8 @@ def _with_near_shares(
         is_amid = (timing.started > 0) & (timing.finished <= timing.started.max())
         of_amid = np.array((length, shorter_length))[np.array(queue)[is_amid]]
         equal = times._at(of_amid, times.round_cycles, times.resident)
-        took = (timing.finished - timing.started)[is_amid]
+        # With what its place waits for it, as a round of equal ones has it.
+        took = (timing.finished - timing.started)[is_amid] + kernel.machine.cta_start_cycles
         share = float(took.sum() / equal.sum())
         return share, took / (share * equal) - 1
 
