@@ -83,9 +83,9 @@ LAUNCHES = [
     ("v21", "L4", replace(PROBLEM, seqlen=1, seqlen_kv=900, seqlens=(900, 100, 700, 30)), 0.1),
     # Nearly all CTAs are of one length, as if in step: predicted, all places of an SM wait for
     # their next CTA at once; simulated, one after the other, while the rest goes on.
-    ("v10", "L4", replace(PROBLEM, causal=True, window=128), 0.08),
+    ("v10", "L4", replace(PROBLEM, causal=True, window=128), 0.07),
     ("v11", "L4", replace(PROBLEM, window=100), 0.1),  # to both sides: no corner sees most
-    ("v10", "L4", replace(PROBLEM, seqlen=256, seqlen_kv=1000, causal=True), 0.05),
+    ("v10", "L4", replace(PROBLEM, seqlen=256, seqlen_kv=1000, causal=True), 0.04),
 ]
 
 
