@@ -116,9 +116,13 @@ class Problem(Stored):
         for name, limit in limits.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
-                raise InvalidProblem(f"{name} must be a whole number, not {value!r}.")
+                raise InvalidProblem(
+                    f"{name} must be a whole number, not {value!r}.", code="size_no_whole_number"
+                )
             if value < 1:
-                raise InvalidProblem(f"{name} must be at least 1, not {value}.")
+                raise InvalidProblem(
+                    f"{name} must be at least 1, not {value}.", code="size_too_small"
+                )
             if value > limit:
                 raise InvalidProblem(
                     f"{name} must be at most {limit:,}, not {value:,}.", code="size_too_large"

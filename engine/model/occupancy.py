@@ -57,18 +57,19 @@ def max_active_clusters(
         InvalidProblem: such GPUs have no clusters.
     """
     if cluster_size > 1 and compute_capability < FIRST_CAPABILITY:
-        raise InvalidProblem(no_clusters(compute_capability))
+        raise no_clusters(compute_capability)
     return sum(
         sms * ctas_per_sm // cluster_size for sms in sms_of_gpcs(compute_capability, num_sms)
     )
 
 
-def no_clusters(compute_capability: tuple[int, int]) -> str:
-    """Why a GPU launches no clusters: a sentence."""
+def no_clusters(compute_capability: tuple[int, int]) -> InvalidProblem:
+    """What a GPU that launches no clusters says."""
     major, minor = compute_capability
-    return (
+    return InvalidProblem(
         f"Clusters of CTAs need compute capability 9.0 or newer, and this GPU has {major}.{minor}: "
-        "launch each CTA on its own."
+        "launch each CTA on its own.",
+        code="clusters_unsupported",
     )
 
 
