@@ -138,13 +138,6 @@ def test_report_takes_its_form_from_the_name(
     assert ".pdf" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_report_says_what_to_try_next(tmp_path: Path, passed: Evaluation) -> None:
-    file = file_of(tmp_path, "one.json.gz", snapshot_of(passed))
-    assert main(["report", file, "-o", str(tmp_path / "r.md")]) == 0
-    assert "## What to try next" in (tmp_path / "r.md").read_text()
-
-
 def test_compare_exits_1_when_something_got_slower(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, passed: Evaluation
 ) -> None:

@@ -154,7 +154,7 @@ def test_an_evaluation_does_not_wait_for_the_sweep(shared: JobManager) -> None:
 
 @pytest.mark.slow
 def test_a_killed_worker_loses_no_row_and_the_sweep_goes_on(manager: JobManager) -> None:
-    wanted = spec(400)
+    wanted = spec(60)
     job_id = manager.submit_sweep(wanted)
     seen: dict[str, object] = {}
     killed: set[int] = set()
