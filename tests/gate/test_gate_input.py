@@ -176,7 +176,7 @@ def test_a_submodule_that_is_not_checked_out_is_not_judged(
     monkeypatch.chdir(clone)
     assert main(["gate", "HEAD~1", "--json"]) == 3
     (verdict,) = json.loads(capsys.readouterr().out)["verdicts"]
-    assert (verdict["kernel"], verdict["verdict"]) == ("v08", "NOT JUDGED")
+    assert (verdict["kernel"], verdict["verdict"]) == ("v08", GateVerdict.NOT_JUDGED)
     assert what in verdict["what"]
     # Another commit of it is another kernel, though neither is here.
     edit(library / "kernels" / "mma.cuh", ("#pragma once", "#pragma once\n"))
