@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from fitting import fitting_config
 from slow_cases import one_in
+from untimed import untimed
 
 from engine.base.errors import Status
 from engine.cli import main
@@ -32,7 +33,7 @@ CASES: tuple[Problem, ...] = (
 
 @pytest.fixture(scope="module")
 def evaluator() -> Iterator[Evaluator]:
-    with Evaluator() as evaluator:
+    with untimed() as evaluator:
         yield evaluator
 
 
