@@ -156,7 +156,8 @@ class Problem(Stored):
         if self.num_heads % self.kv_heads:
             raise InvalidProblem(
                 f"{self.num_heads:,} query heads cannot share {self.kv_heads:,} K/V heads evenly: "
-                "num_heads must be a multiple of num_heads_kv."
+                "num_heads must be a multiple of num_heads_kv.",
+                code="heads_not_shared",
             )
 
     def _check_seqlens(self, lengths: tuple[int, ...]) -> None:

@@ -310,7 +310,7 @@ def check_root() -> str:
         why = "not a folder" if isinstance(error, FileExistsError) else error.strerror
         fault = f"cannot be made ({why})"
         if chosen:
-            raise InvalidProblem(f"{folder} {fault}: {remedy}") from None
+            raise InvalidProblem(f"{folder} {fault}: {remedy}", code="cache_not_made") from None
     else:
         if os.access(root, os.W_OK | os.X_OK):
             return ""

@@ -213,7 +213,10 @@ def occupancy(
     if ctas > _MOST_CTAS:
         raise InvalidProblem(f"A launch has at most {_MOST_CTAS:,} CTAs, not {ctas:,}.")
     if not 1 <= cluster_size <= MAX_CLUSTER:
-        raise InvalidProblem(f"A cluster has 1 to {MAX_CLUSTER} CTAs, not {cluster_size:,}.")
+        raise InvalidProblem(
+            f"A cluster has 1 to {MAX_CLUSTER} CTAs, not {cluster_size:,}.",
+            code="cluster_size_range",
+        )
     if ctas % cluster_size:
         raise InvalidProblem(
             f"Clusters of {cluster_size:,} CTAs do not divide a launch of {ctas:,} CTAs: name a "

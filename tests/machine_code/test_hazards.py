@@ -14,6 +14,7 @@ from fitting import fitting_config
 from planted_bugs import cases, look
 from planted_bugs.mutation import Mutation
 from untimed import untimed
+from words import says
 
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
@@ -305,7 +306,7 @@ def test_bad_usage_is_one_sentence(
 
 def test_only_files_are_executed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sass", "v08", "--execute"]) == 2
-    assert "--backend machine-code" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "sass_executes_files")
     assert main(["sass", "v08", "--gpu", "L4", "--check"]) == 2
 
 
