@@ -197,7 +197,7 @@ def chosen_variants(
         choices = [(p, choose(p, device, None, history)) for p in problems]
         taken = [c.variant.id for p, c in choices if fits(c.variant, p, c.config, device)]
         if choices and not taken:
-            raise InvalidProblem(choices[0][1].reason)
+            raise InvalidProblem(choices[0][1].reason, code="auto_takes_none")
     chosen = [one for name in names for one in (taken if name == AUTO else [name])]
     return tuple(dict.fromkeys(chosen))
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from backward_bugs import BUGS, GradientMutation, planted
+from untimed import untimed
 
 from engine.auto import choose
 from engine.backends.base import RunOptions, RunResult
@@ -51,7 +52,7 @@ def backend() -> Iterator[CpuBackend]:
 
 @pytest.fixture(scope="module")
 def evaluator() -> Iterator[Evaluator]:
-    with Evaluator() as made:
+    with untimed() as made:
         yield made
 
 
