@@ -257,7 +257,7 @@ def make_plan(variant: Variant, problem: Problem, config: Config) -> LaunchPlan:
             ask `variant.unsupported` first), or its formulas yield a launch that cannot exist.
     """
     if (why := variant.unsupported(problem, config)) is not None:
-        raise InvalidProblem(why)
+        raise InvalidProblem(why, code="problem_not_taken")
     scratch = tuple(
         ScratchBuffer(
             s.name, s.dtype, s.shape(problem, config), s.fill, s.element_bytes, s.each_launch

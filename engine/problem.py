@@ -116,9 +116,13 @@ class Problem(Stored):
         for name, limit in limits.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
-                raise InvalidProblem(f"{name} must be a whole number, not {value!r}.")
+                raise InvalidProblem(
+                    f"{name} must be a whole number, not {value!r}.", code="size_no_whole_number"
+                )
             if value < 1:
-                raise InvalidProblem(f"{name} must be at least 1, not {value}.")
+                raise InvalidProblem(
+                    f"{name} must be at least 1, not {value}.", code="size_too_small"
+                )
             if value > limit:
                 raise InvalidProblem(
                     f"{name} must be at most {limit:,}, not {value:,}.", code="size_too_large"
@@ -152,7 +156,8 @@ class Problem(Stored):
         if self.num_heads % self.kv_heads:
             raise InvalidProblem(
                 f"{self.num_heads:,} query heads cannot share {self.kv_heads:,} K/V heads evenly: "
-                "num_heads must be a multiple of num_heads_kv."
+                "num_heads must be a multiple of num_heads_kv.",
+                code="heads_not_shared",
             )
 
     def _check_seqlens(self, lengths: tuple[int, ...]) -> None:

@@ -219,19 +219,21 @@ class _Reader:
         for name, formula in stride_formulas(layouts, keys, packed=packed):
             self.scope.define(name, self.scope.number(formula))
         self.scope.used.clear()
+        takes = _takes(block)
+        is_backward = "backward" in takes
         for table, name in self._named("let", taken={t.name for t in tunables}):
             self.scope.define(name, self._expression(table, name, self.scope.expression))
         for table, name in self._named("scratch"):
             self.buffers[name] = self._scratch(table.table(name), name)
         for table, name in self._named("tensor_maps", taken=self.buffers):
-            self.tensor_maps[name] = read_tensor_map(table.table(name), name, self.scope)
+            self.tensor_maps[name] = read_tensor_map(
+                table.table(name), name, self.scope, is_backward=is_backward
+            )
         constraints = [self._constraint(table) for table in block.tables("constraints", [])]
         cubins = _cubins(block, path)
         macros = () if cubins else self._macros()
         pointers = (*self.buffers, *((BLOCK_TABLE,) if page_rows is not None else ()))
         pointers += (PACKED,) if packed else ()
-        takes = _takes(block)
-        is_backward = "backward" in takes
         pointers += (DOUT, *GRADIENTS) if is_backward else ()
         arguments = ArgumentReader(self.scope, pointers, self.tensor_maps)
         grids = []

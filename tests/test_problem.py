@@ -93,9 +93,16 @@ def test_as_many_keys_as_queries_is_the_plain_problem(seqlen: int) -> None:
     assert encode(spelled) == expected
 
 
-@pytest.mark.parametrize("value", [0, -1, True, 1.0, "1", MAX_SEQLEN + 1])
-def test_a_number_of_keys_that_is_none_is_refused(value: Any) -> None:
-    with pytest.raises(InvalidProblem, match="seqlen_kv must be "):
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        *((small, "size_too_small") for small in (0, -1)),
+        *((odd, "size_no_whole_number") for odd in (True, 1.0, "1")),
+        (MAX_SEQLEN + 1, "size_too_large"),
+    ],
+)
+def test_a_number_of_keys_that_is_none_is_refused(value: Any, code: str) -> None:
+    with raises(InvalidProblem, code, "seqlen_kv"):
         Problem(**GOOD, seqlen_kv=value)
 
 

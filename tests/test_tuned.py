@@ -149,7 +149,7 @@ def test_several_savers_lose_nothing(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot be saved"):
+    with raises(StoreError, "file_failed", "tuned.json"):
         keep_tuned(ENTRY, tmp_path / "file" / "tuned.json")
 
 

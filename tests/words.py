@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +32,14 @@ def raises(kind: type[Exception], code: str, *facts: str) -> Iterator[Any]:
         yield caught
     assert getattr(caught.value, "code", "") == code, f"{caught.value!r} is not {code}"
     assert [fact for fact in facts if fact not in str(caught.value)] == []
+
+
+def says(text: str, code: str, *facts: str) -> bool:
+    """Whether a text, as a command prints it, holds the words of this code, and the facts."""
+    flat = " ".join(text.split())
+    words = " ".join(json.loads(WORDS.read_text(encoding="utf-8"))[code].split())
+    parts = map(re.escape, words.split("{…}"))
+    return re.search(".*?".join(parts), flat) is not None and all(fact in flat for fact in facts)
 
 
 def coded() -> Iterator[tuple[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from math import prod
 from typing import Any
 
@@ -30,6 +30,7 @@ from engine.machine_code.execution import (
     ExecutionTimeout,
     GlobalBuffer,
     Hazard,
+    KeptMemory,
     Module,
     NotFollowed,
     OutOfBounds,
@@ -81,62 +82,10 @@ class MachineCodeBackend:
             return RunResult(Status.COMPILE_ERROR, str(error), error.log)
         except (ToolMissing, UnknownName) as error:
             return RunResult(Status.COMPILE_ERROR, str(error))
-        memory = memory_of(plan, inputs)
-        hazards: list[Hazard] | None = [] if options.check else None
         try:
-            cubin = read_cubin(compiled.cubin)
-            module = load_module(cubin)
-            begin = time.perf_counter()
-            execute_plan(plan, compiled, cubin, module, memory, options, hazards)
-            execution_ms = (time.perf_counter() - begin) * 1000
-            first = {n: memory[n].copy() for n in plan.outputs}
-            repeatable, repeated = True, ""
-            if options.repeat:
-                _poison(plan, memory)
-                some = _repeated_ctas(plan, options.seed)
-                execute_plan(plan, compiled, cubin, module, memory, options, ctas=some)
-                if some is None:
-                    repeatable = all(np.array_equal(first[n], memory[n]) for n in first)
-                else:
-                    repeatable = all(_is_part_of(memory[n], first[n]) for n in first)
-                    repeated = (
-                        f"The second run, which has to give the same bits, was of {len(some):,} of "
-                        f"the {plan.passes[0].ctas:,} CTAs."
-                    )
-        except ExecutionTimeout as error:
-            return RunResult(Status.TIMEOUT, str(error), compiled.log)
-        except NotFollowed as error:
-            return RunResult(Status.SKIPPED, str(error), compiled.log)
-        except OutOfBounds as error:
-            return RunResult(Status.OUT_OF_BOUNDS, str(error), compiled.log)
-        except ExecutionFault as error:
-            return RunResult(Status.LAUNCH_ERROR, str(error), compiled.log)
-        except AttuneError as error:
-            return RunResult(Status.COMPILE_ERROR, str(error), compiled.log)
-        if hazards:
-            said = [hazard.sentence for hazard in hazards]
-            return RunResult(Status.RACE, said[0], "\n".join([*said, compiled.log]).strip())
-        out = gradients = None
-        if plan.is_backward:
-            gradients = gradients_of(first, plan.problem)
-        else:
-            out = plan.output_of(first["out"])
-        return RunResult(
-            Status.PASSED,
-            log=compiled.log,
-            out=out,
-            gradients=gradients,
-            lse=lse_of(first["lse"], plan.problem, plan.lse) if plan.lse is not None else None,
-            changed_inputs=tuple(
-                name
-                for name, tensor in plan.tensors_of(inputs).items()
-                if name not in _written(plan)
-                and not np.array_equal(memory[name], _bytes_of(tensor))
-            ),
-            repeatable=repeatable,
-            repeated=repeated,
-            execution_ms=execution_ms,
-        )
+            return _run(plan, compiled, inputs, options, keeps_inputs=True)
+        except KeptMemory:  # on a copy of them the kernel comes to its end
+            return _run(plan, compiled, inputs, options, keeps_inputs=False)
 
     def choose_part(
         self, plan: LaunchPlan, options: RunOptions, max_flops: float
@@ -206,16 +155,13 @@ class MachineCodeBackend:
         for name, raw in (("q", inputs.q), ("k", inputs.k), ("v", inputs.v)):
             of = part.q_slices if name == "q" else part.kv_slices
             slices[name] = of, _bytes_of(raw), steps[name]
-        words = problem.out_bytes // 2
-        bytes_out = np.full(words, POISON_BITS, np.uint16).view(np.uint8)
+        bytes_out = _unwritten(problem.out_bytes)
         slices["out"] = part.q_slices, bytes_out, steps["out"]
         buffers: list[GlobalBuffer] = []
         fills = {scratch.name: scratch.fill for scratch in plan.scratch}
         for number, (name, size) in enumerate(plan.buffer_bytes.items()):
             if name not in slices:
-                content = _aligned(size)
-                if fills.get(name) != "zero":
-                    content.view(np.uint16)[:] = POISON_BITS
+                content = _aligned(size) if fills.get(name) == "zero" else _unwritten(size)
                 buffers.append(GlobalBuffer(name, buffer_address(number), content))
                 continue
             of, data, step = slices[name]
@@ -259,6 +205,83 @@ class MachineCodeBackend:
 
     def close(self) -> None:
         """Nothing is kept."""
+
+
+def _run(
+    plan: LaunchPlan,
+    compiled: CompiledKernel,
+    inputs: Inputs,
+    options: RunOptions,
+    *,
+    keeps_inputs: bool,
+) -> RunResult:
+    """`MachineCodeBackend.run` on the inputs themselves, or on copies that the kernel may change.
+
+    Raises:
+        KeptMemory: the kernel writes to inputs that are kept.
+    """
+    kept = frozenset(plan.inputs) - _written(plan) if keeps_inputs else frozenset()
+    memory = memory_of(plan, inputs, kept)
+    hazards: list[Hazard] | None = [] if options.check else None
+    try:
+        cubin = read_cubin(compiled.cubin)
+        module = load_module(cubin)
+        begin = time.perf_counter()
+        execute_plan(plan, compiled, cubin, module, memory, options, hazards, kept=kept)
+        execution_ms = (time.perf_counter() - begin) * 1000
+        first = {n: memory[n] for n in plan.outputs}
+        repeatable, repeated = True, ""
+        if options.repeat:
+            memory |= {n: _unwritten(raw.nbytes) for n, raw in first.items()}
+            for scratch in plan.scratch:  # counters keep their values
+                if scratch.fill == "poison":
+                    memory[scratch.name].view(np.uint16)[:] = POISON_BITS
+            some = _repeated_ctas(plan, options.seed)
+            execute_plan(plan, compiled, cubin, module, memory, options, ctas=some, kept=kept)
+            if some is None:
+                repeatable = all(np.array_equal(first[n], memory[n]) for n in first)
+            else:
+                repeatable = all(_is_part_of(memory[n], first[n]) for n in first)
+                repeated = (
+                    f"The second run, which has to give the same bits, was of {len(some):,} of "
+                    f"the {plan.passes[0].ctas:,} CTAs."
+                )
+    except KeptMemory:
+        raise
+    except ExecutionTimeout as error:
+        return RunResult(Status.TIMEOUT, str(error), compiled.log)
+    except NotFollowed as error:
+        return RunResult(Status.SKIPPED, str(error), compiled.log)
+    except OutOfBounds as error:
+        return RunResult(Status.OUT_OF_BOUNDS, str(error), compiled.log)
+    except ExecutionFault as error:
+        return RunResult(Status.LAUNCH_ERROR, str(error), compiled.log)
+    except AttuneError as error:
+        return RunResult(Status.COMPILE_ERROR, str(error), compiled.log)
+    if hazards:
+        said = [hazard.sentence for hazard in hazards]
+        return RunResult(Status.RACE, said[0], "\n".join([*said, compiled.log]).strip())
+    out = gradients = None
+    if plan.is_backward:
+        gradients = gradients_of(first, plan.problem)
+    else:
+        out = plan.output_of(first["out"])
+    return RunResult(
+        Status.PASSED,
+        log=compiled.log,
+        out=out,
+        gradients=gradients,
+        lse=lse_of(first["lse"], plan.problem, plan.lse) if plan.lse is not None else None,
+        changed_inputs=tuple(
+            name
+            for name, tensor in plan.tensors_of(inputs).items()
+            if name not in _written(plan) | kept
+            and not np.array_equal(memory[name], _bytes_of(tensor))
+        ),
+        repeatable=repeatable,
+        repeated=repeated,
+        execution_ms=execution_ms,
+    )
 
 
 def loaded(plan: LaunchPlan, options: RunOptions) -> tuple[CompiledKernel, Cubin, Module]:
@@ -305,25 +328,29 @@ def _written(plan: LaunchPlan) -> set[str]:
     return {*plan.outputs, *(scratch.name for scratch in plan.scratch)}
 
 
-def memory_of(plan: LaunchPlan, inputs: Inputs) -> dict[str, NDArray[np.uint8]]:
-    """Every buffer's bytes."""
+def _unwritten(size: int) -> NDArray[np.uint8]:
+    """What nothing was written to."""
+    content = np.empty(-(-size // 8), np.uint64).view(np.uint8)[:size]
+    content.view(np.uint16)[:] = POISON_BITS
+    return content
+
+
+def memory_of(
+    plan: LaunchPlan, inputs: Inputs, kept: Set[str] = frozenset()
+) -> dict[str, NDArray[np.uint8]]:
+    """Every buffer's bytes; of the inputs that are `kept` where they lie, of others a copy."""
     memory: dict[str, NDArray[np.uint8]] = {}
     tensors = plan.tensors_of(inputs)
     fills = {scratch.name: scratch.fill for scratch in plan.scratch}
     for name, size in plan.buffer_bytes.items():
-        content = _aligned(size)
-        if name in tensors:
-            content[:] = np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8)
-        elif fills.get(name) != "zero":
-            content.view(np.uint16)[:] = POISON_BITS
-        memory[name] = content
+        if name in tensors and name in kept:
+            memory[name] = _bytes_of(tensors[name])
+        elif name in tensors:
+            memory[name] = _aligned(size)
+            memory[name][:] = _bytes_of(tensors[name])
+        else:
+            memory[name] = _aligned(size) if fills.get(name) == "zero" else _unwritten(size)
     return memory
-
-
-def _poison(plan: LaunchPlan, memory: dict[str, NDArray[np.uint8]]) -> None:
-    """Make output and poisoned scratch unwritten again; counters keep their values."""
-    for name in (*plan.outputs, *(s.name for s in plan.scratch if s.fill == "poison")):
-        memory[name].view(np.uint16)[:] = POISON_BITS
 
 
 def _repeated_ctas(plan: LaunchPlan, seed: int) -> Sequence[int] | None:
@@ -339,9 +366,23 @@ def _repeated_ctas(plan: LaunchPlan, seed: int) -> Sequence[int] | None:
 
 def _is_part_of(some: NDArray[np.uint8], whole: NDArray[np.uint8]) -> bool:
     """Whether something was written again, in 16-bit words, and it is what was written before."""
-    again = some.view(np.uint16)
-    unwritten = again == POISON_BITS
-    return bool(not unwritten.all() and (unwritten | (again == whole.view(np.uint16))).all())
+    pairs = zip(
+        *(np.split(raw.view(np.uint16), _pieces(raw)) for raw in (some, whole)), strict=True
+    )
+    is_written = False
+    for again, before in pairs:  # arrays as large as the output cost more
+        unwritten = again == POISON_BITS
+        if unwritten.all():
+            continue
+        if not (unwritten | (again == before)).all():
+            return False
+        is_written = True
+    return is_written
+
+
+def _pieces(raw: NDArray[np.uint8]) -> range:
+    """Where pieces of 1 MiB begin, in 16-bit words."""
+    return range(1 << 19, raw.nbytes // 2, 1 << 19)
 
 
 def execute_plan(
@@ -354,14 +395,16 @@ def execute_plan(
     hazards: list[Hazard] | None = None,
     watch: Watch | None = None,
     ctas: Sequence[int] | None = None,
+    kept: Set[str] = frozenset(),
 ) -> None:
     """All passes, on the memory that is given by name. Raises as `execution.execute`.
 
     Args:
         ctas: of the only pass, in place of all.
+        kept: names of what nothing may be written to.
     """
     buffers = [
-        GlobalBuffer(name, buffer_address(n), memory[name])
+        GlobalBuffer(name, buffer_address(n), memory[name], name in kept)
         for n, name in enumerate(plan.buffer_bytes)
     ]
     deadline = time.monotonic() + options.timeout_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -392,6 +393,8 @@ def require_torch_on_gpu() -> Any:
 
 
 def _import_torch() -> Any:
+    is_collecting = gc.isenabled()
+    gc.disable()  # new objects by the hundred thousand set it off again and again, for nothing
     try:
         import torch
     except ImportError as error:
@@ -399,4 +402,7 @@ def _import_torch() -> Any:
             "PyTorch is not installed, and its attention is the baseline: pip install torch",
             code="torch_missing",
         ) from error
+    finally:
+        if is_collecting:
+            gc.enable()
     return torch

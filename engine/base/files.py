@@ -54,7 +54,8 @@ def as_sentence(what: str, remedy: str = "", *, named: bool = False) -> Iterator
     except OSError as error:
         why = error.strerror or type(error).__name__
         kind = UnknownName if named and error.errno not in DISK_ERRORS else StoreError
-        raise kind(f"{what} ({why}): {remedy}." if remedy else f"{what}: {why}.") from error
+        sentence = f"{what} ({why}): {remedy}." if remedy else f"{what}: {why}."
+        raise kind(sentence, code="file_failed") from error
 
 
 def make_folder(folder: Path) -> None:
@@ -309,7 +310,7 @@ def check_root() -> str:
         why = "not a folder" if isinstance(error, FileExistsError) else error.strerror
         fault = f"cannot be made ({why})"
         if chosen:
-            raise InvalidProblem(f"{folder} {fault}: {remedy}") from None
+            raise InvalidProblem(f"{folder} {fault}: {remedy}", code="cache_not_made") from None
     else:
         if os.access(root, os.W_OK | os.X_OK):
             return ""

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+_MOST_FROM_HEAP, _MOST_KEPT = 32 << 20, 128 << 20  # bytes; the first is the most that glibc takes
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep what is freed, in arrays up to 32 MiB and 128 MiB in all, for the next ones.
+
+    It gives them back to the system otherwise, which fills each page with zeros before it is used
+    again: a third of the processor time of arithmetic on arrays of a few MiB. Elsewhere nothing
+    happens.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return
+    mallopt(_M_MMAP_THRESHOLD, _MOST_FROM_HEAP)
+    mallopt(_M_TRIM_THRESHOLD, _MOST_KEPT)
 
 
 def available_host_memory() -> int | None:

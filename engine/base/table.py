@@ -222,7 +222,9 @@ def read_csv(text: str, name: str) -> CsvTable:
     doubled = [c for c, count in Counter(columns).items() if count > 1]
     if doubled and any(columns):
         column = doubled[0][:40]
-        raise InvalidProblem(f"{name}, line {header_line} has the column {column!r} twice.")
+        raise InvalidProblem(
+            f"{name}, line {header_line} has the column {column!r} twice.", code="csv_column_twice"
+        )
     return CsvTable(header_line, columns, _rows(lines, columns, name))
 
 
@@ -235,7 +237,8 @@ def _rows(
         if len(cells) != len(columns):
             raise InvalidProblem(
                 f"{name}, line {line} has {len(cells)} cells and the header has {len(columns)} "
-                "columns."
+                "columns.",
+                code="csv_cells",
             )
         yield line, dict(zip(columns, cells, strict=True))
 
@@ -253,6 +256,8 @@ def _lines(text: str, name: str) -> Iterator[tuple[int, tuple[str, ...]]]:
             cells = tuple(cell.strip() for cell in next(reader))
         except csv.Error as error:
             line_number = number + reader.line_num
-            raise InvalidProblem(f"{name}, line {line_number} is not valid CSV: {error}.") from None
+            raise InvalidProblem(
+                f"{name}, line {line_number} is not valid CSV: {error}.", code="csv_invalid"
+            ) from None
         number += reader.line_num
         yield number, cells

@@ -268,7 +268,8 @@ def _problem(request: BatchRequest) -> Problem:
     if request.heads_free and request.heads_kv not in (None, request.heads):
         raise InvalidProblem(
             "B · H cannot be the axis where query heads share K/V heads: one more head is not the "
-            "same work as one more sequence. Vary the batch alone, or leave the K/V heads out."
+            "same work as one more sequence. Vary the batch alone, or leave the K/V heads out.",
+            code="axis_of_shared_heads",
         )
     return Problem(
         batch=1,

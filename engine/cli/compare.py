@@ -69,7 +69,10 @@ def run(args: CompareOptions) -> int:
     if args.baseline is not None and args.baseline not in files:
         files.insert(0, args.baseline)
     if len(files) < 2 and not args.pair:
-        raise InvalidProblem("compare takes at least two sessions, or one and --pair BEFORE AFTER.")
+        raise InvalidProblem(
+            "compare takes at least two sessions, or one and --pair BEFORE AFTER.",
+            code="compare_needs_two",
+        )
     sessions = open_sessions(files)
     labels = dict(zip(reversed(files), reversed(sessions), strict=True))
     pairs = [(parse_pick(a, list(sessions)), parse_pick(b, list(sessions))) for a, b in args.pair]

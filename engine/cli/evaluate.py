@@ -51,7 +51,10 @@ class EvaluateOptions(ProblemOptions, ConfigOptions, DefaultsOption, BackendOpti
 
 def run(args: EvaluateOptions) -> int:
     if args.coverage and not args.check:
-        raise InvalidProblem("--coverage needs --check: only the check build counts lines.")
+        raise InvalidProblem(
+            "--coverage needs --check: only the check build counts lines.",
+            code="coverage_without_check",
+        )
     request = EvaluationRequest(
         **fields_from(args, EvaluationRequest, "config", "clock"),
         problem=problem_from(args),

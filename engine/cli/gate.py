@@ -76,7 +76,9 @@ def _refuse_what_is_ignored(args: GateOptions) -> None:
         ("--kernel", args.kernel and not args.accept),
     ):
         if value:
-            raise InvalidProblem(f"{mode} goes without {name}: leave one of them out.")
+            raise InvalidProblem(
+                f"{mode} goes without {name}: leave one of them out.", code="gate_options"
+            )
 
 
 def _accept(args: GateOptions) -> int:

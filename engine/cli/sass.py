@@ -310,7 +310,8 @@ def _execute(args: SassOptions, device: DeviceSpec | None) -> int:
     if not _is_file(args.kernel) or (path.suffix != ".cubin" and args.grid is None):
         raise InvalidProblem(
             "--execute is for a FILE.cu or FILE.cubin with --grid, --block and --arg: a variant is "
-            "executed by `evaluate --backend machine-code`."
+            "executed by `evaluate --backend machine-code`.",
+            code="sass_executes_files",
         )
     for flag in ("clock", "timeline", "listing"):
         if getattr(args, flag):
@@ -374,7 +375,9 @@ def _read_cubin(args: SassOptions, path: Path) -> tuple[bytes, str | None]:
         data = files.read(path, _MAX_CUBIN)
     arch = read_cubin(data).arch
     if args.arch and args.arch.rstrip("af") != arch:
-        raise InvalidProblem(f"{path.name} holds code for {arch}, not for {args.arch}.")
+        raise InvalidProblem(
+            f"{path.name} holds code for {arch}, not for {args.arch}.", code="cubin_for_other_arch"
+        )
     return data, args.entry
 
 
@@ -432,5 +435,6 @@ def _check_runs_on(arch: str, device: DeviceSpec) -> None:
     if major != own_major or minor > own_minor:
         raise InvalidProblem(
             f"Code for {arch} does not run on {device.name}, which is {device.arch}: "
-            "compile it for that, or name another GPU."
+            "compile it for that, or name another GPU.",
+            code="cubin_on_other_gpu",
         )

@@ -108,7 +108,9 @@ def run_decide(args: SessionsDecideOptions) -> int:
     if args.phase:
         changes["phases"] = tuple(map(_phase, args.phase))
     if len(changes) == 1:
-        raise InvalidProblem("Nothing was said: give --decision, --hours, --cost or --phase.")
+        raise InvalidProblem(
+            "Nothing was said: give --decision, --hours, --cost or --phase.", code="nothing_said"
+        )
     print(f"Saved as {default_store().save(snapshot.model_copy(update=changes))}.")
     return 0
 
@@ -128,7 +130,8 @@ def _phase(text: str) -> Phase:
         except ValueError:
             raise InvalidProblem(
                 f"--phase takes NAME: METRIC VALUE, for instance tiling: latency_us 400, not "
-                f"{text!r}."
+                f"{text!r}.",
+                code="phase_form",
             ) from None
         target = decode(Goal, raw, name="The target of the phase")
     raw = {"name": name.strip(), "target": target.model_dump() if target else None}

@@ -505,7 +505,8 @@ def run_tuned(args: TunedOptions) -> int:
         if args.variant is None and args.gpu is None and args.problem_class is None:
             raise InvalidProblem(
                 "--forget takes a variant, --gpu or --class, so that nothing is deleted by "
-                f"accident; to delete everything remove {tuned_path()}."
+                f"accident; to delete everything remove {tuned_path()}.",
+                code="forget_names_nothing",
             )
         entries = [entry for entry in entries if forget_tuned(entry)]
     if args.json:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from engine.base.errors import ToolMissing
-from engine.base.host_memory import available_host_memory
+from engine.base.host_memory import available_host_memory, keep_freed_memory
 from engine.correctness.gradients import ExpectedGradients, expect_gradients, inputs_of
 from engine.correctness.reference import (
     Coverage,
@@ -197,6 +197,7 @@ class ExpectedOutputs:
     """Prepared inputs by (problem, seed, kind), the newest kept. Threads may share one."""
 
     def __init__(self) -> None:
+        keep_freed_memory()
         self._lock = threading.Lock()
         self._prepared: OrderedDict[tuple[Problem, int, InputKind], Prepared] = OrderedDict()
         # One at a time: BLAS and PyTorch take all processors by themselves.

@@ -401,8 +401,8 @@ class _Build:
             log = locate_ptx_errors(log, self._ptx())
         wrong = _WRONG_ENTRY.search(log)
         if wrong is not None and not _OTHER_THAN_ENTRY.search(log):
-            why = self._no_such_kernel(wrong["entry"].strip(), wrong["what"])
-            return InvalidBuild(why, log[:MAX_LOG])
+            why, code = self._no_such_kernel(wrong["entry"].strip(), wrong["what"])
+            return InvalidBuild(why, log[:MAX_LOG], code=code)
         if unknown := _UNKNOWN_OPTION.search(log):
             why = f"{self.tools.name} has no option {unknown['option']}: leave it out."
             return InvalidBuild(why, log[:MAX_LOG])
@@ -410,19 +410,22 @@ class _Build:
         first = first_error(_ENTRY_ERROR.sub("", log), self.sources.name)
         return CompileError(first, log[:MAX_LOG])
 
-    def _no_such_kernel(self, entry: str, what: str) -> str:
+    def _no_such_kernel(self, entry: str, what: str) -> tuple[str, str]:
+        """Sentence and code."""
         names = {m["name"] for file in self.sources.files for m in _KERNEL.finditer(file.code)}
         known = ", ".join(sorted(names)) or "none"
         name, is_template, _ = entry.partition("<")
         is_there = name.split("::")[-1].strip() in names
         if is_there and not is_template:
-            return (
+            why = (
                 f"{entry} of {self.sources.name} cannot be compiled by its name alone ({what}): "
                 f"name a template with its arguments, as in {entry}<128>, and a function in a "
                 f"namespace with it, as in space::{entry}."
             )
+            return why, "entry_by_name_alone"
         why = f" ({what})" if is_there else ""
-        return f"{self.sources.name} has no __global__ function {entry}{why}: it has {known}."
+        why = f"{self.sources.name} has no __global__ function {entry}{why}: it has {known}."
+        return why, "entry_missing"
 
     def _ptx(self) -> str:
         """The PTX that ptxas refused, with line information."""

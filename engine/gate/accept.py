@@ -60,7 +60,8 @@ def accept(tree: Tree, kernels: Sequence[str], processes: int = 0) -> Renewed:
     for budget in (*old, *new):
         if budget.kernel not in found:
             raise UnknownName(
-                f"There is a budget for {budget.label}, and no such kernel any more: remove it."
+                f"There is a budget for {budget.label}, and no such kernel any more: remove it.",
+                code="budget_without_kernel",
             )
         config = settings.config.get(budget.kernel, {})
         path = found[budget.kernel].path

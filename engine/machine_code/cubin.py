@@ -137,7 +137,8 @@ def read_sections(data: bytes) -> list[Section]:
 def _completed(data: bytes, size: int) -> bytes:
     if len(data) + 1 < size:
         raise InvalidCubin(
-            f"This cubin is cut short: {len(data):,} bytes are there of {size:,}. Copy it again."
+            f"This cubin is cut short: {len(data):,} bytes are there of {size:,}. Copy it again.",
+            code="cubin_cut_short",
         )
     return data + bytes(max(0, size - len(data)))
 

@@ -190,6 +190,7 @@ _REACHES = re.compile(r"^\S+ at 0x[0-9a-f]+ reaches ")  # what native code says 
 # What native code says of code that it does not execute, rather than that is wrong.
 _NOT_FOLLOWED = re.compile(r"\bnot (?:known|executed) here\b")
 _BUFFER = re.compile(r"BUFFER (\d+)")
+_TO_KEPT = re.compile(r"^\S+ at 0x[0-9a-f]+ writes to BUFFER \d+, which is kept as it is")
 
 
 class ExecutionFault(AttuneError):
@@ -198,6 +199,10 @@ class ExecutionFault(AttuneError):
 
 class NotFollowed(ExecutionFault):
     """An instruction, modifier or operand whose values are not known here: no fault of the code."""
+
+
+class KeptMemory(ExecutionFault):
+    """A write to a buffer that is kept as it is."""
 
 
 class OutOfBounds(ExecutionFault):
@@ -219,6 +224,7 @@ class GlobalBuffer:
     name: str
     address: int
     data: NDArray[np.uint8]
+    kept: bool = False  # others read `data`, too: a write to it is a fault, and does not happen
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +252,7 @@ class _Range(ctypes.Structure):
         ("base", ctypes.c_uint64),
         ("size", ctypes.c_uint64),
         ("host", ctypes.c_void_p),
+        ("kept", ctypes.c_uint64),
     )
 
 
@@ -293,6 +300,7 @@ def execute(
 
     Raises:
         OutOfBounds: an access beyond a buffer.
+        KeptMemory: a write to a buffer that is kept.
         NotFollowed: an instruction that is not executed here.
         ExecutionFault: an access that is not aligned, a trap or a deadlock.
         ExecutionTimeout: it took longer than `timeout_s`.
@@ -304,7 +312,7 @@ def execute(
     request = new_request(program, entry, launch, code, WINDOWS, cluster)
     ordered = sorted(buffers, key=lambda buffer: buffer.address)
     ranges = (_Range * len(ordered))(
-        *(_Range(b.address, b.data.nbytes, b.data.ctypes.data) for b in ordered)
+        *(_Range(b.address, b.data.nbytes, b.data.ctypes.data, b.kept) for b in ordered)
     )
     request.reversed = int(reverse)
     request.max_steps = _NO_LIMIT  # the time limit ends what never ends
@@ -345,6 +353,8 @@ def execute(
         said = _sentence(program, what, names, tuple(cta.tolist()))
         if _NOT_FOLLOWED.search(what):
             raise NotFollowed(said)
+        if _TO_KEPT.match(what):
+            raise KeptMemory(said)
         if _REACHES.match(what):
             found_at = _ADDRESS.search(what)
             raise OutOfBounds(said, int(found_at[1], 16) if found_at is not None else 0)

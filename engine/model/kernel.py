@@ -108,7 +108,7 @@ def launch_plan(
     plan = make_plan(variant, problem, config)
     has_clusters = any(prod(p.cluster) > 1 for p in plan.passes)
     if device is not None and has_clusters and device.compute_capability < FIRST_CAPABILITY:
-        raise InvalidProblem(no_clusters(device.compute_capability))
+        raise no_clusters(device.compute_capability)
     return plan
 
 

@@ -57,18 +57,19 @@ def max_active_clusters(
         InvalidProblem: such GPUs have no clusters.
     """
     if cluster_size > 1 and compute_capability < FIRST_CAPABILITY:
-        raise InvalidProblem(no_clusters(compute_capability))
+        raise no_clusters(compute_capability)
     return sum(
         sms * ctas_per_sm // cluster_size for sms in sms_of_gpcs(compute_capability, num_sms)
     )
 
 
-def no_clusters(compute_capability: tuple[int, int]) -> str:
-    """Why a GPU launches no clusters: a sentence."""
+def no_clusters(compute_capability: tuple[int, int]) -> InvalidProblem:
+    """What a GPU that launches no clusters says."""
     major, minor = compute_capability
-    return (
+    return InvalidProblem(
         f"Clusters of CTAs need compute capability 9.0 or newer, and this GPU has {major}.{minor}: "
-        "launch each CTA on its own."
+        "launch each CTA on its own.",
+        code="clusters_unsupported",
     )
 
 
@@ -212,7 +213,10 @@ def occupancy(
     if ctas > _MOST_CTAS:
         raise InvalidProblem(f"A launch has at most {_MOST_CTAS:,} CTAs, not {ctas:,}.")
     if not 1 <= cluster_size <= MAX_CLUSTER:
-        raise InvalidProblem(f"A cluster has 1 to {MAX_CLUSTER} CTAs, not {cluster_size:,}.")
+        raise InvalidProblem(
+            f"A cluster has 1 to {MAX_CLUSTER} CTAs, not {cluster_size:,}.",
+            code="cluster_size_range",
+        )
     if ctas % cluster_size:
         raise InvalidProblem(
             f"Clusters of {cluster_size:,} CTAs do not divide a launch of {ctas:,} CTAs: name a "

@@ -139,7 +139,7 @@ class _Bench:
         if limited and len(finalists) > MAX_FINALISTS:
             finalists = self._heat(group)
         if not finalists:
-            raise MeasureError(self._none_ready(group))
+            raise MeasureError(self._none_ready(group), code="none_measurable")
         names = baseline_names(self.problem)
         for name in names:
             self.stage(f"Preparing SDPA {name}")

@@ -123,7 +123,9 @@ def check_new(path: Path) -> None:
     if path.exists():
         raise _exists_already(path)
     if not path.parent.is_dir():
-        raise UnknownName(f"There is no folder {path.parent}: name another file.")
+        raise UnknownName(
+            f"There is no folder {path.parent}: name another file.", code="folder_missing"
+        )
 
 
 def _exists_already(path: Path) -> InvalidProblem:

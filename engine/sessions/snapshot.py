@@ -402,7 +402,8 @@ def text_of(data: bytes, *, name: str) -> str:
 def _text(data: bytes, label: str) -> bytes:
     if len(data) > MAX_BYTES:
         raise SnapshotError(
-            f"{label} is too large: {len(data):,} bytes, and at most {MAX_BYTES:,} are read."
+            f"{label} is too large: {len(data):,} bytes, and at most {MAX_BYTES:,} are read.",
+            code="snapshot_too_large",
         )
     if data[:2] != GZIP_MAGIC:
         return data
@@ -411,11 +412,13 @@ def _text(data: bytes, label: str) -> bytes:
         text = gunzip.decompress(data, MAX_BYTES + 1)
     except zlib.error:
         raise SnapshotError(
-            f"{label} is damaged: its gzip data cannot be expanded; get the file again."
+            f"{label} is damaged: its gzip data cannot be expanded; get the file again.",
+            code="snapshot_gzip",
         ) from None
     if len(text) > MAX_BYTES:
         raise SnapshotError(
-            f"{label} expands to more than {MAX_BYTES:,} bytes, which is more than is read."
+            f"{label} expands to more than {MAX_BYTES:,} bytes, which is more than is read.",
+            code="snapshot_expands_too_far",
         )
     if not gunzip.eof:
         raise SnapshotError(
@@ -423,7 +426,10 @@ def _text(data: bytes, label: str) -> bytes:
             code="snapshot_cut_short",
         )
     if gunzip.unused_data:
-        raise SnapshotError(f"{label} has other data after its gzip data, which is not accepted.")
+        raise SnapshotError(
+            f"{label} has other data after its gzip data, which is not accepted.",
+            code="snapshot_data_behind",
+        )
     return text
 
 
@@ -432,7 +438,8 @@ def _decode(text: bytes, label: str) -> str:
         return text.decode("utf-8")
     except UnicodeDecodeError as error:
         raise SnapshotError(
-            f"{label} is not UTF-8 text (byte {error.start:,}): it is damaged or not a snapshot."
+            f"{label} is not UTF-8 text (byte {error.start:,}): it is damaged or not a snapshot.",
+            code="snapshot_no_utf8",
         ) from None
 
 
@@ -443,7 +450,10 @@ def _values_at_most(text: bytes) -> int:
 
 def _check_values(text: bytes, label: str) -> None:
     if _values_at_most(text) > MAX_VALUES:
-        raise SnapshotError(f"{label} holds more values than the {MAX_VALUES:,} that are read.")
+        raise SnapshotError(
+            f"{label} holds more values than the {MAX_VALUES:,} that are read.",
+            code="snapshot_many_values",
+        )
 
 
 def _fields(pairs: list[tuple[str, Any]], max_fields: int = MAX_FIELDS) -> dict[str, Any]:
@@ -464,37 +474,50 @@ _HEAD_DECODER = json.JSONDecoder(object_pairs_hook=_fields)
 
 def _parse(text: bytes, label: str, *, max_fields: int = MAX_FIELDS) -> Any:
     if not text.strip():
-        raise SnapshotError(f"{label} is empty.")
+        raise SnapshotError(f"{label} is empty.", code="snapshot_empty")
     _check_values(text, label)
     # NaN and 1e999 pass here and are refused by the schema, which can say where they stand.
     hook = partial(_fields, max_fields=max_fields)
     try:
         return json.JSONDecoder(object_pairs_hook=hook).decode(_decode(text, label))
     except json.JSONDecodeError as error:
-        message = (
+        raise SnapshotError(
             f"{label} is not valid JSON at line {error.lineno:,}, column {error.colno:,}: it is "
-            "cut short, damaged or not a snapshot."
-        )
+            "cut short, damaged or not a snapshot.",
+            code="snapshot_no_json",
+        ) from None
     except _Duplicate as error:
-        message = f"{label} gives the field {place_of((str(error),))} twice in one object."
+        raise SnapshotError(
+            f"{label} gives the field {place_of((str(error),))} twice in one object.",
+            code="snapshot_field_twice",
+        ) from None
     except _TooManyFields:
-        message = f"{label} has an object with more than {MAX_FIELDS} fields."
+        raise SnapshotError(
+            f"{label} has an object with more than {MAX_FIELDS} fields.",
+            code="snapshot_many_fields",
+        ) from None
     except RecursionError:
-        message = f"{label} is nested too deeply to be a snapshot."
+        raise SnapshotError(
+            f"{label} is nested too deeply to be a snapshot.", code="snapshot_deep"
+        ) from None
     except ValueError:  # a whole number of thousands of digits
-        message = f"{label} has a number that is too long to be read."
-    raise SnapshotError(message)
+        raise SnapshotError(
+            f"{label} has a number that is too long to be read.", code="snapshot_long_number"
+        ) from None
 
 
 def _known_version(parsed: Any, label: str) -> dict[str, Any]:
     raw: dict[str, Any] = parsed if isinstance(parsed, dict) else {}
     if raw.pop("format", None) != FORMAT:
         raise SnapshotError(
-            f"{label} is not an Attune snapshot: measurements from other tools come in by import."
+            f"{label} is not an Attune snapshot: measurements from other tools come in by import.",
+            code="no_snapshot",
         )
     version = raw.pop("schema_version", None)
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise SnapshotError(f"{label}: schema_version must be a whole number from 1.")
+        raise SnapshotError(
+            f"{label}: schema_version must be a whole number from 1.", code="schema_version_form"
+        )
     if version > SCHEMA_VERSION:
         raise SnapshotError(
             f"{label} was written by a newer Attune (its schema version is above "

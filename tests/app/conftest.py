@@ -12,6 +12,7 @@ import pytest
 from shared_builds import own_cache
 from streamlit import config
 from streamlit.components.v2 import manifest_scanner
+from streamlit.runtime import metrics_util
 from streamlit.testing.v1 import AppTest
 
 import engine.jobs.manager as jobs
@@ -22,6 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # Streamlit collects garbage after each run of a page: in a test run longer than the page takes.
 config.set_option("runner.postScriptGC", False)
 config.set_option("runner.magicEnabled", False)  # as the app's own file says
+config.set_option("browser.gatherUsageStats", False)  # as it says, too
+metrics_util._MAX_TRACKED_COMMANDS = 0  # counted all the same, for a tenth of a page's time
 # Every AppTest reads the metadata of all installed packages, for a third of a second.
 manifest_scanner.scan_component_manifests = functools.cache(
     manifest_scanner.scan_component_manifests

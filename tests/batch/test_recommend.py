@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from made_up_history import MadeUpHistory
+from words import raises
 
 from engine.base.errors import (
     AttuneError,
@@ -231,7 +232,7 @@ def test_a_detected_gpu_is_taken_as_it_is(ask: Ask) -> None:
     assert result.saving is not None
     assert result.saving.usd_per_day is None
     assert any("memory of Own GPU is unknown" in note for note in result.axis_notes)
-    with pytest.raises(InvalidProblem, match="number of SMs is unknown"):
+    with raises(InvalidProblem, "not_predicted", "number of SMs"):
         ask(gpu=replace(own, num_sms=None))
 
 

@@ -17,11 +17,10 @@ other points. The register file, the queues and the widths of loads were taken f
 that had seen the A6000's figures too.
 
 Nearly all points are simulated too fast, by 6 % on average: what a simulation leaves out costs
-time. Two counted ones lie beyond 17 %: step 10 on the RTX 4090 (18 %; 9 % on the A6000, which
-executes the same code), and step 4 on the A100 (20 %; 12 % with a third more of L2's bandwidth,
-whose CTAs then keep step). Looked for and not found: the clock of the 4090 during the series, and
-how far an SM's nearest and furthest slices of L2 are apart. If all lines were as far apart as SMs
-are (222 to 339 cycles on an L40, arXiv 2606.22588), the mean error would be the same 8.0 %.
+time. One counted one lies beyond 17 %: step 4 on the A100 (19 %; 12 % with a third more of L2's
+bandwidth, whose CTAs then keep step). Looked for and not found: the clock of the 4090 during the
+series, and how far an SM's nearest and furthest slices of L2 are apart. If all lines were as far
+apart as SMs are (222 to 339 cycles on an L40, arXiv 2606.22588), the mean error would be the same.
 
 Sources. H200: this project's own measurements, CUDA graph, warm L2, of kernels that
 tests/machine_code/kernels takes over step by step. SGEMM 4096 x 4096 x 4096: the tables of
@@ -209,7 +208,7 @@ def sgemm_gflops(gpu: str, step: int) -> float:
     block, depths = (threads, 1, 1), (256, 512)
     if step <= 3:
         rows = columns = 32
-        block, depths = (32, 32, 1) if step == 1 else (1024, 1, 1), (64, 96)
+        block, depths = (32, 32, 1) if step == 1 else (1024, 1, 1), (128, 256)
     # Rows of A are as long as the sum: they begin where those of the full size do in a line.
     cut_off = -size % 32
     tile = 1 if step <= 2 else 32  # the depth that a loop of the kernel rounds up to, or a multiple

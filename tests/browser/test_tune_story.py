@@ -15,6 +15,7 @@ CONTRAST = Path(__file__).with_name("contrast.js").read_text(encoding="utf-8")
 LEAST_CONTRAST = 4.5
 
 
+@pytest.mark.slow
 def test_choose_run_read_save_reload_and_open_again(new_tab, server):
     app = new_tab()
     foreign = []

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
+from words import says
 
 from engine.cli import main, parser
 
@@ -46,7 +47,7 @@ def test_coverage_by_line(capsys: pytest.CaptureFixture[str]) -> None:
     short = ["evaluate", "v01", "--seqlen", "70", "--head-dim", "32", "--backend", "cpu"]
     shape = [*short, "--batch", "1", "--heads", "1", "--coverage"]
     assert main(shape) == 2
-    assert "--coverage needs --check" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "coverage_without_check")
     assert main([*shape, "--check"]) == 0
     out = capsys.readouterr().out
     assert "Lines of device code" in out
@@ -361,9 +362,9 @@ def test_a_launch_that_nothing_is_said_of_has_one_cluster(
     assert main([*kernel, "--gpu", "H200"]) == 0
     assert "4 CTAs of a cluster stay on one GPC" in capsys.readouterr().out.replace("\n", " ")
     assert main([*kernel, "--gpu", "L4"]) == 2
-    assert "need compute capability 9.0" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "clusters_unsupported", "9.0", "8.9")
     assert main([*kernel[:-1], "-3", "--gpu", "H200"]) == 2
-    assert "A cluster has 1 to 8 CTAs, not -3." in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "cluster_size_range", "-3")
 
 
 def test_occupancy_that_does_not_fit_fails(capsys: pytest.CaptureFixture[str]) -> None:

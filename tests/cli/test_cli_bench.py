@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from words import raises
+from words import raises, says
 
 from engine.base.errors import InvalidProblem, Status, UnknownName
 from engine.cli import main
@@ -50,10 +50,10 @@ def test_a_file_that_exists_is_found_before_anything_is_measured(
     out = tmp_path / "there.json"
     out.write_text("precious")
     assert main(["bench", "--preset", "small", "--out", str(out)]) == 2
-    assert "is not overwritten" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "file_exists", out.name)
     assert out.read_text() == "precious"
     assert main(["bench", "--preset", "small", "--out", str(tmp_path / "no" / "a.json")]) == 2
-    assert f"There is no folder {tmp_path / 'no'}" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "folder_missing", str(tmp_path / "no"))
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_snapshot_opens_again(tmp_path: Path) -> None:
         assert (found.latency.median_us, found.latency.origin) == (5.0, "recorded")
     with raises(InvalidProblem, "file_exists"):
         export_evaluations(path, [EVALUATION], "again")
-    with pytest.raises(UnknownName, match="cannot be written"):
+    with raises(UnknownName, "file_failed", "a.json"):
         export_evaluations(tmp_path / "no" / "a.json", [EVALUATION], "nowhere")
 
 

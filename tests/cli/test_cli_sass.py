@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from words import raises
+from words import raises, says
 
 from engine.base.errors import ToolMissing
 from engine.cli import main
@@ -98,14 +98,14 @@ def test_a_cubin_is_counted_like_its_source(
     assert from_cubin["instructions"] == from_source["instructions"]
     assert "latency" not in from_cubin  # no GPU was named
     assert main(["sass", str(cubin), *PLAIN]) == 2
-    assert "2 entries: choose one of _Z5scalePf, _Z5shiftPf" in capfd.readouterr().err
+    assert says(capfd.readouterr().err, "entry_not_chosen", "_Z5scalePf, _Z5shiftPf")
     assert main(["sass", str(cubin), "--entry", "scale", "--gpu", "H200", *PLAIN]) == 2
-    assert "sm_89 does not run on H200" in capfd.readouterr().err
+    assert says(capfd.readouterr().err, "cubin_on_other_gpu", "sm_89", "H200")
     assert main(["sass", str(cubin), "--entry", "scale", "--arch", "sm_80", *PLAIN]) == 2
-    assert "holds code for sm_89, not for sm_80" in capfd.readouterr().err
+    assert says(capfd.readouterr().err, "cubin_for_other_arch", "sm_89", "sm_80")
     cubin.write_bytes(kernel.cubin[:5000])
     assert main(["sass", str(cubin), *PLAIN]) == 2
-    assert "is cut short" in capfd.readouterr().err
+    assert says(capfd.readouterr().err, "cubin_cut_short", "5,000")
 
 
 @pytest.mark.slow

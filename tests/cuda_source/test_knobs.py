@@ -68,7 +68,7 @@ def test_a_sweep_ranks_them_by_simulation(
     mine = tmp_path / "mine.cu"
     text = text.replace("[tunables]\n", knob)
     mine.write_text(text.replace("__launch_bounds__(NUM_THREADS, 1)", ""))  # it would outrank it
-    options = ["--heads", "8", "--seqlen", "256", "--gpu", "L4", "--no-execute", "--defaults-only"]
+    options = ["--heads", "2", "--seqlen", "64", "--gpu", "L4", "--no-execute", "--defaults-only"]
     options += ["--tunable", "maxrregcount=0,64", "--strategy", "simulated", "--json"]
     journal = tmp_path / "journal.jsonl"
     code = main(["sweep", str(mine), *options, "--journal", str(journal)])

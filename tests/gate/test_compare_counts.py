@@ -12,6 +12,7 @@ from sessions_data import evaluation_maker
 
 from engine.cli import main
 from engine.evaluation import CodeCounts
+from engine.gate.verdicts import GateVerdict
 from engine.problem import Problem
 from engine.sessions.compare import SessionComparison, compare_sessions
 from engine.sessions.compare.machine_code import uncounted, with_counts
@@ -52,10 +53,10 @@ def verdicts(comparison: SessionComparison) -> list[str]:
 @pytest.mark.parametrize(
     ("after", "expected", "code"),
     [
-        (counted(), "SAME CODE", 0),
-        (counted(code_sha256="b" * 64), "NOT JUDGED", 3),  # there are no times
-        (counted(code_sha256="b" * 64, conflicts=900), "COUNTED WORSE", 1),
-        (counted(code_sha256="b" * 64, instructions=1_500), "COUNTED BETTER", 0),
+        (counted(), GateVerdict.SAME_CODE, 0),
+        (counted(code_sha256="b" * 64), GateVerdict.NOT_JUDGED, 3),  # there are no times
+        (counted(code_sha256="b" * 64, conflicts=900), GateVerdict.COUNTED_WORSE, 1),
+        (counted(code_sha256="b" * 64, instructions=1_500), GateVerdict.COUNTED_BETTER, 0),
     ],
 )
 def test_counts_that_sessions_hold_are_compared(after: Snapshot, expected: str, code: int) -> None:
@@ -87,11 +88,11 @@ def test_the_sources_of_both_sessions_are_counted(
         return main(["compare", *files])
 
     assert code_of(session(TEXT + "\n// a comment\n")) == 0
-    assert "SAME CODE" in capsys.readouterr().out
+    assert GateVerdict.SAME_CODE in capsys.readouterr().out
     padded = "ROW_STRIDE = HEAD_DIM + VECTOR"
     assert padded in TEXT
     assert code_of(session(TEXT.replace(padded, "ROW_STRIDE = HEAD_DIM"))) == 1
-    assert "COUNTED WORSE" in capsys.readouterr().out
+    assert GateVerdict.COUNTED_WORSE in capsys.readouterr().out
     assert code_of(session(TEXT.replace("__global__", "__globule__"))) == 3
     assert "is not counted" in capsys.readouterr().err
 
@@ -101,5 +102,5 @@ def test_a_session_without_its_source_is_not_judged() -> None:
     comparison = compare_sessions(sessions)
     assert [each.session for each in uncounted(comparison, sessions)] == ["a"]
     assert with_counts(sessions, {("a", 0): "It does not compile."}) == sessions
-    assert verdicts(comparison) == ["NOT JUDGED"]
+    assert verdicts(comparison) == [GateVerdict.NOT_JUDGED]
     assert comparison.exit_code == 3

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from engine.gate.verdicts import GateVerdict
 from tests.gate.repositories import ENVIRONMENT, ONE_PROBLEM, commit, edit, git, repository
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -136,7 +137,7 @@ def test_the_actions_steps_in_a_fresh_clone(
     assert Path(outputs["report"]).read_text() == summary
     assert summary.startswith("<!-- attune gate -->")
     assert "my_attention" in summary
-    assert "COUNTED WORSE" in summary
+    assert GateVerdict.COUNTED_WORSE in summary
     assert step("Verdict", runner, clone, CODE="1", STRICT="false")[0] == 1
     assert step("Verdict", runner, clone, CODE="0", STRICT="false")[0] == 0
     assert step("Verdict", runner, clone, CODE="3", STRICT="true")[0] == 3
@@ -175,4 +176,4 @@ def test_the_hook_stops_a_commit_that_is_worse(
     edit(kernel, ("unroll 4", "unroll 1"))
     done = hook()
     assert done.returncode == 1
-    assert "SIMULATED SLOWER" in done.stdout
+    assert GateVerdict.SIMULATED_SLOWER in done.stdout

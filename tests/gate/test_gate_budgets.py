@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from words import raises
+from words import raises, says
 
 from engine.cli import main
 from engine.gate.accept import _edited
 from engine.gate.settings import Budget, SettingsError, exceeded, read_settings
+from engine.gate.verdicts import GateVerdict
 from engine.problem import Problem
 from tests.gate.repositories import ENVIRONMENT, ONE_PROBLEM, commit, edit, git, kernel_file
 from tests.gate.repositories import repository as made
@@ -40,7 +41,7 @@ def budget(**limits: float) -> Budget:
 def test_what_exceeds_its_budget_is_said_and_what_just_keeps_it_is_not() -> None:
     assert exceeded(budget(registers=100, simulated_us=50.0, spill_bytes=0), FIGURES) == ()
     (found,) = exceeded(budget(registers=99, simulated_us=50.0), FIGURES)
-    assert str(found.verdict) == "OVER BUDGET"
+    assert found.verdict is GateVerdict.OVER_BUDGET
     assert found.is_regression
     assert "100, its budget is 99" in found.what
 
@@ -62,10 +63,10 @@ def test_a_budget_for_what_is_no_more(repo: Path, capsys: pytest.CaptureFixture[
     git(repo, "rm", "-q", f"kernels/{kernel_file(repo, 'v08').name}")
     assert main(["gate", "HEAD", "--json"]) == 3
     found = json.loads(capsys.readouterr().out)["verdicts"]
-    assert {each["verdict"] for each in found} == {"REMOVED", "NOT JUDGED"}
+    assert {each["verdict"] for each in found} == {"REMOVED", GateVerdict.NOT_JUDGED}
     assert any("no such kernel any more: remove it" in each["what"] for each in found)
     assert main(["gate", "--accept"]) == 2
-    assert "no such kernel any more" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "budget_without_kernel")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def test_budgets_are_judged_renewed_and_then_kept(
     assert main(["gate", "HEAD", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)["verdicts"]
     assert [(f["verdict"], f["what"].split()[0]) for f in found if f["regression"]] == [
-        ("OVER BUDGET", "registers")
+        (GateVerdict.OVER_BUDGET, "registers")
     ]
     assert main(["gate", "--accept"]) == 0
     assert "registers per thread 50 →" in capsys.readouterr().out
@@ -118,8 +119,11 @@ def test_a_history_shows_where_it_became_slower(
     assert main(["gate", "--history", "v08", "--json"]) == 0
     steps = json.loads(capsys.readouterr().out)["commits"]
     assert [s["subject"] for s in steps] == ["Kernels", "A comment", "One load at a time"]
-    assert [[v["verdict"] for v in s["verdicts"]][:1] for s in steps[:2]] == [[], ["SAME CODE"]]
+    assert [[v["verdict"] for v in s["verdicts"]][:1] for s in steps[:2]] == [
+        [],
+        [GateVerdict.SAME_CODE],
+    ]
     assert steps[2]["commit"] == slow
-    assert "SIMULATED SLOWER" in {v["verdict"] for v in steps[2]["verdicts"]}
+    assert GateVerdict.SIMULATED_SLOWER in {v["verdict"] for v in steps[2]["verdicts"]}
     assert "-#pragma unroll 4" in steps[2]["diff"]
     assert steps[0]["diff"] is None

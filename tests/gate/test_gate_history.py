@@ -12,6 +12,7 @@ import pytest
 from engine.cli import main
 from engine.gate.judge import GateReport, judge
 from engine.gate.trees import open_tree
+from engine.gate.verdicts import GateVerdict
 from tests.gate.repositories import commit, edit, git, kernel_file, repository
 
 Edit = tuple[str, str]
@@ -62,23 +63,23 @@ REGRESSIONS = (
     Change(
         "No padding",
         (("ROW_STRIDE = HEAD_DIM + VECTOR", "ROW_STRIDE = HEAD_DIM"),),
-        "COUNTED WORSE",
+        GateVerdict.COUNTED_WORSE,
         "bank conflicts",
     ),
-    Change("One load at a time", (("unroll 4", "unroll 1"),), "SIMULATED SLOWER", "time"),
+    Change("One load at a time", (("unroll 4", "unroll 1"),), GateVerdict.SIMULATED_SLOWER, "time"),
     Change(
         "More CTAs asked for",
         (("(NUM_THREADS, 1)", "(NUM_THREADS, 8)"),),
-        "COUNTED WORSE",
+        GateVerdict.COUNTED_WORSE,
         "spills",
     ),
     Change(
         "Shared memory wasted",
         (('smem_bytes = "2 * block_n', 'smem_bytes = "8 * block_n'),),
-        "COUNTED WORSE",
+        GateVerdict.COUNTED_WORSE,
         "CTAs per SM",
     ),
-    Change("Loads of 2 bytes", ((LOAD, BY_ELEMENT),), "COUNTED WORSE", "instructions"),
+    Change("Loads of 2 bytes", ((LOAD, BY_ELEMENT),), GateVerdict.COUNTED_WORSE, "instructions"),
     Change("A typing slip", (("float m_rmem[2]", "float m_rmem[2"),), "BROKEN", "v08_mma_sync.cu"),
     Change("D = 64 is dropped", (("[32, 64, 96, 128]", "[32, 96, 128]"),), "BROKEN", "head_dim 64"),
     Change(
@@ -87,7 +88,7 @@ REGRESSIONS = (
             ("row = i / VECTORS_PER_ROW;", "row = i % ROWS;"),
             ("d = (i % VECTORS_PER_ROW) * VECTOR;", "d = i / ROWS * VECTOR;"),
         ),
-        "COUNTED WORSE",
+        GateVerdict.COUNTED_WORSE,
         "sectors",
     ),
     Change(
@@ -99,7 +100,7 @@ REGRESSIONS = (
     Change(
         "The library's exponential",
         (("= fast_exp2(s_rmem", "= exp2f(s_rmem"),),
-        "COUNTED WORSE",
+        GateVerdict.COUNTED_WORSE,
         "instructions",
     ),
 )
@@ -134,11 +135,13 @@ def _check(report: GateReport, change: Change, back: bool) -> None:
     assert [kernel.kernel for kernel in report.kernels] == ["v08"]
     assert report.exit_code == 0
     if not change.expected:  # equal code has no verdict at all
-        assert {v for v, _ in other} <= {"SAME CODE", "UNDECIDED"}, other
+        assert {v for v, _ in other} <= {GateVerdict.SAME_CODE, "UNDECIDED"}, other
     elif change.expected == "BROKEN":
         assert "FIXED" in {v for v, _ in other}
     elif change.expected != "INCORRECT":  # what is right now was not looked at before
-        assert {v for v, _ in other} & {"COUNTED BETTER", "SIMULATED FASTER"}, other
+        assert {v for v, _ in other} & {GateVerdict.COUNTED_BETTER, GateVerdict.SIMULATED_FASTER}, (
+            other
+        )
 
 
 def _judged_history(place: Path, chosen: Sequence[int]) -> None:
@@ -199,7 +202,7 @@ def test_the_command_says_what_is_worse(
     assert found["verdicts"][0]["gpu"] == "L4"
     assert found["figures"][0]["after"]["conflicts"] > 0
     text = comment.read_text()
-    assert "COUNTED WORSE" in text
+    assert GateVerdict.COUNTED_WORSE in text
     assert "<details>" in text
     assert "predictions" in text
     assert "No native code of the change was run" in text

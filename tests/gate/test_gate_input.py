@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from words import raises
+from words import raises, says
 
 from engine.base.errors import BadInput, CompileError
 from engine.cli import main
@@ -176,7 +176,7 @@ def test_a_submodule_that_is_not_checked_out_is_not_judged(
     monkeypatch.chdir(clone)
     assert main(["gate", "HEAD~1", "--json"]) == 3
     (verdict,) = json.loads(capsys.readouterr().out)["verdicts"]
-    assert (verdict["kernel"], verdict["verdict"]) == ("v08", "NOT JUDGED")
+    assert (verdict["kernel"], verdict["verdict"]) == ("v08", GateVerdict.NOT_JUDGED)
     assert what in verdict["what"]
     # Another commit of it is another kernel, though neither is here.
     edit(library / "kernels" / "mma.cuh", ("#pragma once", "#pragma once\n"))
@@ -246,7 +246,7 @@ def test_options_that_would_say_nothing_are_refused(
     ):
         code, out, err = gate(*arguments, capsys=capsys)
         assert (code, out) == (2, "")
-        assert "leave one of them out" in err
+        assert says(err, "gate_options")
 
 
 def test_an_unchanged_ladder_costs_no_compile(

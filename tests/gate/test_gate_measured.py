@@ -14,7 +14,7 @@ from engine.evaluation import Correctness
 from engine.gate import judge
 from engine.gate.figures import measure_pair
 from engine.gate.trees import open_tree, working_tree
-from engine.gate.verdicts import measured_finding
+from engine.gate.verdicts import GateVerdict, measured_finding
 from engine.measure import device_lock
 from engine.pipeline.evaluate import Evaluator
 from engine.plan import LaunchPlan
@@ -79,12 +79,12 @@ def test_both_versions_are_timed_in_one_run(
     names = kernel_file(before.root, "v08"), kernel_file(repo, "v08")
     slower = measure_pair(*names, PROBLEM, "L4", {}, gpu)
     found = measured_finding(slower)
-    assert (str(found.verdict), found.is_regression) == ("MEASURED SLOWER", True)
+    assert (str(found.verdict), found.is_regression) == (GateVerdict.MEASURED_SLOWER, True)
     assert "20." in found.what or "19." in found.what
     faster = measured_finding(measure_pair(*names[::-1], PROBLEM, "L4", {}, gpu))
-    assert (str(faster.verdict), faster.is_regression) == ("MEASURED FASTER", False)
+    assert (str(faster.verdict), faster.is_regression) == (GateVerdict.MEASURED_FASTER, False)
     same = measured_finding(measure_pair(names[0], names[0], PROBLEM, "L4", {}, gpu))
-    assert str(same.verdict) == "MEASURED SAME"
+    assert same.verdict is GateVerdict.MEASURED_SAME
 
     # The whole run: that verdict stands where the simulated one would.
     class Inline:
@@ -102,8 +102,8 @@ def test_both_versions_are_timed_in_one_run(
     monkeypatch.setenv("ATTUNE_KERNELS", "")
     report = judge.judge(before, working_tree(repo), measure=True)
     verdicts = {str(f.verdict) for *_, f in report.verdicts}
-    assert "MEASURED SLOWER" in verdicts
-    assert not verdicts & {"SIMULATED SLOWER", "SIMULATED FASTER"}
+    assert GateVerdict.MEASURED_SLOWER in verdicts
+    assert not verdicts & {GateVerdict.SIMULATED_SLOWER, GateVerdict.SIMULATED_FASTER}
     assert report.exit_code == 1
     assert any("measured on this machine" in remark for remark in report.remarks)
 
@@ -115,7 +115,7 @@ def test_what_is_wrong_is_not_timed(
     monkeypatch.setattr(Gpu, "timer", lambda *_: pytest.fail("it was timed"))
     edit(path, ("row_sum(", "row_sum((("))
     found = measured_finding(measure_pair(path, path, PROBLEM, "L4", {}, gpu))
-    assert str(found.verdict) == "NOT JUDGED"
+    assert found.verdict is GateVerdict.NOT_JUDGED
     assert "COMPILE_ERROR" in found.what
 
 

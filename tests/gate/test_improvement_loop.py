@@ -7,6 +7,7 @@ the kernel, and the loop must take it back.
 from __future__ import annotations
 
 import asyncio
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from engine.mcp_server import Rights, Tools
 from tests.gate.repositories import edit, kernel_file, repository
 
-pytest.importorskip("mcp")  # of an extra
+pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is an extra")
 
 PROBLEM, GPU = "B4 H8 S512 D64", "L4"
 LOAD = "            vector = *reinterpret_cast<const uint4*>(source);"

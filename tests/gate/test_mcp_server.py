@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -16,7 +17,7 @@ from engine.cuda_source.sources import OutsideFolder
 from engine.mcp_server import Refused, Rights, Tools, _path, _problem, _run, shortened
 from tests.gate.repositories import ONE_PROBLEM, edit, kernel_file, repository
 
-pytest.importorskip("mcp")  # of an extra
+pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is an extra")
 
 
 def call(coroutine):  # type: ignore[no-untyped-def]

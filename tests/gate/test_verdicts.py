@@ -53,7 +53,7 @@ def verdicts(**changed: float) -> list[tuple[str, bool]]:
     ],
 )
 def test_each_count_that_is_worse_is_a_regression(changed: dict[str, float]) -> None:
-    assert verdicts(**changed) == [("COUNTED WORSE", True)]
+    assert verdicts(**changed) == [(GateVerdict.COUNTED_WORSE, True)]
 
 
 @pytest.mark.parametrize(
@@ -73,19 +73,19 @@ def test_what_is_within_its_threshold_has_no_verdict(changed: dict[str, float]) 
 
 
 def test_fewer_of_them_is_better() -> None:
-    assert verdicts(instructions=900, ctas_per_sm=4) == [("COUNTED BETTER", False)] * 2
+    assert verdicts(instructions=900, ctas_per_sm=4) == [(GateVerdict.COUNTED_BETTER, False)] * 2
 
 
 def test_the_price_of_a_faster_kernel_is_no_regression_but_spills_are() -> None:
     assert verdicts(instructions=1500, simulated_us=30.0) == [
-        ("SIMULATED FASTER", False),
-        ("COUNTED WORSE", False),
+        (GateVerdict.SIMULATED_FASTER, False),
+        (GateVerdict.COUNTED_WORSE, False),
     ]
-    assert ("COUNTED WORSE", True) in verdicts(spill_bytes=8, simulated_us=30.0)
+    assert (GateVerdict.COUNTED_WORSE, True) in verdicts(spill_bytes=8, simulated_us=30.0)
 
 
 def test_a_slower_one_is_a_regression_whatever_was_saved() -> None:
-    assert ("SIMULATED SLOWER", True) in verdicts(instructions=500, simulated_us=60.0)
+    assert (GateVerdict.SIMULATED_SLOWER, True) in verdicts(instructions=500, simulated_us=60.0)
 
 
 def test_the_threshold_is_as_far_up_as_down() -> None:
@@ -101,12 +101,12 @@ def test_the_threshold_is_as_far_up_as_down() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        (Answer("a", FIGURES), Answer("a", FIGURES), "SAME CODE"),
+        (Answer("a", FIGURES), Answer("a", FIGURES), GateVerdict.SAME_CODE),
         (Answer("a", FIGURES), Answer("b", FIGURES), "UNDECIDED"),
         (Answer("a", FIGURES), Answer(fault="No."), "BROKEN"),
         (Answer("a", FIGURES), Answer(fault="No.", refused=True), "BROKEN"),
         (Answer(fault="No."), Answer("b", FIGURES), "FIXED"),
-        (Answer("a", FIGURES), Answer(obstacle="No tool."), "NOT JUDGED"),
+        (Answer("a", FIGURES), Answer(obstacle="No tool."), GateVerdict.NOT_JUDGED),
     ],
 )
 def test_what_became_of_each_side(before: Answer, after: Answer, expected: str) -> None:
@@ -123,9 +123,9 @@ def test_a_kernel_that_is_not_simulated_is_judged_by_its_counts() -> None:
     worse = replace(plain, instructions=2000)
     before = Answer("a", plain, obstacle="Not simulated.")
     found = compare_answers(before, Answer("b", worse, obstacle="Not simulated."), RULES)
-    assert [str(f.verdict) for f in found] == ["COUNTED WORSE"]
+    assert [str(f.verdict) for f in found] == [GateVerdict.COUNTED_WORSE]
     found = compare_answers(before, Answer("b", plain, obstacle="Not simulated."), RULES)
-    assert [str(f.verdict) for f in found] == ["NOT JUDGED"]
+    assert [str(f.verdict) for f in found] == [GateVerdict.NOT_JUDGED]
 
 
 def pair(simulated: float, measured: float, chosen_on: bool = False) -> NeighbourPair:

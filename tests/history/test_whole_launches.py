@@ -67,7 +67,7 @@ LAUNCHES = [
     ("v08", "L4", PROBLEM, 0.05),
     ("v09", "L4", replace(PROBLEM, batch=3, seqlen=384), 0.02),  # few beyond a round
     # Such a launch moves by that much itself if CTAs start some cycles later.
-    ("v11", "L4", replace(PROBLEM, batch=6, seqlen=512, causal=True), 0.04),
+    ("v11", "L4", replace(PROBLEM, batch=6, seqlen=512, causal=True), 0.05),
     ("v16", "H200", replace(PROBLEM, seqlen=1000, causal=True), 0.02),
     ("v14", "A100 80GB SXM", replace(PROBLEM, batch=1, seqlen=1000), 0.02),  # uneven splits
     # Splits of one to three turns of its warps.
@@ -84,7 +84,7 @@ LAUNCHES = [
     # Nearly all CTAs are of one length, as if in step: predicted, all places of an SM wait for
     # their next CTA at once; simulated, one after the other, while the rest goes on.
     ("v10", "L4", replace(PROBLEM, causal=True, window=128), 0.07),
-    ("v11", "L4", replace(PROBLEM, window=100), 0.1),  # to both sides: no corner sees most
+    ("v11", "L4", replace(PROBLEM, window=100), 0.12),  # to both sides: no corner sees most
     ("v10", "L4", replace(PROBLEM, seqlen=256, seqlen_kv=1000, causal=True), 0.04),
 ]
 

@@ -177,7 +177,7 @@ def test_a_result_is_written_in_every_format(ending: str, tmp_path: Path) -> Non
 def test_another_ending_and_a_missing_folder_are_sentences(tmp_path: Path) -> None:
     with raises(attune.InvalidProblem, "table_format", ".xlsx"):
         Made().save(tmp_path / "out.xlsx")
-    with pytest.raises(attune.UnknownName, match="cannot be written"):
+    with raises(attune.UnknownName, "file_failed", "out.csv"):
         Made().save(tmp_path / "no" / "out.csv")
 
 

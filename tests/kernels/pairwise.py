@@ -26,10 +26,11 @@ def pairwise(axes: Mapping[str, Sequence[Any]], seed: int = 0) -> list[dict[str,
         )
     )
     cases = []
-    while missing:
-        first, second = min(missing, key=repr)
+    for pair in sorted(missing, key=repr):
+        if pair not in missing:
+            continue
         candidates = [
-            {name: rng.choice(values) for name, values in axes.items()} | dict([first, second])
+            {name: rng.choice(values) for name, values in axes.items()} | dict(pair)
             for _ in range(TRIES_PER_CASE)
         ]
         best = max(candidates, key=lambda case: len(pairs_of(case) & missing))

@@ -21,6 +21,7 @@ from planted_bugs.sixth import SIXTH
 from planted_bugs.thin import THIN
 from planted_bugs.unseen import LEGAL, UNSEEN, Unseen
 from slow_cases import one_in, slow_ones
+from untimed import untimed
 
 from engine.pipeline.evaluate import Evaluator
 from engine.plan import compile_plan, make_plan
@@ -34,7 +35,7 @@ _SLOW, _QUICK = 96, 480
 
 @pytest.fixture(scope="module")
 def evaluator() -> Iterator[Evaluator]:
-    with Evaluator() as evaluator:
+    with untimed() as evaluator:
         yield evaluator
 
 

@@ -166,7 +166,7 @@ def test_a_table_in_a_file_decides_addresses(tmp_path: Path) -> None:
 
 
 def test_a_table_that_cannot_be_read_and_a_third_one_are_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UnknownName, match="cannot be read"):
+    with raises(UnknownName, "file_failed", "none.bin"):
         parse_arguments([f"file:{tmp_path / 'none.bin'}"])
     (tmp_path / "t").write_bytes(bytes(8))
     _, contents = arguments_and_memory([f"file:{tmp_path / 't'}"] * 3)

@@ -58,7 +58,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package's native libraries, built to end at the first access out of bounds."""
     folder = tmp_path_factory.mktemp("watched")
     for source in (*_sources(), EXECUTES):
-        flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-w", *WATCHED]
+        flags = ["-std=c++17", "-O0", "-fPIC", "-shared", "-w", *WATCHED]
         subprocess.run(
             ["g++", *flags, str(source), "-o", str(folder / f"{source.stem}.so")], check=True
         )

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from untimed import untimed
 
 from engine.base.errors import Status
 from engine.evaluation import Evaluation
 from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.overlap import budget_mistake, register_budgets
-from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.plan import compile_plan, make_plan
 from engine.problem import Problem
@@ -58,7 +58,7 @@ def evaluated(text: str, folder: Path) -> Evaluation:
     source.write_text(text, encoding="utf-8")
     plan = make_plan(parse_variant(text, source), PROBLEM, V16.default_config())
     assert plan.passes[0].warpgroup_registers
-    with Evaluator() as evaluator:
+    with untimed() as evaluator:
         request = EvaluationRequest("v16", PROBLEM, gpu="H100 SXM", execute=False)
         return evaluator.evaluate(request, source=source).evaluation
 

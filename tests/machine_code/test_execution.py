@@ -22,6 +22,7 @@ from engine.backends import machine_code
 from engine.backends.base import RunOptions
 from engine.backends.machine_code import MachineCodeBackend
 from engine.base.errors import AttuneError, CompileError, Status, ToolMissing
+from engine.base.launch import PassLaunch, TensorArg
 from engine.cli import main
 from engine.correctness import check_output
 from engine.correctness.check import check_against
@@ -37,6 +38,7 @@ from engine.machine_code.execution import (
     ExecutionFault,
     ExecutionTimeout,
     GlobalBuffer,
+    KeptMemory,
     Watch,
     execute,
     load_module,
@@ -44,7 +46,7 @@ from engine.machine_code.execution import (
 from engine.machine_code.launch import Launch, buffer_address
 from engine.model.kernel import capability_reason
 from engine.pipeline.execute import PartialRun
-from engine.plan import make_plan
+from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
 from engine.tensors import make_inputs
 from kernels.ladder import LADDER
@@ -336,24 +338,66 @@ def run(
     top: str = "",
     reverse: bool = False,
     host_threads: int = 2,
+    data: NDArray[np.int32] | None = None,
 ) -> NDArray[np.int32]:
-    """`k(int* data, int n)` on 64 words that count up, n = 64; what they are then."""
+    """`k(int* data, int n)` on 64 words that count up, n = 64; what they are then.
+
+    Words that are given are kept.
+    """
     path = folder / "k.cu"
     path.write_text(f'{top}\nextern "C" __global__ void k(int* data, int n) {{\n{body}\n}}\n')
     cubin = read_cubin(compile_kernel(path, (), arch, ("k",)).cubin)
-    data = np.arange(64, dtype=np.int32)
+    kept = data is not None
+    data = np.arange(64, dtype=np.int32) if data is None else data
     arguments = (struct.pack("<Q", buffer_address(0)), struct.pack("<i", 64))
     module = load_module(cubin)
     execute(
         program_of(cubin, "k"),
         module.entries["k"],
         Launch((grid, 1, 1), (threads, 1, 1), 0, arguments),
-        [GlobalBuffer("data", buffer_address(0), data.view(np.uint8)), *module.buffers],
+        [GlobalBuffer("data", buffer_address(0), data.view(np.uint8), kept), *module.buffers],
         timeout_s=timeout_s,
         reverse=reverse,
         threads=host_threads,
     )
     return data
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "data[threadIdx.x] = 1;",
+        "if (threadIdx.x == 7) data[n - 1] = 1;",
+        "((int4*)data)[threadIdx.x & 7] = make_int4(1, 2, 3, 4);",
+        "((char*)data)[threadIdx.x] = 1;",
+        "atomicAdd(data + threadIdx.x, 1);",
+        "data[32 + threadIdx.x] = atomicCAS(data, 0, 5);",
+    ],
+)
+def test_memory_that_is_kept_is_never_written(tmp_path: Path, body: str) -> None:
+    data = np.arange(64, dtype=np.int32)
+    with pytest.raises(KeptMemory, match=r"k\.cu:3.* writes to 'data', which is kept as it is"):
+        run(tmp_path, f"if (data[n - 1] == 63) {{ {body} }}", data=data)
+    assert data.tolist() == list(range(64))
+
+
+def test_inputs_that_a_kernel_changes_are_named(tmp_path: Path) -> None:
+    problem = Problem(1, 2, 40, 32)
+    path = tmp_path / "tiny.cu"
+    body = "int i = blockIdx.x * 64 + threadIdx.x; out[i] = q[i]; if (i == 3) v[i] = 1;"
+    names = ("q", "v", "out")
+    parameters = ", ".join(f"unsigned short* {name}" for name in names)
+    path.write_text(f'extern "C" __global__ void k({parameters}) {{ {body} }}\n')
+    grid = (problem.elements // 64, 1, 1)
+    launch = PassLaunch("k", grid, 64, 0, tuple(map(TensorArg, names)))
+    plan = LaunchPlan("tiny", problem, {}, path, (), (), (launch,))
+    inputs = make_inputs(problem)
+    before = inputs.v.copy()
+    result = MachineCodeBackend().run(plan, inputs, RunOptions(arch="sm_80"))
+    assert (result.status, result.changed_inputs) == (Status.PASSED, ("v",)), result.reason
+    assert result.out is not None
+    np.testing.assert_array_equal(result.out, inputs.q)
+    np.testing.assert_array_equal(inputs.v, before)
 
 
 @pytest.mark.parametrize(

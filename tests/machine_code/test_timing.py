@@ -177,6 +177,23 @@ def test_bank_conflicts_hold_the_shared_memory_port() -> None:
     assert ways[1] < 5 * 64  # a partition sends one every four cycles
 
 
+@pytest.mark.parametrize(("apart_bytes", "lookups"), [(128, 3), (512, 12), (16384, 12)])
+def test_neighbouring_lines_are_looked_up_at_once(apart_bytes: int, lookups: int) -> None:
+    """Loads of twelve lines each, all of them in L1 behind the first."""
+    lines, loads = 12, 200
+    code = program(line("LDG.E R0, [R2.64]"))
+    load = trace([[(0, (AccessKind.GLOBAL_LOAD, 1, 0, 0))] * loads])
+    load = replace(
+        load,
+        line_start=np.arange(loads + 1, dtype=np.int64) * lines,
+        line=np.tile(np.arange(lines, dtype=np.uint64) * np.uint64(apart_bytes), loads),
+        line_sectors=np.full(lines * loads, 1, np.uint8),
+    )
+    kernel = sm_kernel(code, gpu_rates(find_device("H200")), "alone", 0, fetches_code=False)
+    timing = simulate_sm(kernel, [load], [0], 1)
+    assert timing.busy_cycles["l1_tags"] == lookups * loads
+
+
 # ---- waiting ----
 
 
@@ -220,6 +237,27 @@ def test_a_phase_of_an_mbarrier_needs_all_its_arrivals() -> None:
     assert timed(code, both).issued == 6
     with raises(CompileError, "simulated_deadlock"):
         timed(code, [[(0, init), (1, arrive), (2, wait), (2, None)]])
+
+
+def test_lanes_arrive_at_an_mbarrier_one_after_the_other() -> None:
+    code = program(
+        line("SYNCS.EXCH.64"),
+        line("SYNCS.ARRIVE"),
+        line("SYNCS.PHASECHK"),
+        line("FFMA R0, R2, R5, R4"),
+    )
+    cycles = {}
+    for lanes in (1, 32):
+        init, arrive, wait = (
+            (AccessKind.MBARRIER_INIT, 0, 64, 4 * lanes),
+            (AccessKind.MBARRIER_ARRIVE, 0, 64, lanes),
+            (AccessKind.MBARRIER_WAIT, 0, 64, 0),
+        )
+        first, others = [(0, init), (1, arrive), (2, wait), (3, None)], [(3, None)] * 8
+        others += [(1, arrive), (2, wait), (3, None)]
+        cycles[lanes] = timed(code, [first, *([others] * 3)]).cycles
+    assert cycles[1] < 30
+    assert 4 * 32 <= cycles[32] < 4 * 32 + 30
 
 
 def test_ctas_of_a_queue_start_when_a_slot_falls_free() -> None:
@@ -300,7 +338,7 @@ def test_a_long_loop_is_cut_and_its_time_is_a_straight_line(
         assert whole.iterations is None
         assert cut.iterations is not None
         assert 4 * cut.iterations[0] <= cut.iterations[1]
-        assert cut.sm_cycles == pytest.approx(whole.sm_cycles, rel=0.02)
+        assert cut.sm_cycles == pytest.approx(whole.sm_cycles, rel=0.025)
         assert cut.cta_cycles == pytest.approx(whole.cta_cycles, rel=0.02)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from words import raises
 
 from engine.base.errors import InvalidProblem, UnknownName
 from engine.model.measurements import (
@@ -102,7 +103,7 @@ def test_foreign_files(tmp_path: Path, content: bytes) -> None:
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:
     for path in (tmp_path / "nothing.csv", tmp_path):
-        with pytest.raises(UnknownName, match="cannot be read"):
+        with raises(UnknownName, "file_failed", path.name):
             read_measurements(path)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from slow_cases import one_in
+from untimed import untimed
 
 from engine.base.errors import Status
 from engine.base.launch import StructArg, encode_argument
@@ -59,7 +60,7 @@ def test_the_check_build_finds_nothing(name: str) -> None:
     request = EvaluationRequest(
         name, Problem(1, 2, 65, 64), gpu="L4", backend="cpu", check=True, schedule="random"
     )
-    with Evaluator() as evaluator:
+    with untimed() as evaluator:
         evaluation = evaluator.evaluate(request).evaluation
     assert evaluation.status is Status.PASSED, evaluation.reason
 
@@ -120,7 +121,7 @@ def test_a_wrong_lse_is_an_incorrect_kernel(
     assert text.count(old) == 1
     (tmp_path / "naive_flash.cu").write_text(text.replace(old, new), encoding="utf-8")
     request = EvaluationRequest("naive_flash", Problem(1, 1, 40, 32), gpu="L4", backend="cpu")
-    with Evaluator() as evaluator:
+    with untimed() as evaluator:
         evaluation = evaluator.evaluate(request).evaluation
     assert evaluation.status is Status.INCORRECT
     assert words in evaluation.reason

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from untimed import untimed
 
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.cpu import CpuBackend
 from engine.base.errors import Status
 from engine.coverage import Block
 from engine.evaluation import Correctness, Evaluation
-from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.other_problems import (
     OtherProblem,
     judge_elsewhere,
@@ -171,7 +171,7 @@ def test_what_one_tile_cannot_show_is_found_at_a_sharper_problem(tmp_path: Path)
     changed.write_text(text.replace(kept, ""), encoding="utf-8")
     asked = Problem(1, 1, 20, 32)
     request = EvaluationRequest("v01", asked, backend="cpu", check=True)
-    with Evaluator() as evaluator:
+    with untimed() as evaluator:
         right = evaluator.evaluate(request).evaluation
         wrong = evaluator.evaluate(request, source=changed).evaluation
         plain = evaluator.evaluate(replace(request, check=False), source=changed).evaluation
@@ -196,7 +196,7 @@ def test_an_index_in_32_bits_is_warned_of_and_the_kernel_itself_is_not(tmp_path:
     changed = tmp_path / source.name
     changed.write_text(text.replace(old, new), encoding="utf-8")
     request = EvaluationRequest("v08", Problem(1, 2, 65, 64), backend="cpu", check=True)
-    with Evaluator() as evaluator:
+    with untimed() as evaluator:
         right = evaluator.evaluate(request).evaluation
         wrong = evaluator.evaluate(request, source=changed).evaluation
     assert right.status is wrong.status is Status.PASSED
@@ -219,7 +219,7 @@ def test_the_second_inputs_run_in_random_order(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(CpuBackend, "run", noted)
     problem = Problem(1, 1, 65, 32)
-    with Evaluator() as evaluator:
+    with untimed() as evaluator:
         for schedule in ("in_order", "reverse"):
             request = EvaluationRequest(
                 "v01", problem, backend="cpu", check=True, schedule=schedule

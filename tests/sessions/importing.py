@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
+from words import raises
 
 from engine.base.errors import SnapshotError
 from engine.evaluation import Evaluation
@@ -33,8 +33,8 @@ def imported(
     return snapshot.opened()
 
 
-def refusal(text: Any, options: ImportOptions = WHOLE) -> str:
-    with pytest.raises(SnapshotError) as caught:
+def refused(text: Any, code: str, *facts: str, options: ImportOptions = WHOLE) -> None:
+    """It is an error with this code, of one line that names the facts."""
+    with raises(SnapshotError, code, *facts) as caught:
         imported(text, "bad.csv", options)
     assert "\n" not in str(caught.value)
-    return str(caught.value)

@@ -111,26 +111,28 @@ def test_no_summary_where_it_does_not_stand_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
+    ("raw", "code", "fact"),
     [
-        (b"", "x.json is empty"),
-        (b"  \n", "x.json is empty"),
-        (b"[]", "not an Attune snapshot"),
-        (b'"text"', "not an Attune snapshot"),
-        (b"{}", "not an Attune snapshot"),
-        ({"format": "something else"}, "not an Attune snapshot"),
-        (b"\xff\xfe{}", "not UTF-8 text (byte 0)"),
-        (b'{"a": 1,}', "line 1, column 9"),
-        (b'{"format": "attune-snapshot", "format": 1}', "gives the field format twice"),
-        (b"[" * 100_000, "nested too deeply"),
-        (b"1" * 5_000, "number that is too long"),
-        (b"\x1f\x8b garbage", "gzip data cannot be expanded"),
-        (gzip.compress(b"{}", mtime=0) + b"more", "other data after its gzip data"),
-        (gzip.compress(b"{}" * 9, mtime=0)[:-9], "cut short: its gzip data has no end"),
+        (b"", "snapshot_empty", ""),
+        (b"  \n", "snapshot_empty", ""),
+        (b"[]", "no_snapshot", ""),
+        (b'"text"', "no_snapshot", ""),
+        (b"{}", "no_snapshot", ""),
+        ({"format": "something else"}, "no_snapshot", ""),
+        (b"\xff\xfe{}", "snapshot_no_utf8", "byte 0"),
+        (b'{"a": 1,}', "snapshot_no_json", "line 1, column 9"),
+        (b'{"format": "attune-snapshot", "format": 1}', "snapshot_field_twice", "format"),
+        (b"[" * 100_000, "snapshot_deep", ""),
+        (b"1" * 5_000, "snapshot_long_number", ""),
+        (b"\x1f\x8b garbage", "snapshot_gzip", ""),
+        (gzip.compress(b"{}", mtime=0) + b"more", "snapshot_data_behind", ""),
+        (gzip.compress(b"{}" * 9, mtime=0)[:-9], "snapshot_cut_short", ""),
     ],
 )
-def test_what_is_not_even_json(raw: Any, said: str) -> None:
-    assert said in refusal(raw)
+def test_what_is_not_even_json(raw: Any, code: str, fact: str) -> None:
+    data = raw if isinstance(raw, bytes) else json.dumps(raw).encode()
+    with raises(SnapshotError, code, "x.json", fact):
+        loads(data, name="x.json")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from compare_data import evaluation, session
+from words import says
 
 from engine.cli import main
 from engine.sessions.session import resume_session, start_session
@@ -92,9 +93,9 @@ def test_the_command_line_decides_and_sums(
     (row,) = json.loads(capsys.readouterr().out)
     assert row["cost so far, US$"] == "3.00"
     assert main(["sessions", "decide", str(path), "--phase", "a: b c"]) == 2
-    assert "NAME: METRIC VALUE" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "phase_form")
     assert main(["sessions", "decide", str(path)]) == 2
-    assert "Nothing was said" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "nothing_said")
     assert main(["sessions", "decide", str(path), "--why", "x"]) == 2
 
 

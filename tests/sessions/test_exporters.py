@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from compare_data import evaluation, latency, session
 from importing import imported
-from words import raises
+from words import raises, says
 
 from engine.base.errors import InvalidProblem, Status
 from engine.cli import main
@@ -67,4 +67,4 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(command) == 0
     assert json.loads(out.read_text())["kernel_name"] == "v05"
     assert main(command) == 2
-    assert "is not overwritten" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "file_exists")

@@ -212,7 +212,7 @@ def test_there_is_no_such_session(tmp_path: Path, session_id: str) -> None:
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot be made"):
+    with raises(StoreError, "file_failed", str(tmp_path / "file")):
         start_session(folder=tmp_path / "file")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from importing import imported, refusal
+from importing import imported, refused
 from sessions_data import evaluation_maker, snapshot_maker
 from words import raises
 
@@ -179,7 +179,7 @@ def test_a_table_with_both_lengths_is_imported() -> None:
     csv = "variant,B,H,num_kv_heads,S,KV,D,median_us\nv08,1,32,8,1,4096,128,40\n"
     assert [e.problem for e in imported(csv)] == [GQA]
     causal = "variant,B,H,S,seqlen_k,D,causal,median_us\nv05,1,1,128,64,64,true,40\n"
-    assert "line 2: A causal mask ends at the last key" in refusal(causal)
+    refused(causal, "causal_without_keys", "line 2")
 
 
 def test_a_source_of_another_interface_is_not_run(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from sessions_data import evaluation_maker, snapshot_maker
-from words import raises
+from words import raises, says
 
 from engine.base.errors import AttuneError, BadInput, SnapshotError, StoreError, UnknownName
 from engine.base.files import TEMPORARY_PREFIX
@@ -155,8 +155,8 @@ def test_damaged_and_foreign_files_are_lines_that_say_so(store: Store) -> None:
         damage = {info.name: info.damage for info in store.list()}
         assert set(damage) == {good, "cut.json.gz", "other.json"}
         assert damage[good] == ""
-        assert "cut short" in damage["cut.json.gz"]
-        assert "not an Attune snapshot" in damage["other.json"]
+        assert says(damage["cut.json.gz"], "snapshot_cut_short")
+        assert says(damage["other.json"], "no_snapshot")
 
 
 def test_a_rewritten_file_is_listed_by_what_is_in_it(store: Store, tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_a_path_that_is_a_file(tmp_path: Path) -> None:
 def test_a_read_only_folder(store: Store) -> None:
     Path(store.url).mkdir()
     Path(store.url).chmod(0o555)
-    with pytest.raises(StoreError, match="no permission there"):
+    with raises(StoreError, "store_failed", store.url):
         store.save(snapshot_maker())
     assert store.list() == []
 

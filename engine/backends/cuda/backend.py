@@ -41,7 +41,7 @@ class CudaBackend:
         self._is_software = calls is None and is_software_gpu()
         if calls is None:
             if (why := why_not_cuda()) is not None:
-                raise ToolMissing(why)
+                raise ToolMissing(why, code="cuda_unavailable")
             try:
                 calls = CupyCalls()
             except RuntimeError as error:

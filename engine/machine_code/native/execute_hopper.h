@@ -319,7 +319,10 @@ void Warp::store_tile(const Instruction& i) {
             stored_to.addresses.push_back(address);
         }
         if (address && cta.request.last_write) note_write(address, size);
-        if (address) std::memcpy(global_byte(i, address, size), bytes, static_cast<size_t>(size));
+        if (!address) return;
+        uint8_t* const to = global_byte(i, address, size);
+        writes_to(i, cta.last_buffer);
+        std::memcpy(to, bytes, static_cast<size_t>(size));
     });
 }
 

@@ -181,6 +181,10 @@ uint8_t* Warp::find_global_byte(const Instruction& i, uint64_t address, int widt
     fail(i, what);
 }
 
+void Warp::writes_to(const Instruction& i, const Buffer* buffer) {
+    if (buffer->kept) fail(i, "writes to BUFFER " + std::to_string(buffer - cta.request.buffers) + ", which is kept as it is");
+}
+
 uint8_t* Warp::local_byte(const Instruction& i, uint64_t address, int width, int lane) {
     if (address % static_cast<uint64_t>(width)) misaligned(i, address, width);
     const uint64_t offset = address & (cta.request.local_bytes - 1);
@@ -420,6 +424,7 @@ void Warp::execute(const Instruction& i) {
     }
     // All lanes in one piece of memory that they may reach: nothing is looked up lane by lane.
     const uint64_t size = static_cast<uint64_t>(width);  // sums could wrap: addresses are anything
+    const bool loads = i.op == OP_LDS || i.op == OP_LDG || i.op == OP_LD;
     uint8_t* piece = nullptr;
     uint64_t from = 0;  // address of its first byte
     if (bits % size) {
@@ -429,25 +434,26 @@ void Warp::execute(const Instruction& i) {
     } else if (const Buffer* b = cta.last_buffer) {
         from = b->base;
         if (lowest >= from && b->size >= size && highest - from <= b->size - size) piece = b->host;
+        if (piece && highest >= from && !loads) writes_to(i, b);
     }
     if (piece && highest >= from)
         for (int l = 0; l < 32; l++) at[l] = on >> l & 1 ? piece + (where[l] - from) : nullptr;
     else for (int l = 0; l < 32; l++) {
         if (!(on >> l & 1)) at[l] = nullptr;
         else at[l] = shared ? shared_byte(i, where[l], width) : generic_byte(i, where[l], width, l);
+        if (at[l] && !shared && !loads && where[l] >> 32 != SHARED_HIGH && where[l] >> 32 != LOCAL_HIGH) writes_to(i, cta.last_buffer);
     }
     if (looked_for()) {
         touch_shared(i, where, width);
         if (!shared) touch_global(i, where, width, at);
     }
-    if (cta.request.last_write && i.op != OP_LDS && i.op != OP_LDG && i.op != OP_LD && !shared)
+    if (cta.request.last_write && !loads && !shared)
         for (int l = 0; l < 32; l++)
             if (on >> l & 1) note_write(where[l], width);
     if (i.polls) cta.polls++;
     if (atomically) return atomic(i, at);
     const int words = std::max(1, width / 4);
     const size_t part = static_cast<size_t>(std::min(4, width));
-    const bool loads = i.op == OP_LDS || i.op == OP_LDG || i.op == OP_LD;
     for (int w = 0; w < words; w++) {
         if (loads) {
             Lanes v;

@@ -442,7 +442,7 @@ void quick_global(Warp& w, const Quick& q) {
             const uint64_t place = (low[l] | static_cast<uint64_t>(high[l]) << 32) + first;
             offset[l] = static_cast<uint32_t>(place), beyond |= place >> 32;
         }
-        if (!beyond && !(b->base & (WIDTH - 1)) && all_inside<WIDTH>(offset, b->size)) return transfer<WIDTH, LOADS>(w, q, b->host, offset);
+        if (!beyond && (LOADS || !b->kept) && !(b->base & (WIDTH - 1)) && all_inside<WIDTH>(offset, b->size)) return transfer<WIDTH, LOADS>(w, q, b->host, offset);
     }
     w.memory(*q.full);
 }

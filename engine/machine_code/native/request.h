@@ -58,4 +58,5 @@ struct Hazard {
 struct Buffer {
     uint64_t base, size;
     uint8_t* host;
+    uint64_t kept;  // 1: somebody else reads these bytes, and a write to them is a fault
 };

@@ -49,11 +49,11 @@ CONFLICT_SHARE = 1.25  # passes through shared memory to those that the bytes ne
 MEMORY_SHARE = 0.8  # of the time in SMs that DRAM takes: from here on memory is what counts
 
 RESIDUALS: Mapping[KernelClass, float] = {
-    "scalar": 0.13,
+    "scalar": 0.1,
     "mma": 0.12,
-    "wgmma": 0.13,
-    "memory": 0.1,
-    "conflict": 0.33,
+    "wgmma": 0.1,
+    "memory": 0.08,
+    "conflict": 0.3,
 }
 # Archs of which no point is counted are taken to be twice as far off.
 MEASURED_ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_120")
@@ -192,6 +192,10 @@ accept_cycles           2     1     2     2     1     1     2
     published: whitepapers, 16 or 32 load/store units an SM; sm_86: Huerta; sm_120 carried over
 shared_pass_cycles      2     1     1     1     1     1     1
     published: GA102 whitepaper, shared memory and L1: 64 bytes a cycle on Turing, 128 on Ampere
+arrive_cycles           1     1     1     1     1     1     1
+    assumed: lanes that arrive at an mbarrier change one word, one after the other, as atomics do
+lookup_bytes          512   128   512   512   512   512   512
+    published: NVIDIA's developer forum, 4 sets of 4 sectors a cycle; sm_80: as rows of SGEMM say
 shared_cycles          23    23    23    23    23    23    23
     published: Huerta: 23 from a uniform address (Ampere); others carried over
 matrix_cycles          29    29    29    29    33    33    33
@@ -296,6 +300,8 @@ class SmConstants:
     dispatch_cycles: int
     accept_cycles: int
     shared_pass_cycles: int
+    arrive_cycles: int
+    lookup_bytes: int
     shared_cycles: int
     matrix_cycles: int
     shuffle_cycles: int

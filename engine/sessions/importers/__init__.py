@@ -40,9 +40,11 @@ def import_measurements(
             return read(parsed, options, name=name)
     if isinstance(parsed, dict) and parsed.get("format") == FORMAT:
         raise SnapshotError(
-            f"{file_label(name)} is an Attune snapshot already: open it or add it to the store."
+            f"{file_label(name)} is an Attune snapshot already: open it or add it to the store.",
+            code="snapshot_already",
         )
     raise SnapshotError(
         f"{file_label(name)} is not a file that can be imported: a CSV or JSON table, a Kernel "
-        "Tuner cache, NVBench results or an Nsight Compute export is expected."
+        "Tuner cache, NVBench results or an Nsight Compute export is expected.",
+        code="import_form_unknown",
     )

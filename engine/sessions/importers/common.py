@@ -94,8 +94,8 @@ class FileLocation:
     file: str
     where: str  # "line 6", "cache entry 3"
 
-    def reject(self, problem: str) -> NoReturn:
-        raise SnapshotError(f"{file_label(self.file)}: {self.where}{problem}.")
+    def reject(self, problem: str, *, code: str) -> NoReturn:
+        raise SnapshotError(f"{file_label(self.file)}: {self.where}{problem}.", code=code)
 
 
 def field_kind(name: str) -> str | None:
@@ -117,7 +117,9 @@ def problem_from(
     for name in _SIZE_NAMES:
         value = values.get(name, getattr(options, name))
         if value is None or value == "":
-            location.reject(f" does not say {name}: give it for the whole file")
+            location.reject(
+                f" does not say {name}: give it for the whole file", code="import_size_missing"
+            )
         sizes[name] = whole_number(value, location, name)
     for name in _KV_SIZE_NAMES:
         value = values.get(name, getattr(options, name))
@@ -126,11 +128,11 @@ def problem_from(
     causal = _causal(values.get("causal", options.causal), location)
     dtype = _DTYPES.get(str(values.get("dtype") or options.dtype).lower().removeprefix("torch."))
     if dtype is None:
-        location.reject(", dtype must be float16 or bfloat16")
+        location.reject(", dtype must be float16 or bfloat16", code="import_dtype")
     try:
         return Problem(**sizes, causal=causal, dtype=dtype, **options.features)
     except InvalidProblem as error:
-        location.reject(f": {str(error).rstrip('.')}")
+        location.reject(f": {str(error).rstrip('.')}", code=error.code)
 
 
 def _causal(value: Any, location: FileLocation) -> bool:
@@ -138,14 +140,14 @@ def _causal(value: Any, location: FileLocation) -> bool:
         return value
     known = _BOOLS.get(str(value).strip().lower())
     if known is None:
-        location.reject(", causal must be true or false")
+        location.reject(", causal must be true or false", code="import_causal")
     return known
 
 
 def whole_number(value: Any, location: FileLocation, name: str) -> int:
     number = decimal_number(value)
     if number is None or not _is_int64(number):
-        location.reject(f", {name} must be a whole number")
+        location.reject(f", {name} must be a whole number", code="import_no_whole_number")
     return int(number)
 
 
@@ -154,7 +156,7 @@ def time_us(value: Any, unit: str, location: FileLocation, name: str) -> float:
     number = decimal_number(value)
     us = float(number * _US_PER[unit]) if number is not None else 0.0
     if not (0 < us <= 1e15):
-        location.reject(f", {name} must be a number above 0")
+        location.reject(f", {name} must be a number above 0", code="import_time")
     return us
 
 
@@ -252,7 +254,8 @@ def check_count(count: int, name: str) -> None:
     if count > MAX_EVALUATIONS:
         raise SnapshotError(
             f"{file_label(name)} holds more than {MAX_EVALUATIONS:,} measurements, the most a "
-            "session has: split the file."
+            "session has: split the file.",
+            code="import_too_long",
         )
 
 
@@ -284,7 +287,7 @@ def recorded_session(
     """
     label = file_label(name)
     if not evaluations:
-        raise SnapshotError(f"{label} holds no measurement.")
+        raise SnapshotError(f"{label} holds no measurement.", code="import_empty")
     environment = dict(options.environment)
     if "gpus" not in environment and (gpu or options.device):
         environment["gpus"] = [Gpu(name=clean_line(gpu or options.device))]

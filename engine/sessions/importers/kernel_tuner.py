@@ -97,7 +97,7 @@ def _evaluation(
     location: FileLocation,
 ) -> Evaluation:
     if not isinstance(entry, dict):
-        location.reject(" is not an object")
+        location.reject(" is not an object", code="cache_entry_form")
     tuned = {key: entry[key] for key in keys if key in entry}
     sizes = {kind: v for key, v in tuned.items() if (kind := field_kind(key)) is not None}
     config, notes = split_config(tuned)
@@ -108,7 +108,9 @@ def _evaluation(
     latency = None
     if isinstance(result, str):
         if result not in _FAILURES:
-            location.reject(", time must be a number or the name of an error")
+            location.reject(
+                ", time must be a number or the name of an error", code="cache_entry_error"
+            )
         status, reason = _FAILURES[result]
     else:
         samples = _as_list(entry.get("times")) or [result]

@@ -229,7 +229,9 @@ def from_export(text: str, options: ImportOptions, *, name: str) -> Snapshot:
     lines = text.splitlines(keepends=True)
     start = _header_at(lines)
     if start is None:
-        raise SnapshotError(f"{file_label(name)} holds no table of Nsight Compute.")
+        raise SnapshotError(
+            f"{file_label(name)} holds no table of Nsight Compute.", code="ncu_table_missing"
+        )
     groups: dict[tuple[str, ...], list[_Launch]] = {}
     for launch in _launches(lines[start:], name, start):
         key = tuple(launch.about.get(column, "") for column in _LAUNCH)
@@ -290,7 +292,8 @@ def _launches(lines: list[str], name: str, skipped: int) -> list[_Launch]:
                 }
     except csv.Error:
         raise SnapshotError(
-            f"{file_label(name)}: line {skipped + reader.line_num} is not valid CSV."
+            f"{file_label(name)}: line {skipped + reader.line_num} is not valid CSV.",
+            code="ncu_no_csv",
         ) from None
     return list(launches.values())
 
@@ -328,16 +331,20 @@ def _duration_us(launch: _Launch) -> float:
     metric = next((m for m in _DURATIONS if m in launch.metrics), None)
     if metric is None:
         launch.location.reject(
-            " is of a launch without a duration: profile it with gpu__time_duration.sum"
+            " is of a launch without a duration: profile it with gpu__time_duration.sum",
+            code="ncu_duration_missing",
         )
     value, unit = launch.metrics[metric]
     known = _UNITS.get(unit.strip())
     if known is None:
-        launch.location.reject(f", {metric} has no unit of time that is known here")
+        launch.location.reject(
+            f", {metric} has no unit of time that is known here", code="ncu_unit_unknown"
+        )
     if known == "ns" and _DOT_THOUSANDS.fullmatch(value):
         launch.location.reject(
             f", {metric} seems to be written with a dot between thousands: export it with an "
-            "English locale"
+            "English locale",
+            code="ncu_dot_thousands",
         )
     return time_us(_without_commas(value), known, launch.location, metric)
 

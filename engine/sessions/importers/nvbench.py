@@ -62,7 +62,7 @@ def from_results(parsed: Any, options: ImportOptions, *, name: str) -> Snapshot:
         for s, state in enumerate(states if isinstance(states, list) else []):
             location = FileLocation(name, f"benchmark {b + 1}, state {s + 1}")
             if not isinstance(state, dict):
-                location.reject(" is not an object")
+                location.reject(" is not an object", code="nvbench_state_form")
             if state.get("is_skipped"):
                 reason = state.get("skip_reason") or "no reason given"
                 skipped.append(f"{location.where} was skipped by NVBench: {reason}")
@@ -103,7 +103,7 @@ def _evaluation(
     ]
     latencies = _latencies(summaries, location)
     if not latencies:
-        location.reject(" has no GPU time")
+        location.reject(" has no GPU time", code="nvbench_time_missing")
     return recorded_evaluation(
         problem_from(sizes, options, location),
         variant=options.variant or kernel or "nvbench",

@@ -59,7 +59,9 @@ def from_journal(text: str, options: ImportOptions, *, name: str) -> Snapshot:
             at = points.setdefault(str(line.get("point")), len(evaluations))
             evaluations[at : at + 1] = [evaluation]
     if not evaluations:
-        raise SnapshotError(f"{file_label(name)} is a journal without a single evaluation.")
+        raise SnapshotError(
+            f"{file_label(name)} is a journal without a single evaluation.", code="journal_empty"
+        )
     return make_snapshot(
         evaluations,
         title=title or f"Journal {file_label(name)}",
@@ -84,5 +86,5 @@ def _lines(text: str, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
                 return
             raise
         if not isinstance(parsed, dict):
-            raise SnapshotError(f"{where} is not a journal's line.")
+            raise SnapshotError(f"{where} is not a journal's line.", code="journal_line_form")
         yield where, parsed

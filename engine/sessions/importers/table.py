@@ -70,7 +70,10 @@ def from_rows(parsed: Any, options: ImportOptions, *, name: str) -> Snapshot:
     for index, row in enumerate(parsed):
         check_count(index, name)
         if not isinstance(row, dict) or any(isinstance(v, (dict, list)) for v in row.values()):
-            raise SnapshotError(f"{file_label(name)} is not a list of flat objects, one per row.")
+            raise SnapshotError(
+                f"{file_label(name)} is not a list of flat objects, one per row.",
+                code="import_rows_form",
+            )
         rows.append((FileLocation(name, f"row {index + 1}"), row))
     return _session(iter(rows), options, name=name, kind="a JSON table")
 
@@ -79,11 +82,13 @@ def _csv_rows(text: str, name: str) -> Iterator[Row]:
     try:
         table = read_csv(text, file_label(name))
         if not any(table.columns):
-            FileLocation(name, f"line {max(table.header_line, 1)}").reject(" has no column names")
+            FileLocation(name, f"line {max(table.header_line, 1)}").reject(
+                " has no column names", code="import_columns_unnamed"
+            )
         for line, row in table.rows:
             yield FileLocation(name, f"line {line}"), row
     except InvalidProblem as error:
-        raise SnapshotError(str(error)) from None
+        raise SnapshotError(str(error), code=error.code) from None
 
 
 @dataclass
@@ -122,7 +127,9 @@ def _session(
         device = parsed.names.get("device") or options.device
         if parsed.backend:
             if parsed.kernel is None:
-                location.reject(f" has no time for the backend {parsed.backend}")
+                location.reject(
+                    f" has no time for the backend {parsed.backend}", code="import_backend_time"
+                )
             others = (parsed.end_to_end,) if parsed.end_to_end else ()
             timing = BaselineTiming(parsed.backend, parsed.kernel, other_latencies=others)
             group = timings.setdefault((problem, device), _Timings(problem, device))
@@ -130,13 +137,19 @@ def _session(
             group.notes += [f"{parsed.backend} {text}" for text in parsed.notes]
             continue
         if parsed.kernel is None and not parsed.baselines:
-            location.reject(" has no time: name a column like kernel_ms, median_us or sdpa_us")
+            location.reject(
+                " has no time: name a column like kernel_ms, median_us or sdpa_us",
+                code="import_time_missing",
+            )
         if parsed.kernel is None:
             variant = SDPA
         else:
             variant = parsed.names.get("variant") or options.variant
             if not variant:
-                location.reject(" does not say which variant it timed: give it for the whole file")
+                location.reject(
+                    " does not say which variant it timed: give it for the whole file",
+                    code="import_variant_missing",
+                )
         evaluations.append(
             recorded_evaluation(
                 problem,
@@ -194,7 +207,7 @@ def _take_time(parsed: _Parsed, what: str, unit: str, value: Any, location: File
     reason = f"the file's {what}_{unit}; how it was timed is not said in the table"
     if what in _KERNEL_TIMES:
         if parsed.kernel is not None:
-            location.reject(" has two columns with the kernel's time")
+            location.reject(" has two columns with the kernel's time", code="import_two_times")
         parsed.kernel = recorded((us,), reason)
     elif what in _END_TO_END:
         parsed.end_to_end = recorded((us,), reason, kind="end_to_end")

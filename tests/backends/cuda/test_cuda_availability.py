@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from words import raises
 
 from engine.backends.cuda import CudaBackend, availability, why_not_cuda
 from engine.backends.cuda.availability import explain_missing, is_same_model
@@ -49,7 +50,7 @@ def test_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert why is not None
     assert why.startswith("CuPy does not import")
     assert why.endswith("pip install -e '.[cuda13]'")
-    with pytest.raises(ToolMissing, match="CuPy does not import"):
+    with raises(ToolMissing, "cuda_unavailable", "CuPy"):
         CudaBackend()
 
 
@@ -98,7 +99,5 @@ def test_a_gpu_that_others_hold_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -
     pytest.importorskip("cupy", reason="CuPy is not installed")
     monkeypatch.setattr("engine.backends.cuda.backend.why_not_cuda", lambda: None)
     monkeypatch.setattr("engine.backends.cuda.backend.CupyCalls", held)
-    with pytest.raises(
-        ToolMissing, match=r"cannot be used now \(cudaErrorDevicesUnavailable: busy"
-    ):
+    with raises(ToolMissing, "gpu_busy", "cudaErrorDevicesUnavailable: busy"):
         CudaBackend()

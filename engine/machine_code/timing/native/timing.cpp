@@ -210,6 +210,7 @@ private:
     int32_t free_slots = 0;            // that the queue has not heard of
     double slot_freed = 0;             // when the last slot fell free
     double bulk_writes = 0;            // passes through the port that bulk copies wait for
+    double arrivals_free = 0;          // when mbarriers have counted the lanes that arrived
     double port_free = 0, tags_free = 0, l2_free = 0, fetch_free = 0, end = 0;
     std::vector<double> code;          // cycle at which each line is there, -1 never asked for
     std::unordered_map<uint64_t, Line> l1;
@@ -504,11 +505,24 @@ private:
         }
     }
 
-    // One line a cycle through the tags; what L1 lacks comes from beyond. Returns when all is there.
+    // Of lines that one instruction asks for: neighbouring ones are found in one cycle.
+    int lookups(const uint64_t* line, const uint64_t* end) const {
+        uint64_t seen[WARP_SIZE];
+        int count = 0;
+        for (; line < end; ++line) {
+            const uint64_t block = *line / m.lookup_bytes;
+            if (std::find(seen, seen + count, block) == seen + count && count < WARP_SIZE)
+                seen[count++] = block;
+        }
+        return count;
+    }
+
+    // One lookup a cycle; what L1 lacks comes from beyond. Returns when all is there.
     double through_l1(const Warp& w, const Op& op, const Trace& trace, int64_t first, int64_t last,
                       double begin) {
-        tags_free = later(begin, tags_free) + (last - first);
-        out.busy[NUM_PIPES + L1_TAGS] += last - first;
+        const int looked_up = lookups(trace.line + first, trace.line + last);
+        tags_free = later(begin, tags_free) + looked_up;
+        out.busy[NUM_PIPES + L1_TAGS] += looked_up;
         double done = tags_free + m.l1_cycles;
         int missing = 0;
         const bool cached = op.uses_l1 && m.l1_lines > 0;
@@ -658,9 +672,11 @@ private:
             }
             case MBARRIER_ARRIVE: {
                 Mbarrier& barrier = ctas[w.cta].mbarriers[trace.address[row]];
+                if (trace.amount[row] > 0)
+                    arrivals_free = later(now, arrivals_free) + m.arrive_cycles * trace.amount[row];
                 barrier.arrived += trace.amount[row];
                 barrier.bytes += trace.size_bytes[row];
-                barrier.last = later(barrier.last, now);
+                barrier.last = later(barrier.last, trace.amount[row] > 0 ? arrivals_free : now);
                 end_phase(barrier);
                 break;
             }

@@ -66,6 +66,8 @@ struct Machine {
     int32_t stagger_cycles;    // between the starts of an SM's first CTAs
     int32_t bulk_copy_cycles;  // beyond l2_cycles, from the instruction to the first byte
     int32_t shared_pass_cycles;  // of 128 bytes through the port to shared memory and L1
+    int32_t arrive_cycles;     // for each lane that arrives at an mbarrier, one after the other
+    int32_t lookup_bytes;      // of lines that the tags of L1 answer for in one cycle
     int32_t registers;         // of a thread, before any setmaxnreg
     int32_t product_queue;     // products of warpgroups that wait for a partition's tensor core
     int32_t warpgroup_cycles;  // latency of a warpgroup's product behind its last pass
