@@ -60,7 +60,8 @@ def find_variant(name: str) -> Variant:
     if own is None:
         raise unknown("variant", name, (v.id for v in all_variants()))
     if own.error is not None or own.variant is None:
-        raise InvalidKernel(str(own.error), code=own.error.code)
+        code = own.error.code if own.error is not None else ""
+        raise InvalidKernel(str(own.error), code=code)
     return own.variant
 
 
