@@ -191,7 +191,7 @@ def described(path: Path, toml: str) -> Variant:
     try:
         return parse_variant(read_text(path), path, sidecar=toml, is_own=True)
     except KernelDescriptionError as mistake:
-        raise InvalidKernel(str(mistake)) from None
+        raise InvalidKernel(str(mistake), code=mistake.code) from None
 
 
 def write_description(path: Path, toml: str, where: Where) -> Path:
@@ -204,7 +204,7 @@ def write_description(path: Path, toml: str, where: Where) -> Path:
     try:
         text = read_text(path)
     except KernelDescriptionError as mistake:
-        raise InvalidKernel(str(mistake)) from None
+        raise InvalidKernel(str(mistake), code=mistake.code) from None
     sidecar = sidecar_of(path)
     if has_block(text) or sidecar.exists():
         raise InvalidKernel(
