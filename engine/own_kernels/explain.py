@@ -279,6 +279,20 @@ def try_kernel(variant: Variant, arch: str, wanted: Problem | None = None) -> Tr
     return Trial(False, f"INCORRECT on {label}: {found.reason} {findings}".strip(), result.log)
 
 
+def problem_for(variant: Variant, wanted: Problem) -> Problem:
+    """The wanted problem in a format, mask and head_dim that the kernel declares.
+
+    Raises:
+        InvalidProblem: they do not go together.
+    """
+    return replace(
+        wanted,
+        dtype=wanted.dtype if wanted.dtype in variant.dtypes else variant.dtypes[0],
+        causal=wanted.causal if wanted.causal in variant.causal else variant.causal[0],
+        head_dim=wanted.head_dim if wanted.head_dim in variant.head_dims else variant.head_dims[0],
+    )
+
+
 def _plan(variant: Variant, wanted: Problem | None) -> LaunchPlan:
     """The launch on a small problem of the kernel's own formats; else on the wanted one.
 
