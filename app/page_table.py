@@ -24,12 +24,6 @@ wait_for_imports()
 # After the wait:
 from app.shared import links  # noqa: E402
 
-st.set_page_config(
-    page_title="Attune",
-    page_icon=str(ASSETS / "icon.png"),  # a local file: the app works offline
-    layout="wide",
-    initial_sidebar_state=320,
-)
 style.apply()
 st.logo(str(ASSETS / "logo.png"), icon_image=str(ASSETS / "icon.png"), size="large")
 page = st.navigation(
@@ -45,7 +39,12 @@ page = st.navigation(
     ],
     position="top",
 )
-st.set_page_config(page_title=f"{page.title} · Attune")
+st.set_page_config(
+    page_title=f"{page.title} · Attune",
+    page_icon=str(ASSETS / "icon.png"),  # a local file: the app works offline
+    layout="wide",
+    initial_sidebar_state=320,
+)
 links.begin(page.title)
 notes = st.container()  # above the page, and filled after it: its widgets read the link
 page.run()

@@ -26,8 +26,8 @@ def are_comparable(origin: str, other: str) -> bool:
 
 def not_comparable(origin: str, other: str) -> str:
     """What stands in place of such a ratio: `predicted ÷ recorded, not comparable`."""
-    taken = other if origin == "predicted" else origin
-    return f"predicted ÷ {taken}, not comparable"
+    first, second = (other, origin) if other == "predicted" else (origin, other)
+    return f"{first} ÷ {second}, not comparable"
 
 
 # What predictions are made by, the better one first; in their reasons: "By machine code: …".

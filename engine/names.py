@@ -48,7 +48,7 @@ def find_variant(name: str) -> Variant:
     own = OWN.seen(name)
     if own is None:
         if (mistake := LADDER.error_of(name)) is not None:
-            raise InvalidKernel(str(mistake))
+            raise InvalidKernel(str(mistake), code=mistake.code)
         with contextlib.suppress(KeyError):
             return LADDER.by_id(name)
         own = OWN.find(name)
@@ -60,7 +60,8 @@ def find_variant(name: str) -> Variant:
     if own is None:
         raise unknown("variant", name, (v.id for v in all_variants()))
     if own.error is not None or own.variant is None:
-        raise InvalidKernel(str(own.error))
+        code = own.error.code if own.error is not None else ""
+        raise InvalidKernel(str(own.error), code=code)
     return own.variant
 
 
@@ -93,5 +94,5 @@ def variant_from(source: Path, name: str) -> Variant:
         if has_block(text):
             return parse_variant(text, source)
     except KernelDescriptionError as mistake:
-        raise InvalidKernel(str(mistake)) from None
+        raise InvalidKernel(str(mistake), code=mistake.code) from None
     return replace(find_variant(name), source=source)

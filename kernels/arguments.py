@@ -174,7 +174,7 @@ class ArgumentReader:
             else:
                 expression = self._scope.number(formula)
         except FormulaError as error:
-            table.error(key, str(error))
+            table.error(key, str(error), code=error.code)
         return Scalar(name, ctype, self._scope.function(expression), feature)
 
 

@@ -171,7 +171,7 @@ def parse_variant(
     if sidecar is not None:
         if blocks:
             sentence = f"{sidecar_of(path).name} describes this kernel too: remove one of the two."
-            raise KernelDescriptionError(path, lines[0] - 1, sentence)
+            raise KernelDescriptionError(path, lines[0] - 1, sentence, code="described_twice")
         return _Reader(load_block(sidecar_of(path), sidecar, 1), text, path, is_own).variant()
     if not blocks:
         raise MissingDescription(path)
@@ -219,19 +219,21 @@ class _Reader:
         for name, formula in stride_formulas(layouts, keys, packed=packed):
             self.scope.define(name, self.scope.number(formula))
         self.scope.used.clear()
+        takes = _takes(block)
+        is_backward = "backward" in takes
         for table, name in self._named("let", taken={t.name for t in tunables}):
             self.scope.define(name, self._expression(table, name, self.scope.expression))
         for table, name in self._named("scratch"):
             self.buffers[name] = self._scratch(table.table(name), name)
         for table, name in self._named("tensor_maps", taken=self.buffers):
-            self.tensor_maps[name] = read_tensor_map(table.table(name), name, self.scope)
+            self.tensor_maps[name] = read_tensor_map(
+                table.table(name), name, self.scope, is_backward=is_backward
+            )
         constraints = [self._constraint(table) for table in block.tables("constraints", [])]
         cubins = _cubins(block, path)
         macros = () if cubins else self._macros()
         pointers = (*self.buffers, *((BLOCK_TABLE,) if page_rows is not None else ()))
         pointers += (PACKED,) if packed else ()
-        takes = _takes(block)
-        is_backward = "backward" in takes
         pointers += (DOUT, *GRADIENTS) if is_backward else ()
         arguments = ArgumentReader(self.scope, pointers, self.tensor_maps)
         grids = []
@@ -310,13 +312,13 @@ class _Reader:
         try:
             return (parse or self.scope.number)(formula)
         except FormulaError as error:
-            table.error(key, str(error))
+            table.error(key, str(error), code=error.code)
 
     def _expressions(self, table: Table, key: str, expected: str) -> list[Expression]:
         try:
             return [self.scope.number(formula) for formula in table.items(key, expected)]
         except FormulaError as error:
-            table.error(key, str(error))
+            table.error(key, str(error), code=error.code)
 
     def _formula(self, table: Table, key: str) -> IntFormula:
         return self.scope.function(self._expression(table, key))
@@ -395,7 +397,7 @@ class _Reader:
         try:
             return self.scope.function(self.scope.cpp(text))
         except FormulaError as error:
-            table.error(key, str(error))
+            table.error(key, str(error), code=error.code)
 
     def _macros(self) -> tuple[tuple[str, TextFormula], ...] | None:
         """The block's own macros; None where it has none of its own."""
@@ -419,7 +421,9 @@ class _Reader:
         used = {name for launch in passes for name in pointers_of(launch.args)}
         for name in (*TENSORS, *((DOUT, LSE, *GRADIENTS) if is_backward else ())):
             if name not in used and not (PACKED in used and name != "out"):
-                self.block.error("passes", f"no pass takes the argument `{name}`")
+                self.block.error(
+                    "passes", f"no pass takes the argument `{name}`", code="argument_not_taken"
+                )
         for name in self.buffers:
             if name not in used:
                 self.block.table("scratch").error(name, "no pass takes this buffer")
@@ -578,14 +582,20 @@ def _cubins(block: Table, path: Path) -> tuple[Path, ...]:
     given = block.values.get("cubin", [])
     names = given if isinstance(given, list) else [given]
     if not all(isinstance(name, str) and name for name in names):
-        block.error("cubin", f"it is {expected}, not {shown(given)}")
+        block.error("cubin", f"it is {expected}, not {shown(given)}", code="cubin_name_form")
     for key in ("defines", "include", "std"):
         if names and key in block.values:
-            block.error(key, "a cubin is compiled already: leave this out")
+            block.error(
+                key, "a cubin is compiled already: leave this out", code="cubin_is_compiled"
+            )
     files = tuple(path.parent / Path(name).expanduser() for name in names)
     for file, name in zip(files, names, strict=True):
         if not file.is_file():
-            block.error("cubin", f"there is no file {shown(name)} beside {path.name}")
+            block.error(
+                "cubin",
+                f"there is no file {shown(name)} beside {path.name}",
+                code="cubin_file_missing",
+            )
     return files
 
 

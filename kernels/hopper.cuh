@@ -182,7 +182,8 @@ __device__ __forceinline__ void wgmma_wait(float (&...sums)[SUMS]) {
 // For each width N of D [64, N], with N / 2 sums in a thread, of which %A to %F are the operands
 // that follow; without ACCUMULATE D is overwritten:
 // D (+)= A [64, 16] @ B^T, rows of A and of B [N, 16] in shared memory, along what is summed over;
-// D (+)= A [64, 16] @ B [16, N], A in registers as of an mma, rows of B along D's columns.
+// D (+)= A [64, 16] @ B [16, N], A in registers as of an mma, rows of B along D's columns;
+// D (+)= A^T @ B, A [16, 64] and B [16, N] in shared memory, rows of A along D's.
 #define WGMMA_OF_WIDTH(N, SUMS, A, B, C, D, E, F)                                                 \
     template <bool ACCUMULATE>                                                                    \
     __device__ __forceinline__ void wgmma(float(&d)[SUMS], unsigned long long a,                  \
@@ -200,6 +201,14 @@ __device__ __forceinline__ void wgmma_wait(float (&...sums)[SUMS]) {
                      : WGMMA_SUMS_##SUMS                                                          \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),                        \
                        "n"(int(ACCUMULATE)));                                                     \
+    }                                                                                             \
+    template <bool ACCUMULATE>                                                                    \
+    __device__ __forceinline__ void wgmma_transposed(float(&d)[SUMS], unsigned long long a,       \
+                                                     unsigned long long b) {                      \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N WGMMA_TYPES "{" WGMMA_NAMES_##SUMS    \
+                     "}, %" #A ", %" #B ", %" #C ", 1, 1, 1, 1;"                                  \
+                     : WGMMA_SUMS_##SUMS                                                          \
+                     : "l"(a), "l"(b), "n"(int(ACCUMULATE)));                                     \
     }
 
 WGMMA_OF_WIDTH(32, 16, 16, 17, 18, 19, 20, 21)

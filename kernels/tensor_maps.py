@@ -8,14 +8,15 @@ A map stands among the arguments of a pass by its name, and the kernel takes it 
 `const __grid_constant__` structure of 128 bytes, aligned to 64. `dims` are the tensor's dimensions
 in the order of the copy's coordinates, head_dim, row, head, batch where it is left out; `box` says
 how many elements of each a copy brings. `swizzle` is 0, 32, 64 or 128 bytes, or a formula; 128.
-What lies outside of the tensor arrives as zeros, and is not stored.
+What lies outside of the tensor arrives as zeros, and is not stored. Backward kernels have maps of
+dout, dq, dk and dv, too.
 """
 
 from __future__ import annotations
 
 from typing import Final, get_args
 
-from kernels.arguments import TENSORS
+from kernels.arguments import DOUT, GRADIENTS, TENSORS
 from kernels.formula import Expression, FormulaError, Scope
 from kernels.toml_block import Table, shown
 from kernels.variant import TensorDim, TensorMap
@@ -23,14 +24,17 @@ from kernels.variant import TensorDim, TensorMap
 DIMS: Final[tuple[TensorDim, ...]] = get_args(TensorDim)
 
 
-def read_tensor_map(table: Table, name: str, scope: Scope) -> TensorMap:
+def read_tensor_map(
+    table: Table, name: str, scope: Scope, *, is_backward: bool = False
+) -> TensorMap:
     """The map that a table describes.
 
     Raises:
         KernelDescriptionError: there is a mistake in it.
     """
     table.allow("tensor", "dims", "box", "swizzle")
-    tensor = table.choice("tensor", TENSORS)
+    tensor = table.choice("tensor", (*TENSORS, *((DOUT, *GRADIENTS) if is_backward else ())))
+    like = tensor.removeprefix("d")  # a gradient lies as what it is of
     dims = _dims(table)
     box = table.items("box", "a list of formulas, one for each dimension")
     if len(box) != len(dims):
@@ -44,7 +48,7 @@ def read_tensor_map(table: Table, name: str, scope: Scope) -> TensorMap:
             table.error(key, str(error))
 
     boxes, swizzle_bytes = [number("box", size) for size in box], number("swizzle", swizzle)
-    heads, rows = ("num_heads_kv", "seqlen_kv") if tensor in "kv" else ("num_heads", "seqlen")
+    heads, rows = ("num_heads_kv", "seqlen_kv") if like in "kv" else ("num_heads", "seqlen")
     size_of = dict(zip(DIMS, ("head_dim", rows, heads, "batch"), strict=True))
     told = set(scope.used)  # a map's bounds tell the kernel nothing
     sizes = [scope.number(size_of[dim]) for dim in dims]
@@ -53,7 +57,7 @@ def read_tensor_map(table: Table, name: str, scope: Scope) -> TensorMap:
         name,
         tensor,
         sizes=scope.tuple_function(sizes),
-        strides=scope.tuple_function(scope.number(f"{tensor}_stride_{dim}") for dim in dims[1:]),
+        strides=scope.tuple_function(scope.number(f"{like}_stride_{dim}") for dim in dims[1:]),
         box=scope.tuple_function(boxes),
         swizzle_bytes=scope.function(swizzle_bytes),
     )

@@ -26,13 +26,14 @@ _KeyPath = tuple[str | int, ...]
 class KernelDescriptionError(Exception):
     """A description block that cannot be used: one sentence that starts with `file.cu:line`."""
 
-    def __init__(self, path: Path, line: int, sentence: str) -> None:
+    def __init__(self, path: Path, line: int, sentence: str, *, code: str = "") -> None:
         plain = "".join(c if c.isprintable() else "?" for c in sentence)
         if len(plain) > MAX_SENTENCE:  # it repeats a name of the file
             plain = f"{plain[: MAX_SENTENCE - 1]}…"
         super().__init__(f"{path.name}:{max(1, line)}: {plain}")
         self.path = path
         self.line = max(1, line)
+        self.code = code
 
 
 def shown(value: object) -> str:
@@ -51,11 +52,11 @@ class Place:
     path: Path
     lines: dict[_KeyPath, int]
 
-    def error(self, keys: _KeyPath, sentence: str) -> NoReturn:
+    def error(self, keys: _KeyPath, sentence: str, *, code: str = "") -> NoReturn:
         """Raise for a key, or for the nearest table around it that stands in a line of its own."""
         while keys not in self.lines:
             keys = keys[:-1]
-        raise KernelDescriptionError(self.path, self.lines[keys], sentence)
+        raise KernelDescriptionError(self.path, self.lines[keys], sentence, code=code)
 
 
 @dataclass(frozen=True)
@@ -69,12 +70,12 @@ class Table:
     values: dict[str, Any]
     keys: _KeyPath
 
-    def error(self, key: str, sentence: str) -> NoReturn:
+    def error(self, key: str, sentence: str, *, code: str = "") -> NoReturn:
         """Raise a sentence about one key of the table, or about the table for an empty key."""
         end = "" if sentence.endswith("?") else "."
         if key:
-            self.place.error((*self.keys, key), f"{key}: {sentence}{end}")
-        self.place.error(self.keys, f"{sentence}{end}")
+            self.place.error((*self.keys, key), f"{key}: {sentence}{end}", code=code)
+        self.place.error(self.keys, f"{sentence}{end}", code=code)
 
     def allow(self, *known: str) -> None:
         """Raise for a key that is none of these."""

@@ -207,7 +207,7 @@ class TensorMap:
     """
 
     name: str
-    tensor: str  # q, k, v or out
+    tensor: str  # q, k, v or out; of a backward kernel dout, dq, dk or dv as well
     sizes: ShapeFormula  # elements
     strides: ShapeFormula  # elements, of all but the innermost dimension
     box: ShapeFormula  # elements that one copy brings
@@ -400,8 +400,8 @@ class Variant:
             return None
         if "backward" in features and not self.is_backward:
             return (
-                f"{self.id} computes the forward pass alone: choose v23, v24 or v25, which compute "
-                "dQ, dK and dV, or leave backward out."
+                f"{self.id} computes the forward pass alone: choose one of v23 to v26, which "
+                "compute dQ, dK and dV, or leave backward out."
             )
         what = " and ".join(", ".join(missing).rsplit(", ", 1))
         return (

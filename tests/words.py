@@ -50,7 +50,12 @@ def coded() -> Iterator[tuple[str, str]]:
                 if isinstance(node, ast.Call) and node.args:
                     codes = [k.value for k in node.keywords if k.arg == "code"]
                     if codes and isinstance(codes[0], ast.Constant):
-                        yield str(codes[0].value), _words(node.args[0])
+                        sentence = next(filter(_is_sentence, node.args), node.args[0])
+                        yield str(codes[0].value), _words(sentence)
+
+
+def _is_sentence(node: ast.expr) -> bool:
+    return isinstance(node, ast.JoinedStr) or " " in str(getattr(node, "value", ""))
 
 
 def _words(node: ast.expr) -> str:

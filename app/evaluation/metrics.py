@@ -23,7 +23,7 @@ def draw(
     """The row. `is_compiling`: what is missing is to come; `baseline`: what is pinned."""
     main = view.problem.main_of(view.passes) if view.passes else None
     told = _deltas(view, baseline, is_stale)
-    with tile_row():
+    with tile_row("metrics_tune"):
         _correctness(view.evaluation, is_stale, told.get("correctness"))
         _latency(view, is_compiling, told.get("latency"))
         _resources(main.resources if main else None, is_compiling, told.get("registers"))

@@ -35,14 +35,14 @@ def draw(view: EvaluationView) -> None:
     report = _which_pass(view)
     occupancy = report.occupancy
     st.markdown(plain_markdown(_filled(occupancy)), help=TERMS["gpu_fill"])
-    left, middle, right = st.columns(3)
-    with left:
+    row = st.container(horizontal=True, key="occupancy_charts")
+    with row.container():
         st.markdown("**What limits**", help=TERMS["occupancy"])
         _plot(charts.limiter_bars(frames.limits(occupancy), theme()), "limits")
-    with middle:
+    with row.container():
         st.markdown("**Waves**", help=TERMS["waves"])
         _waves(report)
-    with right:
+    with row.container():
         st.markdown("**Threads and GPU capacity**", help=TERMS["thread_capacity"])
         _threads(report)
     _what_if(view, report)
@@ -97,7 +97,7 @@ def _which_pass(view: EvaluationView) -> PassReport:
     return view.passes[min(selected, len(names) - 1)]
 
 
-def _plot(figure: go.Figure, key: str) -> None:
+def _plot(figure: go.Figure | plot.Drawn, key: str) -> None:
     plot.draw(figure, key, tools=False)
 
 
@@ -146,8 +146,8 @@ def _what_if(view: EvaluationView, report: PassReport) -> None:
         theme(),
     )
     st.markdown("**What if** :gray[one of these changed and the rest stayed the same?]")
-    for column, (name, figure) in zip(st.columns(3), figures.items(), strict=True):
-        with column:
+    with st.container(horizontal=True, key="what_if_charts"):
+        for name, figure in figures.items():
             _plot(figure, f"what_if_{name}")
 
 
@@ -158,9 +158,10 @@ def _what_if_figures(
     registers: int,
     smem_bytes: int,
     colors: Theme,
-) -> dict[str, go.Figure]:
+) -> dict[str, plot.Drawn]:
     """The three curves; a change of the batch or the length leaves them as they are."""
     curves = whatif(limits_for(compute_capability), threads, registers, smem_bytes)
     return {
-        name: charts.what_if(frame, name, _AXES[name], colors) for name, frame in curves.items()
+        name: plot.Drawn.of(charts.what_if(frame, name, _AXES[name], colors))
+        for name, frame in curves.items()
     }

@@ -8,7 +8,7 @@ installed plotly package, served by Streamlit from where it lies: no copy, no ne
 
 from __future__ import annotations
 
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -46,7 +46,19 @@ def _served() -> CustomComponent:
     return declare_component("plotly_js", path=str(_PLOTLY_JS.parent))
 
 
-def draw(figure: go.Figure, key: str, *, tools: bool = True) -> str | None:
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A figure as the browser gets it: what stays the same is written once, and kept."""
+
+    json: str
+    height_px: int
+
+    @classmethod
+    def of(cls, figure: go.Figure) -> Drawn:
+        return cls(figure.to_json(), figure.layout.height)
+
+
+def draw(figure: go.Figure | Drawn, key: str, *, tools: bool = True) -> str | None:
     """Draw the figure, or bring the one that is there up to date.
 
     The view stays as long as the figure's `layout.uirevision` does. `tools`: with the bar of
@@ -57,9 +69,10 @@ def draw(figure: go.Figure, key: str, *, tools: bool = True) -> str | None:
     """
     base = str(st.get_option("server.baseUrlPath") or "").strip("/")
     folder = f"/{base}/component" if base else "/component"
+    drawn = figure if isinstance(figure, Drawn) else Drawn.of(figure)
     data: dict[str, Any] = {
-        "figure": figure.to_json(),
-        "height": figure.layout.height,
+        "figure": drawn.json,
+        "height": drawn.height_px,
         "src": f"{folder}/{_served().name}/{_PLOTLY_JS.name}",
         "key": key,
         "tools": tools,

@@ -66,7 +66,7 @@ TERMS: dict[str, str] = {
     "pass and a fusion of parts need it.",
     "seqlens": "Lengths of the sequences of a batch, in place of B and KV; each has its last S "
     "positions as queries. Or uniform:8:16:512:0: 8 lengths from 16 to 512 drawn with seed 0.",
-    "backward": "The backward pass: dQ, dK and dV from Q, K, V, O, LSE and dO, by v23, v24 or v25.",
+    "backward": "The backward pass: dQ, dK and dV from Q, K, V, O, LSE and dO, by v23 to v26.",
     "head_dim": "D, width of one head.",
     "head_dim_v": "Columns of V and O where K has others, as in DeepSeek (192 and 128). Empty: D.",
     "causal": "Each query attends only to keys up to its own position: half the work.",

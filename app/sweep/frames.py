@@ -89,12 +89,20 @@ def table(frame: pd.DataFrame) -> pd.DataFrame:
     return table.set_index(ordered["point"])
 
 
+def _against(sdpa: KnownTime, row: SweepRow) -> str | None:
+    taken = sdpa.checked and are_comparable(row.origin or "", sdpa.latency.origin)
+    if not taken or not row.median_us:
+        return None
+    return format_speedup(sdpa.latency.median_us / row.median_us)
+
+
 def beside_known(
     table: pd.DataFrame, rows: Mapping[str, SweepRow], times: Iterable[KnownTime], after: str
 ) -> pd.DataFrame:
     """`table` with `known µs`, `SDPA µs` and `against SDPA` after a column, where any is known.
 
-    Known are times of the files that stand here; a predicted time is compared with none.
+    Known are times of the files that stand here; a ratio is of two times that were
+    taken, and not imported: how those were timed is not known.
 
     Args:
         table: by point.
@@ -102,13 +110,13 @@ def beside_known(
         times: of the sweep's GPUs.
     """
     kernels: dict[tuple[object, ...], list[KnownTime]] = {}
-    sdpa: dict[tuple[object, ...], float] = {}
+    sdpa: dict[tuple[object, ...], KnownTime] = {}
     for t in times:
         if t.latency.kind != "device_warm":
             continue
         at = (t.problem, t.device)
         if t.is_sdpa:
-            sdpa[at] = min(t.latency.median_us, sdpa.get(at, t.latency.median_us))
+            sdpa[at] = min(t, sdpa.get(at, t), key=lambda x: x.latency.median_us)
         elif is_of_this_source(t):
             kernels.setdefault((t.name, *sorted(t.config.items()), *at), []).append(t)
     known, baseline, against = [], [], []
@@ -116,11 +124,10 @@ def beside_known(
         row = rows[point]
         at = (row.problem, row.device)
         time = newest_of(kernels.get((row.variant, *sorted(row.config.items()), *at), ()))
-        us = sdpa.get(at)
-        median_us, taken = row.median_us, are_comparable(row.origin or "", "recorded")
+        torch = sdpa.get(at)
         known.append(time.latency.median_us if time is not None else None)
-        baseline.append(us)
-        against.append(format_speedup(us / median_us) if us and median_us and taken else None)
+        baseline.append(torch.latency.median_us if torch is not None else None)
+        against.append(_against(torch, row) if torch is not None else None)
     place = table.columns.get_loc(after) + 1
     columns = {"known µs": known, "SDPA µs": baseline, "against SDPA": against}
     for name, values in reversed(columns.items()):

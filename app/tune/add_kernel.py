@@ -13,7 +13,7 @@ import streamlit as st
 
 from app.evaluation.source import TITLE
 from app.shared import notices, tables
-from app.shared.selection import FORMATS, Selection
+from app.shared.selection import FORMATS, Selection, problem_values
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown, problem
 from engine.base.errors import AttuneError, InvalidKernel
@@ -24,6 +24,7 @@ from engine.own_kernels.explain import (
     Where,
     described,
     explain,
+    problem_for,
     try_kernel,
     why_arguments_differ,
     write_description,
@@ -38,6 +39,7 @@ from engine.own_kernels.registry import (
     kept_kernels,
 )
 from engine.plan import make_plan
+from engine.problem import Problem
 from kernels.source_text import read_text
 from kernels.toml_block import KernelDescriptionError
 from kernels.variant import Variant
@@ -52,13 +54,14 @@ _LAYOUTS = {"bhsd": "[B, H, S, D]", "bshd": "[B, S, H, D]", "bs3hd": "[B, S, 3, 
 
 
 def select_added() -> None:
-    """Select the kernel that was just added. Call before the sidebar, whose menu shows it.
+    """Select the kernel that was just added, and a format, mask and head_dim that it takes.
+
+    Call before the sidebar, whose menu shows it.
 
     A callback of the dialog could not: the browser still has the menu's old choice, and a poll of
     the page may bring it back.
     """
-    if added := st.session_state.pop(_ADDED, ""):
-        st.session_state["variant"] = added
+    st.session_state.update(st.session_state.pop(_ADDED, {}))
 
 
 def button(selection: Selection) -> None:
@@ -88,7 +91,7 @@ def fork_button(selection: Selection) -> None:
 def _fork(variant: Variant) -> None:
     """A button's callback."""
     with notices.errors_to(_FORKING):
-        st.session_state[_ADDED] = fork_kernel(variant).id
+        st.session_state[_ADDED] = {"variant": fork_kernel(variant).id}
         st.session_state["tab"] = TITLE
 
 
@@ -288,19 +291,21 @@ def _fields(key: str, guess: Draft) -> Draft:
 def _explanation(
     path: Path, variant: Variant, selection: Selection, kernels: tuple[Signature, ...] | None = None
 ) -> None:
-    """What is launched on the sidebar's problem, and what each argument is there."""
+    """What is launched on the sidebar's problem, in a format that the kernel takes, and what each
+    argument is there."""
     if selection.problem is None:
         problem(selection.error)
         return
     try:
-        plan = make_plan(variant, selection.problem, variant.default_config())
+        wanted = problem_for(variant, selection.problem)
+        plan = make_plan(variant, wanted, variant.default_config())
     except AttuneError as error:
         st.info(plain_markdown(str(error)), icon=":material/block:")
         return
     declared = kernels_of(read_text(path)) if kernels is None else kernels
     if why := why_arguments_differ(plan, declared) or why_types_differ(plan, read_text(path)):
         st.warning(plain_markdown(why), icon=":material/warning:")
-    st.markdown(f"**On {plain_markdown(selection.problem.label())}**")
+    st.markdown(f"**On {plain_markdown(wanted.label())}**")
     rows = explain(plan, declared)
     names = {"what": "parameter", "given": "is given", "type": "type", "value": "here"}
     tables.draw(pd.DataFrame([asdict(row) for row in rows]).rename(columns=names), rows=14)
@@ -339,12 +344,16 @@ def _try_and_add(
                 raise InvalidKernel(trial.sentence)
         if where is not None:
             write_description(path, toml, where)
-        _add(path)
+        added = keep_kernel(path)
+        st.session_state[_ADDED] = {"variant": added.id, **_what_it_takes(added, selection.problem)}
 
 
-def _add(path: Path) -> None:
-    with notices.errors_to(_PLACE):
-        st.session_state[_ADDED] = keep_kernel(path).id
+def _what_it_takes(variant: Variant, present: Problem | None) -> dict[str, Any]:
+    """The sidebar's format, mask and head_dim where the kernel takes others than the present."""
+    if present is None:
+        return {}
+    before, after = problem_values(present), problem_values(problem_for(variant, present))
+    return {name: after[name] for name in ("dtype", "causal", "D") if before[name] != after[name]}
 
 
 def _forget(variant_id: str) -> None:

@@ -18,7 +18,7 @@ def draw(selection: Selection, state: RunState) -> None:
     """Title, Run or Cancel, the switch, Save."""
     assert selection.problem is not None
     label = selection.problem.label()
-    with st.container(horizontal=True, vertical_alignment="center", key="header"):
+    with st.container(horizontal=True, vertical_alignment="center", gap="xsmall", key="header"):
         st.markdown(
             f"# {plain_markdown(variant_label(selection.variant))}  "
             f":small[:gray[{label} on {selection.gpu_name}]]",

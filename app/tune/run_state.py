@@ -27,7 +27,7 @@ from engine.history.known_time import taken_of
 from engine.jobs.manager import JobStatus, manager
 from engine.machine_code.native_library import are_libraries_built
 from engine.machine_code.report import Residency
-from engine.pipeline.machine_code import known_machine_code
+from engine.pipeline.machine_code import machine_code_of
 from engine.pipeline.preview import Preview, evaluation_of_preview, preview
 from engine.pipeline.request import EvaluationRequest
 from engine.plan import variant_sources
@@ -177,7 +177,7 @@ def view_of(selection: Selection, state: RunState) -> EvaluationView:
         log=compiled.log if compiled else "",
         is_recorded=False,
         residencies=Residencies(
-            times=partial(_residencies, selection),
+            times=partial(_residencies, seen),
             read=partial(machine_code_job, selection.request(execute=False), state.digest),
             is_being_read=partial(
                 is_machine_code_asked, selection.request(execute=False), state.digest
@@ -199,8 +199,8 @@ def _latency_reason(seen: Preview | None, state: RunState) -> str:
     return "Its machine code could not be simulated, and the roofline predicts no time."
 
 
-def _residencies(selection: Selection) -> tuple[Residency, ...]:
-    code = known_machine_code(selection.request(execute=False), known_times.history())
+def _residencies(seen: Preview | None) -> tuple[Residency, ...]:
+    code = machine_code_of(seen) if seen is not None else None
     return code.passes[0].residencies if code is not None else ()
 
 

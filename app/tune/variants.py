@@ -59,10 +59,9 @@ def draw(selection: Selection) -> None:
         lines.append(variants_frame.line(seen, best, known_times.at(problem, _at(selection)[1])))
     frame = variants_frame.frame(lines)
     timed = variants_frame.chart_frame(lines)
-    left, right = st.columns([5, 2], vertical_alignment="center")
     where = plain_markdown(f"{problem.label()}, {_at(selection)[1]}")
-    left.markdown(f"**Every variant on {where}**")
-    with right:
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.markdown(f"**Every variant on {where}**", width="content")
         st.page_link(
             "app_pages/sweep.py",
             label="Sweep all variants",
@@ -93,8 +92,8 @@ def draw(selection: Selection) -> None:
         st.caption(f":material/block: {plain_markdown(sentence)}")
     st.caption(
         "Predictions are of the config that a sweep found best, else of the tuned or default one. "
-        "Correctness is known of what was run. Against SDPA: its known time over the variant's "
-        "known one; a predicted time is compared with none that was taken. Brown: another kernel "
+        "Correctness is known of what was run. Against SDPA: its time over the variant's, where "
+        "neither was imported: how those were taken is not known. Brown: another kernel "
         "that was launched like a variant, under its own name. Order: against the fastest that is "
         f"simulated; ✓ holds. {default_threshold()}"
     )

@@ -11,7 +11,7 @@ from app.shared.palette import color_of, reference_color
 from engine.base.units import format_bytes, format_speedup, format_us
 from engine.gate.verdicts import order_of
 from engine.history.known_time import KnownTime, Reference, references_in, taken_of
-from engine.latency import Latency
+from engine.latency import Latency, not_comparable
 from engine.pipeline.preview import Preview
 from engine.search.ranking import SweepRow
 from kernels.variant import Variant
@@ -27,7 +27,7 @@ class Line:
     seen: Preview | None
     swept: SweepRow | None
     known: KnownTime | None  # taken of the file that stands here
-    sdpa_us: float | None  # the fastest known of the problem and GPU
+    sdpa: KnownTime | None  # the fastest known of the problem and GPU
     references: tuple[Reference, ...] = ()  # other kernels that were launched like this one
 
     @property
@@ -53,7 +53,7 @@ def without_preview(variant: Variant, reason: str) -> Line:
 def line(seen: Preview, swept: SweepRow | None, times: Sequence[KnownTime]) -> Line:
     """One variant's line; `times` are those of the problem and GPU."""
     of_name = [t for t in times if t.name == seen.variant.id and dict(t.config) == seen.config]
-    sdpa = [t.latency.median_us for t in times if t.is_sdpa and t.latency.kind == "device_warm"]
+    sdpa = [t for t in times if t.is_sdpa and t.latency.kind == "device_warm"]
     return Line(
         variant=seen.variant.id,
         config=" ".join(f"{name}={value}" for name, value in sorted(seen.config.items())),
@@ -62,7 +62,7 @@ def line(seen: Preview, swept: SweepRow | None, times: Sequence[KnownTime]) -> L
         swept=swept,
         known=taken_of(times, seen.variant, seen.config),
         references=references_in(of_name),
-        sdpa_us=min(sdpa, default=None),
+        sdpa=min(sdpa, key=lambda t: t.latency.median_us, default=None),
     )
 
 
@@ -131,6 +131,13 @@ def _predicted(seen: Preview | None) -> str:
     return f"{format_us(x.median_us)} {x.method}".strip()
 
 
+def _against(sdpa: KnownTime, known: KnownTime) -> str:
+    a, b = sdpa.latency, known.latency
+    if not (sdpa.checked and known.checked):  # imported: it is not known how they were timed
+        return not_comparable(a.origin, b.origin)
+    return format_speedup(a.median_us / b.median_us)
+
+
 def _record(each: Line) -> dict[str, object]:
     main = None
     if each.seen is not None and each.seen.passes and each.seen.plan is not None:
@@ -142,8 +149,8 @@ def _record(each: Line) -> dict[str, object]:
         "known": f"{format_us(each.known.latency.median_us)} {each.known.latency.origin}"
         if each.known is not None
         else "",
-        "against SDPA": format_speedup(each.sdpa_us / each.known.latency.median_us)
-        if each.sdpa_us is not None and each.known is not None
+        "against SDPA": _against(each.sdpa, each.known)
+        if each.sdpa is not None and each.known is not None
         else "",
         "correctness": str(each.swept.status) if each.swept is not None else "",
         "registers": str(r.registers_per_thread) if r is not None else "",

@@ -14,12 +14,12 @@ from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown
 from app.tune.run_state import RunState
 from engine.auto import Choice
-from engine.base.errors import AttuneError, Status
+from engine.base.errors import Status
 from engine.history import History
 from engine.jobs.manager import JobStatus
 from engine.machine_code.report import PassReport
 from engine.model.kernel import Kernel
-from engine.pipeline.machine_code import known_machine_code
+from engine.pipeline.machine_code import machine_code_of
 from engine.pipeline.verdict import LaunchVerdict, VerdictPart, verdict_of
 
 _POLL_S = 0.5
@@ -72,7 +72,7 @@ def _reading(chosen: Selection, state: RunState, view: EvaluationView) -> JobSta
     is_right = run is not None and run.status is Status.PASSED and not state.is_stale
     if not is_right or state.is_running or state.compiling or state.simulating:
         return None
-    if _report(chosen) is not None or state.preview is None or state.preview.device is None:
+    if _report(chosen, state) is not None or state.preview is None or state.preview.device is None:
         return None
     job = machine_code_job(request, state.digest)
     return None if job is None or job.is_over else job
@@ -107,7 +107,7 @@ def _verdict(
         latency=view.latency,
         bound_us=view.bound_us,
         ctas_per_sm=main.occupancy.ctas_per_sm if main is not None else None,
-        report=_report(chosen) if stopped is None else None,
+        report=_report(chosen, state) if stopped is None else None,
         choice=chosen.choice,
         stopped=stopped,
         is_stale=state.is_stale,
@@ -117,12 +117,9 @@ def _verdict(
     )
 
 
-def _report(chosen: Selection) -> PassReport | None:
+def _report(chosen: Selection, state: RunState) -> PassReport | None:
     """Of the main pass's machine code, where it was read."""
-    try:
-        code = known_machine_code(chosen.request(execute=False), known_times.history())
-    except AttuneError:
-        return None
+    code = machine_code_of(state.preview) if state.preview is not None else None
     assert chosen.problem is not None
     return chosen.problem.main_of(code.passes) if code is not None else None
 

@@ -159,8 +159,8 @@ def _backward(
 ) -> Choice:
     """Of the backward rungs' defaults: there is no table of them, each is simulated here."""
     kernels = [Kernel.of(v, device, default_config(v, {}, device)) for v in eligible(problem)]
-    # The first is taken until they are simulated: not one of CUDA cores.
-    kernels.sort(key=lambda k: k.variant.work.math_unit == "fma")
+    # The first is taken until they are simulated: one of the GPU's own, else one of tensor cores.
+    kernels.sort(key=lambda k: (not k.variant.arch_specific, k.variant.work.math_unit == "fma"))
     offering = [k.with_config(**given) for k in kernels if k.variant.unoffered(given) is None]
     fitting = [k for k in offering if fits(k.variant, problem, k.config, device)]
     if not offering:

@@ -75,7 +75,7 @@ def calibrate_for(request: BatchRequest, known: Known) -> Calibrated:
     measurements = _measurements(request)
     kernel, _ = _resolve(request)
     own = not request.measured_kernel
-    if not measurements or not request.calibrate:
+    if not measurements or not request.calibrate or kernel.variant.is_backward:
         with suppress(AttuneError):  # the answer says what is wrong with the request
             return Calibrated(measurements, known.calibration(kernel, _problem(request)), None)
         return Calibrated(measurements, None, None)
@@ -148,6 +148,11 @@ def recommend_batch(
     notes = [resolved.error] if resolved.error else []
     if resolved.tuned is not None:
         notes.append(f"The config: {resolved.describe()}.")
+    if variant.is_backward and calibrated.measurements and request.calibrate:
+        notes.append(
+            "Measured points stand at their batches alone: no time of a backward pass is "
+            "calibrated on them."
+        )
 
     axis_notes: list[str] = []
     asked = max(request.max_batch, min(request.batch_now, MOST_BATCHES))
@@ -163,7 +168,7 @@ def recommend_batch(
         kernel, problem, batches, known, calibration, by_machine_code=by_machine_code
     )
     if calibration is None:
-        notes.append(_method_note(curve.method))
+        notes.append(_method_note(curve.method, is_backward=variant.is_backward))
     fitting = memory_feasible(curve.table["device_bytes"].to_numpy(), device)
     if fitting < most:
         limit = f"more do not fit in {device.name}'s memory."
@@ -197,9 +202,9 @@ def recommend_batch(
         own = not request.measured_kernel
         situation = Situation(here, now, price, calibration, is_own_file=own)
         priced = [_priced(d, request.prices) for d in all_devices()]
-        options, unjudged = rank_options(situation, LADDER, priced, wait, known)
+        options, unjudged = rank_options(situation, LADDER.of(now), priced, wait, known)
         notes.extend(unjudged)
-    main = pass_reports(kernel, kernel.plan(now), known.resources(kernel, now))[0]
+    main = now.main_of(pass_reports(kernel, kernel.plan(now), known.resources(kernel, now)))
     recommended = recommendations[len(recommendations) // 2]
     warnings = [
         impossible,
@@ -240,13 +245,6 @@ def recommend_batch(
 def _resolve(request: BatchRequest) -> tuple[Kernel, ResolvedConfig]:
     """One config serves the whole curve: that of the batch that is run today."""
     variant = find_variant(request.variant)
-    if variant.is_backward:
-        raise InvalidProblem(
-            f"{variant.id} computes the backward pass, and batches are recommended for the forward "
-            "pass alone: choose a variant that computes O, or hold batches side by side with "
-            "`sweep --backward --batch 1,2,4`.",
-            code="batch_of_backward",
-        )
     device = find_device(request.gpu) if isinstance(request.gpu, str) else request.gpu
     config = resolve_config(variant, request.config, problem_now(request), device)
     return Kernel.of(variant, device, config.values), config
@@ -341,6 +339,8 @@ def _next_point(
     by_machine_code: bool,
 ) -> NextPoint | None:
     variant = kernel.variant
+    if variant.is_backward:
+        return None  # its times have no parameters that a point would narrow
     launches = collect_batches(variant, kernel.config, problem, candidates(most, recommended))
     if calibration is not None and calibration.skips_absent_keys:
         launches = launches.without_absent_keys()
@@ -350,7 +350,12 @@ def _next_point(
     return measure_next(variant, launches, resident, m, calibration, recommended, curve)
 
 
-def _method_note(method: str) -> str:
+def _method_note(method: str, *, is_backward: bool) -> str:
+    if is_backward and method == "machine code":
+        return (
+            "Predicted by machine code: the passes are simulated at B=1, 2, 3, 4, 6, 8, 12 …, and "
+            "times between them follow the CTAs of the busiest SM. Nothing was measured."
+        )
     if method == "machine code":
         return (
             "Predicted by machine code: a CTA's time is simulated on one SM. Nothing was measured; "
@@ -398,7 +403,7 @@ def _points(
                 seqlen=problem.seqlen,
                 head_dim=problem.head_dim,
                 seqlen_kv=problem.seqlen_kv,
-                ctas=result.plan.passes[0].ctas,
+                ctas=problem.main_of(result.plan.passes).ctas,
                 predicted_us=latency.median_us,
                 low_us=latency.low_us,
                 high_us=latency.high_us,

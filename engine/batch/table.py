@@ -16,12 +16,14 @@ import numpy as np
 
 from engine.base.errors import InvalidProblem
 from engine.base.units import format_bytes, format_us
+from engine.batch.backward import backward_times
 from engine.devices.spec import DeviceSpec, limits_for
 from engine.evaluation import Occupancy
 from engine.latency import METHODS, Origin
 from engine.model.equations import BINDS, Calibration, FloatArray, machine, predict_arrays
 from engine.model.kernel import Kernel, Known, resident_ctas
-from engine.model.launches import collect_batches
+from engine.model.launches import Launches, collect_batches
+from engine.model.occupancy import IntArray
 from engine.problem import Problem
 from kernels.variant import Variant
 
@@ -125,31 +127,71 @@ def predict_curve(
         replace(problem, batch=edge)  # rejects what is no batch
     launches = collect_batches(variant, config, problem, np.array(batches, dtype=np.int64))
     resident = resident_ctas(kernel, launches, known.resources(kernel, problem))
+    if variant.is_backward:
+        return _backward_curve(kernel, problem, launches, resident, m.num_sms, known)
     simulated = known.batch_curve(kernel, problem, launches, resident) if by_machine_code else None
     spread = predict_arrays(variant, launches, resident, m, calibration, simulated)
-    useful = launches.useful_ctas
-    waves = useful / (resident[0] * m.num_sms)
-    thread_slots = m.num_sms * limits_for(device.compute_capability).max_threads_per_sm
-    table = pd.DataFrame(
-        {
-            "batch": launches.batch,
-            "ctas": launches.ctas[0],
-            "useful_ctas": useful,
-            "ctas_per_sm": resident[0],
-            "load_per_sm": spread.terms.load_per_sm,
-            "waves": waves,
-            "wave_efficiency": waves / np.ceil(waves),
-            "sm_fill": np.minimum(useful, m.num_sms) / m.num_sms,
-            "thread_fill": useful * launches.threads[0] / thread_slots,
-            "predicted_us": spread.terms.total_us,
-            "low_us": spread.low_us,
-            "high_us": spread.high_us,
-            "binds": np.array(BINDS, dtype=object)[spread.terms.binds],
-            "device_bytes": launches.device_bytes,
-            "flops": launches.flops,
-        }
-    )
-    return Curve(table, spread.ends_us, METHODS[0] if spread.by_machine_code else METHODS[1])
+    columns = _launch_columns(device, launches, resident, 0) | {
+        "load_per_sm": spread.terms.load_per_sm,
+        "predicted_us": spread.terms.total_us,
+        "low_us": spread.low_us,
+        "high_us": spread.high_us,
+        "binds": np.array(BINDS, dtype=object)[spread.terms.binds],
+        "device_bytes": launches.device_bytes,
+        "flops": launches.flops,
+    }
+    method = METHODS[0] if spread.by_machine_code else METHODS[1]
+    return Curve(pd.DataFrame(columns), spread.ends_us, method)
+
+
+def _backward_curve(
+    kernel: Kernel,
+    problem: Problem,
+    launches: Launches,
+    resident: IntArray,
+    num_sms: int,
+    known: Known,
+) -> Curve:
+    """The same of a backward kernel, whose second pass is the main one."""
+    import pandas as pd
+
+    main = min(1, len(resident) - 1)
+    load = -(-launches.ctas[main] // num_sms)
+    times = backward_times(kernel, problem, launches.batch, load, resident[main], known)
+    one = kernel.plan(replace(problem, batch=1))
+    columns = _launch_columns(kernel.device, launches, resident, main) | {
+        "load_per_sm": load,
+        "predicted_us": times.us,
+        "low_us": times.low_us,
+        "high_us": times.high_us,
+        "binds": times.binds,
+        # Every tensor and every sum has a part for each sequence.
+        "device_bytes": one.device_bytes * launches.batch,
+        "flops": one.problem.flops * launches.batch,
+    }
+    method = METHODS[0] if times.by_machine_code else METHODS[1]
+    # No parameter of the equations moves one batch against another.
+    return Curve(pd.DataFrame(columns), np.stack([times.us, times.us]), method)
+
+
+def _launch_columns(
+    device: DeviceSpec, launches: Launches, resident: IntArray, main: int
+) -> dict[str, Any]:
+    """What the main pass puts on the GPU at each batch."""
+    assert device.num_sms is not None  # `machine` asked for it
+    useful = launches.ctas[main] if main else launches.useful_ctas
+    waves = useful / (resident[main] * device.num_sms)
+    thread_slots = device.num_sms * limits_for(device.compute_capability).max_threads_per_sm
+    return {
+        "batch": launches.batch,
+        "ctas": launches.ctas[main],
+        "useful_ctas": useful,
+        "ctas_per_sm": resident[main],
+        "waves": waves,
+        "wave_efficiency": waves / np.ceil(waves),
+        "sm_fill": np.minimum(useful, device.num_sms) / device.num_sms,
+        "thread_fill": useful * launches.threads[main] / thread_slots,
+    }
 
 
 DEFAULT_TARGETS = (0.7, 0.9, 0.95)

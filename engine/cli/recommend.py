@@ -90,6 +90,7 @@ class RecommendBatchOptions(KvSizes, ScoreOptions, ConfigOptions, DefaultsOption
     heads: int
     heads_free: bool
     causal: bool
+    backward: bool
     dtype: str
     max_batch: int
     target: list[float] | None
@@ -127,7 +128,7 @@ def run(args: RecommendBatchOptions) -> int:
     request = BatchRequest(
         **fields_from(args, BatchRequest, "dtype", "config", "predict"),
         dtype=DTYPES[args.dtype],
-        features=scores_from(args),
+        features=scores_from(args) | ({"direction": "backward"} if args.backward else {}),
         config=config_from(args, args.variant),
         targets=tuple(args.target) if args.target else DEFAULT_TARGETS,
         predict=tuple(args.predict),

@@ -76,7 +76,7 @@ def variant_of(path: Path) -> Variant:
     try:
         return read_own(path)
     except KernelDescriptionError as mistake:
-        raise InvalidKernel(str(mistake)) from None
+        raise InvalidKernel(str(mistake), code=mistake.code) from None
 
 
 def compiled_answer(

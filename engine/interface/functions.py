@@ -67,7 +67,8 @@ def recommend_batch(
         seqlen, head_dim: of each request.
         targets: shares of the highest throughput, 0 to 1, rising.
         options: further fields of `engine.batch.BatchRequest`: `heads`, `causal`, `seqlen_kv`,
-            `heads_kv`, `max_batch`, `measured` (a CSV of times to calibrate on), `prices`, …
+            `heads_kv`, `max_batch`, `measured` (a CSV of times to calibrate on), `prices`, …;
+            `direction="backward"` for kernels of the backward pass.
 
     Raises:
         InvalidProblem: no GPU is named, or as `engine.batch.recommend.recommend_batch`.
@@ -88,6 +89,9 @@ def recommend_batch(
     target = gpu or asked.gpu
     if target is None:
         raise InvalidProblem("A batch is recommended for a GPU: name one, for instance gpu='L4'.")
+    if "direction" in options:
+        given = {"direction": options.pop("direction")}
+        options["features"] = {**options.get("features", {}), **given}
     try:
         request = BatchRequest(
             variant=asked.name,

@@ -191,7 +191,7 @@ def described(path: Path, toml: str) -> Variant:
     try:
         return parse_variant(read_text(path), path, sidecar=toml, is_own=True)
     except KernelDescriptionError as mistake:
-        raise InvalidKernel(str(mistake)) from None
+        raise InvalidKernel(str(mistake), code=mistake.code) from None
 
 
 def write_description(path: Path, toml: str, where: Where) -> Path:
@@ -204,7 +204,7 @@ def write_description(path: Path, toml: str, where: Where) -> Path:
     try:
         text = read_text(path)
     except KernelDescriptionError as mistake:
-        raise InvalidKernel(str(mistake)) from None
+        raise InvalidKernel(str(mistake), code=mistake.code) from None
     sidecar = sidecar_of(path)
     if has_block(text) or sidecar.exists():
         raise InvalidKernel(
@@ -277,6 +277,20 @@ def try_kernel(variant: Variant, arch: str, wanted: Problem | None = None) -> Tr
         return Trial(True, f"It runs and is right on {label}. {found.reason}{note}")
     findings = " ".join(finding.sentence for finding in found.findings[:1])
     return Trial(False, f"INCORRECT on {label}: {found.reason} {findings}".strip(), result.log)
+
+
+def problem_for(variant: Variant, wanted: Problem) -> Problem:
+    """The wanted problem in a format, mask and head_dim that the kernel declares.
+
+    Raises:
+        InvalidProblem: they do not go together.
+    """
+    return replace(
+        wanted,
+        dtype=wanted.dtype if wanted.dtype in variant.dtypes else variant.dtypes[0],
+        causal=wanted.causal if wanted.causal in variant.causal else variant.causal[0],
+        head_dim=wanted.head_dim if wanted.head_dim in variant.head_dims else variant.head_dims[0],
+    )
 
 
 def _plan(variant: Variant, wanted: Problem | None) -> LaunchPlan:

@@ -151,7 +151,7 @@ def check_kernel(path: Path) -> Variant:
             block,
         ) from None
     except KernelDescriptionError as mistake:
-        raise InvalidKernel(str(mistake)) from None
+        raise InvalidKernel(str(mistake), code=mistake.code) from None
 
 
 def keep_kernel(path: Path) -> Variant:

@@ -33,6 +33,7 @@ from kernels.variant import Variant
 
 if TYPE_CHECKING:
     from engine.cuda_source import CompiledKernel
+    from engine.pipeline.preview import Preview
 
 
 __all__ = ["TimedLaunch", "advise_launch", "main_pass_dram_bytes", "time_launch", "time_passes"]
@@ -136,6 +137,14 @@ def known_machine_code(request: EvaluationRequest, history: History) -> MachineC
     if compiled is None:
         return None
     return _find(_path(plan, compiled, known.estimate_plan(kernel, plan, compiled)))
+
+
+def machine_code_of(seen: Preview) -> MachineCode | None:
+    """`known_machine_code` of what was previewed just now, which is not estimated again."""
+    if seen.plan is None or seen.device is None or seen.estimate is None:
+        return None
+    compiled = cached_kernel(seen.plan, seen.device.arch)
+    return None if compiled is None else _find(_path(seen.plan, compiled, seen.estimate))
 
 
 def read_machine_code(request: EvaluationRequest, history: History) -> MachineCode:

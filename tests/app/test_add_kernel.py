@@ -73,6 +73,24 @@ def test_a_kernel_is_tried_before_it_is_added(open_app, tmp_path, monkeypatch):
     assert not at.exception
 
 
+def test_a_float_kernel_is_shown_and_selected_in_its_own_format(open_app, tmp_path, monkeypatch):
+    """The page's FP16 is no reason to turn it away, nor to be asked for FP32 afterwards."""
+    monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path / "data"))
+    shutil.copy(DATA / "float_rows.cu", tmp_path)
+    at = open_app(gpu="L4", S="37", H="2")
+    assert at.session_state["dtype"] == "float16"
+    at.button(key="add_kernel").click().run()
+    at.text_input(key="add_path").set_value(str(tmp_path / "float_rows.cu")).run()
+    assert "does not take" not in texts(at)
+    assert "On B1 H2 S37 D64 fp32" in texts(at)
+    at.button(key="add_described").click().run()
+    assert [path.name for path in kept_kernels()] == ["float_rows.cu"]
+    assert not at.exception
+    at.run()
+    assert at.session_state["variant"] == "float_rows"
+    assert at.session_state["dtype"] == "float32"
+
+
 def test_another_compilers_machine_code_is_tried_and_added(open_app, tmp_path, monkeypatch):
     monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path / "data"))
     macros = (("CAUSAL", "0"), ("HEAD_DIM", "64"))

@@ -100,7 +100,7 @@ def test_a_typed_length_is_a_stop_of_the_slider(open_app):
 def test_an_answer_that_arrives_replaces_no_input(open_app, monkeypatch):
     """A widget with another id is a new one, which has lost the focus and the key under way."""
     monkeypatch.setattr("app.shared.runs.COMPILE_WAIT_S", 0.0)
-    at = open_app("batch", gpu="L4", variant="v04", dtype="bfloat16", D="96")
+    at = open_app("batch", gpu="L4", variant="v04", dtype="bfloat16", D="96", S="64")
     before = inputs_of(at)
     assert {"B", "D", "H", "S", "variant", "points"} <= {key for key, *_ in before}
     assert inputs_of(until(at, ready)) == before

@@ -1,12 +1,21 @@
-"""Prints simulated forward and backward on an A100 beside FlashAttention-2's published figures."""
+"""Prints the simulated backward pass beside FlashAttention's published figures.
+
+On an A100 forward and backward together (FlashAttention-2), on an H100 the backward pass alone
+(FlashAttention-3), at boost clock and at the one that the power limit sustains. `a100` or `h100`
+prints one of them.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 from engine.devices import find_device
 from engine.history import History
+from engine.latency import Latency
 from engine.model.kernel import Kernel
+from engine.pipeline.machine_code import SUSTAINED, device_of_plan
+from engine.plan import make_plan
 from engine.problem import Problem
 from kernels.ladder import by_id
 
@@ -18,25 +27,30 @@ PUBLISHED = {
     (128, False): (150, 173, 187, 196),
     (128, True): (99, 133, 155, 173),
 }
+# Backward alone at 2,048 and 4,096 on an H100 SXM; causal it was published as a plot alone.
+ON_HOPPER = {(64, False): (422, 453), (128, False): (501, 542)}
 TOKENS, HIDDEN = 16384, 2048
 
 
-def simulated_us(variant_id: str, problem: Problem) -> float:
-    """With the variant's defaults on an A100."""
-    device, variant = find_device("A100 80GB SXM"), by_id(variant_id)
-    kernel = Kernel.of(variant, device, variant.default_config(device.num_sms))
-    latency = History().estimate(kernel, problem).latency
+def simulated(
+    variant_id: str, problem: Problem, gpu: str = "A100 80GB SXM", clock: str | None = None
+) -> Latency:
+    """With the variant's defaults."""
+    device, variant = find_device(gpu), by_id(variant_id)
+    config = variant.default_config(device.num_sms)
+    device = device_of_plan(device, clock, variant, make_plan(variant, problem, config))
+    latency = History().estimate(Kernel.of(variant, device, config), problem).latency
     assert latency is not None
-    return latency.median_us
+    return latency
 
 
-def lines() -> Iterator[str]:
+def a100() -> Iterator[str]:
     for (head_dim, causal), published in PUBLISHED.items():
         for seqlen, tflops in zip(LENGTHS, published, strict=True):
             sizes = (TOKENS // seqlen, HIDDEN // head_dim, seqlen, head_dim, causal)
             forward, backward = Problem(*sizes), Problem(*sizes, direction="backward")
-            first_us = min(simulated_us(name, forward) for name in ("v11", "v13"))
-            v24_us, v25_us = (simulated_us(name, backward) for name in ("v24", "v25"))
+            first_us = min(simulated(name, forward).median_us for name in ("v11", "v13"))
+            v24_us, v25_us = (simulated(name, backward).median_us for name in ("v24", "v25"))
             both = (forward.flops + backward.flops) / (first_us + v24_us) / 1e6
             yield (
                 f"{backward.label():32} v24 {backward.flops / v24_us / 1e6:4.0f}  "
@@ -45,6 +59,27 @@ def lines() -> Iterator[str]:
             )
 
 
+def h100() -> Iterator[str]:
+    for head_dim, causal in PUBLISHED:
+        for seqlen, published in zip(
+            LENGTHS[2:], ON_HOPPER.get((head_dim, causal), ("–", "–")), strict=True
+        ):
+            sizes = (TOKENS // seqlen, HIDDEN // head_dim, seqlen, head_dim, causal)
+            problem = Problem(*sizes, direction="backward")
+            line = f"{problem.label():32}"
+            for name in ("v24", "v26"):
+                for clock in (None, SUSTAINED):
+                    found = simulated(name, problem, "H100 SXM", clock)
+                    rate, low, high = (
+                        problem.flops / us / 1e6
+                        for us in (found.median_us, found.high_us, found.low_us)
+                    )
+                    line += f" {name} {clock or 'boost'} {rate:.0f} ({low:.0f}–{high:.0f})"
+            yield f"{line}  FlashAttention-3 {published}"
+
+
 if __name__ == "__main__":
-    for line in lines():
-        print(line, flush=True)
+    tables = {"a100": a100, "h100": h100}
+    for name in sys.argv[1:] or tables:
+        for line in tables[name]():
+            print(line, flush=True)

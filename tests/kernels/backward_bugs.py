@@ -23,6 +23,7 @@ CAUSAL = Problem(1, 2, 90, 64, causal=True, direction="backward")
 OFFSET = Problem(1, 2, 70, 64, causal=True, seqlen_kv=150, direction="backward")
 SHARED = Problem(1, 4, 70, 64, num_heads_kv=2, direction="backward")
 LONG = Problem(1, 2, 150, 64, direction="backward")
+RING = Problem(1, 1, 330, 128, direction="backward")  # more tiles of queries than v26 has stages
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class GradientMutation:
 
 
 _RACE = ("RACE", "uninitialised shared memory")
+_UNFENCED = ("wgmma_fence missing",)
 BUGS: tuple[GradientMutation, ...] = (
     GradientMutation("no D", "v23", "ds = p * (dp - own_delta)", "ds = p * dp", ("missing_delta",)),
     GradientMutation(
@@ -122,6 +124,73 @@ BUGS: tuple[GradientMutation, ...] = (
         "copies that nobody waits for", "v24", "cp_async_wait<STAGES - 1>();", "",
         ("RACE", "asynchronous copy not complete", "uninitialised shared memory"),
     ),
+    GradientMutation(
+        "no D", "v26", "s_rmem[i] *= dp_rmem[i] - (i % 2 ? delta.y : delta.x);",
+        "s_rmem[i] *= dp_rmem[i];", ("missing_delta",),
+    ),
+    GradientMutation(
+        "dK without the scale", "v26", "dk_rmem, softmax_scale", "dk_rmem, 1.0f",
+        ("softmax_scale",),
+    ),
+    GradientMutation(
+        "LSE in base 2", "v26", "lse[row] * LOG2_E", "lse[row]", ("not_normalised",),
+    ),
+    GradientMutation(
+        "one key too many", "v26", "key <= query + offset", "key <= query + offset + 1",
+        ("causal_diagonal", "causal_mask"), CAUSAL,
+    ),
+    GradientMutation(
+        "a store where an add belongs", "v26",
+        "atomicAdd(to + i * WARPGROUP, dq_rmem[i])", "to[i * WARPGROUP] = dq_rmem[i]",
+        ("RACE", "lost_sum", "columns_of_d"), LONG,
+    ),
+    GradientMutation(
+        "dQ of the other group's keys alone", "v26", "step < KEY_STEPS; step++",
+        "step < KEY_STEPS / 2; step++", ("key_tile", "key_block"), LONG,
+    ),
+    GradientMutation("no barrier behind mbarrier_init", "v26", "__syncthreads();", "", _RACE),
+    *(
+        GradientMutation(
+            f"no barrier {where}", "v26", f"named_barrier({which});", "", _RACE, RING, n
+        )
+        for where, which, n in (
+            ("before dQ", "BOTH_GROUPS, COMPUTING", 0),
+            ("before dK takes the place of K", "BOTH_GROUPS, COMPUTING", 1),
+            ("before the store", "OWN_GROUP + group, WARPGROUP", 0),
+        )
+    ),
+    *(
+        GradientMutation(
+            f"nobody waits until {what}", "v26", f"mbarrier_wait({which});", "",
+            (*_RACE, "too many mbarrier arrivals"), RING, n,
+        )
+        for what, which, n in (
+            ("K and V are there", "kv_full, 0", 0),
+            ("Q and dO are there", "full + stage, parity_of(visit)", 0),
+            ("the rows' place is free", "empty + stage, parity_of(visit) ^ 1", 0),
+            ("the tiles' place is free", "empty + stage, parity_of(visit) ^ 1", 1),
+        )
+    ),
+    *(
+        GradientMutation(f"no wait for {what}", "v26", f"wgmma_wait<{which});", "", _RACE, RING)
+        for what, which in (
+            ("S", "1>(s_rmem"),
+            ("dP", "1>(dp_rmem"),
+            ("dQ", "1>(dq_rmem, dv_rmem"),
+            ("dK", "0>(dk_rmem"),
+        )
+    ),
+    *(
+        GradientMutation(
+            f"no proxy fence {where}", "v26", "async_proxy_fence();", "", _RACE, RING, n
+        )
+        for n, where in enumerate(("behind dS", "behind dK and dV"))
+    ),
+    *(
+        GradientMutation(f"no wgmma_fence {where}", "v26", "wgmma_fence();", "", _UNFENCED, nth=n)
+        for n, where in enumerate(("before S", "before dV", "before dQ"))
+    ),
+    GradientMutation("nobody waits for the store", "v26", "tma_store_wait();", "", _RACE),
 )  # fmt: skip
 
 

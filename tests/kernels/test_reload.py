@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from shared_builds import own_cache
+from words import raises
 
 from engine.base.errors import InvalidKernel
 from engine.cli import main
@@ -157,7 +158,7 @@ def test_the_description_is_that_of_the_source_that_is_launched(tmp_path: Path) 
         assert bare.config["num_warps"] == 4
         assert bare.source_sha256 != edited.source_sha256
         folder.v08.write_text(text.replace(*MISTAKE), encoding="utf-8")
-        with pytest.raises(InvalidKernel, match="there is no num_warp"):
+        with raises(InvalidKernel, "formula_name", "num_warp"):
             evaluator.evaluate(REQUEST, source=folder.v08)
 
 

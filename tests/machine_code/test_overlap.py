@@ -21,7 +21,7 @@ from engine.machine_code.overlap import (
     overlaps,
 )
 from engine.plan import LaunchPlan, compile_plan, make_plan
-from engine.problem import Problem
+from engine.problem import Direction, Problem
 from kernels.ladder import by_id
 from kernels.variant import KERNELS_DIR
 from tests.slow_cases import one_in
@@ -34,6 +34,7 @@ CLAIMS = [
     *(("v20", d, "sm_90", EXP2, 1.0) for d in (64, 128)),
     ("v22", 64, "sm_90", EXP2, 0.8),  # the first 16 keys have no products before them
     ("v22", 128, "sm_90", EXP2, 0.8),
+    *(("v26", d, "sm_90", EXP2, 1.0) for d in (64, 128)),
     ("v10", 64, "sm_80", COPIES, 1.0),
     ("v10", 128, "sm_89", COPIES, 1.0),
     ("v11", 64, "sm_89", COPIES, 0.8),
@@ -46,14 +47,16 @@ CLAIMS = [
 
 def _plan(variant_id: str, head_dim: int, causal: bool = False) -> LaunchPlan:
     variant = by_id(variant_id)
-    problem = Problem(1, 2, 64 if variant_id == "v22" else 1024, head_dim, causal)
+    direction: Direction = "backward" if variant.is_backward else "forward"
+    seqlen = 64 if variant_id == "v22" else 1024
+    problem = Problem(1, 2, seqlen, head_dim, causal, direction=direction)
     return make_plan(variant, problem, fitting_config(variant, problem))
 
 
 def _of_plan(plan: LaunchPlan, arch: str) -> tuple[Overlap, ...]:
     compiled = compile_plan(plan, arch)
-    program = disassembled(read_cubin(compiled.cubin)).program(plan.passes[0].entry)
-    return overlaps(program)
+    entry = plan.problem.main_of(plan.passes).entry
+    return overlaps(disassembled(read_cubin(compiled.cubin)).program(entry))
 
 
 @pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.slow), True])

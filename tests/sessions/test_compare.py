@@ -485,6 +485,20 @@ class TestWinners:
         ]
         assert "45× slower than SDPA flash" in table.texts[0]
 
+    def test_imported_times_have_no_ratio_to_sdpa(self) -> None:
+        """How they were timed is not known: 8.1× beside "no verdict" is no figure."""
+        recorded = replace(latency(90.0), origin="recorded", samples_us=())
+        imported = evaluation(90.0, baselines=(BaselineTiming("flash", recorded),))
+        imported = replace(
+            imported, status=Status.SKIPPED, reason="Imported.", latency=recorded, source_sha256=""
+        )
+        compared = compare_sessions({"a": session(imported)})
+        (winner,) = compared.winners
+        assert winner.best.sdpa_us == 90.0
+        assert winner.speedup_over_sdpa is None
+        (table,) = [t for t in comparison_tables(compared) if "Fastest" in t.title]
+        assert "recorded ÷ recorded, not comparable" in table.texts[0]
+
     def test_the_best_sdpa_stands_beside_it(self) -> None:
         timed = (
             BaselineTiming("flash", latency(200.0)),

@@ -308,7 +308,7 @@ def arrow(change: Change) -> str:
 
 
 def _winner_record(w: Winner) -> dict[str, object]:
-    best, over_sdpa = w.best, w.speedup_over_sdpa
+    best = w.best
     runner_up = None
     if w.runner_up and w.speedup:
         runner_up = f"{_rival(w, w.runner_up)}, {_change(1 / w.speedup, w.speedup_low, None)}"
@@ -319,11 +319,17 @@ def _winner_record(w: Winner) -> dict[str, object]:
         "time": _time(best.median_us, best.origin),
         "tied with": ", ".join(_rival(w, e) for e in w.tied) or None,
         "runner-up": runner_up,
-        "against SDPA": format_speedup_over(over_sdpa, baseline_label(best.sdpa_name))
-        if over_sdpa
-        else None,
+        "against SDPA": _against_sdpa(w),
         "no verdict, because": w.caveat or None,
     }
+
+
+def _against_sdpa(w: Winner) -> str | None:
+    if w.speedup_over_sdpa is not None:
+        return format_speedup_over(w.speedup_over_sdpa, baseline_label(w.best.sdpa_name))
+    if w.best.sdpa_us is None:
+        return None
+    return not_comparable(w.best.sdpa_origin, w.best.origin)
 
 
 def _rival(winner: Winner, entry: Entry) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from engine.base.errors import InvalidProblem, Status, UnknownName
 from engine.evaluation import Evaluation
@@ -100,6 +100,9 @@ class Entry:
     samples: int
     sdpa_name: str  # the fastest SDPA backend timed beside it
     sdpa_us: float | None
+    sdpa_origin: str = ""
+    sdpa_session: str = ""  # that holds it
+    is_sdpa_checked: bool = False  # timed beside a kernel that was checked: not imported
     is_reference: bool = False
 
 
@@ -123,10 +126,8 @@ class Winner:
     speedup_low: float | None
     speedup_high: float | None
     caveat: str
-
-    @property
-    def speedup_over_sdpa(self) -> float | None:
-        return self.best.sdpa_us / self.best.median_us if self.best.sdpa_us else None
+    # SDPA's time over the winner's; None where they were not timed alike.
+    speedup_over_sdpa: float | None
 
 
 def winners(
@@ -142,10 +143,10 @@ def winners(
     that they are. `titles` are those of the sessions, after which another kernel's time is named.
     """
     entries: dict[tuple[Problem, str], list[Entry]] = {}
-    sdpa: dict[tuple[Problem, str], list[tuple[float, str]]] = {}
+    sdpa: dict[tuple[Problem, str], list[_Sdpa]] = {}
     for name, session in evaluations.items():
         for e in session:
-            sdpa.setdefault((e.problem, e.device), []).extend(_sdpa(e))
+            sdpa.setdefault((e.problem, e.device), []).extend(_sdpa(name, e))
         for by_device in newest_by_question(session).values():
             for e in by_device.values():
                 at = (e.problem, e.device)
@@ -157,21 +158,39 @@ def winners(
     )
 
 
-def _sdpa(e: Evaluation) -> list[tuple[float, str]]:
+class _Sdpa(NamedTuple):
+    """A time of one of PyTorch's backends."""
+
+    time_us: float
+    name: str
+    origin: str
+    session: str
+    is_checked: bool
+
+    def beside(self, entry: Entry) -> Entry:
+        return replace(
+            entry,
+            sdpa_us=self.time_us,
+            sdpa_name=self.name,
+            sdpa_origin=self.origin,
+            sdpa_session=self.session,
+            is_sdpa_checked=self.is_checked,
+        )
+
+
+def _sdpa(session: str, e: Evaluation) -> list[_Sdpa]:
     return [
-        (b.latency.median_us, b.name)
+        _Sdpa(b.latency.median_us, b.name, b.latency.origin, session, was_checked(e))
         for b in e.baselines
         if b.latency is not None and b.latency.origin != "predicted"
     ]
 
 
-def _beside(entries: list[Entry], sdpa: list[tuple[float, str]]) -> list[Entry]:
+def _beside(entries: list[Entry], sdpa: list[_Sdpa]) -> list[Entry]:
     """Entries that were timed without SDPA take the fastest one known for the problem and GPU."""
-    sdpa_us, sdpa_name = min(sdpa, default=(None, ""))
-    return [
-        e if e.sdpa_us is not None else replace(e, sdpa_us=sdpa_us, sdpa_name=sdpa_name)
-        for e in entries
-    ]
+    if not sdpa:
+        return entries
+    return [e if e.sdpa_us is not None else min(sdpa).beside(e) for e in entries]
 
 
 def _entry(session: str, e: Evaluation, kind: str, title: str) -> Entry | None:
@@ -179,10 +198,9 @@ def _entry(session: str, e: Evaluation, kind: str, title: str) -> Entry | None:
     if latency is None or latency.origin == "predicted" or not may_be_compared(e, latency):
         return None
     interval, samples = interval_of(latency)
-    sdpa_us, sdpa_name = min(_sdpa(e), default=(None, ""))
     name = kernel_name(e, title)
     is_reference = name != e.variant
-    return Entry(
+    entry = Entry(
         variant=name,
         config={} if is_reference else e.config,
         session=session,
@@ -190,10 +208,12 @@ def _entry(session: str, e: Evaluation, kind: str, title: str) -> Entry | None:
         median_us=latency.median_us,
         interval=interval,
         samples=samples,
-        sdpa_name=sdpa_name,
-        sdpa_us=sdpa_us,
+        sdpa_name="",
+        sdpa_us=None,
         is_reference=is_reference,
     )
+    sdpa = _sdpa(session, e)
+    return min(sdpa).beside(entry) if sdpa else entry
 
 
 def _winner(
@@ -226,7 +246,19 @@ def _winner(
                 ]
             )
         ),
+        speedup_over_sdpa=_over_sdpa(best, environments),
     )
+
+
+def _over_sdpa(best: Entry, environments: Mapping[str, Environment]) -> float | None:
+    """None where it is not known how both were timed, or it was in different conditions."""
+    if best.sdpa_us is None or best.is_reference or not best.is_sdpa_checked:
+        return None
+    if best.session != best.sdpa_session and environment_blockers(
+        environments[best.session], environments[best.sdpa_session]
+    ):
+        return None
+    return best.sdpa_us / best.median_us
 
 
 def _conditions(a: Entry, b: Entry, environments: Mapping[str, Environment]) -> list[str]:
