@@ -87,6 +87,7 @@ class ExpectedGradient:
     reference: Float64Array  # [slices, rows, head_dim]
     max_abs_ref: float
     baseline_err: float
+    cancelled: float = 0.0  # what FP32 may leave of it where it is 0 by dP = D alone
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,9 +117,26 @@ def expect_gradients(inputs: Inputs) -> ExpectedGradients:
         coverage = Coverage(whole, of_q if name == "dq" else kv, np.arange(whole.seqlen))
         error = float(np.abs(baselines[name] - reference).max())
         made.append(
-            ExpectedGradient(name, coverage, reference, float(np.abs(reference).max()), error)
-        )
+            ExpectedGradient(
+                name, coverage, reference, float(np.abs(reference).max()), error,
+                _cancelled(inputs, name),
+            )
+        )  # fmt: skip
     return ExpectedGradients(inputs, tuple(made), baseline_name)
+
+
+def _cancelled(inputs: Inputs, name: str) -> float:
+    """With one key P is 1 and dP the D of its row: dQ and dK are what rounding leaves of dP − D.
+
+    SDPA's own gradient is an exact 0 there, as it has both from one sum, and says nothing of it.
+    """
+    problem, dout = inputs.problem, inputs.dout
+    if problem.num_keys > 1 or name == "dv" or dout is None:
+        return 0.0
+    of_dp, of_v = (float(np.linalg.norm(x, axis=-1).max()) for x in (dout, inputs.v))
+    other, rows = (inputs.k, 1) if name == "dq" else (inputs.q, problem.seqlen * problem.head_group)
+    left = 2.0**-23 * of_dp * of_v * np.sqrt(rows)
+    return float(left * np.abs(other).max() * problem.softmax_scale)
 
 
 def _covered_kv_slices(problem: Problem) -> np.ndarray:

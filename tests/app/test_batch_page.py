@@ -392,3 +392,10 @@ def test_a_mix_of_problems_gets_one_kernel_and_batch(open_app):
     assert "mix_curve" in charts(at)
     at.text_area(key="mix").set_value("1000,1,1").run()
     assert "lacks 'seqlen'" in texts(at)
+
+
+@pytest.mark.exhaustive
+def test_a_batch_of_the_backward_pass(open_app) -> None:
+    at = open_batch(open_app, variant="v24", backward="1", max_batch="8")
+    assert not at.exception
+    assert "the passes are simulated at B=1, 2, 3, 4" in texts(at)

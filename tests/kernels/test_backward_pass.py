@@ -111,6 +111,17 @@ def test_the_wrong_output_is_said_first_and_kept_in_files() -> None:
     assert _judged(SMALL, right).nonfinite_count == 1
 
 
+def test_one_key_leaves_what_rounding_leaves() -> None:
+    """dP and D are one number, from two sums in FP32."""
+    problem = replace(ODD[4], seqlen=5, seqlen_kv=1, num_heads=2, num_heads_kv=1)
+    right = _right(problem)
+    assert np.abs(right["dq"]).max() < 1e-3 > np.abs(right["dk"]).max()
+    for left, passes in ((5e-7, True), (1e-4, False)):
+        assert _judged(problem, right | {"dq": right["dq"] + left}).passed == passes
+        assert _judged(problem, right | {"dk": right["dk"] + left}).passed == passes
+    assert not _judged(problem, right | {"dv": right["dv"] + 0.01}).passed
+
+
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
