@@ -18,7 +18,14 @@ from engine.backends.partial import (
     choose_part,
     not_probed,
 )
-from engine.base.errors import AttuneError, CompileError, Status, ToolMissing, UnknownName
+from engine.base.errors import (
+    AttuneError,
+    CompileError,
+    InvalidProblem,
+    Status,
+    ToolMissing,
+    UnknownName,
+)
 from engine.base.launch import PassLaunch
 from engine.cuda_on_host.client import worker_threads
 from engine.cuda_source.nvrtc import CompiledKernel
@@ -254,7 +261,7 @@ def _run(
         return RunResult(Status.SKIPPED, str(error), compiled.log)
     except OutOfBounds as error:
         return RunResult(Status.OUT_OF_BOUNDS, str(error), compiled.log)
-    except ExecutionFault as error:
+    except (ExecutionFault, InvalidProblem) as error:
         return RunResult(Status.LAUNCH_ERROR, str(error), compiled.log)
     except AttuneError as error:
         return RunResult(Status.COMPILE_ERROR, str(error), compiled.log)

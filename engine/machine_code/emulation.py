@@ -181,6 +181,14 @@ def new_request(
             f"{', '.join(map(str, cluster))} CTAs, and CUDA does not launch it: give a multiple.",
             code="grid_cuts_clusters",
         )
+    if entry.required_block not in (None, launch.block) or launch.threads > entry.max_threads:
+        most = f"of up to {entry.max_threads:,} threads, by its __launch_bounds__"
+        allowed = f"of exactly {entry.required_block}" if entry.required_block else most
+        raise InvalidProblem(
+            f"{entry.name} is compiled for CTAs {allowed}, and CUDA does not launch it with "
+            f"{launch.threads:,}: change one of them.",
+            code="block_beyond_bounds",
+        )
     number = int(program.arch[3:].rstrip("af"))
     launched = constant_bank(entry, program.arch, launch, windows, cluster)
     constants = dict(entry.constants) | {0: launched}

@@ -21,7 +21,7 @@ from words import raises
 from engine.backends import machine_code
 from engine.backends.base import RunOptions
 from engine.backends.machine_code import MachineCodeBackend
-from engine.base.errors import AttuneError, CompileError, Status, ToolMissing
+from engine.base.errors import AttuneError, CompileError, InvalidProblem, Status, ToolMissing
 from engine.base.launch import PassLaunch, TensorArg
 from engine.cli import main
 from engine.correctness import check_output
@@ -379,6 +379,26 @@ def test_memory_that_is_kept_is_never_written(tmp_path: Path, body: str) -> None
     with pytest.raises(KeptMemory, match=r"k\.cu:3.* writes to 'data', which is kept as it is"):
         run(tmp_path, f"if (data[n - 1] == 63) {{ {body} }}", data=data)
     assert data.tolist() == list(range(64))
+
+
+def test_more_threads_than_the_code_is_made_for_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text('extern "C" __global__ void __launch_bounds__(64) k(int* data) { *data = 1; }')
+    cubin = read_cubin(compile_kernel(path, (), "sm_80", ("k",)).cubin)
+    data = np.zeros(1, np.int32)
+    buffer = GlobalBuffer("data", buffer_address(0), data.view(np.uint8))
+    pointer = struct.pack("<Q", buffer_address(0))
+    for block in ((64, 1, 1), (8, 8, 1)):
+        execute(
+            program_of(cubin, "k"),
+            cubin.entries["k"],
+            Launch((1, 1, 1), block, 0, (pointer,)),
+            [buffer],
+        )
+    for block in ((65, 1, 1), (32, 2, 2)):
+        launch = Launch((1, 1, 1), block, 0, (pointer,))
+        with raises(InvalidProblem, "block_beyond_bounds"):
+            execute(program_of(cubin, "k"), cubin.entries["k"], launch, [buffer])
 
 
 def test_inputs_that_a_kernel_changes_are_named(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from fitting import fitting_config
 from planted_bugs import cases, look
+from planted_bugs.compiler import COMPILER
 from planted_bugs.mutation import Mutation
+from slow_cases import one_in, slow_ones
 from untimed import untimed
 from words import says
 
@@ -348,6 +350,25 @@ def test_what_orders_the_ladder_is_missed(
         seen = look(evaluator, bug, variant, "machine code", tmp_path)
     assert seen.found
     assert seen.named, seen.text
+
+
+# Of each bug its first variant.
+_ALONE = [(variant, bug) for bug in COMPILER for variant in bug.variants[:1]]
+_OTHERS = [(variant, bug) for bug in COMPILER for variant in bug.variants[1:]]
+
+
+@pytest.mark.parametrize(
+    ("variant", "bug"), [*one_in(len(_ALONE), _ALONE, offset=1), *slow_ones(6, _OTHERS)], ids=str
+)
+def test_machine_code_alone_finds_what_the_compiler_made(
+    variant: str, bug: Mutation, tmp_path: Path
+) -> None:
+    with untimed() as evaluator:
+        code = look(evaluator, bug, variant, "machine code", tmp_path)
+        host = look(evaluator, bug, variant, "check", tmp_path)
+    assert code.found
+    assert code.named, code.text
+    assert not host.found, host.text  # or it is a bug of another table
 
 
 @pytest.mark.slow

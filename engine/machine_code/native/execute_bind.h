@@ -190,6 +190,14 @@ struct Binder {
         }
     }
 
+    QuickRun copy() {
+        if (i.width != 16 || i.s.size() != 2 || i.ps.size() > 1 || !i.pd.empty() || !address(i.s[1], true)) return nullptr;
+        q.c.reg = q.a.reg, q.c.value = static_cast<uint32_t>(q.offset), q.to = q.how;
+        q.predicate = q.b.kind == Kind::UREG ? q.b.reg : -1;
+        q.b = Source();
+        return address(i.s[0], false) ? quick_copy : nullptr;
+    }
+
     QuickRun matrices() {
         const int count = std::max(1, std::min(4, i.count));
         if (i.s.size() != 2 || !is_register(i.s[0], count) || !address(i.s[1], false)) return nullptr;
@@ -264,6 +272,7 @@ struct Binder {
         case OP_STS: return access<false>(false);
         case OP_LDG: return access<true>(true);
         case OP_STG: return access<false>(true);
+        case OP_LDGSTS: return copy();
         case OP_LDSM: return matrices();
         case OP_SHFL: return butterfly();
         default: return nullptr;

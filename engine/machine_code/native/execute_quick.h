@@ -405,15 +405,20 @@ inline void transfer(Warp& w, const Quick& q, uint8_t* piece, const uint32_t* of
     }
 }
 
-template <int WIDTH, bool LOADS>
-void quick_shared(Warp& w, const Quick& q) {
-    alignas(64) uint32_t offset[32];
+// Where in the CTA's shared memory all lanes' addresses lie, if they do.
+inline void shared_offsets(Warp& w, const Quick& q, uint32_t* offset) {
     const uint32_t* base = w.R[q.a.reg].v;
     uint32_t first = static_cast<uint32_t>(q.offset);
     if (q.b.kind == Kind::UREG) first += w.U[q.b.reg];
     first -= static_cast<uint32_t>(w.cta.rank * SHARED_WINDOW);
     const uint32_t scale = q.how;
     for (int l = 0; l < 32; l++) offset[l] = base[l] * scale + first;
+}
+
+template <int WIDTH, bool LOADS>
+void quick_shared(Warp& w, const Quick& q) {
+    alignas(64) uint32_t offset[32];
+    shared_offsets(w, q, offset);
     if (!all_inside<WIDTH>(offset, w.cta.smem.size())) { w.memory(*q.full); return; }
     transfer<WIDTH, LOADS>(w, q, w.cta.smem.data(), offset);
 }
@@ -428,34 +433,52 @@ inline const Buffer* buffer_at(Cta& cta, uint64_t address) {
     return cta.last_buffer = b - 1;
 }
 
+// The buffer in which all lanes' addresses lie, aligned, and where in it; or null. They are a register
+// or a pair (`how` & 1), a uniform register (`uniform`, -1: none) or a pair (`how` & 2), and a number.
+template <int WIDTH>
+inline const Buffer* global_offsets(Warp& w, int reg, int uniform, int how, int32_t number, uint32_t* offset) {
+    const uint32_t *low = w.R[reg].v, *high = how & 1 ? w.R[reg + 1].v : w.R[RZ].v;
+    uint64_t added = static_cast<uint64_t>(static_cast<int64_t>(number));
+    if (uniform >= 0) added += w.U[uniform] | (how & 2 ? static_cast<uint64_t>(w.U[uniform + 1]) << 32 : 0);
+    const Buffer* b = buffer_at(w.cta, (low[0] | static_cast<uint64_t>(high[0]) << 32) + added);
+    if (!b) return nullptr;
+    const uint64_t first = added - b->base;
+    uint64_t beyond = 0;
+    for (int l = 0; l < 32; l++) {
+        const uint64_t place = (low[l] | static_cast<uint64_t>(high[l]) << 32) + first;
+        offset[l] = static_cast<uint32_t>(place), beyond |= place >> 32;
+    }
+    return !beyond && !(b->base & (WIDTH - 1)) && all_inside<WIDTH>(offset, b->size) ? b : nullptr;
+}
+
 template <int WIDTH, bool LOADS>
 void quick_global(Warp& w, const Quick& q) {
-    const uint32_t low_0 = w.R[q.a.reg][0], high_0 = q.how & 1 ? w.R[q.a.reg + 1][0] : 0;
-    uint64_t added = static_cast<uint64_t>(static_cast<int64_t>(q.offset));
-    if (q.b.kind == Kind::UREG) added += w.U[q.b.reg] | (q.how & 2 ? static_cast<uint64_t>(w.U[q.b.reg + 1]) << 32 : 0);
-    if (const Buffer* b = buffer_at(w.cta, (low_0 | static_cast<uint64_t>(high_0) << 32) + added)) {
-        const uint32_t *low = w.R[q.a.reg].v, *high = q.how & 1 ? w.R[q.a.reg + 1].v : w.R[RZ].v;
-        const uint64_t first = added - b->base;
-        alignas(64) uint32_t offset[32];
-        uint64_t beyond = 0;
-        for (int l = 0; l < 32; l++) {
-            const uint64_t place = (low[l] | static_cast<uint64_t>(high[l]) << 32) + first;
-            offset[l] = static_cast<uint32_t>(place), beyond |= place >> 32;
-        }
-        if (!beyond && (LOADS || !b->kept) && !(b->base & (WIDTH - 1)) && all_inside<WIDTH>(offset, b->size)) return transfer<WIDTH, LOADS>(w, q, b->host, offset);
-    }
+    alignas(64) uint32_t offset[32];
+    const Buffer* b = global_offsets<WIDTH>(w, q.a.reg, q.b.kind == Kind::UREG ? q.b.reg : -1, q.how, q.offset, offset);
+    if (b && (LOADS || !b->kept)) return transfer<WIDTH, LOADS>(w, q, b->host, offset);
     w.memory(*q.full);
+}
+
+// LDGSTS of 16 bytes, which no lane replaces by zeros: `c` has the global address, its form in `to`.
+void quick_copy(Warp& w, const Quick& q) {
+    alignas(64) uint32_t to[32], from[32];
+    shared_offsets(w, q, to);
+    const bool loads = q.full->ps.empty() || w.predicate(q.full->ps[0]) == FULL;
+    const Buffer* b = loads && all_inside<16>(to, w.cta.smem.size()) ? global_offsets<16>(w, q.c.reg, q.predicate, q.to, static_cast<int32_t>(q.c.value), from) : nullptr;
+    if (!b) { w.memory(*q.full); return; }
+    const size_t before = w.in_flight.size();
+    w.in_flight.resize(before + 32);
+    Warp::AsyncCopy* const copies = &w.in_flight[before];
+    for (int l = 0; l < 32; l++) {
+        std::memcpy(copies[l].data, b->host + from[l], 16);
+        copies[l].to = &w.cta.smem[to[l]], copies[l].size = 16;
+    }
 }
 
 template <int MATRICES, bool TRANSPOSED>
 void quick_matrices(Warp& w, const Quick& q) {  // LDSM
     alignas(64) uint32_t offset[32];
-    const uint32_t* base = w.R[q.a.reg].v;
-    uint32_t first = static_cast<uint32_t>(q.offset);
-    if (q.b.kind == Kind::UREG) first += w.U[q.b.reg];
-    first -= static_cast<uint32_t>(w.cta.rank * SHARED_WINDOW);
-    const uint32_t scale = q.how;
-    for (int l = 0; l < 32; l++) offset[l] = base[l] * scale + first;
+    shared_offsets(w, q, offset);
     uint32_t beyond = 0;
     const uint64_t size = w.cta.smem.size();
     const uint32_t last = size < 16 ? 0 : static_cast<uint32_t>(size - 16);
