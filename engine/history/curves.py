@@ -63,7 +63,7 @@ from engine.machine_code.timing.simulate import (
     simulate_launch,
     slot_times,
 )
-from engine.machine_code.timing.traffic import launch_traffic, persistent_traffic
+from engine.machine_code.timing.traffic import Traffic, launch_traffic, persistent_traffic
 from engine.model.equations import CtaCurve
 from engine.model.kernel import Kernel, PassTime
 from engine.model.launches import Launches, collect, traffic_by_order
@@ -388,12 +388,15 @@ def time_launch(
     device: DeviceSpec,
     moved_bytes: float | None = None,
     *,
+    tensor_bytes: float | None = None,
     quick: bool = False,
 ) -> TimedLaunch:
     """Simulate the launch with as many resident CTAs as the GPU holds.
 
     Args:
         moved_bytes: what reaches DRAM, where it is known better than by what is touched.
+        tensor_bytes: of all its tensors: what persistent CTAs move that are too long to follow, as
+            their order is there to find in L2 what others read before.
         quick: where a prediction says how long it takes: a round of CTAs alone is simulated.
 
     Raises:
@@ -419,6 +422,9 @@ def time_launch(
             if together is not None:
                 touched = together.touched_bytes
                 traffic = persistent_traffic(together, kept)
+            elif tensor_bytes is not None and tensor_bytes < touched:
+                traffic = Traffic(tensor_bytes, 1.0, tensor_bytes / touched)
+                touched = round(tensor_bytes)
         if traffic.dram_bytes and moved_bytes is not None:
             traffic = replace(traffic, dram_bytes=moved_bytes)
     simulated = simulate_launch(program, classes, launch, device, resident, traffic, quick=quick)

@@ -59,7 +59,13 @@ def time_passes(
     moved = main_pass_dram_bytes(variant, plan, device, analyses[0])
     is_known = predicted is not None and predicted.by_machine_code
     timed = [
-        time_launch(analysis, device, None if number else moved, quick=is_known)
+        time_launch(
+            analysis,
+            device,
+            None if number else moved,
+            tensor_bytes=None if number else plan.device_bytes,
+            quick=is_known,
+        )
         for number, analysis in enumerate(analyses)
     ]
     return _with_prediction(timed, predicted, device) if predicted is not None else tuple(timed)

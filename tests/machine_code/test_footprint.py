@@ -9,6 +9,7 @@ import pytest
 from words import raises
 
 from engine.base.errors import InvalidProblem
+from engine.config import default_config
 from engine.cuda_source import compile_kernel
 from engine.devices import find_device
 from engine.machine_code import counts, footprint
@@ -26,7 +27,10 @@ from engine.machine_code.footprint import (
 )
 from engine.machine_code.launch import Launch, parse_arguments
 from engine.machine_code.timing.traffic import launch_traffic, persistent_traffic
-from engine.pipeline.machine_code import TimedLaunch, time_launch
+from engine.pipeline.machine_code import TimedLaunch, time_launch, time_passes
+from engine.plan import analyse_plan, make_plan
+from engine.problem import Problem
+from kernels.ladder import by_id
 from tests.machine_code.small_kernels import counted
 
 KERNEL = Path(__file__).parent / "kernels" / "tile_order.cu"
@@ -131,6 +135,22 @@ def test_ctas_that_stay_read_again_what_l2_did_not_keep() -> None:
     assert persistent_traffic(touch, 9000).dram_bytes == 10_000
     assert persistent_traffic(touch, 4000).dram_bytes == 11_000
     assert persistent_traffic(touch, 1000).miss_share == 1.0
+
+
+@pytest.mark.slow
+def test_persistent_ctas_too_long_to_follow_move_their_tensors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(footprint, "_MOST_STAYING_STEPS", 0)
+    device, variant = find_device("H100 SXM"), by_id("v19")
+    problem = Problem(batch=16, num_heads=32, seqlen=512, head_dim=64, causal=True)
+    plan = make_plan(variant, problem, default_config(variant, {}))
+    analyses = analyse_plan(plan, device.arch)
+    (launch,) = time_passes(variant, plan, analyses, device, None)
+    assert launch.simulated.dram_bytes == launch.touched_bytes == plan.device_bytes
+    # Without a plan, as of a cubin, each CTA's bytes are its own.
+    alone = time_launch(analyses[0], device, quick=True)
+    assert alone.touched_bytes > 1.5 * plan.device_bytes
 
 
 def test_ctas_too_long_to_be_run_each_are_interpolated(monkeypatch: pytest.MonkeyPatch) -> None:
