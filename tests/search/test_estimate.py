@@ -17,6 +17,12 @@ from engine.search.sweep.estimate import Estimator, prior_s
 LARGE = replace(SMALL, seqlen=4096)
 
 
+@pytest.fixture(autouse=True)
+def nothing_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sweeps of other tests keep what they took where an estimator looks for it."""
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
+
+
 def in_all_s(request: EvaluationRequest, on_gpu: bool) -> float:
     return sum(prior_s(request, on_gpu).values())
 
@@ -43,10 +49,7 @@ def test_finished_points_say_how_fast_this_machine_is() -> None:
     assert estimator.left().expected_s == pytest.approx(3 * in_all_s(points[4].request, False))
 
 
-def test_the_next_sweep_knows_what_this_one_took(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
+def test_the_next_sweep_knows_what_this_one_took() -> None:
     points = [point("v05", num_splits=s) for s in (1, 2, 4, 8)]
     first = Estimator(points, on_gpu=False)
     guess = first.left().expected_s
