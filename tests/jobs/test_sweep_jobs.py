@@ -185,7 +185,7 @@ def test_a_killed_server_loses_nothing_and_the_next_one_finds_the_sweep(tmp_path
     code = """
 import sys, time
 from pathlib import Path
-sys.path.insert(0, sys.argv[2])
+sys.path[:0] = sys.argv[2:]
 from test_sweep_jobs import spec
 from engine.jobs.manager import JobManager
 manager = JobManager(Path(sys.argv[1]))
@@ -195,7 +195,13 @@ while len(manager.rows(job)) < 3:
 print(job, flush=True)
 time.sleep(600)
 """
-    argv = [sys.executable, "-c", code, str(tmp_path / "jobs"), str(Path(__file__).parent)]
+    argv = [
+        sys.executable,
+        "-c",
+        code,
+        str(tmp_path / "jobs"),
+        *map(str, Path(__file__).parents[:2]),
+    ]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=ROOT) as server:
         assert server.stdout is not None
         job_id = server.stdout.readline().strip()

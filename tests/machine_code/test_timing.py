@@ -299,7 +299,7 @@ def flash_trace(seqlen: int) -> tuple[Program, CtaTrace]:
 
 
 @pytest.mark.slow
-def test_time_is_linear_in_key_tiles_within_two_per_cent() -> None:
+def test_time_is_linear_in_key_tiles_within_three_per_cent() -> None:
     traces = {n: flash_trace(n) for n in (256, 512, 1024, 2048)}
     code, long = traces[2048]
     gpu = gpu_rates(find_device("H200"))
@@ -308,7 +308,7 @@ def test_time_is_linear_in_key_tiles_within_two_per_cent() -> None:
     times = measure(kernel, kernel, known, (256.0, 512.0, 1024.0), 3)
     for count in (1, 2, 3, 4):
         full = simulate_sm(kernel, [long], [0] * count, 3).cycles
-        assert times.of(count, 2048.0) == pytest.approx(full, rel=0.02)
+        assert times.of(count, 2048.0) == pytest.approx(full, rel=0.03)
 
 
 def test_a_launch_on_a_gpu() -> None:
