@@ -190,7 +190,7 @@ _RUNS = [(v, p, s) for v in TAKING for p in PROBLEMS for s in ("in_order", "rand
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant_id", "problem", "schedule"),
-    one_in(19, _RUNS, slow=99),
+    one_in(29, _RUNS, slow=199),
     ids=lambda value: value.label() if isinstance(value, Problem) else value,
 )
 def test_kernels_are_right(
@@ -283,7 +283,7 @@ _BUGS = (
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant_id", "problem", "old", "new", "code"),
-    one_in(3, _BUGS, slow=99),
+    one_in(5, _BUGS, slow=99),
     ids=lambda value: value.label() if isinstance(value, Problem) else value[:30],
 )
 def test_a_planted_bug_is_found_and_named(

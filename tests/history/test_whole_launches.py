@@ -89,7 +89,7 @@ LAUNCHES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "gpu", "problem", "allowed"), slow_ones(2, LAUNCHES))
+@pytest.mark.parametrize(("name", "gpu", "problem", "allowed"), slow_ones(4, LAUNCHES))
 def test_a_predicted_launch_is_the_simulated_one(
     name: str, gpu: str, problem: Problem, allowed: float
 ) -> None:
