@@ -104,7 +104,7 @@ def launch_plan(
         InvalidProblem: a constraint, the compute capability or CUDA's grid limits forbid it.
     """
     if (why := unsupported_reason(variant, problem, config, device)) is not None:
-        raise InvalidProblem(why, code="problem_not_taken")
+        raise InvalidProblem(why, code="launch_not_taken")
     plan = make_plan(variant, problem, config)
     has_clusters = any(prod(p.cluster) > 1 for p in plan.passes)
     if device is not None and has_clusters and device.compute_capability < FIRST_CAPABILITY:

@@ -87,7 +87,7 @@ def test_a_long_sequence_is_cut_and_a_failure_is_an_error(evaluator: Evaluator) 
     assert (found.problem.batch, found.problem.num_heads) == (1, 2)
     assert 2 * found.problem.flops <= 1e9
     assert max(c.batch for c in found.comparisons) >= 2
-    with raises(InvalidProblem, "problem_not_taken", "head_dim 48"):
+    with raises(InvalidProblem, "launch_not_taken", "head_dim 48"):
         ask(evaluator, "v08", Problem(2, 1, 64, 48))
 
 
