@@ -274,10 +274,20 @@ _BUGS = (
     ("v10", DECODING, "cu_seqlens_k[(batch) + 1] -", "cu_seqlens_k[3] -", "rows"),
     ("v14", FP8, "k_scale[kv_head_index]", "k_scale[0]", "kv_scale"),
     ("v14", FP8, "v_scale[kv_head_index]", "k_scale[kv_head_index]", "kv_scale"),
-    ("v14", FP8, "v_factor = given.v_scale[kv_head_index] *", "v_factor =", "kv_scale"),
+    ("v14", FP8, "inv_l = given.v_scale[kv_head_index] *", "inv_l =", "kv_scale"),
     ("v21", FP8, "given.k_scale[kv_head_index] *", "", "kv_scale"),
     ("v21", FP8, "v_scale[kv_head_index]", _NEXT_SCALE, "kv_scale"),
 )
+
+
+def _mutated(folder: Path, variant_id: str, problem: Problem) -> Path:
+    """The file of the folder in which a bug is planted."""
+    return folder / ("features.cuh" if problem is not FP8 else by_id(variant_id).source.name)
+
+
+def test_every_planted_bug_has_its_place() -> None:
+    for variant_id, problem, old, *_ in _BUGS:
+        assert old in _mutated(KERNELS_DIR, variant_id, problem).read_text("utf-8"), old
 
 
 @pytest.mark.slow
@@ -297,7 +307,7 @@ def test_a_planted_bug_is_found_and_named(
 ) -> None:
     for file in (*KERNELS_DIR.glob("*.cuh"), by_id(variant_id).source):
         shutil.copy(file, tmp_path)
-    header = tmp_path / ("features.cuh" if problem is not FP8 else by_id(variant_id).source.name)
+    header = _mutated(tmp_path, variant_id, problem)
     text = header.read_text("utf-8")
     assert old in text
     header.write_text(text.replace(old, new), "utf-8")
