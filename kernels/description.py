@@ -79,6 +79,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, get_args
 
+from kernels import declared
 from kernels.arguments import (
     BLOCK_TABLE,
     DOUT,
@@ -96,16 +97,11 @@ from kernels.layouts import read_layouts
 from kernels.possible import possible
 from kernels.source_text import description_blocks, read_sidecar, read_text, sidecar_of
 from kernels.tensor_maps import read_tensor_map
-from kernels.toml_block import KernelDescriptionError, Table, load_block, shown
+from kernels.toml_block import KernelDescriptionError, Table, load_block
 from kernels.variant import (
     Constraint,
     CppStandard,
-    Dtype,
-    Feature,
     IntFormula,
-    Lse,
-    LseBase,
-    LseLayout,
     MathUnit,
     OutFill,
     Pass,
@@ -116,12 +112,10 @@ from kernels.variant import (
     Shares,
     TensorMap,
     TextFormula,
-    Tunable,
     Variant,
     Work,
 )
 
-LEAST_COMPUTE_CAPABILITY: Final = 7.5  # of CUDA 13
 MAX_GRID: Final = (2**31 - 1, 65535, 65535)  # CUDA programming guide, technical specifications
 
 _TITLE = re.compile(r"// (?P<id>v\d\d) (?P<title>[^:\n]+): ")
@@ -129,7 +123,6 @@ _LADDER_NAME = re.compile(r"(?P<id>v\d\d)_\w+")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _ENTRY = re.compile(r"(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*\s*(?:<[^;\"\n]*>)?")
 _MACRO = re.compile(r"[A-Za-z_]\w*")
-_FP8 = re.compile(r"fp8|float8|e4m3|e5m2", re.IGNORECASE)
 _STEM = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
 _USES_TENSOR_CORES = re.compile(r"\bmma\b|\bwgmma\b|\bwmma\b|\bldmatrix\b|\btcgen05\b")
 
@@ -208,7 +201,7 @@ class _Reader:
                 "", "rename the file: a kernel's name is made of letters, digits, _ . and -"
             )
         title = _TITLE.match(self.text) if on_ladder else None
-        tunables = tuple(_tunable(table, name) for table, name in self._named("tunables"))
+        tunables = tuple(declared.tunable(table, name) for table, name in self._named("tunables"))
         self.scope = Scope(path.name, {t.name: t.values for t in tunables})
         layouts = read_layouts(block)
         packed = layouts.pop(PACKED, None) is not None
@@ -219,7 +212,7 @@ class _Reader:
         for name, formula in stride_formulas(layouts, keys, packed=packed):
             self.scope.define(name, self.scope.number(formula))
         self.scope.used.clear()
-        takes = _takes(block)
+        takes = declared.takes(block)
         is_backward = "backward" in takes
         for table, name in self._named("let", taken={t.name for t in tunables}):
             self.scope.define(name, self._expression(table, name, self.scope.expression))
@@ -230,7 +223,7 @@ class _Reader:
                 table.table(name), name, self.scope, is_backward=is_backward
             )
         constraints = [self._constraint(table) for table in block.tables("constraints", [])]
-        cubins = _cubins(block, path)
+        cubins = declared.cubins(block, path)
         macros = () if cubins else self._macros()
         pointers = (*self.buffers, *((BLOCK_TABLE,) if page_rows is not None else ()))
         pointers += (PACKED,) if packed else ()
@@ -260,8 +253,8 @@ class _Reader:
             title=title["title"] if title and title["id"] == variant_id else path.stem,
             idea=block.string("idea", ""),
             head_dims=block.integers("head_dims"),
-            dtypes=_dtypes(block, ELEMENT_TYPE in told),
-            min_compute_capability=_compute_capability(block),
+            dtypes=declared.dtypes(block, ELEMENT_TYPE in told),
+            min_compute_capability=declared.compute_capability(block),
             tunables=tunables,
             constraints=(
                 *constraints,
@@ -274,14 +267,14 @@ class _Reader:
             source=path,
             gqa=block.get("gqa", bool, "true or false", self.is_own and "num_heads_kv" in told),
             arch_specific=block.get("arch_specific", bool, "true or false", False),
-            causal=_masks(block, "causal" in told),
+            causal=declared.masks(block, "causal" in told),
             takes=takes,
-            dim_pairs=_dim_pairs(block),
+            dim_pairs=declared.dim_pairs(block),
             layouts=tuple(layouts.items()),
-            lse=_lse(block, LSE in used and not is_backward, "lse" in takes),
+            lse=declared.lse(block, LSE in used and not is_backward, "lse" in takes),
             page_rows=None if page_rows is None else self.scope.function(page_rows),
             macros=macros,
-            include_folders=_include_folders(block, path),
+            include_folders=declared.include_folders(block, path),
             cubins=cubins,
             out_fill=block.choice("out_fill", get_args(OutFill), "poison"),
             packed=packed,
@@ -497,112 +490,3 @@ class _Reader:
     def _share(self, grid: list[Expression]) -> Expression:
         """Query rows of a CTA where each has an equal share of them all."""
         return self.scope.share("batch * num_heads * seqlen", self.scope.product(grid))
-
-
-def _tunable(group: Table, name: str) -> Tunable:
-    table = group.table(name)
-    table.allow("values", "default", "meaning", "per_sm")
-    values = table.integers("values")
-    default = table.get("default", int, "one of the values")
-    if default not in values:
-        table.error("default", f"{shown(default)} is not one of the values")
-    per_sm = table.get("per_sm", int, "the CTAs on each SM, at least 1", 0)
-    if "per_sm" in table.values and per_sm < 1:
-        table.error("per_sm", f"it is the CTAs on each SM, at least 1, not {shown(per_sm)}")
-    return Tunable(name, values, default, table.string("meaning"), per_sm)
-
-
-def _dtypes(block: Table, is_told: bool) -> tuple[Dtype, ...]:
-    known: tuple[Dtype, ...] = get_args(Dtype)
-    names = f"a list of {', '.join(known[:-1])} and {known[-1]}"
-    # What a kernel of 16-bit tensors takes: one of float tensors says so.
-    default = [dtype for dtype in known if dtype != "float32"] if is_told else ["float16"]
-    values = block.items("dtypes", names, default)
-    if any(isinstance(v, str) and _FP8.search(v) for v in values):
-        block.error(
-            "dtypes",
-            "there are no FP8 inputs yet, as a reference for them needs scales of their own: give "
-            f"the kernel 16-bit tensors, {names}",
-        )
-    if not values or not all(v in known for v in values) or len(set(values)) < len(values):
-        block.error("dtypes", f"it is {names}, not {shown(values)}")
-    return tuple(values)
-
-
-def _masks(block: Table, is_told: bool) -> tuple[bool, ...]:
-    values = block.items("causal", "a list of false and true", [False, True][: 1 + is_told])
-    if not values or not all(type(v) is bool for v in values) or len(set(values)) < len(values):
-        block.error("causal", f"it is a list of false and true, not {shown(values)}")
-    return tuple(sorted(values))
-
-
-def _dim_pairs(block: Table) -> tuple[tuple[int, int], ...]:
-    expected = "a list of pairs [head_dim, head_dim_v], for instance [[192, 128]]"
-    found = []
-    for pair in block.items("dim_pairs", expected, []):
-        if not (isinstance(pair, list) and len(pair) == 2 and all(type(n) is int for n in pair)):
-            block.error("dim_pairs", f"it is {expected}, not {shown(pair)}")
-        found.append((pair[0], pair[1]))
-    return tuple(found)
-
-
-def _takes(block: Table) -> tuple[Feature, ...]:
-    known: tuple[Feature, ...] = get_args(Feature)
-    values = block.items("takes", f"a list of {', '.join(known)}", [])
-    if not all(v in known for v in values) or len(set(values)) < len(values):
-        block.error("takes", f"it is a list of {', '.join(known)}, not {shown(values)}")
-    return tuple(values)
-
-
-def _lse(block: Table, is_written: bool, is_taken: bool) -> Lse | None:
-    if is_taken and not is_written:
-        block.error("takes", "no pass takes the argument `lse`")
-    if "lse" in block.values and not is_written:
-        block.error("lse", "no pass takes the argument `lse`")
-    table = block.table("lse", {})
-    table.allow("base", "layout")
-    base = table.choice("base", get_args(LseBase), "e")
-    layout = table.choice("layout", get_args(LseLayout), "bhs")
-    return Lse(base, layout) if is_written else None
-
-
-def _include_folders(block: Table, path: Path) -> tuple[Path, ...]:
-    folders = block.items("include", "a list of folders", [])
-    if not all(isinstance(folder, str) for folder in folders):
-        block.error("include", f"it is a list of folders in quotes, not {shown(folders)}")
-    paths = tuple(path.parent / Path(folder).expanduser() for folder in folders)
-    for folder, written in zip(paths, folders, strict=True):
-        if not folder.is_dir():
-            block.error("include", f"there is no folder {shown(written)} beside {path.name}")
-    return paths
-
-
-def _cubins(block: Table, path: Path) -> tuple[Path, ...]:
-    expected = 'the name of a file, or a list of them: ["fwd_80.cubin", "fwd_90.cubin"]'
-    given = block.values.get("cubin", [])
-    names = given if isinstance(given, list) else [given]
-    if not all(isinstance(name, str) and name for name in names):
-        block.error("cubin", f"it is {expected}, not {shown(given)}", code="cubin_name_form")
-    for key in ("defines", "include", "std"):
-        if names and key in block.values:
-            block.error(
-                key, "a cubin is compiled already: leave this out", code="cubin_is_compiled"
-            )
-    files = tuple(path.parent / Path(name).expanduser() for name in names)
-    for file, name in zip(files, names, strict=True):
-        if not file.is_file():
-            block.error(
-                "cubin",
-                f"there is no file {shown(name)} beside {path.name}",
-                code="cubin_file_missing",
-            )
-    return files
-
-
-def _compute_capability(block: Table) -> tuple[int, int]:
-    key, expected = "min_compute_capability", "a compute capability such as 8.0"
-    value = block.get(key, (int, float), expected, LEAST_COMPUTE_CAPABILITY)
-    if not 5 <= value < 100 or abs(10 * value - round(10 * value)) > 1e-6:
-        block.error(key, f"it is {expected}, not {shown(value)}")
-    tenths = round(10 * value)
-    return tenths // 10, tenths % 10
