@@ -87,7 +87,10 @@ def _between(
     """The times of all batches from those at some rows."""
     us: FloatArray = np.interp(place, place[rows], known_us)
     if len(rows) > 1:
-        last, before = rows[-1], rows[-2]
-        slope = (known_us[-1] - known_us[-2]) / (batches[last] - batches[before])
+        # From about half as many on: two near batches differ by where their last round ends.
+        last = rows[-1]
+        start = max(0, int(np.searchsorted(batches[rows], batches[last] / 2, side="right")) - 1)
+        start = min(start, len(rows) - 2)
+        slope = (known_us[-1] - known_us[start]) / (batches[last] - batches[rows[start]])
         us[last:] = known_us[-1] + slope * (batches[last:] - batches[last])
     return us

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from made_up_history import MadeUpHistory
 from words import raises
@@ -21,6 +22,7 @@ from engine.base.errors import (
     UnknownName,
 )
 from engine.batch import recommend
+from engine.batch.backward import _between
 from engine.batch.recommend import BatchRequest, BatchResult, calibrate_for, recommend_batch
 from engine.batch.validate import from_evaluations
 from engine.devices import find_device
@@ -473,3 +475,12 @@ def test_own_prices_rank_the_options(ask: Ask) -> None:
     assert "Use an RTX 6000 Ada" in {
         o.title for o in ask(alternatives=True, prices={"L4": 9.0}).options
     }
+
+
+def test_behind_what_is_simulated_the_backward_pass_goes_on_as_it_went() -> None:
+    """Not as between the last two batches, of which one may fill its last round and one not."""
+    batches = np.arange(1, 301)
+    rows = np.array([0, 11, 23, 26])
+    us = _between(np.array([25.7, 152.9, 308.5, 323.8]), rows, batches.astype(float), batches)
+    assert us[26] == 323.8
+    assert us[299] == pytest.approx(3560, rel=0.05)  # v24 on an A100, simulated at B = 300
