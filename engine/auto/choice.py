@@ -1,7 +1,7 @@
 """Which kernel to take for a problem on a GPU, and why.
 
-What ranked first in the tables' nearest rows, what stood beside it, a person's tuned configs and
-every kernel that was timed are candidates. They are ranked by their times for this problem on this
+Candidates are the first and second of the tables' nearest rows, a person's tuned configs and every
+kernel that was timed. They are ranked by their times for this problem on this
 GPU, those that every page and command shows (`engine.history`): the fastest is taken.
 """
 
@@ -144,9 +144,9 @@ def candidates_for(problem: Problem, device: DeviceSpec, history: History) -> li
 
 
 def rank_of(cost: float | None, variant: str) -> tuple[bool, float, str]:
-    """The place of a kernel among others, to sort by: what costs least first.
+    """A key to sort kernels by: the least cost first, then those that cannot be compared.
 
-    Of equals the lower rung, which says the same with less; what cannot be compared last.
+    Ties go to the lower rung, the simpler kernel.
 
     Args:
         cost: a time, or what follows from one; None where it cannot be compared.
@@ -241,11 +241,11 @@ def _of_table(table: Table | None, problem: Problem, device: DeviceSpec) -> Iter
     """What the nearest rows take, then every other rung of the table in its nearest row's config,
     or its defaults; as far as they take the problem.
 
-    A rung that no row names came near the fastest nowhere when the table was made.
+    A rung that no row names was nowhere near the fastest when the table was made.
     """
     if table is None:
         return
-    # One query, or many, are other kernels' business.
+    # Kernels that are fast for one query row are not those that are fast for many.
     rows = table.nearest(problem, device.num_sms or table.num_sms)
     alike = [row for row in rows if (row.seqlen == 1) == (problem.seqlen == 1)] or rows
     named: dict[Kernel, None] = {}
@@ -266,7 +266,7 @@ def _of_table(table: Table | None, problem: Problem, device: DeviceSpec) -> Iter
 
 
 def _of_row(row: Row, table: Table, device: DeviceSpec) -> Kernel | None:
-    """As many persistent CTAs to an SM as in the row."""
+    """The row's kernel on this GPU, with as many persistent CTAs per SM as there."""
     try:
         variant = find_variant(row.variant)
     except AttuneError:

@@ -114,7 +114,7 @@ def _by_search(device: DeviceSpec, variants: Sequence[Variant], on_stage: OnStag
 
 
 def _by_reference(device: DeviceSpec, reference: Table, on_stage: OnStage) -> list[Row]:
-    """What ranked first on the reference, and what stood beside it, ranked on another GPU."""
+    """The first and second of the reference's rows, ranked on another GPU."""
     rows: list[Row] = []
     for head_dim in _HEAD_DIMS:
         for problems in (
@@ -133,7 +133,7 @@ def _by_reference(device: DeviceSpec, reference: Table, on_stage: OnStage) -> li
 def _add_beyond(ranking: _Ranking, device: DeviceSpec) -> None:
     """Rungs that the reference GPU cannot run, so that its table cannot name them.
 
-    They pad the rows of a warpgroup to 64, so that one query alone is nothing for them.
+    They pad query rows to the 64 of a warpgroup, so that they are not tried on a single one.
     """
     beyond = [
         v

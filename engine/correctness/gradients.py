@@ -42,7 +42,7 @@ from engine.tensors import (
     encode,
     make_inputs,
 )
-from kernels.arguments import GRADIENTS
+from kernels.variant import GRADIENTS
 
 # A gradient's three products more than the forward pass, and five passes over S × S numbers.
 _WORK_PER_SCORE = 400

@@ -147,6 +147,11 @@ def _is_empty(name: str, sources: Sources) -> bool:
     return library is not None and library.first_use(sources) is None
 
 
+def includes_library(sources: Sources) -> bool:
+    """Whether a source includes headers that neither the project nor `cuda_runtime.h` has."""
+    return _uses_groups(sources) or any(_library_of(name) is not None for name in sources.foreign)
+
+
 def require_libraries(sources: Sources, folders: Sequence[Path]) -> None:
     """See that device code uses no library of headers that is in none of these folders.
 
@@ -210,8 +215,11 @@ def stand_ins(sources: Sources, folders: Sequence[Path]) -> tuple[tuple[str, str
 
 def lacks_libcu(sources: Sources, folders: Sequence[Path]) -> bool:
     """Whether cooperative groups have to do without libcu++, as `LIMITED_GROUPS` asks of them."""
-    uses = any(name.startswith("cooperative_groups") for name in sources.foreign)
-    return uses and not _is_in(folders, _TARGET)
+    return _uses_groups(sources) and not _is_in(folders, _TARGET)
+
+
+def _uses_groups(sources: Sources) -> bool:
+    return any(name.startswith("cooperative_groups") for name in sources.foreign)
 
 
 def _is_in(folders: Sequence[Path], name: str) -> bool:

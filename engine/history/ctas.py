@@ -1,4 +1,8 @@
-"""The CTAs that stand for a launch: the one that executes most, and those of persistent kernels."""
+"""Which CTAs of a kernel are simulated, and what other CTAs of it take by their times.
+
+One CTA is traced for each of a few lengths; the CTAs of a launch take the time of their length. Of
+a persistent kernel, the pieces of query tiles that each CTA takes.
+"""
 
 from __future__ import annotations
 
@@ -78,6 +82,11 @@ def _query_tiles(problem: Problem, query_rows: int, config: Config) -> tuple[Int
 def _key_tiles(
     problem: Problem, tiles: IntArray, visible: IntArray, start: int, ctas: int
 ) -> Pieces:
+    """The pieces of CTAs that share all K/V tiles evenly (stream-K).
+
+    Args:
+        start: what a query tile costs before its first K/V tile, in K/V tiles.
+    """
     heads = problem.batch * problem.num_heads
     of_head, seen = tiles[::-1], visible[::-1]
     costs = np.tile(of_head + start, heads)
@@ -162,7 +171,7 @@ class SimulatedCtas:
 
     @property
     def fetch_cycles(self) -> float:
-        """What the first CTAs' code adds."""
+        """What fetching the code adds to an SM's first CTAs."""
         return self.times.fetch_cycles
 
     def curve(
@@ -218,7 +227,8 @@ class SimulatedCtas:
         )
 
     def _from_dram(self, rows: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Cycles that one CTA of so many rows takes more, and as many as fit: `[n]` each."""
+        """Cycles that reading from DRAM adds to one CTA of so many rows, and to as many as an SM
+        holds: `[n]` each."""
         lengths, *added = (np.array(column) for column in zip(*self.dram_cycles, strict=True))
         share = (rows - lengths[0]) / max(1.0, lengths[-1] - lengths[0])
         one, full = (np.maximum(0.0, a[0] + share * (a[-1] - a[0])) for a in added)
@@ -338,10 +348,14 @@ def _slices(config: Config, launches: Launches) -> IntArray:
 
 
 def heaviest_cta(emulator: Emulator, has_middle: bool = False) -> CtaTrace:
-    """Of the corners of the grid, and where `has_middle` of the CTAs between them: with a window to
-    both sides those see most."""
+    """The trace of the CTA that executes most, among the corners of the grid.
+
+    Args:
+        has_middle: also look halfway between the corners: with a window to both sides, CTAs there
+            see most keys.
+    """
     trace, totals = emulator.trace()
-    # Along an axis that steers nothing every CTA executes the same.
+    # Along an axis that no branch depends on, every CTA executes the same.
     steered = zip(emulator.launch.grid, totals.control_axes, strict=True)
     places = [
         sorted({0, n - 1, n // 2 if has_middle else 0}) if steers else [0] for n, steers in steered
@@ -356,29 +370,31 @@ def heaviest_cta(emulator: Emulator, has_middle: bool = False) -> CtaTrace:
     return emulator.trace(heaviest)[0] if any(heaviest) else trace
 
 
-# Which short problems stand for a kernel's: CTAs of few lengths, and their traces.
+# The short problems whose CTAs are simulated in place of a launch's own, and their traces.
 
 
-# K/V rows of the CTAs. How many of them overlap on an SM settles after some tiles, and varies from
-# tile to tile: long CTAs tell it better, as far as they are quick to simulate. Short ones take what
-# their rings and pipelines need to fill.
+# K/V rows of the simulated CTAs. How far CTAs of an SM overlap varies from tile to tile and settles
+# after some of them, which long CTAs show, as far as they are quick to simulate. Short ones show
+# what it costs to fill the pipeline.
 ROWS = (32, 64, 128, 192, 256, 384, 512, 768, 1024, 2048)
 _MOST_INSTRUCTIONS = 120_000  # of the longest CTA, unless it is one of the first three
-# Of CTAs that show what a cut last tile adds: of those that share an SM it adds more or less from
-# length to length. The longer ones only where they are quick to simulate; slow ones are short.
+# K/V rows of the CTAs that show what a partial last tile adds, which varies with their length where
+# CTAs share an SM. The longer ones are taken only where they are quick to simulate.
 _CUT_ROWS = (256, 512)
 _MOST_CUT_INSTRUCTIONS = 25_000
-# On all CTAs beside each other that one sample of a cut query tile takes.
+# Of all CTAs together that are simulated for one sample of a partial query tile.
 _MOST_SAMPLED = 700_000
 _NEAR_ROWS = 1024  # of the longest CTAs beside which slightly shorter ones are simulated
-_MOST_TURNS = 4  # of a CTA's warps, at whose first tile and last one its time is known
+_MOST_TURNS = 4  # of a CTA's warps; CTAs that end at a turn's first and last tile are simulated
 
 
 def plans_of(
     variant: Variant, problem: Problem, config: Config, rows: Sequence[int] = ROWS
 ) -> tuple[LaunchPlan, ...]:
-    """Plans whose CTAs visit few K/V rows and more, ascending; the problem's own where the number
-    of rows is fixed."""
+    """A plan for each of these numbers of K/V rows that a CTA is to visit, ascending.
+
+    The problem's own plan alone where a CTA's number of rows is fixed.
+    """
     plans = {}
     with suppress(InvalidProblem):  # longer ones than the kernel takes
         for least in rows:
@@ -388,7 +404,7 @@ def plans_of(
 
 
 def _plan(variant: Variant, problem: Problem, config: Config, rows: int) -> LaunchPlan:
-    """With CTAs of so many rows, or of as many as whole tiles have."""
+    """A plan whose CTAs visit so many K/V rows, rounded up to whole tiles."""
 
     def short(rows: int) -> Problem:
         return problem.with_keys(rows * config.get("num_splits", 1))
@@ -504,8 +520,11 @@ def cut_query_tiles(
 def shorter_ctas(
     program: Program, entry: Entry, variant: Variant, plan: LaunchPlan, lengths: Sequence[float]
 ) -> dict[float, Shorter]:
-    """{K/V rows: of the first one of even splits of which one is a K/V tile shorter, its rows and
-    trace}, for some of those lengths."""
+    """The CTA of even splits that is one K/V tile shorter than the others of its launch.
+
+    Returns:
+        {K/V rows of the others: (its K/V rows, its trace)}, for some of `lengths`.
+    """
     problem, config = plan.problem, plan.config
     step = config.get("block_n", 1)
     traces: dict[float, Shorter] = {}
@@ -525,7 +544,8 @@ def shorter_ctas(
 def has_even_splits(program: Program, entry: Entry, variant: Variant, plan: LaunchPlan) -> bool:
     """Whether splits of K/V differ by a tile at most; else all but the last ones are equally long.
 
-    One tile more than there are splits leaves the last CTA of those with none.
+    Tried on one K/V tile more than there are splits: where the first splits take two tiles each,
+    nothing is left for the last.
     """
     splits = plan.config.get("num_splits", 1)
     if splits == 1:

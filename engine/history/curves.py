@@ -104,6 +104,7 @@ _kept: dict[Path, KernelCtas] = {}  # what was read; what is not there may come 
 
 
 def find(path: Path) -> KernelCtas | None:
+    """What `path_of` names, read once per process; None where it was not simulated."""
     if (kept := _kept.get(path)) is not None:
         return kept
     if (payload := read_entry(path)) is None or (read := _read(payload)) is None:
@@ -189,7 +190,11 @@ def known_ctas(
 def simulate(
     variant: Variant, plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec, resident: int
 ) -> dict[Regime, KernelCtas]:
-    """In both regimes: another problem of the kernel may be in the other one."""
+    """The main pass's CTAs in both regimes, as another problem of the kernel may be in the other.
+
+    Raises:
+        AttuneError: the machine code cannot be read, run or timed.
+    """
     cubin = read_cubin(compiled.cubin)
     entry = find_entry(cubin, compiled.symbols.get(plan.passes[0].entry, plan.passes[0].entry))
     program = program_of(cubin, entry.name)
@@ -341,13 +346,15 @@ def known_batch_curve(
 
 
 def _in_unknown_order(launches: Launches, device: DeviceSpec) -> CurveTraffic:
-    """What CTAs read together comes from DRAM where L2 does not hold everything."""
+    """Traffic where the order of CTAs is not known: once L2 does not hold everything, all that
+    several CTAs read comes from DRAM."""
     kept_bytes = kept_l2_bytes(device.arch, device.l2_bytes or 0)
     return CurveTraffic(None, (launches.device_bytes > kept_bytes).astype(np.float64))
 
 
 def _traffic(kernel: Kernel, problem: Problem, launches: Launches, held: int) -> CurveTraffic:
-    """By the order of CTAs, at some of the batches that L2 does not hold; straight in between."""
+    """Traffic by the order of CTAs, computed at a few of the batches that L2 does not hold and
+    interpolated between them."""
     variant, config, device = kernel.variant, kernel.config, kernel.device
     kept_bytes = kept_l2_bytes(device.arch, device.l2_bytes or 0)
     beyond = np.flatnonzero(launches.device_bytes > kept_bytes)
@@ -395,9 +402,9 @@ def time_launch(
 
     Args:
         moved_bytes: what reaches DRAM, where it is known better than by what is touched.
-        tensor_bytes: of all its tensors: what persistent CTAs move that are too long to follow, as
-            their order is there to find in L2 what others read before.
-        quick: where a prediction says how long it takes: a round of CTAs alone is simulated.
+        tensor_bytes: size of all its tensors. Taken as what reaches DRAM of persistent CTAs that
+            are too long to be run: in their order each finds in L2 what others have read.
+        quick: simulate a single round of CTAs, for callers that take the time from a prediction.
 
     Raises:
         InvalidProblem: the GPU cannot hold a CTA, or its row in the table lacks a figure.

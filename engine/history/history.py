@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 from engine.base import files, journal
 from engine.base.errors import AttuneError, StoreError, ToolMissing
-from engine.base.figures import Bars
 from engine.base.files import data_folder
-from engine.base.table import Table, Tabular
+from engine.base.table import Bars, Table, Tabular
 from engine.base.text import Line
 from engine.base.units import format_us
 from engine.config import TunedConfig, load_tuned
@@ -258,7 +257,7 @@ class History:
         """The one prediction of a launch.
 
         Args:
-            calibration: on points of the asker's own, in place of what sessions hold.
+            calibration: on the caller's own points, in place of those that sessions hold.
 
         Raises:
             InvalidProblem: variant, config or GPU do not take the problem.
@@ -378,7 +377,8 @@ class History:
     def _calibration(
         self, kernel: Kernel, problem: Problem, by_machine_code: bool
     ) -> Calibration | None:
-        """On top of simulated CTA times where the points have them, too, if `by_machine_code`."""
+        """On top of simulated CTA times if `by_machine_code` and all points have them, else on
+        the roofline."""
         points = self._points(kernel, problem)
         if not points:
             return None

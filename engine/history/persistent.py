@@ -1,4 +1,4 @@
-"""Persistent CTAs: what beginning one and each of its K/V tiles cost.
+"""Times of persistent CTAs, by what starting one and each of its K/V tiles cost.
 
 Short launches of the kernel's own machine code, of one CTA or few, are simulated; what their CTAs
 take is linear in the pieces of query tiles that they visit, by length. The schedule says which
@@ -176,7 +176,8 @@ def _knots(config: Config, rows: int, tiles: tuple[int, ...]) -> list[int]:
 
 
 def _hats(x: npt.NDArray[np.int64], knots: list[int]) -> FloatArray:
-    """What each knot weighs in a line through them at x, `[n, knots]`, the last piece going on."""
+    """Weights of the knots in linear interpolation at x, `[n, knots]`; extrapolated beyond the
+    last knot."""
     weights = np.stack([np.interp(x, knots, row) for row in np.eye(len(knots))], axis=1)
     beyond = np.maximum(0, x - knots[-1]) / (knots[-1] - knots[-2])
     weights[:, -1] += beyond

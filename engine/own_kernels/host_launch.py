@@ -11,9 +11,9 @@ from typing import Final
 
 from engine.base.launch import Argument, StructArg, TensorArg
 from engine.plan import LaunchPlan
-from kernels.arguments import PACKED, TENSORS
 from kernels.source_text import read_text
 from kernels.toml_block import KernelDescriptionError
+from kernels.variant import PACKED, TENSORS
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\s*\(\s*(?P<threads>\w+)")
