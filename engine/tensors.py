@@ -305,7 +305,7 @@ class Inputs:
     before_fp8: tuple[RawArray, RawArray] | None = None
 
     def without_fp8(self) -> Inputs:
-        """Of K and V as they were before, to see what FP8 alone costs."""
+        """The inputs with K and V as they were before FP8, to see what that alone costs."""
         if self.before_fp8 is None:
             return self
         problem = replace(self.problem, kv_dtype=None)

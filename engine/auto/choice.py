@@ -157,7 +157,7 @@ def rank_of(cost: float | None, variant: str) -> tuple[bool, float, str]:
 def _backward(
     problem: Problem, device: DeviceSpec, given: dict[str, int], history: History
 ) -> Choice:
-    """Of the backward rungs' defaults: there is no table of them, each is simulated here."""
+    """The fastest backward rung with its defaults: there is no table, so each is simulated."""
     kernels = [Kernel.of(v, device, default_config(v, {}, device)) for v in eligible(problem)]
     # The first is taken until they are simulated: one of the GPU's own, else one of tensor cores.
     kernels.sort(key=lambda k: (not k.variant.arch_specific, k.variant.work.math_unit == "fma"))
@@ -225,7 +225,7 @@ def _ranked(kernels: Sequence[Kernel], problem: Problem, history: History) -> li
 
 
 def _comparable(history: History, kernel: Kernel, problem: Problem) -> Time | None:
-    """Its time, unless by roofline: an assumed CTA time ranks no kernels."""
+    """The kernel's time; None if by roofline, whose assumed CTA time cannot rank kernels."""
     time = history.time_of(kernel, problem)
     return None if time is None or time.method == METHODS[1] else time
 

@@ -150,7 +150,7 @@ def _add_beyond(ranking: _Ranking, device: DeviceSpec) -> None:
 
 
 def _candidates_of(reference: Table, problem: Problem, device: DeviceSpec) -> list[_Candidate]:
-    """Of the rows of the problem's kind: one query or many, this head_dim and mask."""
+    """Candidates from the reference's rows of the same kind: one query or many, head_dim, mask."""
     candidates: dict[str, _Candidate] = {}
     variants = {variant.id: variant for variant in eligible()}
     for row in reference.rows:
@@ -240,7 +240,7 @@ class _Ranking:
         self.add(self._default(variant) for variant in variants)
 
     def add_neighbours(self, variants: Iterable[Variant]) -> None:
-        """Their defaults with one tunable changed."""
+        """Add configs that differ from the defaults in one tunable."""
         splits = self._problems[0].seqlen == 1
         defaults = [self._default(variant) for variant in variants]
         self.add(c for d in defaults for c in _neighbours(d, self._device, splits=splits))

@@ -77,7 +77,11 @@ class Row:
     beside_us: float
 
     def distance(self, problem: Problem, heads: float) -> float:
-        """In doublings; `heads` is the problem's B·H, scaled to the table's GPU."""
+        """How far a problem is from the row, in doublings of its sizes.
+
+        Args:
+            heads: the problem's B·H, scaled to the SMs of the table's GPU.
+        """
         return (
             8 * abs(log2(self.head_dim / problem.head_dim))
             + 8 * (self.causal != problem.causal)

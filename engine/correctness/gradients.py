@@ -126,7 +126,7 @@ def expect_gradients(inputs: Inputs) -> ExpectedGradients:
 
 
 def _cancelled(inputs: Inputs, name: str) -> float:
-    """With one key P is 1 and dP the D of its row: dQ and dK are what rounding leaves of dP − D.
+    """What rounding may leave of dQ and dK with a single key, where P = 1 and dP = D cancel.
 
     SDPA's own gradient is an exact 0 there, as it has both from one sum, and says nothing of it.
     """

@@ -179,7 +179,7 @@ def uses_implicit(sources: Sources) -> bool:
 # Every look at what is compiled already asks this of the same texts again.
 @functools.lru_cache(maxsize=128)
 def _implicit_names(code: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Those that a file uses, and those of them that it has itself."""
+    """(implicit names that a file uses, those that it defines itself)."""
     text = code_only(code)
     used = frozenset(match[0] for match in _IMPLICIT_NAME.finditer(text))
     own = (match[1] or _last_word(match["typedef"]) for match in _OWN_NAME.finditer(text))
@@ -514,7 +514,7 @@ class _Reader:
         return Sources(main, included, tuple(sorted(self._foreign)))
 
     def stamps(self) -> dict[Path, _Stamp]:
-        """Of every place where a file was looked for, and of the source."""
+        """Stamps of the source and of every place where a header was looked for."""
         return self._stamps
 
     def find(self, name: str, includer: Path) -> Path | None:

@@ -289,7 +289,7 @@ def _named(module: str, commit: str) -> str:
 
 
 def _leading(links: Mapping[str, str], absent: Mapping[str, str], root: Path) -> dict[str, str]:
-    """Of links that lead to submodules which are not checked out, the submodules by the links."""
+    """{link: submodule} of links that lead into submodules that are not checked out."""
     return {
         path: name
         for path, target in links.items()

@@ -289,7 +289,7 @@ class History:
         return estimate(kernel, plan, passes, calibration, curve)
 
     def resources(self, kernel: Kernel, problem: Problem) -> tuple[Resources, ...]:
-        """Of each pass. Raises as `estimate`."""
+        """Resources of each pass. Raises as `estimate`."""
         plan = kernel.plan(problem)
         return resources(plan, self._compiled(kernel, plan))
 

@@ -101,7 +101,7 @@ class PersistentCtas:
     def _cycles(
         self, variant: Variant, config: Config, launches: Launches, i: int, num_sms: int
     ) -> tuple[float, float, float]:
-        """Of the longest CTA alone on an SM, of `resident` such, and of the whole launch."""
+        """Cycles of the longest CTA alone on an SM, of `resident` such, and of the whole launch."""
         problem, ctas = _problem(launches, i), int(launches.ctas[0, i])
         tiles = -(-problem.seqlen // int(launches.query_rows[i]))
         heads = problem.batch * problem.num_heads

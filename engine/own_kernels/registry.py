@@ -92,7 +92,7 @@ class OwnKernels:
         return self._files.get(name)
 
     def seen(self, name: str) -> KernelFile | None:
-        """The same if it was seen before: a look at the places and at its stamps."""
+        """`find` that reads no other file: None unless it was found in the same places before."""
         with self._lock:
             known = self._files.get(name)
             if known is None or tuple(self._places()) != self._looked_at:

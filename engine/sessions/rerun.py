@@ -111,7 +111,7 @@ def foreign_sources(snapshot: Snapshot, repeats: Iterable[Repeat]) -> list[Sourc
 
 
 def _hash_of(variant: Variant) -> str:
-    """Of this machine's source; empty where it cannot be read."""
+    """SHA-256 of this machine's source; empty where it cannot be read."""
     try:
         return variant_sources(variant).source_sha256
     except CompileError:

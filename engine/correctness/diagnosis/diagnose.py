@@ -75,7 +75,7 @@ def _findings(
         findings.append(_nonfinite(name, nonfinite, whole, tiles, counts[1] / total, far))
     if counts[2]:
         findings += _wrong_values(inputs, compared, tiles, counts[2] / total, far)
-    # What explains little comes last; of equals the first, which tells most.
+    # What explains most comes first; ties keep their order, in which the first tells most.
     return tuple(sorted(findings, key=lambda finding: -round(finding.share, 1)))
 
 
