@@ -307,7 +307,7 @@ class History:
         self, kernel: Kernel, problem: Problem, launches: Launches, resident: IntArray
     ) -> CtaCurve | None:
         """CTA times by machine code of a problem at many batches, as `Known` has it."""
-        from engine.history.curves import known_batch_curve
+        from engine.history.ctas import known_batch_curve
 
         if self.work == "simulate":
             try:
@@ -352,11 +352,13 @@ class History:
     def _curve(
         self, kernel: Kernel, plan: LaunchPlan, compiled: CompiledKernel, resident: int
     ) -> CtaCurve | None:
-        from engine.history.curves import known_launch_curve, launch_curve
+        from engine.history.ctas import known_launch_curve
 
-        if self.work == "simulate":
-            return launch_curve(kernel, plan, compiled, resident)
         curve = known_launch_curve(kernel, plan, compiled, resident)
+        if curve is None and self.work == "simulate":
+            from engine.history.simulation import launch_curve
+
+            return launch_curve(kernel, plan, compiled, resident)
         if curve is None and self.work == "look up":
             self.missing.append((kernel, plan.problem, "simulate"))
         return curve
@@ -365,7 +367,7 @@ class History:
         self, kernel: Kernel, plan: LaunchPlan, compiled: CompiledKernel
     ) -> tuple[PassTime, ...] | None:
         """Each pass of a backward launch by machine code, as far as `work` allows."""
-        from engine.history.curves import known_passes, simulated_passes
+        from engine.history.simulation import known_passes, simulated_passes
 
         if self.work == "simulate":
             return simulated_passes(plan, compiled, kernel.device)

@@ -1,9 +1,8 @@
-"""A CTA's time from its machine code, for the latency equations: simulated once, kept on disk.
+"""What is not known of a kernel's CTAs yet: simulated by its machine code, once.
 
 The main pass of a variant is emulated at ten lengths or a few more, and queues of its CTAs are
-timed on one SM. Between and beyond those lengths time is a straight line over the K/V rows that a
-CTA visits, and CTAs of several lengths share their SMs evenly, so that a new problem of a known
-kernel takes milliseconds.
+timed on one SM; `engine.history.ctas` keeps them and makes the times of launches. A single launch
+can also be simulated by itself, as the passes of a backward kernel are.
 """
 
 from __future__ import annotations
@@ -11,33 +10,32 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.base.files import read_entry, write_entry
 from engine.cuda_source import CompiledKernel, cache_root
-from engine.devices import DeviceSpec, limits_for
+from engine.devices.spec import DeviceSpec, limits_for
 from engine.history.ctas import (
+    REGIMES,
     ROWS,
-    CurveTraffic,
+    KernelCtas,
     SimulatedCtas,
-    cut_ctas,
-    cut_query_tiles,
-    has_even_splits,
-    has_several_lengths,
-    longest_ctas,
+    keep,
+    known_launch_curve,
+    path_of,
     plans_of,
-    shorter_ctas,
 )
-from engine.history.persistent import PersistentCtas, simulate_persistent
+from engine.history.persistent import simulate_persistent
 from engine.machine_code.analysis import Analysis, analyse, code_digest, program_of
-from engine.machine_code.cubin import read_cubin
-from engine.machine_code.disassembly import find_entry
-from engine.machine_code.emulation import CtaTrace, Emulator
+from engine.machine_code.cubin import Entry, read_cubin
+from engine.machine_code.disassembly import Program, find_entry
+from engine.machine_code.emulation import EXECUTED, CtaTrace, Emulator
 from engine.machine_code.footprint import (
     SharedBytes,
     persistent_touch,
@@ -51,12 +49,11 @@ from engine.machine_code.timing.constants import (
     kernel_class,
     spread,
 )
-from engine.machine_code.timing.cta_times import CtaTimes
+from engine.machine_code.timing.cta_times import Shorter
 from engine.machine_code.timing.native import Regime, allocated_smem, gpu_rates, sm_kernel
 from engine.machine_code.timing.simulate import (
     CtaClass,
     SimulatedLaunch,
-    SlotTimes,
     added_cycles,
     dram_cycles,
     measured_ctas,
@@ -66,125 +63,20 @@ from engine.machine_code.timing.simulate import (
 from engine.machine_code.timing.traffic import Traffic, launch_traffic, persistent_traffic
 from engine.model.equations import CtaCurve
 from engine.model.kernel import Kernel, PassTime
-from engine.model.launches import Launches, collect, traffic_by_order
-from engine.model.occupancy import IntArray, occupancy
-from engine.plan import LaunchPlan, cached_kernel, launch_of_pass, make_plan
+from engine.model.occupancy import occupancy
+from engine.plan import LaunchPlan, launch_of_pass, make_plan
 from engine.problem import Problem
 from kernels.variant import Config, Variant
 
-# Where simulated CTAs are kept, and how they are read again.
-
-KernelCtas: TypeAlias = SimulatedCtas | PersistentCtas
-REGIMES: tuple[Regime, ...] = ("alone", "shared")
-_MOST_KEPT = 256
-_VERSION = 24
-
-
-def path_of(
-    variant: Variant,
-    plan: LaunchPlan,
-    compiled: CompiledKernel,
-    device: DeviceSpec,
-    resident: int,
-    regime: Regime,
-) -> Path:
-    """Where the result is kept: by cubin, GPU, residency, and what lengths and regime depend on."""
-    gpu = [device.num_sms, device.boost_clock_mhz, device.fp16_tensor_tflops]
-    lengths = []
-    if variant.work.schedule is None:
-        plans = plans_of(variant, plan.problem, plan.config, (ROWS[0], ROWS[-1]))
-        lengths = [(p.problem.seqlen, p.problem.num_keys) for p in plans]
-    key = [_VERSION, code_digest(), compiled.key, plan.passes[0].entry, device.arch, gpu, resident]
-    key += [plan.problem.causal, lengths, regime]  # the mask may be an argument
-    text = json.dumps([*key, plan.passes[0].dynamic_smem_bytes])
-    return cache_root() / "sass" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.entry"
-
-
-_kept: dict[Path, KernelCtas] = {}  # what was read; what is not there may come any time
-
-
-def find(path: Path) -> KernelCtas | None:
-    """What `path_of` names, read once per process; None where it was not simulated."""
-    if (kept := _kept.get(path)) is not None:
-        return kept
-    if (payload := read_entry(path)) is None or (read := _read(payload)) is None:
-        return None
-    while len(_kept) >= _MOST_KEPT:
-        _kept.pop(next(iter(_kept)), None)
-    _kept[path] = read
-    return read
-
-
-def _read(payload: bytes) -> KernelCtas | None:
-    try:
-        fields: dict[str, Any] = json.loads(payload)
-        if "times" not in fields:
-            return PersistentCtas(
-                counts=tuple(int(n) for n in fields["counts"]),
-                costs=tuple(_floats(row) for row in fields["costs"]),
-                mixed=tuple(_floats(row) for row in fields["mixed"]),
-                first_work=_floats(fields["first_work"]),
-                resident=int(fields["resident"]),
-                fetch_cycles=float(fields["fetch_cycles"]),
-                cycles_per_us=float(fields["cycles_per_us"]),
-                spread=float(fields["spread"]),
-                dram_share=float(fields["dram_share"]),
-            )
-        times = fields["times"]
-        return SimulatedCtas(
-            times=CtaTimes(
-                resident=int(times["resident"]),
-                lengths=_floats(times["lengths"]),
-                counts=tuple(int(n) for n in times["counts"]),
-                cycles=tuple(_floats(row) for row in times["cycles"]),
-                round_cycles=_floats(times["round_cycles"]),
-                mixed_shares=_floats(times["mixed_shares"]),
-                start_share=float(times["start_share"]),
-                cta_spread=float(times["cta_spread"]),
-                fetch_cycles=float(times["fetch_cycles"]),
-            ),
-            cycles_per_us=float(fields["cycles_per_us"]),
-            spread=float(fields["spread"]),
-            longest_first=bool(fields["longest_first"]),
-            has_even_splits=bool(fields["has_even_splits"]),
-            cut_keys=tuple(int(n) for n in fields["cut_keys"]),
-            cut_cycles=tuple((float(one), float(full)) for one, full in fields["cut_cycles"]),
-            dram_cycles=tuple((float(x), float(a), float(b)) for x, a, b in fields["dram_cycles"]),
-            slots=_slot_times(fields["slots"]),
-        )
-    except (ValueError, KeyError, TypeError, IndexError):
-        return None  # it is simulated again
-
-
-def _slot_times(fields: dict[str, Any] | None) -> SlotTimes | None:
-    if fields is None:
-        return None
-    return SlotTimes(
-        tile=int(fields["tile"]),
-        rows=tuple(int(n) for n in fields["rows"]),
-        offsets=tuple(_floats(row) for row in fields["offsets"]),
-        shifts=tuple(tuple(_floats(row) for row in sample) for sample in fields["shifts"]),
-    )
-
-
-def _floats(values: Sequence[Any]) -> tuple[float, ...]:
-    return tuple(float(x) for x in values)
-
-
-def regime_of(plan: LaunchPlan, device: DeviceSpec) -> Regime:
-    """Whether few or all SMs ask L2 for data. (What does not fit there is DRAM's term.)"""
-    return "alone" if 2 * plan.passes[0].ctas <= (device.num_sms or 1) else "shared"
-
-
-def known_ctas(
-    variant: Variant, plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec, resident: int
-) -> KernelCtas | None:
-    """The main pass's CTAs, by K/V rows; None where they were not simulated."""
-    regime = regime_of(plan, device)
-    return find(path_of(variant, plan, compiled, device, resident, regime))
-
-
-# Emulate a kernel's main pass at few lengths and time it on one SM, in both regimes.
+_MOST_INSTRUCTIONS = 120_000  # of the longest CTA, unless it is one of the first three
+# K/V rows of the CTAs that show what a partial last tile adds, which varies with their length where
+# CTAs share an SM. The longer ones are taken only where they are quick to simulate.
+_CUT_ROWS = (256, 512)
+_MOST_CUT_INSTRUCTIONS = 25_000
+# Of all CTAs together that are simulated for one sample of a partial query tile.
+_MOST_SAMPLED = 700_000
+_NEAR_ROWS = 1024  # of the longest CTAs beside which slightly shorter ones are simulated
+_MOST_TURNS = 4  # of a CTA's warps; CTAs that end at a turn's first and last tile are simulated
 
 
 def simulate(
@@ -251,131 +143,194 @@ def simulate(
     return {regime: times(regime) for regime in REGIMES}
 
 
-_MOST_BATCHES = 5  # at which the order of a curve's CTAs is looked at
-
-
-def known_launch_curve(
-    kernel: Kernel, plan: LaunchPlan, compiled: CompiledKernel, resident: int
-) -> CtaCurve | None:
-    """CTA times of one launch, as far as its kernel was simulated before; milliseconds.
-
-    Args:
-        compiled: `plan`'s kernel for the GPU.
-        resident: CTAs of the main pass per SM.
-    """
-    ctas = known_ctas(kernel.variant, plan, compiled, kernel.device, resident)
-    if ctas is None:
-        return None
-    moved = traffic_by_order(kernel.variant, plan, kernel.device, resident)
-    launches = collect(kernel.variant, plan.config, [plan.problem])
-    traffic = _in_unknown_order(launches, kernel.device)
-    if moved is not None:
-        traffic = CurveTraffic(np.array([moved.dram_bytes]), np.array([moved.miss_share]))
-    return _curve(ctas, kernel.variant, plan.config, launches, kernel.device, traffic)
-
-
 def launch_curve(
     kernel: Kernel, plan: LaunchPlan, compiled: CompiledKernel, resident: int
 ) -> CtaCurve | None:
-    """`known_launch_curve`, of a kernel that is simulated first where it was not.
+    """`known_launch_curve`, once the kernel is simulated, which takes about a second.
 
-    Takes about a second the first time; without nvdisasm, a C++ compiler or figures of the GPU, and
-    where the machine code cannot be run, there is none and the roofline stays.
+    Without nvdisasm, a C++ compiler or figures of the GPU, and where the machine code cannot be
+    run, there is none and the roofline stays.
     """
-    known = known_launch_curve(kernel, plan, compiled, resident)
-    if known is not None:
-        return known
     try:
         simulated = simulate(kernel.variant, plan, compiled, kernel.device, resident)
     except AttuneError:
         return None
     for regime, ctas in simulated.items():
-        path = path_of(kernel.variant, plan, compiled, kernel.device, resident, regime)
-        write_entry(path, json.dumps(asdict(ctas)).encode())
+        keep(path_of(kernel.variant, plan, compiled, kernel.device, resident, regime), ctas)
     return known_launch_curve(kernel, plan, compiled, resident)
 
 
-def _curve(
-    ctas: KernelCtas,
-    variant: Variant,
-    config: Config,
-    launches: Launches,
-    device: DeviceSpec,
-    traffic: CurveTraffic,
-) -> CtaCurve:
-    if isinstance(ctas, PersistentCtas):
-        return ctas.curve(variant, config, launches, device, traffic)
-    return ctas.curve(config, launches, device, traffic)
-
-
-def known_batch_curve(
-    kernel: Kernel, problem: Problem, launches: Launches, resident: IntArray
-) -> CtaCurve | None:
-    """The CTA times of `problem` at many batches, where its kernel was simulated before.
+def heaviest_cta(emulator: Emulator, has_middle: bool = False) -> CtaTrace:
+    """The trace of the CTA that executes most, among the corners of the grid.
 
     Args:
-        launches: the problem's, at each batch.
-        resident: CTAs per SM of each pass, `[passes, n]`; the batch does not change them.
+        has_middle: also look halfway between the corners: with a window to both sides, CTAs there
+            see most keys.
     """
-    variant, config, device = kernel.variant, kernel.config, kernel.device
-    plan = make_plan(variant, replace(problem, batch=1), config)
-    compiled = cached_kernel(plan, device.arch)
-    held = int(resident[0, 0])
-    if compiled is None:
-        return None
-    is_alone = 2 * launches.ctas[0] <= (device.num_sms or 1)
-    parts, spread = np.zeros((3, launches.size)), 0.0
-    traffic = _traffic(kernel, problem, launches, held)
-    for regime, there in zip(REGIMES, (is_alone, ~is_alone), strict=True):
-        known = find(path_of(variant, plan, compiled, device, held, regime))
-        if known is None:
-            return None
-        spread = known.spread
-        if there.any():
-            of_these = replace(traffic, dram_bytes=None, miss_share=traffic.miss_share[there])
-            curve = _curve(known, variant, config, launches.take(there), device, of_these)
-            parts[:, there] = curve.cta_us, curve.added_us, curve.sm_us
-    return CtaCurve(
-        cta_us=parts[0],
-        added_us=parts[1],
-        sm_us=parts[2],
-        spread=spread,
-        floor_us=LAUNCH_FLOOR_US,
-        dram_bytes=traffic.dram_bytes,
-    )
+    trace, totals = emulator.trace()
+    # Along an axis that no branch depends on, every CTA executes the same.
+    steered = zip(emulator.launch.grid, totals.control_axes, strict=True)
+    places = [
+        sorted({0, n - 1, n // 2 if has_middle else 0}) if steers else [0] for n, steers in steered
+    ]
+
+    def executed(cta: tuple[int, int, int]) -> int:
+        here = emulator.totals(cta) if any(cta) else totals
+        return int(here.values[:, EXECUTED].sum())
+
+    ctas = [(x, y, z) for x, y, z in product(*places)]
+    heaviest = max(ctas, key=executed)
+    return emulator.trace(heaviest)[0] if any(heaviest) else trace
 
 
-def _in_unknown_order(launches: Launches, device: DeviceSpec) -> CurveTraffic:
-    """Traffic where the order of CTAs is not known: once L2 does not hold everything, all that
-    several CTAs read comes from DRAM."""
-    kept_bytes = kept_l2_bytes(device.arch, device.l2_bytes or 0)
-    return CurveTraffic(None, (launches.device_bytes > kept_bytes).astype(np.float64))
+def has_several_lengths(problem: Problem) -> bool:
+    """Whether a launch's CTAs visit different numbers of keys, splits aside."""
+    masked = problem.causal or problem.window is not None
+    return masked or problem.seqlens is not None
 
 
-def _traffic(kernel: Kernel, problem: Problem, launches: Launches, held: int) -> CurveTraffic:
-    """Traffic by the order of CTAs, computed at a few of the batches that L2 does not hold and
-    interpolated between them."""
-    variant, config, device = kernel.variant, kernel.config, kernel.device
-    kept_bytes = kept_l2_bytes(device.arch, device.l2_bytes or 0)
-    beyond = np.flatnonzero(launches.device_bytes > kept_bytes)
-    moved, missed = np.zeros((2, launches.size))
-    if len(beyond) == 0:
-        return CurveTraffic(moved, missed)
-    last = len(beyond) - 1
-    looked_at = beyond[np.unique(np.geomspace(1, last + 1, _MOST_BATCHES).astype(np.int64) - 1)]
-    at = []
-    for batch in launches.batch[looked_at].tolist():
-        plan = make_plan(variant, replace(problem, batch=int(batch)), config)
-        if (traffic := traffic_by_order(variant, plan, device, held)) is None:
-            return _in_unknown_order(launches, device)
-        at.append((traffic.dram_bytes, traffic.miss_share))
-    batches, known = launches.batch[looked_at], np.array(at).T
-    moved[beyond], missed[beyond] = (np.interp(launches.batch[beyond], batches, y) for y in known)
-    return CurveTraffic(moved, missed)
+def rows_in_turn(config: Config) -> tuple[int, ...]:
+    """K/V rows of CTAs whose warps take tiles in turn: a turn's first tile takes about as long as
+    all of it."""
+    step = config.get("block_n", 1)
+    turn = step * config.get("num_warps", 1)
+    ends = [n * turn for n in range(1, _MOST_TURNS + 1)]
+    rows = {step, 2 * step, *ends, *(end + step for end in ends)}
+    return tuple(sorted(rows | {x for x in ROWS if x > max(rows)}))
 
 
-# One counted launch, simulated by itself: what it touches, and how long it would take. The passes
-# of a backward kernel are timed so, one by one; its time is their sum.
+def longest_ctas(
+    program: Program, entry: Entry, variant: Variant, plan: LaunchPlan, has_even_splits: bool
+) -> dict[float, CtaTrace]:
+    """{K/V rows that it visits, ascending: a CTA's trace}, of that corner of the grid that executes
+    most (a causal kernel's last tile)."""
+    problem, config = plan.problem, plan.config
+    traces: dict[float, CtaTrace] = {}
+    plans = plans_of(variant, problem, config, rows_in_turn(config) if has_even_splits else ROWS)
+    if has_even_splits:  # of fewer tiles than there are splits the first ones take none
+        one_tile = make_plan(variant, problem.with_keys(config.get("block_n", 1)), config)
+        traces[0.0] = Emulator(program, entry, launch_of_pass(one_tile, 0)).trace()[0]
+    for short in plans:
+        rows = float(variant.work.kv_rows(short.problem, config))
+        if len(traces) > 2:
+            before, trace = list(traces.items())[-1]
+            if len(trace.instruction) * rows > _MOST_INSTRUCTIONS * before:
+                break
+        emulator = Emulator(program, entry, launch_of_pass(short, 0))
+        traces[rows] = heaviest_cta(emulator, problem.window is not None and not problem.causal)
+    return traces
+
+
+def cut_ctas(
+    program: Program, entry: Entry, variant: Variant, plan: LaunchPlan, lengths: Sequence[float]
+) -> dict[int, dict[float, CtaTrace]]:
+    """{keys that its last tile lacks, ascending: {K/V rows: trace}} of CTAs of some of the lengths.
+
+    Their query tiles are whole. One key is lacking, or all but one: absent rows are not loaded.
+    Empty where tiles are never cut or CTAs are of several lengths: causal ones, splits of keys.
+    """
+    problem, config = plan.problem, plan.config
+    if has_several_lengths(problem) or config.get("num_splits", 1) > 1 or len(lengths) == 1:
+        return {}
+    step = config.get("block_n", 1)
+    of_some = [int(x) for x in lengths if x in _CUT_ROWS] or [int(lengths[1])]
+    found: dict[int, dict[float, CtaTrace]] = {}
+    for absent, rows in product(sorted({1, step - 1} - {0}), of_some):
+        keys = rows - absent
+        cut = problem.with_keys(keys)
+        if keys <= 0 or variant.work.kv_rows(cut, config) != rows:
+            continue
+        with suppress(InvalidProblem):  # it takes whole tiles only
+            launch = launch_of_pass(make_plan(variant, cut, config), 0)
+            trace = Emulator(program, entry, launch).trace()[0]
+            of_rows = found.setdefault(absent, {})
+            if not of_rows or len(trace.instruction) <= _MOST_CUT_INSTRUCTIONS:
+                of_rows[float(rows)] = trace
+    return found
+
+
+def cut_query_tiles(
+    program: Program,
+    entry: Entry,
+    variant: Variant,
+    plan: LaunchPlan,
+    lengths: Sequence[float],
+    resident: int,
+) -> dict[int, tuple[CtaTrace, CtaTrace]]:
+    """{rows of the cut one: CTAs of a whole query tile and of a cut one of the same launch}.
+
+    Those have one row, half of them and seven eighths. Empty where an SM holds one CTA only, or
+    where CTAs are of several lengths: causal ones, splits of keys.
+    """
+    problem, config = plan.problem, plan.config
+    tile = variant.work.query_rows(problem, config)
+    few = has_several_lengths(problem) or config.get("num_splits", 1) > 1 or len(lengths) == 1
+    if few or resident == 1 or tile == 1:
+        return {}
+    found: dict[int, tuple[CtaTrace, CtaTrace]] = {}
+    wanted = sorted({1, tile // 2, tile - tile // 8} - {tile})
+    for rows in sorted((int(x) for x in lengths if x <= _CUT_ROWS[-1]), reverse=True):
+        left = wanted[len(found)]
+        if problem.seqlen_kv is None:
+            short = replace(problem, batch=1, seqlen=max(rows, 2 * tile) - tile + left)
+        else:
+            short = replace(problem, batch=1, seqlen=tile + left, seqlen_kv=rows)
+        with suppress(InvalidProblem):  # it takes whole tiles only
+            launch = launch_of_pass(make_plan(variant, short, config), 0)
+            emulator = Emulator(program, entry, launch)
+            whole = emulator.trace()[0]
+            queues = 2 * resident * (1 + min(4, resident))
+            if len(whole.instruction) * queues > _MOST_SAMPLED:
+                continue
+            found[left] = whole, emulator.trace((launch.grid[0] - 1, 0, 0))[0]
+        if len(found) == len(wanted):
+            break
+    return found
+
+
+def shorter_ctas(
+    program: Program, entry: Entry, variant: Variant, plan: LaunchPlan, lengths: Sequence[float]
+) -> dict[float, Shorter]:
+    """The CTA of even splits that is one K/V tile shorter than the others of its launch.
+
+    Returns:
+        {K/V rows of the others: (its K/V rows, its trace)}, for some of `lengths`.
+    """
+    problem, config = plan.problem, plan.config
+    step = config.get("block_n", 1)
+    traces: dict[float, Shorter] = {}
+    for rows in lengths:
+        if not 0 < rows <= _NEAR_ROWS:
+            continue
+        short = problem.with_keys(int(rows) * config["num_splits"] - step)
+        with suppress(InvalidProblem):  # it takes whole tiles only
+            launch = launch_of_pass(make_plan(variant, short, config), 0)
+            _, y, z = launch.grid  # the last query tile: with a causal mask it sees all keys
+            last = z - 1 if problem.seqlens is None else 0  # the longest sequence is the first
+            trace = Emulator(program, entry, launch).trace((0, y - 1, last))[0]
+            traces[rows] = (rows - step, trace)
+    return traces
+
+
+def has_even_splits(program: Program, entry: Entry, variant: Variant, plan: LaunchPlan) -> bool:
+    """Whether splits of K/V differ by a tile at most; else all but the last ones are equally long.
+
+    Tried on one K/V tile more than there are splits: where the first splits take two tiles each,
+    nothing is left for the last.
+    """
+    splits = plan.config.get("num_splits", 1)
+    if splits == 1:
+        return False
+    keys = (splits + 1) * plan.config.get("block_n", 1)
+    short = replace(plan.problem.with_keys(keys), causal=False)
+    emulator = Emulator(program, entry, launch_of_pass(make_plan(variant, short, plan.config), 0))
+    x, y, z = emulator.launch.grid
+    executed = [
+        int(emulator.totals(cta).values[:, EXECUTED].sum())
+        for cta in ((0, 0, 0), (x - 1, y - 1, z - 1))
+    ]
+    return 2 * executed[1] > executed[0]
+
 
 _LAUNCH_VERSION = 1
 _MOST_KINDS = 6  # of CTAs, by how much they execute; others take the nearest one's time
