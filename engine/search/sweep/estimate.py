@@ -58,7 +58,7 @@ def prior_s(request: EvaluationRequest, on_gpu: bool) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class TimeLeft:
-    """Seconds for what is left, one after another, and between which two they probably are."""
+    """Seconds that the remaining points take one after another, with their likely range."""
 
     expected_s: float
     low_s: float
