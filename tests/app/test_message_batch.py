@@ -62,11 +62,16 @@ def test_a_long_run_shows_what_it_has(run: _Run, monkeypatch: pytest.MonkeyPatch
         assert run.sent == list(range(200))
 
 
-def test_a_run_that_ends_early_says_what_it_said(run: _Run) -> None:
-    with pytest.raises(InterruptedError), message_batch.together():
+def _end_early(run: _Run) -> None:
+    with message_batch.together():
         run._enqueue("head")
         run.stops = True
         run._enqueue("never")
+
+
+def test_a_run_that_ends_early_says_what_it_said(run: _Run) -> None:
+    with pytest.raises(InterruptedError):
+        _end_early(run)
     assert run.sent == ["head"]
 
 
