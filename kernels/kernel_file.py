@@ -26,6 +26,11 @@ class KernelFile:
         self.variant: Variant | None = None
         self.error: KernelDescriptionError | None = None
         self._is_own = is_own
+        self._sidecar: Path | None = None
+        if is_own:
+            from kernels.source_text import sidecar_of
+
+            self._sidecar = sidecar_of(path)
         self._stamps: tuple[_Stamp, _Stamp] | None = None  # None: to be read again
         self._described: tuple[object, ...] | None = None
 
@@ -34,13 +39,14 @@ class KernelFile:
 
         An equal description keeps the variant object, so that it may serve as a key.
         """
-        stamps, is_settled = self._look()
+        stamps = (_stamp(self.path), _stamp(self._sidecar) if self._sidecar is not None else None)
         if stamps[0] is None:
             return False
         if stamps == self._stamps:
             return True
         # A file that was written just now may change again within the clock's resolution.
-        self._stamps = stamps if is_settled else None
+        newest_ns = max(stamp[0] for stamp in stamps if stamp is not None)
+        self._stamps = stamps if time.time_ns() - newest_ns > _SETTLED_NS else None
         from kernels.description import parse_variant
         from kernels.source_text import description_of, read_sidecar, read_text
         from kernels.toml_block import KernelDescriptionError
@@ -56,21 +62,11 @@ class KernelFile:
             self.error = error
         return True
 
-    def _look(self) -> tuple[tuple[_Stamp, _Stamp], bool]:
-        """The stamps of the source and of the file beside it, and whether both are old enough."""
-        paths = [self.path]
-        if self._is_own:
-            from kernels.source_text import sidecar_of
 
-            paths.append(sidecar_of(self.path))
-        stamps: list[_Stamp] = []
-        is_settled = True
-        for path in paths:
-            try:
-                stat = path.stat()
-            except OSError:
-                stamps.append(None)
-                continue
-            stamps.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
-            is_settled &= time.time_ns() - stat.st_mtime_ns > _SETTLED_NS
-        return (stamps[0], stamps[1] if len(stamps) > 1 else None), is_settled
+def _stamp(path: Path) -> _Stamp:
+    """What differs once a file was written anew; None where there is none."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino

@@ -41,7 +41,12 @@ from engine.correctness.output_error import (
     ErrorMap,
     compare_output,
 )
-from engine.correctness.reference import Float64Array, as_tf32, emulated_attention
+from engine.correctness.reference import (
+    Float64Array,
+    as_tf32,
+    blas_on_one_thread,
+    emulated_attention,
+)
 from engine.correctness.suspected_bugs import Case, SuspectedBug, small_bugs, spread_cases
 from engine.correctness.tiles import Tiles, tiles_of
 from engine.evaluation import Correctness, Finding
@@ -86,6 +91,7 @@ _TELLING_ROW_FACTOR = 3.0
 _LEAST_ROW_FACTOR = 0.4
 
 
+@blas_on_one_thread()
 def systematic_error(expected: Expected, compared: ComparedOutput, tiles: Tiles) -> str | None:
     """A warning about an output that passes, or None."""
     inputs = expected.inputs

@@ -17,6 +17,7 @@ from engine.correctness.reference import (
     Coverage,
     Float64Array,
     IntArray,
+    blas_on_one_thread,
     final_scores,
     slice_qkv,
     visible_keys,
@@ -91,8 +92,16 @@ class BrokenElements:
 
     @classmethod
     def of(cls, raw: RawArray, dtype: Dtype) -> BrokenElements:
-        unwritten = np.asarray(bits_of(raw) == poison_of(dtype))
-        return cls(unwritten, nonfinite(raw, dtype) & ~unwritten)
+        """By parts, as arrays as large as the output cost more. Memory of zeros that nothing is
+        written to costs nothing, and most outputs are finite."""
+        bits, poison = bits_of(raw), poison_of(dtype)
+        broken = cls(np.zeros(bits.shape, np.bool_), np.zeros(bits.shape, np.bool_))
+        for part, empty, written in zip(bits, broken.unwritten, broken.nonfinite, strict=True):
+            found = nonfinite(part, dtype)
+            if found.any():
+                np.equal(part, poison, out=empty)
+                np.greater(found, empty, out=written)
+        return broken
 
     def first_index(self) -> tuple[int, int, int, int] | None:
         """(batch, head, row, column) of the first of either kind in memory order."""
@@ -107,10 +116,7 @@ def nonfinite(raw: RawArray, dtype: Dtype) -> BoolArray:
     """Where a raw array holds NaN or infinity: all exponent bits set. The poison is a NaN too."""
     bits = bits_of(raw)
     exponent = bits.dtype.type(_EXPONENT_BITS[dtype])
-    found = np.empty(bits.shape, np.bool_)
-    for part, to in zip(bits, found, strict=True):  # an array as large as the output costs more
-        np.equal(part & exponent, exponent, out=to)
-    return found
+    return np.asarray((bits & exponent) == exponent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +132,7 @@ class ErrorFigures:
     cosine: float
 
     @classmethod
+    @blas_on_one_thread()
     def of(cls, compared: ComparedOutput) -> ErrorFigures:
         finite, ref = compared.finite, compared.reference
         if not finite.any():
