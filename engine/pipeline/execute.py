@@ -199,14 +199,9 @@ def host_bytes_needed(plan: LaunchPlan, backend: BackendName) -> int:
     return _FIXED_BYTES + max(drawing, running + expecting, checking)
 
 
-_SURELY_FREE_BYTES = 128 << 20
-
-
 def check_host_memory(plan: LaunchPlan, backend: BackendName) -> str | None:
     """Why the evaluation does not fit in host memory: one sentence, or None when it fits."""
     needed = host_bytes_needed(plan, backend)
-    if needed <= _SURELY_FREE_BYTES:  # to ask the system takes longer than all else of a preview
-        return None
     host = available_host_memory()
     limit = _ADDRESSABLE_BYTES if host is None else host
     if needed <= limit:
