@@ -80,25 +80,19 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from kernels import declared
-from kernels.arguments import (
-    BLOCK_TABLE,
-    DOUT,
-    GRADIENTS,
-    KNOWN,
-    LSE,
-    PACKED,
-    TENSORS,
-    ArgumentReader,
-    pointers_of,
-    stride_formulas,
-)
+from kernels.arguments import KNOWN, ArgumentReader, pointers_of, read_layouts, stride_formulas
 from kernels.formula import ELEMENT_TYPE, RESERVED, Expression, FormulaError, Scope
-from kernels.layouts import read_layouts
 from kernels.possible import possible
 from kernels.source_text import description_blocks, read_sidecar, read_text, sidecar_of
 from kernels.tensor_maps import read_tensor_map
 from kernels.toml_block import KernelDescriptionError, Table, load_block
 from kernels.variant import (
+    BLOCK_TABLE,
+    DOUT,
+    GRADIENTS,
+    LSE,
+    PACKED,
+    TENSORS,
     Constraint,
     CppStandard,
     IntFormula,

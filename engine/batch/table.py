@@ -152,7 +152,7 @@ def _backward_curve(
     num_sms: int,
     known: Known,
 ) -> Curve:
-    """The same of a backward kernel, whose second pass is the main one."""
+    """`predict_curve` of a backward kernel, whose second pass is the main one."""
     import pandas as pd
 
     main = min(1, len(resident) - 1)

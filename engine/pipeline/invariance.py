@@ -16,8 +16,7 @@ import numpy as np
 from engine.auto import candidates_for
 from engine.backends.base import BackendName, RunOptions
 from engine.base.errors import AttuneError, ExecutionError, InvalidProblem, Status
-from engine.base.figures import Bars
-from engine.base.table import Table, Tabular
+from engine.base.table import Bars, Table, Tabular
 from engine.cuda_on_host.toolchain import Schedule
 from engine.history import History
 from engine.model.kernel import Kernel
