@@ -430,8 +430,8 @@ class Variant:
         """Why it cannot compute what a problem asks for, or None when it can."""
         if self.is_backward and "backward" not in features:
             return (
-                f"{self.id} computes the backward pass alone (dQ, dK and dV): ask for it by "
-                "--backward, or choose a variant that computes O."
+                f"{self.id} computes the backward pass alone (dQ, dK and dV): ask for "
+                "backward, or choose a variant that computes O."
             )
         taken = (*self.takes, "lse") if self.lse is not None else self.takes
         missing = [FEATURES[name] for name in features if name not in taken]
