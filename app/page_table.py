@@ -22,31 +22,32 @@ def to_tune() -> None:
 wait_for_imports()
 
 # After the wait:
-from app.shared import links  # noqa: E402
+from app.shared import links, message_batch  # noqa: E402
 
-style.apply()
-st.logo(str(ASSETS / "logo.png"), icon_image=str(ASSETS / "icon.png"), size="large")
-page = st.navigation(
-    [
-        st.Page(TUNE, title="Tune", url_path="default", default=True),
-        st.Page(to_tune, title="Tune", url_path="tune", visibility="hidden"),
-        st.Page("app_pages/ladder.py", title="Kernels", url_path="kernels"),
-        st.Page("app_pages/batch.py", title="Batch size", url_path="batch"),
-        st.Page("app_pages/sweep.py", title="Sweep", url_path="sweep"),
-        st.Page("app_pages/sessions.py", title="Sessions", url_path="sessions"),
-        st.Page("app_pages/compare.py", title="Compare", url_path="compare"),
-        st.Page("app_pages/devices.py", title="Devices", url_path="devices"),
-    ],
-    position="top",
-)
-st.set_page_config(
-    page_title=f"{page.title} · Attune",
-    page_icon=str(ASSETS / "icon.png"),  # a local file: the app works offline
-    layout="wide",
-    initial_sidebar_state=320,
-)
-links.begin(page.title)
-notes = st.container()  # above the page, and filled after it: its widgets read the link
-page.run()
-with notes:
-    links.draw()
+with message_batch.together():
+    style.apply()
+    st.logo(str(ASSETS / "logo.png"), icon_image=str(ASSETS / "icon.png"), size="large")
+    page = st.navigation(
+        [
+            st.Page(TUNE, title="Tune", url_path="default", default=True),
+            st.Page(to_tune, title="Tune", url_path="tune", visibility="hidden"),
+            st.Page("app_pages/ladder.py", title="Kernels", url_path="kernels"),
+            st.Page("app_pages/batch.py", title="Batch size", url_path="batch"),
+            st.Page("app_pages/sweep.py", title="Sweep", url_path="sweep"),
+            st.Page("app_pages/sessions.py", title="Sessions", url_path="sessions"),
+            st.Page("app_pages/compare.py", title="Compare", url_path="compare"),
+            st.Page("app_pages/devices.py", title="Devices", url_path="devices"),
+        ],
+        position="top",
+    )
+    st.set_page_config(
+        page_title=f"{page.title} · Attune",
+        page_icon=str(ASSETS / "icon.png"),  # a local file: the app works offline
+        layout="wide",
+        initial_sidebar_state=320,
+    )
+    links.begin(page.title)
+    notes = st.container()  # above the page, and filled after it: its widgets read the link
+    page.run()
+    with notes:
+        links.draw()

@@ -13,6 +13,7 @@ import streamlit as st
 from streamlit import runtime
 from streamlit.delta_generator import DeltaGenerator
 
+from app.shared import message_batch
 from app.shared.palette import (
     DARK,
     LIGHT,
@@ -76,6 +77,7 @@ def let_paint() -> None:
     Whatever arrives while it is at work it lays out in one go: six figures would wait for all of
     the page. The pause is about as long as it needs to take up the beginning of a run.
     """
+    message_batch.send()
     if runtime.exists():
         time.sleep(_PAINT_S)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -393,10 +394,13 @@ def require_torch_on_gpu() -> Any:
 
 
 def _import_torch() -> Any:
-    is_collecting = gc.isenabled()
+    is_collecting, is_new = gc.isenabled(), "torch" not in sys.modules
     gc.disable()  # new objects by the hundred thousand set it off again and again, for nothing
     try:
         import torch
+
+        if is_new:
+            gc.freeze()  # nor need they be looked at later: modules stay
     except ImportError as error:
         raise ToolMissing(
             "PyTorch is not installed, and its attention is the baseline: pip install torch",

@@ -17,14 +17,14 @@ from engine.correctness.reference import (
     Coverage,
     Float64Array,
     IntArray,
+    blas_on_one_thread,
     final_scores,
     slice_qkv,
     visible_keys,
 )
 from engine.correctness.tiles import Tiles
 from engine.tensors import Inputs, RawArray, alibi_slopes, bits_of, decode, poison_of
-from kernels.arguments import GRADIENTS
-from kernels.variant import Dtype, ceil_div
+from kernels.variant import GRADIENTS, Dtype, ceil_div
 
 _EXPONENT_BITS = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000}
 
@@ -91,8 +91,16 @@ class BrokenElements:
 
     @classmethod
     def of(cls, raw: RawArray, dtype: Dtype) -> BrokenElements:
-        unwritten = np.asarray(bits_of(raw) == poison_of(dtype))
-        return cls(unwritten, nonfinite(raw, dtype) & ~unwritten)
+        """By parts, as arrays as large as the output cost more. Memory of zeros that nothing is
+        written to costs nothing, and most outputs are finite."""
+        bits, poison = bits_of(raw), poison_of(dtype)
+        broken = cls(np.zeros(bits.shape, np.bool_), np.zeros(bits.shape, np.bool_))
+        for part, empty, written in zip(bits, broken.unwritten, broken.nonfinite, strict=True):
+            found = nonfinite(part, dtype)
+            if found.any():
+                np.equal(part, poison, out=empty)
+                np.greater(found, empty, out=written)
+        return broken
 
     def first_index(self) -> tuple[int, int, int, int] | None:
         """(batch, head, row, column) of the first of either kind in memory order."""
@@ -107,10 +115,7 @@ def nonfinite(raw: RawArray, dtype: Dtype) -> BoolArray:
     """Where a raw array holds NaN or infinity: all exponent bits set. The poison is a NaN too."""
     bits = bits_of(raw)
     exponent = bits.dtype.type(_EXPONENT_BITS[dtype])
-    found = np.empty(bits.shape, np.bool_)
-    for part, to in zip(bits, found, strict=True):  # an array as large as the output costs more
-        np.equal(part & exponent, exponent, out=to)
-    return found
+    return np.asarray((bits & exponent) == exponent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +131,7 @@ class ErrorFigures:
     cosine: float
 
     @classmethod
+    @blas_on_one_thread()
     def of(cls, compared: ComparedOutput) -> ErrorFigures:
         finite, ref = compared.finite, compared.reference
         if not finite.any():

@@ -14,6 +14,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -212,7 +213,7 @@ def covered_reference(inputs: Inputs, coverage: Coverage) -> Float64Array:
 
 
 def covered_in_float32(inputs: Inputs, coverage: Coverage) -> FloatArray:
-    """The same, a thousand times as exact as 16 bits are."""
+    """`covered` in float32, a thousand times as exact as 16 bits."""
     found: FloatArray = _covered_attention(inputs, coverage, np.float32)
     return found
 
@@ -233,27 +234,50 @@ def _covered_attention(inputs: Inputs, coverage: Coverage, dtype: type[np.floati
 
 
 def _on_all_cores(work: Callable[[slice], None], groups: Sequence[slice]) -> None:
-    """Each group on a thread of its own, and BLAS on one thread meanwhile.
-
-    OpenBLAS's own threads spin while they wait for each other: beside a kernel that is executing a
-    reference by them takes four times the processor time, by whole groups none more.
-    """
+    """Each group on a thread of its own: beside a kernel that is executing, a reference by BLAS's
+    threads takes four times the processor time, by whole groups none more."""
     threads = min(os.cpu_count() or 1, len(groups))
-    set_threads = _blas_threads() if threads > 1 else None
-    if set_threads is None:
+    if threads <= 1 or _blas_threads() is None:
         for group in groups:
             work(group)
         return
-    with _blas_lock:
-        before = set_threads(1)
-        try:
-            with ThreadPoolExecutor(threads, "reference") as pool:
-                list(pool.map(work, groups))
-        finally:
-            set_threads(before)
+    with blas_on_one_thread(), ThreadPoolExecutor(threads, "reference") as pool:
+        list(pool.map(work, groups))
 
 
-_blas_lock = threading.Lock()
+class _OneThread:
+    """How many are within `blas_on_one_thread`, and what BLAS took before the first of them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.inside = 0
+        self.before = 0
+
+
+_one_thread = _OneThread()
+
+
+@contextmanager
+def blas_on_one_thread() -> Iterator[None]:
+    """NumPy's BLAS on one thread for every thread of this process; nothing where it is another.
+
+    OpenBLAS's own threads spin for 25 ms after each call, even after the norm of a vector.
+    """
+    set_threads = _blas_threads()
+    if set_threads is None:
+        yield
+        return
+    with _one_thread.lock:
+        _one_thread.inside += 1
+        if _one_thread.inside == 1:
+            _one_thread.before = set_threads(1)
+    try:
+        yield
+    finally:
+        with _one_thread.lock:
+            _one_thread.inside -= 1
+            if not _one_thread.inside:
+                set_threads(_one_thread.before)
 
 
 @functools.cache

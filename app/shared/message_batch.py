@@ -1,0 +1,79 @@
+"""A run's messages to the browser, sent together.
+
+Streamlit sends each element as soon as it is made. The browser takes up what comes within 10 ms
+and goes through the whole page each time, for 30 ms of its only thread, and the figures that a step
+of a slider changes wait behind the page's head. So messages are held back until something is to be
+seen.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from streamlit import runtime
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+from streamlit.runtime.scriptrunner import get_script_run_ctx
+
+_LONGEST_S = 0.1  # that a message is held back: a run that takes long shows what it has
+
+_running = threading.local()  # of each run's own thread
+
+
+class _Batch:
+    """Messages that are held back, in their order. Its timer's thread sends them too."""
+
+    def __init__(self, send: Callable[[ForwardMsg], None], check: Callable[[], None]) -> None:
+        self._send, self._check = send, check
+        self._lock = threading.RLock()
+        self._held: deque[ForwardMsg] = deque()
+        self._timer: threading.Timer | None = None
+
+    def put(self, message: ForwardMsg) -> None:
+        self._check()  # where Streamlit stops a run that another one replaces
+        with self._lock:
+            self._held.append(message)
+            if self._timer is None:
+                self._timer = threading.Timer(_LONGEST_S, self.send)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def send(self) -> None:
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            while self._held:
+                self._send(self._held.popleft())
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Hold this run's messages back until `send`, until its end, or for a tenth of a second."""
+    context = get_script_run_ctx()
+    if context is None or not runtime.exists():
+        yield
+        return
+    # Streamlit has no public way to do so. Without the attribute messages go one by one.
+    before = getattr(context, "_enqueue", None)
+    if before is None:
+        yield
+        return
+    batch = _Batch(before, context.yield_check)
+    context._enqueue = batch.put
+    _running.batch = batch
+    try:
+        yield
+    finally:
+        _running.batch = None
+        context._enqueue = before
+        batch.send()
+
+
+def send() -> None:
+    """What this run has said so far is to be seen now."""
+    batch: _Batch | None = getattr(_running, "batch", None)
+    if batch is not None:
+        batch.send()
