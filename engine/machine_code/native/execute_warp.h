@@ -61,6 +61,7 @@ void asynchronous(const Instruction& i, bool& moves);
 void meet();
 void leave();  // after an EXIT
 void synchronise(const Instruction& i, bool& moves);  // SYNCS
+void synchronise(const Instruction& i, bool& moves, uint64_t address, uint32_t group);
 void load_tile(const Instruction& i);
 void store_tile(const Instruction& i);
 void multiply_group(const Instruction& i);  // HGMMA

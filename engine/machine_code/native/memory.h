@@ -174,6 +174,9 @@ inline const Operand& address_of(const Instruction& i, size_t which = 0) {
                 std::to_string(cta.smem.size() - reserved) + " bytes: the launch needs more dynamic shared memory");
 }
 
+// SYNCS.ARRIVE of an mbarrier: not where it only expects bytes (A0TR) or says that they came (A0TX).
+inline bool arrives(const Instruction& i) { return !i.has(MOD_A0T1) && !i.has(MOD_A0TR) && !i.has(MOD_A0TX); }
+
 // LDGSTS.ZFILL: the low bits of its global address say how many bytes at the end are zeros instead.
 inline uint64_t zeros_of(const Instruction& i, uint64_t address) {
     return i.has(MOD_ZFILL) ? address & static_cast<uint64_t>(i.width - 1) : 0;
