@@ -24,10 +24,13 @@ def are_comparable(origin: str, other: str) -> bool:
     return (origin == "predicted") == (other == "predicted")
 
 
+NOT_COMPARABLE = "not comparable"
+
+
 def not_comparable(origin: str, other: str) -> str:
     """What stands in place of such a ratio: `predicted ÷ recorded, not comparable`."""
     first, second = (other, origin) if other == "predicted" else (origin, other)
-    return f"{first} ÷ {second}, not comparable"
+    return f"{first} ÷ {second}, {NOT_COMPARABLE}"
 
 
 # What predictions are made by, the better one first; in their reasons: "By machine code: …".

@@ -37,7 +37,7 @@ from engine.machine_code.overlap import budget_mistake
 from engine.paged_kv import Pages
 from engine.problem import Problem
 from engine.tensors import lengths_of
-from kernels.arguments import (
+from kernels.variant import (
     BLOCK_TABLE,
     CU_SEQLENS_Q,
     DOUT,
@@ -47,10 +47,6 @@ from kernels.arguments import (
     OF_FEATURES,
     PACKED,
     SEQLENS,
-    feature_of,
-)
-from kernels.variant import Argument as DescribedArgument
-from kernels.variant import (
     Config,
     CppStandard,
     Layout,
@@ -63,7 +59,9 @@ from kernels.variant import (
     Structure,
     TensorMap,
     Variant,
+    feature_of,
 )
+from kernels.variant import Argument as DescribedArgument
 
 if TYPE_CHECKING:
     from engine.tensors import ByteArray, Inputs, RawArray

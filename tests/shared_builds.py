@@ -6,6 +6,7 @@ about as long; all three are stored by content.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from engine.base.files import cache_root, make_private
@@ -13,11 +14,11 @@ from engine.base.files import cache_root, make_private
 SHARED = ("cpu", "cubin", "sass", "software_gpu")
 
 
-def own_cache(folder: Path) -> Path:
-    """`folder` as a cache: new but for what is compiled and simulated."""
+def own_cache(folder: Path, shared: Iterable[str] = SHARED) -> Path:
+    """`folder` as a cache: new but for what is compiled and simulated, or a part of that."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for name in SHARED:
-        shared = cache_root() / name
-        make_private(shared)
-        (folder / name).symlink_to(shared)
+    for name in shared:
+        of_run = cache_root() / name
+        make_private(of_run)
+        (folder / name).symlink_to(of_run)
     return folder

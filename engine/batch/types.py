@@ -126,7 +126,7 @@ class BatchResult(Tabular):
 
     @property
     def recommended(self) -> Recommendation:
-        """That of the middle target."""
+        """The batch size of the middle target."""
         return self.recommendations[len(self.recommendations) // 2]
 
     @property

@@ -24,8 +24,7 @@ from engine.correctness.reference import (
 )
 from engine.correctness.tiles import Tiles
 from engine.tensors import Inputs, RawArray, alibi_slopes, bits_of, decode, poison_of
-from kernels.arguments import GRADIENTS
-from kernels.variant import Dtype, ceil_div
+from kernels.variant import GRADIENTS, Dtype, ceil_div
 
 _EXPONENT_BITS = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000}
 

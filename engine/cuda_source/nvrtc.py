@@ -40,6 +40,7 @@ from engine.cuda_source.sources import (
     IMPLICIT,
     LIMITED_GROUPS,
     Sources,
+    includes_library,
     lacks_libcu,
     read_sources,
     require_libraries,
@@ -216,8 +217,7 @@ def toolchain() -> Toolchain:
 def _toolchain(version: int) -> Toolchain:
     """The NVRTC of a version, 1209 for 12.9; 0: the usual one. Raises ToolMissing."""
     usual = toolchain()
-    wanted = version_of(version)
-    if version == 0 or wanted == usual.version:
+    if version == 0 or (wanted := version_of(version)) == usual.version:
         return usual
     return _other_toolchain(wanted)
 
@@ -328,7 +328,10 @@ class _Build:
         own_folders = tuple(folder for folder, found in of_cuda.items() if not found)
         sources = read_sources(source, own_folders)
         own = tuple((file.name, file.code) for file in sources.included)
-        folders = (tools.include_dir, *libraries, *more_headers(tools.include_dir))
+        # Where headers of libraries may lie: looked for if the source includes such.
+        folders = (tools.include_dir, *libraries)
+        if includes_library(sources):
+            folders += more_headers(tools.include_dir)
         require_libraries(sources, folders)
         headers = (*own, *stand_ins(sources, folders))
         macros = options_of(defines)

@@ -231,7 +231,7 @@ class _Default(dict[str, list[tuple[Work, "Done | Failed"]]]):
 
 
 def do_work(work: Work) -> Done:
-    """In a process of its own."""
+    """Execute, measure or count one kernel; runs in a worker process."""
     if work.execute is not None:
         assert work.after is not None
         os.environ["ATTUNE_KERNELS"] = str(work.after)
@@ -289,7 +289,7 @@ def _both_compile(work: Work, problem: Problem) -> bool:
 
 
 def _codes(work: Work, problem: Problem) -> list[str]:
-    """Of the sides that there are; empty texts for those that do not compile."""
+    """The machine code of each side that there is; empty where it does not compile."""
     return [
         compiled_answer(path, problem, work.gpu, work.config)[0].code
         for path in (work.before, work.after)

@@ -108,7 +108,7 @@ def threshold_of(pairs: Sequence[NeighbourPair]) -> Threshold:
 
 @cache
 def default_threshold() -> Threshold:
-    """Of the recorded pairs."""
+    """The threshold that the recorded pairs of neighbouring commits give."""
     return threshold_of(neighbour_pairs())
 
 

@@ -298,6 +298,14 @@ def unpadded_conflict_ways(row_bytes: int, math_threads: int, query_rows: int) -
 # Which bytes of a launch reach DRAM, by the order in which its CTAs start.
 
 
+@dataclass(frozen=True, slots=True)
+class CurveTraffic:
+    """What n launches bring from DRAM, by the order of their CTAs."""
+
+    dram_bytes: npt.NDArray[np.float64] | None  # [n]; None: the order is not known
+    miss_share: npt.NDArray[np.float64]  # [n] as `Traffic.miss_share`
+
+
 def traffic_by_order(
     variant: Variant, plan: LaunchPlan, device: DeviceSpec, resident: int
 ) -> Traffic | None:

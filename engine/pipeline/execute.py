@@ -300,8 +300,10 @@ class PartialRun:
         return self.backend.run_part(self.plan, self.chosen, inputs, self.options)
 
     def relabel(self, correctness: Correctness) -> Correctness:
-        """In the whole problem's batches and heads. Findings speak of heads as if there were no
-        others, so they are left out."""
+        """The verdict with indices of the whole problem in place of the part's.
+
+        Findings are left out: they speak of heads as if there were no others.
+        """
         first = correctness.first_bad_index
         if first is not None:
             first = (*self.part.pairs[first[1]], *first[2:])

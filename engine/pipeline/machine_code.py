@@ -18,7 +18,7 @@ from engine.base.units import format_us
 from engine.cuda_source.sources import read_source
 from engine.devices.spec import DeviceSpec, at_clock
 from engine.history import History
-from engine.history.curves import TimedLaunch, resident_of, time_launch
+from engine.history.simulation import TimedLaunch, resident_of, time_launch
 from engine.machine_code.advice import Advice, Rerun, advise
 from engine.machine_code.analysis import Analysis, code_digest
 from engine.machine_code.report import Hint, MachineCode, PassReport, own_line, report

@@ -23,9 +23,8 @@ NO_RESOURCES = "No prediction without the compiled kernel's resources."
 class Preview:
     """What is known at once, without compiling or running.
 
-    `unsupported` is the sentence why this cannot run at all; `memory` the one why it does not fit
-    in memory; `needs_compile` says that registers are not in the compile cache yet, so that
-    occupancy and prediction wait for a compile.
+    `unsupported` is the sentence why this cannot run at all; `needs_compile` says that registers
+    are not in the compile cache yet, so that occupancy and prediction wait for a compile.
     """
 
     variant: Variant
@@ -33,10 +32,14 @@ class Preview:
     device: DeviceSpec | None
     plan: LaunchPlan | None
     unsupported: str | None
-    memory: str | None
     estimate: Estimate | None  # None without a device, or without the compiled kernel
     latency_reason: str  # what binds, or why there is no latency
     needs_compile: bool
+
+    @property
+    def memory(self) -> str | None:
+        """Why executing it on the CPU does not fit in the host memory that is free now, or None."""
+        return check_host_memory(self.plan, "cpu") if self.plan is not None else None
 
     @property
     def passes(self) -> tuple[PassReport, ...]:
@@ -75,27 +78,23 @@ def preview(request: EvaluationRequest, history: History | None = None) -> Previ
     plan: LaunchPlan | None = None
     result: Estimate | None = None
     unsupported: str | None = None
-    memory: str | None = None
     needs_compile = False
     try:
         plan = launch_plan(variant, request.problem, resolved.config, device)
     except InvalidProblem as error:
         unsupported = str(error)
-    if plan is not None:
-        memory = check_host_memory(plan, "cpu")
-        if kernel is not None:
-            compiled = cached_kernel(plan, kernel.device.arch)
-            needs_compile = compiled is None
-            if compiled is not None:
-                result = history.estimate_plan(kernel, plan, compiled)
-                unsupported = result.misfit or None
+    if plan is not None and kernel is not None:
+        compiled = cached_kernel(plan, kernel.device.arch)
+        needs_compile = compiled is None
+        if compiled is not None:
+            result = history.estimate_plan(kernel, plan, compiled)
+            unsupported = result.misfit or None
     return Preview(
         variant=variant,
         config=resolved.config,
         device=device,
         plan=plan,
         unsupported=unsupported,
-        memory=memory,
         estimate=result,
         latency_reason=(
             result.reason if result else unsupported or resolved.device_reason or NO_RESOURCES

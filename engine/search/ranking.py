@@ -100,7 +100,7 @@ class SweepRow:
 
 @lru_cache(maxsize=4096)
 def _problem(sizes: tuple[tuple[str, Any], ...]) -> Problem:
-    """One object for the many rows of a problem: cheaper to read, to keep and to compare."""
+    """The same object for equal problems, of which a journal has many rows."""
     return Problem(**dict(sizes))
 
 
@@ -189,7 +189,8 @@ def assign_places(ordered: Sequence[T], is_slower: Callable[[T, T], bool]) -> li
 
 
 def rank_run(run: SamplingRun, without: Container[str] = ()) -> list[RankedPoint]:
-    """From an interleaved run, by its first kind of time: paired ratios within rounds decide."""
+    """Rank the kernels of one interleaved run by paired ratios within its rounds, of its first kind
+    of time."""
     kind = run.settings.kinds[0]
     intervals: dict[str, MedianInterval] = {}
     for candidate in (run.incumbent, *run.candidates):

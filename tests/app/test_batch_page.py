@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 from app_driver import charts, metric, texts, until
-from slow_cases import one_in
 from test_compare_page import save
 from test_known_times_shown import taken
 
@@ -31,8 +30,8 @@ SERIES = """batch,num_heads,seqlen,head_dim,kernel_ms,sdpa_ms
 def by_equations(monkeypatch):
     """No simulated CTA is known, whatever other tests of this process have simulated: what a page
     says of a kernel changes when its simulation arrives."""
-    monkeypatch.setattr("engine.history.curves._kept", {})
-    monkeypatch.setattr("engine.history.curves.read_entry", lambda _: None)
+    monkeypatch.setattr("engine.history.ctas._kept", {})
+    monkeypatch.setattr("engine.history.ctas.read_entry", lambda _: None)
 
 
 def ready(at) -> bool:
@@ -100,7 +99,7 @@ def test_a_typed_length_is_a_stop_of_the_slider(open_app):
 def test_an_answer_that_arrives_replaces_no_input(open_app, monkeypatch):
     """A widget with another id is a new one, which has lost the focus and the key under way."""
     monkeypatch.setattr("app.shared.runs.COMPILE_WAIT_S", 0.0)
-    at = open_app("batch", gpu="L4", variant="v04", dtype="bfloat16", D="96", S="64")
+    at = open_app("batch", gpu="L4", variant="v02", dtype="bfloat16", D="32", S="64")
     before = inputs_of(at)
     assert {"B", "D", "H", "S", "variant", "points"} <= {key for key, *_ in before}
     assert inputs_of(until(at, ready)) == before
@@ -198,16 +197,7 @@ def test_what_was_measured_is_not_overruled(open_app, calibrate):
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    one_in(
-        2,
-        [
-            (SERIES.replace("0.543", "-1"), "line 2, column kernel"),
-            (SERIES.replace("kernel_ms", "kernel_us"), "times belong into the column"),
-            (SERIES.replace("0.560", "0.560 ms"), "line 3, column kernel"),
-            ("", "is empty"),
-            ("a,b\n1,2\n", "lacks the column"),
-        ],
-    ),
+    [(SERIES.replace("0.543", "-1"), "line 2, column kernel"), ("", "is empty")],
 )
 def test_a_wrong_csv_names_line_and_column(open_app, text, words):
     at = upload(open_batch(open_app, batch_tab="Validate"), text)

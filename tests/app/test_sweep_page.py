@@ -48,12 +48,14 @@ def _no_sweeps_of_other_tests(_isolated, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A finished sweep of v05 over two lengths: 12 points, compiled and predicted only."""
+    """A finished sweep of v05 over two lengths: 4 points, compiled and predicted only."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         made = jobs.JobManager(tmp_path_factory.mktemp("finished") / "jobs")
         wanted = spec(("v05",))
-        space = replace(wanted.space, tunables={"num_splits": (1, 4), "block_n": (64,)})
+        space = replace(
+            wanted.space, tunables={"num_splits": (1, 4), "block_n": (64,), "threads_per_row": (8,)}
+        )
         job_id = made.submit_sweep(replace(wanted, space=space))
         deadline = time.monotonic() + 240
         while not made.status(job_id).is_over:
@@ -127,12 +129,12 @@ def test_each_tab_opens(swept, tab):
     assert not at.exception
     assert not at.error
     if tab == "Table":
-        assert len(at.dataframe[0].value) == 12
+        assert len(at.dataframe[0].value) == 4
         assert "latency µs" in at.dataframe[0].value.columns
     if tab == "Roofline":
         assert set(at.dataframe[0].value["level"]) == {"L2"}
         points = [t for t in charts(at)["sweep_roofline"]["data"] if t["mode"] == "markers"]
-        assert sum(len(trace["customdata"]) for trace in points) == 12
+        assert sum(len(trace["customdata"]) for trace in points) == 4
 
 
 def test_filtered_to_nothing_says_so(swept):
@@ -153,8 +155,9 @@ def test_a_sweep_in_which_everything_is_excluded_says_why(open_app):
 
 @pytest.mark.slow
 def test_cancel_keeps_what_there_is_and_resume_goes_on(open_app):
-    wanted = spec(("v06", "v05"), (64,))
-    space = replace(wanted.space, tunables={"threads_per_row": (4,), "block_n": (64,)})
+    wanted = spec(("v06",), (64,))
+    tunables = {"threads_per_row": (4,), "num_splits": (1, 2, 4, 8)}
+    space = replace(wanted.space, tunables=tunables)
     manager().submit_sweep(replace(wanted, space=space))
     at = open_app("sweep", gpu="L4")
     until(at, lambda at: any(m.label == "Done" for m in at.metric))
@@ -166,7 +169,7 @@ def test_cancel_keeps_what_there_is_and_resume_goes_on(open_app):
     until(at, lambda at: any(m.label == "Took" for m in at.metric) and "Finished" in texts(at))
     job = manager().jobs()[0]
     assert job.progress.resumed == kept
-    assert metric(at, "Done") == "12 of 12"
+    assert metric(at, "Done") == "8 of 8"
 
 
 def test_a_link_to_no_sweep_is_one_sentence(open_app):
@@ -414,7 +417,7 @@ def test_a_damaged_file_of_tuned_configs_is_one_sentence(swept):
 
 
 def test_the_csv_of_a_large_table_is_made_first(swept, monkeypatch):
-    monkeypatch.setattr("app.sweep.results.MOST_LINES", 10)
+    monkeypatch.setattr("app.sweep.results.MOST_LINES", 3)
     at = swept(sweep_tab="Table")
     assert not at.get("download_button")
     at.button(key="sweep_csv_make").click().run()

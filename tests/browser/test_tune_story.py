@@ -213,6 +213,7 @@ def _is_local(url: str) -> bool:
     return bool(re.match(r"(https?|wss?)://127\.0\.0\.1[:/]|data:|blob:", url))
 
 
+@pytest.mark.slow
 def test_machine_code_is_executed_and_says_so(new_tab):
     app = new_tab("/?variant=v02&S=65&D=32&gpu=L4")
     app.page.get_by_text("Execution", exact=True).first.click()

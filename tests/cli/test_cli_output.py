@@ -25,7 +25,7 @@ from engine.search.sweep.journal import Progress
 from engine.sessions.store import Store
 
 
-@pytest.mark.parametrize("flags", [[], pytest.param(["--json"], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("flags", [[], pytest.param(["--json"], marks=pytest.mark.exhaustive)])
 def test_a_full_disk_behind_standard_output_is_a_sentence(flags: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(

@@ -68,13 +68,13 @@ def test_bad_input_is_one_sentence(
 @pytest.mark.slow
 def test_one_kernel_and_batch_for_a_mix(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     traffic = tmp_path / "traffic.csv"
-    traffic.write_text("# a day\ncount,B,H,S,D\n1000,1,4,64,32\n")
+    traffic.write_text("# a day\ncount,B,H,S,D\n1000,1,4,32,32\n")
     mix = ["recommend-batch", "v05", "--gpu", "L4", "-D", "32", "--max-batch", "64", "--json"]
-    mix += ["--mix", str(traffic), "--mix", "10,8,4,128", "--price", "2"]
+    mix += ["--mix", str(traffic), "--mix", "10,8,4,64", "--price", "2"]
     assert main(mix) == 0
     found = json.loads(capsys.readouterr().out)
     assert {k["kernel"].split("num_splits=")[1] for k in found["kernels"]} >= {"1", "4"}
-    assert [p["line"]["problem"]["seqlen"] for p in found["problems"]] == [64, 128]
+    assert [p["line"]["problem"]["seqlen"] for p in found["problems"]] == [32, 64]
     # What the lines take adds up, and no other kernel takes less at this batch.
     hours = sum(p["gpu_hours_per_day"] for p in found["problems"])
     assert hours == pytest.approx(found["hours"])

@@ -15,6 +15,8 @@ from engine.cuda_source import compile_kernel
 from engine.machine_code import disassembly as nvdisasm
 from engine.names import find_variant
 
+pytestmark = pytest.mark.usefixtures("sass_in_this_process")
+
 GEMM = """
 #include <cstdio>
 #include "scale.h"
@@ -162,7 +164,6 @@ def test_passes_of_a_variant_add_up(capfd: pytest.CaptureFixture[str]) -> None:
     assert "BAR.SYNC" in text
 
 
-@pytest.mark.usefixtures("sass_in_this_process")
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [

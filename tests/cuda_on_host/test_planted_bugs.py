@@ -163,13 +163,12 @@ def test_shared_findings_name_the_array(client, bugs):
 @pytest.mark.parametrize("entry", planted.entries_of(CLEAN))
 def test_clean_pattern(client, clean, entry):
     repeat = entry != "work_queue"  # it leaves its counter used up
-    for schedule in ("in_order", "random", "reverse"):
-        for seed in (0, 1):
-            result = planted.run(client, clean, entry, schedule=schedule, seed=seed, repeat=repeat)
-            assert result.status is Status.PASSED, (schedule, result.reason)
-            assert result.repeatable
-            got = result.returned["out"].view(np.float32)[:128]
-            np.testing.assert_array_equal(got, np.ones(128, np.float32))
+    for schedule, seed in (("in_order", 0), ("reverse", 0), ("random", 0), ("random", 1)):
+        result = planted.run(client, clean, entry, schedule=schedule, seed=seed, repeat=repeat)
+        assert result.status is Status.PASSED, (schedule, result.reason)
+        assert result.repeatable
+        got = result.returned["out"].view(np.float32)[:128]
+        np.testing.assert_array_equal(got, np.ones(128, np.float32))
 
 
 # Every barrier, wait and fence of the five kernels, and what replaces its line.

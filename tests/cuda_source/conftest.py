@@ -1,4 +1,4 @@
-"""A cache of its own for every test, and the compiler or a skip that says why."""
+"""A cache of its own for every test, in which what a C++ compiler makes is the run's."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from shared_builds import own_cache
 
 DATA = Path(__file__).parent / "data"
 
 
 @pytest.fixture(autouse=True)
 def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "cache"
+    folder = own_cache(tmp_path / "cache", ["cpu"])
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(folder))
     return folder
 

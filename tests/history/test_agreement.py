@@ -71,7 +71,7 @@ CASES = [
     Case("recorded", "v08", MEDIUM, "L4", ((MEDIUM, 61.0),)),
     Case("another source", "v01", L4_STUDY, "L4", ((L4_STUDY, 543.0),), of_this_source=False),
     Case("own kernel", "my_v01", L4_STUDY, "L4", forked="v01"),
-    Case("auto on a PCIe part", "auto", Problem(1, 16, 512, 64), "H100 PCIe"),
+    Case("auto on a PCIe part", "auto", Problem(1, 16, 256, 64), "H100 PCIe"),
 ]
 
 

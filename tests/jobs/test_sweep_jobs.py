@@ -117,7 +117,7 @@ def test_a_cluster_that_cannot_be_is_one_sentence_and_the_sweep_can_go_on_here(
 
 @pytest.mark.slow
 def test_cancel_keeps_the_rows_and_resume_does_the_rest(manager: JobManager) -> None:
-    wanted = spec(24)
+    wanted = spec(16)
     first = manager.submit_sweep(wanted)
     wait_for(manager, first, lambda _: len(manager.rows(first)) >= 3)
     begin = time.monotonic()
@@ -155,11 +155,11 @@ def test_an_evaluation_does_not_wait_for_the_sweep(shared: JobManager) -> None:
 
 @pytest.mark.slow
 def test_a_killed_worker_loses_no_row_and_the_sweep_goes_on(manager: JobManager) -> None:
-    wanted = spec(60)
+    wanted = spec(24)
     job_id = manager.submit_sweep(wanted)
     seen: dict[str, object] = {}
     killed: set[int] = set()
-    for _ in range(3):
+    for _ in range(2):
         rows = len(seen)
 
         def goes_on(_: JobStatus, rows: int = rows) -> bool:
@@ -189,7 +189,7 @@ sys.path[:0] = sys.argv[2:]
 from test_sweep_jobs import spec
 from engine.jobs.manager import JobManager
 manager = JobManager(Path(sys.argv[1]))
-job = manager.submit_sweep(spec(60))
+job = manager.submit_sweep(spec(24))
 while len(manager.rows(job)) < 3:
     time.sleep(0.02)
 print(job, flush=True)
@@ -215,7 +215,7 @@ time.sleep(600)
         assert len(found.rows(job_id)) >= 3
         job = wait_for(found, job_id, ended)
         assert (job.state, job.end) == ("done", "finished"), job.error + job.log
-        assert len(found.rows(job_id)) == spec(60).space.count()
+        assert len(found.rows(job_id)) == spec(24).space.count()
     finally:
         found.close()
 
@@ -223,7 +223,7 @@ time.sleep(600)
 @pytest.mark.slow
 def test_server_and_worker_killed_together(tmp_path: Path) -> None:
     first = JobManager(tmp_path / "jobs")
-    job_id = first.submit_sweep(spec(30))
+    job_id = first.submit_sweep(spec(16))
     wait_for(first, job_id, lambda _: len(first.rows(job_id)) >= 3)
     os.killpg(worker_pid(first), signal.SIGKILL)
     first._slot_lock.release()
@@ -237,7 +237,7 @@ def test_server_and_worker_killed_together(tmp_path: Path) -> None:
         assert (job.state, job.end) == ("done", "finished"), job.error + job.log
         rows = {row.point for row in second.rows(job_id)}
         assert kept <= rows
-        assert len(rows) == spec(30).space.count()
+        assert len(rows) == spec(16).space.count()
     finally:
         second.close()
 

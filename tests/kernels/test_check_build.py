@@ -48,7 +48,7 @@ def _run(cpu: CpuBackend, plan: LaunchPlan, inputs: Inputs, seed: int) -> RunRes
     of_each(
         [(v.id, *case) for v in LADDER for case in SHAPES if is_taken(v, Problem(1, 2, *case))],
         every=8,
-        slow=2,
+        slow=3,
     ),
 )
 def test_no_false_alarm(
@@ -69,7 +69,7 @@ def test_no_false_alarm(
     one_in(
         1000,
         [(v.id, t.name, value) for v in LADDER for t in v.tunables for value in t.values],
-        slow=28,
+        slow=56,
     ),
 )
 def test_every_tunable_value_is_clean(

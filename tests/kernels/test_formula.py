@@ -6,7 +6,7 @@ import contextlib
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from words import raises
 
@@ -155,6 +155,7 @@ def test_a_formula_that_branches_refuses_an_array(formula: str) -> None:
         value(formula, shape)
 
 
+@settings(max_examples=40)
 @given(st.text(max_size=60))
 def test_any_other_text_is_refused(text: str) -> None:
     """No text raises anything else, and what is accepted yields a number or a truth value."""

@@ -31,7 +31,7 @@ from kernels.ladder import LADDER, by_id
 from kernels.variant import KERNELS_DIR, Variant
 
 # Of the table, each how-manieth is run by `pytest -m slow`, and each how-manieth of all by default.
-_SLOW, _QUICK = 96, 480
+_SLOW, _QUICK = 144, 720
 
 
 @pytest.fixture(scope="module")

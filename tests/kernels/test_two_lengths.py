@@ -78,7 +78,7 @@ def test_variant_is_right(cpu: CpuBackend, variant_id: str, number: int) -> None
 
 @pytest.mark.parametrize(
     ("variant_id", "number"),
-    slow_ones(9, [(v.id, n) for v in LADDER for n in (3, 6)]),
+    slow_ones(17, [(v.id, n) for v in LADDER for n in (3, 6)]),
 )
 def test_the_check_build_finds_nothing(cpu: CpuBackend, variant_id: str, number: int) -> None:
     variant = by_id(variant_id)

@@ -263,7 +263,8 @@ _HALVES = [group.name.split(",")[0] for group in GROUPS].index("half")
 def _marks(group: int, arch: str) -> list[pytest.MarkDecorator]:
     if (group, arch) == (_HALVES, "sm_75"):
         return []
-    return [pytest.mark.slow if arch in ("sm_80", "sm_90") else pytest.mark.exhaustive]
+    turn = "sm_90" if group % 2 or GROUPS[group].ctas > 1 else "sm_80"
+    return [pytest.mark.slow if arch == turn else pytest.mark.exhaustive]
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def timed(order: int, size: int) -> TimedLaunch:
     ("order", "size"),
     [
         (ROWS, 768),
-        pytest.param(GROUPED, 1024, marks=pytest.mark.slow),
+        pytest.param(GROUPED, 768, marks=pytest.mark.slow),
         pytest.param(STAYING, 768, marks=pytest.mark.slow),
     ],
 )

@@ -253,7 +253,7 @@ def kinds(advice: Sequence[Advice]) -> set[AdviceKind]:
 
 
 @pytest.mark.parametrize(
-    "case", one_in(len(PLANTED), PLANTED), ids=[f"{p.kind} {p.says}" for p in PLANTED]
+    "case", one_in(len(PLANTED), PLANTED, slow=2), ids=[f"{p.kind} {p.says}" for p in PLANTED]
 )
 def test_a_planted_inefficiency_is_named(case: Planted, tmp_path: Path) -> None:
     advice = advice_on(tmp_path, case.source, case.arguments, case.grid)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from untimed import untimed
 
 from engine.base.errors import Status
 from engine.cli import main
@@ -25,9 +26,11 @@ from kernels.ladder import LADDER
 DATA = Path(__file__).with_name("kernels")
 
 
-def evaluated(name: str, problem: Problem, **options: object) -> Evaluation:
+def evaluated(
+    name: str, problem: Problem, *, is_timed: bool = False, **options: object
+) -> Evaluation:
     request = EvaluationRequest(name, problem, {}, gpu="L4", backend="cpu", **options)  # type: ignore[arg-type]
-    with Evaluator() as evaluator:
+    with Evaluator() if is_timed else untimed() as evaluator:
         return evaluator.evaluate(request).evaluation
 
 
@@ -43,7 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("check", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_float_kernel_is_judged_in_fp32_and_predicted(check: bool) -> None:
     problem = Problem(1, 2, 203, 64, causal=check, dtype="float32")
-    evaluation = evaluated("float_rows", problem, check=check)
+    evaluation = evaluated("float_rows", problem, is_timed=True, check=check)
     assert evaluation.status is Status.PASSED, evaluation.reason
     assert "SDPA, float32 on the CPU, and the rounding of a sum of 203 terms" in evaluation.reason
     assert evaluation.correctness is not None
@@ -135,7 +138,7 @@ def test_a_bug_in_fp32_is_no_tf32(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_packed_tensors_and_what_runs_on_in_global_memory(causal: bool) -> None:
     """The second run of all launches finds the fills again, or it would not repeat."""
     problem = Problem(2, 3, 45, 64, causal=causal, dtype="float32")

@@ -296,7 +296,7 @@ def test_the_installed_cupy_runs_on_it() -> None:
     assert softgpu(sys.executable, "-c", CUPY) == "software L4\n"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # `.ci/run` runs a larger piece
 def test_a_piece_of_what_is_marked_gpu_passes_on_it() -> None:
     """All of it is `pytest --software-gpu`."""
     names = "(agrees_with_sdpa and v08 and S65 and D64) or fingerprint or fill_covers or cupy"
@@ -328,7 +328,7 @@ def test_a_gpu_that_cannot_be_made_is_one_sentence() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", ["v01", "v17"])
+@pytest.mark.parametrize("variant", [pytest.param("v01", marks=pytest.mark.exhaustive), "v17"])
 def test_an_evaluation_is_right_and_carries_no_measured_time(variant: str) -> None:
     size = ("-B1", "-H2", "-S65", "-D64", "--gpu", "H200", "--json")
     command = (sys.executable, "-m", "engine", "evaluate", variant, "--backend", "cuda", *size)

@@ -472,7 +472,7 @@ def _judge(
 def _judge_predicted(
     before: Evaluation, after: Evaluation, first: Latency, second: Latency
 ) -> tuple[GateVerdict | None, None, str]:
-    """By the gate's rule where both are simulated of one GPU's machine code."""
+    """The gate's verdict on two predicted times; none unless both are simulated for one GPU."""
     if before.device != after.device:
         return None, None, "No verdict on times predicted for two GPUs."
     if not (first.is_simulated and second.is_simulated):
