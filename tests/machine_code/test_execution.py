@@ -502,6 +502,64 @@ def test_a_copy_that_is_not_waited_for_has_not_come(tmp_path: Path) -> None:
     assert set(run(tmp_path, body.replace("{wait}", ""))[:32].tolist()) == {-1}
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
+@pytest.mark.parametrize("width", [4, 8, 16])
+def test_a_copy_of_fewer_bytes_fills_up_with_zeros(arch: str, width: int, tmp_path: Path) -> None:
+    """Lane t copies t % (width + 1) bytes, and half of the width as a constant."""
+    level = "cg" if width == 16 else "ca"
+    body = f"""
+    __shared__ __align__(16) unsigned char s[2][32 * 16];
+    for (int i = threadIdx.x; i < 1024; i += 32) s[0][i] = 255;
+    __syncwarp();
+    for (int part = 0; part < 2; part++) {{
+        unsigned to = (unsigned)__cvta_generic_to_shared(&s[part][threadIdx.x * {width}]);
+        const char* from = (const char*)data + threadIdx.x % 4 * {width};
+        if (part) asm volatile("cp.async.{level}.shared.global [%0], [%1], {width}, {width // 2};"
+                               :: "r"(to), "l"(from));
+        else asm volatile("cp.async.{level}.shared.global [%0], [%1], {width}, %2;"
+                          :: "r"(to), "l"(from), "r"(threadIdx.x % {width + 1}));
+    }}
+    asm volatile("cp.async.wait_all;");
+    __syncwarp();
+    bool right = true;
+    for (int b = 0; b < {width}; b++) {{
+        unsigned char there = threadIdx.x % 4 * {width} + b;
+        unsigned char word = there % 4 ? 0 : there / 4;  // the words count up
+        right &= s[0][threadIdx.x * {width} + b] == (b < threadIdx.x % {width + 1} ? word : 0);
+        right &= s[1][threadIdx.x * {width} + b] == (b < {width // 2} ? word : 0);
+    }}
+    __syncwarp();
+    data[32 + threadIdx.x] = right;
+    """
+    assert run(tmp_path, body, arch=arch)[32:].tolist() == [1] * 32
+
+
+def test_what_nobody_wrote_is_no_number(tmp_path: Path) -> None:
+    """Registers and local memory, as shared memory: nothing of an earlier launch is there."""
+    body = """
+    float never;
+    asm volatile("{ .reg .f32 a; mov.f32 %0, a; }" : "=f"(never));
+    float local[64];
+    if (n > 64) for (int i = 0; i < 64; i++) local[i] = data[i];
+    data[threadIdx.x] = never != never;
+    data[32 + threadIdx.x] = local[data[n - 1 - threadIdx.x] & 63] != 0;
+    """
+    for arch in ("sm_80", "sm_90"):
+        assert run(tmp_path, body, arch=arch).tolist() == [1] * 64
+
+
+def test_a_table_of_functions_is_in_nobodys_way(tmp_path: Path) -> None:
+    top = """
+    __device__ __noinline__ int one(int x) { return x + 1; }
+    __device__ __noinline__ int two(int x) { return x + 2; }
+    __constant__ int (*table[2])(int) = {one, two};
+    """
+    body = "data[threadIdx.x] = n == {number} ? table[data[1]](5) : 7;"
+    assert set(run(tmp_path, body.replace("{number}", "3"), top=top)[:32].tolist()) == {7}
+    with pytest.raises(ExecutionFault, match="goes to an address in a register"):
+        run(tmp_path, body.replace("{number}", "64"), top=top)
+
+
 def test_what_nothing_orders_ends_otherwise_in_reverse(tmp_path: Path) -> None:
     """Two warps without a barrier between them, and two CTAs that write one word.
 

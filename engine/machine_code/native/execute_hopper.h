@@ -122,10 +122,17 @@ void Warp::meet() {
 void Warp::leave() {
     meet();
     Races* races = looked_for();
-    if (!races || alive || stored_from.addresses.empty()) return;
-    const uint64_t address = stored_from.addresses.front();
-    const Shadow::Reader& reader = cta.shadow.readers[address / 2 * cta.shadow.who + self()];
-    races->report(EXIT_BEFORE_END, reader.at, index, self(), self(), true, address, cta.request.cta);
+    if (!races || alive) return;
+    if (!stored_from.addresses.empty()) {
+        const uint64_t address = stored_from.addresses.front();
+        const Shadow::Reader& reader = cta.shadow.readers[address / 2 * cta.shadow.who + self()];
+        races->report(EXIT_BEFORE_END, reader.at, index, self(), self(), true, address, cta.request.cta);
+    }
+    join(cta.left, races->clock[self()]);
+    if (cta.living()) return;
+    for (const Cta::Tile& tile : cta.tiles) races->report(EXIT_BEFORE_PEER, tile.at, index, races->copies_of(cta.rank), self(), true, tile.to, cta.request.cta);
+    for (const auto& [warp, visit] : cta.visits)
+        if (visit.epoch > cta.left[warp]) races->report(EXIT_BEFORE_PEER, visit.at, index, warp, self(), false, visit.address, cta.request.cta);
 }
 
 void Warp::synchronise(const Instruction& i, bool& moves) {
@@ -146,6 +153,7 @@ void Warp::synchronise(const Instruction& i, bool& moves) {
         bar.needed = bar.pending = std::max(1, static_cast<int>((0x100000 - (bits[first] >> 1 & 0xfffff)) & 0xfffff));
         return;
     }
+    if (looked_for()) visits(*owner, place);
     const auto known = owner->mbarriers.find(place);
     if (known == owner->mbarriers.end()) fail(i, "uses an mbarrier that nobody initialised");
     MBarrier& bar = known->second;

@@ -60,7 +60,7 @@ inline const char* known_modifiers(Opcode op) {
     case OP_MOVM: return " 16 MT88 ";
     case OP_ATOMS: return ATOMIC_OPERATIONS " CAST SPIN ";
     case OP_ATOMG: case OP_RED: return ATOMIC_OPERATIONS;
-    case OP_LDGSTS: return " BYPASS ACCESS 32 64 128 ";
+    case OP_LDGSTS: return " BYPASS ACCESS 32 64 128 ZFILL ";
     case OP_SHFL: return " IDX UP DOWN BFLY ";
     case OP_HMMA: return " 16816 1688 F32 F16 BF16 ";
     case OP_BAR: return " SYNC ARV RED AND OR POPC DEFER_BLOCKING ";
