@@ -123,7 +123,7 @@ def execute(evaluator: Evaluator, request: EvaluationRequest, inputs: Inputs) ->
 def alone_on_gpu(
     name: BackendName, purpose: str, on_wait: Callable[[str], None] = lambda _: None
 ) -> AbstractContextManager[None]:
-    """On a GPU, no other process measures meanwhile."""
+    """Hold the GPU's lock, so that no other process measures meanwhile; nothing on a CPU."""
     if name != "cuda":
         return nullcontext()
     from engine.measure.device_lock import gpu_lock
