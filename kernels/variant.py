@@ -358,7 +358,7 @@ class Variant:
         return "backward" in self.takes
 
     def default_config(self, num_sms: int | None = None) -> dict[str, int]:
-        """Of a GPU with so many SMs; None: of no GPU in particular."""
+        """The default config on a GPU with so many SMs; None: of no GPU in particular."""
         return {t.name: t.default_on(num_sms) for t in self.tunables}
 
     def defines(self, problem: ProblemLike, config: Config) -> tuple[tuple[str, str], ...]:
@@ -430,8 +430,8 @@ class Variant:
         """Why it cannot compute what a problem asks for, or None when it can."""
         if self.is_backward and "backward" not in features:
             return (
-                f"{self.id} computes the backward pass alone (dQ, dK and dV): ask for it by "
-                "--backward, or choose a variant that computes O."
+                f"{self.id} computes the backward pass alone (dQ, dK and dV): ask for "
+                "backward, or choose a variant that computes O."
             )
         taken = (*self.takes, "lse") if self.lse is not None else self.takes
         missing = [FEATURES[name] for name in features if name not in taken]

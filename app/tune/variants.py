@@ -40,7 +40,9 @@ def draw(selection: Selection) -> None:
     rows = [row for row in _sweep_rows() if (row.problem, row.device) == _at(selection)]
     waiting: list[JobStatus] = []
     lines = []
-    for variant in LADDER.of(problem):
+    rungs = LADDER.of(problem)
+    own = [selection.variant] if selection.variant.id not in {v.id for v in rungs} else []
+    for variant in (*own, *rungs):
         best = variants_frame.best_row(rows, variant.id)
         config = dict(best.config) if best is not None else {}
         if variant.id == selection.variant.id and best is None:
@@ -71,7 +73,7 @@ def draw(selection: Selection) -> None:
                     **problem_values(problem),
                     "gpu": selection.gpu,
                     "variant": selection.variant.id,
-                    "sweep_variants": ",".join(v.id for v in LADDER.of(problem)),
+                    "sweep_variants": ",".join(v.id for v in (*own, *rungs)),
                 }
             ),
         )

@@ -302,7 +302,7 @@ def verdict_of(
         roof=_roof(kernel, problem, time.us, ctas_per_sm) if time and is_known else None,
         limit=_limit(report) if report is not None else None,
         next=_next(report, kernel, problem, history) if report is not None else None,
-        auto=_auto(choice, kernel, time) if choice is not None else None,
+        auto=_auto(choice, kernel, problem, time) if choice is not None else None,
         races_unchecked=run is not None and not awaits_whole and _looks_for_no_races(run),
     )
 
@@ -491,10 +491,13 @@ def _rung_us(name: str, kernel: Kernel, problem: Problem, history: History) -> f
     return found.latency.median_us if found.latency and found.by_machine_code else None
 
 
-def _auto(choice: Choice, kernel: Kernel | None, time: VerdictTime | None) -> AutoPick | None:
-    """None where it is this very kernel, or one that is known to be no faster."""
+def _auto(
+    choice: Choice, kernel: Kernel | None, problem: Problem, time: VerdictTime | None
+) -> AutoPick | None:
+    """None where it is this very kernel, one that does not take the problem (no rung may), or one
+    that is known to be no faster."""
     picked = choice.kernel
-    if kernel is None or picked == kernel:
+    if kernel is None or picked == kernel or picked.unsupported(problem) is not None:
         return None
     known = choice.time
     if known is not None and time is not None and not time.is_bound and known.us >= time.us:
