@@ -96,7 +96,7 @@ class ScratchBuffer:
 
     @property
     def initial(self) -> npt.NDArray[np.uint8] | None:
-        """Its bytes before the first launch; None where they are poison."""
+        """The buffer's bytes before the first launch; None where they are poison."""
         if self.fill == "poison":
             return None
         if self.fill == "zero":

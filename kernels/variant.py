@@ -358,7 +358,7 @@ class Variant:
         return "backward" in self.takes
 
     def default_config(self, num_sms: int | None = None) -> dict[str, int]:
-        """Of a GPU with so many SMs; None: of no GPU in particular."""
+        """The default config on a GPU with so many SMs; None: of no GPU in particular."""
         return {t.name: t.default_on(num_sms) for t in self.tunables}
 
     def defines(self, problem: ProblemLike, config: Config) -> tuple[tuple[str, str], ...]:

@@ -211,7 +211,7 @@ class MachineCodeBackend:
         return watch.writes[-1] if watch.writes else None
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Does nothing: there is no process or memory to release."""
 
 
 def _run(

@@ -141,7 +141,7 @@ class Tabular:
         raise NotImplementedError
 
     def plot(self) -> Figure:
-        """Its figures as bars with their intervals: a Plotly figure, which notebooks show."""
+        """The result's figures as bars with intervals: a Plotly figure, which notebooks show."""
         return self.bars().figure()
 
     def to_markdown(self) -> str:

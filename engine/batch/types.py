@@ -131,7 +131,7 @@ class BatchResult(Tabular):
 
     @property
     def is_bound(self) -> bool:
-        """By roofline alone, whose assumed CTA times are no prediction."""
+        """True if by roofline alone, whose assumed CTA times are no prediction."""
         return self.method == METHODS[1] and self.calibration is None
 
     def recommended_batches(self) -> Table:

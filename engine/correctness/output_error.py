@@ -104,9 +104,9 @@ class BrokenElements:
 
     def first_index(self) -> tuple[int, int, int, int] | None:
         """(batch, head, row, column) of the first of either kind in memory order."""
-        broken = self.unwritten | self.nonfinite
-        if not broken.any():
+        if not (self.unwritten.any() or self.nonfinite.any()):
             return None
+        broken = self.unwritten | self.nonfinite
         batch, head, row, column = np.unravel_index(int(broken.argmax()), broken.shape)
         return int(batch), int(head), int(row), int(column)
 

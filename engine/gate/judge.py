@@ -553,7 +553,7 @@ def _compiles_for(variant: Variant, arch: str) -> bool:
 
 
 def _small(problem: Problem) -> Problem:
-    """The same kind with few heads and rows: 203 rows leave a short last tile."""
+    """A small problem of the same kind; its 203 rows leave a partial last tile."""
     group = problem.head_group
     heads = max(1, min(problem.kv_heads, _MOST_HEADS))
     keys = None if problem.seqlen_kv is None else min(problem.seqlen_kv, _MOST_ROWS)

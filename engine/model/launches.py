@@ -71,7 +71,7 @@ class Launches:
         return Launches(**{f.name: getattr(self, f.name)[..., keep] for f in fields(self)})
 
     def without_absent_keys(self) -> Launches:
-        """The same launches by a kernel that stops at the last key, not at the end of its tile."""
+        """The launches as of a kernel that stops at the last key, not at the end of its tile."""
         return replace(self, kv_rows=np.minimum(self.kv_rows, self.num_keys))
 
     @property

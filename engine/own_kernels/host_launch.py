@@ -143,7 +143,7 @@ def _namespaces(code: str, position: int) -> Iterator[str]:
 
 
 def closing(code: str, opening: int) -> int:
-    """Behind the bracket that closes the one at `opening`; the end where none does."""
+    """The index behind the bracket that closes the one at `opening`; the end without one."""
     pair = {"(": ")", "{": "}"}[code[opening]]
     depth = 0
     for match in re.finditer(rf"[{re.escape(code[opening] + pair)}]", code[opening:]):

@@ -74,7 +74,7 @@ def time_passes(
 def _with_prediction(
     timed: Sequence[TimedLaunch], predicted: Estimate, device: DeviceSpec
 ) -> tuple[TimedLaunch, ...]:
-    """Its times; units' shares, stalls and bytes stay as they were simulated."""
+    """The passes with the predicted times; shares of units, stalls and bytes stay as simulated."""
     latency, terms = predicted.latency, predicted.terms
     if latency is None or terms is None:
         return tuple(timed)

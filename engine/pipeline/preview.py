@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 
 from engine.base.errors import AttuneError, InvalidProblem, Status
 from engine.devices.spec import DeviceSpec
@@ -19,7 +20,7 @@ from kernels.variant import Variant
 NO_RESOURCES = "No prediction without the compiled kernel's resources."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Preview:
     """What is known at once, without compiling or running.
 
@@ -36,9 +37,12 @@ class Preview:
     latency_reason: str  # what binds, or why there is no latency
     needs_compile: bool
 
-    @property
+    @cached_property
     def memory(self) -> str | None:
-        """Why executing it on the CPU does not fit in the host memory that is free now, or None."""
+        """Why executing it on the CPU does not fit in free host memory, or None.
+
+        The system is asked when this is first read, which takes longer than all of the preview.
+        """
         return check_host_memory(self.plan, "cpu") if self.plan is not None else None
 
     @property

@@ -204,7 +204,7 @@ def rank_run(run: SamplingRun, without: Container[str] = ()) -> list[RankedPoint
 
 
 def rank_rows(rows: Iterable[SweepRow]) -> list[RankedPoint]:
-    """From evaluations that were timed by themselves (or predicted), of one problem on one GPU.
+    """Rank evaluations of one problem on one GPU that were timed by themselves, or predicted.
 
     Times of several origins, or predicted by several methods, are never mixed: see `comparable`.
     """
@@ -216,7 +216,7 @@ def rank_rows(rows: Iterable[SweepRow]) -> list[RankedPoint]:
 
 
 def comparable(rows: Iterable[SweepRow]) -> list[SweepRow]:
-    """Those with a time of the best origin and, where it is predicted, by the best method.
+    """The rows with a time of the best origin and, where it is predicted, by the best method.
 
     Measured before recorded before predicted, by machine code before by roofline: one method may
     take a kernel for four times as slow as the other does.

@@ -119,7 +119,7 @@ def _hash_of(variant: Variant) -> str:
 
 
 def headers(snapshot: Snapshot) -> list[Source]:
-    """Its headers whose names are plain ones, so that they may be laid beside a kernel."""
+    """The snapshot's headers with plain file names, which may be written beside a kernel."""
     return [s for s in snapshot.sources if _HEADER.fullmatch(s.name)]
 
 
