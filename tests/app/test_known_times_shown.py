@@ -8,6 +8,7 @@ from app_driver import badge, compiled, metric, texts, until
 from sweep_data import rows_of, spec
 from test_compare_page import save
 from test_run_states import BASE
+from words import says
 
 from app.sweep import frames
 from engine.cuda_source.sources import read_sources
@@ -56,18 +57,18 @@ def test_a_time_of_this_very_source_is_not_overruled_and_calibrates(open_app):
     save("On the L4", taken(800.0, 256, sha), taken(410.0, 128, sha))
     at = until(open_app(variant="v01", S="128", gpu="L4"), compiled)
     assert (metric(at, "Latency"), badge(at, "Latency")) == ("410 µs", "recorded")
-    assert "Calibrated on 2 measured points" in texts(at)
+    assert says(texts(at), "calibrated_measured_points", "2")
     other = until(open_app(variant="v01", S="64", gpu="L4"), compiled)
     assert badge(other, "Latency") == "predicted"
-    assert "Calibrated on 2 measured points" in texts(other)
+    assert says(texts(other), "calibrated_measured_points", "2")
 
 
 def test_a_time_of_another_source_calibrates_nothing(open_app):
     save("Elsewhere", taken(410.0, 256, "ab" * 32))
     at = until(open_app(variant="v01", S="256", gpu="L4"), compiled)
     assert badge(at, "Latency") == "predicted"
-    assert "Calibrated on" not in texts(at)
-    assert "another source" in set(tables(at)[0]["source"])
+    assert not says(texts(at), "calibrated_on")
+    assert says(set(tables(at)[0]["source"]), "another_source")
 
 
 def test_a_sweeps_points_stand_beside_what_is_known_of_them():
@@ -81,7 +82,7 @@ def test_a_sweeps_points_stand_beside_what_is_known_of_them():
     columns = list(table.columns)
     # The points are predicted, and no ratio is given of those to a time that was taken.
     assert columns[columns.index("latency µs") + 1 :][:2] == ["known µs", "SDPA µs"]
-    assert "against SDPA" not in columns
+    assert not says(columns, "against_sdpa")
     mine = [dict(row.config) == {"block_n": 64} for row in rows]
     assert list(table["known µs"].notna()) == [m for _, m in zip(table.index, mine, strict=True)]
     assert set(table["known µs"].dropna()) == {410.0}
