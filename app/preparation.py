@@ -30,7 +30,7 @@ def wait_for_imports() -> None:
 
 
 def _prepare() -> None:
-    """In the order in which others can go on by themselves: compilers, the worker, this process."""
+    """Start what goes on by itself, compilers and the worker, before this process imports."""
     try:
         _start_cpu_runtime()
         _start_worker()

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, 
 from annotated_types import MaxLen
 
 from engine.base.errors import Status
-from engine.base.figures import Bars
-from engine.base.table import Table, Tabular
+from engine.base.table import Bars, Table, Tabular
 from engine.base.text import (
     Identifier,
     Line,

@@ -24,10 +24,13 @@ def are_comparable(origin: str, other: str) -> bool:
     return (origin == "predicted") == (other == "predicted")
 
 
+NOT_COMPARABLE = "not comparable"
+
+
 def not_comparable(origin: str, other: str) -> str:
     """What stands in place of such a ratio: `predicted ÷ recorded, not comparable`."""
     first, second = (other, origin) if other == "predicted" else (origin, other)
-    return f"{first} ÷ {second}, not comparable"
+    return f"{first} ÷ {second}, {NOT_COMPARABLE}"
 
 
 # What predictions are made by, the better one first; in their reasons: "By machine code: …".
@@ -82,12 +85,12 @@ class Latency(Stored):
 
     @property
     def is_simulated(self) -> bool:
-        """By machine code alone, not scaled to times that were taken."""
+        """True if predicted by machine code alone, not calibrated on times that were taken."""
         return self.method == METHODS[0] and CALIBRATED not in self.reason
 
     @property
     def is_bound(self) -> bool:
-        """By roofline alone, whose assumed CTA time is no prediction: what is shown in its place is
+        """True if by roofline alone, whose assumed CTA time is no prediction: shown in its place is
         what the launch takes at least (`engine.model.equations.Terms.bound_us`)."""
         return self.method == METHODS[1] and CALIBRATED not in self.reason
 

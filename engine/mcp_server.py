@@ -306,7 +306,7 @@ def _path() -> str:
 
 
 def shortened(value: Any) -> Any:
-    """The same with long lists and texts cut, which then say so."""
+    """A copy with long lists and texts cut short, each with a note that it was."""
     if isinstance(value, dict):
         return {key: shortened(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):

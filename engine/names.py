@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -45,35 +44,17 @@ def find_variant(name: str) -> Variant:
         UnknownName: there is none; the nearest names are in the text.
         InvalidKernel: there is a mistake in its description.
     """
-    own = OWN.seen(name)
-    if own is None:
-        if (mistake := LADDER.error_of(name)) is not None:
-            raise InvalidKernel(str(mistake), code=mistake.code)
-        with contextlib.suppress(KeyError):
-            return LADDER.by_id(name)
-        own = OWN.find(name)
-    if own is None and name == AUTO:
+    file = LADDER.find(name) or OWN.seen(name) or OWN.find(name)
+    if file is None and name == AUTO:
         raise UnknownName(
             f"{AUTO} stands for the variant that is chosen for a problem on a GPU: name one here.",
             code="auto_is_no_variant",
         )
-    if own is None:
+    if file is None:
         raise unknown("variant", name, (v.id for v in all_variants()))
-    if own.error is not None or own.variant is None:
-        code = own.error.code if own.error is not None else ""
-        raise InvalidKernel(str(own.error), code=code)
-    return own.variant
-
-
-def has_description(source: Path) -> bool:
-    """Whether a `.cu` file has a description as a variant; no where it cannot be read."""
-    from kernels.source_text import has_block, read_text
-    from kernels.toml_block import KernelDescriptionError
-
-    try:
-        return has_block(read_text(source))
-    except KernelDescriptionError:
-        return False
+    if file.error is not None or file.variant is None:
+        raise InvalidKernel(str(file.error), code=file.error.code if file.error is not None else "")
+    return file.variant
 
 
 def variant_from(source: Path, name: str) -> Variant:

@@ -49,7 +49,7 @@ class Pages:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Of K, and of V."""
+        """Shape of K, and of V."""
         return self.count, self.problem.kv_heads, self.rows, self.problem.head_dim
 
     @property

@@ -37,7 +37,7 @@ from engine.machine_code.overlap import budget_mistake
 from engine.paged_kv import Pages
 from engine.problem import Problem
 from engine.tensors import lengths_of
-from kernels.arguments import (
+from kernels.variant import (
     BLOCK_TABLE,
     CU_SEQLENS_Q,
     DOUT,
@@ -47,10 +47,6 @@ from kernels.arguments import (
     OF_FEATURES,
     PACKED,
     SEQLENS,
-    feature_of,
-)
-from kernels.variant import Argument as DescribedArgument
-from kernels.variant import (
     Config,
     CppStandard,
     Layout,
@@ -63,7 +59,9 @@ from kernels.variant import (
     Structure,
     TensorMap,
     Variant,
+    feature_of,
 )
+from kernels.variant import Argument as DescribedArgument
 
 if TYPE_CHECKING:
     from engine.tensors import ByteArray, Inputs, RawArray
@@ -98,7 +96,7 @@ class ScratchBuffer:
 
     @property
     def initial(self) -> npt.NDArray[np.uint8] | None:
-        """Its bytes before the first launch; None where they are poison."""
+        """The buffer's bytes before the first launch; None where they are poison."""
         if self.fill == "poison":
             return None
         if self.fill == "zero":

@@ -274,12 +274,12 @@ class Problem(Stored):
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Of Q."""
+        """Shape of Q."""
         return (self.batch, self.num_heads, self.seqlen, self.head_dim)
 
     @property
     def out_shape(self) -> tuple[int, int, int, int]:
-        """Of O."""
+        """Shape of O."""
         return (self.batch, self.num_heads, self.seqlen, self.value_dim)
 
     @property
@@ -358,8 +358,8 @@ class Problem(Stored):
         return forward if self.direction == "forward" else 5 * forward // 2
 
     def main_of(self, passes: Sequence[_T]) -> _T:
-        """Of what a launch has for each pass that of the main one: the first, backward the second,
-        as the first prepares D."""
+        """The main pass's item, of one for each pass: the first; backward the second, as the first
+        computes D = rowsum(dO · O)."""
         return passes[min(int(self.direction == "backward"), len(passes) - 1)]
 
     @property
@@ -389,7 +389,8 @@ class Problem(Stored):
 
     @property
     def rest(self) -> tuple[object, ...]:
-        """All but batch and query heads: problems of one curve over either share it."""
+        """A key of all but batch and query heads: problems that share it lie on one curve over
+        either."""
         kind = (self.direction, self.words(), self.seqlens)
         return (self.lengths(), self.dims(), self.dtype, *kind)
 

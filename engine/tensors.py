@@ -23,7 +23,7 @@ from engine.base.text import Text
 from engine.fp8 import E4M3_LARGEST, e4m3_bytes, e4m3_values
 from engine.paged_kv import Pages
 from engine.problem import Problem
-from kernels.arguments import (
+from kernels.variant import (
     ALIBI_SLOPES,
     BLOCK_TABLE,
     CU_SEQLENS_K,
@@ -35,8 +35,10 @@ from kernels.arguments import (
     PACKED,
     SEQLENS,
     SINKS,
+    Dtype,
+    Layout,
+    Lse,
 )
-from kernels.variant import Dtype, Layout, Lse
 
 _Array: TypeAlias = npt.NDArray[np.float32]
 
@@ -303,7 +305,7 @@ class Inputs:
     before_fp8: tuple[RawArray, RawArray] | None = None
 
     def without_fp8(self) -> Inputs:
-        """Of K and V as they were before, to see what FP8 alone costs."""
+        """The inputs with K and V as they were before FP8, to see what that alone costs."""
         if self.before_fp8 is None:
             return self
         problem = replace(self.problem, kv_dtype=None)

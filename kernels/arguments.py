@@ -1,4 +1,4 @@
-"""The arguments of a pass, as a description block lists them.
+"""The arguments of a pass and the layouts of its tensors, as a description block lists them.
 
     args = ["q", "k", "v", "out", "lse", "seqlen", "softmax_scale",           # by name
             {name = "q_stride_row", ctype = "int64"},                         # of another type
@@ -22,18 +22,29 @@ Whole numbers are int32 and fractions float32 where nothing is said.
 A pass that takes `cu_seqlens_q` and `cu_seqlens_k` (`[batch + 1]`, int32) in place of `seqlens` is
 given sequences of different lengths packed: they say where each begins in Q and O, and in K and V,
 which are `[sum of lengths, heads, head_dim]` then.
+
+The order of the tensors' dimensions, which their strides follow:
+
+    layout = "bshd"                            # of all tensors
+    layout = {q = "bshd", out = "bshd"}        # of some; the others are bhsd
+    layout = "bs3hd"                           # Q, K and V as one tensor, O as bshd
+    layout = {qkv = "bs3hd", out = "bhsd"}     # and O otherwise
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, get_args
 
 from kernels.formula import FRACTIONS, FormulaError, Scope
 from kernels.toml_block import Table, shown
 from kernels.variant import (
+    LSE,
+    OF_FEATURES,
+    PACKED,
+    TENSORS,
     Argument,
     Feature,
     Layout,
@@ -44,36 +55,36 @@ from kernels.variant import (
     TensorMap,
 )
 
-TENSORS: Final = ("q", "k", "v", "out")
-PACKED: Final = "qkv"
-LSE: Final = "lse"
-# Of the backward pass: `out` and `lse` are given, with what comes back for O, and these written.
-DOUT: Final = "dout"
-GRADIENTS: Final = ("dq", "dk", "dv")
-BLOCK_TABLE: Final = "block_table"
-# Buffers of a problem's features: a pass is given them where the problem has them alone.
-ALIBI_SLOPES: Final = "alibi_slopes"
-SINKS: Final = "sinks"
-SEQLENS: Final = "seqlens"
-KV_SCALES: Final = ("k_scale", "v_scale")
-# Who takes these has Q, K, V and O of such sequences packed: [sum of lengths, heads, head_dim].
-CU_SEQLENS_Q: Final = "cu_seqlens_q"
-CU_SEQLENS_K: Final = "cu_seqlens_k"
-OF_FEATURES: Final[Mapping[str, Feature]] = {
-    ALIBI_SLOPES: "alibi",
-    SINKS: "sinks",
-    SEQLENS: "varlen",
-    CU_SEQLENS_Q: "varlen",
-    CU_SEQLENS_K: "varlen",
-    **dict.fromkeys(KV_SCALES, "kv_fp8"),
-}
 NUMBERS: Final = ("batch", "num_heads", "num_heads_kv", "seqlen", "seqlen_kv", "head_dim")
 STRIDES: Final = tuple(f"{t}_stride_{d}" for t in TENSORS for d in ("batch", "head", "row"))
 KNOWN: Final = (*TENSORS, LSE, *NUMBERS, *STRIDES, "causal", *FRACTIONS)
 
+_PACKED_LAYOUT: Final = "bs3hd"
 _NULL: Final = "null"
 _FLOATS: Final = ("float32", "float64")
 _NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+def read_layouts(block: Table) -> dict[str, Layout]:
+    """The layout of each tensor that is not bhsd, and of `qkv` where the three are one."""
+    if (layout := block.values.get("layout")) == _PACKED_LAYOUT:
+        return dict.fromkeys((*TENSORS, PACKED), "bshd")
+    if isinstance(layout, dict) and PACKED in layout:
+        table = block.table("layout")
+        table.allow(PACKED, "out")
+        table.choice(PACKED, (_PACKED_LAYOUT,))
+        out = table.choice("out", get_args(Layout), "bhsd")
+        of_q: dict[str, Layout] = dict.fromkeys((*"qkv", PACKED), "bshd")
+        return of_q | ({"out": out} if out != "bhsd" else {})
+    table = block
+    keys: Mapping[str, str] = dict.fromkeys(TENSORS, "layout")
+    if isinstance(block.values.get("layout"), dict):
+        table = block.table("layout")
+        table.allow(*TENSORS)
+        keys = {name: name for name in TENSORS}
+    known = (*get_args(Layout), *((_PACKED_LAYOUT,) if table is block else ()))
+    chosen = {name: table.choice(key, known, "bhsd") for name, key in keys.items()}
+    return {name: layout for name, layout in chosen.items() if layout != "bhsd"}
 
 
 def stride_formulas(
@@ -176,19 +187,6 @@ class ArgumentReader:
         except FormulaError as error:
             table.error(key, str(error), code=error.code)
         return Scalar(name, ctype, self._scope.function(expression), feature)
-
-
-def feature_of(argument: Argument, takes: Collection[Feature]) -> Feature | None:
-    """What a problem must have for an argument to be given; None: it always is.
-
-    Args:
-        takes: of the kernel: one that takes LSE writes it where it is asked for, others always.
-    """
-    if isinstance(argument, Scalar):
-        return argument.feature
-    if argument == LSE and "lse" in takes:
-        return "lse"
-    return OF_FEATURES.get(argument) if isinstance(argument, str) else None
 
 
 def pointers_of(arguments: Iterable[Argument]) -> Iterator[str]:

@@ -80,25 +80,19 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from kernels import declared
-from kernels.arguments import (
-    BLOCK_TABLE,
-    DOUT,
-    GRADIENTS,
-    KNOWN,
-    LSE,
-    PACKED,
-    TENSORS,
-    ArgumentReader,
-    pointers_of,
-    stride_formulas,
-)
+from kernels.arguments import KNOWN, ArgumentReader, pointers_of, read_layouts, stride_formulas
 from kernels.formula import ELEMENT_TYPE, RESERVED, Expression, FormulaError, Scope
-from kernels.layouts import read_layouts
 from kernels.possible import possible
 from kernels.source_text import description_blocks, read_sidecar, read_text, sidecar_of
 from kernels.tensor_maps import read_tensor_map
 from kernels.toml_block import KernelDescriptionError, Table, load_block
 from kernels.variant import (
+    BLOCK_TABLE,
+    DOUT,
+    GRADIENTS,
+    LSE,
+    PACKED,
+    TENSORS,
     Constraint,
     CppStandard,
     IntFormula,
@@ -247,13 +241,18 @@ class _Reader:
             told -= {"seqlen_kv", "num_heads_kv"}
         if macros is None:
             told |= {"causal", ELEMENT_TYPE}
+        dtypes = declared.dtypes(block, ELEMENT_TYPE in told)
+        # What a cubin executes does not stand in its text: only FP32 is not for tensor cores.
+        uses_tensor_cores = (
+            dtypes != ("float32",) if cubins else _USES_TENSOR_CORES.search(self.text) is not None
+        )
         variant = Variant(
             id=variant_id,
             name=path.stem,
             title=title["title"] if title and title["id"] == variant_id else path.stem,
             idea=block.string("idea", ""),
             head_dims=block.integers("head_dims"),
-            dtypes=declared.dtypes(block, ELEMENT_TYPE in told),
+            dtypes=dtypes,
             min_compute_capability=declared.compute_capability(block),
             tunables=tunables,
             constraints=(
@@ -263,7 +262,7 @@ class _Reader:
             ),
             scratch=tuple(self.buffers.values()),
             passes=tuple(passes),
-            work=self._work(passes[0].threads, grids[0], has_source=not cubins),
+            work=self._work(passes[0].threads, grids[0], "tensor" if uses_tensor_cores else "fma"),
             source=path,
             gqa=block.get("gqa", bool, "true or false", self.is_own and "num_heads_kv" in told),
             arch_specific=block.get("arch_specific", bool, "true or false", False),
@@ -454,7 +453,7 @@ class _Reader:
                 )
         return list(limits.values())
 
-    def _work(self, threads: IntFormula, grid: list[Expression], *, has_source: bool) -> Work:
+    def _work(self, threads: IntFormula, grid: list[Expression], unit: MathUnit) -> Work:
         table = self.block.table("work", {})
         known = ("math_unit", "math_threads", "query_rows", "kv_rows", "conflict_ways", "schedule")
         table.allow(*known)
@@ -463,8 +462,6 @@ class _Reader:
             for key in ("math_threads", "conflict_ways", "query_rows")
             if key in table.values
         }
-        is_tensor = not has_source or _USES_TENSOR_CORES.search(self.text) is not None
-        unit: MathUnit = "tensor" if is_tensor else "fma"
         return Work(
             math_unit=table.choice("math_unit", get_args(MathUnit), unit),
             math_threads=optional.get("math_threads", threads),

@@ -76,6 +76,11 @@ __device__ __forceinline__ void async_proxy_fence() {
 }
 
 // ---- threads ----
+// What is the same in all threads of a warp, in a way that ptxas knows: what follows from it is
+// worked out once for the warp, in uniform registers, where descriptors are read from.
+__device__ __forceinline__ unsigned warp_uniform(unsigned x) {
+    return __shfl_sync(0xffffffffu, x, 0);
+}
 // Whether this thread is the one of its warp, all of whose threads ask, that works alone.
 __device__ __forceinline__ bool elect_one() {
     int elected;
@@ -115,12 +120,13 @@ __device__ __forceinline__ void stmatrix_x4(unsigned row_address, const unsigned
 }
 
 // ---- wgmma: products of a warpgroup, four warps; operands in shared memory by descriptor ----
-// Rows of 128 bytes, or of 64, swizzled over as many, close together. `leading`: bytes between
+// Rows of 128, 64 or 32 bytes, swizzled over as many, close together. `leading`: bytes between
 // blocks of as many columns, where columns are not what is summed over.
 template <int ROW_BYTES>
 __device__ __forceinline__ unsigned long long wgmma_descriptor(unsigned address, int leading) {
-    static_assert(ROW_BYTES == 128 || ROW_BYTES == 64, "rows are as wide as a swizzle of wgmma");
-    constexpr unsigned long long LAYOUT = ROW_BYTES == 128 ? 1 : 2;
+    static_assert(ROW_BYTES == 128 || ROW_BYTES == 64 || ROW_BYTES == 32,
+                  "rows are as wide as a swizzle of wgmma");
+    constexpr unsigned long long LAYOUT = ROW_BYTES == 128 ? 1 : ROW_BYTES == 64 ? 2 : 3;
     constexpr unsigned long long GROUP = 8 * ROW_BYTES >> 4;
     const unsigned long long start = (address & 0x3ffff) >> 4, block = leading >> 4;
     return start | block << 16 | GROUP << 32 | LAYOUT << 62;
@@ -154,6 +160,7 @@ __device__ __forceinline__ void wgmma_wait(float (&...sums)[SUMS]) {
 
 #define WGMMA_NAMES_16 \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define WGMMA_NAMES_24 WGMMA_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define WGMMA_NAMES_32                                                                     \
     WGMMA_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, " \
                    "%30, %31"
@@ -173,7 +180,8 @@ __device__ __forceinline__ void wgmma_wait(float (&...sums)[SUMS]) {
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
         "+f"(d[i + 6]), "+f"(d[i + 7])
 #define WGMMA_SUMS_16 WGMMA_SUMS_8(0), WGMMA_SUMS_8(8)
-#define WGMMA_SUMS_32 WGMMA_SUMS_16, WGMMA_SUMS_8(16), WGMMA_SUMS_8(24)
+#define WGMMA_SUMS_24 WGMMA_SUMS_16, WGMMA_SUMS_8(16)
+#define WGMMA_SUMS_32 WGMMA_SUMS_24, WGMMA_SUMS_8(24)
 #define WGMMA_SUMS_48 WGMMA_SUMS_32, WGMMA_SUMS_8(32), WGMMA_SUMS_8(40)
 #define WGMMA_SUMS_64 WGMMA_SUMS_48, WGMMA_SUMS_8(48), WGMMA_SUMS_8(56)
 #define WGMMA_SUMS_80 WGMMA_SUMS_64, WGMMA_SUMS_8(64), WGMMA_SUMS_8(72)
@@ -212,6 +220,7 @@ __device__ __forceinline__ void wgmma_wait(float (&...sums)[SUMS]) {
     }
 
 WGMMA_OF_WIDTH(32, 16, 16, 17, 18, 19, 20, 21)
+WGMMA_OF_WIDTH(48, 24, 24, 25, 26, 27, 28, 29)
 WGMMA_OF_WIDTH(64, 32, 32, 33, 34, 35, 36, 37)
 WGMMA_OF_WIDTH(96, 48, 48, 49, 50, 51, 52, 53)
 WGMMA_OF_WIDTH(128, 64, 64, 65, 66, 67, 68, 69)

@@ -4,22 +4,83 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, TypeAlias, overload
 
-from kernels.kernel_file import KernelFile
 from kernels.variant import KERNELS_DIR, ProblemLike, Variant
 
 if TYPE_CHECKING:
     from kernels.toml_block import KernelDescriptionError
 
+_SETTLED_NS = 1_000_000_000
+_Stamp: TypeAlias = "tuple[int, int, int] | None"
 _NUMBERED = re.compile(r"(?P<id>v\d\d)_\w+\.cu")
+_NAMED = re.compile(r"v\d\d(?:_\w+)?")  # ids and names
 
 
 def is_numbered(file_name: str) -> bool:
     """Whether a file is called as those of the ladder are: `v05_kv_split.cu`, whose id is v05."""
     return _NUMBERED.fullmatch(file_name) is not None
+
+
+class KernelFile:
+    """One `.cu` file: its variant as last read without a mistake, and the mistake of now.
+
+    Args:
+        is_own: not of the ladder: described in the file or beside it, its id the file's name.
+    """
+
+    def __init__(self, path: Path, *, is_own: bool = False) -> None:
+        self.path = path
+        self.variant: Variant | None = None
+        self.error: KernelDescriptionError | None = None
+        self._is_own = is_own
+        self._sidecar: Path | None = None
+        if is_own:
+            from kernels.source_text import sidecar_of
+
+            self._sidecar = sidecar_of(path)
+        self._stamps: tuple[_Stamp, _Stamp] | None = None  # None: to be read again
+        self._described: tuple[object, ...] | None = None
+
+    def refresh(self) -> bool:
+        """Read the file again if it has changed; False if it is gone.
+
+        An equal description keeps the variant object, so that it may serve as a key.
+        """
+        stamps = (_stamp(self.path), _stamp(self._sidecar) if self._sidecar is not None else None)
+        if stamps[0] is None:
+            return False
+        if stamps == self._stamps:
+            return True
+        # A file that was written just now may change again within the clock's resolution.
+        newest_ns = max(stamp[0] for stamp in stamps if stamp is not None)
+        self._stamps = stamps if time.time_ns() - newest_ns > _SETTLED_NS else None
+        from kernels.description import parse_variant
+        from kernels.source_text import description_of, read_sidecar, read_text
+        from kernels.toml_block import KernelDescriptionError
+
+        try:
+            text = read_text(self.path)
+            sidecar = read_sidecar(self.path) if self._is_own else None
+            described = (description_of(text), sidecar)
+            if described != self._described or self.error is not None:
+                self._described, self.error = described, None
+                self.variant = parse_variant(text, self.path, sidecar=sidecar, is_own=self._is_own)
+        except KernelDescriptionError as error:
+            self.error = error
+        return True
+
+
+def _stamp(path: Path) -> _Stamp:
+    """What differs once a file was written anew; None where there is none."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
 class Ladder(Sequence[Variant]):
@@ -70,7 +131,7 @@ class Ladder(Sequence[Variant]):
 
     def by_id(self, name: str) -> Variant:
         """The variant whose id (`v01`) or name (`v01_fa1_baseline`) this is; KeyError otherwise."""
-        file = self._find(name)
+        file = self.find(name)
         if file is None or file.variant is None:
             raise KeyError(name)
         return file.variant
@@ -79,13 +140,10 @@ class Ladder(Sequence[Variant]):
         """Ids and names of all files."""
         return frozenset(name for file in self._read() for name in _names(file))
 
-    def error_of(self, name: str) -> KernelDescriptionError | None:
-        """The mistake in the file of this id or name, or None where there is none."""
-        file = self._find(name)
-        return file.error if file is not None else None
-
-    def _find(self, name: str) -> KernelFile | None:
-        """The file of an id or name: no other is read for it."""
+    def find(self, name: str) -> KernelFile | None:
+        """The file of an id or name, as it is now: no other is read for it."""
+        if not _NAMED.fullmatch(name):
+            return None
         with self._lock:
             for is_listed in (True, False):  # a file that was seen before costs one look
                 if not is_listed:

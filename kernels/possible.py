@@ -46,7 +46,7 @@ class _Bounded:
 
 
 def possible(variant: Variant) -> Constraint:
-    """That all the variant's formulas yield what can exist."""
+    """The constraint that all the variant's formulas yield what can exist."""
     formulas = tuple(_formulas(variant))
     name = variant.id
 

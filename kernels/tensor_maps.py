@@ -16,10 +16,9 @@ from __future__ import annotations
 
 from typing import Final, get_args
 
-from kernels.arguments import DOUT, GRADIENTS, TENSORS
 from kernels.formula import Expression, FormulaError, Scope
 from kernels.toml_block import Table, shown
-from kernels.variant import TensorDim, TensorMap
+from kernels.variant import DOUT, GRADIENTS, TENSORS, TensorDim, TensorMap
 
 DIMS: Final[tuple[TensorDim, ...]] = get_args(TensorDim)
 

@@ -293,7 +293,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     }
 
     more_registers<CONSUMER_REGISTERS>();
-    const int group = threadIdx.x / WARPGROUP - 1;
+    const int group = static_cast<int>(warp_uniform(threadIdx.x / WARPGROUP)) - 1;
     const int warp = threadIdx.x / 32 % 4;  // of its group
     const int lane = threadIdx.x % 32;
     const int pair = 2 * (lane % 4);  // first of a lane's two columns of eight
@@ -312,12 +312,18 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     float s_rmem[BLOCK_N / 2];
     unsigned p_rmem[KEY_STEPS][4];  // two by eight columns of S are one left operand
 
+    // Descriptors of the group's rows of Q, and of the first stage of K and V. What is added to
+    // them is the same in a warp and ptxas knows it: else each product fetched it from the lanes.
+    const unsigned long long q_rows = wgmma_descriptor<ROW_BYTES>(
+        shared_address(q_smem) + group * GROUP_ROWS * ROW_BYTES, 16);
+    const unsigned long long k_rows = wgmma_descriptor<ROW_BYTES>(shared_address(k_ring), 16);
+    const unsigned long long v_rows =
+        wgmma_descriptor<ROW_BYTES>(shared_address(v_ring), BLOCK_N * ROW_BYTES);
+
     // S = Q @ K^T [GROUP_ROWS, BLOCK_N], started
     const auto multiply_q_k = [&](int round, int stage) {
-        const unsigned long long q_first = wgmma_descriptor<ROW_BYTES>(
-            shared_address(q_smem) + round % 2 * Q_BYTES + group * GROUP_ROWS * ROW_BYTES, 16);
-        const unsigned long long k_first =
-            wgmma_descriptor<ROW_BYTES>(shared_address(k_ring) + stage * TILE_BYTES, 16);
+        const unsigned long long q_first = q_rows + warp_uniform(round % 2) * (Q_BYTES >> 4);
+        const unsigned long long k_first = k_rows + warp_uniform(stage) * (TILE_BYTES >> 4);
 #pragma unroll
         for (int step = 0; step < DIM_STEPS; step++) {
             const unsigned long long q_columns = columns_of<BLOCK_M>(q_first, step);
@@ -330,8 +336,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
 
     // O += P @ V [GROUP_ROWS, HEAD_DIM], started
     const auto multiply_p_v = [&](int stage) {
-        const unsigned long long v_first = wgmma_descriptor<ROW_BYTES>(
-            shared_address(v_ring) + stage * TILE_BYTES, BLOCK_N * ROW_BYTES);
+        const unsigned long long v_first = v_rows + warp_uniform(stage) * (TILE_BYTES >> 4);
 #pragma unroll
         for (int step = 0; step < KEY_STEPS; step++) {
             wgmma(acc_rmem, p_rmem[step], v_first + (step * 16 * ROW_BYTES >> 4));
@@ -363,22 +368,42 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
             }
         }
 
+        // Maxima: as whole numbers, of which sm_90 compares three at once, positive floats have
+        // their order. Where all of a row are negative, which is the greatest matters only if m,
+        // too, lies so low that it could rise: then they are compared as floats.
+        bool is_low = false;
+        float m_new[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int most = __float_as_int(s_rmem[2 * r]);
+#pragma unroll
+            for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
+                most = max(max(most, __float_as_int(s_rmem[i])), __float_as_int(s_rmem[i + 1]));
+            }
+            most = max(most, __shfl_xor_sync(FULL_WARP, most, 1));
+            most = max(most, __shfl_xor_sync(FULL_WARP, most, 2));
+            m_new[r] = __int_as_float(most) * scale_log2;
+            is_low |= most < 0 && m_rmem[r] < -MOST_GROWTH;
+        }
+        if (__any_sync(FULL_WARP, is_low)) {
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                m_new[r] = s_rmem[2 * r];
+#pragma unroll
+                for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
+                    m_new[r] = fmaxf(m_new[r], fmaxf(s_rmem[i], s_rmem[i + 1]));
+                }
+                m_new[r] = row_max(m_new[r]) * scale_log2;
+            }
+        }
+
         // Online softmax: what was summed under the old maximum shrinks to the new one, but only
         // where one of the warp's maxima grew by more than MOST_GROWTH: until then P is larger than
         // 1, and l, which is of the same m, makes up for it. Key 0 is visible to every row, so that
         // m is finite from the first tile on.
         bool is_grown = false;
-        float m_new[2];
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            m_new[r] = s_rmem[2 * r];
-#pragma unroll
-            for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
-                m_new[r] = fmaxf(m_new[r], fmaxf(s_rmem[i], s_rmem[i + 1]));
-            }
-            m_new[r] = row_max(m_new[r]) * scale_log2;
-            is_grown |= m_new[r] > m_rmem[r] + MOST_GROWTH;
-        }
+        for (int r = 0; r < 2; r++) is_grown |= m_new[r] > m_rmem[r] + MOST_GROWTH;
         is_grown = __any_sync(FULL_WARP, is_grown);
 #pragma unroll
         for (int r = 0; r < 2; r++) {

@@ -2,21 +2,21 @@
 // Idea: S^T = K Q^T and dP^T = V dO^T, so that P^T and dS^T are left operands in registers.
 // Changed: against v24, a producer warp and its ring, wgmma, rows that do not exist padded away.
 // Limiter: shared memory: K, V and dS are left operands of 64 columns' products, read each time.
-// Constraints: sm_90a alone; D in {32, 64, 128}; H <= 65535; B <= 65535; S <= KV where causal.
+// Constraints: sm_90a alone; D in {32, 64, 96, 128}; H <= 65535; B <= 65535; S <= KV where causal.
 // Passes: 3, backward_rows by 8 rows, backward_loop by 128 keys, backward_convert; (., H, B).
 // Source: FlashAttention-3 (arXiv 2407.08608), its backward pass; dQ's sums lie as wgmma has them.
 // Weakness: no two runs add dQ in one order; the two warpgroups meet at dS for each query tile.
 /* attune
 idea = "Backward by TMA and wgmma: S and dP come transposed, so P and dS stay in registers."
-head_dims = [32, 64, 128]
+head_dims = [32, 64, 96, 128]
 min_compute_capability = 9.0
 arch_specific = true
 gqa = true
 takes = ["backward", "kv_offset"]
 repeatable = false
 let.block_m = "128 if head_dim <= 64 else 64"
-# A swizzled row is as wide as the swizzle: D = 128 takes two boxes.
-let.columns = "min(head_dim, 64)"
+# A swizzled row is as wide as the swizzle: D = 128 takes two boxes, D = 96 six.
+let.columns = "16 if head_dim == 96 else min(head_dim, 64)"
 let.padded = "round_up(seqlen, block_m)"
 
 [tunables]
@@ -78,7 +78,8 @@ constexpr int CONSUMER_REGISTERS = 240;
 constexpr int GROUP_ROWS = 64;                     // keys of a warpgroup, and rows of a wgmma
 constexpr int BLOCK_N = GROUP_ROWS * CONSUMERS;    // keys of a CTA
 constexpr int BLOCK_M = HEAD_DIM <= 64 ? 128 : 64;  // query rows per tile
-constexpr int COLUMNS = HEAD_DIM < 64 ? HEAD_DIM : 64;  // of a box: as wide as the swizzle
+constexpr int COLUMNS =  // of a box: as wide as the swizzle
+    HEAD_DIM == 96 ? 16 : HEAD_DIM < 64 ? HEAD_DIM : 64;
 constexpr int ROW_BYTES = 2 * COLUMNS;
 constexpr int BOXES = HEAD_DIM / COLUMNS;          // beside each other make a tile
 constexpr int KV_BYTES = BLOCK_N * HEAD_DIM * 2;
@@ -87,17 +88,18 @@ constexpr int QUERY_STEPS = BLOCK_M / 16;          // a wgmma sums over 16
 constexpr int KEY_STEPS = BLOCK_N / 16;
 constexpr int DS_ROW_BYTES = 128;                  // 64 queries of one key
 constexpr int DS_BYTES = BLOCK_N * BLOCK_M * 2;
-// The groups share dQ [BLOCK_M, HEAD_DIM]: 64 rows each, or one box of the columns.
+// The groups share dQ [BLOCK_M, HEAD_DIM]: 64 rows each, or half of the boxes of the columns.
 constexpr bool SHARE_ROWS = BLOCK_M > GROUP_ROWS;
-constexpr int DQ_SUMS = COLUMNS / 2;               // of a thread
+constexpr int DQ_COLUMNS = SHARE_ROWS ? HEAD_DIM : HEAD_DIM / 2;
+constexpr int DQ_SUMS = DQ_COLUMNS / 2;            // of a thread
 constexpr int DQ_TILE = BLOCK_M * HEAD_DIM;
 constexpr int BOTH_GROUPS = 1;                     // named barriers
 constexpr int OWN_GROUP = 2;                       // the first of one for each group
 
 static_assert(STAGES == 2 || STAGES == 3,
               "stages must be 2 or 3: one tile is computed while the others arrive");
-static_assert(HEAD_DIM == 32 || HEAD_DIM == 64 || HEAD_DIM == 128,
-              "head_dim must be 32, 64 or 128: the warpgroups share dQ by rows or by boxes");
+static_assert(HEAD_DIM % 32 == 0 && HEAD_DIM <= 128 && (SHARE_ROWS || BOXES % 2 == 0),
+              "head_dim must be 32, 64, 96 or 128: the warpgroups share dQ by rows or by boxes");
 
 // What a row brings to the loop, LSE in base 2 and D, and zeros where dQ is to be added up. To
 // rows behind the last one P = exp2(0 - infinity) = 0.
@@ -126,17 +128,17 @@ backward_rows(const element* __restrict__ out,   // [batch, num_heads, seqlen, H
     for (int d = 0; d < HEAD_DIM; d += 32) dq_sum[padded_row * HEAD_DIM + d + lane] = 0.0f;
 }
 
-// The descriptor of 16 columns of ROWS rows, whose first box begins at `tile`.
+// From the descriptor of the first 16 columns of ROWS rows to that of another step's: the address
+// within it counts 16 bytes.
 template <int ROWS>
-__device__ __forceinline__ unsigned long long columns_of(unsigned tile, int step) {
+__device__ __forceinline__ unsigned long long columns_of(unsigned long long first, int step) {
     constexpr int STEPS = COLUMNS / 16;  // of a box
-    return wgmma_descriptor<ROW_BYTES>(
-        tile + step / STEPS * ROWS * ROW_BYTES + step % STEPS * 32, 16);
+    return first + ((step / STEPS * ROWS * ROW_BYTES + step % STEPS * 32) >> 4);
 }
 
 // acc [GROUP_ROWS, BLOCK_M] = A @ B^T, started: a group's rows of K or V, and those of Q or dO.
-__device__ __forceinline__ void multiply_rows(float (&acc_rmem)[BLOCK_M / 2], unsigned a,
-                                              unsigned b) {
+__device__ __forceinline__ void multiply_rows(float (&acc_rmem)[BLOCK_M / 2],
+                                              unsigned long long a, unsigned long long b) {
 #pragma unroll
     for (int step = 0; step < HEAD_DIM / 16; step++) {
         const unsigned long long a_columns = columns_of<BLOCK_N>(a, step);
@@ -150,11 +152,10 @@ __device__ __forceinline__ void multiply_rows(float (&acc_rmem)[BLOCK_M / 2], un
 // acc [GROUP_ROWS, HEAD_DIM] += W @ B, started: W in registers, all rows of a tile of dO or Q.
 __device__ __forceinline__ void add_weighted(float (&acc_rmem)[HEAD_DIM / 2],
                                              const unsigned (&w_rmem)[QUERY_STEPS][4],
-                                             unsigned b) {
+                                             unsigned long long b) {
 #pragma unroll
     for (int step = 0; step < QUERY_STEPS; step++) {
-        wgmma(acc_rmem, w_rmem[step],
-              wgmma_descriptor<ROW_BYTES>(b + step * 16 * ROW_BYTES, BLOCK_M * ROW_BYTES));
+        wgmma(acc_rmem, w_rmem[step], b + (step * 16 * ROW_BYTES >> 4));
     }
     wgmma_commit();
 }
@@ -279,16 +280,24 @@ backward_loop(const __grid_constant__ TensorMap q_map,     // [batch, num_heads,
     }
 
     more_registers<CONSUMER_REGISTERS>();
-    const int group = threadIdx.x / WARPGROUP - 1;
+    const int group = static_cast<int>(warp_uniform(threadIdx.x / WARPGROUP)) - 1;
     const int first_row = group * GROUP_ROWS + warp * 16;  // of this warp, in the tile of keys
     const int pair = 2 * (lane % 4);                       // first of a lane's two columns of eight
     const int key0 = n0 + first_row + lane / 4;            // this lane's first key
     const float scale_log2 = softmax_scale * LOG2_E;       // exp(x) = 2^(x log2(e))
-    const unsigned own_rows = group * GROUP_ROWS * ROW_BYTES;
     const unsigned k_address = shared_address(k_smem), v_address = shared_address(v_smem);
+    const unsigned own_rows = group * GROUP_ROWS * ROW_BYTES;
+    const unsigned long long k_rows = wgmma_descriptor<ROW_BYTES>(k_address + own_rows, 16);
+    const unsigned long long v_rows = wgmma_descriptor<ROW_BYTES>(v_address + own_rows, 16);
     // K's columns and dS's queries of which this group makes dQ.
-    const unsigned dq_columns = k_address + (SHARE_ROWS ? 0 : group * BLOCK_N * ROW_BYTES);
-    const unsigned dq_rows = SHARE_ROWS ? group * BLOCK_N * DS_ROW_BYTES : 0;
+    const unsigned long long dq_columns = wgmma_descriptor<ROW_BYTES>(
+        k_address + (SHARE_ROWS ? 0 : group * DQ_COLUMNS * BLOCK_N * 2), BLOCK_N * ROW_BYTES);
+    const unsigned long long dq_rows = wgmma_descriptor<DS_ROW_BYTES>(
+        shared_address(ds_smem) + (SHARE_ROWS ? group * BLOCK_N * DS_ROW_BYTES : 0), 16);
+    // The first stage of Q and dO, as rows and to be summed over.
+    const unsigned long long ring_rows = wgmma_descriptor<ROW_BYTES>(shared_address(ring), 16);
+    const unsigned long long ring_sums =
+        wgmma_descriptor<ROW_BYTES>(shared_address(ring), BLOCK_M * ROW_BYTES);
 
     float dk_rmem[HEAD_DIM / 2] = {};
     float dv_rmem[HEAD_DIM / 2] = {};
@@ -297,8 +306,10 @@ backward_loop(const __grid_constant__ TensorMap q_map,     // [batch, num_heads,
     for (int visit = 0; visit < visits; visit++) {
         const int stage = visit % STAGES;
         const int m0 = (first_tile + visit % tiles) * BLOCK_M;
-        const unsigned q_address = shared_address(ring) + stage * 2 * Q_BYTES;
-        const unsigned dout_address = q_address + Q_BYTES;
+        const unsigned place = warp_uniform(stage) * (2 * Q_BYTES >> 4);
+        unsigned long long q_rows = ring_rows + place, q_sums = ring_sums + place;
+        // Hides what they are made of: the compiler would add steps to the ring's first.
+        asm volatile("" : "+l"(q_rows), "+l"(q_sums));
         const float* lse_smem = rows_smem + stage * 2 * BLOCK_M;
         const float* delta_smem = lse_smem + BLOCK_M;
         mbarrier_wait(full + stage, parity_of(visit));
@@ -306,8 +317,8 @@ backward_loop(const __grid_constant__ TensorMap q_map,     // [batch, num_heads,
         // S^T = K @ Q^T and dP^T = V @ dO^T [GROUP_ROWS, BLOCK_M]: this group's keys.
         float s_rmem[BLOCK_M / 2], dp_rmem[BLOCK_M / 2];
         wgmma_fence();
-        multiply_rows(s_rmem, k_address + own_rows, q_address);
-        multiply_rows(dp_rmem, v_address + own_rows, dout_address);
+        multiply_rows(s_rmem, k_rows, q_rows);
+        multiply_rows(dp_rmem, v_rows, q_rows + (Q_BYTES >> 4));
         wgmma_wait<1>(s_rmem);
 
         // P = exp(scale S - LSE), beside dP's product.
@@ -332,7 +343,7 @@ backward_loop(const __grid_constant__ TensorMap q_map,     // [batch, num_heads,
 
         // dV += P^T @ dO, beside which dS = P (dP - D) is made.
         wgmma_fence();
-        add_weighted(dv_rmem, p_rmem, dout_address);
+        add_weighted(dv_rmem, p_rmem, q_sums + (Q_BYTES >> 4));
         wgmma_wait<1>(dp_rmem);
 #pragma unroll
         for (int i = 0; i < BLOCK_M / 2; i++) {
@@ -358,18 +369,17 @@ backward_loop(const __grid_constant__ TensorMap q_map,     // [batch, num_heads,
 
         // dQ = dS @ K over all keys, and behind it dK += dS^T @ Q, which runs while dQ is added up.
         float dq_rmem[DQ_SUMS];
+        const unsigned long long ds_rows = dq_rows + warp_uniform(visit % 2) * (DS_BYTES >> 4);
         wgmma_fence();
 #pragma unroll
         for (int step = 0; step < KEY_STEPS; step++) {
-            const unsigned long long a = wgmma_descriptor<DS_ROW_BYTES>(
-                ds_address + dq_rows + step * 16 * DS_ROW_BYTES, 16);
-            const unsigned long long b =
-                wgmma_descriptor<ROW_BYTES>(dq_columns + step * 16 * ROW_BYTES, 16);
+            const unsigned long long a = ds_rows + (step * 16 * DS_ROW_BYTES >> 4);
+            const unsigned long long b = dq_columns + (step * 16 * ROW_BYTES >> 4);
             if (step == 0) wgmma_transposed<false>(dq_rmem, a, b);
             else wgmma_transposed<true>(dq_rmem, a, b);
         }
         wgmma_commit();
-        add_weighted(dk_rmem, ds_rmem, q_address);
+        add_weighted(dk_rmem, ds_rmem, q_sums);
         wgmma_wait<1>(dq_rmem, dv_rmem);
         float* to = dq_sum + tile_of(visit) * DQ_TILE + group * DQ_SUMS * WARPGROUP +
                     threadIdx.x % WARPGROUP;
@@ -412,7 +422,7 @@ backward_convert(const float* __restrict__ dq_sum,  // as backward_loop leaves i
                         group * DQ_SUMS * WARPGROUP + threadIdx.x % WARPGROUP;
     const int row = blockIdx.x * BLOCK_M + (SHARE_ROWS ? group * GROUP_ROWS : 0) + warp * 16 +
                     lane / 4;
-    element* to = dq + head * seqlen * HEAD_DIM + (SHARE_ROWS ? 0 : group * COLUMNS) +
+    element* to = dq + head * seqlen * HEAD_DIM + (SHARE_ROWS ? 0 : group * DQ_COLUMNS) +
                   2 * (lane % 4);
 #pragma unroll
     for (int i = 0; i < DQ_SUMS; i += 2) {

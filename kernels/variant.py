@@ -12,7 +12,7 @@ Macros given to a kernel by `-D`, unless its block has `defines` of its own: `HE
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Protocol, TypeAlias
@@ -63,6 +63,32 @@ ScratchFill: TypeAlias = Literal["poison", "zero", "-inf"]
 CppStandard: TypeAlias = Literal["c++17", "c++20"]
 OutFill: TypeAlias = Literal["poison", "zero"]
 Config: TypeAlias = Mapping[str, int]
+
+# Buffers by the names under which a description gives them to a kernel.
+TENSORS: Final = ("q", "k", "v", "out")
+PACKED: Final = "qkv"
+LSE: Final = "lse"
+# Of the backward pass: `out` and `lse` are given, with what comes back for O, and these written.
+DOUT: Final = "dout"
+GRADIENTS: Final = ("dq", "dk", "dv")
+BLOCK_TABLE: Final = "block_table"
+# Buffers of a problem's features: a pass is given them where the problem has them alone.
+ALIBI_SLOPES: Final = "alibi_slopes"
+SINKS: Final = "sinks"
+SEQLENS: Final = "seqlens"
+KV_SCALES: Final = ("k_scale", "v_scale")
+# A pass that takes these has Q, K, V and O of such sequences packed: [sum of lengths, heads,
+# head_dim].
+CU_SEQLENS_Q: Final = "cu_seqlens_q"
+CU_SEQLENS_K: Final = "cu_seqlens_k"
+OF_FEATURES: Final[Mapping[str, Feature]] = {
+    ALIBI_SLOPES: "alibi",
+    SINKS: "sinks",
+    SEQLENS: "varlen",
+    CU_SEQLENS_Q: "varlen",
+    CU_SEQLENS_K: "varlen",
+    **dict.fromkeys(KV_SCALES, "kv_fp8"),
+}
 
 
 class ProblemLike(Protocol):
@@ -218,6 +244,19 @@ class TensorMap:
 Argument: TypeAlias = "str | Scalar | NullPointer | Structure | TensorMap"
 
 
+def feature_of(argument: Argument, takes: Collection[Feature]) -> Feature | None:
+    """What a problem must have for an argument to be given; None: it always is.
+
+    Args:
+        takes: of the kernel: one that takes LSE writes it where it is asked for, others always.
+    """
+    if isinstance(argument, Scalar):
+        return argument.feature
+    if argument == LSE and "lse" in takes:
+        return "lse"
+    return OF_FEATURES.get(argument) if isinstance(argument, str) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Lse:
     """How a kernel stores the logarithm of each row's sum of exponentials, in float32.
@@ -319,7 +358,7 @@ class Variant:
         return "backward" in self.takes
 
     def default_config(self, num_sms: int | None = None) -> dict[str, int]:
-        """Of a GPU with so many SMs; None: of no GPU in particular."""
+        """The default config on a GPU with so many SMs; None: of no GPU in particular."""
         return {t.name: t.default_on(num_sms) for t in self.tunables}
 
     def defines(self, problem: ProblemLike, config: Config) -> tuple[tuple[str, str], ...]:
@@ -391,8 +430,8 @@ class Variant:
         """Why it cannot compute what a problem asks for, or None when it can."""
         if self.is_backward and "backward" not in features:
             return (
-                f"{self.id} computes the backward pass alone (dQ, dK and dV): ask for it by "
-                "--backward, or choose a variant that computes O."
+                f"{self.id} computes the backward pass alone (dQ, dK and dV): ask for "
+                "backward, or choose a variant that computes O."
             )
         taken = (*self.takes, "lse") if self.lse is not None else self.takes
         missing = [FEATURES[name] for name in features if name not in taken]

@@ -51,7 +51,7 @@ def draw(question: Question, result: BatchResult) -> tuple[JobStatus, ...]:
 
 
 def _request(question: Question, result: BatchResult) -> EvaluationRequest:
-    """Of the recommended batch, on the CPU."""
+    """The request for the recommended batch, on the CPU."""
     request = question.selection.request(execute=True)
     problem = replace(result.problem, batch=result.recommended.batch)
     return replace(

@@ -15,6 +15,7 @@ from app.shared.terms import TERMS
 from app.shared.widgets import busy, empty, plain_markdown, theme
 from engine.devices import limits_for
 from engine.evaluation import Occupancy, PassReport
+from engine.machine_code.disassembly import plain_name
 from engine.model.occupancy import whatif
 
 _AXES = {
@@ -88,7 +89,7 @@ def _which_pass(view: EvaluationView) -> PassReport:
     selected = st.segmented_control(
         "Pass",
         range(len(names)),
-        format_func=lambda i: plain_markdown(names[i]),
+        format_func=lambda i: plain_markdown(plain_name(names[i])),
         default=0,
         required=True,
         key=f"pass.{view.variant}",

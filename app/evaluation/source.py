@@ -142,7 +142,7 @@ def draw(view: EvaluationView) -> None:
 
 
 def _against_parent(source: Path) -> None:
-    """Of a copy: what it changed so far."""
+    """For a copy of a kernel: a diff of what it changed so far."""
     try:
         found = fork_diff(source)
     except AttuneError:  # the tab shows the text of before

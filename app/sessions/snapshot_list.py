@@ -68,7 +68,7 @@ def draw(store: Store, infos: list[SnapshotInfo]) -> None:
 
 
 def _page_of(matches: list[SnapshotInfo]) -> list[SnapshotInfo]:
-    """Those of the chosen page: a table of thousands of rows takes long at every rerun."""
+    """The rows of the chosen page: drawing thousands takes long at every rerun."""
     pages = ceil_div(len(matches), _PAGE_ROWS)
     if pages <= 1:
         return matches

@@ -21,7 +21,10 @@ def _kept(*_: str) -> History:
 
 
 def history() -> History:
-    """Of the store and the open sessions. Only looked up: its `missing` are of this call alone."""
+    """The history of the store and the open sessions, which only looks up.
+
+    Each call gives one with a `missing` list of its own.
+    """
     return _kept(os.environ.get(SETTING, ""), str(working_folder())).doing("look up")
 
 

@@ -22,7 +22,7 @@ class LocalGpu:
 
     @property
     def label(self) -> str:
-        """Its name in a menu."""
+        """The GPU's name in a menu."""
         return f"{self.name} ({'in software, not timed' if self.in_software else 'this machine'})"
 
 

@@ -193,7 +193,7 @@ def cancel_queued_compiles() -> None:
 
 
 def _cancel_queued(is_meant: Callable[[str], bool]) -> None:
-    """Of this tab's jobs, by their keys."""
+    """Cancel this tab's queued compiles, those whose key `is_meant`."""
     submitted: dict[str, str] = st.session_state.get(_COMPILES, {})
     for key, job_id in list(submitted.items()):
         job = manager().status(job_id) if is_meant(key) else None

@@ -9,8 +9,10 @@ import pandas as pd
 import streamlit as st
 
 from engine.base.table import csv_text
+from engine.latency import NOT_COMPARABLE
 
 _ROW_PX = 31
+_GREY = "color: gray"  # readable on both themes' backgrounds
 
 
 def draw(
@@ -41,13 +43,26 @@ def draw(
         is_short = len(frame) <= rows
         options["height"] = "content" if is_short else int(_ROW_PX * (rows + 1.5))
     return st.dataframe(
-        frame,
+        styled(frame),
         hide_index=True,
         width="stretch",
         placeholder=options.pop("placeholder", ""),
         column_config={**config, **(columns or {})},
         **options,
     )
+
+
+def styled(frame: pd.DataFrame) -> Any:
+    """What is no figure but says why there is none, in grey."""
+    texts = frame.select_dtypes(["object", "string"])
+    has = [c for c in texts if texts[c].map(_is_incomparable).any()]
+    if not has:
+        return frame
+    return frame.style.map(lambda x: _GREY if _is_incomparable(x) else "", subset=has)
+
+
+def _is_incomparable(value: object) -> bool:
+    return isinstance(value, str) and value.endswith(NOT_COMPARABLE)
 
 
 def csv(frame: pd.DataFrame) -> bytes:

@@ -56,7 +56,7 @@ TERMS: dict[str, str] = {
     "seqlen_kv": "Rows of K and V per head where they are not S, as in decoding: one query (S = 1) "
     "against a long KV cache. Empty: S. With Causal the last query sees the last key.",
     "window": "Sliding window: a query at position p sees keys j with |p − j| < this. With Causal "
-    "so many keys, its own among them (Mistral). Empty: no window.",
+    "this many keys, its own included (Mistral). Empty: no window.",
     "softcap": "Scores become X · tanh(score / X), as in Gemma 2. Empty: no softcap.",
     "alibi": "ALiBi: scores lose slope · |p − j|, a slope for each query head (Press et al.).",
     "sinks": "Attention sinks: a logit of each query head takes part in the row sum (gpt-oss).",
@@ -156,8 +156,8 @@ TERMS: dict[str, str] = {
     "sweep_full": "On a GPU: also measure baselines, cold and end-to-end time of every point. The "
     "best points are measured side by side at the end either way.",
     "sweep_rate": "Points evaluated per minute, recently.",
-    "sweep_left": "Remaining time by what compiling, checking and simulating took so far; between "
-    "which two it probably is stands below.",
+    "sweep_left": "Remaining time, estimated from what compiling, checking and simulating took so "
+    "far; below it the range that it most likely lies in.",
     "sweep_without": "Points that constraints exclude, and points that failed. Each is a row of "
     "the table with its reason.",
     "importance": "The share of the variance of times, within each problem, that a tunable "

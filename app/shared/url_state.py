@@ -261,7 +261,7 @@ def tabs(labels: Sequence[str], key: str) -> Sequence[Any]:
 
 
 def _note_left_out(key: str, choices: Sequence[str]) -> None:
-    """Of a list in the URL: which are none of the choices. Before `seed`, which takes the rest."""
+    """Note the values of a list in the URL that are no choices; `seed` then takes the others."""
     if not _is_read(key):
         return
     named = [part.strip() for part in st.query_params.get(key, "").split(",")]
@@ -276,7 +276,7 @@ def _choice(options: Sequence[T]) -> Callable[[str], T | None]:
 def select(
     container: Any, label: str, key: str, choices: Sequence[T], default: T, **options: Any
 ) -> T:
-    """One of many."""
+    """A select box: one of many choices."""
     seed(key, default, _choice(choices))
     value = container.selectbox(label, choices, key=key, **options, **_KEPT)
     return keep(key, value, default)
@@ -285,7 +285,7 @@ def select(
 def one_or_none(
     container: Any, label: str, key: str, choices: Sequence[T], **options: Any
 ) -> T | None:
-    """One of a few, or nothing."""
+    """A select box that may stay empty."""
     seed(key, None, _choice(choices))
     value: T | None = container.selectbox(label, choices, None, key=key, **options, **_KEPT)
     return keep(key, value, None)
@@ -294,7 +294,7 @@ def one_or_none(
 def segments(
     container: Any, label: str, key: str, choices: Sequence[T], default: T, **options: Any
 ) -> T:
-    """One of a few, side by side."""
+    """Segments side by side: one of a few choices."""
     seed(key, default, _choice(choices))
     value = container.segmented_control(label, choices, required=True, key=key, **options, **_KEPT)
     return keep(key, value, default)
@@ -313,7 +313,7 @@ def stops(
 def slider(
     container: Any, label: str, key: str, choices: Sequence[T], default: T, **options: Any
 ) -> T:
-    """One of several in order."""
+    """A slider: one of several ordered choices."""
     seed(key, default, _choice(choices))
     value = container.select_slider(label, choices, key=key, **options, **_KEPT)
     return keep(key, value, default)

@@ -60,12 +60,12 @@ class FilteredRows:
 
     @property
     def origin(self) -> Origin | None:
-        """Of the times that are ranked."""
+        """Origin of the times that are ranked."""
         return self.cached("origin", lambda: ranking_origin(self._comparable))
 
     @property
     def ranked(self) -> pd.DataFrame:
-        """Of `timed`, what is of that origin, and by one method where it is predicted."""
+        """The rows of `timed` with that origin and, where it is predicted, with one method."""
         return self.cached(
             "ranked",
             lambda: self.timed[self.timed["point"].isin({row.point for row in self._comparable})],

@@ -47,7 +47,7 @@ def filtered(frame: pd.DataFrame, problem: str | None, variants: Sequence[str]) 
 
 
 def fastest(timed: pd.DataFrame, count: int) -> pd.DataFrame:
-    """Of very many points of one problem the fastest, in the frame's order."""
+    """The fastest of very many points of one problem, in the frame's order."""
     return timed.loc[timed["median_us"].nsmallest(count).index.sort_values()]
 
 
@@ -74,7 +74,7 @@ def winners_by_config(
 
 
 def nearest_to_roof(lines: pd.DataFrame, count: int) -> pd.DataFrame:
-    """Of the lines of a roofline those with the largest `share`, in the frame's order."""
+    """The lines of a roofline with the largest `share`, in the frame's order."""
     return lines.loc[lines["share"].nlargest(count).index.sort_values()]
 
 

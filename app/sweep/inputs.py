@@ -178,7 +178,7 @@ def _variant_names(selection: Selection) -> tuple[str, ...]:
 def _variants(
     selection: Selection, names: tuple[str, ...], problems: Callable[[], Iterable[Problem]]
 ) -> list[Variant]:
-    """With the variants that `auto` takes for the problems."""
+    """The chosen variants, `auto` replaced by those that it takes for the problems."""
     if AUTO in names:
         names = chosen_variants(names, problems(), device_of(selection.gpu), known_times.history())
     return [find_variant(name) for name in names]

@@ -60,7 +60,7 @@ def result_rows(job: JobStatus) -> ResultRows:
 
 
 def final_round(job: JobStatus) -> list[ProblemResult]:
-    """Of a sweep on a GPU: the best of every problem, measured side by side."""
+    """The final round of a sweep on a GPU: each problem's best kernels, measured side by side."""
     return manager().results(job.job_id) if job.final else []
 
 

@@ -64,7 +64,7 @@ _MOST_DRAWN = 1500  # lines of the parallel coordinates
 
 
 def _colors(rows: FilteredRows) -> Mapping[str, str]:
-    """Of the sweep's variants, the same whatever the filters."""
+    """A colour for each of the sweep's variants, whatever the filters."""
     return colors_of(rows.all_rows.frame["variant"].unique())
 
 
@@ -222,7 +222,7 @@ def _keepable(
 
 
 def _winner_map(frame: pd.DataFrame, rows: FilteredRows) -> None:
-    """One map at a time: of the other dimensions, one combination is chosen."""
+    """The winner map over two dimensions, for one chosen combination of the others."""
     dimensions = ["head_dim", "causal", "dtype", "seqlen_kv", "num_heads_kv"]
     groups = {_slice(*key): group for key, group in frame.groupby(dimensions, dropna=False)}
     name = next(iter(groups))
@@ -418,7 +418,7 @@ def _table(rows: FilteredRows, name: str) -> None:
 
 
 def _beside_known(table: pd.DataFrame, rows: FilteredRows, after: str) -> pd.DataFrame:
-    """With the times that sessions hold of the same kernels and of PyTorch's attention."""
+    """The frame with the times that sessions hold of the same kernels and of PyTorch's SDPA."""
     times = known_times.known()
     if times is None or table.empty:
         return table

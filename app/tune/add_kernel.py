@@ -223,7 +223,7 @@ def _try_button(
 
 
 def _key(path: Path, text: str, kernel: Signature) -> str:
-    """Of the widgets of one kernel: another file or kernel starts from its own guess."""
+    """Key of a kernel's widgets, so that another file or kernel starts from its own guess."""
     return hashlib.sha256(f"{path}\0{text}\0{kernel.name}".encode()).hexdigest()[:12]
 
 

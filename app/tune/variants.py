@@ -40,7 +40,9 @@ def draw(selection: Selection) -> None:
     rows = [row for row in _sweep_rows() if (row.problem, row.device) == _at(selection)]
     waiting: list[JobStatus] = []
     lines = []
-    for variant in LADDER.of(problem):
+    rungs = LADDER.of(problem)
+    own = [selection.variant] if selection.variant.id not in {v.id for v in rungs} else []
+    for variant in (*own, *rungs):
         best = variants_frame.best_row(rows, variant.id)
         config = dict(best.config) if best is not None else {}
         if variant.id == selection.variant.id and best is None:
@@ -71,7 +73,7 @@ def draw(selection: Selection) -> None:
                     **problem_values(problem),
                     "gpu": selection.gpu,
                     "variant": selection.variant.id,
-                    "sweep_variants": ",".join(v.id for v in LADDER.of(problem)),
+                    "sweep_variants": ",".join(v.id for v in (*own, *rungs)),
                 }
             ),
         )
@@ -91,11 +93,11 @@ def draw(selection: Selection) -> None:
     for sentence in reasons({each.variant: each.reason for each in lines}):
         st.caption(f":material/block: {plain_markdown(sentence)}")
     st.caption(
-        "Predictions are of the config that a sweep found best, else of the tuned or default one. "
-        "Correctness is known of what was run. Against SDPA: its time over the variant's, where "
-        "neither was imported: how those were taken is not known. Brown: another kernel "
-        "that was launched like a variant, under its own name. Order: against the fastest that is "
-        f"simulated; ✓ holds. {default_threshold()}"
+        "Predictions are for the config that a sweep found best, else for the tuned or default "
+        "one. Correctness is that of kernels that were run. Against SDPA: SDPA's time divided by "
+        "the variant's; left out where a time was imported, as it is not known how it was taken. "
+        "Brown: another kernel that was launched like a variant, under its own name. Order: "
+        f"against the fastest that is simulated; ✓ holds. {default_threshold()}"
     )
     rerun_as_jobs_end(
         waiting,

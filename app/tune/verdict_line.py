@@ -118,7 +118,7 @@ def _verdict(
 
 
 def _report(chosen: Selection, state: RunState) -> PassReport | None:
-    """Of the main pass's machine code, where it was read."""
+    """The report on the main pass's machine code, where it was read."""
     code = machine_code_of(state.preview) if state.preview is not None else None
     assert chosen.problem is not None
     return chosen.problem.main_of(code.passes) if code is not None else None
@@ -178,7 +178,7 @@ def _button(
         )
     else:
         st.button(
-            plain_markdown(part.text),
+            "races unchecked: use the check build",
             key="verdict_check",
             type="tertiary",
             icon=":material/bug_report:",

@@ -1,7 +1,7 @@
 """Which kernel to take for a problem on a GPU, and why.
 
-What ranked first in the tables' nearest rows, what stood beside it, a person's tuned configs and
-every kernel that was timed are candidates. They are ranked by their times for this problem on this
+Candidates are the first and second of the tables' nearest rows, a person's tuned configs and every
+kernel that was timed. They are ranked by their times for this problem on this
 GPU, those that every page and command shows (`engine.history`): the fastest is taken.
 """
 
@@ -144,9 +144,9 @@ def candidates_for(problem: Problem, device: DeviceSpec, history: History) -> li
 
 
 def rank_of(cost: float | None, variant: str) -> tuple[bool, float, str]:
-    """The place of a kernel among others, to sort by: what costs least first.
+    """A key to sort kernels by: the least cost first, then those that cannot be compared.
 
-    Of equals the lower rung, which says the same with less; what cannot be compared last.
+    Ties go to the lower rung, the simpler kernel.
 
     Args:
         cost: a time, or what follows from one; None where it cannot be compared.
@@ -157,7 +157,7 @@ def rank_of(cost: float | None, variant: str) -> tuple[bool, float, str]:
 def _backward(
     problem: Problem, device: DeviceSpec, given: dict[str, int], history: History
 ) -> Choice:
-    """Of the backward rungs' defaults: there is no table of them, each is simulated here."""
+    """The fastest backward rung with its defaults: there is no table, so each is simulated."""
     kernels = [Kernel.of(v, device, default_config(v, {}, device)) for v in eligible(problem)]
     # The first is taken until they are simulated: one of the GPU's own, else one of tensor cores.
     kernels.sort(key=lambda k: (not k.variant.arch_specific, k.variant.work.math_unit == "fma"))
@@ -225,7 +225,7 @@ def _ranked(kernels: Sequence[Kernel], problem: Problem, history: History) -> li
 
 
 def _comparable(history: History, kernel: Kernel, problem: Problem) -> Time | None:
-    """Its time, unless by roofline: an assumed CTA time ranks no kernels."""
+    """The kernel's time; None if by roofline, whose assumed CTA time cannot rank kernels."""
     time = history.time_of(kernel, problem)
     return None if time is None or time.method == METHODS[1] else time
 
@@ -241,11 +241,11 @@ def _of_table(table: Table | None, problem: Problem, device: DeviceSpec) -> Iter
     """What the nearest rows take, then every other rung of the table in its nearest row's config,
     or its defaults; as far as they take the problem.
 
-    A rung that no row names came near the fastest nowhere when the table was made.
+    A rung that no row names was nowhere near the fastest when the table was made.
     """
     if table is None:
         return
-    # One query, or many, are other kernels' business.
+    # Kernels that are fast for one query row are not those that are fast for many.
     rows = table.nearest(problem, device.num_sms or table.num_sms)
     alike = [row for row in rows if (row.seqlen == 1) == (problem.seqlen == 1)] or rows
     named: dict[Kernel, None] = {}
@@ -266,7 +266,7 @@ def _of_table(table: Table | None, problem: Problem, device: DeviceSpec) -> Iter
 
 
 def _of_row(row: Row, table: Table, device: DeviceSpec) -> Kernel | None:
-    """As many persistent CTAs to an SM as in the row."""
+    """The row's kernel on this GPU, with as many persistent CTAs per SM as there."""
     try:
         variant = find_variant(row.variant)
     except AttuneError:

@@ -114,7 +114,7 @@ def _by_search(device: DeviceSpec, variants: Sequence[Variant], on_stage: OnStag
 
 
 def _by_reference(device: DeviceSpec, reference: Table, on_stage: OnStage) -> list[Row]:
-    """What ranked first on the reference, and what stood beside it, ranked on another GPU."""
+    """The first and second of the reference's rows, ranked on another GPU."""
     rows: list[Row] = []
     for head_dim in _HEAD_DIMS:
         for problems in (
@@ -133,7 +133,7 @@ def _by_reference(device: DeviceSpec, reference: Table, on_stage: OnStage) -> li
 def _add_beyond(ranking: _Ranking, device: DeviceSpec) -> None:
     """Rungs that the reference GPU cannot run, so that its table cannot name them.
 
-    They pad the rows of a warpgroup to 64, so that one query alone is nothing for them.
+    They pad query rows to the 64 of a warpgroup, so that they are not tried on a single one.
     """
     beyond = [
         v
@@ -150,7 +150,7 @@ def _add_beyond(ranking: _Ranking, device: DeviceSpec) -> None:
 
 
 def _candidates_of(reference: Table, problem: Problem, device: DeviceSpec) -> list[_Candidate]:
-    """Of the rows of the problem's kind: one query or many, this head_dim and mask."""
+    """Candidates from the reference's rows of the same kind: one query or many, head_dim, mask."""
     candidates: dict[str, _Candidate] = {}
     variants = {variant.id: variant for variant in eligible()}
     for row in reference.rows:
@@ -240,7 +240,7 @@ class _Ranking:
         self.add(self._default(variant) for variant in variants)
 
     def add_neighbours(self, variants: Iterable[Variant]) -> None:
-        """Their defaults with one tunable changed."""
+        """Add configs that differ from the defaults in one tunable."""
         splits = self._problems[0].seqlen == 1
         defaults = [self._default(variant) for variant in variants]
         self.add(c for d in defaults for c in _neighbours(d, self._device, splits=splits))

@@ -1,4 +1,4 @@
-"""What ranked first by machine code, per compute capability; which rungs use what it alone has.
+"""Which kernels ranked first by simulated time, in a table for each compute capability.
 
     attune auto --renew    writes them; see `engine.auto.renew`
 
@@ -77,7 +77,11 @@ class Row:
     beside_us: float
 
     def distance(self, problem: Problem, heads: float) -> float:
-        """In doublings; `heads` is the problem's B·H, scaled to the table's GPU."""
+        """How far a problem is from the row, in doublings of its sizes.
+
+        Args:
+            heads: the problem's B·H, scaled to the SMs of the table's GPU.
+        """
         return (
             8 * abs(log2(self.head_dim / problem.head_dim))
             + 8 * (self.causal != problem.causal)
@@ -95,7 +99,7 @@ class Row:
         return f"B·H={self.heads} S{self.seqlen}{keys} D{self.head_dim}{group}{mask}"
 
     def is_of(self, problem: Problem) -> bool:
-        """Whether the problem is this very one, but for its format."""
+        """Whether it is the problem's own row, whatever the dtype."""
         if problem.features:
             return False
         return self.distance(problem, problem.batch * problem.num_heads) == 0
@@ -114,7 +118,7 @@ class Table:
     rows: tuple[Row, ...]
 
     def nearest(self, problem: Problem, num_sms: int) -> list[Row]:
-        """All rows, the nearest first; as many heads to an SM are alike, whatever the GPU."""
+        """All rows, the nearest first; heads are compared per SM, as GPUs differ in SMs."""
         heads = problem.batch * problem.num_heads * self.num_sms / num_sms
         return sorted(self.rows, key=lambda row: row.distance(problem, heads))
 
@@ -225,8 +229,10 @@ def _digest(texts: tuple[tuple[str, str], ...]) -> str:
 
 
 def eligible(problem: Problem | None = None) -> tuple[Variant, ...]:
-    """The rungs that may be taken, of the problem's direction, else forward: K and V in pages are
-    another layout than a problem's tensors."""
+    """The rungs that `auto` may take: those of the problem's direction (None: forward).
+
+    Rungs for paged K and V are left out, as a problem's K and V do not lie in pages.
+    """
     rungs = LADDER if problem is None else LADDER.of(problem)
     return tuple(variant for variant in rungs if variant.page_rows is None)
 

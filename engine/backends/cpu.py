@@ -40,7 +40,7 @@ class CpuBackend:
 
     @property
     def process_id(self) -> int | None:
-        """Of the child that executes, while there is one."""
+        """Process id of the child that executes; None without one."""
         return self._client.process_id
 
     def run(self, plan: LaunchPlan, inputs: Inputs, options: RunOptions) -> RunResult:
@@ -94,7 +94,7 @@ class CpuBackend:
     def _explain(
         self, plan: LaunchPlan, mistake: WrongOffsetError, library: HostLibrary, timeout_s: float
     ) -> RunResult:
-        """With the line of the access where there is one: that CTA runs again, to its error."""
+        """The error with the line of the access if there is one: that CTA runs again, up to it."""
         if mistake.cta is not None:
             job = replace(_probe_job(plan, mistake.launch, (mistake.cta,), library), probe=False)
             result = self._client.run(job, timeout_s)
@@ -160,7 +160,7 @@ _INITIALISED = re.compile(r"init\w*\s*\(\s*&?\s*([^,()]+?)\s*,")  # what the cal
 
 
 def with_names(reason: str, source: Path) -> str:
-    """With what the kernel calls an mbarrier, where the line that initialises it says so."""
+    """The sentence with an mbarrier's name, taken from the line that initialises it."""
 
     def named(found: re.Match[str]) -> str:
         file, line = found[1], int(found[2])

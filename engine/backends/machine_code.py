@@ -211,7 +211,7 @@ class MachineCodeBackend:
         return watch.writes[-1] if watch.writes else None
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Does nothing: there is no process or memory to release."""
 
 
 def _run(
@@ -361,8 +361,10 @@ def memory_of(
 
 
 def _repeated_ctas(plan: LaunchPlan, seed: int) -> Sequence[int] | None:
-    """Those of a second run, ascending; None for all: where it takes no time, or CTAs may share
-    more than they read."""
+    """The CTAs that are run a second time, ascending.
+
+    None for all of them: where that takes no time, or where CTAs may write what others read.
+    """
     shares = plan.scratch or len(plan.passes) > 1 or prod(plan.passes[0].cluster) > 1
     if shares or plan.out_fill != "poison" or plan.problem.flops < _WHOLE_REPEAT_FLOPS:
         return None

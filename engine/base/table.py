@@ -1,4 +1,4 @@
-"""A table for people: what the command line prints, a report writes and the app shows."""
+"""Results as tables and bars: what the command line prints, a report writes and the app shows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Self
 
 from engine.base import files
 from engine.base.errors import InvalidProblem, ToolMissing
-from engine.base.figures import Bars
 from kernels.characters import visible
 
 if TYPE_CHECKING:
@@ -94,6 +93,36 @@ def _escaped(text: str) -> str:
     return html.escape(visible(text))
 
 
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Values by name, each (value, low end, high end); the three are one where there is no
+    interval."""
+
+    title: str
+    unit: str  # of the axis, with the values' origin: "µs, predicted"
+    values: Mapping[str, tuple[float, float, float]]
+
+    def figure(self) -> Figure:
+        """As a Plotly figure, the first value at the top."""
+        from plotly.graph_objects import Figure
+
+        figure = Figure()
+        values = self.values.values()
+        figure.add_bar(
+            x=[value for value, _, _ in values],
+            y=list(self.values),
+            error_x={
+                "type": "data",
+                "array": [high - value for value, _, high in values],
+                "arrayminus": [value - low for value, low, _ in values],
+            },
+            orientation="h",
+        )
+        figure.update_xaxes(title=self.unit)
+        figure.update_yaxes(autorange="reversed")
+        return figure.update_layout(title=self.title)
+
+
 class Tabular:
     """A result that is shown as tables, in a notebook too, and written as a file."""
 
@@ -112,7 +141,7 @@ class Tabular:
         raise NotImplementedError
 
     def plot(self) -> Figure:
-        """Its figures as bars with their intervals: a Plotly figure, which notebooks show."""
+        """The result's figures as bars with intervals: a Plotly figure, which notebooks show."""
         return self.bars().figure()
 
     def to_markdown(self) -> str:

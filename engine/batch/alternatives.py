@@ -141,7 +141,7 @@ def _rank(option: Option) -> tuple[bool, bool, tuple[bool, float, str]]:
 
 
 def _best_configs(options: list[Option]) -> list[Option]:
-    """Of the configs of one variant only the fastest."""
+    """The options with only the fastest config of each variant on each GPU."""
     best: dict[tuple[str, str, str], Option] = {}
     for option in options:
         key = (option.kind, option.variant, option.device)
@@ -212,7 +212,7 @@ def _smaller(device: DeviceSpec, now: Situation) -> bool:
 
 
 def _on(kernel: Kernel, device: DeviceSpec) -> Kernel:
-    """The same kernel on another GPU; where it has its GPU's defaults, with those of that one."""
+    """The same kernel on another GPU, its defaults replaced by those of that GPU."""
     num_sms = kernel.device.num_sms
     given = {
         t.name: kernel.config[t.name]
@@ -223,7 +223,7 @@ def _on(kernel: Kernel, device: DeviceSpec) -> Kernel:
 
 
 def _article(name: str) -> str:
-    """By the sound of the first letter's name: an L4, an RTX 4090, a T4."""
+    """`a` or `an`, as a GPU's name is spoken: an L4, an RTX 4090, a T4."""
     return "an" if name[0] in "AEFHILMNORSX" else "a"
 
 

@@ -26,7 +26,7 @@ _MOST_ROUNDS = 8
 
 @dataclass(frozen=True, slots=True)
 class BackwardTimes:
-    """Of each batch; µs."""
+    """Times at each batch; µs."""
 
     us: FloatArray
     low_us: FloatArray

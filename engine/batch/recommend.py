@@ -243,7 +243,7 @@ def recommend_batch(
 
 
 def _resolve(request: BatchRequest) -> tuple[Kernel, ResolvedConfig]:
-    """One config serves the whole curve: that of the batch that is run today."""
+    """The kernel of the whole curve: one config, that of today's batch."""
     variant = find_variant(request.variant)
     device = find_device(request.gpu) if isinstance(request.gpu, str) else request.gpu
     config = resolve_config(variant, request.config, problem_now(request), device)

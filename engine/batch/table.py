@@ -152,7 +152,7 @@ def _backward_curve(
     num_sms: int,
     known: Known,
 ) -> Curve:
-    """The same of a backward kernel, whose second pass is the main one."""
+    """`predict_curve` of a backward kernel, whose second pass is the main one."""
     import pandas as pd
 
     main = min(1, len(resident) - 1)
@@ -454,9 +454,11 @@ def explain_knee(main: Occupancy, table: pd.DataFrame, device: DeviceSpec) -> st
 
 
 def _as_batch(ctas: int, per_batch: float) -> str:
-    """`B=53.5`, or the share of B=1 that fewer CTAs than its own are."""
-    batch = ctas / per_batch
-    return f"B={batch:,.4g}" if batch >= 1 else f"{batch:.0%} of the {per_batch:,.0f} of B=1"
+    """`B=58`, `B=14 and 50% of one more`, or the share of B=1 that fewer CTAs than its own are."""
+    whole, rest = divmod(ctas, per_batch)
+    if not whole:
+        return f"{ctas / per_batch:.0%} of the {per_batch:,.0f} of B=1"
+    return f"B={whole:,.0f}" + (f" and {rest / per_batch:.0%} of one more" if rest else "")
 
 
 def step_warning(table: pd.DataFrame, batch: int) -> str:

@@ -126,12 +126,12 @@ class BatchResult(Tabular):
 
     @property
     def recommended(self) -> Recommendation:
-        """That of the middle target."""
+        """The batch size of the middle target."""
         return self.recommendations[len(self.recommendations) // 2]
 
     @property
     def is_bound(self) -> bool:
-        """By roofline alone, whose assumed CTA times are no prediction."""
+        """True if by roofline alone, whose assumed CTA times are no prediction."""
         return self.method == METHODS[1] and self.calibration is None
 
     def recommended_batches(self) -> Table:

@@ -40,8 +40,8 @@ from engine.machine_code.cubin import read_cubin
 from engine.machine_code.launch import Content, Launch, arguments_and_memory, tables
 from engine.machine_code.timing.timeline import beside, timeline, write_timeline
 from engine.model.kernel import Kernel, launch_plan
-from engine.names import find_variant, has_description, variant_from
-from engine.own_kernels.registry import use_kernel
+from engine.names import find_variant, variant_from
+from engine.own_kernels.registry import has_description, use_kernel
 from engine.pipeline.machine_code import (
     TimedLaunch,
     clock_note,

@@ -40,6 +40,7 @@ from engine.correctness.output_error import (
     ErrorFigures,
     ErrorMap,
     compare_output,
+    error_maps,
 )
 from engine.correctness.reference import (
     Float64Array,
@@ -241,15 +242,17 @@ def check_against(
     broken = BrokenElements.of(result.out, inputs.problem.dtype)
     problems = _problems(compared, result, broken)
     tiles = tiles_of(inputs.problem, plan)
-    diagnosis = diagnose(inputs, broken, compared, tiles, plan.source if plan else None)
     warning = None
     if not problems:
         warning = systematic_error(expected, compared, tiles)
-    of_tf32 = _as_tf32(expected, compared, plan) if compared.over.any() else ()
     errors = ErrorFigures.of(compared)
-    num_nonfinite, num_unwritten = (
-        int(np.count_nonzero(mask)) for mask in (broken.nonfinite, broken.unwritten)
+    num_over, num_nonfinite, num_unwritten = (
+        int(np.count_nonzero(mask)) for mask in (compared.over, broken.nonfinite, broken.unwritten)
     )
+    bad_count = num_nonfinite + num_unwritten + num_over
+    findings = _as_tf32(expected, compared, plan) if num_over else ()
+    if bad_count and not findings:
+        findings = diagnose(inputs, broken, compared, tiles, plan.source if plan else None)
     correctness = Correctness(
         passed=not problems,
         reason=_reason(problems, errors.max_abs_err, compared, baseline_err, baseline_name),
@@ -261,18 +264,18 @@ def check_against(
         baseline_name=baseline_name,
         tolerance=compared.tolerance,
         fixed_bound=FIXED_BOUNDS[inputs.problem.dtype],
-        bad_count=num_nonfinite + num_unwritten + int(np.count_nonzero(compared.over)),
+        bad_count=bad_count,
         nonfinite_count=num_nonfinite,
         unwritten_count=num_unwritten,
         first_bad_index=_first_bad(compared, broken),
         inputs_unchanged=result.inputs_unchanged,
         repeatable=result.repeatable,
         guards_intact=result.guards_intact,
-        findings=(*(of_tf32 or diagnosis.findings), *_not_repeatable(result, plan)),
+        findings=(*findings, *_not_repeatable(result, plan)),
         warnings=(*result.warnings, *(() if warning is None else (warning,))),
         fp8_err=expected.fp8_err,
     )
-    return correctness, diagnosis.maps
+    return correctness, error_maps(inputs, compared, tiles)
 
 
 def _not_repeatable(result: RunResult, plan: LaunchPlan | None) -> tuple[Finding, ...]:

@@ -227,6 +227,8 @@ class ExpectedOutputs:
             return self._prepared[key]
 
     def _forget_old(self) -> None:
+        if len(self._prepared) < 2:  # the newest is kept in any case
+            return
         sizes = [_kept_bytes(problem) for problem, _, _ in self._prepared]
         available = available_host_memory()
         limit = MAX_KEPT_BYTES if available is None else min(MAX_KEPT_BYTES, available // 4)

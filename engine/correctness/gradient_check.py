@@ -440,7 +440,7 @@ def _of_a_part(
 
 
 def _lse_of_blocks(inputs: Inputs, coverage: Coverage) -> Float64Array:
-    """Of every 16 keys, `[slices, rows, blocks]`; −inf where a row sees none of them."""
+    """LSE of each block of 16 keys, `[slices, rows, blocks]`; −inf where a row sees none."""
     starts = np.arange(0, inputs.problem.num_keys, _BLOCK)
     found = np.full((len(coverage.slices), len(coverage.rows), len(starts)), -np.inf)
     for part in covered_blocks(inputs, coverage):

@@ -42,7 +42,7 @@ from engine.tensors import (
     encode,
     make_inputs,
 )
-from kernels.arguments import GRADIENTS
+from kernels.variant import GRADIENTS
 
 # A gradient's three products more than the forward pass, and five passes over S × S numbers.
 _WORK_PER_SCORE = 400
@@ -126,7 +126,7 @@ def expect_gradients(inputs: Inputs) -> ExpectedGradients:
 
 
 def _cancelled(inputs: Inputs, name: str) -> float:
-    """With one key P is 1 and dP the D of its row: dQ and dK are what rounding leaves of dP − D.
+    """What rounding may leave of dQ and dK with a single key, where P = 1 and dP = D cancel.
 
     SDPA's own gradient is an exact 0 there, as it has both from one sum, and says nothing of it.
     """

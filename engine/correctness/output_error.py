@@ -24,8 +24,7 @@ from engine.correctness.reference import (
 )
 from engine.correctness.tiles import Tiles
 from engine.tensors import Inputs, RawArray, alibi_slopes, bits_of, decode, poison_of
-from kernels.arguments import GRADIENTS
-from kernels.variant import Dtype, ceil_div
+from kernels.variant import GRADIENTS, Dtype, ceil_div
 
 _EXPONENT_BITS = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000}
 
@@ -105,9 +104,9 @@ class BrokenElements:
 
     def first_index(self) -> tuple[int, int, int, int] | None:
         """(batch, head, row, column) of the first of either kind in memory order."""
-        broken = self.unwritten | self.nonfinite
-        if not broken.any():
+        if not (self.unwritten.any() or self.nonfinite.any()):
             return None
+        broken = self.unwritten | self.nonfinite
         batch, head, row, column = np.unravel_index(int(broken.argmax()), broken.shape)
         return int(batch), int(head), int(row), int(column)
 

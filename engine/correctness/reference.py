@@ -213,7 +213,7 @@ def covered_reference(inputs: Inputs, coverage: Coverage) -> Float64Array:
 
 
 def covered_in_float32(inputs: Inputs, coverage: Coverage) -> FloatArray:
-    """The same, a thousand times as exact as 16 bits are."""
+    """`covered` in float32, a thousand times as exact as 16 bits."""
     found: FloatArray = _covered_attention(inputs, coverage, np.float32)
     return found
 

@@ -97,7 +97,7 @@ def build_kernels(
     """
     toolchain = find_toolchain()
     sources = read_sources(source, include_folders)
-    files = translate(sources)
+    files = _translated(sources)
     standard = sorted(FOR_DEVICE.intersection(sources.foreign) - _ALWAYS_INCLUDED)
     _require_entries(files, entries)
     flags = (f"-std={cpp}", *toolchain.compile_flags(check))
@@ -159,6 +159,9 @@ def build_kernels(
     runtime = build_runtime(toolchain)
     return HostLibrary(path, runtime, source.name, names, tuple(entries), check, build_s)
 
+
+# A build that is there already is looked up by its translation, at every run of a kernel.
+_translated = functools.lru_cache(maxsize=64)(translate)
 
 # In a source: what it runs depends on the target GPU; and the same where a limit says how.
 _OF_ARCH = re.compile(r"__CUDA_ARCH|[cC]luster")

@@ -122,7 +122,7 @@ class JobResult:
 
     @property
     def code(self) -> str:
-        """Of the error; empty where it has none."""
+        """The error's code; empty where it has none."""
         return self.kind or ""
 
 
@@ -266,7 +266,7 @@ class Client:
 
     @property
     def process_id(self) -> int | None:
-        """Of the running child, if there is one."""
+        """Process id of the running child; None without one."""
         process = self._process
         return process.process.pid if process is not None else None
 

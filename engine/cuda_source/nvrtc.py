@@ -1,7 +1,7 @@
 """Compile `.cu` files for any GPU with NVRTC, no GPU needed: cubin, resources and log.
 
-The only module that touches `cupy.cuda.nvrtc`; `other_nvrtc` loads further versions. Results are
-kept in the cache on disk under the content they were made from.
+CuPy says which NVRTC there is, `other_nvrtc` finds further versions, and `compiler` runs them.
+Results are kept in the cache on disk under the content they were made from.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from engine.base.errors import (
     CompileError,
@@ -27,6 +27,8 @@ from engine.base.errors import (
 )
 from engine.base.files import cache_root, read_entry, write_entry
 from engine.base.text import MAX_LOG
+from engine.cuda_source.compiler import compile_apart
+from engine.cuda_source.library import Compile, Compiled, NvrtcLibrary
 from engine.cuda_source.ptxas import (
     PtxasInfo,
     first_error,
@@ -40,6 +42,7 @@ from engine.cuda_source.sources import (
     IMPLICIT,
     LIMITED_GROUPS,
     Sources,
+    includes_library,
     lacks_libcu,
     read_sources,
     require_libraries,
@@ -53,6 +56,7 @@ from engine.cuda_source.toolkit import (
     find_include_dir,
     headers_beside,
     hint,
+    loaded_nvrtc,
     make_cupy_folder,
     more_headers,
     other_nvrtc,
@@ -175,7 +179,7 @@ class CompiledKernel:
 class Toolchain:
     """The NVRTC that is installed."""
 
-    nvrtc: Any  # the module cupy.cuda.nvrtc
+    library: Path
     version: tuple[int, int]
     release: str  # the wheel's full version, "" for a toolkit installed otherwise
     archs: tuple[int, ...]  # compute capabilities without the dot
@@ -188,7 +192,7 @@ class Toolchain:
 
 @functools.cache
 def toolchain() -> Toolchain:
-    """Load NVRTC once per process (about 0.2 s).
+    """Find NVRTC once per process (about 0.5 s, in which CuPy is imported).
 
     Raises:
         ToolMissing: CuPy, NVRTC or the CUDA headers are not installed.
@@ -204,32 +208,32 @@ def toolchain() -> Toolchain:
     try:
         version = tuple(nvrtc.getVersion())
         archs = tuple(sorted(nvrtc.getSupportedArchs()))
+        library = loaded_nvrtc(version)
     except Exception as error:  # CuPy raises whatever its loader met
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise ToolMissing(
             f"CuPy is installed but its compiler NVRTC does not load ({reason}): {INSTALL_HINT}",
             code="nvrtc_load",
         ) from error
-    return Toolchain(nvrtc, version, _release(version[0]), archs, find_include_dir(version))
+    return Toolchain(library, version, _release(version[0]), archs, find_include_dir(version))
 
 
 def _toolchain(version: int) -> Toolchain:
     """The NVRTC of a version, 1209 for 12.9; 0: the usual one. Raises ToolMissing."""
     usual = toolchain()
-    wanted = version_of(version)
-    if version == 0 or wanted == usual.version:
+    if version == 0 or (wanted := version_of(version)) == usual.version:
         return usual
     return _other_toolchain(wanted)
 
 
 @functools.cache
 def _other_toolchain(wanted: tuple[int, int]) -> Toolchain:
-    library, path = other_nvrtc(wanted)
+    path = other_nvrtc(wanted)
     try:
         headers = choose_include_dir(headers_beside(path), wanted)
     except ToolMissing:
         headers = find_include_dir(wanted)
-    return Toolchain(library, wanted, "", tuple(sorted(library.getSupportedArchs())), headers)
+    return Toolchain(path, wanted, "", NvrtcLibrary(path).archs(), headers)
 
 
 def _release(major: int) -> str:
@@ -260,7 +264,7 @@ def compile_kernel(
     Raises:
         CompileError: the source does not compile (names `file.cu(line)` and holds the log), lacks
             one of `entries` as a `__global__` function, or this NVRTC does not compile for the
-            arch (lists those it knows).
+            arch (lists those it knows), or the compiler does not end (`compiler`).
         UnknownName: `arch` is no arch at all.
         ToolMissing: CuPy, NVRTC or the CUDA headers are not installed.
     """
@@ -328,7 +332,10 @@ class _Build:
         own_folders = tuple(folder for folder, found in of_cuda.items() if not found)
         sources = read_sources(source, own_folders)
         own = tuple((file.name, file.code) for file in sources.included)
-        folders = (tools.include_dir, *libraries, *more_headers(tools.include_dir))
+        # Where headers of libraries may lie: looked for if the source includes such.
+        folders = (tools.include_dir, *libraries)
+        if includes_library(sources):
+            folders += more_headers(tools.include_dir)
         require_libraries(sources, folders)
         headers = (*own, *stand_ins(sources, folders))
         macros = options_of(defines)
@@ -363,7 +370,7 @@ class _Build:
         return replace(kernel, source_sha256=self.sources.source_sha256)
 
     def compile(self) -> CompiledKernel:
-        cubin, symbols, log = self._run(self.flags, "getCUBIN")
+        cubin, symbols, log = self._run(self.flags, "CUBIN")
         if cubin is None:
             raise self._failure(log)
         found = parse_ptxas(log)
@@ -430,33 +437,22 @@ class _Build:
     def _ptx(self) -> str:
         """The PTX that ptxas refused, with line information."""
         virtual = f"--gpu-architecture=compute_{self.arch.removeprefix('sm_')}"
-        ptx, _, _ = self._run((virtual, *self.flags[1:]), "getPTX")
+        ptx, _, _ = self._run((virtual, *self.flags[1:]), "PTX")
         return ptx.decode(errors="replace") if ptx is not None else ""
 
-    def _run(self, flags: tuple[str, ...], output: str) -> tuple[bytes | None, dict[str, str], str]:
-        """One NVRTC run: (its output, or None when it failed; symbol by entry; its log)."""
-        nvrtc = self.tools.nvrtc
-        program = nvrtc.createProgram(
-            self.sources.main.code,
-            self.sources.name,
-            [text.encode() for _, text in self.headers],
-            [name.encode() for name, _ in self.headers],
+    def _run(self, flags: tuple[str, ...], output: str) -> Compiled:
+        toolkit = (self.tools.include_dir, *more_headers(self.tools.include_dir))
+        return compile_apart(
+            Compile(
+                str(self.tools.library),
+                self.sources.main.code,
+                self.sources.name,
+                self.headers,
+                self.entries,
+                (*flags, *(f"-I{folder}" for folder in toolkit)),
+                output,
+            )
         )
-        symbols: dict[str, str] = {}
-        try:
-            try:
-                for entry in self.entries:
-                    nvrtc.addNameExpression(program, entry)
-                toolkit = (self.tools.include_dir, *more_headers(self.tools.include_dir))
-                nvrtc.compileProgram(program, [*flags, *(f"-I{folder}" for folder in toolkit)])
-                result: bytes | None = getattr(nvrtc, output)(program)
-                symbols = {e: nvrtc.getLoweredName(program, e) for e in self.entries}
-            except nvrtc.NVRTCError:
-                result = None
-            # NVRTC joins the logs of its stages with NUL characters.
-            return result, symbols, nvrtc.getProgramLog(program).replace("\0", "\n").strip()
-        finally:
-            nvrtc.destroyProgram(program)
 
 
 def _to_bytes(kernel: CompiledKernel) -> bytes:

@@ -147,6 +147,11 @@ def _is_empty(name: str, sources: Sources) -> bool:
     return library is not None and library.first_use(sources) is None
 
 
+def includes_library(sources: Sources) -> bool:
+    """Whether a source includes headers that neither the project nor `cuda_runtime.h` has."""
+    return _uses_groups(sources) or any(_library_of(name) is not None for name in sources.foreign)
+
+
 def require_libraries(sources: Sources, folders: Sequence[Path]) -> None:
     """See that device code uses no library of headers that is in none of these folders.
 
@@ -174,7 +179,7 @@ def uses_implicit(sources: Sources) -> bool:
 # Every look at what is compiled already asks this of the same texts again.
 @functools.lru_cache(maxsize=128)
 def _implicit_names(code: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Those that a file uses, and those of them that it has itself."""
+    """(implicit names that a file uses, those that it defines itself)."""
     text = code_only(code)
     used = frozenset(match[0] for match in _IMPLICIT_NAME.finditer(text))
     own = (match[1] or _last_word(match["typedef"]) for match in _OWN_NAME.finditer(text))
@@ -210,8 +215,11 @@ def stand_ins(sources: Sources, folders: Sequence[Path]) -> tuple[tuple[str, str
 
 def lacks_libcu(sources: Sources, folders: Sequence[Path]) -> bool:
     """Whether cooperative groups have to do without libcu++, as `LIMITED_GROUPS` asks of them."""
-    uses = any(name.startswith("cooperative_groups") for name in sources.foreign)
-    return uses and not _is_in(folders, _TARGET)
+    return _uses_groups(sources) and not _is_in(folders, _TARGET)
+
+
+def _uses_groups(sources: Sources) -> bool:
+    return any(name.startswith("cooperative_groups") for name in sources.foreign)
 
 
 def _is_in(folders: Sequence[Path], name: str) -> bool:
@@ -506,7 +514,7 @@ class _Reader:
         return Sources(main, included, tuple(sorted(self._foreign)))
 
     def stamps(self) -> dict[Path, _Stamp]:
-        """Of every place where a file was looked for, and of the source."""
+        """Stamps of the source and of every place where a header was looked for."""
         return self._stamps
 
     def find(self, name: str, includer: Path) -> Path | None:

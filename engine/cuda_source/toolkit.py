@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import functools
 import importlib.metadata
 import os
@@ -12,10 +11,11 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from engine.base.errors import ToolMissing
+from engine.cuda_source.library import NvrtcError, NvrtcLibrary
 
 
 def make_cupy_folder() -> None:
@@ -143,104 +143,11 @@ def _candidates() -> Iterator[Path]:
 
 # Further NVRTC libraries that are installed, beside the one that CuPy loads.
 #
-# What `engine.cuda_source.nvrtc` calls of `cupy.cuda.nvrtc`, by ctypes. NVRTC brings its own ptxas:
-# another version is another compiler as a whole.
+# NVRTC brings its own ptxas: another version is another compiler as a whole.
 
 VARIABLE = "ATTUNE_NVRTC"  # further libraries, or folders of them, with `:` between
 _NAME = re.compile(r"libnvrtc\.so\.[\d.]+")
-
-
-class NvrtcError(RuntimeError):
-    """A call that NVRTC answered with an error."""
-
-
-class OtherNvrtc:
-    """One NVRTC library, with the functions of `cupy.cuda.nvrtc` that are used here.
-
-    Raises:
-        OSError: it cannot be loaded.
-    """
-
-    NVRTCError = NvrtcError
-
-    def __init__(self, path: Path) -> None:
-        # What it looks up by name alone: it is found where it is loaded already.
-        for needed in sorted(path.parent.glob("libnvrtc-builtins.so.*")):
-            ctypes.CDLL(str(needed))
-        self._library = ctypes.CDLL(str(path))
-        self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
-
-    def _call(self, name: str, *arguments: object) -> None:
-        code = getattr(self._library, name)(*arguments)
-        if code:
-            raise NvrtcError(self._library.nvrtcGetErrorString(code).decode(errors="replace"))
-
-    def getVersion(self) -> tuple[int, int]:  # noqa: N802
-        """(major, minor)."""
-        major, minor = ctypes.c_int(), ctypes.c_int()
-        self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
-        return major.value, minor.value
-
-    def getSupportedArchs(self) -> list[int]:  # noqa: N802
-        """Compute capabilities without the dot."""
-        count = ctypes.c_int()
-        self._call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
-        archs = (ctypes.c_int * count.value)()
-        self._call("nvrtcGetSupportedArchs", archs)
-        return list(archs)
-
-    def createProgram(  # noqa: N802
-        self, source: str, name: str, headers: Sequence[bytes], names: Sequence[bytes]
-    ) -> ctypes.c_void_p:
-        """A program of one source, and the texts of headers by the names that include them."""
-        program = ctypes.c_void_p()
-        texts = ctypes.c_char_p * len(headers)
-        self._call(
-            "nvrtcCreateProgram",
-            *(ctypes.byref(program), source.encode(), name.encode()),
-            *(len(headers), texts(*headers), texts(*names)),
-        )
-        return program
-
-    def destroyProgram(self, program: ctypes.c_void_p) -> None:  # noqa: N802
-        """Free it."""
-        self._call("nvrtcDestroyProgram", ctypes.byref(program))
-
-    def addNameExpression(self, program: ctypes.c_void_p, name: str) -> None:  # noqa: N802
-        """An entry that `getLoweredName` is asked for later."""
-        self._call("nvrtcAddNameExpression", program, name.encode())
-
-    def compileProgram(self, program: ctypes.c_void_p, options: Sequence[str]) -> None:  # noqa: N802
-        """Raises NvrtcError where it does not compile: the log says why."""
-        given = [option.encode() for option in options]
-        self._call(
-            "nvrtcCompileProgram", program, len(given), (ctypes.c_char_p * len(given))(*given)
-        )
-
-    def getLoweredName(self, program: ctypes.c_void_p, name: str) -> str:  # noqa: N802
-        """The symbol of an entry."""
-        lowered = ctypes.c_char_p()
-        self._call("nvrtcGetLoweredName", program, name.encode(), ctypes.byref(lowered))
-        return (lowered.value or b"").decode()
-
-    def getCUBIN(self, program: ctypes.c_void_p) -> bytes:  # noqa: N802
-        """The machine code."""
-        return self._bytes("CUBIN", program)
-
-    def getPTX(self, program: ctypes.c_void_p) -> bytes:  # noqa: N802
-        """The PTX, which ends with NUL."""
-        return self._bytes("PTX", program)
-
-    def getProgramLog(self, program: ctypes.c_void_p) -> str:  # noqa: N802
-        """What compiling said."""
-        return self._bytes("ProgramLog", program).rstrip(b"\0").decode(errors="replace")
-
-    def _bytes(self, what: str, program: ctypes.c_void_p) -> bytes:
-        size = ctypes.c_size_t()
-        self._call(f"nvrtcGet{what}Size", program, ctypes.byref(size))
-        content = ctypes.create_string_buffer(size.value)
-        self._call(f"nvrtcGet{what}", program, content)
-        return content.raw
+_MAPPED = re.compile(rf"/.*/{_NAME.pattern}$", re.M)
 
 
 def version_of(value: int) -> tuple[int, int]:
@@ -249,17 +156,16 @@ def version_of(value: int) -> tuple[int, int]:
 
 
 @functools.cache
-def other_nvrtc(version: tuple[int, int]) -> tuple[OtherNvrtc, Path]:
-    """The library of this version and its file.
+def other_nvrtc(version: tuple[int, int]) -> Path:
+    """The library of this version.
 
     Raises:
         ToolMissing: it is not installed; says which are.
     """
-    found: dict[tuple[int, int], tuple[OtherNvrtc, Path]] = {}
+    found: dict[tuple[int, int], Path] = {}
     for path in _libraries():
         with contextlib.suppress(OSError, AttributeError, NvrtcError):
-            library = OtherNvrtc(path)
-            found.setdefault(library.getVersion(), (library, path))
+            found.setdefault(NvrtcLibrary(path).version(), path)
     if version not in found:
         known = ", ".join(f"{major}.{minor}" for major, minor in sorted(found)) or "none"
         major, minor = version
@@ -270,6 +176,16 @@ def other_nvrtc(version: tuple[int, int]) -> tuple[OtherNvrtc, Path]:
             code="nvrtc_version_missing",
         )
     return found[version]
+
+
+def loaded_nvrtc(version: tuple[int, int]) -> Path:
+    """The library of this version that is loaded in this process. Raises OSError where none is."""
+    mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    for found in dict.fromkeys(_MAPPED.findall(mapped)):
+        with contextlib.suppress(OSError, AttributeError, NvrtcError):
+            if NvrtcLibrary(Path(found)).version() == version:
+                return Path(found)
+    raise OSError("no file of it is loaded")
 
 
 def headers_beside(library: Path) -> Iterator[Path]:

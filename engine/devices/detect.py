@@ -64,23 +64,29 @@ def session() -> Iterator[Any]:
     Raises:
         ToolMissing: nvidia-ml-py is not installed, or there is no NVIDIA driver to talk to.
     """
+    nvml = _initialised()
+    if isinstance(nvml, str):
+        raise ToolMissing(nvml)
+    try:
+        yield nvml
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _initialised() -> Any:
+    """The module `pynvml`, initialised, or the sentence why it is not: a `str`."""
     try:
         import pynvml
     except ImportError:
-        raise ToolMissing(
-            "No GPU can be found without the package nvidia-ml-py: pip install nvidia-ml-py."
-        ) from None
+        return "No GPU can be found without the package nvidia-ml-py: pip install nvidia-ml-py."
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise ToolMissing(
+        return (
             f"This machine has no NVIDIA GPU that its driver can reach ({error}): choose a target "
             f"GPU by name."
-        ) from None
-    try:
-        yield pynvml
-    finally:
-        pynvml.nvmlShutdown()
+        )
+    return pynvml
 
 
 def ask(nvml: Any, query: Callable[..., T], *args: Any) -> T | None:
@@ -194,11 +200,13 @@ def detect_local() -> DetectedDevice | str:
     first = None if visible is None else visible.split(",")[0].strip()
     if first is not None and first in ("", "-1", "NoDevFiles"):
         return "CUDA_VISIBLE_DEVICES hides every GPU of this machine: unset it, or choose a target."
+    nvml = _initialised()
+    if isinstance(nvml, str):  # the usual answer of a laptop, so no exception
+        return nvml
     try:
-        with session() as api:
-            return _describe(api, first)
-    except ToolMissing as error:
-        return str(error)
+        return _describe(nvml, first)
+    finally:
+        nvml.nvmlShutdown()
 
 
 def _describe(api: Any, first: str | None) -> DetectedDevice | str:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Figures(Stored):
-    """Of all passes of a launch; counted but for the time. None: it could not be found out."""
+    """Figures of a launch, all passes together; all but the time are counted. None: not known."""
 
     registers: int  # per thread, of the pass that takes most
     spill_bytes: int  # per thread, stores and loads

@@ -231,7 +231,7 @@ class _Default(dict[str, list[tuple[Work, "Done | Failed"]]]):
 
 
 def do_work(work: Work) -> Done:
-    """In a process of its own."""
+    """Execute, measure or count one kernel; runs in a worker process."""
     if work.execute is not None:
         assert work.after is not None
         os.environ["ATTUNE_KERNELS"] = str(work.after)
@@ -289,7 +289,7 @@ def _both_compile(work: Work, problem: Problem) -> bool:
 
 
 def _codes(work: Work, problem: Problem) -> list[str]:
-    """Of the sides that there are; empty texts for those that do not compile."""
+    """The machine code of each side that there is; empty where it does not compile."""
     return [
         compiled_answer(path, problem, work.gpu, work.config)[0].code
         for path in (work.before, work.after)
@@ -553,7 +553,7 @@ def _compiles_for(variant: Variant, arch: str) -> bool:
 
 
 def _small(problem: Problem) -> Problem:
-    """The same kind with few heads and rows: 203 rows leave a short last tile."""
+    """A small problem of the same kind; its 203 rows leave a partial last tile."""
     group = problem.head_group
     heads = max(1, min(problem.kv_heads, _MOST_HEADS))
     keys = None if problem.seqlen_kv is None else min(problem.seqlen_kv, _MOST_ROWS)

@@ -32,7 +32,7 @@ LIMITS = tuple(name for name in LABELS if name != "ctas_per_sm")  # where less i
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """At most `limits` of each figure."""
+    """Upper limits of a kernel's figures."""
 
     kernel: str
     gpu: str
@@ -92,7 +92,8 @@ class Settings:
     path: Path | None = None
 
     def problems_of(self, variant: Variant) -> tuple[Problem, ...]:
-        """Those of the file; else whole tiles, causal where it can be, and a short last tile."""
+        """The problems of the file; by default one of whole tiles under each mask that the kernel
+        takes, and one with a partial last tile."""
         if self.problems:
             return self.problems
         head_dim = 64 if 64 in variant.head_dims else variant.head_dims[0]

@@ -19,10 +19,10 @@ from tempfile import TemporaryDirectory
 
 from engine.base.errors import BadInput, CompileError, ToolMissing
 from engine.cuda_source.sources import OutsideFolder, files_inside, include_from
-from engine.names import has_description
+from engine.own_kernels.registry import describes_itself
 from kernels.description import parse_variant
 from kernels.ladder import is_numbered
-from kernels.source_text import read_sidecar, read_text, sidecar_of
+from kernels.source_text import read_sidecar, read_text
 from kernels.toml_block import KernelDescriptionError
 from kernels.variant import Variant
 
@@ -289,7 +289,7 @@ def _named(module: str, commit: str) -> str:
 
 
 def _leading(links: Mapping[str, str], absent: Mapping[str, str], root: Path) -> dict[str, str]:
-    """Of links that lead to submodules which are not checked out, the submodules by the links."""
+    """{link: submodule} of links that lead into submodules that are not checked out."""
     return {
         path: name
         for path, target in links.items()
@@ -398,7 +398,7 @@ def find_kernels(tree: Tree, patterns: Sequence[str]) -> dict[str, Found]:
         path = tree.root / name
         if patterns and not any(fnmatch.fnmatchcase(name, p) for p in patterns):
             continue
-        if not sidecar_of(path).is_file() and not has_description(path):
+        if not describes_itself(path):
             continue
         kernel = _read(tree, name, path)
         # Of two files of one name each keeps its path as its id.

@@ -108,7 +108,7 @@ def threshold_of(pairs: Sequence[NeighbourPair]) -> Threshold:
 
 @cache
 def default_threshold() -> Threshold:
-    """Of the recorded pairs."""
+    """The threshold that the recorded pairs of neighbouring commits give."""
     return threshold_of(neighbour_pairs())
 
 
@@ -174,7 +174,7 @@ _SPILLS = ("spill_bytes", "local_sectors")
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """From which difference on there is a verdict; shares."""
+    """The least differences that count, as shares."""
 
     counted: Mapping[str, float] = field(default_factory=lambda: COUNTED)
     simulated: float = field(default_factory=lambda: default_threshold().share)

@@ -1,146 +1,50 @@
-"""The CTAs that stand for a launch: the one that executes most, and those of persistent kernels."""
+"""The simulated CTAs of a kernel, kept on disk, and the times of launches that follow from them.
+
+The main pass of a variant is simulated at ten lengths or a few more (`engine.history.simulation`).
+Between and beyond those lengths time is a straight line over the K/V rows that a CTA visits, and
+CTAs of several lengths share their SMs evenly, so that a new problem of a known kernel takes
+milliseconds.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from itertools import product
-from typing import TypeAlias
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.base.errors import InvalidProblem
+from engine.base.files import read_entry, write_entry
+from engine.cuda_source import CompiledKernel, cache_root
 from engine.devices.spec import DeviceSpec
-from engine.machine_code.cubin import Entry
-from engine.machine_code.disassembly import Program
-from engine.machine_code.emulation import EXECUTED, CtaTrace, Emulator
-from engine.machine_code.timing.constants import LAUNCH_FLOOR_US
-from engine.machine_code.timing.cta_times import CtaTimes, Shorter, grid_cycles
-from engine.machine_code.timing.simulate import SlotTimes
+from engine.history.persistent import PersistentCtas
+from engine.machine_code.analysis import code_digest
+from engine.machine_code.timing.constants import (
+    LAUNCH_FLOOR_US,
+    kept_l2_bytes,
+)
+from engine.machine_code.timing.cta_times import CtaTimes, grid_cycles
+from engine.machine_code.timing.native import Regime
+from engine.machine_code.timing.simulate import (
+    SlotTimes,
+)
 from engine.model.equations import CtaCurve, visited_share
-from engine.model.launches import Launches
+from engine.model.kernel import Kernel
+from engine.model.launches import CurveTraffic, Launches, collect, traffic_by_order
 from engine.model.occupancy import IntArray
-from engine.plan import LaunchPlan, launch_of_pass, make_plan
+from engine.plan import LaunchPlan, cached_kernel, make_plan
 from engine.problem import Problem
-from kernels.variant import Config, Schedule, Variant
-
-BoolArray: TypeAlias = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True)
-class Pieces:
-    """Query tiles and, where CTAs cut them, parts of such: arrays `[n]`, CTA after CTA."""
-
-    cta: IntArray  # ascending
-    place: IntArray  # among its CTA's pieces: 0, 1, …
-    tiles: IntArray  # K/V tiles that it visits
-    masked: IntArray  # those of them that cross the end of the keys or the diagonal
-    is_cut: BoolArray  # other CTAs visit the rest of the query tile's K/V tiles
-
-    @property
-    def num_ctas(self) -> int:
-        return int(self.cta[-1]) + 1
-
-
-def pieces_of(variant: Variant, problem: Problem, config: Config, ctas: int) -> Pieces:
-    """The pieces of all CTAs of a launch, by the schedule that the variant describes."""
-    schedule = variant.work.schedule
-    assert schedule is not None
-    tiles, visible = _query_tiles(problem, variant.work.query_rows(problem, config), config)
-    if schedule.shares == "key tiles":
-        start = 0
-        if schedule.start_tiles is not None:
-            start = schedule.start_tiles(problem, config)
-        return _key_tiles(problem, tiles, visible, start, ctas)
-    return _query_tiles_in_turn(problem, config, schedule, tiles, visible, ctas)
-
-
-def _query_tiles(problem: Problem, query_rows: int, config: Config) -> tuple[IntArray, IntArray]:
-    """K/V tiles of each query tile of a head, and how many of them need no mask."""
-    first = np.arange(-(-problem.seqlen // query_rows)) * query_rows
-    position = first + problem.kv_offset
-    end = np.full(len(first), problem.num_keys)
-    begin, seen_by_all, all_see = np.zeros_like(end), np.zeros_like(end), end
-    if problem.window is not None:
-        begin = np.maximum(0, position - problem.window + 1)
-        seen_by_all = np.maximum(0, position + query_rows - problem.window)
-        end = np.minimum(end, position + query_rows - 1 + problem.window)
-        all_see = np.minimum(end, position + problem.window)
-    if problem.causal:
-        end, all_see = np.minimum(end, position + query_rows), np.minimum(end, position + 1)
-    rows = config.get("block_n", 1)
-    tiles = -(-end // rows) - begin // rows
-    return tiles, np.maximum(0, all_see // rows - -(-seen_by_all // rows))
-
-
-def _key_tiles(
-    problem: Problem, tiles: IntArray, visible: IntArray, start: int, ctas: int
-) -> Pieces:
-    heads = problem.batch * problem.num_heads
-    of_head, seen = tiles[::-1], visible[::-1]
-    costs = np.tile(of_head + start, heads)
-    starts = np.cumsum(costs) - costs
-    begins = int(costs.sum()) * np.arange(ctas + 1) // ctas
-    cuts = np.union1d(starts, begins)
-    first, last = cuts[:-1], cuts[1:]
-    cta = np.searchsorted(begins, first, "right") - 1
-    tile = np.searchsorted(starts, first, "right") - 1
-    begin, end = (np.maximum(0, at - starts[tile] - start) for at in (first, last))
-    visits = begin < end  # some key tiles, not only what comes before them
-    cta, within, begin, end = cta[visits], (tile % len(tiles))[visits], begin[visits], end[visits]
-    masked = end - np.clip(seen[within], begin, end)
-    return _ordered(cta, end - begin, masked, end - begin < of_head[within])
-
-
-def _query_tiles_in_turn(
-    problem: Problem,
-    config: Config,
-    schedule: Schedule,
-    tiles: IntArray,
-    visible: IntArray,
-    ctas: int,
-) -> Pieces:
-    heads, of_head = problem.batch * problem.num_heads, len(tiles)
-    at_once = 1
-    if schedule.heads_at_once is not None:
-        at_once = schedule.heads_at_once(problem, config)
-    turn, place = np.divmod(np.arange(-(-heads * of_head // ctas) * ctas), ctas)
-    position = turn * ctas + np.where(turn % 2 == 0, place, ctas - 1 - place)
-    there = position < heads * of_head
-    cta, position = place[there], position[there]
-    section = position // (of_head * at_once)
-    in_section = np.minimum(at_once, heads - section * at_once)
-    tile = (position - section * of_head * at_once) // in_section
-    if problem.causal:
-        is_falling = ((heads - 1) // at_once - section) % 2 == 0
-        tile = np.where(is_falling, of_head - 1 - tile, tile)
-    order = np.argsort(cta, kind="stable")
-    tile = tile[order]
-    masked = tiles[tile] - visible[tile]
-    return _ordered(cta[order], tiles[tile], masked, np.zeros(len(tile), np.bool_))
-
-
-def _ordered(cta: IntArray, tiles: IntArray, masked: IntArray, is_cut: BoolArray) -> Pieces:
-    first = np.searchsorted(cta, cta, "left")
-    return Pieces(cta, np.arange(len(cta)) - first, tiles, masked, is_cut)
-
-
-# The CTAs of one kernel on one GPU: their time over the K/V rows that they visit.
-
+from kernels.variant import Config, Variant
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 _MOST_MIXED = 8  # points of a curve at which CTAs are followed one by one
 _MOST_DISPATCHED = 4_000  # CTAs of a launch beyond which who takes the last ones matters little
-
-
-@dataclass(frozen=True, slots=True)
-class CurveTraffic:
-    """What n launches bring from DRAM, by the order of their CTAs."""
-
-    dram_bytes: FloatArray | None  # [n]; None: the order is not known
-    miss_share: FloatArray  # [n] as `Traffic.miss_share`
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +66,7 @@ class SimulatedCtas:
 
     @property
     def fetch_cycles(self) -> float:
-        """What the first CTAs' code adds."""
+        """What fetching the code adds to an SM's first CTAs."""
         return self.times.fetch_cycles
 
     def curve(
@@ -218,7 +122,8 @@ class SimulatedCtas:
         )
 
     def _from_dram(self, rows: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Cycles that one CTA of so many rows takes more, and as many as fit: `[n]` each."""
+        """Cycles that reading from DRAM adds to one CTA of so many rows, and to as many as an SM
+        holds: `[n]` each."""
         lengths, *added = (np.array(column) for column in zip(*self.dram_cycles, strict=True))
         share = (rows - lengths[0]) / max(1.0, lengths[-1] - lengths[0])
         one, full = (np.maximum(0.0, a[0] + share * (a[-1] - a[0])) for a in added)
@@ -334,51 +239,25 @@ def _slices(config: Config, launches: Launches) -> IntArray:
     return np.where(has_each, heads, 0)
 
 
-# The CTA of a launch that executes most.
+# Where they are kept, and how they are read again.
 
-
-def heaviest_cta(emulator: Emulator, has_middle: bool = False) -> CtaTrace:
-    """Of the corners of the grid, and where `has_middle` of the CTAs between them: with a window to
-    both sides those see most."""
-    trace, totals = emulator.trace()
-    # Along an axis that steers nothing every CTA executes the same.
-    steered = zip(emulator.launch.grid, totals.control_axes, strict=True)
-    places = [
-        sorted({0, n - 1, n // 2 if has_middle else 0}) if steers else [0] for n, steers in steered
-    ]
-
-    def executed(cta: tuple[int, int, int]) -> int:
-        here = emulator.totals(cta) if any(cta) else totals
-        return int(here.values[:, EXECUTED].sum())
-
-    ctas = [(x, y, z) for x, y, z in product(*places)]
-    heaviest = max(ctas, key=executed)
-    return emulator.trace(heaviest)[0] if any(heaviest) else trace
-
-
-# Which short problems stand for a kernel's: CTAs of few lengths, and their traces.
-
-
-# K/V rows of the CTAs. How many of them overlap on an SM settles after some tiles, and varies from
-# tile to tile: long CTAs tell it better, as far as they are quick to simulate. Short ones take what
-# their rings and pipelines need to fill.
+KernelCtas: TypeAlias = SimulatedCtas | PersistentCtas
+REGIMES: tuple[Regime, ...] = ("alone", "shared")
+_MOST_KEPT = 256
+_VERSION = 24
+# K/V rows of the simulated CTAs. How far CTAs of an SM overlap varies from tile to tile and settles
+# after some of them, which long CTAs show, as far as they are quick to simulate. Short ones show
+# what it costs to fill the pipeline.
 ROWS = (32, 64, 128, 192, 256, 384, 512, 768, 1024, 2048)
-_MOST_INSTRUCTIONS = 120_000  # of the longest CTA, unless it is one of the first three
-# Of CTAs that show what a cut last tile adds: of those that share an SM it adds more or less from
-# length to length. The longer ones only where they are quick to simulate; slow ones are short.
-_CUT_ROWS = (256, 512)
-_MOST_CUT_INSTRUCTIONS = 25_000
-# On all CTAs beside each other that one sample of a cut query tile takes.
-_MOST_SAMPLED = 700_000
-_NEAR_ROWS = 1024  # of the longest CTAs beside which slightly shorter ones are simulated
-_MOST_TURNS = 4  # of a CTA's warps, at whose first tile and last one its time is known
 
 
 def plans_of(
     variant: Variant, problem: Problem, config: Config, rows: Sequence[int] = ROWS
 ) -> tuple[LaunchPlan, ...]:
-    """Plans whose CTAs visit few K/V rows and more, ascending; the problem's own where the number
-    of rows is fixed."""
+    """A plan for each of these numbers of K/V rows that a CTA is to visit, ascending.
+
+    The problem's own plan alone where a CTA's number of rows is fixed.
+    """
     plans = {}
     with suppress(InvalidProblem):  # longer ones than the kernel takes
         for least in rows:
@@ -388,7 +267,7 @@ def plans_of(
 
 
 def _plan(variant: Variant, problem: Problem, config: Config, rows: int) -> LaunchPlan:
-    """With CTAs of so many rows, or of as many as whole tiles have."""
+    """A plan whose CTAs visit so many K/V rows, rounded up to whole tiles."""
 
     def short(rows: int) -> Problem:
         return problem.with_keys(rows * config.get("num_splits", 1))
@@ -396,146 +275,214 @@ def _plan(variant: Variant, problem: Problem, config: Config, rows: int) -> Laun
     return make_plan(variant, short(variant.work.kv_rows(short(rows), config)), config)
 
 
-def has_several_lengths(problem: Problem) -> bool:
-    """Whether a launch's CTAs visit different numbers of keys, splits aside."""
-    masked = problem.causal or problem.window is not None
-    return masked or problem.seqlens is not None
-
-
-def rows_in_turn(config: Config) -> tuple[int, ...]:
-    """K/V rows of CTAs whose warps take tiles in turn: a turn's first tile takes about as long as
-    all of it."""
-    step = config.get("block_n", 1)
-    turn = step * config.get("num_warps", 1)
-    ends = [n * turn for n in range(1, _MOST_TURNS + 1)]
-    rows = {step, 2 * step, *ends, *(end + step for end in ends)}
-    return tuple(sorted(rows | {x for x in ROWS if x > max(rows)}))
-
-
-def longest_ctas(
-    program: Program, entry: Entry, variant: Variant, plan: LaunchPlan, has_even_splits: bool
-) -> dict[float, CtaTrace]:
-    """{K/V rows that it visits, ascending: a CTA's trace}, of that corner of the grid that executes
-    most (a causal kernel's last tile)."""
-    problem, config = plan.problem, plan.config
-    traces: dict[float, CtaTrace] = {}
-    plans = plans_of(variant, problem, config, rows_in_turn(config) if has_even_splits else ROWS)
-    if has_even_splits:  # of fewer tiles than there are splits the first ones take none
-        one_tile = make_plan(variant, problem.with_keys(config.get("block_n", 1)), config)
-        traces[0.0] = Emulator(program, entry, launch_of_pass(one_tile, 0)).trace()[0]
-    for short in plans:
-        rows = float(variant.work.kv_rows(short.problem, config))
-        if len(traces) > 2:
-            before, trace = list(traces.items())[-1]
-            if len(trace.instruction) * rows > _MOST_INSTRUCTIONS * before:
-                break
-        emulator = Emulator(program, entry, launch_of_pass(short, 0))
-        traces[rows] = heaviest_cta(emulator, problem.window is not None and not problem.causal)
-    return traces
-
-
-def cut_ctas(
-    program: Program, entry: Entry, variant: Variant, plan: LaunchPlan, lengths: Sequence[float]
-) -> dict[int, dict[float, CtaTrace]]:
-    """{keys that its last tile lacks, ascending: {K/V rows: trace}} of CTAs of some of the lengths.
-
-    Their query tiles are whole. One key is lacking, or all but one: absent rows are not loaded.
-    Empty where tiles are never cut or CTAs are of several lengths: causal ones, splits of keys.
-    """
-    problem, config = plan.problem, plan.config
-    if has_several_lengths(problem) or config.get("num_splits", 1) > 1 or len(lengths) == 1:
-        return {}
-    step = config.get("block_n", 1)
-    of_some = [int(x) for x in lengths if x in _CUT_ROWS] or [int(lengths[1])]
-    found: dict[int, dict[float, CtaTrace]] = {}
-    for absent, rows in product(sorted({1, step - 1} - {0}), of_some):
-        keys = rows - absent
-        cut = problem.with_keys(keys)
-        if keys <= 0 or variant.work.kv_rows(cut, config) != rows:
-            continue
-        with suppress(InvalidProblem):  # it takes whole tiles only
-            launch = launch_of_pass(make_plan(variant, cut, config), 0)
-            trace = Emulator(program, entry, launch).trace()[0]
-            of_rows = found.setdefault(absent, {})
-            if not of_rows or len(trace.instruction) <= _MOST_CUT_INSTRUCTIONS:
-                of_rows[float(rows)] = trace
-    return found
-
-
-def cut_query_tiles(
-    program: Program,
-    entry: Entry,
+def path_of(
     variant: Variant,
     plan: LaunchPlan,
-    lengths: Sequence[float],
+    compiled: CompiledKernel,
+    device: DeviceSpec,
     resident: int,
-) -> dict[int, tuple[CtaTrace, CtaTrace]]:
-    """{rows of the cut one: CTAs of a whole query tile and of a cut one of the same launch}.
+    regime: Regime,
+) -> Path:
+    """Where the result is kept: by cubin, GPU, residency, and what lengths and regime depend on."""
+    gpu = [device.num_sms, device.boost_clock_mhz, device.fp16_tensor_tflops]
+    lengths = []
+    if variant.work.schedule is None:
+        plans = plans_of(variant, plan.problem, plan.config, (ROWS[0], ROWS[-1]))
+        lengths = [(p.problem.seqlen, p.problem.num_keys) for p in plans]
+    key = [_VERSION, code_digest(), compiled.key, plan.passes[0].entry, device.arch, gpu, resident]
+    key += [plan.problem.causal, lengths, regime]  # the mask may be an argument
+    text = json.dumps([*key, plan.passes[0].dynamic_smem_bytes])
+    return cache_root() / "sass" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.entry"
 
-    Those have one row, half of them and seven eighths. Empty where an SM holds one CTA only, or
-    where CTAs are of several lengths: causal ones, splits of keys.
+
+_kept: dict[Path, KernelCtas] = {}  # what was read; what is not there may come any time
+
+
+def find(path: Path) -> KernelCtas | None:
+    """What `path_of` names, read once per process; None where it was not simulated."""
+    if (kept := _kept.get(path)) is not None:
+        return kept
+    if (payload := read_entry(path)) is None or (read := _read(payload)) is None:
+        return None
+    while len(_kept) >= _MOST_KEPT:
+        _kept.pop(next(iter(_kept)), None)
+    _kept[path] = read
+    return read
+
+
+def keep(path: Path, ctas: KernelCtas) -> None:
+    """Write what `find` reads."""
+    write_entry(path, json.dumps(asdict(ctas)).encode())
+
+
+def _read(payload: bytes) -> KernelCtas | None:
+    try:
+        fields: dict[str, Any] = json.loads(payload)
+        if "times" not in fields:
+            return PersistentCtas(
+                counts=tuple(int(n) for n in fields["counts"]),
+                costs=tuple(_floats(row) for row in fields["costs"]),
+                mixed=tuple(_floats(row) for row in fields["mixed"]),
+                first_work=_floats(fields["first_work"]),
+                resident=int(fields["resident"]),
+                fetch_cycles=float(fields["fetch_cycles"]),
+                cycles_per_us=float(fields["cycles_per_us"]),
+                spread=float(fields["spread"]),
+                dram_share=float(fields["dram_share"]),
+            )
+        times = fields["times"]
+        return SimulatedCtas(
+            times=CtaTimes(
+                resident=int(times["resident"]),
+                lengths=_floats(times["lengths"]),
+                counts=tuple(int(n) for n in times["counts"]),
+                cycles=tuple(_floats(row) for row in times["cycles"]),
+                round_cycles=_floats(times["round_cycles"]),
+                mixed_shares=_floats(times["mixed_shares"]),
+                start_share=float(times["start_share"]),
+                cta_spread=float(times["cta_spread"]),
+                fetch_cycles=float(times["fetch_cycles"]),
+            ),
+            cycles_per_us=float(fields["cycles_per_us"]),
+            spread=float(fields["spread"]),
+            longest_first=bool(fields["longest_first"]),
+            has_even_splits=bool(fields["has_even_splits"]),
+            cut_keys=tuple(int(n) for n in fields["cut_keys"]),
+            cut_cycles=tuple((float(one), float(full)) for one, full in fields["cut_cycles"]),
+            dram_cycles=tuple((float(x), float(a), float(b)) for x, a, b in fields["dram_cycles"]),
+            slots=_slot_times(fields["slots"]),
+        )
+    except (ValueError, KeyError, TypeError, IndexError):
+        return None  # it is simulated again
+
+
+def _slot_times(fields: dict[str, Any] | None) -> SlotTimes | None:
+    if fields is None:
+        return None
+    return SlotTimes(
+        tile=int(fields["tile"]),
+        rows=tuple(int(n) for n in fields["rows"]),
+        offsets=tuple(_floats(row) for row in fields["offsets"]),
+        shifts=tuple(tuple(_floats(row) for row in sample) for sample in fields["shifts"]),
+    )
+
+
+def _floats(values: Sequence[Any]) -> tuple[float, ...]:
+    return tuple(float(x) for x in values)
+
+
+def regime_of(plan: LaunchPlan, device: DeviceSpec) -> Regime:
+    """Whether few or all SMs ask L2 for data. (What does not fit there is DRAM's term.)"""
+    return "alone" if 2 * plan.passes[0].ctas <= (device.num_sms or 1) else "shared"
+
+
+def known_ctas(
+    variant: Variant, plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec, resident: int
+) -> KernelCtas | None:
+    """The main pass's CTAs, by K/V rows; None where they were not simulated."""
+    regime = regime_of(plan, device)
+    return find(path_of(variant, plan, compiled, device, resident, regime))
+
+
+# The CTA times of launches.
+
+_MOST_BATCHES = 5  # at which the order of a curve's CTAs is looked at
+
+
+def known_launch_curve(
+    kernel: Kernel, plan: LaunchPlan, compiled: CompiledKernel, resident: int
+) -> CtaCurve | None:
+    """CTA times of one launch, as far as its kernel was simulated before; milliseconds.
+
+    Args:
+        compiled: `plan`'s kernel for the GPU.
+        resident: CTAs of the main pass per SM.
     """
-    problem, config = plan.problem, plan.config
-    tile = variant.work.query_rows(problem, config)
-    few = has_several_lengths(problem) or config.get("num_splits", 1) > 1 or len(lengths) == 1
-    if few or resident == 1 or tile == 1:
-        return {}
-    found: dict[int, tuple[CtaTrace, CtaTrace]] = {}
-    wanted = sorted({1, tile // 2, tile - tile // 8} - {tile})
-    for rows in sorted((int(x) for x in lengths if x <= _CUT_ROWS[-1]), reverse=True):
-        left = wanted[len(found)]
-        if problem.seqlen_kv is None:
-            short = replace(problem, batch=1, seqlen=max(rows, 2 * tile) - tile + left)
-        else:
-            short = replace(problem, batch=1, seqlen=tile + left, seqlen_kv=rows)
-        with suppress(InvalidProblem):  # it takes whole tiles only
-            launch = launch_of_pass(make_plan(variant, short, config), 0)
-            emulator = Emulator(program, entry, launch)
-            whole = emulator.trace()[0]
-            queues = 2 * resident * (1 + min(4, resident))
-            if len(whole.instruction) * queues > _MOST_SAMPLED:
-                continue
-            found[left] = whole, emulator.trace((launch.grid[0] - 1, 0, 0))[0]
-        if len(found) == len(wanted):
-            break
-    return found
+    ctas = known_ctas(kernel.variant, plan, compiled, kernel.device, resident)
+    if ctas is None:
+        return None
+    moved = traffic_by_order(kernel.variant, plan, kernel.device, resident)
+    launches = collect(kernel.variant, plan.config, [plan.problem])
+    traffic = _in_unknown_order(launches, kernel.device)
+    if moved is not None:
+        traffic = CurveTraffic(np.array([moved.dram_bytes]), np.array([moved.miss_share]))
+    return _curve(ctas, kernel.variant, plan.config, launches, kernel.device, traffic)
 
 
-def shorter_ctas(
-    program: Program, entry: Entry, variant: Variant, plan: LaunchPlan, lengths: Sequence[float]
-) -> dict[float, Shorter]:
-    """{K/V rows: of the first one of even splits of which one is a K/V tile shorter, its rows and
-    trace}, for some of those lengths."""
-    problem, config = plan.problem, plan.config
-    step = config.get("block_n", 1)
-    traces: dict[float, Shorter] = {}
-    for rows in lengths:
-        if not 0 < rows <= _NEAR_ROWS:
-            continue
-        short = problem.with_keys(int(rows) * config["num_splits"] - step)
-        with suppress(InvalidProblem):  # it takes whole tiles only
-            launch = launch_of_pass(make_plan(variant, short, config), 0)
-            _, y, z = launch.grid  # the last query tile: with a causal mask it sees all keys
-            last = z - 1 if problem.seqlens is None else 0  # the longest sequence is the first
-            trace = Emulator(program, entry, launch).trace((0, y - 1, last))[0]
-            traces[rows] = (rows - step, trace)
-    return traces
+def _curve(
+    ctas: KernelCtas,
+    variant: Variant,
+    config: Config,
+    launches: Launches,
+    device: DeviceSpec,
+    traffic: CurveTraffic,
+) -> CtaCurve:
+    if isinstance(ctas, PersistentCtas):
+        return ctas.curve(variant, config, launches, device, traffic)
+    return ctas.curve(config, launches, device, traffic)
 
 
-def has_even_splits(program: Program, entry: Entry, variant: Variant, plan: LaunchPlan) -> bool:
-    """Whether splits of K/V differ by a tile at most; else all but the last ones are equally long.
+def known_batch_curve(
+    kernel: Kernel, problem: Problem, launches: Launches, resident: IntArray
+) -> CtaCurve | None:
+    """The CTA times of `problem` at many batches, where its kernel was simulated before.
 
-    One tile more than there are splits leaves the last CTA of those with none.
+    Args:
+        launches: the problem's, at each batch.
+        resident: CTAs per SM of each pass, `[passes, n]`; the batch does not change them.
     """
-    splits = plan.config.get("num_splits", 1)
-    if splits == 1:
-        return False
-    keys = (splits + 1) * plan.config.get("block_n", 1)
-    short = replace(plan.problem.with_keys(keys), causal=False)
-    emulator = Emulator(program, entry, launch_of_pass(make_plan(variant, short, plan.config), 0))
-    x, y, z = emulator.launch.grid
-    executed = [
-        int(emulator.totals(cta).values[:, EXECUTED].sum())
-        for cta in ((0, 0, 0), (x - 1, y - 1, z - 1))
-    ]
-    return 2 * executed[1] > executed[0]
+    variant, config, device = kernel.variant, kernel.config, kernel.device
+    plan = make_plan(variant, replace(problem, batch=1), config)
+    compiled = cached_kernel(plan, device.arch)
+    held = int(resident[0, 0])
+    if compiled is None:
+        return None
+    is_alone = 2 * launches.ctas[0] <= (device.num_sms or 1)
+    parts, spread = np.zeros((3, launches.size)), 0.0
+    traffic = _traffic(kernel, problem, launches, held)
+    for regime, there in zip(REGIMES, (is_alone, ~is_alone), strict=True):
+        known = find(path_of(variant, plan, compiled, device, held, regime))
+        if known is None:
+            return None
+        spread = known.spread
+        if there.any():
+            of_these = replace(traffic, dram_bytes=None, miss_share=traffic.miss_share[there])
+            curve = _curve(known, variant, config, launches.take(there), device, of_these)
+            parts[:, there] = curve.cta_us, curve.added_us, curve.sm_us
+    return CtaCurve(
+        cta_us=parts[0],
+        added_us=parts[1],
+        sm_us=parts[2],
+        spread=spread,
+        floor_us=LAUNCH_FLOOR_US,
+        dram_bytes=traffic.dram_bytes,
+    )
+
+
+def _in_unknown_order(launches: Launches, device: DeviceSpec) -> CurveTraffic:
+    """Traffic where the order of CTAs is not known: once L2 does not hold everything, all that
+    several CTAs read comes from DRAM."""
+    kept_bytes = kept_l2_bytes(device.arch, device.l2_bytes or 0)
+    return CurveTraffic(None, (launches.device_bytes > kept_bytes).astype(np.float64))
+
+
+def _traffic(kernel: Kernel, problem: Problem, launches: Launches, held: int) -> CurveTraffic:
+    """Traffic by the order of CTAs, computed at a few of the batches that L2 does not hold and
+    interpolated between them."""
+    variant, config, device = kernel.variant, kernel.config, kernel.device
+    kept_bytes = kept_l2_bytes(device.arch, device.l2_bytes or 0)
+    beyond = np.flatnonzero(launches.device_bytes > kept_bytes)
+    moved, missed = np.zeros((2, launches.size))
+    if len(beyond) == 0:
+        return CurveTraffic(moved, missed)
+    last = len(beyond) - 1
+    looked_at = beyond[np.unique(np.geomspace(1, last + 1, _MOST_BATCHES).astype(np.int64) - 1)]
+    at = []
+    for batch in launches.batch[looked_at].tolist():
+        plan = make_plan(variant, replace(problem, batch=int(batch)), config)
+        if (traffic := traffic_by_order(variant, plan, device, held)) is None:
+            return _in_unknown_order(launches, device)
+        at.append((traffic.dram_bytes, traffic.miss_share))
+    batches, known = launches.batch[looked_at], np.array(at).T
+    moved[beyond], missed[beyond] = (np.interp(launches.batch[beyond], batches, y) for y in known)
+    return CurveTraffic(moved, missed)

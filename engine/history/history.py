@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 from engine.base import files, journal
 from engine.base.errors import AttuneError, StoreError, ToolMissing
-from engine.base.figures import Bars
 from engine.base.files import data_folder
-from engine.base.table import Table, Tabular
+from engine.base.table import Bars, Table, Tabular
 from engine.base.text import Line
 from engine.base.units import format_us
 from engine.config import TunedConfig, load_tuned
@@ -258,7 +257,7 @@ class History:
         """The one prediction of a launch.
 
         Args:
-            calibration: on points of the asker's own, in place of what sessions hold.
+            calibration: on the caller's own points, in place of those that sessions hold.
 
         Raises:
             InvalidProblem: variant, config or GPU do not take the problem.
@@ -290,7 +289,7 @@ class History:
         return estimate(kernel, plan, passes, calibration, curve)
 
     def resources(self, kernel: Kernel, problem: Problem) -> tuple[Resources, ...]:
-        """Of each pass. Raises as `estimate`."""
+        """Resources of each pass. Raises as `estimate`."""
         plan = kernel.plan(problem)
         return resources(plan, self._compiled(kernel, plan))
 
@@ -308,7 +307,7 @@ class History:
         self, kernel: Kernel, problem: Problem, launches: Launches, resident: IntArray
     ) -> CtaCurve | None:
         """CTA times by machine code of a problem at many batches, as `Known` has it."""
-        from engine.history.curves import known_batch_curve
+        from engine.history.ctas import known_batch_curve
 
         if self.work == "simulate":
             try:
@@ -353,11 +352,13 @@ class History:
     def _curve(
         self, kernel: Kernel, plan: LaunchPlan, compiled: CompiledKernel, resident: int
     ) -> CtaCurve | None:
-        from engine.history.curves import known_launch_curve, launch_curve
+        from engine.history.ctas import known_launch_curve
 
-        if self.work == "simulate":
-            return launch_curve(kernel, plan, compiled, resident)
         curve = known_launch_curve(kernel, plan, compiled, resident)
+        if curve is None and self.work == "simulate":
+            from engine.history.simulation import launch_curve
+
+            return launch_curve(kernel, plan, compiled, resident)
         if curve is None and self.work == "look up":
             self.missing.append((kernel, plan.problem, "simulate"))
         return curve
@@ -366,7 +367,7 @@ class History:
         self, kernel: Kernel, plan: LaunchPlan, compiled: CompiledKernel
     ) -> tuple[PassTime, ...] | None:
         """Each pass of a backward launch by machine code, as far as `work` allows."""
-        from engine.history.curves import known_passes, simulated_passes
+        from engine.history.simulation import known_passes, simulated_passes
 
         if self.work == "simulate":
             return simulated_passes(plan, compiled, kernel.device)
@@ -378,7 +379,8 @@ class History:
     def _calibration(
         self, kernel: Kernel, problem: Problem, by_machine_code: bool
     ) -> Calibration | None:
-        """On top of simulated CTA times where the points have them, too, if `by_machine_code`."""
+        """On top of simulated CTA times if `by_machine_code` and all points have them, else on
+        the roofline."""
         points = self._points(kernel, problem)
         if not points:
             return None

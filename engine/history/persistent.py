@@ -1,4 +1,4 @@
-"""Persistent CTAs: what beginning one and each of its K/V tiles cost.
+"""Times of persistent CTAs, by what starting one and each of its K/V tiles cost.
 
 Short launches of the kernel's own machine code, of one CTA or few, are simulated; what their CTAs
 take is linear in the pieces of query tiles that they visit, by length. The schedule says which
@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.devices.spec import DeviceSpec
-from engine.history.ctas import CurveTraffic, Pieces, pieces_of
 from engine.machine_code.cubin import Entry
 from engine.machine_code.disassembly import Program
 from engine.machine_code.emulation import CtaTrace, Emulator
@@ -31,17 +30,125 @@ from engine.machine_code.timing.native import (
 )
 from engine.machine_code.timing.traffic import share_sms
 from engine.model.equations import CtaCurve, visited_share
-from engine.model.launches import Launches
+from engine.model.launches import CurveTraffic, Launches
+from engine.model.occupancy import IntArray
 from engine.plan import LaunchPlan, launch_of_pass, make_plan
 from engine.problem import Problem
-from kernels.variant import Config, Variant
+from kernels.variant import Config, Schedule, Variant
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
 _FIRST_ROWS, _LATER_ROWS = 2048, 1024  # K/V rows of the longest pieces that are simulated
 # Query tiles of a CTA that are followed one by one; of more, as many stand for all.
 _MOST_PIECES = 48
 _STEPS = 4  # to the factor that makes a simulated time of a predicted one
 _MOST_POINTS = 16  # of a curve that are worked out; straight in between
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Query tiles and, where CTAs cut them, parts of such: arrays `[n]`, CTA after CTA."""
+
+    cta: IntArray  # ascending
+    place: IntArray  # among its CTA's pieces: 0, 1, …
+    tiles: IntArray  # K/V tiles that it visits
+    masked: IntArray  # those of them that cross the end of the keys or the diagonal
+    is_cut: BoolArray  # other CTAs visit the rest of the query tile's K/V tiles
+
+    @property
+    def num_ctas(self) -> int:
+        return int(self.cta[-1]) + 1
+
+
+def pieces_of(variant: Variant, problem: Problem, config: Config, ctas: int) -> Pieces:
+    """The pieces of all CTAs of a launch, by the schedule that the variant describes."""
+    schedule = variant.work.schedule
+    assert schedule is not None
+    tiles, visible = _query_tiles(problem, variant.work.query_rows(problem, config), config)
+    if schedule.shares == "key tiles":
+        start = 0
+        if schedule.start_tiles is not None:
+            start = schedule.start_tiles(problem, config)
+        return _key_tiles(problem, tiles, visible, start, ctas)
+    return _query_tiles_in_turn(problem, config, schedule, tiles, visible, ctas)
+
+
+def _query_tiles(problem: Problem, query_rows: int, config: Config) -> tuple[IntArray, IntArray]:
+    """K/V tiles of each query tile of a head, and how many of them need no mask."""
+    first = np.arange(-(-problem.seqlen // query_rows)) * query_rows
+    position = first + problem.kv_offset
+    end = np.full(len(first), problem.num_keys)
+    begin, seen_by_all, all_see = np.zeros_like(end), np.zeros_like(end), end
+    if problem.window is not None:
+        begin = np.maximum(0, position - problem.window + 1)
+        seen_by_all = np.maximum(0, position + query_rows - problem.window)
+        end = np.minimum(end, position + query_rows - 1 + problem.window)
+        all_see = np.minimum(end, position + problem.window)
+    if problem.causal:
+        end, all_see = np.minimum(end, position + query_rows), np.minimum(end, position + 1)
+    rows = config.get("block_n", 1)
+    tiles = -(-end // rows) - begin // rows
+    return tiles, np.maximum(0, all_see // rows - -(-seen_by_all // rows))
+
+
+def _key_tiles(
+    problem: Problem, tiles: IntArray, visible: IntArray, start: int, ctas: int
+) -> Pieces:
+    """The pieces of CTAs that share all K/V tiles evenly (stream-K).
+
+    Args:
+        start: what a query tile costs before its first K/V tile, in K/V tiles.
+    """
+    heads = problem.batch * problem.num_heads
+    of_head, seen = tiles[::-1], visible[::-1]
+    costs = np.tile(of_head + start, heads)
+    starts = np.cumsum(costs) - costs
+    begins = int(costs.sum()) * np.arange(ctas + 1) // ctas
+    cuts = np.union1d(starts, begins)
+    first, last = cuts[:-1], cuts[1:]
+    cta = np.searchsorted(begins, first, "right") - 1
+    tile = np.searchsorted(starts, first, "right") - 1
+    begin, end = (np.maximum(0, at - starts[tile] - start) for at in (first, last))
+    visits = begin < end  # some key tiles, not only what comes before them
+    cta, within, begin, end = cta[visits], (tile % len(tiles))[visits], begin[visits], end[visits]
+    masked = end - np.clip(seen[within], begin, end)
+    return _ordered(cta, end - begin, masked, end - begin < of_head[within])
+
+
+def _query_tiles_in_turn(
+    problem: Problem,
+    config: Config,
+    schedule: Schedule,
+    tiles: IntArray,
+    visible: IntArray,
+    ctas: int,
+) -> Pieces:
+    heads, of_head = problem.batch * problem.num_heads, len(tiles)
+    at_once = 1
+    if schedule.heads_at_once is not None:
+        at_once = schedule.heads_at_once(problem, config)
+    turn, place = np.divmod(np.arange(-(-heads * of_head // ctas) * ctas), ctas)
+    position = turn * ctas + np.where(turn % 2 == 0, place, ctas - 1 - place)
+    there = position < heads * of_head
+    cta, position = place[there], position[there]
+    section = position // (of_head * at_once)
+    in_section = np.minimum(at_once, heads - section * at_once)
+    tile = (position - section * of_head * at_once) // in_section
+    if problem.causal:
+        is_falling = ((heads - 1) // at_once - section) % 2 == 0
+        tile = np.where(is_falling, of_head - 1 - tile, tile)
+    order = np.argsort(cta, kind="stable")
+    tile = tile[order]
+    masked = tiles[tile] - visible[tile]
+    return _ordered(cta[order], tiles[tile], masked, np.zeros(len(tile), np.bool_))
+
+
+def _ordered(cta: IntArray, tiles: IntArray, masked: IntArray, is_cut: BoolArray) -> Pieces:
+    first = np.searchsorted(cta, cta, "left")
+    return Pieces(cta, np.arange(len(cta)) - first, tiles, masked, is_cut)
+
+
+# What pieces cost, by short launches that are simulated.
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +208,7 @@ class PersistentCtas:
     def _cycles(
         self, variant: Variant, config: Config, launches: Launches, i: int, num_sms: int
     ) -> tuple[float, float, float]:
-        """Of the longest CTA alone on an SM, of `resident` such, and of the whole launch."""
+        """Cycles of the longest CTA alone on an SM, of `resident` such, and of the whole launch."""
         problem, ctas = _problem(launches, i), int(launches.ctas[0, i])
         tiles = -(-problem.seqlen // int(launches.query_rows[i]))
         heads = problem.batch * problem.num_heads
@@ -176,7 +283,8 @@ def _knots(config: Config, rows: int, tiles: tuple[int, ...]) -> list[int]:
 
 
 def _hats(x: npt.NDArray[np.int64], knots: list[int]) -> FloatArray:
-    """What each knot weighs in a line through them at x, `[n, knots]`, the last piece going on."""
+    """Weights of the knots in linear interpolation at x, `[n, knots]`; extrapolated beyond the
+    last knot."""
     weights = np.stack([np.interp(x, knots, row) for row in np.eye(len(knots))], axis=1)
     beyond = np.maximum(0, x - knots[-1]) / (knots[-1] - knots[-2])
     weights[:, -1] += beyond

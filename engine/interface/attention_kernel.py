@@ -306,7 +306,7 @@ class AttentionKernel:
         return None if self.name == AUTO else find_variant(self.name)
 
     def on(self, gpu: str) -> AttentionKernel:
-        """The same on another GPU. UnknownName where there is none of this name."""
+        """A copy for another GPU. Raises UnknownName where there is none of this name."""
         find_device(gpu)
         return replace(self, gpu=gpu)
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from engine.auto import chosen_variants
 from engine.base.errors import InvalidProblem
-from engine.base.figures import Bars
-from engine.base.table import Table, Tabular
+from engine.base.table import Bars, Table, Tabular
 from engine.batch.mix import MixResult, parse_mix, read_mix
 from engine.batch.mix import recommend_mix as recommend_mix_of
 from engine.batch.recommend import recommend_for_choice

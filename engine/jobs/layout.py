@@ -160,7 +160,7 @@ class JobProgress(SweepCounts):
 
     @classmethod
     def of(cls, counts: SweepCounts, best: Iterable[SweepRow]) -> Self:
-        """Of a sweep's counts and the fastest row of each GPU and problem."""
+        """Make it from a sweep's counts and the fastest row of each GPU and problem."""
         best = list(best)
         name_of = gpu_names(best)
         points = (
@@ -219,7 +219,7 @@ class JobStatus:
 
     @classmethod
     def queued(cls, event: Mapping[str, Any]) -> Self:
-        """From the event that queues a job."""
+        """The status of a job right after the event that queues it."""
         return cls(
             job_id=str(event["job"]),
             state="queued",

@@ -52,7 +52,8 @@ class Diff:
 
     def summary(self) -> str:
         """`12 lines added, 3 removed`."""
-        return f"{self.added:,} lines added, {self.removed:,} removed"
+        lines = "line" if self.added == 1 else "lines"
+        return f"{self.added:,} {lines} added, {self.removed:,} removed"
 
 
 def header_of(variant: Variant) -> tuple[tuple[str, str], ...]:

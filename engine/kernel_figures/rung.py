@@ -123,7 +123,7 @@ def _count(variant: Variant, plan: LaunchPlan, compiled: CompiledKernel) -> Tile
     program = disassembled(cubin).program(entry.name)
 
     def longest_cta(at: LaunchPlan) -> FloatArray:
-        """Of the first and the last CTA: where a mask leaves one of them little, the other."""
+        """The longer of the first and the last CTA: a mask may leave one of them little."""
         launch = launch_of_pass(at, number)
         emulator = Emulator(program, entry, launch)
         last = (launch.grid[0] - 1, launch.grid[1] - 1, launch.grid[2] - 1)
@@ -367,7 +367,7 @@ def _known(rung: Rung) -> str | None:
 
 
 def without_empty(table: Table) -> Table:
-    """Without the columns that say nothing anywhere."""
+    """The table without columns that are empty in every row."""
     kept = [n for n, _ in enumerate(table.columns) if any(row[n] is not None for row in table.rows)]
     return Table(
         table.title,

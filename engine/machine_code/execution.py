@@ -35,11 +35,12 @@ HazardKind: TypeAlias = Literal[
     "write-after-write",
     "missing proxy fence",
     "exit before the end",  # of a copy that reads shared memory
+    "exit before a peer",  # of the cluster is done with the CTA's shared memory
 ]
 _KINDS: tuple[HazardKind, ...] = get_args(HazardKind)
-_DOES = ("reads", "overwrites", "overwrites", "reads", "gives up")
-_DID = ("wrote", "read", "wrote", "wrote", "read")
-_DOING = ("writes", "reads", "writes", "writes", "reads")
+_DOES = ("reads", "overwrites", "overwrites", "reads", "gives up", "gives up")
+_DID = ("wrote", "read", "wrote", "wrote", "read", "used from another CTA")
+_DOING = ("writes", "reads", "writes", "writes", "reads", "uses")
 _NO_ORDER = "no barrier orders the two"
 _NO_PROXY_FENCE = "no fence.proxy.async lies between the two"
 _NO_ORDER_BETWEEN_CTAS = (
@@ -390,7 +391,7 @@ _STEP = 1 << 32
 _NOWHERE = 0x7FA5_0000_0000
 _NO_BITS = 8
 _WITH_ADDENDS, _WITHOUT_ADDENDS = 4, 9  # SHT_RELA, SHT_REL
-_ADDRESS_64 = 2  # R_CUDA_64
+_ADDRESS_64, _FUNCTION_64 = 2, 35  # R_CUDA_64, R_CUDA_FUNC_DESC_64
 _CONSTANTS = re.compile(r"\.rela?\.nv\.constant(\d)(?:\.(.+))?")
 
 
@@ -449,13 +450,13 @@ def _relocated(
     ):
         kind, symbol = info & 0xFFFFFFFF, info >> 32
         _, _, _, section, value, _ = struct.unpack_from("<IBBHQQ", symbols, 24 * symbol)
-        if kind != _ADDRESS_64 or where + 8 > len(patched):
+        if kind not in (_ADDRESS_64, _FUNCTION_64) or where + 8 > len(patched):
             raise CompileError(
                 f"This cubin's constants refer to something (relocation {kind}) that is not "
                 "executed here: a texture?"
             )
         offset = addend[0] if given else struct.unpack_from("<q", patched, where)[0]
-        # A function of the driver's has no address here: calling it says so.
+        # A function, the driver's or one of the cubin's, has no address here: calling it says so.
         address = address_of[section] + value + offset if section in address_of else _NOWHERE
         struct.pack_into("<Q", patched, where, address)
     return bytes(patched)

@@ -354,7 +354,7 @@ def fits(variant: Variant, problem: Problem, config: Config, device: DeviceSpec 
 def fitting_config(
     variant: Variant, problem: Problem, device: DeviceSpec | None
 ) -> dict[str, int] | None:
-    """Of the configs that fit, one that differs from the default in fewest values; None without."""
+    """The config closest to the default (in fewest values) that fits; None if none does."""
     default = variant.default_config(device.num_sms if device is not None else None)
     if fits(variant, problem, default, device):
         return default

@@ -101,7 +101,7 @@ NOISE = 0.03
 
 
 def prior_covariance(variant: Variant) -> FloatArray:
-    """Of the logarithms of `PARAMETER_NAMES`, `[4, 4]`."""
+    """Prior covariance of the logarithms of `PARAMETER_NAMES`, `[4, 4]`."""
     factors = dict(_PRIOR_FACTORS)
     if variant.work.math_unit == "tensor":
         factors["pace"] = _TENSOR_PACE_FACTOR
@@ -120,7 +120,7 @@ class CtaCurve:
     dram_bytes: FloatArray | None = None  # [n] by the order of CTAs; None: every byte once
 
     def take(self, keep: npt.NDArray[np.bool_]) -> CtaCurve:
-        """Those of some of the launches."""
+        """The curve of some of the launches."""
         return CtaCurve(
             cta_us=self.cta_us[keep],
             added_us=self.added_us[keep],
@@ -498,7 +498,7 @@ def predict_arrays(
 
 
 def _parameter_ends(parameters: Parameters, covariance: FloatArray) -> ParameterArrays:
-    """Both 90 % ends of every principal direction, low before high."""
+    """Both ends of the 90 % interval along each principal direction, low before high."""
     center = np.log([getattr(parameters, name) for name in PARAMETER_NAMES])
     variances, directions = np.linalg.eigh(covariance)
     # [directions, parameters]

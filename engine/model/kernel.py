@@ -424,7 +424,7 @@ class Kernel:
     def of(
         cls, variant: Variant | str, gpu: DeviceSpec | str, config: Mapping[str, int] | None = None
     ) -> Self:
-        """By name or by what it is; values that are not given are the GPU's defaults.
+        """Make one from names or objects; values that are not given are the GPU's defaults.
 
         Raises:
             UnknownName: no such variant or GPU.
@@ -446,7 +446,7 @@ class Kernel:
         return " ".join([self.variant.id, *(f"{name}={value}" for name, value in self.values)])
 
     def with_config(self, **values: int) -> Self:
-        """With other values of some tunables."""
+        """A copy with other values of some tunables."""
         return replace(self, values=tuple((self.config | values).items()))
 
     def unsupported(self, problem: Problem) -> str | None:
@@ -472,7 +472,7 @@ class Kernel:
         return pass_reports(self, self.plan(problem), self.resources(problem))
 
     def occupancy(self, problem: Problem) -> Occupancy:
-        """Of the main pass. Raises as `resources`."""
+        """Occupancy of the main pass. Raises as `resources`."""
         return self.passes(problem)[0].occupancy
 
 
@@ -483,7 +483,7 @@ class Known(Protocol):
     """
 
     def resources(self, kernel: Kernel, problem: Problem) -> tuple[Resources, ...]:
-        """Of each pass. Raises ToolMissing where they are to be looked up and are not there."""
+        """Of each pass. Raises ToolMissing where they are only looked up, and not cached."""
         ...
 
     def estimate(

@@ -71,7 +71,7 @@ class Launches:
         return Launches(**{f.name: getattr(self, f.name)[..., keep] for f in fields(self)})
 
     def without_absent_keys(self) -> Launches:
-        """The same launches by a kernel that stops at the last key, not at the end of its tile."""
+        """The launches as of a kernel that stops at the last key, not at the end of its tile."""
         return replace(self, kv_rows=np.minimum(self.kv_rows, self.num_keys))
 
     @property
@@ -296,6 +296,14 @@ def unpadded_conflict_ways(row_bytes: int, math_threads: int, query_rows: int) -
 
 
 # Which bytes of a launch reach DRAM, by the order in which its CTAs start.
+
+
+@dataclass(frozen=True, slots=True)
+class CurveTraffic:
+    """What n launches bring from DRAM, by the order of their CTAs."""
+
+    dram_bytes: npt.NDArray[np.float64] | None  # [n]; None: the order is not known
+    miss_share: npt.NDArray[np.float64]  # [n] as `Traffic.miss_share`
 
 
 def traffic_by_order(

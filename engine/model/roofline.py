@@ -178,7 +178,7 @@ class RooflinePoint:
 
     @property
     def share(self) -> float:
-        """Of the roof that the launch reaches."""
+        """Share of the roof that the launch reaches."""
         return self.tflops / self.roof_tflops
 
 

@@ -35,8 +35,9 @@ from engine.own_kernels.parameter_names import (
     words_of,
     words_of_pointer,
 )
-from kernels.arguments import KNOWN, PACKED, TENSORS
+from kernels.arguments import KNOWN
 from kernels.formula import RESERVED as _RESERVED
+from kernels.variant import PACKED, TENSORS
 
 RESERVED: Final = _RESERVED | set(KNOWN)  # names that no buffer can have
 _CTYPES: Final = {

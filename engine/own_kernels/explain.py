@@ -24,7 +24,10 @@ from engine.correctness import inputs_of
 from engine.own_kernels.host_launch import Signature, why_types_differ
 from engine.plan import LaunchPlan, make_plan
 from engine.problem import Problem
-from kernels.arguments import (
+from kernels.description import parse_variant
+from kernels.source_text import has_block, read_text, sidecar_of
+from kernels.toml_block import KernelDescriptionError
+from kernels.variant import (
     ALIBI_SLOPES,
     BLOCK_TABLE,
     CU_SEQLENS_K,
@@ -34,11 +37,8 @@ from kernels.arguments import (
     PACKED,
     SEQLENS,
     SINKS,
+    Variant,
 )
-from kernels.description import parse_variant
-from kernels.source_text import has_block, read_text, sidecar_of
-from kernels.toml_block import KernelDescriptionError
-from kernels.variant import Variant
 
 _OF_FEATURES = {
     ALIBI_SLOPES: "float32, a slope for each query head",

@@ -11,9 +11,9 @@ from typing import Final
 
 from engine.base.launch import Argument, StructArg, TensorArg
 from engine.plan import LaunchPlan
-from kernels.arguments import PACKED, TENSORS
 from kernels.source_text import read_text
 from kernels.toml_block import KernelDescriptionError
+from kernels.variant import PACKED, TENSORS
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\s*\(\s*(?P<threads>\w+)")
@@ -143,7 +143,7 @@ def _namespaces(code: str, position: int) -> Iterator[str]:
 
 
 def closing(code: str, opening: int) -> int:
-    """Behind the bracket that closes the one at `opening`; the end where none does."""
+    """The index behind the bracket that closes the one at `opening`; the end without one."""
     pair = {"(": ")", "{": "}"}[code[opening]]
     depth = 0
     for match in re.finditer(rf"[{re.escape(code[opening] + pair)}]", code[opening:]):
@@ -154,7 +154,7 @@ def closing(code: str, opening: int) -> int:
 
 
 def split_list(text: str) -> list[str]:
-    """At commas outside brackets; nothing of an empty text."""
+    """The parts of a text between commas outside brackets; none of an empty text."""
     parts, depth = [""], 0
     for character in text:
         depth += (character in "([{<") - (character in ")]}>")
@@ -285,7 +285,7 @@ def host_launch_of(
 
 
 def _arguments(code: str, position: int) -> list[str]:
-    """Those of a call whose parenthesis follows there."""
+    """The arguments of a call whose opening parenthesis comes next."""
     opening = re.compile(r"\s*\(").match(code, position)
     if opening is None:
         return []
@@ -457,7 +457,7 @@ def why_types_differ(plan: LaunchPlan, text: str) -> str:
 def _pairs(
     arguments: Sequence[Argument], parameters: Sequence[Parameter], text: str
 ) -> Iterator[tuple[TensorArg, Parameter]]:
-    """Each pointer with its declaration, those of structures among them."""
+    """(pointer argument, its declaration), including the fields of structures."""
     if len(arguments) != len(parameters):
         return  # said elsewhere
     for argument, parameter in zip(arguments, parameters, strict=True):

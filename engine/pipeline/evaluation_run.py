@@ -419,7 +419,7 @@ class EvaluationRun:
         result: RunResult,
         passed: Correctness,
     ) -> Correctness:
-        """With what gradients do when CTAs and threads come in another order."""
+        """The verdict on gradients, after a second run with CTAs and threads in another order."""
         if backend.name == "cuda":  # the GPU has an order of its own
             return passed
         self.stage("Executing in another order")

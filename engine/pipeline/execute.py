@@ -123,7 +123,7 @@ def execute(evaluator: Evaluator, request: EvaluationRequest, inputs: Inputs) ->
 def alone_on_gpu(
     name: BackendName, purpose: str, on_wait: Callable[[str], None] = lambda _: None
 ) -> AbstractContextManager[None]:
-    """On a GPU, no other process measures meanwhile."""
+    """Hold the GPU's lock, so that no other process measures meanwhile; nothing on a CPU."""
     if name != "cuda":
         return nullcontext()
     from engine.measure.device_lock import gpu_lock
@@ -199,14 +199,9 @@ def host_bytes_needed(plan: LaunchPlan, backend: BackendName) -> int:
     return _FIXED_BYTES + max(drawing, running + expecting, checking)
 
 
-_SURELY_FREE_BYTES = 128 << 20
-
-
 def check_host_memory(plan: LaunchPlan, backend: BackendName) -> str | None:
     """Why the evaluation does not fit in host memory: one sentence, or None when it fits."""
     needed = host_bytes_needed(plan, backend)
-    if needed <= _SURELY_FREE_BYTES:  # to ask the system takes longer than all else of a preview
-        return None
     host = available_host_memory()
     limit = _ADDRESSABLE_BYTES if host is None else host
     if needed <= limit:
@@ -300,8 +295,10 @@ class PartialRun:
         return self.backend.run_part(self.plan, self.chosen, inputs, self.options)
 
     def relabel(self, correctness: Correctness) -> Correctness:
-        """In the whole problem's batches and heads. Findings speak of heads as if there were no
-        others, so they are left out."""
+        """The verdict with indices of the whole problem in place of the part's.
+
+        Findings are left out: they speak of heads as if there were no others.
+        """
         first = correctness.first_bad_index
         if first is not None:
             first = (*self.part.pairs[first[1]], *first[2:])

@@ -2,7 +2,8 @@
 
 Servers that must answer the same whatever else they serve ask it of an attention kernel. It is
 found out by execution, in several orders of CTAs and with every number of splits; what the choice
-of one number of splits for all batches costs is predicted.
+of one number of splits for all batches costs is predicted, and what another kernel costs where
+this one is not invariant.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from engine.auto import candidates_for
 from engine.backends.base import BackendName, RunOptions
 from engine.base.errors import AttuneError, ExecutionError, InvalidProblem, Status
-from engine.base.figures import Bars
-from engine.base.table import Table, Tabular
+from engine.base.table import Bars, Table, Tabular
 from engine.cuda_on_host.toolchain import Schedule
 from engine.history import History
 from engine.model.kernel import Kernel
@@ -30,6 +31,7 @@ SPLITS = "num_splits"  # the tunable that sets how many CTAs share a sequence's 
 _PERSISTENT = "num_ctas"
 _SMALLER = (2, 3, 5)  # batches that are executed too: few grids divide by all of them
 _MOST_BATCH = 8
+_MOST_RIVALS = 3  # the fastest, that are executed in place of a kernel that is not invariant
 _MOST_FLOPS = 1e9  # of the batch that is executed: under a second of two host threads, mostly
 
 
@@ -54,6 +56,15 @@ class SplitChoice(Stored):
 
 
 @dataclass(frozen=True, slots=True)
+class Instead(Stored):
+    """An invariant kernel in place of one that is not, and what that costs."""
+
+    kernel: str  # with its config
+    slowdown: NotNegative  # 1.1: its launch takes 10 % longer at that batch
+    batch: Count
+
+
+@dataclass(frozen=True, slots=True)
 class BatchInvariance(Stored, Tabular):
     """What was found of one kernel."""
 
@@ -61,6 +72,7 @@ class BatchInvariance(Stored, Tabular):
     problem: Problem  # the one sequence that was compared
     comparisons: tuple[Comparison, ...]  # of the config asked for, then of other splits
     choice: SplitChoice | None  # where another number of splits gives other bits
+    instead: Instead | None = None  # where the kernel is not invariant
 
     @property
     def is_invariant(self) -> bool:
@@ -84,8 +96,7 @@ class BatchInvariance(Stored, Tabular):
             return (
                 f"{kernel} is not batch-invariant: with B={worst.batch} and CTAs "
                 f"{_ORDER_WORDS[worst.order]}, {worst.differing:,} elements of a sequence differ "
-                f"from what it gives alone (by up to {worst.largest:.2g}). Take a kernel whose "
-                "CTAs do not share a sequence's keys by arrival or by the grid's size."
+                f"from what it gives alone (by up to {worst.largest:.2g}). {self._remedy()}"
             )
         if not self.depends_on_splits:
             return f"{kernel} is batch-invariant: the same bits {orders}."
@@ -101,6 +112,18 @@ class BatchInvariance(Stored, Tabular):
             else "costs nothing (simulated)"
         )
         return f"{words} num_splits={self.choice.num_splits} {price}."
+
+    def _remedy(self) -> str:
+        if (other := self.instead) is None:
+            return (
+                "Take a kernel whose CTAs do not share a sequence's keys by arrival or by the "
+                "grid's size."
+            )
+        share = other.slowdown - 1.0
+        price = "takes as long"
+        if abs(share) >= 0.005:
+            price = f"takes {abs(share):.0%} {'longer' if share > 0 else 'less time'}"
+        return f"{other.kernel} gives the same bits, and {price} (simulated, at B={other.batch:,})."
 
     def tables(self) -> tuple[Table, ...]:
         """A row for each execution."""
@@ -158,18 +181,13 @@ def batch_invariance(
     whole = _uneven(executed, _one_sequence(request.problem))
     batch = _batch_to_execute(whole, request.problem.batch)
     run = _Run(evaluator, request, resolved.arch, whole)
-    first = run.output(executed, 1, "in_order")
-    compared: list[Comparison] = []
-    for order in ORDERS[1:]:
-        compared.append(run.compare(executed, 1, order, first))
-    for smaller in (n for n in _SMALLER if n < batch):
-        compared.append(run.compare(executed, smaller, "in_order", first))
-    for order in ORDERS:
-        compared.append(run.compare(executed, batch, order, first))
+    first, compared = run.alone_and_in(batch, executed)
     others = [k for k in _with_other_splits(kernel) if k.unsupported(whole) is None]
     compared += [run.compare(other, 1, "in_order", first) for other in others]
     found = BatchInvariance(kernel.variant.id, whole, tuple(compared), None)
-    if asked is None or not (found.is_invariant and found.depends_on_splits):
+    if not found.is_invariant:
+        return replace(found, instead=_instead(run, kernel, batch))
+    if asked is None or not found.depends_on_splits:
         return found
     problems = [
         replace(request.problem, batch=b) for b in sorted({1, request.problem.batch, *batches})
@@ -183,6 +201,14 @@ class _Run:
     request: EvaluationRequest
     arch: str
     problem: Problem  # one sequence
+
+    def alone_and_in(self, batch: int, kernel: Kernel) -> tuple[RawArray, list[Comparison]]:
+        """The sequence alone, and what differs from that in other orders and batches."""
+        first = self.output(kernel, 1, "in_order")
+        launches: list[tuple[int, Schedule]] = [(1, order) for order in ORDERS[1:]]
+        launches += [(n, "in_order") for n in _SMALLER if n < batch]
+        launches += [(batch, order) for order in ORDERS]
+        return first, [self.compare(kernel, n, order, first) for n, order in launches]
 
     def compare(self, kernel: Kernel, batch: int, order: Schedule, first: RawArray) -> Comparison:
         output = self.output(kernel, batch, order)[_places(batch)]
@@ -281,6 +307,37 @@ def _with_other_splits(kernel: Kernel) -> list[Kernel]:
     return [kernel.with_config(**{SPLITS: value}) for value in values if value != asked]
 
 
+def _instead(run: _Run, kernel: Kernel, batch: int) -> Instead | None:
+    """The fastest of `auto`'s candidates that is found to be invariant; None where none is, or
+    where it is not known what it costs."""
+    asked, history = run.request.problem, run.evaluator.history
+    own_us = _simulated_us(kernel, asked, history)
+    if own_us is None:
+        return None
+    others = [
+        (us, other)
+        for other in candidates_for(asked, kernel.device, history)
+        if other.variant.id != kernel.variant.id
+        and other.unsupported(run.problem) is None
+        and (us := _simulated_us(other, asked, history)) is not None
+    ]
+    for us, other in sorted(others, key=lambda known: known[0])[:_MOST_RIVALS]:
+        executed = _with_few_ctas(other)
+        rival = replace(run, problem=_uneven(executed, run.problem))
+        if not any(c.differing for c in rival.alone_and_in(batch, executed)[1]):
+            return Instead(other.describe(), us / own_us, asked.batch)
+    return None
+
+
+def _simulated_us(kernel: Kernel, problem: Problem, history: History) -> float | None:
+    try:
+        estimate = history.estimate(kernel, problem)
+    except AttuneError:
+        return None
+    found = estimate.latency
+    return found.median_us if found is not None and estimate.by_machine_code else None
+
+
 def cheapest_splits(
     kernels: Iterable[Kernel], problems: Iterable[Problem], history: History
 ) -> SplitChoice | None:
@@ -294,12 +351,8 @@ def cheapest_splits(
     for kernel in kernels:
         of_batch: dict[int, float] = {}
         for problem in problems:
-            try:
-                estimate = history.estimate(kernel, problem)
-            except AttuneError:
-                continue
-            if estimate.latency is not None and estimate.by_machine_code:
-                of_batch[problem.batch] = estimate.latency.median_us
+            if (us := _simulated_us(kernel, problem, history)) is not None:
+                of_batch[problem.batch] = us
         if len(of_batch) == len(problems):
             times[kernel.config[SPLITS]] = of_batch
     if len(times) < 2:

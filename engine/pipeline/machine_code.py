@@ -18,7 +18,7 @@ from engine.base.units import format_us
 from engine.cuda_source.sources import read_source
 from engine.devices.spec import DeviceSpec, at_clock
 from engine.history import History
-from engine.history.curves import TimedLaunch, resident_of, time_launch
+from engine.history.simulation import TimedLaunch, resident_of, time_launch
 from engine.machine_code.advice import Advice, Rerun, advise
 from engine.machine_code.analysis import Analysis, code_digest
 from engine.machine_code.report import Hint, MachineCode, PassReport, own_line, report
@@ -74,7 +74,7 @@ def time_passes(
 def _with_prediction(
     timed: Sequence[TimedLaunch], predicted: Estimate, device: DeviceSpec
 ) -> tuple[TimedLaunch, ...]:
-    """Its times; units' shares, stalls and bytes stay as they were simulated."""
+    """The passes with the predicted times; shares of units, stalls and bytes stay as simulated."""
     latency, terms = predicted.latency, predicted.terms
     if latency is None or terms is None:
         return tuple(timed)

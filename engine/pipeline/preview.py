@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 
 from engine.base.errors import AttuneError, InvalidProblem, Status
 from engine.devices.spec import DeviceSpec
@@ -19,13 +20,12 @@ from kernels.variant import Variant
 NO_RESOURCES = "No prediction without the compiled kernel's resources."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Preview:
     """What is known at once, without compiling or running.
 
-    `unsupported` is the sentence why this cannot run at all; `memory` the one why it does not fit
-    in memory; `needs_compile` says that registers are not in the compile cache yet, so that
-    occupancy and prediction wait for a compile.
+    `unsupported` is the sentence why this cannot run at all; `needs_compile` says that registers
+    are not in the compile cache yet, so that occupancy and prediction wait for a compile.
     """
 
     variant: Variant
@@ -33,10 +33,17 @@ class Preview:
     device: DeviceSpec | None
     plan: LaunchPlan | None
     unsupported: str | None
-    memory: str | None
     estimate: Estimate | None  # None without a device, or without the compiled kernel
     latency_reason: str  # what binds, or why there is no latency
     needs_compile: bool
+
+    @cached_property
+    def memory(self) -> str | None:
+        """Why executing it on the CPU does not fit in free host memory, or None.
+
+        The system is asked when this is first read, which takes longer than all of the preview.
+        """
+        return check_host_memory(self.plan, "cpu") if self.plan is not None else None
 
     @property
     def passes(self) -> tuple[PassReport, ...]:
@@ -75,27 +82,23 @@ def preview(request: EvaluationRequest, history: History | None = None) -> Previ
     plan: LaunchPlan | None = None
     result: Estimate | None = None
     unsupported: str | None = None
-    memory: str | None = None
     needs_compile = False
     try:
         plan = launch_plan(variant, request.problem, resolved.config, device)
     except InvalidProblem as error:
         unsupported = str(error)
-    if plan is not None:
-        memory = check_host_memory(plan, "cpu")
-        if kernel is not None:
-            compiled = cached_kernel(plan, kernel.device.arch)
-            needs_compile = compiled is None
-            if compiled is not None:
-                result = history.estimate_plan(kernel, plan, compiled)
-                unsupported = result.misfit or None
+    if plan is not None and kernel is not None:
+        compiled = cached_kernel(plan, kernel.device.arch)
+        needs_compile = compiled is None
+        if compiled is not None:
+            result = history.estimate_plan(kernel, plan, compiled)
+            unsupported = result.misfit or None
     return Preview(
         variant=variant,
         config=resolved.config,
         device=device,
         plan=plan,
         unsupported=unsupported,
-        memory=memory,
         estimate=result,
         latency_reason=(
             result.reason if result else unsupported or resolved.device_reason or NO_RESOURCES

@@ -302,7 +302,7 @@ def verdict_of(
         roof=_roof(kernel, problem, time.us, ctas_per_sm) if time and is_known else None,
         limit=_limit(report) if report is not None else None,
         next=_next(report, kernel, problem, history) if report is not None else None,
-        auto=_auto(choice, kernel, time) if choice is not None else None,
+        auto=_auto(choice, kernel, problem, time) if choice is not None else None,
         races_unchecked=run is not None and not awaits_whole and _looks_for_no_races(run),
     )
 
@@ -389,7 +389,7 @@ def _failed(evaluation: Evaluation) -> LaunchVerdict:
 
 
 def _place(evaluation: Evaluation | None) -> Place | None:
-    """Of the first finding that has one, else of the reason or the log."""
+    """The source line that the first finding names, else the reason or the log."""
     if evaluation is None:
         return None
     texts = [f"{f.place} {f.sentence}" for f in _findings(evaluation)]
@@ -398,7 +398,7 @@ def _place(evaluation: Evaluation | None) -> Place | None:
 
 
 def _findings(evaluation: Evaluation) -> Sequence[Finding]:
-    """Those that name a place first."""
+    """The findings, those that name a source line first."""
     found = evaluation.correctness.findings if evaluation.correctness is not None else ()
     return sorted(found, key=lambda f: place_in(f"{f.place} {f.sentence}") is None)
 
@@ -445,7 +445,7 @@ def _limit(report: PassReport) -> Limit | None:
 def _next(
     report: PassReport, kernel: Kernel | None, problem: Problem, history: History | None
 ) -> NextStep | None:
-    """Of pieces of advice with a simulated gain the one that gains most in the worst case."""
+    """The advice with the largest simulated gain in the worst case; None without any."""
     told: list[Hint] = [hint for hint in report.hints if hint.high]
     if not told or kernel is None:
         return None
@@ -477,7 +477,8 @@ def step_of(hint: Hint, kernel: Kernel, problem: Problem, history: History | Non
 
 
 def _rung_us(name: str, kernel: Kernel, problem: Problem, history: History) -> float | None:
-    """Its simulated time with the values that it shares with `kernel`, else its defaults."""
+    """A rung's simulated time in the config of `kernel`, as far as it has the same tunables; its
+    defaults for the others."""
     try:
         variant = find_variant(name)
         config = default_config(variant, {}, kernel.device)
@@ -490,10 +491,13 @@ def _rung_us(name: str, kernel: Kernel, problem: Problem, history: History) -> f
     return found.latency.median_us if found.latency and found.by_machine_code else None
 
 
-def _auto(choice: Choice, kernel: Kernel | None, time: VerdictTime | None) -> AutoPick | None:
-    """None where it is this very kernel, or one that is known to be no faster."""
+def _auto(
+    choice: Choice, kernel: Kernel | None, problem: Problem, time: VerdictTime | None
+) -> AutoPick | None:
+    """None where it is this very kernel, one that does not take the problem (no rung may), or one
+    that is known to be no faster."""
     picked = choice.kernel
-    if kernel is None or picked == kernel:
+    if kernel is None or picked == kernel or picked.unsupported(problem) is not None:
         return None
     known = choice.time
     if known is not None and time is not None and not time.is_bound and known.us >= time.us:

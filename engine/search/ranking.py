@@ -100,7 +100,7 @@ class SweepRow:
 
 @lru_cache(maxsize=4096)
 def _problem(sizes: tuple[tuple[str, Any], ...]) -> Problem:
-    """One object for the many rows of a problem: cheaper to read, to keep and to compare."""
+    """The same object for equal problems, of which a journal has many rows."""
     return Problem(**dict(sizes))
 
 
@@ -189,7 +189,8 @@ def assign_places(ordered: Sequence[T], is_slower: Callable[[T, T], bool]) -> li
 
 
 def rank_run(run: SamplingRun, without: Container[str] = ()) -> list[RankedPoint]:
-    """From an interleaved run, by its first kind of time: paired ratios within rounds decide."""
+    """Rank the kernels of one interleaved run by paired ratios within its rounds, of its first kind
+    of time."""
     kind = run.settings.kinds[0]
     intervals: dict[str, MedianInterval] = {}
     for candidate in (run.incumbent, *run.candidates):
@@ -203,7 +204,7 @@ def rank_run(run: SamplingRun, without: Container[str] = ()) -> list[RankedPoint
 
 
 def rank_rows(rows: Iterable[SweepRow]) -> list[RankedPoint]:
-    """From evaluations that were timed by themselves (or predicted), of one problem on one GPU.
+    """Rank evaluations of one problem on one GPU that were timed by themselves, or predicted.
 
     Times of several origins, or predicted by several methods, are never mixed: see `comparable`.
     """
@@ -215,7 +216,7 @@ def rank_rows(rows: Iterable[SweepRow]) -> list[RankedPoint]:
 
 
 def comparable(rows: Iterable[SweepRow]) -> list[SweepRow]:
-    """Those with a time of the best origin and, where it is predicted, by the best method.
+    """The rows with a time of the best origin and, where it is predicted, by the best method.
 
     Measured before recorded before predicted, by machine code before by roofline: one method may
     take a kernel for four times as slow as the other does.

@@ -143,7 +143,7 @@ def _summaries(evaluation: Evaluation) -> Iterable[dict[str, Any]]:
 
 
 def _taken(evaluation: Evaluation) -> Latency | None:
-    """Its warm time, where that was measured or recorded."""
+    """The evaluation's warm time, where it was measured or recorded."""
     latency = latency_of_kind(evaluation, "device_warm")
     return None if latency is None or latency.origin == "predicted" else latency
 

@@ -20,8 +20,7 @@ from engine.names import find_variant, variant_from
 from engine.pipeline.request import BackendChoice, EvaluationRequest
 from engine.plan import variant_sources
 from engine.sessions.snapshot import Snapshot, Source
-from kernels.arguments import feature_of
-from kernels.variant import KERNELS_DIR, Variant
+from kernels.variant import KERNELS_DIR, Variant, feature_of
 
 # What a header may be called when it is laid beside a source: never a path.
 _HEADER = re.compile(r"[A-Za-z0-9_]{1,100}\.(cuh|h)")
@@ -112,7 +111,7 @@ def foreign_sources(snapshot: Snapshot, repeats: Iterable[Repeat]) -> list[Sourc
 
 
 def _hash_of(variant: Variant) -> str:
-    """Of this machine's source; empty where it cannot be read."""
+    """SHA-256 of this machine's source; empty where it cannot be read."""
     try:
         return variant_sources(variant).source_sha256
     except CompileError:
@@ -120,7 +119,7 @@ def _hash_of(variant: Variant) -> str:
 
 
 def headers(snapshot: Snapshot) -> list[Source]:
-    """Its headers whose names are plain ones, so that they may be laid beside a kernel."""
+    """The snapshot's headers with plain file names, which may be written beside a kernel."""
     return [s for s in snapshot.sources if _HEADER.fullmatch(s.name)]
 
 

@@ -119,7 +119,7 @@ class Session:
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
-        """In the order in which they were added, with the origins they had."""
+        """The evaluations in the order in which they were added, with their origins of then."""
         self._read()
         return tuple(self._evaluations)
 

@@ -31,8 +31,8 @@ SERIES = """batch,num_heads,seqlen,head_dim,kernel_ms,sdpa_ms
 def by_equations(monkeypatch):
     """No simulated CTA is known, whatever other tests of this process have simulated: what a page
     says of a kernel changes when its simulation arrives."""
-    monkeypatch.setattr("engine.history.curves._kept", {})
-    monkeypatch.setattr("engine.history.curves.read_entry", lambda _: None)
+    monkeypatch.setattr("engine.history.ctas._kept", {})
+    monkeypatch.setattr("engine.history.ctas.read_entry", lambda _: None)
 
 
 def ready(at) -> bool:

@@ -5,6 +5,7 @@ of a browser that is open, and from Run to the first verdict (which compiles the
 loads PyTorch). The slider and the step buttons are timed in the browser, from the key press or
 click to the first painted frame in which the tile shows the new figure: once with a rest between
 steps, and once as fast as they can follow each other, while the page still draws the one before.
+They begin when the compilers that build the libraries of a new machine have ended.
 Beside every time stands the processor time that the server, its worker, what these started
 (compilers, kernels) and the browser used meanwhile, which a busy machine changes less. A compiler
 cache such as ccache would hide the first builds: set CCACHE_DISABLE=1.
@@ -134,6 +135,16 @@ def timed(app: Driver, label: str, act: object, rest_s: float) -> float:
     return float(app.page.evaluate("window.attuneTime"))
 
 
+def rest(server: Server) -> None:
+    """Wait until what is built once on a machine, beside the page, is built."""
+    used = Used.now(server)
+    while True:
+        time.sleep(2)
+        before, used = used, Used.now(server)
+        if used.children - before.children < 0.1:
+            return
+
+
 def report(what: str, times_ms: list[float], used: str) -> None:
     ordered = sorted(times_ms)
     p95 = ordered[int(0.95 * (len(ordered) - 1))]
@@ -205,6 +216,7 @@ def main() -> None:
             page.reload()
             app.see_metric("Latency", "predicted")
             reload.report("reload to the prediction", server)
+            rest(server)
             for tab in ("Latency", "Occupancy"):
                 app.tab(tab)
                 app.see({"Latency": "What the prediction", "Occupancy": "What limits"}[tab])

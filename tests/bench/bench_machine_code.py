@@ -27,9 +27,9 @@ from engine.base.files import cache_root
 from engine.cuda_source import CompiledKernel
 from engine.devices import DeviceSpec, find_device
 from engine.history import History
-from engine.history.ctas import SimulatedCtas, heaviest_cta
-from engine.history.curves import known_ctas
+from engine.history.ctas import SimulatedCtas, known_ctas
 from engine.history.persistent import PersistentCtas
+from engine.history.simulation import heaviest_cta
 from engine.machine_code.analysis import program_of
 from engine.machine_code.counts import count_launch
 from engine.machine_code.cubin import read_cubin

@@ -2,8 +2,8 @@
 
 `python tests/bench/bench_machine_code_execution.py [--speed]` prints a line for each kernel of the
 ladder: on each architecture, how many of the problems it takes came out right (FP16 and BF16, each
-plain, causal and with shared heads, S odd) and what all of them took; with `--speed` warp
-instructions per second of CPU time instead.
+plain, causal and with shared heads, S odd; the backward pass where a kernel computes that) and what
+all of them took; with `--speed` warp instructions per second of CPU time instead.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from engine.machine_code.cubin import read_cubin
 from engine.machine_code.execution import GlobalBuffer, execute, load_module
 from engine.machine_code.launch import buffer_address
 from engine.plan import compile_plan, launch_of_pass, make_plan
-from engine.problem import Problem
+from engine.problem import Direction, Problem
 from engine.tensors import make_inputs
 from kernels.ladder import LADDER
 from kernels.variant import Variant
@@ -67,7 +67,7 @@ def outcome(variant: Variant, arch: str, problem: Problem) -> tuple[str, float]:
     begin = time.process_time()
     result = MachineCodeBackend().run(plan, inputs, RunOptions(arch=arch, repeat=False))
     took_s = time.process_time() - begin
-    if result.out is None:
+    if result.out is None and result.gradients is None:
         return str(result.status), took_s
     right = check_output(inputs, result, plan=plan).passed and result.inputs_unchanged
     return "right" if right else "WRONG", took_s
@@ -75,7 +75,9 @@ def outcome(variant: Variant, arch: str, problem: Problem) -> tuple[str, float]:
 
 def cell(variant: Variant, arch: str) -> str:
     """`6: 1.2 s`: six problems, all of them right; what is not right is named."""
-    found = [(problem, *outcome(variant, arch, problem)) for problem in PROBLEMS]
+    direction: Direction = "backward" if variant.is_backward else "forward"
+    problems = [replace(problem, direction=direction) for problem in PROBLEMS]
+    found = [(problem, *outcome(variant, arch, problem)) for problem in problems]
     tried = [(problem, what, took_s) for problem, what, took_s in found if what]
     if not tried:
         return "–"
@@ -86,7 +88,7 @@ def cell(variant: Variant, arch: str) -> str:
 def table() -> None:
     print("| kernel | " + " | ".join(ARCHS) + " |")
     print("|---" * (1 + len(ARCHS)) + "|")
-    for variant in LADDER:
+    for variant in LADDER.every():
         cells = [cell(variant, arch) for arch in ARCHS]
         print(f"| {variant.id} | " + " | ".join(cells) + " |", flush=True)
 

@@ -30,7 +30,10 @@ def module(*names):
 
 preview = module("engine.pipeline.preview", "engine.preview").preview
 request_of = module("engine.pipeline.request", "engine.request").EvaluationRequest
-from engine.cuda_source import compile_plan
+try:
+    from engine.plan import compile_plan
+except ImportError:
+    from engine.cuda_source import compile_plan
 from engine.problem import Problem
 
 requests = [

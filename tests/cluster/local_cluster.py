@@ -34,7 +34,7 @@ class LocalCluster:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._file = folder / "scheduler.json"
         self.address = ""
-        self._env = {
+        self.environment = {
             **os.environ,
             "ATTUNE_CPU_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests", Path(__file__).parent))),
@@ -91,7 +91,7 @@ class LocalCluster:
             process = subprocess.Popen(
                 argv,
                 cwd=self._folder,
-                env={**self._env, **(env or {})},
+                env={**self.environment, **(env or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -30,6 +30,7 @@ from engine.search.autotune import ProblemResult
 from engine.search.space import Space, SweepOptions
 from engine.search.sweep.journal import Progress, SweepJournal, SweepSpec
 from engine.search.sweep.run import run_sweep
+from engine.software_gpu.environment import software_environment
 
 distributed = pytest.importorskip("distributed")
 
@@ -214,6 +215,44 @@ def test_several_gpus_are_never_mixed_and_a_deadly_point_is_crashed(tmp_path: Pa
         assert rows[result.winners[0]].config["num_splits"] == 8
     assert any("2 GPUs" in sentence for sentence in said), said
     assert says(made.log(), "process_can_longer")
+
+
+@pytest.mark.slow
+def test_two_gpus_in_software_share_a_sweep_and_one_dies_in_mid_launch(tmp_path: Path) -> None:
+    """What nobody measured is ranked as predicted, for each model by itself."""
+    problems = tuple(Problem(1, 2, s, 32) for s in (65, 129, 193, 257))
+    space = Space(("v02",), problems, {"block_n": (32, 64)})
+    spec = SweepSpec(space, SweepOptions(backend="cuda"))
+    path = tmp_path / "s.jsonl"
+    with LocalCluster(tmp_path) as made:
+        try:
+            gpus = software_environment(made.environment, "L4,H200")
+        except ToolMissing as missing:
+            pytest.skip(str(missing))
+        for number in "01":
+            made.add_worker(env=gpus | {"CUDA_VISIBLE_DEVICES": number})
+        with client_of(made) as client:
+            client.wait_for_workers(2, timeout=60)
+            processes = list(client.run(os.getpid).values())
+
+        def kill_one(progress: Progress) -> None:
+            if progress.done == 2 and processes:
+                os.kill(processes.pop(), signal.SIGKILL)
+
+        end, results, said = sweep(made.address, spec, path, on_progress=kill_one)
+    assert end == "finished", made.log()
+    rows = SweepJournal.open(path).rows
+    assert Counter(line["point"] for line in lines_of(path)) == dict.fromkeys(rows, 1)
+    assert len(rows) == spec.space.count()
+    assert {row.status for row in rows.values()} == {Status.PASSED}
+    assert any("2 GPUs" in sentence for sentence in said), said
+    where: dict[int, set[str]] = {problem.seqlen: set() for problem in problems}
+    for line in lines_of(path):
+        where[rows[line["point"]].problem.seqlen].add(line["where"]["gpu"])
+    assert all(len(found) == 1 for found in where.values()), where
+    assert len(set.union(*where.values())) == 2, where
+    assert {result.origin for result in results} == {"predicted"}
+    assert '"measured"' not in path.read_text()
 
 
 OTHER_SOURCES = """

@@ -12,6 +12,7 @@ from words import raises
 from engine.base.errors import CompileError, ToolMissing
 from engine.cli import main
 from engine.cuda_source import compile_kernel
+from engine.cuda_source.library import NvrtcLibrary
 from engine.cuda_source.nvrtc import options_of, toolchain
 from engine.cuda_source.toolkit import other_nvrtc
 from engine.machine_code.cubin import read_cubin
@@ -92,9 +93,9 @@ def test_another_compiler_is_a_tunable_too(tmp_path: Path, monkeypatch: pytest.M
     with raises(ToolMissing, "nvrtc_version_missing", "9.1"):
         built(tmp_path, nvrtc=901)
     # The library that CuPy loads, loaded as another one: the same code, the same errors.
-    library, path = other_nvrtc(version)
+    path = other_nvrtc(version)
     assert path.name.startswith("libnvrtc.so")
-    other = replace(toolchain(), nvrtc=library, archs=tuple(sorted(library.getSupportedArchs())))
+    other = replace(toolchain(), library=path, archs=NvrtcLibrary(path).archs())
     assert other.archs == toolchain().archs
     monkeypatch.setattr("engine.cuda_source.nvrtc._toolchain", lambda _: other)
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path / "cache"))

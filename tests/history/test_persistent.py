@@ -11,9 +11,8 @@ import pytest
 from engine.cuda_source import CompiledKernel
 from engine.devices import find_device
 from engine.history import History
-from engine.history.ctas import pieces_of
-from engine.history.curves import known_ctas
-from engine.history.persistent import PersistentCtas
+from engine.history.ctas import known_ctas
+from engine.history.persistent import PersistentCtas, pieces_of
 from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.disassembly import find_entry

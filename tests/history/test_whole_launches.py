@@ -10,8 +10,8 @@ from slow_cases import slow_ones
 
 from engine.devices import find_device
 from engine.history import History
-from engine.history.ctas import SimulatedCtas
-from engine.history.curves import known_ctas, time_launch
+from engine.history.ctas import SimulatedCtas, known_ctas
+from engine.history.simulation import time_launch
 from engine.machine_code.analysis import program_of
 from engine.machine_code.counts import count_launch
 from engine.machine_code.cubin import read_cubin

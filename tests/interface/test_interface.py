@@ -199,6 +199,19 @@ def test_results_have_frames_tables_and_figures() -> None:
     assert 0 < sum(shares) <= 100.5
 
 
+def test_a_batch_of_the_backward_pass_follows_from_its_passes_simulated() -> None:
+    sizes = {"gpu": "A100 80GB SXM", "seqlen": 70, "head_dim": 32, "max_batch": 3}
+    found = attune.recommend_batch("v24", **sizes, direction="backward")
+    assert (found.problem.direction, found.method) == ("backward", "machine code")
+    assert [r.target for r in found.recommendations] == [0.7, 0.9, 0.95]
+    # One round of CTAs for all three: time stays, and the largest batch is the fastest.
+    assert list(found.table["batch"]) == [1, 2, 3]
+    assert found.recommendations[-1].enough_batch == 3
+    for name, given in (("v24", {}), ("v01", {"direction": "backward"})):
+        with pytest.raises(attune.InvalidProblem, match="backward"):
+            attune.recommend_batch(name, **sizes, **given)
+
+
 def test_comparing_evaluations_of_two_kernels_shows_both() -> None:
     one = attune.kernel("v01", gpu="L4").check(**SMALL)
     made = attune.compare(one, [one])

@@ -114,8 +114,11 @@ def test_a_file_that_was_never_right_is_absent(folder: Folder) -> None:
     assert [variant.id for variant in ladder] == ["v01", "v05"]
     with pytest.raises(KeyError):
         ladder.by_id("v08")
-    assert "num_warp" in str(ladder.error_of("v08"))
-    assert ladder.error_of("v05") is None
+    broken, whole = ladder.find("v08"), ladder.find("v05")
+    assert broken is not None
+    assert "num_warp" in str(broken.error)
+    assert whole is not None
+    assert whole.error is None
 
 
 def test_files_come_and_go(folder: Folder) -> None:

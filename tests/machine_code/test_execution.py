@@ -38,12 +38,13 @@ from engine.machine_code.execution import (
     ExecutionFault,
     ExecutionTimeout,
     GlobalBuffer,
+    Hazard,
     KeptMemory,
     Watch,
     execute,
     load_module,
 )
-from engine.machine_code.launch import Launch, buffer_address
+from engine.machine_code.launch import Launch, buffer_address, parse_arguments
 from engine.model.kernel import capability_reason
 from engine.pipeline.execute import PartialRun
 from engine.plan import LaunchPlan, make_plan
@@ -500,6 +501,175 @@ def test_a_copy_that_is_not_waited_for_has_not_come(tmp_path: Path) -> None:
     wait = 'asm volatile("cp.async.wait_group 0;");'
     assert run(tmp_path, body.replace("{wait}", wait))[:32].tolist() == list(range(32))
     assert set(run(tmp_path, body.replace("{wait}", ""))[:32].tolist()) == {-1}
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
+@pytest.mark.parametrize("width", [4, 8, 16])
+def test_a_copy_of_fewer_bytes_fills_up_with_zeros(arch: str, width: int, tmp_path: Path) -> None:
+    """Lane t copies t % (width + 1) bytes, and half of the width as a constant."""
+    level = "cg" if width == 16 else "ca"
+    body = f"""
+    __shared__ __align__(16) unsigned char s[2][32 * 16];
+    for (int i = threadIdx.x; i < 1024; i += 32) s[0][i] = 255;
+    __syncwarp();
+    for (int part = 0; part < 2; part++) {{
+        unsigned to = (unsigned)__cvta_generic_to_shared(&s[part][threadIdx.x * {width}]);
+        const char* from = (const char*)data + threadIdx.x % 4 * {width};
+        if (part) asm volatile("cp.async.{level}.shared.global [%0], [%1], {width}, {width // 2};"
+                               :: "r"(to), "l"(from));
+        else asm volatile("cp.async.{level}.shared.global [%0], [%1], {width}, %2;"
+                          :: "r"(to), "l"(from), "r"(threadIdx.x % {width + 1}));
+    }}
+    asm volatile("cp.async.wait_all;");
+    __syncwarp();
+    bool right = true;
+    for (int b = 0; b < {width}; b++) {{
+        unsigned char there = threadIdx.x % 4 * {width} + b;
+        unsigned char word = there % 4 ? 0 : there / 4;  // the words count up
+        right &= s[0][threadIdx.x * {width} + b] == (b < threadIdx.x % {width + 1} ? word : 0);
+        right &= s[1][threadIdx.x * {width} + b] == (b < {width // 2} ? word : 0);
+    }}
+    __syncwarp();
+    data[32 + threadIdx.x] = right;
+    """
+    assert run(tmp_path, body, arch=arch)[32:].tolist() == [1] * 32
+
+
+def test_an_mbarrier_waits_for_bytes_that_are_only_expected(tmp_path: Path) -> None:
+    """expect_tx and complete_tx arrive for nobody."""
+    test = """{
+        int done;
+        asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], 0;"
+                     " selp.s32 %0, 1, 0, p; }" : "=r"(done) : "r"(at) : "memory");
+        data[PLACE + threadIdx.x] = done;
+        __syncwarp();
+    }"""
+    body = f"""
+    __shared__ __align__(8) unsigned long long bar;
+    unsigned at = (unsigned)__cvta_generic_to_shared(&bar);
+    const bool first = threadIdx.x == 0;
+    if (first) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(at) : "memory");
+    __syncwarp();
+    if (first) {{
+        asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;"
+                     :: "r"(at), "r"(n) : "memory");
+        asm volatile("{{ .reg .b64 s; mbarrier.arrive.shared::cta.b64 s, [%0]; }}"
+                     :: "r"(at) : "memory");
+    }}
+    __syncwarp();
+    {test.replace("PLACE", "0")}
+    if (first)
+        asm volatile("mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%0], %1;"
+                     :: "r"(at), "r"(n) : "memory");
+    __syncwarp();
+    {test.replace("PLACE", "32")}
+    """
+    for arch in ("sm_90", "sm_120"):
+        assert run(tmp_path, body, arch=arch).tolist() == [0] * 32 + [1] * 32
+
+
+def test_lanes_arrive_at_mbarriers_of_their_own(tmp_path: Path) -> None:
+    body = """
+    __shared__ __align__(8) unsigned long long bars[4];
+    unsigned at = (unsigned)__cvta_generic_to_shared(&bars[threadIdx.x / 8]);
+    if (threadIdx.x % 8 == 0)
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
+                     :: "r"(at), "r"(5 + (threadIdx.x == 24)) : "memory");
+    __syncwarp();
+    if (threadIdx.x % 8 < 5)
+        asm volatile("{ .reg .b64 s; mbarrier.arrive.shared::cta.b64 s, [%0]; }"
+                     :: "r"(at) : "memory");
+    __syncwarp();
+    for (int b = 0; b < 4; b++) {
+        int done;
+        unsigned of = (unsigned)__cvta_generic_to_shared(&bars[b]);
+        asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], 0;"
+                     " selp.s32 %0, 1, 0, p; }" : "=r"(done) : "r"(of) : "memory");
+        data[b] = done;
+    }
+    """
+    assert run(tmp_path, body, arch="sm_90")[:4].tolist() == [1, 1, 1, 0]
+
+
+@pytest.mark.parametrize("mask", [1, 2, 3])
+def test_a_multicast_brings_its_tile_to_the_ctas_of_its_mask(mask: int, tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text(
+        """
+struct alignas(64) Map { char bytes[128]; };
+#define CLUSTER asm volatile("barrier.cluster.arrive; barrier.cluster.wait;" ::: "memory")
+extern "C" __global__ void __cluster_dims__(2, 1, 1)
+k(const __grid_constant__ Map map, int* out, int mask) {
+    extern __shared__ __align__(128) int s[];
+    unsigned to = (unsigned)__cvta_generic_to_shared(s), bar = to + 1024;
+    const bool first = threadIdx.x == 0, takes = mask >> blockIdx.x & 1;
+    if (first) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(bar) : "memory");
+    CLUSTER;
+    if (first && takes)
+        asm volatile("{ .reg .b64 s; mbarrier.arrive.expect_tx.shared::cta.b64 s, [%0], 1024; }"
+                     :: "r"(bar) : "memory");
+    if (first && blockIdx.x == 0)
+        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile"
+                     ".mbarrier::complete_tx::bytes.multicast::cluster"
+                     " [%0], [%1, {%2, %2}], [%3], %4;"
+                     :: "r"(to), "l"(&map), "r"(0), "r"(bar), "h"((short)mask) : "memory");
+    if (takes) {
+        asm volatile("{ .reg .pred p; L: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0;"
+                     " @!p bra L; }" :: "r"(bar) : "memory");
+        for (int i = threadIdx.x; i < 256; i += 32) out[256 * blockIdx.x + i] = s[i];
+    }
+    CLUSTER;
+}"""
+    )
+    cubin = read_cubin(compile_kernel(path, (), "sm_90a", ("k",)).cubin)
+    given = np.arange(256, dtype=np.int32)
+    out = np.zeros((2, 256), np.int32)
+    found: list[Hazard] = []
+    execute(
+        program_of(cubin, "k"),
+        cubin.entries["k"],
+        Launch(
+            (2, 1, 1),
+            (32, 1, 1),
+            2048,
+            parse_arguments(["tensormap:f16[64,8]box[64,8]", "ptr", f"i32:{mask}"]),
+        ),
+        [
+            GlobalBuffer("tensor", buffer_address(0), given.view(np.uint8)),
+            GlobalBuffer("out", buffer_address(1), out.reshape(-1).view(np.uint8)),
+        ],
+        cluster=(2, 1, 1),
+        hazards=found,
+    )
+    assert found == []
+    for rank in range(2):
+        assert out[rank].tolist() == (given.tolist() if mask >> rank & 1 else [0] * 256)
+
+
+def test_what_nobody_wrote_is_no_number(tmp_path: Path) -> None:
+    """Registers and local memory, as shared memory: nothing of an earlier launch is there."""
+    body = """
+    float never;
+    asm volatile("{ .reg .f32 a; mov.f32 %0, a; }" : "=f"(never));
+    float local[64];
+    if (n > 64) for (int i = 0; i < 64; i++) local[i] = data[i];
+    data[threadIdx.x] = never != never;
+    data[32 + threadIdx.x] = local[data[n - 1 - threadIdx.x] & 63] != 0;
+    """
+    for arch in ("sm_80", "sm_90"):
+        assert run(tmp_path, body, arch=arch).tolist() == [1] * 64
+
+
+def test_a_table_of_functions_is_in_nobodys_way(tmp_path: Path) -> None:
+    top = """
+    __device__ __noinline__ int one(int x) { return x + 1; }
+    __device__ __noinline__ int two(int x) { return x + 2; }
+    __constant__ int (*table[2])(int) = {one, two};
+    """
+    body = "data[threadIdx.x] = n == {number} ? table[data[1]](5) : 7;"
+    assert set(run(tmp_path, body.replace("{number}", "3"), top=top)[:32].tolist()) == {7}
+    with pytest.raises(ExecutionFault, match="goes to an address in a register"):
+        run(tmp_path, body.replace("{number}", "64"), top=top)
 
 
 def test_what_nothing_orders_ends_otherwise_in_reverse(tmp_path: Path) -> None:

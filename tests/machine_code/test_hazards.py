@@ -27,7 +27,13 @@ from engine.cuda_source import compile_kernel
 from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.disassembly import Program
-from engine.machine_code.execution import GlobalBuffer, Hazard, execute, load_module
+from engine.machine_code.execution import (
+    ExecutionFault,
+    GlobalBuffer,
+    Hazard,
+    execute,
+    load_module,
+)
 from engine.machine_code.launch import Launch, buffer_address
 from engine.pipeline.execute import disagreement
 from engine.plan import make_plan
@@ -38,6 +44,7 @@ from kernels.ladder import LADDER
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
 
 THREADS = 256
+BARRIER = 'asm volatile("barrier.cluster.arrive; barrier.cluster.wait;" ::: "memory");'
 SOURCE = """
 #define T threadIdx.x
 extern "C" __global__ void ordered(float* x) {
@@ -229,6 +236,52 @@ def test_a_barrier_of_others_orders_nothing(cubin_file: Path) -> None:
     assert "read-after-write" in kinds
 
 
+@pytest.mark.parametrize("barrier", [True, False])
+@pytest.mark.parametrize("use", ["x[T] = *there", "*there = T", "atomicAdd((int*)there, 1)"])
+def test_a_cta_that_exits_while_its_cluster_uses_its_memory(
+    tmp_path: Path, use: str, barrier: bool
+) -> None:
+    source = tmp_path / "k.cu"
+    end = BARRIER if barrier else ""
+    source.write_text(
+        f"""
+#define T threadIdx.x
+extern "C" __global__ void __cluster_dims__(2, 1, 1) k(float* x) {{
+    __shared__ float s[32];
+    s[T] = T;
+    {BARRIER}
+    float* there;
+    unsigned other = blockIdx.x ^ 1;
+    asm volatile("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(s + T), "r"(other));
+    {use};
+    {end}
+}}"""
+    )
+    cubin = read_cubin(compile_kernel(source, (), "sm_90", ("k",)).cubin)
+    for reverse in (False, True):
+        x = np.zeros(32, np.float32)
+        found: list[Hazard] = []
+        arguments = (struct.pack("<Q", buffer_address(0)),)
+        fault = ""
+        try:
+            execute(
+                program_of(cubin, "k"),
+                cubin.entries["k"],
+                Launch((2, 1, 1), (32, 1, 1), 0, arguments),
+                [GlobalBuffer("x", buffer_address(0), x.view(np.uint8))],
+                cluster=(2, 1, 1),
+                hazards=found,
+                reverse=reverse,
+            )
+        except ExecutionFault as error:
+            fault = str(error)
+        kinds = {hazard.kind for hazard in found if not hazard.buffer}
+        if barrier:
+            assert (fault, kinds) == ("", set())
+        else:
+            assert kinds == {"exit before a peer"} or "which has exited" in fault
+
+
 def test_a_copy_that_nobody_waited_for(cubin_file: Path) -> None:
     hazards = found_in(cubin_file, "copied_without_waiting")
     assert {hazard.before.opcode for hazard in hazards if hazard.under_way} == {"LDGSTS"}
@@ -378,6 +431,9 @@ def test_machine_code_alone_finds_what_the_compiler_made(
         ("v18", "without tma_store_wait();", "gives up byte"),
         ("v18", "Q arrives without its bytes", "NaN or infinite"),
         ("v19", "half of the warp in the mask", "lanes that its mask does not have"),
+        ("v14", "CTA returns while it is read", "of its cluster, which has exited"),
+        ("v12", "rows past the end not zero", ""),
+        ("v22", "O adds to what was there", "NaN or infinite"),
     ],
 )
 def test_a_planted_bug_is_found(variant: str, bug: str, said: str, tmp_path: Path) -> None:

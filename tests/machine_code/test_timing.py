@@ -15,7 +15,7 @@ from words import raises, says
 from engine.base.errors import CompileError, ToolMissing, UnknownName
 from engine.cuda_source import compile_kernel
 from engine.devices import find_device
-from engine.history.curves import time_launch
+from engine.history.simulation import time_launch
 from engine.machine_code.analysis import analyse, notes
 from engine.machine_code.cubin import Entry
 from engine.machine_code.disassembly import NO_BARRIER, Control, Instruction, Program, pipe_of

@@ -15,6 +15,7 @@ from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.invariance import (
     BatchInvariance,
     Comparison,
+    Instead,
     SplitChoice,
     batch_invariance,
     cheapest_splits,
@@ -113,3 +114,21 @@ def test_the_price_stands_in_the_sentence() -> None:
     other = Comparison(1, 8, "in_order", 3, 1e-4)
     found = BatchInvariance("v14", Problem(1, 1, 1, 64), (same, other), SplitChoice(4, 0.2, 1))
     assert found.sentence.endswith("num_splits=4 costs up to 20% (simulated, at B=1).")
+    apart = Comparison(5, None, "in_order", 7, 1e-4)
+    words = {1.04: "takes 4% longer", 1.0: "takes as long", 0.9: "takes 10% less time"}
+    for slowdown, price in words.items():
+        instead = Instead("v11 block_m=64", slowdown, 44)
+        found = BatchInvariance("v13", Problem(1, 1, 512, 64), (apart,), None, instead)
+        assert found.sentence.endswith(
+            f"v11 block_m=64 gives the same bits, and {price} (simulated, at B=44)."
+        )
+
+
+@pytest.mark.slow
+def test_in_place_of_a_kernel_that_is_not_invariant_one_that_is_has_a_price() -> None:
+    with Evaluator(History()) as simulating:
+        found = ask(simulating, "v13", Problem(8, 2, 128, 64))
+    assert not found.is_invariant
+    assert found.instead is not None
+    assert not found.instead.kernel.startswith("v13")
+    assert 0.3 < found.instead.slowdown < 3

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -294,6 +296,35 @@ def test_preview_runs_nothing_and_agrees_with_the_evaluation(
     assert seen.latency is not None
     assert e.latency is not None
     assert seen.latency.median_us == e.latency.median_us
+
+
+def test_few_modules_are_entered(evaluator: Evaluator) -> None:
+    """What one has to know to follow a preview or an evaluation that finds all compiled."""
+    evaluator.evaluate(request())
+    for act, most in (
+        (lambda: preview(request()), 25),
+        (lambda: evaluator.evaluate(request()), 43),
+    ):
+        entered = _modules_entered(act)
+        assert len(entered) <= most, entered
+
+
+def _modules_entered(act: Callable[[], object]) -> list[str]:
+    root = Path(__file__).resolve().parents[2]
+    files = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            files.add(frame.f_code.co_filename)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        act()
+    finally:
+        sys.setprofile(before)
+    tops = [str(root / top) for top in ("engine", "kernels")]
+    return sorted(f.removeprefix(f"{root}/") for f in files if f.startswith(tuple(tops)))
 
 
 def test_preview_says_what_stands_in_the_way() -> None:

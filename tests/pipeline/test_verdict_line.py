@@ -200,3 +200,10 @@ def test_another_config_that_auto_takes_is_told_apart() -> None:
     found = verdict_of(None, V08, PROBLEM, latency=PREDICTED, choice=Choice(other, "Smaller."))
     assert found.auto is not None
     assert found.auto.differing == {"block_n": 32}
+
+
+def test_a_kernel_that_does_not_take_the_problem_is_not_told_of() -> None:
+    floats = replace(PROBLEM, dtype="float32")
+    choice = Choice(V11, "No rung takes FP32.")
+    assert verdict_of(None, V08, PROBLEM, latency=PREDICTED, choice=choice).auto is not None
+    assert verdict_of(None, V08, floats, latency=PREDICTED, choice=choice).auto is None

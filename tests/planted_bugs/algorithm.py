@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from planted_bugs.mutation import ALL, HOPPER, LOOPED, SCALAR, SPLIT, TILED, Mutation
+from planted_bugs.mutation import (
+    ALL,
+    HOPPER,
+    LOOPED,
+    PERSISTENT,
+    SCALAR,
+    SPLIT,
+    TILED,
+    Mutation,
+)
 
 _MASK = ("missing tail mask",)
 _ONE_KEY = ("one padded key",)
@@ -227,6 +236,22 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "is_grown ? fmaxf(m_old, m_new[r]) : m_old;",
                 "tile == 0 ? m_new[r] : m_old;",
                 ("NaN",),
+            ),
+        )
+    ),
+    # A causal row of few keys, none of which is positive.
+    *(
+        Mutation(name, PERSISTENT, old, new, ("NaN",), "causal")
+        for name, old, new in (
+            (
+                "maxima below zero compared as whole numbers",
+                "if (__any_sync(FULL_WARP, is_low)) {",
+                "if (false) {",
+            ),
+            (
+                "maxima below zero of a lane's first row not seen",
+                "is_low |= most < 0",
+                "is_low = most < 0",
             ),
         )
     ),

@@ -202,7 +202,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         "step * 8 * ROW_BYTES",
         _WRONG,
     ),
-    Mutation("another swizzle", HOPPER, "? 1 : 2;", "? 3 : 2;", _WRONG, header="hopper.cuh"),
+    Mutation(
+        "another swizzle",
+        HOPPER,
+        "= ROW_BYTES == 128 ? 1",
+        "= ROW_BYTES == 128 ? 3",
+        _WRONG,
+        header="hopper.cuh",
+    ),
     Mutation(
         "another stride",
         HOPPER,

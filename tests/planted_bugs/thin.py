@@ -122,8 +122,8 @@ THIN: tuple[Unseen, ...] = (
         (
             "the other swizzle in the descriptor",
             ("v16", "v20"),
-            "ROW_BYTES == 128 ? 1 : 2;",
-            "ROW_BYTES == 128 ? 2 : 1;",
+            "? 1 : ROW_BYTES == 64 ? 2 :",
+            "? 2 : ROW_BYTES == 64 ? 1 :",
             (*_DESCRIPTOR, r"swizzle"),
         ),
         (

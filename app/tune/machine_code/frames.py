@@ -34,8 +34,8 @@ def hottest(lines: Sequence[HotLine], source: str) -> pd.DataFrame:
         }
         for each in lines[:HOTTEST]
     )
-    optional = [c for c in ("warps' cycles", "wavefronts", "sectors") if not frame[c].any()]
-    return frame.drop(columns=optional)
+    optional = ("warps' cycles", "wavefronts", "sectors")
+    return frame.drop(columns=[c for c in optional if c in frame and not frame[c].any()])
 
 
 def counts(items: Iterable[Count]) -> pd.DataFrame:

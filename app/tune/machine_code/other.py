@@ -71,7 +71,7 @@ def choose(selection: Selection, seen: Seen, version: str) -> Other | None:
 
 
 def _configs(selection: Selection, variant: Variant) -> list[Config]:
-    """All that the variant takes for this problem."""
+    """All configs of the variant that this problem can use."""
     assert selection.problem is not None
     names = [tunable.name for tunable in variant.tunables]
     device = device_of(selection.gpu)

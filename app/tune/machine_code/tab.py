@@ -14,6 +14,7 @@ from app.tune.machine_code.reading import Reading, read
 from app.tune.run_state import RunState
 from engine.base.units import format_us
 from engine.latency import Latency
+from engine.machine_code.disassembly import plain_name
 from engine.machine_code.report import MachineCode, PassReport, compare_counts
 from engine.pipeline.machine_code import simulated_timeline
 from engine.pipeline.request import EvaluationRequest, resolve
@@ -61,7 +62,7 @@ def _which_pass(code: MachineCode) -> PassReport:
     chosen = st.segmented_control(
         "Pass",
         range(len(code.passes)),
-        format_func=lambda i: plain_markdown(code.passes[i].entry),
+        format_func=lambda i: plain_markdown(plain_name(code.passes[i].entry)),
         default=0,
         required=True,
         key=f"machine_code_pass.{code.variant}",
@@ -128,6 +129,14 @@ def _compared(other: Latency, mine: Latency) -> str:
 
 def _draw_lines(code: MachineCode, report: PassReport) -> None:
     st.markdown("**The ten hottest lines** :gray[with what was inlined there; counted]")
+    if not report.lines:
+        empty(
+            "nothing yet",
+            "No lines",
+            "The machine code does not say which source lines it is of: have the compiler write "
+            "them, as nvcc does with -lineinfo.",
+        )
+        return
     tables.draw(frames.hottest(report.lines, code.source))
 
 

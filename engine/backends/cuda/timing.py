@@ -400,7 +400,7 @@ class DeviceTimer:
         return self._copies[copy] + self._offsets[self._plan.outputs[0]]
 
     def _poison_outputs(self, begin: int, end: int) -> None:
-        """Of the copies from `begin` up to `end`."""
+        """Fill the outputs of copies `begin` up to `end` with poison."""
         first = self._out(begin)
         self._calls.fill(first, self._out_bytes, POISON_BITS)
         for copy in range(begin + 1, end):

@@ -8,7 +8,7 @@ And what sets the wrong elements apart: one head, the tail tile, the rows of one
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +22,7 @@ from engine.correctness.diagnosis.patterns import (
 )
 from engine.correctness.diagnosis.weights import far_scores_words, wrong_weights
 from engine.correctness.finding_codes import FindingCode
-from engine.correctness.output_error import (
-    BrokenElements,
-    ComparedOutput,
-    ErrorMap,
-    error_maps,
-)
+from engine.correctness.output_error import BrokenElements, ComparedOutput
 from engine.correctness.reference import BoolArray, Coverage, everything
 from engine.correctness.suspected_bugs import (
     Case,
@@ -42,31 +37,23 @@ from engine.evaluation import Finding
 from engine.tensors import Inputs
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """Error maps, and findings in order of how much they tell (none when nothing is wrong)."""
-
-    maps: tuple[ErrorMap, ...]
-    findings: tuple[Finding, ...]
-
-
 def diagnose(
     inputs: Inputs,
     broken: BrokenElements,
     compared: ComparedOutput,
     tiles: Tiles,
     source: Path | None = None,
-) -> Diagnosis:
+) -> tuple[Finding, ...]:
     """Look at one output: at its broken elements, and at it beside its reference.
 
     Args:
         source: the kernel's, to name the line that a finding speaks of.
+
+    Returns:
+        Findings in order of how much they tell; none when nothing is wrong.
     """
     findings = _findings(inputs, broken, compared, tiles)
-    return Diagnosis(
-        error_maps(inputs, compared, tiles),
-        tuple(replace(f, place=place_of(f.pattern, source)) for f in findings),
-    )
+    return tuple(replace(f, place=place_of(f.pattern, source)) for f in findings)
 
 
 def _findings(
@@ -88,7 +75,7 @@ def _findings(
         findings.append(_nonfinite(name, nonfinite, whole, tiles, counts[1] / total, far))
     if counts[2]:
         findings += _wrong_values(inputs, compared, tiles, counts[2] / total, far)
-    # What explains little comes last; of equals the first, which tells most.
+    # What explains most comes first; ties keep their order, in which the first tells most.
     return tuple(sorted(findings, key=lambda finding: -round(finding.share, 1)))
 
 

@@ -57,7 +57,7 @@ class Case:
 
     @cached_property
     def own(self) -> Problem:
-        """Of the case's sequence alone."""
+        """The problem of the case's sequence alone."""
         return self.problem.of_sequence(self.slice_index // self.problem.num_heads)
 
     @property
@@ -65,7 +65,7 @@ class Case:
         return self.slice_index % self.problem.num_heads
 
     def slope(self, head: int | None = None) -> float | None:
-        """Of ALiBi, of the case's head or another; None without ALiBi."""
+        """The slope of ALiBi of the case's head or another one; None without ALiBi."""
         if not self.problem.alibi:
             return None
         slopes = alibi_slopes(self.problem.num_heads)

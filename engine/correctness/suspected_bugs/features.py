@@ -25,7 +25,7 @@ _LARGEST = 80.0  # exp of more is infinite in float32
 
 
 def feature_bugs(case: Case) -> Iterator[SuspectedBug]:
-    """Of the features that the problem has, and none for plain attention."""
+    """Suspected bugs of the features that the problem has; none for plain attention."""
     if case.problem.window is not None:
         yield from _window(case.problem.window)
     if case.problem.softcap is not None:

@@ -89,6 +89,12 @@ void Warp::arithmetic(const Instruction& i) {
                 write(at(s, 0, i), read(at(s, 1, i), ta, w), w);
             }
         }
+        if (i.op == OP_R2UR && !i.pd.empty() && on) {  // the lanes that hold another value
+            const Lanes& v = read(at(s, 1, i), ta);
+            const uint32_t taken = v[__builtin_ctz(on)];
+            const uint32_t others = mask_of([&](int l) { return v[l] != taken; });
+            write_predicate(i.pd[0], i.has(MOD_OR) ? others | predicate(i.pd[0]) : others);
+        }
         return;
     }
     case OP_S2R: {

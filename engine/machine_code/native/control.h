@@ -106,8 +106,8 @@ int Warp::barriers(const Instruction& i, bool& moves) {
         // Each lane arrives; with a transaction count the bytes are expected to come as well.
         const bool expects = i.op == OP_SYNCS && !i.s.empty() && i.s.back().kind != Kind::ADDR && !(i.s.back().reg == RZ && i.s.back().kind == Kind::REG);
         row.kind = MBARRIER_ARRIVE;
-        row.amount = i.has(MOD_A0T1) ? 0 : __builtin_popcount(on);
-        if (expects) row.size_bytes = read(i.s.back(), t)[first] & 0xfffff;
+        row.amount = arrives(i) ? __builtin_popcount(on) : 0;
+        if (expects && !i.has(MOD_A0TX)) row.size_bytes = read(i.s.back(), t)[first] & 0xfffff;
         // The token: the parity of the phase that this arrival belongs to, as PHASECHK reads it.
         const uint32_t token = static_cast<uint32_t>(bar.phase & 1) << 31;
         if (i.s.size() > 1 && i.s[0].kind == Kind::REG) {

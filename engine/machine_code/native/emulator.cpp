@@ -75,6 +75,12 @@ struct Code;
 #include "request.h"
 #if EXECUTES
 #include "races.h"
+
+constexpr uint32_t UNWRITTEN = 0x7fa57fa5u;  // what nobody stored: NaN in each type of floats
+
+inline void leave_unwritten(uint8_t* bytes, size_t size) {
+    for (size_t b = 0; b + 1 < size; b += 2) bytes[b] = UNWRITTEN & 0xff, bytes[b + 1] = UNWRITTEN >> 8 & 0xff;
+}
 #endif
 
 struct Barrier {
@@ -484,6 +490,10 @@ struct Cta {
 
 Warp::Warp(Cta& c, int n) : cta(c), number(n) {
     std::memset(static_cast<void*>(R), 0, sizeof R);
+#if EXECUTES
+    for (int r = 0; r < RZ; r++) std::fill(R[r].v, R[r].v + 32, UNWRITTEN);
+    std::fill(U, U + RZ, UNWRITTEN);
+#endif
     std::fill(P, P + 8, 0u);
     std::fill(UP, UP + 8, 0u);
     P[PT] = UP[PT] = FULL;
@@ -493,6 +503,9 @@ Warp::Warp(Cta& c, int n) : cta(c), number(n) {
     for (int l = 0; l < 32; l++)
         if (n * 32 + l < threads) alive |= 1u << l;
     local.assign(static_cast<size_t>(c.request.local_bytes) * 32 + 4, 0);  // a word may begin at the last byte
+#if EXECUTES
+    leave_unwritten(local.data(), local.size());
+#endif
     local_data.assign(c.request.local_bytes / 4, 0);
 }
 

@@ -8,6 +8,13 @@ int cluster_arrivals = 0;              // threads at the cluster's barrier
 int cluster_phase = 0;                 // how often it was complete
 Shadow shadow;
 std::map<uint64_t, Clock> atomics;     // what each word of shared memory passes on
+struct Visit {  // of another CTA's warp in this shared memory, the last one
+    uint32_t epoch;
+    int32_t at;
+    uint64_t address;
+};
+std::map<size_t, Visit> visits;  // by warp of the cluster
+Clock left;                      // what the warps that have exited knew
 uint32_t copies_landed = 0;            // by TMA: their epoch
 
 void passed(Warp& w, const Barrier& bar);

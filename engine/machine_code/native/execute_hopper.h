@@ -122,19 +122,36 @@ void Warp::meet() {
 void Warp::leave() {
     meet();
     Races* races = looked_for();
-    if (!races || alive || stored_from.addresses.empty()) return;
-    const uint64_t address = stored_from.addresses.front();
-    const Shadow::Reader& reader = cta.shadow.readers[address / 2 * cta.shadow.who + self()];
-    races->report(EXIT_BEFORE_END, reader.at, index, self(), self(), true, address, cta.request.cta);
+    if (!races || alive) return;
+    if (!stored_from.addresses.empty()) {
+        const uint64_t address = stored_from.addresses.front();
+        const Shadow::Reader& reader = cta.shadow.readers[address / 2 * cta.shadow.who + self()];
+        races->report(EXIT_BEFORE_END, reader.at, index, self(), self(), true, address, cta.request.cta);
+    }
+    join(cta.left, races->clock[self()]);
+    if (cta.living()) return;
+    for (const Cta::Tile& tile : cta.tiles) races->report(EXIT_BEFORE_PEER, tile.at, index, races->copies_of(cta.rank), self(), true, tile.to, cta.request.cta);
+    for (const auto& [warp, visit] : cta.visits)
+        if (visit.epoch > cta.left[warp]) races->report(EXIT_BEFORE_PEER, visit.at, index, warp, self(), false, visit.address, cta.request.cta);
 }
 
 void Warp::synchronise(const Instruction& i, bool& moves) {
     if (i.has(MOD_CCTL)) return;
     Wide where;
-    Lanes t;
     addresses(address_of(i), false, where);
-    const int first = __builtin_ctz(on);
-    const uint64_t address = where[first];
+    // Lanes may arrive at several mbarriers, each CTA's of a cluster.
+    for (uint32_t left = on; left;) {
+        const uint64_t address = where[__builtin_ctz(left)];
+        const uint32_t group = mask_of([&](int l) { return left >> l & 1 && where[l] == address; });
+        if (group != on && !i.has(MOD_ARRIVE) && i.op != OP_ARRIVES) fail(i, "has other mbarriers in other lanes, which is not executed here");
+        left &= ~group;
+        synchronise(i, moves, address, group);
+    }
+}
+
+void Warp::synchronise(const Instruction& i, bool& moves, uint64_t address, uint32_t group) {
+    Lanes t;
+    const int first = __builtin_ctz(group);
     shared_byte(i, address, 8);
     Cta* owner = cta.cluster && address / SHARED_WINDOW < cta.cluster->ctas.size() ? cta.cluster->ctas[address / SHARED_WINDOW] : &cta;
     const uint64_t place = address & (SHARED_WINDOW - 1);
@@ -146,6 +163,7 @@ void Warp::synchronise(const Instruction& i, bool& moves) {
         bar.needed = bar.pending = std::max(1, static_cast<int>((0x100000 - (bits[first] >> 1 & 0xfffff)) & 0xfffff));
         return;
     }
+    if (looked_for()) visits(*owner, place);
     const auto known = owner->mbarriers.find(place);
     if (known == owner->mbarriers.end()) fail(i, "uses an mbarrier that nobody initialised");
     MBarrier& bar = known->second;
@@ -169,10 +187,10 @@ void Warp::synchronise(const Instruction& i, bool& moves) {
     if (expects && !i.has(MOD_A1T0)) {
         const Lanes& bytes = read(last, t);
         for (int l = 0; l < 32; l++)
-            if (on >> l & 1) bar.bytes += bytes[l] & 0xfffff;
+            if (group >> l & 1) bar.bytes += i.has(MOD_A0TX) ? -static_cast<int64_t>(bytes[l] & 0xfffff) : bytes[l] & 0xfffff;
     }
-    if (!i.has(MOD_A0T1)) {
-        bar.pending -= __builtin_popcount(on);
+    if (arrives(i)) {
+        bar.pending -= __builtin_popcount(group);
         if (Races* races = looked_for()) races->release(self(), bar.pending_clock);
     }
     if (bar.pending < 0) fail(i, "arrives at an mbarrier more often than it expects");
@@ -258,7 +276,7 @@ void Warp::load_tile(const Instruction& i) {
     if (tile.to + bytes > cta.smem.size()) fail(i, "reaches beyond the CTA's shared memory: the launch needs more dynamic shared memory");
     Lanes t;
     uint32_t receivers = 1u << cta.rank;
-    if (i.has(MOD_MULTICAST) && i.s.size() > 2) receivers = read(i.s[2], t)[__builtin_ctz(on)] & 0xffff;
+    if (i.has(MOD_MULTICAST) && i.s.size() > 2) receivers = read(i.s[2], t)[__builtin_ctz(on)] >> 16;
     for (uint32_t rank = 0; rank < 16; rank++) {
         if (!(receivers >> rank & 1)) continue;
         if (rank != cta.rank && (!cta.cluster || rank >= cta.cluster->ctas.size())) fail(i, "is sent to a CTA that its cluster does not have");

@@ -20,12 +20,18 @@ void Warp::reads_shared(Cta& owner, uint64_t address, int width) {
     Races& races = cta.cluster->races;
     const Clock& known = races.clock[self()];
     owner.shadow.read(races, address, width, self(), index, known[self()], known, owner.request.cta);
+    visits(owner, address);
 }
 
 void Warp::writes_shared(Cta& owner, uint64_t address, int width, bool same) {
     Races& races = cta.cluster->races;
     const Clock& known = races.clock[self()];
     owner.shadow.write(races, address, width, self(), index, known[self()], known, owner.request.cta, false, same);
+    visits(owner, address);
+}
+
+void Warp::visits(Cta& owner, uint64_t address) {
+    if (&owner != &cta) owner.visits[self()] = {cta.cluster->races.clock[self()][self()], index, address};
 }
 
 // Loads, stores and atomics, before they are done. A store of what lies there already is no hazard to
@@ -53,6 +59,7 @@ void Warp::touch_shared(const Instruction& i, const Wide& where, int width) {
             races.acquire(self(), passed);
             const Clock& known = races.clock[self()];
             owner.shadow.write(races, at, width, self(), index, known[self()], known, owner.request.cta, true);
+            visits(owner, at);
             races.release(self(), passed);
         }
     }
@@ -148,6 +155,7 @@ inline uint8_t* Warp::shared_byte(const Instruction& i, uint64_t address, int wi
     if (rank != cta.rank && cta.cluster) {
         if (rank >= cta.cluster->ctas.size()) fail(i, "reaches the shared memory of CTA " + std::to_string(rank) + " of a cluster that has " + std::to_string(cta.cluster->ctas.size()));
         owner = cta.cluster->ctas[rank];
+        if (!owner->living()) fail(i, "reaches the shared memory of CTA " + std::to_string(rank) + " of its cluster, which has exited");
     }
     return &owner->smem[shared_at(*owner, i, address, width)];
 }
@@ -293,6 +301,11 @@ void Warp::copy_asynchronously(const Instruction& i) {  // LDGSTS: a lane whose 
                 cta.shadow.write(*races, to[l] & (SHARED_WINDOW - 1), width, self(), index, UNDER_WAY, known, cta.request.cta);
             }
             if (!(loads >> l & 1)) continue;
+            if (const uint64_t zeros = zeros_of(i, from[l])) {
+                for (uint64_t b = 0; b < width - zeros; b++) copy.data[b] = *global_byte(i, from[l] - zeros + b, 1);
+                if (races) touch_copied(from[l] - zeros, static_cast<int>(width - zeros), false);
+                continue;
+            }
             std::memcpy(copy.data, global_byte(i, from[l], width), width);
             if (races) touch_copied(from[l], width, false);
         }

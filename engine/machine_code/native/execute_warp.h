@@ -31,6 +31,7 @@ Races* looked_for();   // null: hazards are not
 size_t self();         // in the cluster
 void reads_shared(Cta& owner, uint64_t address, int width);
 void writes_shared(Cta& owner, uint64_t address, int width, bool same = false);
+void visits(Cta& owner, uint64_t address);
 void touch_shared(const Instruction& i, const Wide& where, int width);
 void touch_global(const Instruction& i, const Wide& where, int width, uint8_t* const* at);
 void touch_copied(uint64_t address, int width, bool writes);
@@ -60,6 +61,7 @@ void asynchronous(const Instruction& i, bool& moves);
 void meet();
 void leave();  // after an EXIT
 void synchronise(const Instruction& i, bool& moves);  // SYNCS
+void synchronise(const Instruction& i, bool& moves, uint64_t address, uint32_t group);
 void load_tile(const Instruction& i);
 void store_tile(const Instruction& i);
 void multiply_group(const Instruction& i);  // HGMMA

@@ -174,6 +174,14 @@ inline const Operand& address_of(const Instruction& i, size_t which = 0) {
                 std::to_string(cta.smem.size() - reserved) + " bytes: the launch needs more dynamic shared memory");
 }
 
+// SYNCS.ARRIVE of an mbarrier: not where it only expects bytes (A0TR) or says that they came (A0TX).
+inline bool arrives(const Instruction& i) { return !i.has(MOD_A0T1) && !i.has(MOD_A0TR) && !i.has(MOD_A0TX); }
+
+// LDGSTS.ZFILL: the low bits of its global address say how many bytes at the end are zeros instead.
+inline uint64_t zeros_of(const Instruction& i, uint64_t address) {
+    return i.has(MOD_ZFILL) ? address & static_cast<uint64_t>(i.width - 1) : 0;
+}
+
 inline uint64_t shared_at(const Cta& cta, const Instruction& i, uint64_t address, int width) {
     const uint64_t offset = address & (SHARED_WINDOW - 1);
     if (offset + static_cast<uint64_t>(width) > cta.smem.size()) beyond_shared(cta, i, offset);
@@ -497,6 +505,7 @@ int Warp::memory(const Instruction& i) {
         const uint32_t loads = i.ps.empty() ? on : on & predicate(i.ps[0]);
         addresses(address_of(i, 1), true, where);
         if (marks[0] & on) cta.data_address[here] = 1;
+        for (uint64_t& from : where.v) from -= zeros_of(i, from);
         collect(where, loads);
         if (a.n) count_sectors(cta, a, i.width, row, false);
         for (int k = 0; k < into.n; k++) {

@@ -43,7 +43,7 @@ inline void join(Clock& to, const Clock& from) {
     join(to.fenced, from.fenced), join(to.observed, from.observed);
 }
 
-enum HazardKind : int32_t { READ_OF_WRITE, WRITE_OF_READ, WRITE_OF_WRITE, NO_PROXY_FENCE, EXIT_BEFORE_END };
+enum HazardKind : int32_t { READ_OF_WRITE, WRITE_OF_READ, WRITE_OF_WRITE, NO_PROXY_FENCE, EXIT_BEFORE_END, EXIT_BEFORE_PEER };
 constexpr uint32_t UNDER_WAY = 0xffffffffu;
 
 struct GlobalRaces;

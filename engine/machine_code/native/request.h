@@ -42,7 +42,8 @@ struct Write {
 struct Hazard {
     int32_t kind;                   // 0: a read of a write, 1: a write of what was read, 2: of what was
                                     // written, 3: a read by the async proxy without its fence,
-                                    // 4: an exit before a copy has read what it stores
+                                    // 4: an exit before a copy has read what it stores, 5: of a CTA
+                                    // whose shared memory another one of its cluster uses
     int32_t before, now;            // instructions
     int32_t under_way;              // 1: the earlier one was asynchronous, and nobody waited for it
     int32_t warp_before, warp_now;  // of the CTA, -1: a copy by TMA; the earlier one of the cluster where global

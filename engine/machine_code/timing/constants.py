@@ -50,7 +50,7 @@ MEMORY_SHARE = 0.8  # of the time in SMs that DRAM takes: from here on memory is
 
 RESIDUALS: Mapping[KernelClass, float] = {
     "scalar": 0.1,
-    "mma": 0.12,
+    "mma": 0.1,
     "wgmma": 0.1,
     "memory": 0.08,
     "conflict": 0.3,

@@ -69,6 +69,8 @@ _BASE_W = {  # that a board takes while it works on nothing much
     "A40": 69.0,  # published: gpu-benches
     "RTX 3090": 150.0,  # calibrated: prompts of a language model, 1,350 MHz at 250 W
 }
+# Up to which a board of the chip goes, where one goes further than others.
+_CHIP_CLOCK_MHZ = {"sm_120": 2860.0}  # published: as an RTX 5090's `top_clock` in devices/gpus.toml
 _BASE_SHARE = 0.2  # of the limit, where none is published; assumed
 _LEAST_SHARE = 0.15  # of the boost clock: GPUs go no lower
 
@@ -121,7 +123,7 @@ def work_of(counts: LaunchCounts, cycles: float, dram_us: float, dram_bytes: flo
 
 
 def voltage(share: float) -> float:
-    """To that at the boost clock, at a share of the boost clock."""
+    """To that at the chip's highest clock, at a share of it."""
     return max(_LEAST_VOLTAGE, _VOLTAGE_AT_0 + _VOLTAGE_SLOPE * share)
 
 
@@ -132,7 +134,7 @@ def watts(device: DeviceSpec, work: Work, clock_mhz: float) -> float | None:
     tensor = _TENSOR_PJ.get(device.arch, max(_TENSOR_PJ.values()))
     other = _INSTRUCTION_PJ.get(device.arch, _OTHER_INSTRUCTION_PJ)
     dynamic_pj = work.tensor_flops * tensor + work.instructions * other
-    scaled = dynamic_pj * voltage(clock_mhz / highest_clock_mhz(device)) ** 2
+    scaled = dynamic_pj * voltage(clock_mhz / _full_voltage_mhz(device)) ** 2
     memory_pj = work.dram_bytes * (_HBM_PJ if has_hbm(device) else _GDDR_PJ)
     base = _BASE_W.get(device.name, _BASE_SHARE * device.power_w)
     return base + (scaled + memory_pj) * 1e-6 / max(work.us(clock_mhz), 1e-9)
@@ -142,6 +144,12 @@ def highest_clock_mhz(device: DeviceSpec) -> float:
     """Up to which it goes by itself: beyond the data sheet's boost clock where that was seen."""
     boost = float(device.boost_clock_mhz or 0)
     return max(boost, float(device.top_clock_mhz or 0))
+
+
+def _full_voltage_mhz(device: DeviceSpec) -> float:
+    """The clock at which the pJ above stand: the voltage goes by the chip's clock, and a board that
+    is held to a lower one has a lower voltage there."""
+    return max(highest_clock_mhz(device), _CHIP_CLOCK_MHZ.get(device.arch, 0.0))
 
 
 def has_hbm(device: DeviceSpec) -> bool:

@@ -58,14 +58,14 @@ def prior_s(request: EvaluationRequest, on_gpu: bool) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class TimeLeft:
-    """Seconds for what is left, one after another, and between which two they probably are."""
+    """Seconds that the remaining points take one after another, with their likely range."""
 
     expected_s: float
     low_s: float
     high_s: float
 
     def scaled(self, factor: float, at_most_s: float | None = None) -> TimeLeft:
-        """That of `factor` as much; no figure above `at_most_s`."""
+        """`factor` times as long, each figure at most `at_most_s`."""
         most = float("inf") if at_most_s is None else at_most_s
         figures = (self.expected_s, self.low_s, self.high_s)
         return TimeLeft(*(min(figure * factor, most) for figure in figures))
@@ -126,7 +126,7 @@ class Estimator:
                 self._ratios[stage].append(seconds / prior[stage])
 
     def left(self) -> TimeLeft:
-        """Of all points that are not finished."""
+        """Time left for all points that are not finished."""
         expected_s, variance, is_guess = 0.0, 0.0, True
         for stage in STAGES:
             left_s, ratios = max(0.0, self._left_s[stage]), _usual(self._ratios[stage])
@@ -162,7 +162,7 @@ class Estimator:
 
 
 def _usual(ratios: Iterable[float]) -> list[float]:
-    """Without the longest and the shortest, sorted."""
+    """The ratios, sorted, without the largest and the smallest."""
     ordered = sorted(ratios)
     cut = max(int(_LEFT_OUT * len(ordered)), int(len(ordered) >= _LEARNED_FROM))
     return ordered[cut : len(ordered) - cut]

@@ -134,7 +134,7 @@ class _Pool:
         self._points[self._executor.submit(_timed, self._evaluate, point.request)] = point
 
     def finished(self) -> list[tuple[SweepPoint, EvaluationOutcome, float, Location]]:
-        """Those that came to an end, after a short wait for the first."""
+        """The evaluations that have ended; waits a short while for the first of them."""
         done, _ = wait(self._points, timeout=_POLL_S, return_when=FIRST_COMPLETED)
         return [(p := self._points.pop(f), *_outcome(p.request, f)) for f in done]
 

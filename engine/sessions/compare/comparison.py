@@ -106,7 +106,7 @@ def regressions_of(
 
 
 def is_broken(before: KernelFigures, after: KernelFigures) -> bool:
-    """It passed and does not any more."""
+    """True if it passed in the baseline and does not any more."""
     return before.status == "PASSED" and after.status not in ("PASSED", "SKIPPED")
 
 
@@ -164,7 +164,7 @@ class ComparedRow:
 
     @property
     def same_kernel(self) -> bool:
-        """The same variant and config on both sides."""
+        """True if variant and config are the same on both sides."""
         ours = (self.variant, dict(self.config))
         return ours == (self.baseline_variant, dict(self.baseline_config))
 
@@ -175,7 +175,7 @@ class ComparedRow:
 
     @property
     def regressed(self) -> bool:
-        """It is wrong where the baseline was right, further off, slower, or counted worse."""
+        """True if wrong where the baseline was right, less accurate, slower, or executing more."""
         return any(finding.is_failure for finding in self.findings)
 
     @property
@@ -472,7 +472,7 @@ def _judge(
 def _judge_predicted(
     before: Evaluation, after: Evaluation, first: Latency, second: Latency
 ) -> tuple[GateVerdict | None, None, str]:
-    """By the gate's rule where both are simulated of one GPU's machine code."""
+    """The gate's verdict on two predicted times; none unless both are simulated for one GPU."""
     if before.device != after.device:
         return None, None, "No verdict on times predicted for two GPUs."
     if not (first.is_simulated and second.is_simulated):

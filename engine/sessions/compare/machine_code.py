@@ -99,7 +99,7 @@ def with_counts(
 
 
 def _count(task: tuple[Path, Evaluation]) -> CodeCounts | str:
-    """In a process of its own."""
+    """Count one side's instructions; runs in a worker process."""
     path, e = task
     try:
         return counts_of(path, e.problem, e.device, e.config)

@@ -385,8 +385,8 @@ PLACES: tuple[Unseen, ...] = (
         (
             "the second group multiplies the first one's rows",
             ("v19", "v20"),
-            "round % 2 * Q_BYTES + group * GROUP_ROWS * ROW_BYTES",
-            "round % 2 * Q_BYTES + 0 * group * GROUP_ROWS * ROW_BYTES",
+            "shared_address(q_smem) + group * GROUP_ROWS * ROW_BYTES, 16",
+            "shared_address(q_smem) + 0 * group * GROUP_ROWS * ROW_BYTES, 16",
             (*_DESCRIPTOR, r"row", r"group"),
         ),
         (

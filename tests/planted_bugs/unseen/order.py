@@ -292,8 +292,8 @@ ORDER: tuple[Unseen, ...] = (
         (
             "K of the first stage for every tile",
             ("v19", "v20"),
-            "shared_address(k_ring) + stage * TILE_BYTES, 16)",
-            "shared_address(k_ring), 16)",
+            "k_rows + warp_uniform(stage) * (TILE_BYTES >> 4)",
+            "k_rows",
             (r"stage", r"mbarrier", r"key tile", r"copy"),
         ),
         (

@@ -1,0 +1,490 @@
+"""What is not known of a kernel's CTAs yet: simulated by its machine code, once.
+
+The main pass of a variant is emulated at ten lengths or a few more, and queues of its CTAs are
+timed on one SM; `engine.history.ctas` keeps them and makes the times of launches. A single launch
+can also be simulated by itself, as the passes of a backward kernel are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from engine.base.errors import AttuneError, InvalidProblem
+from engine.base.files import read_entry, write_entry
+from engine.cuda_source import CompiledKernel, cache_root
+from engine.devices.spec import DeviceSpec, limits_for
+from engine.history.ctas import (
+    REGIMES,
+    ROWS,
+    KernelCtas,
+    SimulatedCtas,
+    keep,
+    known_launch_curve,
+    path_of,
+    plans_of,
+)
+from engine.history.persistent import simulate_persistent
+from engine.machine_code.analysis import Analysis, analyse, code_digest, program_of
+from engine.machine_code.cubin import Entry, read_cubin
+from engine.machine_code.disassembly import Program, find_entry
+from engine.machine_code.emulation import EXECUTED, CtaTrace, Emulator
+from engine.machine_code.footprint import (
+    SharedBytes,
+    persistent_touch,
+    shared_bytes,
+    takes_several_tiles,
+    touched_bytes,
+)
+from engine.machine_code.timing.constants import (
+    LAUNCH_FLOOR_US,
+    kept_l2_bytes,
+    kernel_class,
+    spread,
+)
+from engine.machine_code.timing.cta_times import Shorter
+from engine.machine_code.timing.native import Regime, allocated_smem, gpu_rates, sm_kernel
+from engine.machine_code.timing.simulate import (
+    CtaClass,
+    SimulatedLaunch,
+    added_cycles,
+    dram_cycles,
+    measured_ctas,
+    simulate_launch,
+    slot_times,
+)
+from engine.machine_code.timing.traffic import Traffic, launch_traffic, persistent_traffic
+from engine.model.equations import CtaCurve
+from engine.model.kernel import Kernel, PassTime
+from engine.model.occupancy import occupancy
+from engine.plan import LaunchPlan, launch_of_pass, make_plan
+from engine.problem import Problem
+from kernels.variant import Config, Variant
+
+_MOST_INSTRUCTIONS = 120_000  # of the longest CTA, unless it is one of the first three
+# K/V rows of the CTAs that show what a partial last tile adds, which varies with their length where
+# CTAs share an SM. The longer ones are taken only where they are quick to simulate.
+_CUT_ROWS = (256, 512)
+_MOST_CUT_INSTRUCTIONS = 25_000
+# Of all CTAs together that are simulated for one sample of a partial query tile.
+_MOST_SAMPLED = 700_000
+_NEAR_ROWS = 1024  # of the longest CTAs beside which slightly shorter ones are simulated
+_MOST_TURNS = 4  # of a CTA's warps; CTAs that end at a turn's first and last tile are simulated
+
+
+def simulate(
+    variant: Variant, plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec, resident: int
+) -> dict[Regime, KernelCtas]:
+    """The main pass's CTAs in both regimes, as another problem of the kernel may be in the other.
+
+    Raises:
+        AttuneError: the machine code cannot be read, run or timed.
+    """
+    cubin = read_cubin(compiled.cubin)
+    entry = find_entry(cubin, compiled.symbols.get(plan.passes[0].entry, plan.passes[0].entry))
+    program = program_of(cubin, entry.name)
+    if variant.work.schedule is not None:
+        return dict(simulate_persistent(program, entry, variant, plan, device, resident, REGIMES))
+    gpu = gpu_rates(device)
+    even = has_even_splits(program, entry, variant, plan)
+    traces = longest_ctas(program, entry, variant, plan, even)
+    error = spread(gpu.constants.arch, kernel_class(program, traces[max(traces)]))
+    longest_first = not any(any(trace.cta) for trace in traces.values())
+    shorter = shorter_ctas(program, entry, variant, plan, tuple(traces)) if even else None
+    cut = cut_ctas(program, entry, variant, plan, tuple(traces))
+    cut_queries = cut_query_tiles(program, entry, variant, plan, tuple(traces), resident)
+    smem_bytes = program.static_smem_bytes + plan.passes[0].dynamic_smem_bytes
+
+    def times(regime: Regime) -> SimulatedCtas:
+        measured = measured_ctas(
+            program,
+            gpu,
+            device,
+            regime,
+            smem_bytes,
+            tuple(traces.values()),
+            tuple(traces),
+            resident,
+            # Where few SMs work, one has one CTA at most.
+            most=1 if regime == "alone" else None,
+            mixed=has_several_lengths(plan.problem) or plan.config.get("num_splits", 1) > 1,
+            slightly_shorter=shorter,
+        )
+        cut_cycles = tuple(
+            added_cycles(program, gpu, device, regime, smem_bytes, measured, others, resident)
+            for others in cut.values()
+        )
+        slots = None
+        if regime != "alone" and cut_queries:
+            taken = resident * allocated_smem(device, smem_bytes)
+            kernel = sm_kernel(program, gpu, regime, taken, fetches_code=False)
+            slots = slot_times(
+                kernel, variant.work.query_rows(plan.problem, plan.config), cut_queries, resident
+            )
+        return SimulatedCtas(
+            measured,
+            gpu.cycles_per_us,
+            error,
+            longest_first,
+            even,
+            tuple(cut),
+            cut_cycles,
+            dram_cycles(program, gpu, device, smem_bytes, measured, traces, resident),
+            slots,
+        )
+
+    return {regime: times(regime) for regime in REGIMES}
+
+
+def launch_curve(
+    kernel: Kernel, plan: LaunchPlan, compiled: CompiledKernel, resident: int
+) -> CtaCurve | None:
+    """`known_launch_curve`, once the kernel is simulated, which takes about a second.
+
+    Without nvdisasm, a C++ compiler or figures of the GPU, and where the machine code cannot be
+    run, there is none and the roofline stays.
+    """
+    try:
+        simulated = simulate(kernel.variant, plan, compiled, kernel.device, resident)
+    except AttuneError:
+        return None
+    for regime, ctas in simulated.items():
+        keep(path_of(kernel.variant, plan, compiled, kernel.device, resident, regime), ctas)
+    return known_launch_curve(kernel, plan, compiled, resident)
+
+
+def heaviest_cta(emulator: Emulator, has_middle: bool = False) -> CtaTrace:
+    """The trace of the CTA that executes most, among the corners of the grid.
+
+    Args:
+        has_middle: also look halfway between the corners: with a window to both sides, CTAs there
+            see most keys.
+    """
+    trace, totals = emulator.trace()
+    # Along an axis that no branch depends on, every CTA executes the same.
+    steered = zip(emulator.launch.grid, totals.control_axes, strict=True)
+    places = [
+        sorted({0, n - 1, n // 2 if has_middle else 0}) if steers else [0] for n, steers in steered
+    ]
+
+    def executed(cta: tuple[int, int, int]) -> int:
+        here = emulator.totals(cta) if any(cta) else totals
+        return int(here.values[:, EXECUTED].sum())
+
+    ctas = [(x, y, z) for x, y, z in product(*places)]
+    heaviest = max(ctas, key=executed)
+    return emulator.trace(heaviest)[0] if any(heaviest) else trace
+
+
+def has_several_lengths(problem: Problem) -> bool:
+    """Whether a launch's CTAs visit different numbers of keys, splits aside."""
+    masked = problem.causal or problem.window is not None
+    return masked or problem.seqlens is not None
+
+
+def rows_in_turn(config: Config) -> tuple[int, ...]:
+    """K/V rows of CTAs whose warps take tiles in turn: a turn's first tile takes about as long as
+    all of it."""
+    step = config.get("block_n", 1)
+    turn = step * config.get("num_warps", 1)
+    ends = [n * turn for n in range(1, _MOST_TURNS + 1)]
+    rows = {step, 2 * step, *ends, *(end + step for end in ends)}
+    return tuple(sorted(rows | {x for x in ROWS if x > max(rows)}))
+
+
+def longest_ctas(
+    program: Program, entry: Entry, variant: Variant, plan: LaunchPlan, has_even_splits: bool
+) -> dict[float, CtaTrace]:
+    """{K/V rows that it visits, ascending: a CTA's trace}, of that corner of the grid that executes
+    most (a causal kernel's last tile)."""
+    problem, config = plan.problem, plan.config
+    traces: dict[float, CtaTrace] = {}
+    plans = plans_of(variant, problem, config, rows_in_turn(config) if has_even_splits else ROWS)
+    if has_even_splits:  # of fewer tiles than there are splits the first ones take none
+        one_tile = make_plan(variant, problem.with_keys(config.get("block_n", 1)), config)
+        traces[0.0] = Emulator(program, entry, launch_of_pass(one_tile, 0)).trace()[0]
+    for short in plans:
+        rows = float(variant.work.kv_rows(short.problem, config))
+        if len(traces) > 2:
+            before, trace = list(traces.items())[-1]
+            if len(trace.instruction) * rows > _MOST_INSTRUCTIONS * before:
+                break
+        emulator = Emulator(program, entry, launch_of_pass(short, 0))
+        traces[rows] = heaviest_cta(emulator, problem.window is not None and not problem.causal)
+    return traces
+
+
+def cut_ctas(
+    program: Program, entry: Entry, variant: Variant, plan: LaunchPlan, lengths: Sequence[float]
+) -> dict[int, dict[float, CtaTrace]]:
+    """{keys that its last tile lacks, ascending: {K/V rows: trace}} of CTAs of some of the lengths.
+
+    Their query tiles are whole. One key is lacking, or all but one: absent rows are not loaded.
+    Empty where tiles are never cut or CTAs are of several lengths: causal ones, splits of keys.
+    """
+    problem, config = plan.problem, plan.config
+    if has_several_lengths(problem) or config.get("num_splits", 1) > 1 or len(lengths) == 1:
+        return {}
+    step = config.get("block_n", 1)
+    of_some = [int(x) for x in lengths if x in _CUT_ROWS] or [int(lengths[1])]
+    found: dict[int, dict[float, CtaTrace]] = {}
+    for absent, rows in product(sorted({1, step - 1} - {0}), of_some):
+        keys = rows - absent
+        cut = problem.with_keys(keys)
+        if keys <= 0 or variant.work.kv_rows(cut, config) != rows:
+            continue
+        with suppress(InvalidProblem):  # it takes whole tiles only
+            launch = launch_of_pass(make_plan(variant, cut, config), 0)
+            trace = Emulator(program, entry, launch).trace()[0]
+            of_rows = found.setdefault(absent, {})
+            if not of_rows or len(trace.instruction) <= _MOST_CUT_INSTRUCTIONS:
+                of_rows[float(rows)] = trace
+    return found
+
+
+def cut_query_tiles(
+    program: Program,
+    entry: Entry,
+    variant: Variant,
+    plan: LaunchPlan,
+    lengths: Sequence[float],
+    resident: int,
+) -> dict[int, tuple[CtaTrace, CtaTrace]]:
+    """{rows of the cut one: CTAs of a whole query tile and of a cut one of the same launch}.
+
+    Those have one row, half of them and seven eighths. Empty where an SM holds one CTA only, or
+    where CTAs are of several lengths: causal ones, splits of keys.
+    """
+    problem, config = plan.problem, plan.config
+    tile = variant.work.query_rows(problem, config)
+    few = has_several_lengths(problem) or config.get("num_splits", 1) > 1 or len(lengths) == 1
+    if few or resident == 1 or tile == 1:
+        return {}
+    found: dict[int, tuple[CtaTrace, CtaTrace]] = {}
+    wanted = sorted({1, tile // 2, tile - tile // 8} - {tile})
+    for rows in sorted((int(x) for x in lengths if x <= _CUT_ROWS[-1]), reverse=True):
+        left = wanted[len(found)]
+        if problem.seqlen_kv is None:
+            short = replace(problem, batch=1, seqlen=max(rows, 2 * tile) - tile + left)
+        else:
+            short = replace(problem, batch=1, seqlen=tile + left, seqlen_kv=rows)
+        with suppress(InvalidProblem):  # it takes whole tiles only
+            launch = launch_of_pass(make_plan(variant, short, config), 0)
+            emulator = Emulator(program, entry, launch)
+            whole = emulator.trace()[0]
+            queues = 2 * resident * (1 + min(4, resident))
+            if len(whole.instruction) * queues > _MOST_SAMPLED:
+                continue
+            found[left] = whole, emulator.trace((launch.grid[0] - 1, 0, 0))[0]
+        if len(found) == len(wanted):
+            break
+    return found
+
+
+def shorter_ctas(
+    program: Program, entry: Entry, variant: Variant, plan: LaunchPlan, lengths: Sequence[float]
+) -> dict[float, Shorter]:
+    """The CTA of even splits that is one K/V tile shorter than the others of its launch.
+
+    Returns:
+        {K/V rows of the others: (its K/V rows, its trace)}, for some of `lengths`.
+    """
+    problem, config = plan.problem, plan.config
+    step = config.get("block_n", 1)
+    traces: dict[float, Shorter] = {}
+    for rows in lengths:
+        if not 0 < rows <= _NEAR_ROWS:
+            continue
+        short = problem.with_keys(int(rows) * config["num_splits"] - step)
+        with suppress(InvalidProblem):  # it takes whole tiles only
+            launch = launch_of_pass(make_plan(variant, short, config), 0)
+            _, y, z = launch.grid  # the last query tile: with a causal mask it sees all keys
+            last = z - 1 if problem.seqlens is None else 0  # the longest sequence is the first
+            trace = Emulator(program, entry, launch).trace((0, y - 1, last))[0]
+            traces[rows] = (rows - step, trace)
+    return traces
+
+
+def has_even_splits(program: Program, entry: Entry, variant: Variant, plan: LaunchPlan) -> bool:
+    """Whether splits of K/V differ by a tile at most; else all but the last ones are equally long.
+
+    Tried on one K/V tile more than there are splits: where the first splits take two tiles each,
+    nothing is left for the last.
+    """
+    splits = plan.config.get("num_splits", 1)
+    if splits == 1:
+        return False
+    keys = (splits + 1) * plan.config.get("block_n", 1)
+    short = replace(plan.problem.with_keys(keys), causal=False)
+    emulator = Emulator(program, entry, launch_of_pass(make_plan(variant, short, plan.config), 0))
+    x, y, z = emulator.launch.grid
+    executed = [
+        int(emulator.totals(cta).values[:, EXECUTED].sum())
+        for cta in ((0, 0, 0), (x - 1, y - 1, z - 1))
+    ]
+    return 2 * executed[1] > executed[0]
+
+
+_LAUNCH_VERSION = 1
+_MOST_KINDS = 6  # of CTAs, by how much they execute; others take the nearest one's time
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimedLaunch:
+    """One launch: what it touches, and how long it would take."""
+
+    simulated: SimulatedLaunch
+    touched_bytes: int  # of global memory, each sector once
+    shared: tuple[SharedBytes, ...]  # the same, by which CTAs touch it
+
+
+def time_launch(
+    analysis: Analysis,
+    device: DeviceSpec,
+    moved_bytes: float | None = None,
+    *,
+    tensor_bytes: float | None = None,
+    quick: bool = False,
+) -> TimedLaunch:
+    """Simulate the launch with as many resident CTAs as the GPU holds.
+
+    Args:
+        moved_bytes: what reaches DRAM, where it is known better than by what is touched.
+        tensor_bytes: size of all its tensors. Taken as what reaches DRAM of persistent CTAs that
+            are too long to be run: in their order each finds in L2 what others have read.
+        quick: simulate a single round of CTAs, for callers that take the time from a prediction.
+
+    Raises:
+        InvalidProblem: the GPU cannot hold a CTA, or its row in the table lacks a figure.
+        UnknownName, CompileError, ToolMissing: as `simulate_launch`.
+    """
+    program, launch = analysis.program, analysis.launch
+    emulator = Emulator(program, analysis.entry, launch)
+    classes = _classes(analysis, emulator)
+    longest = max((c.trace for c in classes), key=_length)
+    groups = shared_bytes(emulator, longest)
+    resident = resident_of(analysis, device)
+    touched = touched_bytes(groups, launch.grid)
+    traffic = None
+    if device.l2_bytes is not None and device.num_sms is not None:
+        running = resident * device.num_sms
+        kept = kept_l2_bytes(device.arch, device.l2_bytes)
+        traffic = launch_traffic(groups, launch.grid, running, kept)
+        is_alone = moved_bytes is None and launch.ctas <= running
+        if traffic.dram_bytes and is_alone and takes_several_tiles(longest):
+            # Persistent CTAs take tiles that others took before: nothing but a run shows it.
+            together = persistent_touch(emulator, analysis.counts.executed)
+            if together is not None:
+                touched = together.touched_bytes
+                traffic = persistent_traffic(together, kept)
+            elif tensor_bytes is not None and tensor_bytes < touched:
+                traffic = Traffic(tensor_bytes, 1.0, tensor_bytes / touched)
+                touched = round(tensor_bytes)
+        if traffic.dram_bytes and moved_bytes is not None:
+            traffic = replace(traffic, dram_bytes=moved_bytes)
+    simulated = simulate_launch(program, classes, launch, device, resident, traffic, quick=quick)
+    return TimedLaunch(simulated, touched, groups)
+
+
+def resident_of(analysis: Analysis, device: DeviceSpec) -> int:
+    """CTAs that an SM holds. Raises InvalidProblem where it cannot hold one."""
+    program, launch = analysis.program, analysis.launch
+    if device.num_sms is None:
+        raise InvalidProblem(f"The table of GPUs gives no number of SMs for {device.name}.")
+    held = occupancy(
+        limits_for(device.compute_capability),
+        device.num_sms,
+        launch.ctas,
+        launch.threads,
+        program.registers,
+        analysis.smem_bytes,
+    )
+    if held.ctas_per_sm < 1:
+        raise InvalidProblem(f"{device.name} cannot hold a CTA of {program.entry}: {held.reason}")
+    return held.ctas_per_sm
+
+
+def _classes(analysis: Analysis, emulator: Emulator) -> Sequence[CtaClass]:
+    """The CTAs in order of starting, blockIdx.x first, equal neighbours together."""
+    x, y, z = analysis.launch.grid
+    work = analysis.counts.work
+    lengths = np.unique(work)
+    if len(lengths) > _MOST_KINDS:
+        lengths = lengths[np.linspace(0, len(lengths) - 1, _MOST_KINDS).round().astype(int)]
+    traces = []
+    for length in lengths:
+        where = np.unravel_index(int(np.abs(work - length).argmin()), work.shape)
+        cta = (int(where[2]), int(where[1]), int(where[0]))
+        traces.append(emulator.trace(cta)[0])
+    if len(traces) == 1:
+        return [CtaClass(traces[0], analysis.launch.ctas)]
+    nearest = np.abs(work[..., None] - lengths).argmin(axis=-1)
+    order = np.broadcast_to(nearest, (z, y, x)).reshape(-1)
+    starts = np.flatnonzero(np.diff(order, prepend=-1))
+    counts = np.diff(starts, append=len(order))
+    return [CtaClass(traces[int(order[s])], int(n)) for s, n in zip(starts, counts, strict=True)]
+
+
+def _length(trace: CtaTrace) -> int:
+    return len(trace.instruction)
+
+
+def known_passes(
+    plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec
+) -> tuple[PassTime, ...] | None:
+    """The times of a backward plan's passes, where they were simulated before."""
+    payload = read_entry(_launch_path(plan, compiled, device))
+    if payload is None:
+        return None
+    try:
+        return tuple(PassTime(**fields) for fields in json.loads(payload))
+    except (ValueError, TypeError):
+        return None  # it is simulated again
+
+
+def simulated_passes(
+    plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec
+) -> tuple[PassTime, ...] | None:
+    """`known_passes`, simulated where they are not known; None where they cannot be.
+
+    Takes seconds for a long problem, the first time.
+    """
+    if (known := known_passes(plan, compiled, device)) is not None:
+        return known
+    times = []
+    try:
+        for number, launch in enumerate(plan.passes):
+            entry = compiled.symbols.get(launch.entry, launch.entry)
+            analysis = analyse(compiled.cubin, entry, launch_of_pass(plan, number))
+            made = time_launch(analysis, device).simulated
+            us = 1 / gpu_rates(device, analysis.program.arch).cycles_per_us
+            times.append(
+                PassTime(
+                    us=made.latency.median_us - LAUNCH_FLOOR_US,
+                    sm_us=us * made.sm_cycles,
+                    cta_us=us * made.cta_cycles,
+                    dram_us=made.dram_us,
+                    spread=spread(device.arch, kernel_class(analysis.program, made.longest)),
+                )
+            )
+    except AttuneError:
+        return None
+    write_entry(
+        _launch_path(plan, compiled, device), json.dumps([asdict(t) for t in times]).encode()
+    )
+    return tuple(times)
+
+
+def _launch_path(plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec) -> Path:
+    rates = [device.num_sms, device.boost_clock_mhz, device.fp16_tensor_tflops, device.clock]
+    launches = [(p.entry, p.grid, p.dynamic_smem_bytes) for p in plan.passes]
+    key = [_LAUNCH_VERSION, code_digest(), compiled.key, device.name, device.arch, rates, launches]
+    text = json.dumps([*key, plan.problem.label()])
+    return cache_root() / "sass" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.entry"
