@@ -73,30 +73,16 @@ def test_a_time_of_this_very_source_is_not_overruled_and_calibrates(open_app):
     save("On the L4", taken(800.0, 256, sha), taken(410.0, 128, sha))
     at = drawn(open_app(variant="v01", S="128", gpu="L4"))
     assert (metric(at, "Latency"), badge(at, "Latency")) == ("410 µs", "recorded")
-<<<<<<< HEAD
     assert says(texts(at), "calibrated_measured_points", "2")
-    other = until(open_app(variant="v01", S="64", gpu="L4"), compiled)
-    assert badge(other, "Latency") == "predicted"
-    assert says(texts(other), "calibrated_measured_points", "2")
-=======
-    assert "Calibrated on 2 measured points" in texts(at)
     other = drawn(open_app(variant="v01", S="64", gpu="L4"), predicted)
-    assert "Calibrated on 2 measured points" in texts(other)
->>>>>>> main
+    assert says(texts(other), "calibrated_measured_points", "2")
 
 
 def test_a_time_of_another_source_calibrates_nothing(open_app):
     save("Elsewhere", taken(410.0, 256, "ab" * 32))
-<<<<<<< HEAD
-    at = until(open_app(variant="v01", S="256", gpu="L4"), compiled)
-    assert badge(at, "Latency") == "predicted"
-    assert not says(texts(at), "calibrated_on")
-    assert says(set(tables(at)[0]["source"]), "another_source")
-=======
     at = drawn(open_app(variant="v01", S="256", gpu="L4"), predicted)
     assert "Calibrated on" not in texts(at)
     assert "another source" in set(known_tables(at)[0]["source"])
->>>>>>> main
 
 
 def test_a_sweeps_points_stand_beside_what_is_known_of_them():

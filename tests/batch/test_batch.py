@@ -188,17 +188,12 @@ def test_the_knee_is_explained_by_what_runs_at_once() -> None:
     assert main.ctas_per_sm == 2
     assert "2 CTAs fit on an SM (limited by registers), so the 58 SMs run 116 at once" in words
     assert "which is B=116." in words
-<<<<<<< HEAD
-    assert says(words, "would_take_ctas", "348", "B=348")
-    assert says(words, "would_take_ctas", "33%")
-=======
     assert "would take 348 CTAs (B=348)" in words
     assert "thread fill is 33%" in words
     of_eight = table_of(waves_of_58(300)).assign(useful_ctas=lambda t: 8 * t["batch"])
     words = explain_knee(main, of_eight, L4)
     assert "which is B=14 and 50% of one more." in words
     assert "(B=43 and 50% of one more)" in words
->>>>>>> main
     assert explain_knee(main, table_of(waves_of_58(9)), replace(L4, num_sms=None)) == ""
 
 

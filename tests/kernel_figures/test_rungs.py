@@ -166,12 +166,8 @@ def test_the_source_diff_is_of_code_alone() -> None:
     assert "swizzle" in diff.text
     assert "Weakness:" not in diff.text
     assert "min_compute_capability" not in diff.text
-<<<<<<< HEAD
-    assert says(diff.summary(), "lines_added_removed", f"{diff.added:,}", f"{diff.removed:,}")
-=======
     assert diff.summary() == f"{diff.added:,} lines added, {diff.removed:,} removed"
     assert Diff("", 1, 0).summary() == "1 line added, 0 removed"
->>>>>>> main
 
 
 def test_a_default_that_does_not_take_the_problem_is_changed_no_more_than_needed() -> None:
