@@ -82,7 +82,7 @@ def test_the_cpu_backend_needs_its_copies_and_scratch() -> None:
             )
         ],
         offset=4,  # the one that needs least time
-        slow=2,
+        slow=4,
     ),
     ids=str,
 )
