@@ -12,6 +12,7 @@ import pytest
 from planted_bugs.anchors import replaced, spans
 from planted_bugs.planting import plain
 from slow_cases import one_in
+from words import says
 
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
@@ -444,4 +445,4 @@ def test_the_words_point_at_the_bug(
     for word in bug.words:
         assert any(word in s for s in sentences), sentences
     # No other cause is named: at most one finding claims to match the whole output.
-    assert sum("The output matches" in f.sentence for f in found.findings) <= 1
+    assert sum(says(f.sentence, "the_output_matches") for f in found.findings) <= 1
