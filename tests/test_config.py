@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tuned_data import ENTRY, PROBLEM
+from words import says
 
 from engine.batch.recommend import BatchRequest, recommend_batch
 from engine.config import default_config, keep_tuned, resolve_config
@@ -81,7 +82,7 @@ def test_evaluations_and_batches_take_the_tuned_config(file: Path) -> None:
     batch = BatchRequest("v05", "L4", seqlen=128, head_dim=64, max_batch=2)
     result = recommend_batch(batch, History())
     assert result.config == ENTRY.config
-    assert any("tuned for" in note for note in result.notes)
+    assert any(says(note, "tuned_for") for note in result.notes)
 
 
 def test_sweeps_do_not_depend_on_what_was_tuned(file: Path) -> None:

@@ -1,57 +1,104 @@
-"""The words of errors that have a code: in `words.json`, and in no test.
+"""The words of errors and of sentences that tests ask for: in `words.json`, and in no test.
 
-    python tests/words.py             # prints the codes whose words have changed
+    python tests/words.py             # prints the names whose words have changed
     python tests/words.py --renew     # writes words.json
 
-Tests ask for codes (`raises`), so that a rewording changes the sentence and one file. The words are
-read out of the source: `{…}` stands for what is filled in.
+Tests ask for names (`raises`, `says`), so that a rewording changes the sentence and one file. The
+words are read out of the source, where `{…}` stands for what is filled in. The name of an error is
+its code; any other sentence has its name here, and after a rewording its words are those of the
+source that come nearest.
 """
 
 from __future__ import annotations
 
 import ast
+import difflib
+import functools
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = Path(__file__).with_name("words.json")
+_NEAR = 0.5  # of two texts of which one may be the other reworded, by difflib
+# C++: one literal after another, and what printf fills in.
+_LITERALS = re.compile(r'"(?:[^"\\\n]|\\.)*"(?:\s+"(?:[^"\\\n]|\\.)*")*')
+_FILLED_IN = re.compile(r"%[-+ #0]*[\d.*]*(?:hh|h|ll|l|z)?[diouxXeEfgGscp]|\{\w+\}")
 
 
 @contextmanager
-def raises(kind: type[Exception], code: str, *facts: str) -> Iterator[Any]:
-    """An error of this kind and with this code, whose sentence names the facts: what is filled in,
-    a name or number or place."""
+def raises(kind: type[BaseException], name: str, *facts: str) -> Iterator[Any]:
+    """An error of this kind and with this code or these words, whose sentence names the facts: what
+    is filled in, a name or number or place."""
     import pytest
 
     with pytest.raises(kind) as caught:
         yield caught
-    assert getattr(caught.value, "code", "") == code, f"{caught.value!r} is not {code}"
+    if code := getattr(caught.value, "code", ""):
+        assert code == name, f"{caught.value!r} is not {name}"
+    else:
+        assert says(str(caught.value), name), f"{caught.value!r} does not say {name}"
     assert [fact for fact in facts if fact not in str(caught.value)] == []
 
 
-def says(text: str, code: str, *facts: str) -> bool:
-    """Whether a text, as a command prints it, holds the words of this code, and the facts."""
+def says(text: str | Iterable[str], name: str, *facts: str) -> bool:
+    """Whether a text, as a command prints it or a page shows it, has the words of this name, and
+    the facts as whole words. Of several texts, whether one of them does."""
+    if not isinstance(text, str):
+        return any(says(each, name, *facts) for each in text)
     flat = " ".join(text.split())
-    words = " ".join(json.loads(WORDS.read_text(encoding="utf-8"))[code].split())
-    parts = map(re.escape, words.split("{…}"))
-    return re.search(".*?".join(parts), flat) is not None and all(fact in flat for fact in facts)
+    parts = map(re.escape, " ".join(_on_file()[name].split()).split("{…}"))
+    return re.search(".*?".join(parts), flat) is not None and all(_has(flat, f) for f in facts)
 
 
-def coded() -> Iterator[tuple[str, str]]:
+def _has(text: str, fact: str) -> bool:
+    before, after = (
+        r"(?<!\w)" if fact[:1].isalnum() else "",
+        r"(?!\w)" if fact[-1:].isalnum() else "",
+    )
+    return re.search(before + re.escape(fact) + after, text) is not None
+
+
+@functools.cache
+def _on_file() -> dict[str, str]:
+    found: dict[str, str] = json.loads(WORDS.read_text(encoding="utf-8"))
+    return found
+
+
+@functools.cache
+def _source() -> tuple[list[tuple[str, str]], set[str]]:
+    """Code and words of every error that has a code, and the words of every string, of Python and
+    C++; of one that is filled in, of the whole of it."""
+    codes, texts = [], set()
+    for path in (p for top in ("app", "engine", "kernels") for p in (ROOT / top).rglob("*.py")):
+        parts = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):  # parents come first
+            if isinstance(node, ast.Expr):
+                parts.add(id(node.value))  # a docstring
+            elif isinstance(node, ast.JoinedStr):
+                parts |= {id(part) for part in node.values}
+                texts.add(_words(node))
+            elif isinstance(node, ast.Constant):
+                if id(node) not in parts:
+                    texts.add(_words(node))
+            elif isinstance(node, ast.Call) and node.args:
+                code = next((k.value for k in node.keywords if k.arg == "code"), None)
+                if isinstance(code, ast.Constant):
+                    sentence = next(filter(_is_sentence, node.args), node.args[0])
+                    codes.append((str(code.value), _words(sentence)))
+    for path in (p for end in ("cpp", "h") for p in (ROOT / "engine").rglob(f"*.{end}")):
+        for literals in _LITERALS.findall(path.read_text(encoding="utf-8")):
+            texts.add(_FILLED_IN.sub("{…}", re.sub(r'"\s+"', "", literals)[1:-1]))
+    return codes, texts
+
+
+def coded() -> list[tuple[str, str]]:
     """Code and words of every error in the source that has a code."""
-    for top in ("app", "engine", "kernels"):
-        for path in sorted((ROOT / top).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Call) and node.args:
-                    codes = [k.value for k in node.keywords if k.arg == "code"]
-                    if codes and isinstance(codes[0], ast.Constant):
-                        sentence = next(filter(_is_sentence, node.args), node.args[0])
-                        yield str(codes[0].value), _words(sentence)
+    return _source()[0]
 
 
 def _is_sentence(node: ast.expr) -> bool:
@@ -64,16 +111,33 @@ def _words(node: ast.expr) -> str:
     return str(node.value) if isinstance(node, ast.Constant) else "{…}"
 
 
-def renewed() -> dict[str, str]:
-    return dict(sorted(coded()))
+def renewed(before: dict[str, str]) -> dict[str, str]:
+    """What is on file, by the source that stands here; a sentence that is gone is left out."""
+    codes, there = _source()
+    now = dict(codes)
+    for name, words in before.items():
+        if name not in now and _is_asked_for(name):
+            near = [words] if words in there else difflib.get_close_matches(words, there, 1, _NEAR)
+            if near:
+                now[name] = near[0]
+    return dict(sorted(now.items()))
+
+
+@functools.cache
+def _tests() -> str:
+    return "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
+
+
+def _is_asked_for(name: str) -> bool:
+    return f'"{name}"' in _tests()
 
 
 def main(argv: list[str]) -> int:
-    before = json.loads(WORDS.read_text(encoding="utf-8")) if WORDS.exists() else {}
-    now = renewed()
-    for code in sorted(before.keys() | now.keys()):
-        if before.get(code) != now.get(code):
-            print(f"{code}:\n  - {before.get(code, '')}\n  + {now.get(code, '')}")
+    before = _on_file()
+    now = renewed(before)
+    for name in sorted(before.keys() | now.keys()):
+        if before.get(name) != now.get(name):
+            print(f"{name}:\n  - {before.get(name, '')}\n  + {now.get(name, '')}")
     if "--renew" in argv:
         WORDS.write_text(json.dumps(now, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         return 0

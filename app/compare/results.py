@@ -199,6 +199,6 @@ def _unmatched(comparison: SessionComparison) -> None:
     frame = unmatched_frame(comparison)
     if not frame.empty:
         with st.expander(
-            f"In one session only, {len(frame):,} evaluations", icon=":material/unknown_document:"
+            f"In one session only: {len(frame):,}", icon=":material/unknown_document:"
         ):
             tables.draw(frame)

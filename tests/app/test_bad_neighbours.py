@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from app_driver import texts
+from words import says
 
 BLOCK = """\
 /* attune
@@ -57,4 +58,4 @@ def test_a_bad_one_is_a_sentence(open_app, name):
     at = open_app("batch", gpu="L4", variant=name)
     assert not at.exception
     said = texts(at).replace("\\", "")
-    assert f"{name} cannot be launched for this problem" in said
+    assert says(said, "cannot_launched_problem", f"{name}")

@@ -9,6 +9,7 @@ import pytest
 from app_driver import charts, metric, texts, until
 from test_compare_page import save
 from test_known_times_shown import taken
+from words import says
 
 from app.batch.charts import batch_ticks
 from app.batch.frames import marks
@@ -156,13 +157,13 @@ def test_a_gpu_without_a_price_says_so(open_app):
     at = until(open_app("batch", gpu="A30", batch_tab="Cost"), ready)
     assert not at.exception
     assert at.number_input(key="price.A30").value is None
-    assert "No list price" in texts(at)
+    assert says(texts(at), "no_list_price")
 
 
 def test_waiting_takes_rate_and_budget(open_app):
     at = open_batch(open_app, batch_tab="Batch cannot grow")
     at.number_input(key="arrivals").set_value(5000.0).run()
-    assert "needs both an arrival rate and a time budget" in texts(at) or at.error
+    assert says(texts(at), "needs_both_arrival") or at.error
     at.number_input(key="budget").set_value(20.0).run()
     assert not at.exception
     assert "requests a second" in texts(at)
@@ -173,12 +174,12 @@ def test_waiting_takes_rate_and_budget(open_app):
 def test_points_of_a_csv_validate_and_calibrate(open_app):
     at = upload(open_batch(open_app, batch_tab="Validate"), SERIES)
     assert not at.exception
-    assert "4 of 4 measured values" in texts(at)
+    assert says(texts(at), "of_measured_values", "4", "4")
     wide = at.dataframe[0].value
     assert list(wide["measured µs"]) == [543.0, 560.0, 750.0, 3620.0]
     # Quality first: the error on unseen points and its interval's width, before any figure.
     quality = next(m.value for m in at.markdown if "Calibrated on 4 measured points" in m.value)
-    assert "at worst (line " in quality
+    assert says(quality, "worst_point_predicted", "line")
     assert "a factor of" in quality
     assert "is a factor of" in texts(at)
     until(at.toggle(key="calibrate").set_value(False).run(), ready)
@@ -221,7 +222,7 @@ def test_times_of_this_very_file_are_taken_by_default(open_app):
     at = open_batch(open_app)
     assert "On the L4" in at.selectbox(key="points").format_func(at.selectbox(key="points").value)
     assert "points" not in at.query_params
-    assert "Calibrated on 2 measured points" in texts(at)
+    assert says(texts(at), "calibrated_measured_points", "2")
     at.selectbox(key="points").set_value("none").run()
     assert at.query_params["points"] == "none"
     follow(at, variant="v02")
@@ -234,7 +235,7 @@ def test_batch_invariance_is_found_out_by_a_job(open_app):
     at.button(key="invariance").click().run()
     until(at, lambda page: "is batch-invariant" in texts(page))
     assert not at.exception
-    assert any("elements that differ" in d.value for d in at.dataframe)
+    assert any(says(d.value, "elements_that_differ") for d in at.dataframe)
 
 
 def test_targets_that_one_batch_reaches_are_one_mark() -> None:
@@ -256,17 +257,17 @@ def test_the_study_s_kernel_is_another_one_and_a_link_restores_it(open_app):
     assert not at.exception
     words = texts(at)
     assert "are of another kernel than the file of v01 here: the figures below are that" in words
-    assert "Calibrated on 8 measured points" in words
-    assert "Two kernels are compared here" in words
+    assert says(words, "calibrated_measured_points", "8")
+    assert says(words, "two_kernels_compared")
     follow(at, points=STUDY, calibrate="false")
-    assert "those of v01, and the points prove nothing for it" in texts(at)
+    assert says(texts(at), "those_points_prove", "v01")
     assert "Not calibrated" in texts(at)
 
 
 def test_a_template_of_the_csv_is_offered(open_app):
     at = open_batch(open_app, points="csv")
     assert not at.exception
-    assert "Upload a CSV file of measurements" in texts(at)
+    assert says(texts(at), "upload_csv_file")
     assert any(b.proto.label == "Template, CSV" for b in at.get("download_button"))
 
 
@@ -329,7 +330,7 @@ def test_ranking_compiles_and_ranks(open_app, monkeypatch):
         recommend, "all_devices", lambda: [d for d in all_devices() if d.name in ("L4", "T4")]
     )
     at = open_batch(open_app, batch_tab="Batch cannot grow")
-    assert "Not ranked yet" in texts(at)
+    assert says(texts(at), "not_ranked_yet")
     at.toggle(key="rank").set_value(True).run()
     until(
         at,
@@ -351,14 +352,14 @@ def test_ranking_compiles_and_ranks(open_app, monkeypatch):
 def test_a_link_carries_the_uploaded_points(open_app):
     at = upload(open_batch(open_app), SERIES)
     until(at, ready)
-    assert "A link to this page opens this file too" in texts(at)
+    assert says(texts(at), "link_page_opens")
     link = at.query_params["points_file"]
     opened = open_batch(open_app, points="csv", points_file=link)
-    assert "Calibrated on 4 measured points" in texts(opened)
+    assert says(texts(opened), "calibrated_measured_points", "4")
     assert metric(opened, "Recommended") == metric(at, "Recommended")
     opened.button(key="points_forget").click().run()
     until(opened, ready)
-    assert "Upload a CSV file of measurements" in texts(opened)
+    assert says(texts(opened), "upload_csv_file")
     assert "points_file" not in opened.query_params
 
 
@@ -389,4 +390,4 @@ def test_a_mix_of_problems_gets_one_kernel_and_batch(open_app):
 def test_a_batch_of_the_backward_pass(open_app) -> None:
     at = open_batch(open_app, variant="v24", backward="1", max_batch="8")
     assert not at.exception
-    assert "the passes are simulated at B=1, 2, 3, 4" in texts(at)
+    assert says(texts(at), "the_passes_are")

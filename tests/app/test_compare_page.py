@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from app_driver import charts, metric, texts
 from test_run_states import BASE
+from words import says
 
 from engine.evaluation import Evaluation
 from engine.latency import Latency
@@ -41,11 +42,11 @@ def tables(at, column: str) -> list:
 def test_without_a_second_kernel_it_says_how_to_get_one(open_app):
     at = open_app("compare")
     assert not at.exception
-    assert "Save a session on the Tune or Sessions page" in texts(at)
+    assert says(texts(at), "save_session_tune")
     save("Alone", BASE)
     at = open_app("compare")
     assert not at.exception
-    assert "Select a second session" in texts(at)
+    assert says(texts(at), "select_second_session")
 
 
 def test_two_kernels_of_one_session_are_compared(open_app):
@@ -86,7 +87,7 @@ def test_two_variants_on_one_problem_stand_side_by_side(open_app):
     (figures,) = tables(at, "figure")[:1]
     assert any("v02" in column for column in figures.columns)
     at.segmented_control(key="compare_by").set_value("same").run()
-    assert "No problem is in both sessions" in texts(at)
+    assert says(texts(at), "problem_both_sessions")
 
 
 def test_the_link_chooses_sessions_and_baseline(open_app):
@@ -128,7 +129,7 @@ def test_across_drivers_no_verdict_unless_asked_for(open_app):
     assert list(differs["decisive"]) == ["no verdict"]
     at.toggle(key="compare_across").set_value(True).run()
     assert metric(at, "Slower") == "1"
-    assert "Across different conditions" in tables(at, "finding")[0]["finding"][0]
+    assert says(tables(at, "finding")[0]["finding"][0], "across_different_conditions")
 
 
 def test_sources_that_differ_are_a_diff(open_app):
@@ -146,7 +147,7 @@ def test_nothing_in_common_says_what_to_do(open_app):
     save("New", timed(10.0, problem=other), day=2)
     at = open_app("compare")
     assert not at.exception
-    assert "No problem is in both sessions" in texts(at)
+    assert says(texts(at), "problem_both_sessions")
     assert len(tables(at, "missing_in")[0]) == 2
     assert not at.metric
 

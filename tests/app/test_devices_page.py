@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from software_nvml import SoftwareNvml, described
 from streamlit.testing.v1 import AppTest
+from words import says
 
 from app.devices.frames import devices
 from engine.devices import all_devices
@@ -46,4 +47,4 @@ def test_a_gpu_in_software_is_not_taken_for_a_gpu(
     sweep = open_app("sweep")
     (gpus,) = (box for box in sweep.selectbox if box.label == "Target GPU")
     assert gpus.options[0] == "H200 (in software, not timed)"
-    assert "All timings" not in [toggle.label for toggle in sweep.toggle]
+    assert not says([toggle.label for toggle in sweep.toggle], "all_timings")

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from words import says
 
 from app.evaluation import editor
 from app.evaluation.editor import editor_link
@@ -49,7 +50,7 @@ def test_a_template_that_is_no_editor_is_one_sentence(monkeypatch, template):
     monkeypatch.setenv("ATTUNE_EDITOR", template)
     link = editor_link(SOURCE, 1)
     assert link.url == ""
-    assert "is no link to an editor: it begins with one of vscode" in link.error
+    assert says(link.error, "link_editor_begins", "vscode")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from app_driver import charts, texts
 from fake_jobs import FakeManager
+from words import says
 
 from app.ladder import charts as ladder_charts
 from app.ladder import history as history_tab
@@ -76,13 +77,13 @@ def test_rungs_are_worked_out_one_job_each_and_can_be_cancelled(open_app, jobs, 
     possible = [v for v in LADDER if v.id != "v12" and not v.arch_specific]
     asked = len(jobs.submitted)
     assert asked >= len(possible)
-    assert f"Compiling, simulating and counting {len(possible)} of {len(LADDER)} rungs" in shown
+    assert says(shown, "compiling_simulating_counting", f"{len(possible)}", f"{len(LADDER)}")
     assert "v12 keeps all keys of a head in one CTA" in shown.replace("\\", "")
     assert set(at.dataframe[0].value["title"]) >= {variant.title for variant in possible}
     assert at.selectbox(key="kernels_rung").value == "v09"
     at.button(key="kernels_stop").click().run()
     assert len(jobs.cancelled) == asked
-    assert "rungs are not worked out" in texts(at)
+    assert says(texts(at), "rungs_worked_out")
     assert len(jobs.submitted) == asked
     at.button(key="kernels_go_on").click().run()
     assert len(jobs.submitted) == asked + len(possible)
@@ -92,7 +93,7 @@ def test_what_failed_is_a_sentence_and_not_tried_again(open_app, jobs):
     jobs.compile_answer = {"state": "failed", "error": "nvdisasm is not installed."}
     at = open_app("ladder", gpu="L4", H="8", S="1024")
     assert "nvdisasm is not installed." in texts(at)
-    assert "rungs are not worked out" not in texts(at)
+    assert not says(texts(at), "rungs_worked_out")
 
 
 def test_known_figures_are_table_and_chart(open_app, monkeypatch):
@@ -112,11 +113,13 @@ def test_known_figures_are_table_and_chart(open_app, monkeypatch):
     assert order["v09"] == "? too near to v08"  # 19 and 18 µs
     assert set(frame["config"]) == {"defaults"}
     assert "Config: block_n=64 num_warps=4" in texts(at).replace("\\", "")
-    assert "needs compute capability 9.0 and L4 has 8.9" in texts(at)
+    assert says(texts(at), "needs_compute_capability", "9", "0", "L4", "8", "9")
     figure = charts(at)["kernels_chart"]
     assert figure["data"][0]["error_x"]["array"]
     # One rung at a time: that of the sidebar, then whichever is chosen.
-    assert "Against v08: simulated 19 µs where that takes 18 µs" in texts(at).replace("\\", "")
+    assert says(
+        texts(at).replace("\\", ""), "simulated_where_takes", "Against v08", "19 µs", "18 µs"
+    )
     assert "Against v07" not in texts(at)
     at.button(key="kernels_before").click().run()
     assert at.selectbox(key="kernels_rung").value == "v08"
@@ -193,4 +196,4 @@ def test_the_chart_marks_times_that_were_taken(theme):
     assert list(bars.x) == [39.0, 33.0]
     assert bars.marker.color == (theme.muted, theme.accent)
     assert list(marks.x) == [31.0]
-    assert figure.layout.xaxis.title.text == "time of one launch, logarithmic"
+    assert says(figure.layout.xaxis.title.text, "time_launch_logarithmic")

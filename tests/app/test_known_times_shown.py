@@ -9,6 +9,7 @@ from app_driver import badge, compiled, metric, simulated, texts, until
 from sweep_data import rows_of, spec
 from test_compare_page import save
 from test_run_states import BASE
+from words import says
 
 from app.shared import known_times, tables
 from app.sweep import frames
@@ -72,9 +73,9 @@ def test_a_time_of_this_very_source_is_not_overruled_and_calibrates(open_app):
     save("On the L4", taken(800.0, 256, sha), taken(410.0, 128, sha))
     at = drawn(open_app(variant="v01", S="128", gpu="L4"))
     assert (metric(at, "Latency"), badge(at, "Latency")) == ("410 µs", "recorded")
-    assert "Calibrated on 2 measured points" in texts(at)
+    assert says(texts(at), "calibrated_measured_points", "2")
     other = drawn(open_app(variant="v01", S="64", gpu="L4"), predicted)
-    assert "Calibrated on 2 measured points" in texts(other)
+    assert says(texts(other), "calibrated_measured_points", "2")
 
 
 def test_a_time_of_another_source_calibrates_nothing(open_app):
@@ -95,7 +96,7 @@ def test_a_sweeps_points_stand_beside_what_is_known_of_them():
     columns = list(table.columns)
     # The points are predicted, and no ratio is given of those to a time that was taken.
     assert columns[columns.index("latency µs") + 1 :][:2] == ["known µs", "SDPA µs"]
-    assert "against SDPA" not in columns
+    assert not says(columns, "against_sdpa")
     mine = [dict(row.config) == {"block_n": 64} for row in rows]
     assert list(table["known µs"].notna()) == [m for _, m in zip(table.index, mine, strict=True)]
     assert set(table["known µs"].dropna()) == {410.0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app_driver import compiled, texts, until
+from words import says
 
 
 def test_left_empty_it_changes_nothing(open_app):
@@ -35,7 +36,7 @@ def test_with_causal_it_needs_a_key_for_each_query(open_app):
     at = open_app(S="512", KV="1", causal="true")
     assert not at.exception
     assert len(at.error) == 1
-    assert "the first 511 of S = 512 queries would see none" in at.error[0].value
+    assert says(at.error[0].value, "causal_without_keys", "511", "512")
 
 
 def test_more_of_a_problem_is_in_its_link(open_app):
@@ -78,7 +79,7 @@ def test_a_variant_without_gqa_says_so(open_app):
     at = open_app(variant="v01", gpu="L4")
     at.menu_button(key="preset").click("llama3-8b-decode-1024").run()
     assert at.number_input(key="HKV").value == 8
-    assert "32 query heads share 8 (GQA)" in texts(at)
+    assert says(texts(at), "query_heads_share", "32", "8")
 
 
 def test_the_batch_page_recommends_for_decoding(open_app):

@@ -15,6 +15,7 @@ from app_driver import badge, charts, metric, texts
 from fake_jobs import FakeManager, done
 from streamlit.testing.v1 import AppTest
 from test_run_states import BASE
+from words import says
 
 from app.shared import queue_position, runs
 from app.shared.palette import DARK, LIGHT
@@ -141,7 +142,7 @@ def test_before_anything_the_page_says_what_the_switch_does(open_tab, jobs):
     at = open_tab()
     assert not at.exception
     assert not switch(at).value
-    assert "Not measured live yet" in texts(at)
+    assert says(texts(at), "measured_live_yet")
     assert not charts(at)
     assert jobs.streams == {}
 
@@ -152,7 +153,7 @@ def test_a_gpu_stream_has_every_panel_and_is_measured(open_tab, jobs):
     at.run()
     assert not at.exception
     assert switch(at).value
-    assert "Measuring repeatedly" in texts(at)
+    assert says(texts(at), "measuring_repeatedly")
     assert (metric(at, "Median"), badge(at, "Median")) == ("12 µs", "measured")
     assert (metric(at, "Samples"), badge(at, "Samples")) == ("200", "50 do not count")
     assert metric(at, "Measured for") == "20 s"
@@ -174,11 +175,11 @@ def test_on_the_cpu_it_is_an_execution_time_and_no_latency(open_tab, jobs):
     jobs.runs_with([LatencySample(1e9 + i, 950.0 + i) for i in range(30)], "cpu_execution")
     at.run()
     assert not at.exception
-    assert badge(at, "Median CPU execution time") == "CPU, not a GPU"
+    assert says(badge(at, "Median CPU execution time"), "cpu_not_gpu")
     assert "not a GPU's latency" in texts(at)
-    assert "their charts are left out" in texts(at)
+    assert says(texts(at), "their_charts_left")
     (title,) = titles(figure(at))
-    assert "CPU execution time" in title
+    assert says(title, "cpu_execution_time")
     assert "atency" not in title
 
 
@@ -293,11 +294,11 @@ def test_a_waiting_one_says_what_it_waits_for(open_tab, jobs):
     flip(open_tab(S="256"), on=True)
     ahead = jobs.runs_with(gpu_samples())
     waiting = flip(open_tab(), on=True)
-    assert "Waiting for the live measurement of v01, B1 H1 S256 D64 fp16" in texts(waiting)
+    assert says(texts(waiting), "waiting_live_measurement", "v01, B1 H1 S256 D64 fp16")
     waiting.button(key="latency_stream_stop_other").click().run()
     assert jobs.streams[ahead].state == "cancelled"
     jobs.streams[ahead] = replace(jobs.streams[ahead], state="running", kind="sweep")
-    assert "Waiting for a running sweep" in texts(waiting.run())
+    assert says(texts(waiting.run()), "waiting_running_sweep")
 
 
 def test_a_sweep_that_waits_says_for_what(jobs):
@@ -308,10 +309,10 @@ def test_a_sweep_that_waits_says_for_what(jobs):
         sweep_progress.draw(JobStatus("9" * 20, "queued", {}, kind="sweep"))
 
     at = AppTest.from_function(page).run()
-    assert "Waiting for the worker process to start" in texts(at)
+    assert says(texts(at), "waiting_worker_process")
     jobs.submit_stream(EvaluationRequest("v01", Problem(1, 1, 256, 64), gpu="L4"))
     jobs.runs_with(gpu_samples())
-    assert "Waiting for the live measurement of v01, B1 H1 S256 D64 fp16" in texts(at.run())
+    assert says(texts(at.run()), "waiting_live_measurement", "v01, B1 H1 S256 D64 fp16")
     at.button(key="sweep_stop_other").click().run()
     assert jobs.streams[jobs.newest].state == "cancelled"
     assert not at.run().exception

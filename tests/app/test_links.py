@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from app_driver import until
 from streamlit.testing.v1 import AppTest
+from words import says
 
 from app.shared import links
 
@@ -59,7 +60,7 @@ def test_values_of_another_page_are_named_with_the_page(open_app) -> None:
 def test_many_of_them_are_counted(open_app) -> None:
     at = open_app(**{f"utm_{i}": "a" for i in range(9)})
     assert len(at.warning) == 6
-    assert at.warning[-1].value == "4 more names of the link are not understood and left out."
+    assert says(at.warning[-1].value, "names_link_understood", "4")
 
 
 def test_what_a_list_or_a_tab_cannot_be_is_named(open_app) -> None:

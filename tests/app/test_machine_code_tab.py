@@ -6,6 +6,7 @@ import json
 
 import pytest
 from app_driver import charts, components, texts, until
+from words import says
 
 from app.shared import known_times
 from app.tune.machine_code import other, tab
@@ -118,7 +119,7 @@ def test_an_edit_can_be_compared_with_what_was_before(open_app, readings):
     readings["v01"] = Reading(changed)
     at.run()
     at.selectbox(key="machine_code_other").select("itself before the last edit").run()
-    assert any("before the edit" in d.value for d in at.dataframe)
+    assert any(says(d.value, "before_the_edit") for d in at.dataframe)
     assert "listing_aligned" in listings(at)
 
 

@@ -10,6 +10,7 @@ import pytest
 from app_driver import badge, charts, metric, texts
 from fake_jobs import CORRECT, WRONG, FakeManager, done, failed, maps
 from streamlit.testing.v1 import AppTest
+from words import says
 
 from app.shared import runs
 from app.shared.widgets import plain_markdown
@@ -77,9 +78,9 @@ def test_a_run_passes_and_shows_its_error_and_maps(open_app, jobs):
     assert badge(at, "Correctness") == "0.0002"
     table = at.dataframe[0].value
     assert table.set_index("figure").loc["largest |error|", "allowed"] == "≤ 0.0006"
-    assert "fixed bound" in " ".join(table["note"])
+    assert says(" ".join(table["note"]), "fixed_bound_studys")
     assert len(charts(at)) == 3
-    assert "says nothing about a GPU" in texts(at)
+    assert says(texts(at), "says_nothing_about")
 
 
 def test_a_wrong_kernel_says_where(open_app, jobs):
@@ -130,7 +131,7 @@ def test_a_passing_output_may_be_warned_of(open_app, jobs):
 def test_a_fault_of_a_line_is_not_answered_with_a_smaller_tile(open_app, jobs):
     reason = "v02_all_threads.cu:126: shared memory race in kernel attention_forward."
     jobs.answer = failed(NOT_RUN, Status.LAUNCH_ERROR, reason)
-    assert "Look at the line that is named" in texts(run(open_app(tab="Correctness")))
+    assert says(texts(run(open_app(tab="Correctness"))), "look_line_named")
     jobs.answer = failed(NOT_RUN, Status.LAUNCH_ERROR, "The driver refuses the launch.")
     assert "a smaller tile" in texts(run(open_app(tab="Correctness")))
 
@@ -180,7 +181,7 @@ def test_a_failed_run_gives_cause_next_step_and_log(open_app, jobs, status, reas
     assert [plain_markdown(reason) in box.value for box in at.error] == [True]
     assert "Next: " in texts(at)
     assert any("line 2" in c.value for c in at.code)
-    assert "Full log" in [e.label for e in at.expander]
+    assert says([e.label for e in at.expander], "full_log")
 
 
 def test_a_failed_run_says_its_cause_whichever_tab_is_open(open_app, jobs):
@@ -245,7 +246,7 @@ def test_a_compile_error_of_the_preview_is_shown_and_the_last_good_run_stays(
     at.run()
     assert "expected a semicolon" in at.error[0].value
     assert metric(at, "Correctness") == "Passed"
-    assert "last source that compiled" in texts(at)
+    assert says(texts(at), "last_source_compiled")
 
 
 def test_without_nvrtc_the_page_says_so_once(open_app, jobs, tmp_path, monkeypatch):
@@ -336,7 +337,7 @@ def test_a_measured_latency_stands_beside_sdpa(open_app, jobs, monkeypatch):
     )
     at = run(open_app(tab="Latency"))
     assert not at.exception
-    assert "No NVIDIA GPU" not in texts(at)
+    assert not says(texts(at), "no_nvidia_gpu")
     assert at.selectbox(key="gpu").value == "local"
     assert (metric(at, "Latency"), badge(at, "Latency")) == ("12.5 µs", "measured")
     names = json.dumps(charts(at)["latencies"])

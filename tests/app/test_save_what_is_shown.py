@@ -8,6 +8,7 @@ import pytest
 from app_driver import compiled, texts, until
 from fake_jobs import done
 from test_run_states import BASE, compiled_cache, jobs, run  # noqa: F401  (fixtures)
+from words import says
 
 from app.tune import run_state
 from engine.base.errors import Status
@@ -44,7 +45,7 @@ def test_a_current_result_is_saved_as_it_stands_with_its_source(open_app, jobs):
 def test_after_an_edit_the_old_result_is_not_saved_as_if_it_were_current(open_app, jobs):  # noqa: F811
     jobs.answer = done(replace(BASE, source_sha256="ab" * 32))  # of the source before the edit
     at = run(until(open_app(gpu="L4"), compiled))
-    assert "older source" in [m.delta for m in at.metric]
+    assert says([m.delta for m in at.metric], "older_source")
     shown = next(m.value for m in at.metric if m.label == "Registers")
     save(at)
     snapshot = saved()
@@ -54,7 +55,7 @@ def test_after_an_edit_the_old_result_is_not_saved_as_if_it_were_current(open_ap
     assert evaluation.source_sha256 == SHA
     assert evaluation.correctness is None
     assert evaluation.status is Status.SKIPPED
-    assert "has not been executed" in evaluation.reason
+    assert says(evaluation.reason, "has_not_been")
     assert next(s.sha256 for s in snapshot.sources) == SHA
     assert not snapshot.error_maps
 
@@ -62,7 +63,7 @@ def test_after_an_edit_the_old_result_is_not_saved_as_if_it_were_current(open_ap
 def test_an_older_verdict_is_marked_in_its_tab(open_app, jobs):  # noqa: F811
     jobs.answer = done(replace(BASE, source_sha256="ab" * 32))
     at = run(until(open_app(gpu="L4", tab="Correctness"), compiled))
-    assert "This verdict is of an older source" in texts(at)
+    assert says(texts(at), "verdict_older_source")
 
 
 def test_a_file_that_is_restored_is_run_again(open_app, jobs, monkeypatch):  # noqa: F811

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from app_driver import badge, charts, metric, texts, until
 from test_run_states import BASE
+from words import says
 
 from engine.base.errors import Status
 from engine.history.history import keep_prediction
@@ -41,15 +42,15 @@ def save(title: str = "Tuning", *evaluations, **fields) -> str:
 def test_nothing_yet_says_how_to_begin(open_app):
     at = open_app("sessions")
     assert not at.exception
-    assert "No snapshots yet" in texts(at)
-    assert "press Save" in texts(at)
+    assert says(texts(at), "no_snapshots_yet")
+    assert says(texts(at), "press_save_run")
 
 
 def test_filtered_to_nothing_says_so(open_app):
     save()
     at = open_app("sessions")
     at.text_input(key="session_text").set_value("nowhere to be found").run()
-    assert "None of 1 snapshots matches" in texts(at)
+    assert says(texts(at), "none_snapshots_matches", "1")
     at.text_input(key="session_text").set_value("tun").run()
     assert list(at.dataframe[0].value["title"]) == ["Tuning"]
 
@@ -143,7 +144,7 @@ def test_predictions_that_were_measured_later_are_one_plot(open_app):
     at.session_state["ledger"] = True
     at.run()
     assert not at.exception
-    assert "1 of 1 times lie inside the 90 % interval" in texts(at)
+    assert says(texts(at), "times_lie_inside", "1", "1")
     line, points = charts(at)["ledger_chart"]["data"]
     assert (points["x"], points["y"]) == ([12.5], [11.0])
     assert line["x"] == line["y"]
@@ -187,7 +188,7 @@ def test_remove_moves_to_the_trash_and_says_so(open_app, sessions_dir):
     assert "trash" in texts(at)
     assert not (sessions_dir / name).exists()
     assert len(list((sessions_dir / "trash").iterdir())) == 1
-    assert "No snapshots yet" in texts(at)
+    assert says(texts(at), "no_snapshots_yet")
     at.button(key="session_undo").click().run()
     assert not at.exception
     assert "Restored" in texts(at)
@@ -247,7 +248,7 @@ def test_filters_by_variant_problem_and_day(open_app):
     at.date_input(key="session_since").set_value(date(2026, 1, 15)).run()
     assert list(at.dataframe[0].value["title"]) == ["Two"]
     at.text_input(key="session_problem").set_value("S999").run()
-    assert "None of 2 snapshots matches" in texts(at)
+    assert says(texts(at), "none_snapshots_matches", "2")
 
 
 def test_sources_and_timeline_of_a_snapshot_are_shown(open_app):
@@ -267,7 +268,9 @@ def test_what_to_try_next_is_compiled_by_the_worker_and_ordered(open_app, monkey
     monkeypatch.setattr(advice, "LADDER", SimpleNamespace(of=lambda _: LADDER[:2]))
     name = save("Advice", replace(BASE, problem=replace(BASE.problem, seqlen=512)))
     at = open_app("sessions", session=name)
-    assert not any("expected gain" in d.value for d in at.dataframe)  # nothing until it is opened
+    assert not any(
+        says(d.value, "expected_gain") for d in at.dataframe
+    )  # nothing until it is opened
     at.session_state["session_advice"] = True
     at.run()
     assert not at.exception

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pandas as pd
+from words import says
 
 from app.shared.palette import LIGHT
 from app.sweep.charts import winner_map
@@ -20,5 +21,5 @@ def test_a_tie_has_a_sign_in_its_cell_and_names_the_other() -> None:
     tied, alone = points.text
     assert tied.startswith("<b>v01 =</b>")
     assert alone.startswith("<b>v01</b>")
-    assert "a tie with v02" in points.hovertext[0]
+    assert says(points.hovertext[0], "tie_with_br", "v02")
     assert "tie" not in points.hovertext[1]

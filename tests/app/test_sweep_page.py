@@ -12,6 +12,7 @@ import pytest
 from app_driver import charts, metric, texts, until
 from pandas import DataFrame
 from sweep_data import rows_of, spec
+from words import says
 
 import engine.jobs.manager as jobs
 from app.shared.palette import CATEGORICAL, DARK, apart
@@ -80,8 +81,8 @@ def swept(open_app, finished, monkeypatch):
 def test_nothing_yet_says_how_to_begin(open_app):
     at = open_app("sweep", gpu="L4")
     assert not at.exception
-    assert "No sweep yet" in texts(at)
-    assert "No NVIDIA GPU on this machine" in texts(at)
+    assert says(texts(at), "no_sweep_yet")
+    assert says(texts(at), "no_nvidia_gpu")
 
 
 def test_the_estimate_counts_before_anything_is_compiled(open_app):
@@ -118,7 +119,7 @@ def test_start_runs_to_the_end_and_shows_every_result(open_app):
     until(at, lambda at: any(m.label == "Took" for m in at.metric))
     assert not at.exception
     assert metric(at, "Done") == "4 of 4"
-    assert "none of them was measured" in texts(at)
+    assert says(texts(at), "none_them_measured")
     assert len(charts(at)) == 1  # the winners map of both problems
     assert "Finished after" in texts(at)
 
@@ -140,7 +141,7 @@ def test_each_tab_opens(swept, tab):
 def test_filtered_to_nothing_says_so(swept):
     at = swept()
     at.multiselect(key="sweep_only").set_value(["v01"]).run()
-    assert "No point matches" in texts(at)
+    assert says(texts(at), "no_point_matches")
     assert not at.exception
 
 
@@ -148,7 +149,7 @@ def test_a_sweep_in_which_everything_is_excluded_says_why(open_app):
     problems = (Problem(1, 1, 64, 100),)
     manager().submit_sweep(SweepSpec(Space(("v01",), problems), SweepOptions(gpu="L4")))
     at = until(open_app("sweep", gpu="L4"), lambda at: any(m.label == "Took" for m in at.metric))
-    assert any("None of 2 points has a time" in note.value for note in at.info)
+    assert any(says(note.value, "none_points_time", "2") for note in at.info)
     assert not at.error  # what constraints exclude is no failure
     assert not at.exception
 
@@ -174,7 +175,7 @@ def test_cancel_keeps_what_there_is_and_resume_goes_on(open_app):
 
 def test_a_link_to_no_sweep_is_one_sentence(open_app):
     at = open_app("sweep", gpu="L4", sweep="nowhere")
-    assert "not on this server" in at.error[0].value
+    assert says(at.error[0].value, "not_on_this")
     assert not at.exception
 
 
@@ -362,12 +363,12 @@ def test_the_best_is_kept_taken_and_forgotten(open_app, finished, monkeypatch):
     at.query_params["sweep_tab"] = "Keep"
     at.switch_page("app_pages/sweep.py").run().run()
     assert not at.exception
-    assert "Nothing is kept yet" in texts(at)
+    assert says(texts(at), "nothing_kept_yet")
     at.button(key="sweep_keep_all").click().run()
-    assert "Kept for v05 on L4" in at.success[0].value
+    assert says(at.success[0].value, "kept_for", "v05 on L4")
     kept = next(e for e in load_tuned() if e.problem_class.startswith("D64 fp16 S33-64 "))
     assert kept.origin == "predicted"
-    assert "Kept now" in texts(at)
+    assert says(texts(at), "kept_now_of")
     # Tune's sidebar offers it, and takes it only when asked to.
     at.switch_page("app_pages/tune.py").run()
     assert "**tuned**" in texts(at)
@@ -375,7 +376,7 @@ def test_the_best_is_kept_taken_and_forgotten(open_app, finished, monkeypatch):
     assert at.select_slider(key="v05.num_splits").value == kept.config["num_splits"]
     assert "**tuned**, in use" in texts(at)
     at.button(key="tuned_forget").click().run()
-    assert "Forgotten for v05 on L4" in texts(at)
+    assert says(texts(at), "forgotten_for", "v05 on L4")
     assert kept not in load_tuned()
     assert not at.exception
 
@@ -386,7 +387,7 @@ def test_the_problem_selected_on_tune_is_where_axes_begin(open_app):
     at.switch_page("app_pages/sweep.py").run()
     assert not at.exception
     assert at.text_input(key="sweep_S").placeholder == "96"
-    assert at.multiselect(key="sweep_variants").placeholder == "v05, as on Tune"
+    assert says(at.multiselect(key="sweep_variants").placeholder, "as_on_tune", "v05")
     drawn = {widget.key for widget in (*at.sidebar.number_input, *at.sidebar.selectbox)}
     assert "gpu" in drawn
     assert not drawn & {"B", "H", "S", "D", "KV", "HKV", "variant"}
@@ -402,7 +403,7 @@ def test_a_prediction_does_not_replace_a_measurement(swept):
     at.run()
     button = at.button(key="sweep_keep_0")
     assert button.disabled
-    assert "never replaces it" in button.help
+    assert says(button.help, "never_replaces_it")
     at.button(key="sweep_forget_0").click().run()
     assert load_tuned() == []
 

@@ -9,6 +9,7 @@ import pytest
 from app_driver import badge, charts, compiled, metric, simulated, texts, until
 from slow_cases import one_in
 from verdicts import RIGHT
+from words import says
 
 from app.evaluation.frames import error_numbers
 
@@ -218,7 +219,7 @@ def test_each_tab_has_its_content(open_app):
     assert list(charts(at)) == ["terms"]  # one time stands beside nothing
     assert "predicted" in texts(at)
     at = open_app(tab="Correctness")
-    assert "Not run yet" in texts(at)
+    assert says(texts(at), "not_run_yet")
     at = open_app(tab="Source and resources")
     assert any("__global__" in c.value for c in at.code)
 
@@ -232,13 +233,13 @@ def test_a_variant_with_two_passes_shows_either(open_app):
 
 def test_the_roofline_follows_the_problem(open_app):
     at = until(open_app(variant="v08", gpu="L4", tab="Roofline"), compiled)
-    assert "nothing comes from DRAM" in texts(at)
+    assert says(texts(at), "nothing_comes_dram")
     table = at.dataframe[0].value.set_index("figure")["value"]
     assert table["K/V loaded from L2"] == "2 times"
     for key, value in (("B", 8), ("H", 32), ("S", 2048)):
         at.number_input(key=key).set_value(value)
     until(at.run(), simulated)
-    assert "order in which the CTAs start" in texts(at)
+    assert says(texts(at), "order_ctas_start")
     levels = at.dataframe[1].value
     assert levels["level"].tolist() == ["L2", "DRAM"]
     assert all("predicted" in time for time in levels["time"])
@@ -255,4 +256,4 @@ def test_what_fp8_alone_changes_stands_beside_the_error() -> None:
     assert row not in set(error_numbers(RIGHT)["figure"])
     table = error_numbers(replace(RIGHT, fp8_err=0.0109)).set_index("figure")
     assert table.loc[row, "value"] == "0.0109"
-    assert "no fault of a kernel" in table.loc[row, "note"]
+    assert says(table.loc[row, "note"], "no_fault_of")

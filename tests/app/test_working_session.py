@@ -8,6 +8,7 @@ import pytest
 from app_driver import texts
 from fake_jobs import done, maps
 from test_run_states import BASE, jobs  # noqa: F401  (a fixture)
+from words import says
 
 from engine.latency import BaselineTiming, Latency
 from engine.sessions import session as session_module
@@ -31,11 +32,11 @@ def only_session():
 def test_before_the_first_run_it_says_what_is_collected(open_app):
     at = open_app("sessions")
     assert not at.exception
-    assert "Every run on the Tune page is collected" in texts(at)
+    assert says(texts(at), "every_run_tune")
     assert session_module.working_sessions() == []
     at.button(key="working_start").click().run()
     assert not at.exception
-    assert "Nothing tried yet" in texts(at)
+    assert says(texts(at), "nothing_tried_yet")
 
 
 def test_a_run_is_in_the_journal_before_it_ends_and_collected_by_any_tab(open_app, jobs):  # noqa: F811
@@ -80,7 +81,7 @@ def test_the_target_is_judged_and_a_note_is_kept(open_app, jobs):  # noqa: F811
     jobs.answer = done(replace(BASE, latency=took, baselines=(BaselineTiming("flash", slow),)))
     run(open_app())
     at = open_app("sessions")
-    assert "No target yet" in texts(at)
+    assert says(texts(at), "no_target_yet")
     at.selectbox(key="target_metric").set_value("speedup").run()
     at.number_input(key="target_value").set_value(2.0).run()
     at.button(key="target_set").click().run()
@@ -113,11 +114,11 @@ def test_a_new_session_and_discarding_it(open_app, jobs):  # noqa: F811
     at = open_app("sessions")
     at.button(key="working_new").click().run()
     assert len(session_module.working_sessions()) == 2
-    assert "Nothing tried yet" in texts(at)
+    assert says(texts(at), "nothing_tried_yet")
     at.button(key="working_discard").click().run()
     assert not at.exception
     assert only_session().evaluations == (BASE,)
-    assert "Nothing tried yet" not in texts(at)
+    assert not says(texts(at), "nothing_tried_yet")
 
 
 def test_a_disk_that_refuses_does_not_stop_the_run(open_app, jobs, sessions_dir):  # noqa: F811

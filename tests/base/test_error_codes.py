@@ -16,7 +16,16 @@ from engine.cli import main
 def test_a_code_is_of_one_sentence_and_the_words_are_those_on_file() -> None:
     assert [code for code, n in Counter(code for code, _ in coded()).items() if n > 1] == []
     on_file = json.loads(WORDS.read_text(encoding="utf-8"))
-    assert renewed() == on_file, "where this is meant: python tests/words.py --renew"
+    assert renewed(on_file) == on_file, "where this is meant: python tests/words.py --renew"
+
+
+def test_a_reworded_sentence_keeps_its_name() -> None:
+    on_file = json.loads(WORDS.read_text(encoding="utf-8"))
+    codes = dict(coded())
+    name = next(name for name, words in on_file.items() if name not in codes and len(words) > 60)
+    before = on_file | {name: "Once, " + on_file[name].replace(" ", " so ", 2)}
+    assert renewed(before) == on_file
+    assert name not in renewed(on_file | {name: "What nobody says: " + "x" * 90})
 
 
 @pytest.mark.parametrize("kind", [AttuneError, CompileError, InvalidKernel, UnknownName])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from made_up_history import MadeUpHistory
+from words import says
 
 from engine.base.errors import InvalidProblem
 from engine.batch.backward import backward_times
@@ -93,6 +94,6 @@ def test_a_batch_is_recommended_for_the_backward_pass() -> None:
     enough = found.recommendations[1].enough_batch
     assert share[enough - 1] >= 0.9 * share.max() > max(share[: enough - 1], default=0)
     assert found.next_point is None
-    assert any("the passes are simulated at B=1, 2, 3, 4" in note for note in found.notes)
+    assert any(says(note, "the_passes_are") for note in found.notes)
     with pytest.raises(InvalidProblem, match="computes the backward pass alone"):
         recommend_batch(replace(request, features={}), Simulated())

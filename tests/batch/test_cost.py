@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from words import says
 
 from engine.base.errors import InvalidProblem
 from engine.batch.cost import Cost, cost, queries_in, saving
@@ -91,7 +92,7 @@ def test_costs_speak_of_requests_and_tokens() -> None:
     change = saving(found, of(1.0, 1e9, 3.6), 1e9, PROBLEM)
     assert change.requests_per_day == pytest.approx(1e9 / 512)
     assert change.tokens_per_day == pytest.approx(2.5e8)
-    assert "1.95 million requests a day (250 million tokens)" in change.reason
+    assert says(change.reason, "requests_day_tokens", "1.95 million", "250 million")
 
 
 def test_a_small_saving_is_not_rounded_to_nothing() -> None:

@@ -127,7 +127,7 @@ def test_the_table_has_the_ratio_with_its_interval(capsys: pytest.CaptureFixture
     assert "50.0%" in ours
     assert "420" in ours
     (best,) = [x for x in out.splitlines() if "SDPA cudnn" in x]
-    assert "best SDPA" in best
+    assert says(best, "best_sdpa")
     assert "nan" not in out
     assert "flash: refused" in out
     assert "Note: a note" in out

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from local_cluster import LocalCluster, wait_for
 from made_up_gpu import DEADLY_SEQLEN, LOSING_SEQLEN
-from words import raises
+from words import raises, says
 
 from engine.base.errors import ClusterError, InvalidProblem, Status, ToolMissing
 from engine.cli import main
@@ -199,7 +199,7 @@ def test_several_gpus_are_never_mixed_and_a_deadly_point_is_crashed(tmp_path: Pa
     assert len(rows) == spec.space.count()
     (crashed,) = (row for row in rows.values() if row.status is not Status.PASSED)
     assert (crashed.status, crashed.problem.seqlen) == (Status.CRASHED, DEADLY_SEQLEN)
-    assert f"{MAX_DEATHS} workers died" in crashed.reason
+    assert says(crashed.reason, "workers_died_after", f"{MAX_DEATHS}")
     measured_on: dict[int, set[str]] = {}
     for row in rows.values():
         if row.status is Status.PASSED:
@@ -214,7 +214,7 @@ def test_several_gpus_are_never_mixed_and_a_deadly_point_is_crashed(tmp_path: Pa
         assert "side by side" in result.reason
         assert rows[result.winners[0]].config["num_splits"] == 8
     assert any("2 GPUs" in sentence for sentence in said), said
-    assert "this process can no longer use its GPU" in made.log()
+    assert says(made.log(), "process_can_longer")
 
 
 @pytest.mark.slow
@@ -275,7 +275,7 @@ def test_who_cannot_take_part_is_said_why(tmp_path: Path) -> None:
             _use(made.address, request)
         assert "(0123456789abcdef there," in str(refused.value)
         assert "never mixed" in str(refused.value)
-        assert "no Attune of this version" in str(refused.value)
+        assert says(str(refused.value), "no_attune_of")
         # One that will do is enough; the others stay out of it.
         made.add_worker(nanny=False)
         with client_of(made) as client:
@@ -283,7 +283,7 @@ def test_who_cannot_take_part_is_said_why(tmp_path: Path) -> None:
         said: list[str] = []
         with connect(made.address, request, report=said.append) as found:
             assert found.workers == 1
-        assert sum("left out" in sentence for sentence in said) == 2
+        assert sum(says(sentence, "left_out") for sentence in said) == 2
 
 
 @pytest.mark.slow

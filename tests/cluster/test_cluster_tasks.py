@@ -113,7 +113,7 @@ def test_only_what_was_being_evaluated_is_suspected(bench: Bench) -> None:
         assert bench.handed_out() == [("w", "deadly"), ("w", "innocent")], death
         bench.leave("w")
         bench.join("w", "A")
-    with pytest.raises(BrokenExecutor, match=f"{MAX_DEATHS} workers died"):
+    with raises(BrokenExecutor, "workers_died_after", f"{MAX_DEATHS}"):
         deadly.result(0)
     assert bench.handed_out() == [("w", "innocent")]
     bench.answer("w")

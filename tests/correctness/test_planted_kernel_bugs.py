@@ -12,6 +12,7 @@ import pytest
 from planted_bugs.anchors import replaced, spans
 from planted_bugs.planting import plain
 from slow_cases import one_in
+from words import says
 
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
@@ -432,7 +433,7 @@ def test_without_a_bug_there_is_no_finding(
 
 @pytest.mark.parametrize(
     ("variant_id", "bug"),
-    one_in(13, [pytest.param(v, b, id=f"{v}-{b.name}") for b in BUGS for v in b.variants], slow=4),
+    one_in(13, [pytest.param(v, b, id=f"{v}-{b.name}") for b in BUGS for v in b.variants], slow=8),
 )
 def test_the_words_point_at_the_bug(
     cpu: CpuBackend, variant_id: str, bug: Bug, tmp_path: Path
@@ -444,4 +445,4 @@ def test_the_words_point_at_the_bug(
     for word in bug.words:
         assert any(word in s for s in sentences), sentences
     # No other cause is named: at most one finding claims to match the whole output.
-    assert sum("The output matches" in f.sentence for f in found.findings) <= 1
+    assert sum(says(f.sentence, "the_output_matches") for f in found.findings) <= 1

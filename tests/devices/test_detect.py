@@ -12,6 +12,7 @@ from typing import Any
 import pynvml
 import pytest
 from software_nvml import SoftwareNvml, described
+from words import says
 
 from engine.devices import detect, find_device
 from engine.devices.detect import DetectedDevice, detect_local
@@ -88,7 +89,7 @@ def test_a_silent_board_is_described_as_far_as_it_goes(software_nvml: SoftwareNv
     assert local.spec.num_sms is None
     assert local.spec.memory_bytes is None
     software_nvml.says("*=3")
-    assert "does not say which compute capability" in str(detect_local())
+    assert says(str(detect_local()), "does_say_compute")
 
 
 L4_AND_A_SLICE = (described("L4"), described("H200 MIG 1g.18gb"))
@@ -142,14 +143,14 @@ def test_no_driver_gives_a_sentence(software_nvml: SoftwareNvml, said: str) -> N
     software_nvml.says(said)
     reason = detect_local()
     assert isinstance(reason, str)
-    assert "no NVIDIA GPU" in reason
+    assert says(reason, "no_nvidia_gpu_2")
     assert reason.endswith(".")
 
 
 def test_no_package_gives_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert "pip install nvidia-ml-py" in str(detect_local())
+    assert says(str(detect_local()), "pip_install_nvidia")
 
 
 def test_no_such_device(software_nvml: SoftwareNvml) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from words import says
 
 from engine.base import journal
 from engine.jobs.manager import ENDED, JobManager, JobStatus
@@ -258,7 +259,7 @@ def test_a_worker_that_never_starts_ends_the_jobs_with_its_last_output(
     for job_id in jobs:
         job = wait(manager, job_id)
         assert job.state == "crashed"
-        assert "ends as soon as it is started" in job.error
+        assert says(job.error, "ends_soon_started")
         assert "encodings" in job.log
     monkeypatch.delenv("PYTHONHOME")
     assert wait(manager, manager.submit(COMPILED)).state == "done"  # mended, and asked again

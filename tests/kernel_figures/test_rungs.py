@@ -30,6 +30,7 @@ from engine.model.kernel import Kernel, unsupported_reason
 from engine.problem import Problem
 from kernels.ladder import LADDER
 from tests.machine_code.gate import recorded
+from tests.words import says
 
 PROBLEM = Problem(1, 8, 512, 64)
 v08, v09, v12 = (LADDER.by_id(name) for name in ("v08", "v09", "v12"))
@@ -75,12 +76,12 @@ def test_a_rung_beside_the_one_before(pair: tuple[Rung, Rung]) -> None:
     table = counts_diff(before, after)
     figures = {row[0]: row[1:] for row in table.rows}
     assert figures["shared memory of a CTA"] == ("18 KiB", "16 KiB", "-11%")
-    assert "shared-memory wavefronts" not in figures  # neither has conflicts
+    assert not says(figures, "shared_memory_wavefronts")  # neither has conflicts
     assert machine_code_diff(before, after).added > 0
     same = machine_code_diff(before, before)
     assert (same.added, same.removed) == (0, 0)
     unknown = replace(after, is_simulated=False)
-    assert gain(before, unknown) == "Against v08: not both are simulated here."
+    assert says(gain(before, unknown), "not_both_are", "Against v08")
 
 
 def test_what_cannot_run_here_is_a_sentence() -> None:
@@ -88,7 +89,7 @@ def test_what_cannot_run_here_is_a_sentence() -> None:
     assert rung.is_complete
     assert "keeps all keys of a head in one CTA" in rung.why_not
     in_bf16 = request_of(v08, replace(PROBLEM, dtype="bfloat16"), "T4")
-    assert "those of T4 (sm_75) have no BF16" in known_rung(v08, in_bf16).why_not
+    assert says(known_rung(v08, in_bf16).why_not, "those_of_have", "T4", "sm_75", "BF16")
     with pytest.raises(AttuneError):
         work_out_rung(in_bf16)
 
@@ -143,7 +144,9 @@ def test_where_no_config_fits_the_sentence_names_what_forbids_all() -> None:
     assert unsupported_reason(v12, odd, default, t4) == v12.unsupported(odd, default)
     # And the compute capability, which no config mends either, goes first.
     v15, wide = LADDER.by_id("v15"), {"no_such": 1}
-    assert "needs compute capability 9.0" in str(unsupported_reason(v15, longest, wide, t4))
+    assert says(
+        str(unsupported_reason(v15, longest, wide, t4)), "needs_compute_capability", "9", "0"
+    )
 
 
 def test_every_rung_has_a_header_and_one_before_it() -> None:

@@ -58,7 +58,7 @@ def test_the_others_are_skipped_with_a_sentence(evaluator: Evaluator, variant: A
     request = EvaluationRequest(variant.id, problem, gpu="H100 SXM", backend="cpu")
     made = evaluator.evaluate(request).evaluation
     assert made.status is Status.SKIPPED
-    assert "32 query heads share 8 (GQA): choose a variant that supports GQA" in made.reason
+    assert says(made.reason, "query_heads_share", "32", "8")
 
 
 def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:

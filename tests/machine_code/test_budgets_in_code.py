@@ -21,6 +21,7 @@ from kernels.description import parse_variant
 from kernels.ladder import by_id
 from kernels.variant import KERNELS_DIR
 from tests.slow_cases import one_in
+from tests.words import says
 
 V16, PROBLEM = by_id("v16"), Problem(1, 1, 128, 64)
 TEXT = V16.source.read_text(encoding="utf-8")
@@ -96,14 +97,15 @@ def test_each_region_has_its_own_budget() -> None:
 
     # Only the producer asks for tiles, only consumers multiply; S of 64 rows is 64 registers.
     assert mistake_with("UTMALDG", "R23") is None
-    assert mistake_with("UTMALDG", "R24") == (
-        f"{V16.source.name}:{PRODUCER}: the code behind setmaxnreg 24 uses 25 registers a thread: "
-        "raise that budget, or let it hold fewer values."
+    assert says(
+        mistake_with("UTMALDG", "R24"),
+        "code_behind_setmaxnreg",
+        f"{V16.source.name}:{PRODUCER}",
+        "24",
+        "25",
     )
     assert mistake_with("HGMMA", "R176") is None
     assert "setmaxnreg 240 uses 241 registers" in str(mistake_with("HGMMA", "R177"))
 
     few = replace(launch, warpgroup_registers=(24, 240, 240, 240), threads=512)
-    assert "so that one waits for ever" in str(
-        budget_mistake(few, program, 128 - 8, "", V16.source.name)
-    )
+    assert says(str(budget_mistake(few, program, 128 - 8, "", V16.source.name)), "so_that_one")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from words import raises
+from words import raises, says
 
 from engine.base.errors import CompileError, ToolMissing, UnknownName
 from engine.cuda_source import compile_kernel
@@ -508,4 +508,4 @@ def test_how_far_apart_ctas_start_enters_the_interval() -> None:
     assert time_launch(analysis, device, quick=True).simulated.start_spread == 0
     told = [text for text in notes(analysis, None, 0.2) if "20%" in text]
     assert len(told) == 1
-    assert not any("CTAs of an SM start" in text for text in notes(analysis, None, 0.02))
+    assert not any(says(text, "ctas_sm_start") for text in notes(analysis, None, 0.02))

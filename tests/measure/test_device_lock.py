@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from words import raises
+from words import raises, says
 
 from engine.base.errors import MeasureError
 from engine.measure.device_lock import device_lock, lock_path
@@ -60,7 +60,7 @@ def test_the_second_waits_and_says_for_whom(other: subprocess.Popen[str]) -> Non
     with device_lock(GPU, "mine", hear, timeout_s=30):
         mine = json.loads(lock_path(GPU).read_text())
     assert (mine["pid"], mine["purpose"]) == (os.getpid(), "mine")
-    assert f"process {other.pid} has measured on it for" in said[0]
+    assert says(said[0], "process_has_measured", f"{other.pid}")
     assert "(a sweep of v05)" in said[0]
     assert lock_path(GPU).read_text() == ""
 

@@ -10,6 +10,7 @@ from statistics import median
 
 import numpy as np
 import pytest
+from words import says
 
 from engine.base.errors import MeasureError
 from engine.devices.detect import GpuState
@@ -154,11 +155,11 @@ def test_how_a_sample_was_taken_is_said() -> None:
     device = device_of(SimulatedGpu(3.0, 4.5, 65_536), SimulatedGpu(3.0, 4.5, 1_024))
     assert device.describe("0", "device_warm").startswith("each a replay of a CUDA graph of 1,")
     assert device.describe("0", "device_warm").endswith(" launches on the same inputs")
-    assert "rotating over 3,840 copies" in device.describe("0", "device_cold")
+    assert says(device.describe("0", "device_cold"), "rotating_over_copies", "3,840")
     assert device.describe("0", "end_to_end") == (
         "each the mean of 32 calls from Python, launch and wait"
     )
-    assert "L2 written over before each" in device.describe("1", "device_cold")
+    assert says(device.describe("1", "device_cold"), "l2_written_over")
 
 
 def test_what_a_library_raises_is_a_sentence() -> None:

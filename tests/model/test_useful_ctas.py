@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sessions_data import evaluation_maker, snapshot_maker
+from words import says
 
 from engine.devices import find_device
 from engine.evaluation import Occupancy
@@ -102,7 +103,7 @@ def test_empty_splits_fill_nothing(known: Known) -> None:
     two, few = estimated(2, known)
     thirty_two, many = estimated(32, known)
     assert (many.ctas, many.useful_ctas) == (64, 4)
-    assert many.launched() == "4 of 64 CTAs with keys"
+    assert says(many.launched(), "of_with_keys", "4", "64", "CTAs")
     assert (many.sm_fill, many.waves) == (few.sm_fill, few.waves) == (4 / 58, few.waves)
     assert many.thread_fill == few.thread_fill
     assert (few.ctas, few.idle_ctas, few.launched()) == (4, 0, "4 CTAs")
@@ -110,7 +111,7 @@ def test_empty_splits_fill_nothing(known: Known) -> None:
     assert two.latency is not None
     assert thirty_two.latency is not None
     assert thirty_two.latency.median_us >= two.latency.median_us
-    assert "54 of 58 SMs idle" in two.reason
+    assert says(two.reason, "of_sms_idle", "54", "58")
 
 
 def test_a_file_holds_idle_ctas_where_there_are_some() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from untimed import untimed
+from words import says
 
 from engine.base.errors import Status
 from engine.cli import main
@@ -122,7 +123,7 @@ def test_products_in_tf32_are_said_for_what_they_are(folder: Path) -> None:
     source.write_text(declared, encoding="utf-8")
     evaluation = evaluated("float_rows", problem)
     assert evaluation.status is Status.PASSED, evaluation.reason
-    assert "an emulation of attention in TF32" in evaluation.reason
+    assert says(evaluation.reason, "emulation_attention_tf32")
 
 
 def test_a_bug_in_fp32_is_no_tf32(folder: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
-from words import raises
+from words import raises, says
 
 from engine.base.errors import InvalidProblem
 from engine.history import History
@@ -50,7 +50,7 @@ def test_ctas_that_share_nothing_give_the_same_bits(evaluator: Evaluator) -> Non
         (3, "reverse"),
         (3, "random"),
     }
-    assert "is batch-invariant" in found.sentence
+    assert says(found.sentence, "is_batch_invariant")
     assert decode(BatchInvariance, encode(found), name="it") == found
 
 
@@ -62,7 +62,7 @@ def test_another_number_of_splits_gives_other_bits(evaluator: Evaluator) -> None
     by_splits = {c.num_splits: c.differing for c in found.comparisons if c.batch == 1}
     assert by_splits[1] > 0
     assert by_splits[4] == 0
-    assert "as long as num_splits stays what it is" in found.sentence
+    assert says(found.sentence, "long_num_splits")
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def test_tiles_cut_by_the_number_of_ctas_depend_on_the_batch(
     """
     found = ask(evaluator, "v13", Problem(8, 2, seqlen, 64, causal=causal))
     assert not found.is_invariant
-    assert "v13 is not batch-invariant: with B=" in found.sentence
+    assert says(found.sentence, "is_not_batch", "v13")
     (table,) = found.tables()
     assert len(table.rows) == len(found.comparisons)
 

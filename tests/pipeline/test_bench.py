@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from made_up_history import Times
 from verdicts import RIGHT
-from words import raises
+from words import raises, says
 
 import engine.pipeline.bench as subject
 from engine.base.errors import MeasureError, Status
@@ -247,7 +247,7 @@ def test_a_throttled_run_has_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None
     hot = replace(STATE, throttle_reasons=("hardware thermal slowdown",))
     monkeypatch.setattr("test_bench.STATE", hot)
     result = run(MadeUpGpu({"v02": 5.0}), "v02")
-    assert "hardware thermal slowdown" in result.throttled
+    assert says(result.throttled, "hardware_thermal_slowdown")
     assert not result.is_complete
     assert result.evaluations[0].status is Status.THROTTLED
     ours = result.lines[0].against_best

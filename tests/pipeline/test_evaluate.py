@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from words import raises
+from words import raises, says
 
 import engine.pipeline.evaluation_run as pipeline
 from engine.backends.base import RunResult
@@ -120,7 +120,7 @@ def test_a_checked_pass_tells_both_inputs_and_keeps_the_first(evaluator: Evaluat
     stages: list[str] = []
     e = evaluator.evaluate(request(check=True), stages.append).evaluation
     assert e.status is Status.PASSED
-    assert "With harsh inputs the largest error" in e.reason
+    assert says(e.reason, "inputs_largest_error", "harsh")
     assert e.correctness is not None
     assert e.reason.startswith(e.correctness.reason)
     assert "Executing on the CPU, harsh inputs" in stages
@@ -235,7 +235,7 @@ def test_a_kernel_that_fits_no_sm_is_skipped(
     monkeypatch.setattr(pipeline, "launch_plan", greedy)
     e = evaluator.evaluate(request()).evaluation
     assert e.status is Status.SKIPPED
-    assert "does not fit on L4" in one_sentence(e)
+    assert says(one_sentence(e), "does_not_fit", "L4")
     assert e.main_pass is not None
     assert e.main_pass.occupancy.ctas_per_sm == 0
 

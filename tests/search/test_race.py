@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 from search_data import SimulatedCandidates
 from simulated_gpu import SimulatedConditions, SimulatedDevice, Throttle
+from words import says
 
 from engine.measure.sampler import SamplerSettings
 from engine.search.autotune import FINALISTS, race
@@ -79,7 +80,7 @@ def test_on_a_throttled_gpu_all_tie_and_it_says_so() -> None:
     hot = SimulatedConditions(noise=0.004, throttles=(Throttle(0.0, 1e9, 0.5),))
     settings = SamplerSettings(kinds=("device_warm",), max_s=1.0)
     result = race(SimulatedCandidates(SimulatedDevice({"a": 10.0, "b": 20.0}, hot), "ab"), settings)
-    assert "hardware thermal slowdown" in result.throttled
+    assert says(result.throttled, "hardware_thermal_slowdown")
     assert [p.place for p in result.places] == [1, 1]
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 from search_data import SMALL, bowl, point, row
+from words import says
 
 from engine.base.errors import Status
 from engine.search.ranking import SweepRow, by_problem
@@ -152,7 +153,7 @@ def test_occupancy_says_a_time_says_b() -> None:
     assert found.loc["v01", "occupancy"] < found.loc["v05", "occupancy"] - 0.1
     assert dict(found["outlier"]) == {"v01": False, "v05": True, "v02": False}
     assert found.loc["v05", "beaten_by"] == low.point
-    assert "has the higher occupancy (83%), but v01" in found.loc["v05", "sentence"]
+    assert says(found.loc["v05", "sentence"], "has_the_higher", "83%", "v01")
     assert "1.50× faster" in found.loc["v05", "sentence"]
     assert found.loc["v01", "sentence"] == ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from words import says
 
 from engine import selfcheck as checks
 from engine.backends.cuda import why_not_cuda
@@ -41,7 +42,7 @@ def test_nothing_fails_on_a_gpu() -> None:
 
 def test_an_unknown_gpu_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["selfcheck", "--gpu", "Wonder 9"]) == 2
-    assert "no GPU named 'Wonder 9'" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "gpu_unknown", "Wonder 9")
 
 
 def test_a_failure_is_named_at_the_end(

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from made_up_history import MadeUpHistory
+from words import says
 
 from engine.auto import candidates_for
 from engine.base.errors import Status, ToolMissing
@@ -63,7 +64,7 @@ def test_suggestions_are_ordered_by_gain_and_each_has_its_reason() -> None:
     assert all(s.gain >= MIN_GAIN and s.reason and s.latency.origin == "predicted" for s in found)
     assert "Use v08 mma.sync" in titles(found)
     assert "v21" not in titles(found)  # its K and V lie in pages
-    assert "of the SMs get work, not 14%" in found[0].reason  # 8 CTAs on 58 SMs
+    assert says(found[0].reason, "sms_get_work", "14%")  # 8 CTAs on 58 SMs
 
 
 def test_no_candidate_of_auto_is_faster_than_what_is_offered() -> None:
@@ -116,7 +117,7 @@ def test_a_batch_that_fills_the_gpu() -> None:
     grow = next(s for s in found if s.title.startswith("Grow the batch"))
     batch = int(grow.title.rsplit(" ", 1)[1])
     assert batch > 1
-    assert f"gets 1; {batch} sequences fill it" in grow.reason
+    assert says(grow.reason, "sequences_fill_it", "gets 1", f"{batch}")
     now = next(s for s in found if s.latency is not None)
     assert now.gain is not None
     assert batch / 2 < grow.gain <= batch * 1.001

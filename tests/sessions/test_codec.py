@@ -194,7 +194,7 @@ def test_error_maps_are_pooled_by_their_largest_value() -> None:
 
 def test_an_error_map_has_as_many_values_as_cells() -> None:
     whole = make_error_map(0, map_stub()).model_dump()
-    with pytest.raises(ValueError, match="not rows · columns = 12"):
+    with raises(ValueError, "not_rows_columns", "12"):
         StoredErrorMap.model_validate(whole | {"values": [1.0]})
 
 

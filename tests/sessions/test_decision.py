@@ -51,7 +51,7 @@ def test_a_working_session_keeps_them_and_its_snapshot_leads_with_them() -> None
     assert first.title == "Summary"
     assert told["decision"] == "kept: It is twice as fast."
     assert told["GPU-hours"] == "2 h"
-    assert "at the list price" in told["cost"]
+    assert says(told["cost"], "at_the_list")
     assert "left" in told["budget"]
     assert phases.texts[0][:2] == ("tiling", "latency ≤ 400 µs")
     assert phases.texts[0][2].startswith("Met")

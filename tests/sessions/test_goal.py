@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from sessions_data import evaluation_maker, make_latency
+from words import says
 
 from engine.base.errors import Status
 from engine.evaluation import Evaluation
@@ -47,13 +48,13 @@ def test_the_worst_problem_decides_and_the_best_variant_speaks_for_each() -> Non
     ]
     status = goal_status(speedup(2.0), evaluations)
     assert (status.state, status.value, status.problem) == ("missed", 1.25, long)
-    assert "on 2 problems, the worst of them" in status.sentence
+    assert says(status.sentence, "problems_worst_them", "2")
     assert goal_status(speedup(2.0, seqlen=128), evaluations).state == "met"
     assert goal_status(speedup(2.0, seqlen=128, variant="v01"), evaluations).state == "missed"
     for nothing in ({"batch": 2}, {"num_heads": 2}, {"head_dim": 32}, {"variant": "v09"}):
         status = goal_status(speedup(2.0, **nothing), evaluations)
         assert status.state == "undecided"
-        assert "nothing yet" in status.sentence
+        assert says(status.sentence, "nothing_yet")
 
 
 def test_the_fastest_baseline_counts_unless_one_is_named() -> None:
@@ -79,9 +80,9 @@ def test_predictions_and_wrong_results_never_meet_a_target() -> None:
     predicted = replace(timed(1.0), latency=make_latency(1.0, 0, origin="predicted"))
     status = goal_status(speedup(2.0), [predicted])
     assert status.state == "undecided"
-    assert "only predictions so far" in status.sentence
+    assert says(status.sentence, "only_predictions_so")
     wrong = replace(predicted, status=Status.INCORRECT, reason="wrong", correctness=None)
-    assert "nothing yet" in goal_status(speedup(2.0), [wrong]).sentence
+    assert says(goal_status(speedup(2.0), [wrong]).sentence, "nothing_yet")
     baseline = BaselineTiming("flash", make_latency(99.0, 0, origin="predicted"))
     assert goal_status(speedup(2.0), [replace(timed(1.0), baselines=(baseline,))]).state == (
         "undecided"

@@ -10,6 +10,7 @@ import pytest
 from importing import imported, refused
 from make_shipped import SHIPPED, h200_baselines, l4_study, shipped
 from sessions_data import snapshot_maker
+from words import says
 
 from engine.base.errors import Status
 from engine.problem import Problem
@@ -95,7 +96,7 @@ def test_a_table_with_other_names_units_and_a_comment() -> None:
     assert one.config == {"block_n": 32}
     assert one.latency is not None
     assert one.latency.median_us == one.latency.low_us == one.latency.high_us == 12.5
-    assert "its spread is not known" in one.latency.reason
+    assert says(one.latency.reason, "its_spread_is")
     assert one.other_latencies[0].kind == "end_to_end"
     assert one.baselines[0].latency is not None
     assert one.baselines[0].latency.median_us == 50.0

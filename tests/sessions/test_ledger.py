@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from compare_data import evaluation, latency, session
+from words import says
 
 from engine.cli import main
 from engine.evaluation import Evaluation
@@ -44,8 +45,8 @@ def test_a_prediction_is_scored_by_the_time_that_came_later() -> None:
     assert found.ratio == pytest.approx(1.1)
     assert found.is_inside
     assert ledger.waiting == 0
-    assert "1 of 1 times lie inside" in ledger.reason
-    assert "median error is 10%" in ledger.reason
+    assert says(ledger.reason, "times_lie_inside", "1", "1")
+    assert says(ledger.reason, "times_lie_inside", "10%")
     missed = score(predictions(), timed(run("2026-02-01T00:00:00+00:00", us=200.0)))
     assert not missed.counted[0].is_inside
     assert ledger_table(missed).texts[0][8] == "no"
@@ -83,7 +84,7 @@ def test_what_proves_nothing_is_listed_and_not_counted(taken: Evaluation, remark
     ledger = score(predictions(), timed(taken))
     assert not ledger.counted
     assert ledger.scores[0].remark == remark
-    assert "No prediction was measured yet" in ledger.reason
+    assert says(ledger.reason, "prediction_measured_yet")
 
 
 def test_damaged_lines_and_a_full_disk_do_no_harm(tmp_path: Path) -> None:

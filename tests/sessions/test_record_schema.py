@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from sessions_data import evaluation_maker, make_latency
+from words import says
 
 from engine.base.errors import SnapshotError, Status
 from engine.evaluation import Evaluation
@@ -89,7 +90,7 @@ def test_texts_are_made_fit_for_a_file() -> None:
     )
     back = decode(Evaluation, through_json(evaluation))
     assert "\x1b" not in back.log
-    assert "characters cut here" in back.log
+    assert says(back.log, "characters_cut_here")
     assert back.log.endswith(" end")
     assert back.notes == ("tab\tstays, bell goes, override goes",)
     assert back.flags[0].endswith("…")

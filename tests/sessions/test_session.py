@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from sessions_data import evaluation_maker, make_latency, map_stub
-from words import raises
+from words import raises, says
 
 from engine.base import journal
 from engine.base.errors import Status, StoreError
@@ -153,7 +153,7 @@ def test_damaged_lines_are_passed_over_and_counted(session: Session, tmp_path: P
     again = resume_session(session.id, folder=tmp_path)
     assert [e.variant for e in again.evaluations] == ["v05", "v02"]
     assert again.damaged_lines == 6
-    assert "6 damaged lines" in again.to_snapshot().log
+    assert says(again.to_snapshot().log, "damaged_lines_journal", "6")
 
 
 KILLED = """

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from fitting import fitting_config, is_taken
 from verdicts import RIGHT
+from words import says
 
 from engine.backends.base import RunOptions
 from engine.backends.cuda import CudaBackend, why_not_cuda
@@ -251,7 +252,7 @@ backend.close()
     )
     first, second = found.stdout.splitlines()
     assert first.startswith(f"{status} {sentence}"), found.stderr
-    assert "to use the GPU again" in second
+    assert says(second, "use_gpu_again")
 
 
 def skip_where_times_mean_nothing(backend: CudaBackend) -> None:
