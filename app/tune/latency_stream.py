@@ -145,7 +145,10 @@ def _notice(job: JobStatus | None, view: StreamView) -> None:
             icon=":material/do_not_disturb_on:",
         )
     elif job.state in ("failed", "crashed"):
-        problem(f"{job.error}{stays} Switch on to measure again.", job.log)
+        from engine.backends.cuda.backend import SOFTWARE_TIMES
+
+        again = "" if job.error == SOFTWARE_TIMES else " Switch on to measure again."
+        problem(f"{job.error}{stays}{again}", job.log)
     elif job.result is not None:
         result = decode(Evaluation, job.result, name="The result")
         failure(result.status, f"{result.reason} So it is not measured.", result.log)

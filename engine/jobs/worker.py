@@ -202,8 +202,11 @@ class _Stream:
             time.sleep(max(_CPU_INTERVAL_S - busy, busy * (1 / _CPU_SHARE - 1)))
 
     def measure_on_gpu(self) -> None:
+        from engine.backends.cuda.backend import SOFTWARE_TIMES
         from engine.measure.device_lock import measuring
 
+        if cast("CudaBackend", self.runner.evaluator.backend("cuda")).is_software:
+            raise MeasureError(SOFTWARE_TIMES)
         begin_stream(self.stream, "device_warm", self.checked.device)
         purpose = f"live, {self.checked.variant}, {self.checked.problem.label()}"
         while not self._is_over():

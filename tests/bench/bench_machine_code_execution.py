@@ -23,6 +23,7 @@ from engine.backends.base import RunOptions
 from engine.backends.machine_code import MachineCodeBackend
 from engine.base.errors import AttuneError, CompileError
 from engine.correctness import check_output
+from engine.correctness.gradients import with_forward
 from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.execution import GlobalBuffer, execute, load_module
@@ -64,6 +65,8 @@ def outcome(variant: Variant, arch: str, problem: Problem) -> tuple[str, float]:
     except CompileError:
         return "", 0.0
     inputs = make_inputs(problem)
+    if variant.is_backward:
+        inputs = with_forward(inputs)
     begin = time.process_time()
     result = MachineCodeBackend().run(plan, inputs, RunOptions(arch=arch, repeat=False))
     took_s = time.process_time() - begin

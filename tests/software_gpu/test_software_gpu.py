@@ -11,6 +11,7 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from engine.base.errors import InvalidProblem, MeasureError, ToolMissing, Unknow
 from engine.cuda_source import compile_kernel
 from engine.devices import find_device, limits_for
 from engine.devices.spec import is_software
+from engine.jobs.worker import _Stream
 from engine.machine_code.cubin import read_cubin
 from engine.model.occupancy import ctas_per_sm
 from engine.software_gpu import environment
@@ -287,6 +289,13 @@ def test_it_stands_for_its_model_and_is_never_timed(monkeypatch: pytest.MonkeyPa
     passed: Any = type("Passed", (), {"passed": True})
     with pytest.raises(MeasureError), backend.timer(None, None, passed):  # type: ignore[arg-type]
         pass
+    runner: Any = SimpleNamespace(
+        run=SimpleNamespace(stream=lambda _: None),
+        evaluator=SimpleNamespace(backend=lambda _: backend),
+    )
+    nothing: Any = None
+    with pytest.raises(MeasureError, match=r"^This GPU is one in software"):  # the live latency
+        _Stream(runner, "job", nothing, nothing, nothing).measure_on_gpu()
     monkeypatch.setattr(availability, "_local_gpu", lambda: (None, "NVIDIA L4"))
     assert not availability.is_software_gpu()
 
