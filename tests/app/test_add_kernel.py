@@ -121,6 +121,4 @@ def test_another_compilers_machine_code_runs_on_the_page(open_app, tmp_path, mon
     until(at, lambda page: metric(page, "Correctness") != "–", timeout_s=240)
     assert metric(at, "Correctness") == "Passed"
     until(at, lambda page: "The ten hottest" in texts(page), timeout_s=120)
-    # Another compiler may write no lines.
-    assert "does not say which source lines" in texts(at)
     assert not at.exception

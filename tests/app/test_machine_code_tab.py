@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from app_driver import charts, components, texts, until
@@ -99,6 +100,14 @@ def test_units_stalls_lines_and_the_listing(open_app, readings):
     assert listings(at)["listing"]["listing"]["text"] == list(LISTING.text)
     assert HOSTILE not in shown  # Markdown gets it disarmed
     assert "It gains 2–10% (v03 does it" in shown  # as the verdict says it
+    assert not at.exception
+
+
+def test_code_without_lines_says_so(open_app, readings):
+    """Another compiler may write none."""
+    readings["v01"] = Reading(replace(CODE, passes=(replace(REPORT, lines=()),)))
+    at = open_app(tab="Machine code", gpu="L4")
+    assert "does not say which source lines" in texts(at)
     assert not at.exception
 
 
