@@ -16,7 +16,7 @@ COMPILER: tuple[Mutation, ...] = (
         (*ONE_TILE, *PERSISTENT),
         '"+f"(d[i])',
         '"=f"(d[i])',
-        ("largest error",),
+        ("by machine code",),
         header="hopper.cuh",
     ),
     Mutation(
