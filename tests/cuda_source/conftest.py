@@ -12,8 +12,8 @@ DATA = Path(__file__).parent / "data"
 
 
 @pytest.fixture(autouse=True)
-def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = own_cache(tmp_path / "cache", ["cpu"])
+def cache_dir(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = own_cache(tmp_path_factory.mktemp("cache"), ["cpu"])
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(folder))
     return folder
 
