@@ -217,7 +217,7 @@ def test_several_gpus_are_never_mixed_and_a_deadly_point_is_crashed(tmp_path: Pa
     assert says(made.log(), "process_can_longer")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_gpus_in_software_share_a_sweep_and_one_dies_in_mid_launch(tmp_path: Path) -> None:
     """What nobody measured is ranked as predicted, for each model by itself."""
     problems = tuple(Problem(1, 2, s, 32) for s in (65, 129, 193, 257))

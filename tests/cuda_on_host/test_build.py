@@ -115,7 +115,7 @@ def _build_in_process(source, _number):
     return str(build_kernels(source, ["k"]).path)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_cache_that_cannot_be_written(source, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path / "file"))

@@ -128,7 +128,11 @@ def figures(latency: Any) -> Figures:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=[] if c.of_this_source else pytest.mark.exhaustive) for c in CASES],
+    ids=lambda case: case.name,
+)
 def test_every_command_says_one_time(case: Case, ask: Callable[..., str], tmp_path: Path) -> None:
     keep_times(case)
     gpu = ["--gpu", case.gpu]

@@ -33,8 +33,8 @@ def _checked(cpu: CpuBackend, variant_id: str, config: dict[str, int], folder: P
     ("variant_id", "config"),
     [
         ("v19", {"block_n": 64, "most_growth": 8}),
-        ("v19", {"block_n": 64}),
-        ("v20", {"block_n": 64}),
+        pytest.param("v19", {"block_n": 64}, marks=pytest.mark.slow),
+        pytest.param("v20", {"block_n": 64}, marks=pytest.mark.slow),
     ],
 )
 def test_scores_below_zero_that_rise(

@@ -177,7 +177,7 @@ def test_what_one_tile_cannot_show_is_found_at_a_sharper_problem(tmp_path: Path)
         wrong = evaluator.evaluate(request, source=changed).evaluation
         plain = evaluator.evaluate(replace(request, check=False), source=changed).evaluation
     assert right.status is plain.status is Status.PASSED
-    assert says(right.reason, "also_executed_at", "B2 H2 S")
+    assert says(right.reason, "also_executed_at", "B2 H2")
     assert right.problem == wrong.problem == asked
     assert wrong.status is Status.INCORRECT
     assert wrong.reason.startswith(f"It passes at {asked.label()}, but not at B2 H2 S")

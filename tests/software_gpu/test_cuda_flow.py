@@ -431,7 +431,7 @@ def test_graphs_are_timed_against_an_empty_one(
     backend: CudaBackend, set_gpu: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_gpu("cta_us=0.5")
-    assert says(checks.graph_timing(backend), "empty_kernel_graph", "0.5")
+    assert says(checks.graph_timing(backend), "empty_kernel_graph", "0.50")
     monkeypatch.setattr(CupyCalls, "replay_us", lambda *_: 5.0)
     with pytest.raises(checks.CheckFailed, match="cannot be trusted"):
         checks.graph_timing(backend)
