@@ -56,12 +56,13 @@ def together() -> Iterator[None]:
     if context is None or not runtime.exists():
         yield
         return
-    # Streamlit has no public way to do so. Without the attribute messages go one by one.
+    # Streamlit has no public way to do so. Without these attributes messages go one by one.
     before = getattr(context, "_enqueue", None)
-    if before is None:
+    check = getattr(context, "yield_check", None)
+    if before is None or check is None:
         yield
         return
-    batch = _Batch(before, context.yield_check)
+    batch = _Batch(before, check)
     context._enqueue = batch.put
     _running.batch = batch
     try:

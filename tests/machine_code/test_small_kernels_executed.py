@@ -1,0 +1,426 @@
+"""Small kernels executed as machine code: memory, waits and copies as the hardware has them, and
+faults with instruction and source line."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from words import raises
+
+from engine.backends.base import RunOptions
+from engine.backends.machine_code import MachineCodeBackend
+from engine.base.errors import InvalidProblem, Status
+from engine.base.launch import PassLaunch, TensorArg
+from engine.cuda_source import compile_kernel
+from engine.machine_code.analysis import program_of
+from engine.machine_code.cubin import read_cubin
+from engine.machine_code.execution import (
+    ExecutionFault,
+    ExecutionTimeout,
+    GlobalBuffer,
+    Hazard,
+    KeptMemory,
+    execute,
+    load_module,
+)
+from engine.machine_code.launch import Launch, buffer_address, parse_arguments
+from engine.plan import LaunchPlan
+from engine.problem import Problem
+from engine.tensors import make_inputs
+
+pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
+
+
+def run(
+    folder: Path,
+    body: str,
+    *,
+    arch: str = "sm_80",
+    threads: int = 32,
+    grid: int = 1,
+    timeout_s: float = 20.0,
+    top: str = "",
+    reverse: bool = False,
+    host_threads: int = 2,
+    data: NDArray[np.int32] | None = None,
+) -> NDArray[np.int32]:
+    """`k(int* data, int n)` on 64 words that count up, n = 64; what they are then.
+
+    Words that are given are kept.
+    """
+    path = folder / "k.cu"
+    path.write_text(f'{top}\nextern "C" __global__ void k(int* data, int n) {{\n{body}\n}}\n')
+    cubin = read_cubin(compile_kernel(path, (), arch, ("k",)).cubin)
+    kept = data is not None
+    data = np.arange(64, dtype=np.int32) if data is None else data
+    arguments = (struct.pack("<Q", buffer_address(0)), struct.pack("<i", 64))
+    module = load_module(cubin)
+    execute(
+        program_of(cubin, "k"),
+        module.entries["k"],
+        Launch((grid, 1, 1), (threads, 1, 1), 0, arguments),
+        [GlobalBuffer("data", buffer_address(0), data.view(np.uint8), kept), *module.buffers],
+        timeout_s=timeout_s,
+        reverse=reverse,
+        threads=host_threads,
+    )
+    return data
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "data[threadIdx.x] = 1;",
+        "if (threadIdx.x == 7) data[n - 1] = 1;",
+        "((int4*)data)[threadIdx.x & 7] = make_int4(1, 2, 3, 4);",
+        "((char*)data)[threadIdx.x] = 1;",
+        "atomicAdd(data + threadIdx.x, 1);",
+        "data[32 + threadIdx.x] = atomicCAS(data, 0, 5);",
+    ],
+)
+def test_memory_that_is_kept_is_never_written(tmp_path: Path, body: str) -> None:
+    data = np.arange(64, dtype=np.int32)
+    with pytest.raises(KeptMemory, match=r"k\.cu:3.* writes to 'data', which is kept as it is"):
+        run(tmp_path, f"if (data[n - 1] == 63) {{ {body} }}", data=data)
+    assert data.tolist() == list(range(64))
+
+
+def test_more_threads_than_the_code_is_made_for_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text('extern "C" __global__ void __launch_bounds__(64) k(int* data) { *data = 1; }')
+    cubin = read_cubin(compile_kernel(path, (), "sm_80", ("k",)).cubin)
+    data = np.zeros(1, np.int32)
+    buffer = GlobalBuffer("data", buffer_address(0), data.view(np.uint8))
+    pointer = struct.pack("<Q", buffer_address(0))
+    for block in ((64, 1, 1), (8, 8, 1)):
+        execute(
+            program_of(cubin, "k"),
+            cubin.entries["k"],
+            Launch((1, 1, 1), block, 0, (pointer,)),
+            [buffer],
+        )
+    for block in ((65, 1, 1), (32, 2, 2)):
+        launch = Launch((1, 1, 1), block, 0, (pointer,))
+        with raises(InvalidProblem, "block_beyond_bounds"):
+            execute(program_of(cubin, "k"), cubin.entries["k"], launch, [buffer])
+
+
+def test_inputs_that_a_kernel_changes_are_named(tmp_path: Path) -> None:
+    problem = Problem(1, 2, 40, 32)
+    path = tmp_path / "tiny.cu"
+    body = "int i = blockIdx.x * 64 + threadIdx.x; out[i] = q[i]; if (i == 3) v[i] = 1;"
+    names = ("q", "v", "out")
+    parameters = ", ".join(f"unsigned short* {name}" for name in names)
+    path.write_text(f'extern "C" __global__ void k({parameters}) {{ {body} }}\n')
+    grid = (problem.elements // 64, 1, 1)
+    launch = PassLaunch("k", grid, 64, 0, tuple(map(TensorArg, names)))
+    plan = LaunchPlan("tiny", problem, {}, path, (), (), (launch,))
+    inputs = make_inputs(problem)
+    before = inputs.v.copy()
+    result = MachineCodeBackend().run(plan, inputs, RunOptions(arch="sm_80"))
+    assert (result.status, result.changed_inputs) == (Status.PASSED, ("v",)), result.reason
+    assert result.out is not None
+    np.testing.assert_array_equal(result.out, inputs.q)
+    np.testing.assert_array_equal(inputs.v, before)
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ("data[threadIdx.x + 33] = 1;", r"STG\.E at 0x\w+ reaches 4 bytes .*'data', which has 256"),
+        ("data[threadIdx.x] = data[(int)threadIdx.x - 1];", "LDG.* 4 bytes before 'data'"),
+        ("*(int*)((char*)data + 2) = 1;", "STG.*, which is not a multiple of its 4 bytes"),
+        ("*(int*)64 = 1;", "reaches 4 bytes at 0x40, where there is no buffer"),
+        ("atomicAdd(&data[64], n);", "(RED|ATOMG).*'data'"),
+        ("__shared__ int s[32]; s[threadIdx.x + n * 8] = 1; data[0] = s[n];", "STS.* shared mem"),
+        ("if (n > 3) __trap();", "a trap"),
+        ("if (threadIdx.x < 16) return; asm volatile(\"bar.sync 1, 64;\");", "in a deadlock"),
+        ("data[0] = __dp4a(data[1], data[2], n);", r"IDP\.4A\.S8\.S8 at 0x\w+ is not known here"),
+    ],
+)  # fmt: skip
+def test_a_fault_names_instruction_and_line(tmp_path: Path, body: str, what: str) -> None:
+    with pytest.raises(ExecutionFault, match=what) as fault:
+        run(tmp_path, body)
+    assert str(fault.value).startswith("k (k.cu:3): ")
+    assert str(fault.value).endswith(" (CTA 0, 0, 0).")
+
+
+def test_a_kernel_that_never_ends_is_stopped(tmp_path: Path) -> None:
+    with raises(ExecutionTimeout, "execution_time_limit"):
+        run(tmp_path, "while (((volatile int*)data)[0] == 0) {}", timeout_s=0.5)
+
+
+def test_ctas_that_wait_for_one_another_take_turns(tmp_path: Path) -> None:
+    """The first CTA waits for the last one: more than there are cores."""
+    body = """
+    volatile int* flag = data;
+    if (blockIdx.x == 0) { while (flag[1] != 1000) {} flag[2] = 7; }
+    if (blockIdx.x == gridDim.x - 1) flag[1] = 1000;
+    """
+    assert run(tmp_path, body, grid=24)[2] == 7
+
+
+SHUFFLE = """__device__ __noinline__ int of_partner(int value) {
+  return __shfl_xor_sync(0xffffffffu, value, 1);
+}"""
+
+
+def test_lanes_that_parted_meet_again_at_a_shuffle(tmp_path: Path) -> None:
+    """They come to it one after the other, from two calls of one function."""
+    body = """
+    int lane = threadIdx.x, got;
+    if (lane % 3) got = of_partner(lane + 100);
+    else got = of_partner(lane + 200);
+    data[lane] = got;
+    """
+    partner = np.arange(32) ^ 1
+    expected = partner + np.where(partner % 3, 100, 200)
+    assert np.array_equal(run(tmp_path, body, top=SHUFFLE, arch="sm_90")[:32], expected)
+
+
+def test_a_shuffle_whose_mask_lacks_a_lane_that_executes_it(tmp_path: Path) -> None:
+    body = "data[threadIdx.x] = threadIdx.x % 3 ? of_partner(1) : of_partner(2);"
+    top = SHUFFLE.replace("0xffffffffu", "0xffffu")
+    with pytest.raises(ExecutionFault, match=r"WARPSYNC.* lanes that its mask does not have"):
+        run(tmp_path, body, top=top, arch="sm_90")
+
+
+def test_a_copy_that_is_not_waited_for_has_not_come(tmp_path: Path) -> None:
+    """cp.async lands at its wait, not before: the latest that PTX allows."""
+    body = """
+    __shared__ __align__(16) int s[128];
+    s[threadIdx.x] = -1;
+    __syncwarp();
+    unsigned to = (unsigned)__cvta_generic_to_shared(&s[threadIdx.x * 4]);
+    if (threadIdx.x < 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                     :: "r"(to), "l"(data + 4 * threadIdx.x));
+    asm volatile("cp.async.commit_group;");
+    {wait}
+    __syncwarp();
+    data[threadIdx.x] = s[threadIdx.x];
+    """
+    wait = 'asm volatile("cp.async.wait_group 0;");'
+    assert run(tmp_path, body.replace("{wait}", wait))[:32].tolist() == list(range(32))
+    assert set(run(tmp_path, body.replace("{wait}", ""))[:32].tolist()) == {-1}
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
+@pytest.mark.parametrize("width", [4, 8, 16])
+def test_a_copy_of_fewer_bytes_fills_up_with_zeros(arch: str, width: int, tmp_path: Path) -> None:
+    """Lane t copies t % (width + 1) bytes, and half of the width as a constant."""
+    level = "cg" if width == 16 else "ca"
+    body = f"""
+    __shared__ __align__(16) unsigned char s[2][32 * 16];
+    for (int i = threadIdx.x; i < 1024; i += 32) s[0][i] = 255;
+    __syncwarp();
+    for (int part = 0; part < 2; part++) {{
+        unsigned to = (unsigned)__cvta_generic_to_shared(&s[part][threadIdx.x * {width}]);
+        const char* from = (const char*)data + threadIdx.x % 4 * {width};
+        if (part) asm volatile("cp.async.{level}.shared.global [%0], [%1], {width}, {width // 2};"
+                               :: "r"(to), "l"(from));
+        else asm volatile("cp.async.{level}.shared.global [%0], [%1], {width}, %2;"
+                          :: "r"(to), "l"(from), "r"(threadIdx.x % {width + 1}));
+    }}
+    asm volatile("cp.async.wait_all;");
+    __syncwarp();
+    bool right = true;
+    for (int b = 0; b < {width}; b++) {{
+        unsigned char there = threadIdx.x % 4 * {width} + b;
+        unsigned char word = there % 4 ? 0 : there / 4;  // the words count up
+        right &= s[0][threadIdx.x * {width} + b] == (b < threadIdx.x % {width + 1} ? word : 0);
+        right &= s[1][threadIdx.x * {width} + b] == (b < {width // 2} ? word : 0);
+    }}
+    __syncwarp();
+    data[32 + threadIdx.x] = right;
+    """
+    assert run(tmp_path, body, arch=arch)[32:].tolist() == [1] * 32
+
+
+def test_an_mbarrier_waits_for_bytes_that_are_only_expected(tmp_path: Path) -> None:
+    """expect_tx and complete_tx arrive for nobody."""
+    test = """{
+        int done;
+        asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], 0;"
+                     " selp.s32 %0, 1, 0, p; }" : "=r"(done) : "r"(at) : "memory");
+        data[PLACE + threadIdx.x] = done;
+        __syncwarp();
+    }"""
+    body = f"""
+    __shared__ __align__(8) unsigned long long bar;
+    unsigned at = (unsigned)__cvta_generic_to_shared(&bar);
+    const bool first = threadIdx.x == 0;
+    if (first) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(at) : "memory");
+    __syncwarp();
+    if (first) {{
+        asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;"
+                     :: "r"(at), "r"(n) : "memory");
+        asm volatile("{{ .reg .b64 s; mbarrier.arrive.shared::cta.b64 s, [%0]; }}"
+                     :: "r"(at) : "memory");
+    }}
+    __syncwarp();
+    {test.replace("PLACE", "0")}
+    if (first)
+        asm volatile("mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%0], %1;"
+                     :: "r"(at), "r"(n) : "memory");
+    __syncwarp();
+    {test.replace("PLACE", "32")}
+    """
+    for arch in ("sm_90", "sm_120"):
+        assert run(tmp_path, body, arch=arch).tolist() == [0] * 32 + [1] * 32
+
+
+def test_lanes_arrive_at_mbarriers_of_their_own(tmp_path: Path) -> None:
+    body = """
+    __shared__ __align__(8) unsigned long long bars[4];
+    unsigned at = (unsigned)__cvta_generic_to_shared(&bars[threadIdx.x / 8]);
+    if (threadIdx.x % 8 == 0)
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
+                     :: "r"(at), "r"(5 + (threadIdx.x == 24)) : "memory");
+    __syncwarp();
+    if (threadIdx.x % 8 < 5)
+        asm volatile("{ .reg .b64 s; mbarrier.arrive.shared::cta.b64 s, [%0]; }"
+                     :: "r"(at) : "memory");
+    __syncwarp();
+    for (int b = 0; b < 4; b++) {
+        int done;
+        unsigned of = (unsigned)__cvta_generic_to_shared(&bars[b]);
+        asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], 0;"
+                     " selp.s32 %0, 1, 0, p; }" : "=r"(done) : "r"(of) : "memory");
+        data[b] = done;
+    }
+    """
+    assert run(tmp_path, body, arch="sm_90")[:4].tolist() == [1, 1, 1, 0]
+
+
+@pytest.mark.parametrize("mask", [1, 2, 3])
+def test_a_multicast_brings_its_tile_to_the_ctas_of_its_mask(mask: int, tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text(
+        """
+struct alignas(64) Map { char bytes[128]; };
+#define CLUSTER asm volatile("barrier.cluster.arrive; barrier.cluster.wait;" ::: "memory")
+extern "C" __global__ void __cluster_dims__(2, 1, 1)
+k(const __grid_constant__ Map map, int* out, int mask) {
+    extern __shared__ __align__(128) int s[];
+    unsigned to = (unsigned)__cvta_generic_to_shared(s), bar = to + 1024;
+    const bool first = threadIdx.x == 0, takes = mask >> blockIdx.x & 1;
+    if (first) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(bar) : "memory");
+    CLUSTER;
+    if (first && takes)
+        asm volatile("{ .reg .b64 s; mbarrier.arrive.expect_tx.shared::cta.b64 s, [%0], 1024; }"
+                     :: "r"(bar) : "memory");
+    if (first && blockIdx.x == 0)
+        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile"
+                     ".mbarrier::complete_tx::bytes.multicast::cluster"
+                     " [%0], [%1, {%2, %2}], [%3], %4;"
+                     :: "r"(to), "l"(&map), "r"(0), "r"(bar), "h"((short)mask) : "memory");
+    if (takes) {
+        asm volatile("{ .reg .pred p; L: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0;"
+                     " @!p bra L; }" :: "r"(bar) : "memory");
+        for (int i = threadIdx.x; i < 256; i += 32) out[256 * blockIdx.x + i] = s[i];
+    }
+    CLUSTER;
+}"""
+    )
+    cubin = read_cubin(compile_kernel(path, (), "sm_90a", ("k",)).cubin)
+    given = np.arange(256, dtype=np.int32)
+    out = np.zeros((2, 256), np.int32)
+    found: list[Hazard] = []
+    execute(
+        program_of(cubin, "k"),
+        cubin.entries["k"],
+        Launch(
+            (2, 1, 1),
+            (32, 1, 1),
+            2048,
+            parse_arguments(["tensormap:f16[64,8]box[64,8]", "ptr", f"i32:{mask}"]),
+        ),
+        [
+            GlobalBuffer("tensor", buffer_address(0), given.view(np.uint8)),
+            GlobalBuffer("out", buffer_address(1), out.reshape(-1).view(np.uint8)),
+        ],
+        cluster=(2, 1, 1),
+        hazards=found,
+    )
+    assert found == []
+    for rank in range(2):
+        assert out[rank].tolist() == (given.tolist() if mask >> rank & 1 else [0] * 256)
+
+
+def test_what_nobody_wrote_is_no_number(tmp_path: Path) -> None:
+    """Registers and local memory, as shared memory: nothing of an earlier launch is there."""
+    body = """
+    float never;
+    asm volatile("{ .reg .f32 a; mov.f32 %0, a; }" : "=f"(never));
+    float local[64];
+    if (n > 64) for (int i = 0; i < 64; i++) local[i] = data[i];
+    data[threadIdx.x] = never != never;
+    data[32 + threadIdx.x] = local[data[n - 1 - threadIdx.x] & 63] != 0;
+    """
+    for arch in ("sm_80", "sm_90"):
+        assert run(tmp_path, body, arch=arch).tolist() == [1] * 64
+
+
+def test_a_table_of_functions_is_in_nobodys_way(tmp_path: Path) -> None:
+    top = """
+    __device__ __noinline__ int one(int x) { return x + 1; }
+    __device__ __noinline__ int two(int x) { return x + 2; }
+    __constant__ int (*table[2])(int) = {one, two};
+    """
+    body = "data[threadIdx.x] = n == {number} ? table[data[1]](5) : 7;"
+    assert set(run(tmp_path, body.replace("{number}", "3"), top=top)[:32].tolist()) == {7}
+    with pytest.raises(ExecutionFault, match="goes to an address in a register"):
+        run(tmp_path, body.replace("{number}", "64"), top=top)
+
+
+def test_what_nothing_orders_ends_otherwise_in_reverse(tmp_path: Path) -> None:
+    """Two warps without a barrier between them, and two CTAs that write one word.
+
+    One host thread: of two, each with a CTA, either may write last.
+    """
+    body = """
+    __shared__ int s[64];
+    if (threadIdx.x < 32) s[threadIdx.x] = 5;
+    {barrier}
+    if (threadIdx.x == 32) data[0] = s[n - n];
+    data[1] = blockIdx.x;
+    """
+    with_barrier = body.replace("{barrier}", "__syncthreads();")
+    for reverse in (False, True):
+        found = run(tmp_path, with_barrier, threads=64, grid=2, reverse=reverse, host_threads=1)
+        assert found[0] == 5
+        assert found[1] == 1 - reverse
+    without = body.replace("{barrier}", "")
+    assert run(tmp_path, without, threads=64)[0] == 5
+    assert run(tmp_path, without, threads=64, reverse=True)[0] != 5
+
+
+def test_variables_of_the_module_keep_their_values(tmp_path: Path) -> None:
+    top = "__device__ int counter = 5, seen[4]; __constant__ int table[4] = {3, 1, 4, 1};"
+    body = """
+    atomicAdd(&counter, 1);
+    __syncwarp();
+    seen[threadIdx.x & 3] = table[threadIdx.x & 3];
+    __syncwarp();
+    data[threadIdx.x] = counter + 100 * seen[threadIdx.x & 3];
+    """
+    for arch in ("sm_75", "sm_120"):
+        expected = [37 + 100 * (3, 1, 4, 1)[t & 3] for t in range(32)]
+        assert run(tmp_path, body, arch=arch, top=top)[:32].tolist() == expected
+
+
+def test_local_memory_has_generic_addresses_too(tmp_path: Path) -> None:
+    body = """
+    int local[8];
+    for (int i = 0; i < 8; i++) local[(i + data[1]) & 7] = i * data[3];
+    int* where = data[2] == 2 ? local : data;
+    data[threadIdx.x] = where[threadIdx.x & 7];
+    """
+    for arch in ("sm_80", "sm_90"):
+        expected = [3 * ((t - 1) & 7) for t in range(32)]
+        assert run(tmp_path, body, arch=arch)[:32].tolist() == expected
