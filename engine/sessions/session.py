@@ -373,7 +373,7 @@ def sources_of(evaluation: Evaluation) -> list[Source]:
 
     The description comes along where it stands in a file beside the source.
     """
-    from engine.names import find_variant
+    from engine.config import find_variant
     from engine.plan import variant_sources
     from kernels.source_text import read_sidecar, sidecar_of
     from kernels.toml_block import KernelDescriptionError

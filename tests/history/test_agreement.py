@@ -23,11 +23,11 @@ from engine.base import journal
 from engine.base.errors import Status
 from engine.base.units import format_us
 from engine.cli import main
+from engine.config import find_variant
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
 from engine.evaluation import Evaluation
 from engine.latency import Latency
-from engine.names import find_variant
 from engine.own_kernels.registry import fork_kernel
 from engine.problem import Problem
 from engine.sessions.session import make_snapshot
