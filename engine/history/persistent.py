@@ -158,11 +158,8 @@ def _of_each_cta(pieces: Pieces, cluster: int) -> Pieces:
     """The pieces of CTAs, from those of their clusters."""
     cta = (pieces.cta * cluster + np.arange(cluster)[:, np.newaxis]).ravel()
     order = np.argsort(cta, kind="stable")
-    tiles, masked, is_cut = (
-        np.tile(of_clusters, cluster)[order]
-        for of_clusters in (pieces.tiles, pieces.masked, pieces.is_cut)
-    )
-    return _ordered(cta[order], tiles, masked, is_cut)
+    of = order % len(pieces.cta)
+    return _ordered(cta[order], pieces.tiles[of], pieces.masked[of], pieces.is_cut[of])
 
 
 def _ordered(cta: IntArray, tiles: IntArray, masked: IntArray, is_cut: BoolArray) -> Pieces:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from engine.config import find_variant
 from engine.cuda_source import CompiledKernel
 from engine.devices import find_device
 from engine.history import History
@@ -19,7 +20,6 @@ from engine.machine_code.disassembly import find_entry
 from engine.machine_code.emulation import EXECUTED, Emulator
 from engine.machine_code.timing.native import allocated_smem, gpu_rates, simulate_sm, sm_kernel
 from engine.model.kernel import Kernel
-from engine.names import find_variant
 from engine.plan import LaunchPlan, compile_plan, launch_of_pass, make_plan
 from engine.problem import Problem
 
