@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
-from engine.base import files, journal
+from engine.base import files
 from engine.base.errors import AttuneError, StoreError, ToolMissing
 from engine.base.files import data_folder
 from engine.base.table import Bars, Table, Tabular
@@ -93,7 +93,7 @@ def keep_prediction(evaluation: Evaluation, predicted: Latency | None) -> None:
     of_both = {f.name: getattr(evaluation, f.name) for f in fields(Prediction)}
     try:
         files.make_folder(path.parent)
-        journal.append(path, encode(Prediction(**(of_both | {"latency": predicted}))))
+        files.append_event(path, encode(Prediction(**(of_both | {"latency": predicted}))))
     except (ImportError, OSError, StoreError):
         return  # a machine that can only measure, or a full disk: the evaluation counts for more
 
@@ -104,7 +104,7 @@ def predictions() -> list[Prediction]:
     Raises:
         StoreError: the file cannot be read.
     """
-    events, _ = journal.read_from(predictions_path(), 0)
+    events, _ = files.read_events(predictions_path(), 0)
     kept: dict[object, Prediction] = {}
     for event in events:
         try:

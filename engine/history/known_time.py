@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias
 
 from engine.base.errors import AttuneError, CompileError, Status
+from engine.config import find_variant
 from engine.evaluation import Evaluation
 from engine.latency import Latency, baseline_label
 from engine.model.measurements import Measurement
-from engine.names import find_variant
 from engine.plan import variant_sources
 from engine.problem import Problem
 from kernels.variant import Config, Variant

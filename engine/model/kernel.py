@@ -17,7 +17,7 @@ import numpy as np
 
 from engine.base.errors import InvalidProblem
 from engine.base.units import format_us
-from engine.config import default_config
+from engine.config import default_config, find_variant
 from engine.devices import find_device
 from engine.devices.spec import ClockKind, DeviceSpec, limits_for
 from engine.evaluation import Occupancy, PassReport, Resources
@@ -45,7 +45,6 @@ from engine.model.occupancy import (
     no_clusters,
     occupancy,
 )
-from engine.names import find_variant
 from engine.plan import LaunchPlan, compile_plan, make_plan, resources
 from engine.problem import Problem
 from kernels.variant import Config, Dtype, Variant

@@ -29,7 +29,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
 from engine.base.errors import SnapshotError, Status
-from engine.base.journal import collector_paused
+from engine.base.files import collector_paused
 from engine.base.text import Line, Log, Notes, Sentence, Sha256, SourceText, Time, TimeOrEmpty
 from engine.evaluation import Evaluation
 from engine.latency import Origin
