@@ -21,6 +21,8 @@ from engine.backends.cuda import CudaBackend, why_not_cuda
 from engine.backends.sdpa import BACKENDS, baseline, sdpa_same_dtype
 from engine.base.errors import Status
 from engine.base.launch import PassLaunch, TensorArg
+from engine.correctness import check_output
+from engine.correctness.gradients import with_forward
 from engine.devices import limits_for
 from engine.latency import Latency
 from engine.measure.device_lock import gpu_states
@@ -28,7 +30,7 @@ from engine.measure.side_by_side import TimingGroup
 from engine.measure.verdict import Verdict
 from engine.model.occupancy import occupancy
 from engine.plan import LaunchPlan, compile_plan, make_plan, resources
-from engine.problem import Problem
+from engine.problem import Dtype, Problem
 from engine.tensors import Inputs, decode, make_inputs
 from kernels.ladder import LADDER
 from kernels.variant import Variant
@@ -107,6 +109,21 @@ def test_every_variant_agrees_with_sdpa(
     expected, _ = sdpa_same_dtype(inputs)
     tolerance = 4e-3 if problem.dtype == "float16" else 3e-2
     assert np.abs(decode(result.out, problem.dtype) - expected).max() < tolerance
+
+
+@pytest.mark.parametrize(
+    "variant", [v for v in LADDER.every() if v.is_backward], ids=lambda v: v.id
+)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_gradients_are_right(backend: CudaBackend, variant: Variant, dtype: Dtype) -> None:
+    skip_unless_it_runs_here(variant, backend)
+    problem = Problem(1, 2, 65, 64, causal=True, dtype=dtype, direction="backward")
+    plan = make_plan(variant, problem, fitting_config(variant, problem))
+    inputs = with_forward(make_inputs(problem, seed=1))
+    result = backend.run(plan, inputs, RunOptions())
+    assert (result.status, result.reason) == (Status.PASSED, "")
+    assert (result.inputs_unchanged, result.repeatable, result.guards_intact) == (True,) * 3
+    assert check_output(inputs, result, plan=plan).passed
 
 
 @pytest.mark.parametrize(("variant", "problem"), variant_problems())
