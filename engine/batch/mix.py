@@ -24,8 +24,8 @@ from engine.batch.cost import US_PER_HOUR
 from engine.batch.table import largest_launchable, memory_feasible, predict_curve
 from engine.config import find_variant, resolve_config
 from engine.devices.spec import DeviceSpec
+from engine.evaluation import METHODS
 from engine.history import History
-from engine.latency import METHODS
 from engine.model.equations import FloatArray
 from engine.model.kernel import Kernel
 from engine.model.measurements import ProblemRow, read_table

@@ -31,8 +31,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 from engine.base.errors import SnapshotError, Status
 from engine.base.files import collector_paused
 from engine.base.text import Line, Log, Notes, Sentence, Sha256, SourceText, Time, TimeOrEmpty
-from engine.evaluation import Evaluation
-from engine.latency import Origin
+from engine.evaluation import Evaluation, Origin
 from engine.problem import Problem
 from engine.schema import MAX_ERROR, Count, NotNegative, decode, file_label, place_of
 

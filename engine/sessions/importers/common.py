@@ -16,8 +16,7 @@ from typing import Any, NoReturn
 from engine.base.errors import InvalidProblem, SnapshotError, Status, UnknownName
 from engine.base.text import clean_line
 from engine.devices import find_device
-from engine.evaluation import Evaluation
-from engine.latency import BaselineTiming, Latency, LatencyKind
+from engine.evaluation import BaselineTiming, Evaluation, Latency, LatencyKind
 from engine.measure.sampler import sampled_latency
 from engine.problem import Problem
 from engine.schema import file_label
