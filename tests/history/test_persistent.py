@@ -72,6 +72,18 @@ def test_the_longest_go_first_in_the_last_section() -> None:
     assert first.tolist() == [*range(1, 65), *range(64, 0, -1)] * 2
 
 
+def test_the_ctas_of_a_cluster_visit_what_one_of_them_sees() -> None:
+    """v19 in pairs: five query tiles of a head are three pairs, the last one half empty."""
+    variant = find_variant("v19")
+    config = variant.default_config() | {"cluster_size": 2}
+    problem = Problem(batch=1, num_heads=2, seqlen=640, head_dim=64, causal=True)
+    pieces = pieces_of(variant, problem, config, 4)
+    assert pieces.cta.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert pieces.tiles.reshape(4, 3).tolist() == [[5, 4, 2], [5, 4, 2]] * 2
+    single = pieces_of(variant, problem, config | {"cluster_size": 1}, 4)
+    assert sorted(single.tiles) == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+
+
 def compiled_for(
     name: str, problem: Problem, gpu: str, **chosen: int
 ) -> tuple[LaunchPlan, CompiledKernel]:
