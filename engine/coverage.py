@@ -10,9 +10,8 @@ from typing import Annotated, TypeAlias
 
 from annotated_types import MaxLen
 
-from engine.base.text import Line
 from engine.cuda_on_host.instrument import ExecutedStatements, line_ranges
-from engine.schema import Count, Stored
+from engine.schema import Count, Line, Stored
 from kernels.variant import Config
 
 LineRange: TypeAlias = tuple[Count, Count]  # first and last line

@@ -15,16 +15,6 @@ from annotated_types import MaxLen
 
 from engine.base.errors import Status
 from engine.base.table import Bars, Table, Tabular
-from engine.base.text import (
-    Identifier,
-    Line,
-    Log,
-    Name,
-    Sentence,
-    Sha256,
-    Sha256OrEmpty,
-    TimeOrEmpty,
-)
 from engine.base.units import format_bytes, format_count, format_us
 from engine.coverage import LineCoverage
 from engine.problem import Problem
@@ -32,16 +22,24 @@ from engine.schema import (
     Count,
     ErrorSize,
     FieldError,
+    Identifier,
     Integer,
+    Line,
+    Log,
     Microseconds,
+    Name,
     NanAsNull,
     NotNegative,
     PerSm,
     RegistersPerThread,
+    Sentence,
+    Sha256,
+    Sha256OrEmpty,
     Share,
     SmCount,
     Stored,
     ThreadsPerCta,
+    TimeOrEmpty,
     Tolerance,
     decode,
     encode,

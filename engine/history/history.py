@@ -25,7 +25,6 @@ from engine.base import files
 from engine.base.errors import AttuneError, StoreError, ToolMissing
 from engine.base.files import data_folder
 from engine.base.table import Bars, Table, Tabular
-from engine.base.text import Line
 from engine.base.units import format_us
 from engine.config import TunedConfig, load_tuned
 from engine.evaluation import Evaluation, Latency, Origin, Resources
@@ -50,7 +49,7 @@ from engine.model.kernel import (
 )
 from engine.plan import LaunchPlan, cached_kernel, compile_plan, resources
 from engine.problem import Problem
-from engine.schema import Integer, Stored, decode, encode
+from engine.schema import Integer, Line, Stored, decode, encode
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -303,7 +303,7 @@ def test_few_modules_are_entered(evaluator: Evaluator) -> None:
     evaluator.evaluate(request())
     for act, most in (
         (lambda: preview(request()), 23),
-        (lambda: evaluator.evaluate(request()), 40),
+        (lambda: evaluator.evaluate(request()), 37),
     ):
         entered = _modules_entered(act)
         assert len(entered) <= most, entered
