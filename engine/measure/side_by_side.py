@@ -18,7 +18,7 @@ from math import ceil, expm1, isfinite
 from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 from engine.base.errors import AttuneError, MeasureError, Status
-from engine.devices.detect import GpuState
+from engine.devices.nvml import GpuState
 from engine.evaluation import ALL_KINDS, BaselineTiming, Evaluation, Latency, LatencyKind
 from engine.measure.sampler import Sample, SamplerSettings, SamplingRun, run_rounds
 from engine.measure.verdict import MIN_SAMPLES

@@ -20,7 +20,7 @@ from engine.base.errors import MeasureError, Status
 from engine.config import ResolvedConfig, find_variant
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
-from engine.devices.detect import GpuState
+from engine.devices.nvml import GpuState
 from engine.evaluation import ALL_KINDS, Correctness, Evaluation, Latency
 from engine.history import History, KnownTime
 from engine.measure.sampler import SamplerSettings
