@@ -22,14 +22,13 @@ from engine.base.table import Table, Tabular, read_csv
 from engine.base.units import format_us, format_usd
 from engine.batch.cost import US_PER_HOUR
 from engine.batch.table import largest_launchable, memory_feasible, predict_curve
-from engine.config import resolve_config
+from engine.config import find_variant, resolve_config
 from engine.devices.spec import DeviceSpec
+from engine.evaluation import METHODS
 from engine.history import History
-from engine.latency import METHODS
 from engine.model.equations import FloatArray
 from engine.model.kernel import Kernel
 from engine.model.measurements import ProblemRow, read_table
-from engine.names import find_variant
 from engine.problem import Problem
 from engine.schema import encode
 from kernels.variant import AUTO

@@ -55,6 +55,8 @@ class DeviceSpec:
     memory_efficiency: float = 0.85  # of the bandwidth, what streams achieve
     # That it was seen to reach by itself, where that is beyond the boost clock of its data sheet.
     top_clock_mhz: int | None = None
+    # Whether tensor cores take products with FP32 sums at half the rate of all others: GeForce.
+    halves_fp32_sums: bool = False
     clock: ClockKind = "boost"  # what the rates are of; where it is not boost, see `at_clock`
 
     @property
@@ -247,6 +249,7 @@ def _device(line: list[Any]) -> DeviceSpec:
         price_source=priced["source"].format(rate),
         memory_efficiency=_TABLE["memory_efficiency"].get(name, {}).get("share", 0.85),
         top_clock_mhz=_TABLE["top_clock"].get(name, {}).get("mhz"),
+        halves_fp32_sums=name in _TABLE["halves_fp32_sums"],
     )
 
 

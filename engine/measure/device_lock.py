@@ -21,9 +21,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from engine.base.errors import MeasureError, ToolMissing
-from engine.base.text import clean_line
 from engine.devices import detect
 from engine.devices.detect import GpuState, detect_local
+from engine.schema import clean_line
 
 # Not tempfile.gettempdir(): it follows TMPDIR, and users with different ones would not meet.
 _SHARED_FOLDER = Path("/tmp/attune-gpu-locks")

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.devices.detect import GpuState
-from engine.latency import Latency, LatencyKind, Origin
+from engine.evaluation import Latency, LatencyKind, Origin
 from engine.measure.verdict import (
     CONFIDENCE,
     MIN_SAMPLES,

@@ -9,14 +9,13 @@ from typing import Literal, TypeAlias
 
 from engine.auto import Choice, choose
 from engine.backends.base import BackendName
-from engine.config import ConfigOrigin, ResolvedConfig, resolve_config
+from engine.config import ConfigOrigin, ResolvedConfig, find_variant, resolve_config, variant_from
 from engine.cuda_on_host.toolchain import Schedule
 from engine.devices import find_device
 from engine.devices.spec import ClockKind, DeviceSpec, at_clock
 from engine.history import History
 from engine.machine_code.cubin_files import read_cubin_file
 from engine.model.kernel import Kernel
-from engine.names import find_variant, variant_from
 from engine.problem import Problem
 from engine.schema import Stored
 from engine.tensors import NORMAL, InputKind

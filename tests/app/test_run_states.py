@@ -18,8 +18,7 @@ from app.tune import polling, run_state
 from engine.base.errors import Status
 from engine.devices import find_device
 from engine.devices.detect import DetectedDevice
-from engine.evaluation import Evaluation, Execution, Finding
-from engine.latency import BaselineTiming, Latency
+from engine.evaluation import BaselineTiming, Evaluation, Execution, Finding, Latency
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem

@@ -135,6 +135,14 @@ def repeated(count: int) -> list[tuple[int, Row | None]]:
         ("A100 80GB SXM", "HMMA.16816.F32 R0, R4, R8, R0", 8),
         ("H200", "HMMA.16816.F32 R0, R4, R8, R0", 4 / 0.62),
         ("H200", "HGMMA.64x64x16.F32 R24, gdesc[UR8], R24, gsb0", 32),
+        # GeForce halves FP32 sums and nothing else: 209.5, 419 and 838 TOP/s of an RTX 5090.
+        ("RTX 5090", "HMMA.16816.F32.BF16 R0, R4, R8, R0", 32),
+        ("RTX 5090", "HMMA.16816.F16 R0, R4, R8, R0", 16),
+        ("RTX 5090", "IMMA.16832.S8.S8 R0, R4.ROW, R8.COL, R0", 16),
+        ("RTX 5090", "QMMA.16832.F32.E4M3.E4M3 R0, R4, R8, R0", 32),
+        ("RTX 5090", "QMMA.SF.16832.F32.E4M3.E4M3.E8 R0, R4, R8, R0", 16),
+        ("RTX PRO 6000 Blackwell", "HMMA.16816.F32 R0, R4, R8, R0", 16),
+        ("L4", "IMMA.16832.S8.S8 R0, R4.ROW, R8.COL, R0", 16),
     ],
 )
 def test_rates(gpu: str, text: str, per_instruction: float) -> None:

@@ -13,7 +13,7 @@ from simulated_gpu import ROUGH, SimulatedConditions, SimulatedDevice, Throttle
 from words import says
 
 from engine.devices.detect import GpuState
-from engine.latency import LatencyKind
+from engine.evaluation import LatencyKind
 from engine.measure.sampler import Mode, Sample, SamplerSettings, SamplingRun, run_rounds
 from engine.measure.verdict import Verdict
 

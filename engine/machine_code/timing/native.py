@@ -64,15 +64,11 @@ OP = np.dtype(
 _made: dict[tuple[object, ...], NDArray[np.void]] = {}  # both regimes of a kernel take the same
 
 
-def ops_of(program: Program, c: SmConstants, tensor_fmas_per_cycle: float) -> NDArray[np.void]:
-    """One row of dtype `OP` per instruction.
-
-    Args:
-        tensor_fmas_per_cycle: FP16 multiply-adds of one partition's tensor core, at the peak.
-    """
-    key = (program.cubin_sha256, program.entry, c, tensor_fmas_per_cycle)
+def ops_of(program: Program, c: SmConstants, tensor: TensorRates) -> NDArray[np.void]:
+    """One row of dtype `OP` per instruction."""
+    key = (program.cubin_sha256, program.entry, c, tensor)
     if not program.cubin_sha256 or (known := _made.get(key)) is None:
-        rows = [_op(i, c, tensor_fmas_per_cycle) for i in program.instructions]
+        rows = [_op(i, c, tensor) for i in program.instructions]
         known = np.array(rows, OP)
         while len(_made) >= _MOST_MADE:
             _made.pop(next(iter(_made)), None)
@@ -80,7 +76,7 @@ def ops_of(program: Program, c: SmConstants, tensor_fmas_per_cycle: float) -> ND
     return known
 
 
-def _op(i: Instruction, c: SmConstants, tensor_fmas_per_cycle: float) -> tuple[object, ...]:
+def _op(i: Instruction, c: SmConstants, tensor: TensorRates) -> tuple[object, ...]:
     """In the order of `OP`."""
     control = i.control
     first_unit_only = (i.opcode in _HALF and c.half_on_first_unit) or (
@@ -103,7 +99,7 @@ def _op(i: Instruction, c: SmConstants, tensor_fmas_per_cycle: float) -> tuple[o
         i.opcode.endswith("GMMA"),
         "gsb0" in i.operands,
         _registers_read(i),
-        _pipe_cycles(i, c, tensor_fmas_per_cycle),
+        _pipe_cycles(i, c, tensor),
         max(accepted, _register_passes(i)),
     )
 
@@ -143,7 +139,7 @@ def _registers_read(i: Instruction) -> tuple[int, ...]:
     return tuple(reads)
 
 
-def _pipe_cycles(i: Instruction, c: SmConstants, tensor_fmas_per_cycle: float) -> float:
+def _pipe_cycles(i: Instruction, c: SmConstants, tensor: TensorRates) -> float:
     match i.pipe:
         case Pipe.FMA:
             return c.half_cycles if i.opcode in _HALF else c.fma_cycles
@@ -154,17 +150,24 @@ def _pipe_cycles(i: Instruction, c: SmConstants, tensor_fmas_per_cycle: float) -
         case Pipe.FP64:
             return c.fp64_cycles
         case Pipe.TENSOR:
-            return _tensor_cycles(i, c, tensor_fmas_per_cycle)
+            return _tensor_cycles(i, c, tensor)
         case Pipe.UNIFORM:
             return 0.0 if i.opcode in ("S2R", "S2UR", "LDC") else c.uniform_cycles
         case _:
             return 0.0
 
 
-def _tensor_cycles(i: Instruction, c: SmConstants, fmas_per_cycle: float) -> float:
+def _tensor_cycles(i: Instruction, c: SmConstants, tensor: TensorRates) -> float:
     """Cycles of one warp's tensor instruction on its partition's tensor core."""
     of_peak = 100 if i.opcode.endswith("GMMA") else c.mma_sync_share
-    return tensor_fmas(i) / (fmas_per_cycle * of_peak / 100)
+    gain = 1.0 if _has_halved_sums(i) else tensor.gain_of_other_sums
+    return tensor_fmas(i) / (tensor.fmas_per_cycle * gain * of_peak / 100)
+
+
+def _has_halved_sums(i: Instruction) -> bool:
+    """Whether its products are those that GeForce cards take at half rate: FP16, BF16, TF32 and FP8
+    with FP32 sums. FP8 with scales (MXFP8) is not among them (github.com/gau-nernst/learn-cuda)."""
+    return "F32" in i.modifiers and "SF" not in i.modifiers
 
 
 def tensor_fmas(i: Instruction) -> float:
@@ -472,6 +475,14 @@ _HOPPER_FMAS_PER_CYCLE = 512.0
 
 
 @dataclass(frozen=True, slots=True)
+class TensorRates:
+    """What one partition's tensor core does."""
+
+    fmas_per_cycle: float  # FP16 multiply-adds with FP32 sums, at the peak
+    gain_of_other_sums: float  # integer and FP16 sums: 2 on GeForce, else 1
+
+
+@dataclass(frozen=True, slots=True)
 class GpuRates:
     """The rates of one GPU that the timing model takes from the table of devices."""
 
@@ -479,7 +490,7 @@ class GpuRates:
     constants: SmConstants
     num_sms: int
     cycles_per_us: float
-    tensor_fmas_per_cycle: float  # FP16 multiply-adds of one partition
+    tensor: TensorRates
     dram_bytes_per_us: float  # as achieved
     kept_bytes: int  # by L2
 
@@ -507,7 +518,7 @@ def gpu_rates(device: DeviceSpec, arch: str | None = None) -> GpuRates:
         constants=constants,
         num_sms=int(sms),
         cycles_per_us=clock,
-        tensor_fmas_per_cycle=fmas,
+        tensor=TensorRates(fmas, 2.0 if device.halves_fp32_sums else 1.0),
         dram_bytes_per_us=_known(device, device.memory_gb_per_s, "memory bandwidth")
         * 1e3
         * device.memory_efficiency,
@@ -566,7 +577,7 @@ def sm_kernel(
         cycles_per_sector=_SECTOR_BYTES / per_cycle,
         shared_bytes_per_cycle=_SHARED_BYTES_PER_PASS / c.shared_pass_cycles,
     )
-    return Kernel(ops_of(program, c, gpu.tensor_fmas_per_cycle), machine)
+    return Kernel(ops_of(program, c, gpu.tensor), machine)
 
 
 def allocated_smem(device: DeviceSpec, smem_bytes: int) -> int:
