@@ -76,7 +76,6 @@ HEAVY = [
 MEASURING_PATH = [
     "engine",
     "engine.pipeline.evaluate",
-    "engine.pipeline.preview",
     "engine.cuda_source",
     "engine.cuda_on_host",
     "engine.backends.cuda",

@@ -17,8 +17,7 @@ from engine.batch.validate import Validation
 from engine.environment import collect_environment
 from engine.evaluation import BaselineTiming, Evaluation, Latency
 from engine.model.measurements import Measurement, write_measurements
-from engine.pipeline.preview import preview
-from engine.pipeline.request import EvaluationRequest
+from engine.pipeline.request import EvaluationRequest, preview
 from engine.sessions.session import make_attachment, make_snapshot, now
 from engine.sessions.snapshot import Attachment, Snapshot
 

@@ -44,8 +44,7 @@ from engine.measure.sampler import Sample, SamplerSettings
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.invariance import BatchInvariance, batch_invariance
 from engine.pipeline.machine_code import read_machine_code
-from engine.pipeline.preview import simulated_us
-from engine.pipeline.request import EvaluationRequest, resolve
+from engine.pipeline.request import EvaluationRequest, resolve, simulated_us
 from engine.plan import LaunchPlan, make_plan
 from engine.schema import Stored, encode
 from engine.search.sweep.journal import SweepSpec

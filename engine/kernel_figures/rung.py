@@ -27,8 +27,7 @@ from engine.evaluation import Latency, PassReport
 from engine.history import History, KnownTime
 from engine.model.calibrate import fitting_config
 from engine.model.kernel import Kernel
-from engine.pipeline.preview import Preview, preview
-from engine.pipeline.request import EvaluationRequest, target_device
+from engine.pipeline.request import EvaluationRequest, Preview, preview, target_device
 from engine.plan import LaunchPlan, cached_kernel, compile_plan, launch_of_pass, make_plan
 from engine.problem import Problem
 from kernels.variant import Config, Variant

@@ -21,7 +21,6 @@ from engine.pipeline.execute import (
     NOT_HERE,
     PartialRun,
     alone_on_gpu,
-    check_host_memory,
     disagreement,
     execution_of,
     first_flops,
@@ -30,10 +29,11 @@ from engine.pipeline.execute import (
     takes_too_long,
     where_to_execute,
 )
-from engine.pipeline.preview import NO_RESOURCES
 from engine.pipeline.request import (
+    NO_RESOURCES,
     EvaluationRequest,
     ResolvedRequest,
+    check_host_memory,
     choose_backend,
 )
 from engine.plan import (

@@ -17,8 +17,7 @@ from engine.config import resolve_config
 from engine.evaluation import Latency
 from engine.machine_code.report import MachineCode
 from engine.own_kernels.registry import all_variants
-from engine.pipeline.preview import preview
-from engine.pipeline.request import EvaluationRequest
+from engine.pipeline.request import EvaluationRequest, preview
 from kernels.variant import Config, Variant
 
 _NOTHING, _BEFORE = "nothing", "itself before the last edit"
