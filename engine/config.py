@@ -1,4 +1,5 @@
-"""Which values the tunables take: those given, else tuned ones (one JSON file), else defaults."""
+"""Which variant a name means, and which values its tunables take: those given, else tuned ones (one
+JSON file), else defaults."""
 
 from __future__ import annotations
 
@@ -12,14 +13,67 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from engine.base import files
-from engine.base.errors import InvalidProblem, InvalidStore, SnapshotError, StoreError
+from engine.base.errors import (
+    InvalidKernel,
+    InvalidProblem,
+    InvalidStore,
+    SnapshotError,
+    StoreError,
+    UnknownName,
+    unknown,
+)
 from engine.base.files import data_folder
 from engine.base.units import format_us
 from engine.devices.spec import DeviceSpec
-from engine.latency import Origin
+from engine.evaluation import Origin
+from engine.own_kernels.registry import OWN, all_variants
 from engine.problem import Problem
 from engine.schema import Integer, Microseconds, Stored, decode, encode
-from kernels.variant import Variant
+from kernels.ladder import LADDER
+from kernels.variant import AUTO, Variant
+
+
+def find_variant(name: str) -> Variant:
+    """The variant with this id (`v05`) or name: of the ladder, or an own kernel.
+
+    Raises:
+        UnknownName: there is none; the nearest names are in the text.
+        InvalidKernel: there is a mistake in its description.
+    """
+    file = LADDER.find(name) or OWN.seen(name) or OWN.find(name)
+    if file is None and name == AUTO:
+        raise UnknownName(
+            f"{AUTO} stands for the variant that is chosen for a problem on a GPU: name one here.",
+            code="auto_is_no_variant",
+        )
+    if file is None:
+        raise unknown("variant", name, (v.id for v in all_variants()))
+    if file.error is not None or file.variant is None:
+        raise InvalidKernel(str(file.error), code=file.error.code if file.error is not None else "")
+    return file.variant
+
+
+def variant_from(source: Path, name: str) -> Variant:
+    """The variant that a `.cu` file describes, to be launched from that file.
+
+    Sources of older snapshots have no description block: they take that of variant `name`.
+
+    Raises:
+        UnknownName: as `find_variant`, for a source without a block.
+        InvalidKernel: the file cannot be read, or there is a mistake in its description.
+    """
+    from kernels.description import parse_variant
+    from kernels.source_text import has_block, read_text
+    from kernels.toml_block import KernelDescriptionError
+
+    try:
+        text = read_text(source)
+        if has_block(text):
+            return parse_variant(text, source)
+    except KernelDescriptionError as mistake:
+        raise InvalidKernel(str(mistake), code=mistake.code) from None
+    return replace(find_variant(name), source=source)
+
 
 # The tuned config of a variant for a GPU and a class of problems, kept in one JSON file.
 #

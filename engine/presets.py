@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from engine.names import unknown
+from engine.base.errors import unknown
 from engine.problem import Problem, parse_seqlens
 
 

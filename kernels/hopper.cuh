@@ -24,6 +24,17 @@ __device__ __forceinline__ void mbarrier_arrive(Mbarrier* barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
                  : "memory");
 }
+// Arrives at the barrier that lies in the same place of another CTA of the cluster.
+__device__ __forceinline__ void mbarrier_arrive_at(Mbarrier* barrier, int rank) {
+    asm volatile(
+        "{\n"
+        ".reg .b32 address;\n"
+        "mapa.shared::cluster.u32 address, %0, %1;\n"
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [address];\n"
+        "}" ::"r"(shared_address(barrier)),
+        "r"(rank)
+        : "memory");
+}
 // Arrives, and has the phase wait for so many bytes of copies.
 __device__ __forceinline__ void mbarrier_arrive_expect(Mbarrier* barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
@@ -52,6 +63,21 @@ __device__ __forceinline__ void tma_load(void* to_smem, const TensorMap* map, Mb
         "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
         "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared_address(to_smem)),
         "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row), "r"(head), "r"(batch)
+        : "memory");
+}
+// To the same place of each of the first CTAS of the cluster, where its bytes arrive at the barrier
+// that lies in the same place as `barrier`.
+template <int CTAS>
+__device__ __forceinline__ void tma_load_to_all(void* to_smem, const TensorMap* map,
+                                                Mbarrier* barrier, int column, int row, int head,
+                                                int batch) {
+    constexpr unsigned short MASK = (1 << CTAS) - 1;
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        ".multicast::cluster [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(
+            shared_address(to_smem)),
+        "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row), "r"(head), "r"(batch),
+        "h"(MASK)
         : "memory");
 }
 // From shared memory; what lies outside of the tensor is not stored.
@@ -173,6 +199,7 @@ __device__ __forceinline__ void wgmma_wait(float (&...sums)[SUMS]) {
 #define WGMMA_NAMES_80                                                                     \
     WGMMA_NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, " \
                    "%78, %79"
+#define WGMMA_NAMES_88 WGMMA_NAMES_80 ", %80, %81, %82, %83, %84, %85, %86, %87"
 #define WGMMA_NAMES_96                                                                     \
     WGMMA_NAMES_80 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, " \
                    "%94, %95"
@@ -185,6 +212,7 @@ __device__ __forceinline__ void wgmma_wait(float (&...sums)[SUMS]) {
 #define WGMMA_SUMS_48 WGMMA_SUMS_32, WGMMA_SUMS_8(32), WGMMA_SUMS_8(40)
 #define WGMMA_SUMS_64 WGMMA_SUMS_48, WGMMA_SUMS_8(48), WGMMA_SUMS_8(56)
 #define WGMMA_SUMS_80 WGMMA_SUMS_64, WGMMA_SUMS_8(64), WGMMA_SUMS_8(72)
+#define WGMMA_SUMS_88 WGMMA_SUMS_80, WGMMA_SUMS_8(80)
 #define WGMMA_SUMS_96 WGMMA_SUMS_80, WGMMA_SUMS_8(80), WGMMA_SUMS_8(88)
 
 // For each width N of D [64, N], with N / 2 sums in a thread, of which %A to %F are the operands
@@ -225,4 +253,5 @@ WGMMA_OF_WIDTH(64, 32, 32, 33, 34, 35, 36, 37)
 WGMMA_OF_WIDTH(96, 48, 48, 49, 50, 51, 52, 53)
 WGMMA_OF_WIDTH(128, 64, 64, 65, 66, 67, 68, 69)
 WGMMA_OF_WIDTH(160, 80, 80, 81, 82, 83, 84, 85)
+WGMMA_OF_WIDTH(176, 88, 88, 89, 90, 91, 92, 93)
 WGMMA_OF_WIDTH(192, 96, 96, 97, 98, 99, 100, 101)

@@ -18,7 +18,7 @@ let.block_m = "64 * consumers"
 let.columns = "64 if head_dim % 64 == 0 else 32"
 
 [tunables]
-block_n = {values = [64, 128], default = 128, meaning = "K/V rows per tile"}
+block_n = {values = [64, 128, 176], default = 128, meaning = "K/V rows per tile"}
 stages = {values = [2, 3], default = 2, meaning = "K/V tiles in the ring"}
 consumers = {values = [2, 3], default = 2, meaning = "warpgroups that compute, 64 query rows each"}
 
@@ -79,8 +79,8 @@ constexpr unsigned FULL_WARP = 0xffffffffu;
 
 static_assert(CONSUMERS == 2 || CONSUMERS == 3,
               "consumers must be 2 or 3: a fourth would leave each thread 120 registers");
-static_assert(BLOCK_N == 64 || BLOCK_N == 128,
-              "block_n must be 64 or 128: S of a tile stays in the registers of a warpgroup");
+static_assert(BLOCK_N == 64 || BLOCK_N == 128 || BLOCK_N == 176,
+              "block_n must be 64, 128 or 176: S of a tile stays in a warpgroup's registers");
 static_assert(STAGES == 2 || STAGES == 3,
               "stages must be 2 or 3: one tile is computed while the others arrive");
 static_assert(HEAD_DIM % 32 == 0 && HEAD_DIM <= 128,

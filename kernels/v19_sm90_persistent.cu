@@ -1,6 +1,6 @@
 // v19 Persistent on Hopper: persistent CTAs; between query tiles no pipe of the SM runs dry.
 // Idea: the next Q is there and the last O leaves while products run: a tile's end costs little.
-// Changed: against v18, persistent CTAs; two places for Q; descriptors a warp; maxima by threes.
+// Changed: against v18, persistent CTAs; two places for Q; descriptors a warp; K/V by multicast.
 // Limiter: as v18 in the steady state, from the first key of a CTA to its last.
 // Constraints: sm_90a alone; D in {32, 64, 96, 128}; any S, KV, H, B; features.cuh but lengths.
 // Passes: 1, attention_forward; grid (min(num_ctas, query tiles)), 128 (consumers + 1) threads.
@@ -14,7 +14,8 @@ arch_specific = true
 gqa = true
 takes = ["kv_offset", "window", "softcap", "alibi", "sinks", "lse"]
 let.block_m = "64 * consumers"
-let.query_tiles = "ceil_div(seqlen, block_m)"
+# A cluster takes as many neighbouring query tiles of a head at a time as it has CTAs.
+let.query_tiles = "ceil_div(seqlen, block_m * cluster_size) * cluster_size"
 let.ctas = "min(num_ctas, query_tiles * num_heads * batch)"
 # A swizzled row is as wide as the swizzle: D = 128 takes two boxes, D = 96 three of half the width.
 let.columns = "64 if head_dim % 64 == 0 else 32"
@@ -30,6 +31,7 @@ num_ctas.values = [4, 78, 114, 132]
 num_ctas.default = 132
 num_ctas.per_sm = 1
 num_ctas.meaning = "persistent CTAs: the GPU's SMs"
+cluster_size = {values = [1, 2], default = 1, meaning = "CTAs that share K/V tiles by multicast"}
 kv_mib = {values = [1, 16, 32], default = 32, meaning = "MiB of K and V of causal heads at a time"}
 
 most_growth = {values = [0, 8], default = 0, meaning = "log2 of growth that O is not rescaled for"}
@@ -40,20 +42,26 @@ sentence = """v19 keeps two tiles of Q and {stages} of K and V in shared memory,
               no more: lower stages, block_n or consumers."""
 
 [[constraints]]
+condition = "num_ctas % cluster_size == 0"
+sentence = """v19 launches whole clusters of {cluster_size} CTAs, and num_ctas={num_ctas} is no \
+              multiple: name one, or cluster_size=1."""
+
+[[constraints]]
 condition = "2 * head_dim + 3 * block_n <= (768 if consumers == 2 else 512)"  # O, S and P
 sentence = """v19 has 232 registers a thread, or 160 with three consumers: too few for \
               block_n={block_n} with D={head_dim}, so lower block_n or consumers."""
 
 [tensor_maps]
 q_map = {tensor = "q", box = ["columns", "block_m", 1, 1], swizzle = "2 * columns"}
-k_map = {tensor = "k", box = ["columns", "block_n", 1, 1], swizzle = "2 * columns"}
-v_map = {tensor = "v", box = ["columns", "block_n", 1, 1], swizzle = "2 * columns"}
+k_map = {tensor = "k", box = ["columns", "block_n // cluster_size", 1, 1], swizzle = "2 * columns"}
+v_map = {tensor = "v", box = ["columns", "block_n // cluster_size", 1, 1], swizzle = "2 * columns"}
 out_map = {tensor = "out", box = ["columns", "block_m", 1, 1], swizzle = "2 * columns"}
 
 [[passes]]
 entry = "attention_forward"
 grid = ["ctas", "1", "1"]
 threads = "128 * (consumers + 1)"
+cluster = ["cluster_size", 1, 1]
 # The producer gives back what the consumers take; 0 where there is no third one.
 warpgroup_registers = ["40 if consumers == 2 else 32", "232 if consumers == 2 else 160",
                        "232 if consumers == 2 else 160", "0 if consumers == 2 else 160"]
@@ -71,6 +79,7 @@ kv_rows = "ceil_div(query_tiles * num_heads * batch, ctas) * round_up(seqlen_kv,
 conflict_ways = 1
 schedule = {shares = "query tiles", heads_at_once = "heads_at_once"}
 */
+#include "cluster.cuh"
 #include "exp2.cuh"
 #include "features.cuh"
 #include "hopper.cuh"
@@ -88,6 +97,7 @@ constexpr int TILE_BYTES = BLOCK_N * HEAD_DIM * 2;  // of K or V
 constexpr int Q_BYTES = BLOCK_M * HEAD_DIM * 2;
 constexpr int DIM_STEPS = HEAD_DIM / 16;  // a wgmma takes 16 columns of Q and K
 constexpr int KEY_STEPS = BLOCK_N / 16;   // and 16 rows of V
+constexpr int SHARE_ROWS = BLOCK_N / CLUSTER_SIZE;  // of a tile that each CTA of a cluster loads
 constexpr int TURNS = 1;  // the first barrier of those in front of the softmax
 constexpr unsigned FULL_WARP = 0xffffffffu;
 
@@ -97,6 +107,8 @@ static_assert(BLOCK_N == 64 || BLOCK_N == 128 || BLOCK_N == 160 || BLOCK_N == 19
               "block_n must be 64, 128, 160 or 192: S of a tile stays in a warpgroup's registers");
 static_assert(STAGES == 2 || STAGES == 3,
               "stages must be 2 or 3: one tile is computed while the others arrive");
+static_assert(CLUSTER_SIZE == 1 || CLUSTER_SIZE == 2,
+              "cluster_size must be 1 or 2: a warp tells its CTA and one other what it has read");
 static_assert(NUM_CTAS >= 1 && KV_MIB >= 1,
               "num_ctas and kv_mib must be at least 1: someone has to visit some head");
 static_assert(MOST_GROWTH >= 0 && MOST_GROWTH <= 15,
@@ -130,27 +142,46 @@ struct QueryTile {
     int tiles;  // of keys that it visits; 0 behind the last query tile
 };
 
-// First key of the first tile of keys that a query tile visits: 0 without a window.
-__device__ __forceinline__ int first_key_of(int m0, int seqlen, int seqlen_kv) {
-    return FIRST_KEY(POSITION_OF(m0)) / BLOCK_N * BLOCK_N;
+// Which CTA of its cluster this one is.
+__device__ __forceinline__ int cluster_rank() { return blockIdx.x % CLUSTER_SIZE; }
+
+// A warp has read a tile: what comes into its place next comes from the other CTA, too.
+__device__ __forceinline__ void tell_other_cta(Mbarrier* empty, int lane) {
+    if constexpr (CLUSTER_SIZE > 1) {
+        if (lane == 1) mbarrier_arrive_at(empty, cluster_rank() ^ 1);
+    }
 }
 
-// Where a CTA stands in the line of all query tiles in one round.
+// First key of the first tile of keys that a query tile visits, and with it those of the cluster's
+// other CTAs: 0 without a window.
+__device__ __forceinline__ int first_key_of(int m0, int seqlen, int seqlen_kv) {
+    return FIRST_KEY(POSITION_OF(m0 - cluster_rank() * BLOCK_M)) / BLOCK_N * BLOCK_N;
+}
+
+// Where a CTA, or its cluster, stands in the line of all query tiles in one round.
 __device__ __forceinline__ int position_of(int round) {
-    return round * gridDim.x + (round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
+    const unsigned clusters = gridDim.x / CLUSTER_SIZE, cluster = blockIdx.x / CLUSTER_SIZE;
+    return round * clusters + (round % 2 == 0 ? cluster : clusters - 1 - cluster);
+}
+
+// Query tiles of a head, or pairs of them where a cluster takes two.
+__device__ __forceinline__ int query_tiles_of(int seqlen) {
+    return (seqlen + CLUSTER_SIZE * BLOCK_M - 1) / (CLUSTER_SIZE * BLOCK_M);
 }
 
 // A CTA's query tile of one round. All of them stand in a line, heads that share K/V beside each
 // other, and CTAs take them in turn, every other round backwards. Causal: sections of as many heads
 // as L2 keeps K and V of, from the longest tile to the shortest in the last section, the other way
 // in the one before, and so on. So neighbours in the line are of about one length, what a CTA has
-// more in one round it has less in the next, and the shortest tiles are left for the end.
+// more in one round it has less in the next, and the shortest tiles are left for the end. A cluster
+// takes pairs of neighbouring tiles, visits all keys that one of the two sees, and may find one of
+// them behind the last query: its rows are zeros, which nobody stores.
 __device__ __forceinline__ QueryTile query_tile_of(int round, int batch, int num_heads,
                                                    int heads_at_once, int seqlen, int seqlen_kv) {
     // Hides from the compiler that these stay: it would keep their reciprocals in registers.
     asm volatile("" : "+r"(num_heads), "+r"(heads_at_once), "+r"(seqlen));
     const int all_heads = batch * num_heads;
-    const int query_tiles = (seqlen + BLOCK_M - 1) / BLOCK_M;
+    const int query_tiles = query_tiles_of(seqlen);
     const int position = position_of(round);
     QueryTile found = {0, 0, 0, 0};
     if (position >= query_tiles * all_heads) return found;
@@ -167,7 +198,9 @@ __device__ __forceinline__ QueryTile query_tile_of(int round, int batch, int num
         if ((last_section - section) % 2 == 0) tile_index = query_tiles - 1 - tile_index;
     }
     // Keys after the tile's last query, or outside all windows, are masked for all of its rows.
-    const int end = END_OF_KEYS(POSITION_OF((tile_index + 1) * BLOCK_M));
+    tile_index = tile_index * CLUSTER_SIZE + cluster_rank();
+    const int end =
+        END_OF_KEYS(POSITION_OF((tile_index + CLUSTER_SIZE - cluster_rank()) * BLOCK_M));
     const int begin = first_key_of(tile_index * BLOCK_M, seqlen, seqlen_kv);
     found.tiles = (end - begin + BLOCK_N - 1) / BLOCK_N;
     found.m0 = tile_index * BLOCK_M;
@@ -190,7 +223,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     Mbarrier* o_full = q_full + 2;         // O has taken the place of Q, of every consumer warp
     Mbarrier* k_full = o_full + 2;         // of each stage: its tile has come
     Mbarrier* v_full = k_full + STAGES;
-    Mbarrier* k_empty = v_full + STAGES;   // and has been read by every consumer warp
+    Mbarrier* k_empty = v_full + STAGES;   // and has been read by the cluster's consumer warps
     Mbarrier* v_empty = k_empty + STAGES;
 
     const Features given = FEATURES_GIVEN;
@@ -198,7 +231,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         return query_tile_of(round, batch, num_heads, heads_at_once, seqlen, seqlen_kv);
     };
     const auto is_query_tile = [&](int round) {
-        return position_of(round) < (seqlen + BLOCK_M - 1) / BLOCK_M * batch * num_heads;
+        return position_of(round) < query_tiles_of(seqlen) * batch * num_heads;
     };
 
     if (threadIdx.x == 0) {
@@ -211,21 +244,27 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         for (int stage = 0; stage < STAGES; stage++) {
             mbarrier_init(k_full + stage, 1);
             mbarrier_init(v_full + stage, 1);
-            mbarrier_init(k_empty + stage, 4 * CONSUMERS);
-            mbarrier_init(v_empty + stage, 4 * CONSUMERS);
+            mbarrier_init(k_empty + stage, 4 * CONSUMERS * CLUSTER_SIZE);
+            mbarrier_init(v_empty + stage, 4 * CONSUMERS * CLUSTER_SIZE);
         }
         mbarrier_init_fence();
     }
-    // Nobody uses a barrier that is not initialised.
-    __syncthreads();
+    // Nobody uses a barrier that is not initialised, be it another CTA's.
+    if constexpr (CLUSTER_SIZE > 1) {
+        cluster_arrive();
+        cluster_wait();
+    } else {
+        // No other CTA's is used.
+        __syncthreads();
+    }
 
     if (threadIdx.x < WARPGROUP) {
         fewer_registers<PRODUCER_REGISTERS>();
         const int role = threadIdx.x / 32;  // warp 0 has K and V, warp 1 has Q and O
         if (role > 1 || !elect_one()) return;
         if (role == 0) {
-            // A tile of K or V into its stage, once the tile before it there has been read.
-            // `count`: of the tiles before it.
+            // A tile of K or V into its stage, once the tile before it there has been read: all of
+            // it, or this CTA's share into every CTA of the cluster. `count`: of the tiles before.
             const auto load_tile = [&](const TensorMap* map, unsigned char* ring, Mbarrier* full,
                                        Mbarrier* empty, int count, int row, int kv_head,
                                        int batch) {
@@ -234,8 +273,14 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
                 mbarrier_arrive_expect(full + stage, TILE_BYTES);
 #pragma unroll
                 for (int box = 0; box < BOXES; box++) {
-                    tma_load(ring + stage * TILE_BYTES + box * BLOCK_N * ROW_BYTES, map,
-                             full + stage, box * COLUMNS, row, kv_head, batch);
+                    unsigned char* to = ring + stage * TILE_BYTES + box * BLOCK_N * ROW_BYTES;
+                    if constexpr (CLUSTER_SIZE > 1) {
+                        const int first = cluster_rank() * SHARE_ROWS;
+                        tma_load_to_all<CLUSTER_SIZE>(to + first * ROW_BYTES, map, full + stage,
+                                                      box * COLUMNS, row + first, kv_head, batch);
+                    } else {
+                        tma_load(to, map, full + stage, box * COLUMNS, row, kv_head, batch);
+                    }
                 }
             };
             // In the order of their products: K of a tile before V of the one before it.
@@ -490,10 +535,12 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     const auto wait_for_s = [&]() {
         wgmma_wait<1>(s_rmem);
         if (lane == 0) mbarrier_arrive(k_empty + stage);
+        tell_other_cta(k_empty + stage, lane);
     };
     const auto wait_for_o = [&]() {
         wgmma_wait<0>(acc_rmem);
         if (lane == 0) mbarrier_arrive(v_empty + last_stage);
+        tell_other_cta(v_empty + last_stage, lane);
     };
     // K of the tile behind this one, if there is one, is waited for behind a softmax. Else ptxas
     // would move the wait for O in front of it: a branch ends what it puts in another order, and
@@ -518,6 +565,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     named_barrier_arrive(next_turn, 2 * WARPGROUP);
     wgmma_wait<0>(s_rmem);
     if (lane == 0) mbarrier_arrive(k_empty);
+    tell_other_cta(k_empty, lane);
     softmax(now.m0, now.head, 0, correction);
     bool is_next = is_query_tile(1);  // whether there is another query tile
     wait_for_next_k(now.tiles > 1 || is_next);
@@ -552,6 +600,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         pack_p();
         step_ring();
     }
+    if constexpr (CLUSTER_SIZE > 1) cluster_arrive();
     wait_for_last_v();
     // The last block is of one product, and hands on no turn that nobody waits for.
     named_barrier(turn, 2 * WARPGROUP);
@@ -561,4 +610,6 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     divide_one_by_l(now, inv_l);
     wgmma_wait<0>(acc_rmem);
     store_rows(round - 1, inv_l);
+    // Not before the other CTA's warps have told this one of all that they read.
+    if constexpr (CLUSTER_SIZE > 1) cluster_wait();
 }

@@ -10,10 +10,9 @@ from tuned_data import ENTRY, PROBLEM
 from words import says
 
 from engine.batch.recommend import BatchRequest, recommend_batch
-from engine.config import default_config, keep_tuned, resolve_config
+from engine.config import default_config, find_variant, keep_tuned, resolve_config
 from engine.devices import find_device
 from engine.history import History
-from engine.names import find_variant
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.search.space import Space, SweepOptions, point_id

@@ -16,13 +16,13 @@ from words import raises
 from engine.base.errors import StoreError
 from engine.config import (
     find_tuned,
+    find_variant,
     forget_tuned,
     keep_tuned,
     load_tuned,
     problem_class,
     tuned_path,
 )
-from engine.names import find_variant
 from engine.problem import Problem
 
 VARIANT = find_variant("v05")

@@ -12,8 +12,8 @@ from typing import Any
 from app.shared import url_state
 from engine.auto import Choice
 from engine.base.errors import InvalidProblem
+from engine.config import find_variant
 from engine.devices import all_devices
-from engine.names import find_variant
 from engine.own_kernels.registry import all_variants
 from engine.pipeline.request import BackendChoice, EvaluationRequest
 from engine.presets import Preset, presets

@@ -19,7 +19,7 @@ from app.shared.machine import device_of, local_gpu
 from app.shared.selection import DTYPES, FORMATS, Selection, preset_named, variant_label
 from app.shared.terms import TERMS
 from engine.auto import chosen_variants
-from engine.names import find_variant
+from engine.config import find_variant
 from engine.own_kernels.registry import all_variants
 from engine.presets import presets
 from engine.problem import Problem

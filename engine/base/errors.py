@@ -7,6 +7,9 @@ says which sentence it is and stays where the words change: programs and tests a
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 from enum import StrEnum
 
 # What became of an evaluation or of one of its steps.
@@ -51,6 +54,30 @@ class InvalidProblem(BadInput):
 class UnknownName(BadInput):
     """A variant, device, backend or preset that is not in its list (the text names the nearest
     ones), or a path that leads to no file."""
+
+
+_MOST_LISTED = 24
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
+    """The error for a name that is not in its list: nearest names, else the list's first ones."""
+    names = list(known)
+    code = f"unknown_{kind.replace(' ', '_')}"
+    if not names:
+        return UnknownName(f"There is no {kind} called {name!r}: there is none at all.", code=code)
+    near = get_close_matches(name.casefold(), {n.casefold(): n for n in names}, n=3, cutoff=0.5)
+    by_folded = {n.casefold(): n for n in names}
+    same = [n for n in names if _unpadded(n) == _unpadded(name)]  # v01 for v1
+    offered = same or [by_folded[n] for n in near] or names[:_MOST_LISTED]
+    listing = ", ".join(offered)
+    if not near and len(names) > _MOST_LISTED:
+        listing += f" and {len(names) - _MOST_LISTED} more"
+    remedy = f"did you mean {listing}?" if near else f"known are {listing}."
+    return UnknownName(f"There is no {kind} called {name!r}: {remedy}", code=code)
+
+
+def _unpadded(name: str) -> str:
+    return re.sub(r"(?<!\d)0+(?=\d)", "", name.casefold())
 
 
 class InvalidKernel(BadInput):

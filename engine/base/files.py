@@ -1,4 +1,4 @@
-"""Files on disk: written whole, locked, kept in the data folder or as entries of the cache.
+"""Files on disk: written whole, locked, in the data folder, as entries of the cache; and journals.
 
 A file is written under a temporary name in its own folder, made durable and renamed. A kill at any
 moment, a full disk or a second process leaves the old state or the whole new file. Failures come up
@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import gc
 import hashlib
 import json
 import os
@@ -22,16 +23,19 @@ import stat
 import sysconfig
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Final, Literal
+from typing import IO, TYPE_CHECKING, Any, Final, Literal
 
 from engine.base.errors import InvalidProblem, StoreError, UnknownName
 
 if TYPE_CHECKING:
     from filelock import FileLock
+
+MAX_SOURCE = 1_000_000  # bytes of a source that is read, and characters of one that is kept
+MAX_LOG = 65_536  # characters of a compiler's log that is kept
 
 TEMPORARY_PREFIX = ".saving-"
 TEMPORARY_MAX_AGE_S = 3_600.0
@@ -370,3 +374,86 @@ def write_entry(path: Path, payload: bytes) -> bool:
 def _header(payload: bytes) -> bytes:
     fields = [_MAGIC, hashlib.sha256(payload).hexdigest(), len(payload)]
     return json.dumps(fields).encode("ascii")
+
+
+# Journals: append-only files of JSON lines, of what happened to jobs, sweeps and sessions.
+#
+# Every event is one `os.write` to a file opened with O_APPEND, so events of several processes
+# never interleave. It begins and ends with a newline: one that a crash or a full disk cut off then
+# damages nothing but itself. A reader parses up to the last newline only and passes over damaged
+# lines.
+
+# What mends a journal in the cache folder that cannot be written.
+CACHE_REMEDY = "free some disk space or point ATTUNE_CACHE_DIR at a folder that can be written"
+_MAX_READ = 1 << 30  # of one call; the next one goes on
+
+
+def append_event(path: Path, event: Mapping[str, Any], remedy: str = CACHE_REMEDY) -> None:
+    """Add one event.
+
+    Args:
+        remedy: what to do when it cannot be written, for the error.
+
+    Raises:
+        StoreError: the disk is full or the folder cannot be written.
+    """
+    line = ("\n" + json.dumps(event, separators=(",", ":"), allow_nan=False) + "\n").encode()
+    with as_sentence(f"The journal {path.name} cannot be written", remedy):
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            if os.write(fd, line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(fd)
+
+
+def read_events(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
+    """The complete events after byte `offset`, and the offset to go on from.
+
+    Lines that are no JSON object (empty, cut off by a full disk, nested too deeply) are passed
+    over.
+
+    Raises:
+        StoreError: it is no regular file, or cannot be read.
+    """
+    lines, end = read_lines(path, offset)
+    with collector_paused():
+        return [event for line in lines if (event := parse_event(line)) is not None], end
+
+
+def read_lines(path: Path, offset: int) -> tuple[list[bytes], int]:
+    """The complete lines after byte `offset`, whatever they hold, and the offset to go on from.
+
+    Raises:
+        StoreError: as `read_events`.
+    """
+    with as_sentence(f"{path} cannot be read"):
+        try:
+            with open_regular(path) as file:
+                file.seek(offset)
+                data = file.read(_MAX_READ)
+        except FileNotFoundError:
+            return [], 0
+    end = data.rfind(b"\n") + 1
+    return data[:end].splitlines(), offset + end
+
+
+@contextlib.contextmanager
+def collector_paused() -> Iterator[None]:
+    """Pause the garbage collector: it takes three times as long as parsing, and finds no cycles."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def parse_event(line: bytes) -> dict[str, Any] | None:
+    """The event of a line, or None where it is none."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event, dict) else None

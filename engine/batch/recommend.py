@@ -26,7 +26,7 @@ from engine.batch.table import (
 )
 from engine.batch.types import BatchRequest, BatchResult, Calibrated, Point
 from engine.batch.validate import NextPoint, candidates, measure_next
-from engine.config import ResolvedConfig, resolve_config
+from engine.config import ResolvedConfig, find_variant, resolve_config
 from engine.devices import all_devices, find_device
 from engine.devices.spec import DeviceSpec
 from engine.history import History
@@ -35,7 +35,6 @@ from engine.model.equations import Calibration, CtaCurve, machine
 from engine.model.kernel import Kernel, Known, pass_reports, resident_ctas
 from engine.model.launches import collect_batches
 from engine.model.measurements import Measurement, read_measurements
-from engine.names import find_variant
 from engine.problem import Problem
 from kernels.ladder import LADDER
 from kernels.variant import AUTO

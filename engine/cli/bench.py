@@ -12,11 +12,10 @@ from engine.base.errors import MeasureError, ToolMissing
 from engine.base.table import Table
 from engine.cli.options import kernel, parse_config
 from engine.cli.output import print_json, print_table
-from engine.config import check_given
-from engine.latency import Latency, baseline_label
+from engine.config import check_given, find_variant
+from engine.evaluation import Latency, baseline_label
 from engine.measure.sampler import Mode
 from engine.measure.verdict import Comparison
-from engine.names import find_variant
 from engine.pipeline.evaluate import Evaluator
 from engine.presets import BENCH_PROBLEMS
 from engine.schema import encode

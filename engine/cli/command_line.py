@@ -102,7 +102,7 @@ class _Version(argparse.Action):
 
 
 def _no_such(kind: str, given: str, known: Iterable[str]) -> str:
-    from engine.names import unknown  # it takes time that `--help` has no need of
+    from engine.base.errors import unknown  # it takes time that `--help` has no need of
 
     return str(unknown(kind, given, known))
 

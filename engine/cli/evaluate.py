@@ -18,11 +18,11 @@ from engine.cli.options import (
     problem_from,
 )
 from engine.cli.output import print_figures, print_json, print_table
+from engine.config import find_variant
 from engine.coverage import format_ranges
 from engine.evaluation import Evaluation
 from engine.history import History
 from engine.model.kernel import launch_plan
-from engine.names import find_variant
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.machine_code import device_of_plan
 from engine.pipeline.request import EvaluationRequest, resolve

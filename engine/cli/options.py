@@ -202,7 +202,7 @@ def _only_dtype(args: ProblemOptions) -> Dtype | None:
     name = getattr(args, "variant", None)
     if not isinstance(name, str) or name == AUTO:
         return None
-    from engine.names import find_variant
+    from engine.config import find_variant
 
     try:
         dtypes = find_variant(name).dtypes
@@ -240,8 +240,7 @@ def config_from(args: ConfigOptions, name: str) -> dict[str, int]:
     config = given_config(args)
     if name == AUTO:
         return config
-    from engine.config import check_given, default_config
-    from engine.names import find_variant
+    from engine.config import check_given, default_config, find_variant
     from engine.pipeline.request import target_device
 
     variant = find_variant(name)

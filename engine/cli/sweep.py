@@ -26,10 +26,9 @@ from engine.cli.options import (
     first_given,
 )
 from engine.cli.output import print_json, print_table, unfiltered
-from engine.config import forget_tuned, load_tuned, tuned_path
+from engine.config import find_variant, forget_tuned, load_tuned, tuned_path
 from engine.cuda_source import cache_root
 from engine.devices import find_device
-from engine.names import find_variant
 from engine.pipeline.request import runs_on_gpu, target_device
 from engine.presets import find_preset
 from engine.schema import encode

@@ -15,7 +15,7 @@ from engine.auto import choose
 from engine.auto.renew import GPUS, renew
 from engine.auto.table import changed_since, read_table
 from engine.base import files
-from engine.base.errors import AttuneError, InvalidProblem, UnknownName
+from engine.base.errors import AttuneError, InvalidProblem, UnknownName, unknown
 from engine.base.table import Table, as_markdown
 from engine.cli.options import (
     PROBLEM,
@@ -26,7 +26,7 @@ from engine.cli.options import (
     problem_from,
 )
 from engine.cli.output import print_json, print_table
-from engine.names import find_variant, unknown
+from engine.config import find_variant
 from engine.own_kernels.registry import (
     OWN,
     all_variants,

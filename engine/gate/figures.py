@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from engine.base.errors import AttuneError, CompileError, InvalidKernel, InvalidProblem, ToolMissing
-from engine.config import default_config
+from engine.config import default_config, variant_from
 from engine.devices import find_device
-from engine.names import variant_from
 from engine.problem import Problem
 from engine.schema import Stored
 from kernels.description import read_own

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from engine.base.errors import InvalidProblem
+from engine.base.errors import InvalidProblem, unknown
 from engine.base.table import Table
 from engine.gate.figures import Answer
 from engine.gate.judge import Work, do_work
@@ -26,7 +26,6 @@ from engine.gate.trees import (
 )
 from engine.gate.verdicts import Finding, compare_answers, figure_text
 from engine.gate.workers import Failed, Workers
-from engine.names import unknown
 from engine.problem import Problem
 from engine.schema import Stored
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from engine.base.errors import AttuneError
+from engine.base.errors import AttuneError, unknown
 from engine.devices import find_device
 from engine.gate.figures import (
     Answer,
@@ -39,7 +39,6 @@ from engine.gate.verdicts import (
 )
 from engine.gate.workers import Failed, Workers
 from engine.machine_code.native_library import build_all
-from engine.names import unknown
 from engine.problem import Problem
 from kernels.variant import Variant
 

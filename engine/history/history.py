@@ -21,14 +21,13 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
-from engine.base import files, journal
+from engine.base import files
 from engine.base.errors import AttuneError, StoreError, ToolMissing
 from engine.base.files import data_folder
 from engine.base.table import Bars, Table, Tabular
-from engine.base.text import Line
 from engine.base.units import format_us
 from engine.config import TunedConfig, load_tuned
-from engine.evaluation import Evaluation, Resources
+from engine.evaluation import Evaluation, Latency, Origin, Resources
 from engine.history.known_time import (
     KnownTime,
     Reference,
@@ -38,7 +37,6 @@ from engine.history.known_time import (
     source_match,
     taken_of,
 )
-from engine.latency import Latency, Origin
 from engine.model.calibrate import calibrate, prepare
 from engine.model.kernel import (
     Estimate,
@@ -51,7 +49,7 @@ from engine.model.kernel import (
 )
 from engine.plan import LaunchPlan, cached_kernel, compile_plan, resources
 from engine.problem import Problem
-from engine.schema import Integer, Stored, decode, encode
+from engine.schema import Integer, Line, Stored, decode, encode
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,7 +91,7 @@ def keep_prediction(evaluation: Evaluation, predicted: Latency | None) -> None:
     of_both = {f.name: getattr(evaluation, f.name) for f in fields(Prediction)}
     try:
         files.make_folder(path.parent)
-        journal.append(path, encode(Prediction(**(of_both | {"latency": predicted}))))
+        files.append_event(path, encode(Prediction(**(of_both | {"latency": predicted}))))
     except (ImportError, OSError, StoreError):
         return  # a machine that can only measure, or a full disk: the evaluation counts for more
 
@@ -104,7 +102,7 @@ def predictions() -> list[Prediction]:
     Raises:
         StoreError: the file cannot be read.
     """
-    events, _ = journal.read_from(predictions_path(), 0)
+    events, _ = files.read_events(predictions_path(), 0)
     kept: dict[object, Prediction] = {}
     for event in events:
         try:
@@ -136,7 +134,7 @@ class Time(Tabular):
     low_us: float
     high_us: float
     origin: Origin
-    method: str  # what it is predicted by (`engine.latency.METHODS`); empty where it was taken
+    method: str  # what it is predicted by (`engine.evaluation.METHODS`); empty where it was taken
     calibrated_on: int  # measured points of this source, where it is predicted
     where: str  # `session L4 study`; empty where it is predicted
     reason: str  # what binds, or how it was taken

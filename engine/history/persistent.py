@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TypeAlias
 
 import numpy as np
@@ -64,13 +65,23 @@ def pieces_of(variant: Variant, problem: Problem, config: Config, ctas: int) -> 
     """The pieces of all CTAs of a launch, by the schedule that the variant describes."""
     schedule = variant.work.schedule
     assert schedule is not None
-    tiles, visible = _query_tiles(problem, variant.work.query_rows(problem, config), config)
+    # The CTAs of a cluster take neighbouring query tiles, and all keys that one of these sees.
+    cluster = _cluster_of(variant, problem, config)
+    rows = cluster * variant.work.query_rows(problem, config)
+    tiles, visible = _query_tiles(problem, rows, config)
     if schedule.shares == "key tiles":
         start = 0
         if schedule.start_tiles is not None:
             start = schedule.start_tiles(problem, config)
         return _key_tiles(problem, tiles, visible, start, ctas)
-    return _query_tiles_in_turn(problem, config, schedule, tiles, visible, ctas)
+    pieces = _query_tiles_in_turn(problem, config, schedule, tiles, visible, ctas // cluster)
+    return pieces if cluster == 1 else _of_each_cta(pieces, cluster)
+
+
+def _cluster_of(variant: Variant, problem: Problem, config: Config) -> int:
+    """CTAs of a cluster of the main pass."""
+    of_pass = variant.passes[0].cluster
+    return 1 if of_pass is None else prod(of_pass(problem, config))
 
 
 def _query_tiles(problem: Problem, query_rows: int, config: Config) -> tuple[IntArray, IntArray]:
@@ -141,6 +152,14 @@ def _query_tiles_in_turn(
     tile = tile[order]
     masked = tiles[tile] - visible[tile]
     return _ordered(cta[order], tiles[tile], masked, np.zeros(len(tile), np.bool_))
+
+
+def _of_each_cta(pieces: Pieces, cluster: int) -> Pieces:
+    """The pieces of CTAs, from those of their clusters."""
+    cta = (pieces.cta * cluster + np.arange(cluster)[:, np.newaxis]).ravel()
+    order = np.argsort(cta, kind="stable")
+    of = order % len(pieces.cta)
+    return _ordered(cta[order], pieces.tiles[of], pieces.masked[of], pieces.is_cut[of])
 
 
 def _ordered(cta: IntArray, tiles: IntArray, masked: IntArray, is_cut: BoolArray) -> Pieces:
@@ -345,14 +364,14 @@ def simulate_persistent(
 def _samples(program: Program, entry: Entry, variant: Variant, plan: LaunchPlan) -> list[Sample]:
     """CTAs of short launches of `plan`'s kernel, which tell all costs apart."""
     found = []
-    for problem, ctas, chosen in _short_launches(variant, plan.problem, plan.config):
-        launch = replace(
-            launch_of_pass(make_plan(variant, problem, plan.config), 0), grid=(ctas, 1, 1)
-        )
+    cluster = _cluster_of(variant, plan.problem, plan.config)
+    for problem, clusters, chosen in _short_launches(variant, plan.problem, plan.config):
+        short, ctas = make_plan(variant, problem, plan.config), clusters * cluster
+        launch = replace(launch_of_pass(short, 0), grid=(ctas, 1, 1))
         pieces = pieces_of(variant, problem, plan.config, ctas)
         features = features_of(pieces, plan.config)
         emulator = Emulator(program, entry, launch)
-        for cta in chosen:
+        for cta in (n * cluster for n in chosen):
             trace = emulator.trace((cta, 0, 0))[0]
             found.append(Sample(trace, features[pieces.cta == cta].sum(axis=0)))
     return found
@@ -361,8 +380,9 @@ def _samples(program: Program, entry: Entry, variant: Variant, plan: LaunchPlan)
 def _short_launches(
     variant: Variant, problem: Problem, config: Config
 ) -> Iterator[tuple[Problem, int, tuple[int, ...]]]:
-    """(Problem, CTAs, which of them): pieces of all lengths, first and later, whole and cut."""
+    """(Problem, clusters, which of them): pieces of all lengths, first and later, whole and cut."""
     rows, keys = variant.work.query_rows(problem, config), config.get("block_n", 1)
+    rows *= _cluster_of(variant, problem, config)
     schedule = variant.work.schedule
     cuts = schedule is not None and schedule.shares == "key tiles"
 

@@ -12,14 +12,13 @@ from typing import Any, TypedDict, TypeVar, Unpack, get_args
 import numpy as np
 
 from engine.base.errors import InvalidProblem
-from engine.config import check_given
+from engine.config import check_given, find_variant
 from engine.cuda_on_host.toolchain import Schedule
 from engine.devices import find_device
 from engine.evaluation import Evaluation, Occupancy
 from engine.history import Time
 from engine.machine_code.report import MachineCode
 from engine.model.kernel import Kernel
-from engine.names import find_variant
 from engine.own_kernels.registry import kernel_named
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.execute import execute

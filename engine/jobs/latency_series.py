@@ -15,8 +15,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from engine.base import journal
-from engine.devices.detect import GpuState
+from engine.base import files
+from engine.devices.nvml import GpuState
 from engine.measure.sampler import MIN_CLOCK_SHARE, PROTECTIVE_SLOWDOWNS
 from engine.measure.verdict import MIN_SAMPLES, MedianInterval, median_interval
 
@@ -131,7 +131,9 @@ class StreamPart:
 
 def begin_stream(path: Path, kind: StreamKind, device: str) -> None:
     """Write the head: what the samples will be."""
-    journal.append(path, {"event": "stream", "version": VERSION, "kind": kind, "device": device})
+    files.append_event(
+        path, {"event": "stream", "version": VERSION, "kind": kind, "device": device}
+    )
 
 
 def append_samples(path: Path, samples: Iterable[LatencySample]) -> None:
@@ -141,12 +143,12 @@ def append_samples(path: Path, samples: Iterable[LatencySample]) -> None:
         StoreError: the disk is full or the folder cannot be written.
     """
     if rows := [astuple(sample) for sample in samples]:
-        journal.append(path, {"event": "samples", "rows": rows})
+        files.append_event(path, {"event": "samples", "rows": rows})
 
 
 def read_samples(path: Path, after: int = 0) -> StreamPart:
     """The samples behind byte `after`, 0 for all. A stream that is not there (yet) is empty."""
-    events, offset = journal.read_from(path, after)
+    events, offset = files.read_events(path, after)
     kind: StreamKind | None = None
     device = ""
     samples: list[LatencySample] = []

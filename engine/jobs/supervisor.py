@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from engine.base import journal
+from engine.base import files
 from engine.base.errors import AttuneError, SnapshotError
 from engine.jobs.layout import JobKind, JobStatus, RunDir
 from engine.pipeline.evaluate import Evaluator
@@ -149,11 +149,11 @@ class JobTable:
             StoreError: the journal cannot be written.
         """
         line = {"job": job_id, "event": event, "t": time.time(), **fields}
-        journal.append(self._path, line)
+        files.append_event(self._path, line)
 
     def poll(self) -> list[dict[str, Any]]:
         """Take in the events that were written since the last call, and return them."""
-        events, self._offset = journal.read_from(self._path, self._offset)
+        events, self._offset = files.read_events(self._path, self._offset)
         for event in events:
             # One of another version of Attune changes nothing.
             with contextlib.suppress(KeyError, TypeError, ValueError, SnapshotError):

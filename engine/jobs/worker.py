@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from engine.backends.base import RunOptions
 from engine.base import files
 from engine.base.errors import AttuneError, MeasureError, Status
+from engine.config import find_variant
 from engine.correctness import inputs_of
-from engine.devices.detect import GpuState, detect_local
+from engine.devices.nvml import GpuState
+from engine.devices.spec import detect_local
 from engine.evaluation import Evaluation
 from engine.gate.history import KernelHistory, history_of_source
 from engine.jobs.latency_series import (
@@ -39,7 +41,6 @@ from engine.jobs.supervisor import JobRunner, JobType, code_stamp
 from engine.jobs.sweep_job import run_sweep_job
 from engine.kernel_figures import work_out_rung
 from engine.measure.sampler import Sample, SamplerSettings
-from engine.names import find_variant
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.invariance import BatchInvariance, batch_invariance
 from engine.pipeline.machine_code import read_machine_code

@@ -14,16 +14,14 @@ from typing import Any, Literal, TypeAlias
 from engine.auto import Choice, choose
 from engine.base.errors import AttuneError, Status
 from engine.base.units import format_us
-from engine.config import default_config
-from engine.evaluation import Evaluation, Execution, Finding
+from engine.config import default_config, find_variant
+from engine.evaluation import Evaluation, Execution, Finding, Latency, Origin
 from engine.history import History
-from engine.latency import Latency, Origin
 from engine.machine_code.advice import NEXT_WORDS
 from engine.machine_code.report import Hint, PassReport
 from engine.machine_code.timing.constants import StallReason
 from engine.model.kernel import Kernel
 from engine.model.roofline import launch_work, roofline_points, roofs_of
-from engine.names import find_variant
 from engine.pipeline.machine_code import read_machine_code
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.problem import Problem

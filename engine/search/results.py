@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from engine.base.errors import AttuneError, Status
 from engine.base.table import Table
 from engine.base.units import format_us
+from engine.config import find_variant
 from engine.devices import find_device
 from engine.evaluation import figures_of
 from engine.measure.verdict import Verdict
 from engine.model.roofline import Roofs, launch_work, roofline_points, roofs_of
-from engine.names import find_variant
 from engine.plan import make_plan
 from engine.problem import Problem
 from engine.search.autotune import ProblemResult

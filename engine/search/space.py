@@ -17,13 +17,12 @@ from math import prod
 from typing import Any
 
 from engine.base.errors import InvalidProblem, UnknownName
-from engine.config import default_config
+from engine.config import default_config, find_variant
 from engine.cuda_on_host.toolchain import Schedule
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import Evaluation
 from engine.model.kernel import unsupported_reason
-from engine.names import find_variant
 from engine.pipeline.request import (
     BackendChoice,
     Effort,
@@ -299,7 +298,7 @@ def local_gpu_id() -> str:
 
     Machine and index where the driver gives none.
     """
-    from engine.devices.detect import detect_local
+    from engine.devices.spec import detect_local
 
     local = detect_local()
     uuid = "" if isinstance(local, str) else local.uuid

@@ -14,8 +14,7 @@ from itertools import zip_longest
 from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 from engine.base.errors import ToolMissing
-from engine.config import default_config
-from engine.names import find_variant
+from engine.config import default_config, find_variant
 from engine.pipeline.request import EvaluationRequest, target_device
 from engine.problem import Problem
 from engine.search.space import SweepPoint

@@ -21,7 +21,7 @@ from typing import Annotated, NamedTuple, TypeVar
 
 from pydantic import Field
 
-from engine.base import files, journal
+from engine.base import files
 from engine.base.errors import AttuneError, SnapshotError
 from engine.base.table import Table
 from engine.base.units import format_us
@@ -294,7 +294,7 @@ class _OfSession:
             self._session = Session(self._path)
         else:
             self._session.refresh()
-        lines, self._offset = journal.lines_from(self._path, self._offset)
+        lines, self._offset = files.read_lines(self._path, self._offset)
         # Most of a line is not of its times, and a predicted one has none.
         taken = [line for line in lines if any(origin in line for origin in _TAKEN)]
         self._times += times_of(filter(None, map(self._evaluation, taken)), session="")
@@ -303,7 +303,7 @@ class _OfSession:
 
     def _evaluation(self, line: bytes) -> Evaluation | None:
         try:
-            event = journal.parse(line) or {}
+            event = files.parse_event(line) or {}
             job = event.get("job", "")
             if event.get("kind") != "evaluation" or job in self._jobs:
                 return None

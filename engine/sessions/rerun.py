@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.base.errors import CompileError, InvalidKernel, SnapshotError, UnknownName
+from engine.config import find_variant, variant_from
 from engine.cuda_source.sources import read_source
 from engine.devices import find_device
 from engine.evaluation import Evaluation
-from engine.names import find_variant, variant_from
 from engine.pipeline.request import BackendChoice, EvaluationRequest
 from engine.plan import variant_sources
 from engine.sessions.snapshot import Snapshot, Source

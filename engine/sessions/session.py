@@ -17,22 +17,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from engine.base import files, journal
+from engine.base import files
 from engine.base.errors import CompileError, InvalidKernel, SnapshotError, StoreError, UnknownName
-from engine.base.files import data_folder
-from engine.base.text import (
+from engine.base.files import MAX_SOURCE, data_folder
+from engine.environment import collect_environment
+from engine.evaluation import Evaluation
+from engine.problem import Problem
+from engine.schema import (
     MAX_NOTES,
     MAX_SENTENCE,
-    MAX_SOURCE,
     Notes,
     Sentence,
     clean_line,
     clean_lines,
+    decode,
+    encode,
 )
-from engine.environment import collect_environment
-from engine.evaluation import Evaluation
-from engine.problem import Problem
-from engine.schema import decode, encode
 from engine.sessions.goal import GoalStatus, TimelineRow, describe, goal_status, timeline_rows
 from engine.sessions.snapshot import (
     AS_TUPLE,
@@ -217,7 +217,7 @@ class Session:
 
     def refresh(self) -> None:
         """Take in what this or another process has added to the journal."""
-        lines, self._known_to = journal.lines_from(self.path, self._known_to)
+        lines, self._known_to = files.read_lines(self.path, self._known_to)
         for line in lines:
             arrival = _ARRIVAL.match(line) if line.endswith(b"]}") else None
             if arrival is not None:
@@ -227,13 +227,13 @@ class Session:
 
     def _read(self) -> None:
         """Take in the evaluations and the timeline, as far as the journal goes."""
-        lines, self._read_to = journal.lines_from(self.path, self._read_to)
-        with journal.collector_paused():
+        lines, self._read_to = files.read_lines(self.path, self._read_to)
+        with files.collector_paused():
             for line in lines:
                 self._take(line, self._apply_content)
 
     def _take(self, line: bytes, apply: Callable[[dict[str, Any]], None]) -> None:
-        event = journal.parse(line)
+        event = files.parse_event(line)
         try:
             if event is not None:
                 apply(event)
@@ -242,7 +242,7 @@ class Session:
 
     def _append(self, kind: str, **fields: Any) -> None:
         try:
-            journal.append(self.path, {"kind": kind, **fields})
+            files.append_event(self.path, {"kind": kind, **fields})
         except StoreError as error:
             why = getattr(error.__cause__, "strerror", None) or "the disk refused"
             raise StoreError(
@@ -373,7 +373,7 @@ def sources_of(evaluation: Evaluation) -> list[Source]:
 
     The description comes along where it stands in a file beside the source.
     """
-    from engine.names import find_variant
+    from engine.config import find_variant
     from engine.plan import variant_sources
     from kernels.source_text import read_sidecar, sidecar_of
     from kernels.toml_block import KernelDescriptionError

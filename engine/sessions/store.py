@@ -22,8 +22,7 @@ from pydantic import ValidationError
 
 from engine.base import files
 from engine.base.errors import BadInput, InvalidStore, SnapshotError, StoreError, UnknownName
-from engine.base.files import cache_root, data_folder, shipped_sessions
-from engine.base.journal import collector_paused
+from engine.base.files import cache_root, collector_paused, data_folder, shipped_sessions
 from engine.sessions.folders import (
     Entry,
     Folder,

@@ -8,10 +8,10 @@ from test_compare_page import save
 from test_known_times_shown import taken
 
 from engine.auto import choose
+from engine.config import find_variant
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
 from engine.history import History
-from engine.names import find_variant
 from engine.problem import Problem
 
 LOOKED_UP = History(work="look up")

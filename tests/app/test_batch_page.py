@@ -13,9 +13,9 @@ from words import says
 
 from app.batch.charts import batch_ticks
 from app.batch.frames import marks
+from engine.config import find_variant
 from engine.cuda_source.sources import read_sources
 from engine.model.measurements import parse_measurements
-from engine.names import find_variant
 from engine.sessions.store import default_store
 
 STUDY = "20261121T000000Z_l4_v01_7-problems.json"

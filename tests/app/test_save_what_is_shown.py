@@ -12,8 +12,8 @@ from words import says
 
 from app.tune import run_state
 from engine.base.errors import Status
+from engine.config import find_variant
 from engine.cuda_source.sources import read_sources
-from engine.names import find_variant
 from engine.sessions.store import default_store
 
 SHA = read_sources(find_variant("v01").source).source_sha256

@@ -19,13 +19,12 @@ from engine.auto.renew import GPUS, _Candidate, _Ranking, _row
 from engine.auto.table import Row, Table, changed_since, code_digest, read_table
 from engine.base.errors import AttuneError, InvalidProblem, UnknownName
 from engine.cli import main
-from engine.config import TunedConfig, keep_tuned, problem_class
+from engine.config import TunedConfig, find_variant, keep_tuned, problem_class
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
+from engine.evaluation import Latency
 from engine.history import History, KnownTime, Time
-from engine.latency import Latency
 from engine.model.kernel import BF16_CAPABILITY, Kernel, capability_reason
-from engine.names import find_variant
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import compile_plan, make_plan, resources
 from engine.problem import Problem

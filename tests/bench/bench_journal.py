@@ -17,11 +17,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from engine.base import journal
-from engine.evaluation import Evaluation
+from engine.base import files
+from engine.evaluation import BaselineTiming, Evaluation
 from engine.jobs.layout import RunDir
 from engine.jobs.manager import JobManager
-from engine.latency import BaselineTiming
 from engine.measure.sampler import sampled_latency
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
@@ -74,9 +73,11 @@ def single_evaluations(root: Path, request: EvaluationRequest, evaluation: Evalu
     def add(i: int) -> None:
         job = f"{i:020d}-0-0"
         queued = {"job": job, "event": "queued", "t": 0.0, "kind": "evaluate"}
-        journal.append(run.journal, {**queued, "request": encode(request)})
-        journal.append(run.journal, {"job": job, "event": "started", "t": 0.0, "pid": 1})
-        journal.append(run.journal, {"job": job, "event": "finished", "t": 0.0, "result": result})
+        files.append_event(run.journal, {**queued, "request": encode(request)})
+        files.append_event(run.journal, {"job": job, "event": "started", "t": 0.0, "pid": 1})
+        files.append_event(
+            run.journal, {"job": job, "event": "finished", "t": 0.0, "result": result}
+        )
 
     add(0)
     line = run.journal.read_bytes()
@@ -106,7 +107,7 @@ def sweep(root: Path, request: EvaluationRequest, evaluation: Evaluation) -> Non
     job = "sweep"
     path = manager._run.sweep_journal(job)
     queued = {"job": job, "event": "queued", "t": 0.0, "kind": "sweep", "request": encode(spec)}
-    journal.append(manager._run.journal, {**queued, "journal": job})
+    files.append_event(manager._run.journal, {**queued, "journal": job})
     book = SweepJournal(path)
     book.begin(spec)
 

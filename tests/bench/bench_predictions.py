@@ -13,10 +13,10 @@ from pathlib import Path
 
 from engine.base.errors import AttuneError
 from engine.batch.validate import from_evaluations, validate
+from engine.config import find_variant
 from engine.devices import find_device
 from engine.history import History
 from engine.model.kernel import Kernel
-from engine.names import find_variant
 from engine.sessions.snapshot import loads
 
 SHIPPED = Path(__file__).resolve().parents[2] / "sessions"

@@ -153,7 +153,7 @@ def large_journal(folder: Path) -> None:
 
 
 def make_point_of(row: Any) -> Any:
-    from engine.names import find_variant
+    from engine.config import find_variant
 
     problem = replace(row.problem, seqlen=77)
     return make_point(find_variant(row.variant), problem, row.config, CPU, None)

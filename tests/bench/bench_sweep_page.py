@@ -30,7 +30,7 @@ from app_server import CHROMIUM_ARGS, Driver, find_chromium, start_server  # noq
 from playwright.sync_api import Page, sync_playwright  # noqa: E402
 
 from app.sweep.results import TABS  # noqa: E402
-from engine.base import journal  # noqa: E402
+from engine.base import files  # noqa: E402
 from engine.evaluation import Evaluation, Latency  # noqa: E402
 from engine.jobs.layout import RunDir  # noqa: E402
 from engine.jobs.supervisor import code_stamp  # noqa: E402
@@ -134,7 +134,7 @@ class MadeUpSweep:
 
     def event(self, what: str, **data: object) -> None:
         event = {"job": JOB, "event": what, "t": time.time(), **data}
-        journal.append(self.run.journal, event)
+        files.append_event(self.run.journal, event)
 
     def _add(self) -> None:
         self.book.add(*self._left[self.done])

@@ -9,8 +9,8 @@ import pytest
 from sessions_data import evaluation_maker, make_latency
 
 from engine.cli import main
+from engine.config import find_variant
 from engine.cuda_source.sources import read_sources
-from engine.names import find_variant
 from engine.pipeline.bench import BenchResult
 from engine.pipeline.evaluate import Evaluator
 from engine.problem import Problem

@@ -11,9 +11,9 @@ from words import raises, says
 
 from engine.base.errors import ToolMissing
 from engine.cli import main
+from engine.config import find_variant
 from engine.cuda_source import compile_kernel
 from engine.machine_code import disassembly as nvdisasm
-from engine.names import find_variant
 
 pytestmark = pytest.mark.usefixtures("sass_in_this_process")
 

@@ -19,15 +19,14 @@ from typing import Any
 import pytest
 from sessions_data import ncu_export
 
-from engine.base import journal
+from engine.base import files
 from engine.base.errors import Status
 from engine.base.units import format_us
 from engine.cli import main
+from engine.config import find_variant
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
-from engine.evaluation import Evaluation
-from engine.latency import Latency
-from engine.names import find_variant
+from engine.evaluation import Evaluation, Latency
 from engine.own_kernels.registry import fork_kernel
 from engine.problem import Problem
 from engine.sessions.session import make_snapshot
@@ -176,7 +175,7 @@ def test_every_command_says_one_time(case: Case, ask: Callable[..., str], tmp_pa
     said["recommend-batch"] = tuple(  # type: ignore[assignment]
         round(row[n], 3) for n in ("predicted_us", "predicted_low_us", "predicted_high_us")
     )
-    ledger, _ = journal.read_from(tmp_path / "data" / "predictions.jsonl", 0)
+    ledger, _ = files.read_events(tmp_path / "data" / "predictions.jsonl", 0)
     said |= {
         f"prediction {number} that was logged": figures(each["latency"])
         for number, each in enumerate(ledger)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from engine.config import find_variant
 from engine.cuda_source import CompiledKernel
 from engine.devices import find_device
 from engine.history import History
@@ -19,7 +20,6 @@ from engine.machine_code.disassembly import find_entry
 from engine.machine_code.emulation import EXECUTED, Emulator
 from engine.machine_code.timing.native import allocated_smem, gpu_rates, simulate_sm, sm_kernel
 from engine.model.kernel import Kernel
-from engine.names import find_variant
 from engine.plan import LaunchPlan, compile_plan, launch_of_pass, make_plan
 from engine.problem import Problem
 
@@ -70,6 +70,18 @@ def test_the_longest_go_first_in_the_last_section() -> None:
     first = pieces_of(variant, long, config, 1).tiles
     # Sections of one head: falling in the last, rising in the one before.
     assert first.tolist() == [*range(1, 65), *range(64, 0, -1)] * 2
+
+
+def test_the_ctas_of_a_cluster_visit_what_one_of_them_sees() -> None:
+    """v19 in pairs: five query tiles of a head are three pairs, the last one half empty."""
+    variant = find_variant("v19")
+    config = variant.default_config() | {"cluster_size": 2}
+    problem = Problem(batch=1, num_heads=2, seqlen=640, head_dim=64, causal=True)
+    pieces = pieces_of(variant, problem, config, 4)
+    assert pieces.cta.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert pieces.tiles.reshape(4, 3).tolist() == [[5, 4, 2], [5, 4, 2]] * 2
+    single = pieces_of(variant, problem, config | {"cluster_size": 1}, 4)
+    assert sorted(single.tiles) == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
 
 
 def compiled_for(

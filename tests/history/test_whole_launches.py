@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from slow_cases import slow_ones
 
+from engine.config import find_variant
 from engine.devices import find_device
 from engine.history import History
 from engine.history.ctas import SimulatedCtas, known_ctas
@@ -19,7 +20,6 @@ from engine.machine_code.disassembly import find_entry
 from engine.machine_code.emulation import Emulator
 from engine.machine_code.timing.native import allocated_smem, gpu_rates, simulate_sm, sm_kernel
 from engine.model.kernel import Kernel
-from engine.names import find_variant
 from engine.pipeline.machine_code import main_pass_dram_bytes
 from engine.plan import analyse_plan, compile_plan, launch_of_pass, make_plan
 from engine.problem import Problem

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.base.journal import read_from
-from engine.devices.detect import GpuState
+from engine.base.files import read_events
+from engine.devices.nvml import GpuState
 from engine.jobs.latency_series import (
     UNSEEN_IN_THE_WAY_S,
     UNSEEN_S,
@@ -175,7 +175,7 @@ def test_a_full_stream_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         runner.serve(runner.waiting()[0])
         assert runner.waiting() == []
     assert len(read_samples(run.stream("1")).samples) == 3
-    last = read_from(run.journal, 0)[0][-1]
+    last = read_events(run.journal, 0)[0][-1]
     assert (last["event"], last["end"]) == ("finished", "full")
 
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from words import says
 
-from engine.base import journal
+from engine.base import files
 from engine.jobs.manager import ENDED, JobManager, JobStatus
 from engine.pipeline.preview import preview
 from engine.pipeline.request import EvaluationRequest
@@ -187,7 +187,7 @@ def test_a_result_that_crosses_a_cancel_is_dropped(manager: JobManager) -> None:
     cancelled = manager.submit(LONG)
     manager.cancel(cancelled)
     late = {"job": cancelled, "event": "finished", "t": time.time(), "result": job.result}
-    journal.append(manager._run.journal, late)
+    files.append_event(manager._run.journal, late)
     status = manager.status(cancelled)
     assert status is not None
     assert status.state == "cancelled"
@@ -228,7 +228,7 @@ def test_a_job_that_cannot_be_read_fails_alone(shared: JobManager) -> None:
     bad = {f"{number:020}-1-1": queued for number, queued in enumerate(UNREADABLE)}
     for job_id, queued in bad.items():
         event = {"job": job_id, "event": "queued", "t": 1.0, **queued}
-        journal.append(shared._run.journal, event)
+        files.append_event(shared._run.journal, event)
     assert wait(shared, shared.submit(COMPILED)).state == "done"
     for job_id, queued in bad.items():
         job = shared.status(job_id)
@@ -246,7 +246,7 @@ def test_events_of_another_version_change_nothing(shared: JobManager) -> None:
         {"job": job_id, "event": "applause", "t": "late"},
         {"event": "queued"},
     ):
-        journal.append(shared._run.journal, event)
+        files.append_event(shared._run.journal, event)
     assert wait(shared, job_id).state == "done"
     assert len(shared.jobs()) == before + 1
 

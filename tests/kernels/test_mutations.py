@@ -13,6 +13,7 @@ from bench import bench_unseen
 from fitting import fitting_config
 from planted_bugs import Mutation, cases, look
 from planted_bugs.anchors import replaced, spans
+from planted_bugs.clusters import CLUSTERS
 from planted_bugs.compiler import COMPILER
 from planted_bugs.fifth import FIFTH
 from planted_bugs.fresh import FRESH
@@ -56,7 +57,7 @@ def test_a_planted_bug_is_found(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("mutation", [*HELD_OUT, *THIN, *FIFTH], ids=_id)
+@pytest.mark.parametrize("mutation", [*HELD_OUT, *THIN, *FIFTH, *CLUSTERS], ids=_id)
 def test_a_bug_that_the_checker_was_not_tuned_on_is_found(
     evaluator: Evaluator, mutation: Unseen, tmp_path: Path
 ) -> None:
@@ -104,6 +105,22 @@ def test_a_wrong_page_descriptor_or_box_is_named(
     assert look(evaluator, mutation, mutation.variants[0], "check", tmp_path).named
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        m
+        for m in CLUSTERS
+        if m.name in ("a CTA leaves without the other", "the other CTA's half is not expected")
+    ],
+    ids=_id,
+)
+def test_a_mistake_between_the_ctas_of_a_cluster_is_found(
+    evaluator: Evaluator, mutation: Mutation, tmp_path: Path
+) -> None:
+    assert look(evaluator, mutation, "v19", "check", tmp_path).found
+
+
 @pytest.mark.parametrize("mutation", slow_ones(16, LEGAL), ids=_id)
 def test_nothing_is_said_of_a_legal_change(
     evaluator: Evaluator, mutation: Unseen, tmp_path: Path
@@ -114,7 +131,7 @@ def test_nothing_is_said_of_a_legal_change(
 
 def test_every_mutation_fits_its_kernel() -> None:
     """Whoever changes a kernel changes its mutations."""
-    written_later = (*HELD_OUT, *THIN, *FRESH, *FIFTH, *SIXTH, *COMPILER)
+    written_later = (*HELD_OUT, *THIN, *FRESH, *FIFTH, *SIXTH, *COMPILER, *CLUSTERS)
     others = [(m.variants[0], m) for m in (*UNSEEN, *written_later, *LEGAL)]
     for variant, mutation in (*cases(), *others):
         source = source_of(variant)

@@ -12,7 +12,7 @@ from words import raises
 
 from engine.base.errors import InvalidKernel
 from engine.cli import main
-from engine.names import find_variant
+from engine.config import find_variant
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.preview import preview
 from engine.pipeline.request import EvaluationRequest

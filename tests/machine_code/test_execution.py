@@ -220,6 +220,19 @@ def test_clusters_share_their_memory() -> None:
     assert check_output(inputs, result, plan=plan).passed
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_two_ctas_load_each_others_keys(causal: bool) -> None:
+    """v19's pairs by multicast, the last of an odd number of query tiles among them."""
+    problem = Problem(1, 4, 300, 64, causal, "bfloat16", num_heads_kv=2)
+    chosen = {"cluster_size": 2, "num_ctas": 4, "block_n": 64}
+    plan = make_plan(LADDER.by_id("v19"), problem, LADDER.by_id("v19").default_config() | chosen)
+    assert plan.passes[0].cluster == (2, 1, 1)
+    inputs = make_inputs(problem)
+    result = MachineCodeBackend().run(plan, inputs, RunOptions(arch="sm_90", check=True))
+    assert result.status is Status.PASSED, result.reason
+    assert check_output(inputs, result, plan=plan).passed
+
+
 def test_evaluate_never_takes_a_latency_from_it(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["evaluate", "v08", "-S", "65", "-H", "2", "-D", "32", "--gpu", "L4", "--json"]
     assert main([*argv, "--backend", "machine-code"]) == 0

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.config import find_variant
 from engine.devices import find_device
 from engine.machine_code.advice import Advice, AdviceKind
-from engine.names import find_variant
 from engine.pipeline.machine_code import advise_launch, time_launch
 from engine.plan import analyse_plan, make_plan
 from engine.problem import Problem

@@ -297,6 +297,30 @@ def test_lanes_arrive_at_mbarriers_of_their_own(tmp_path: Path) -> None:
     assert run(tmp_path, body, arch="sm_90")[:4].tolist() == [1, 1, 1, 0]
 
 
+def test_a_clusters_barrier_waits_for_no_warp_that_has_exited(tmp_path: Path) -> None:
+    """Here the second one exits when the first one waits already."""
+    path = tmp_path / "k.cu"
+    path.write_text(
+        """
+extern "C" __global__ void __cluster_dims__(2, 1, 1) k(int* data) {
+    if (threadIdx.x / 32 == 1) return;
+    asm volatile("barrier.cluster.arrive; barrier.cluster.wait;" ::: "memory");
+    data[blockIdx.x * 64 + threadIdx.x] = 7;
+}"""
+    )
+    cubin = read_cubin(compile_kernel(path, (), "sm_90", ("k",)).cubin)
+    data = np.zeros((4, 32), np.int32)
+    execute(
+        program_of(cubin, "k"),
+        cubin.entries["k"],
+        Launch((2, 1, 1), (64, 1, 1), 0, (struct.pack("<Q", buffer_address(0)),)),
+        [GlobalBuffer("data", buffer_address(0), data.reshape(-1).view(np.uint8))],
+        cluster=(2, 1, 1),
+    )
+    assert data[:, 0].tolist() == [7, 0, 7, 0]
+    assert np.ptp(data, axis=1).tolist() == [0] * 4
+
+
 @pytest.mark.parametrize("mask", [1, 2, 3])
 def test_a_multicast_brings_its_tile_to_the_ctas_of_its_mask(mask: int, tmp_path: Path) -> None:
     path = tmp_path / "k.cu"

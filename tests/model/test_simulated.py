@@ -10,6 +10,7 @@ from made_up_history import estimate_of
 from words import says
 
 from engine.batch.recommend import BatchRequest, recommend_batch
+from engine.config import find_variant
 from engine.devices import find_device
 from engine.evaluation import Resources
 from engine.history import History
@@ -25,7 +26,6 @@ from engine.model.equations import (
 from engine.model.kernel import Estimate, Kernel
 from engine.model.launches import collect
 from engine.model.measurements import Measurement
-from engine.names import find_variant
 from engine.plan import make_plan
 from engine.problem import Problem
 

@@ -12,8 +12,8 @@ from words import raises
 
 from engine.base.errors import InvalidKernel, UnknownName
 from engine.cli import main
+from engine.config import find_variant
 from engine.kernel_figures.changes import fork_diff
-from engine.names import find_variant
 from engine.own_kernels.registry import (
     OWN,
     VARIABLE,

@@ -11,7 +11,7 @@ from planted_bugs.mutation import HOPPER, ONE_TILE, PERSISTENT, WARP_SPECIALIZED
 _REUSED = {"block_n": 64}  # more tiles than stages
 _SEVERAL = {"num_ctas": 4, "block_n": 64}  # more query tiles than CTAs, too
 _TOO_MANY = ("too many mbarrier arrivals",)
-_LANDS = (
+LANDS = (
     "shared memory race",
     "with no barrier since",
     "no barrier orders",
@@ -31,11 +31,11 @@ _ORDERS = re.compile(
     r"(?:<\d+>)?\([^;]*\);"
 )
 _WORDS = {
-    "mbarrier_wait": _LANDS,
-    "mbarrier_arrive": _LANDS,
-    "mbarrier_arrive_expect": _LANDS,
+    "mbarrier_wait": LANDS,
+    "mbarrier_arrive": LANDS,
+    "mbarrier_arrive_expect": LANDS,
     "mbarrier_init_fence": ("fence.mbarrier_init",),
-    "named_barrier": (*_LANDS, "barrier"),
+    "named_barrier": (*LANDS, "barrier"),
     "named_barrier_arrive": ("barrier",),
     "async_proxy_fence": ("fence.proxy.async",),
     "wgmma_fence": ("wgmma_fence",),
@@ -43,8 +43,8 @@ _WORDS = {
     "wgmma_wait": ("wgmma", "NaN"),
     "tma_store_commit": ("TMA store",),
     "tma_store_wait": ("TMA store",),
-    "__syncthreads": _LANDS,
-    "__syncwarp": _LANDS,
+    "__syncthreads": LANDS,
+    "__syncwarp": LANDS,
 }
 
 
@@ -65,14 +65,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("v15",),
         "mbarrier_wait(full + stage, tile / STAGES % 2);",
         "mbarrier_wait(full + stage, tile % 2);",
-        _LANDS,
+        LANDS,
     ),
     Mutation(
         "Q arrives without its bytes",
         ONE_TILE,
         "mbarrier_arrive_expect(q_full, Q_BYTES);",
         "mbarrier_arrive(q_full);",
-        _LANDS,
+        LANDS,
     ),
     *(
         Mutation(
@@ -80,7 +80,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             ("v15",),
             "mbarrier_arrive_expect(full + stage, 2 * TILE_BYTES);",
             f"mbarrier_arrive_expect(full + stage, {size});",
-            _LANDS,
+            LANDS,
         )
         for name, size in (
             ("half of a tile is expected", "TILE_BYTES"),
@@ -92,7 +92,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         WARP_SPECIALIZED,
         "mbarrier_arrive_expect(full + stage, TILE_BYTES);",
         "mbarrier_arrive_expect(full + stage, TILE_BYTES / 2);",
-        _LANDS,
+        LANDS,
         config=_REUSED,
     ),
     Mutation(
@@ -100,7 +100,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         WARP_SPECIALIZED,
         "mbarrier_wait(empty + stage, tile / STAGES % 2 ^ 1);",
         "mbarrier_wait(empty + stage, tile / STAGES % 2);",
-        _LANDS,
+        LANDS,
         config=_REUSED,
     ),
     *(
@@ -138,13 +138,13 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "the next Q in the phase of the last",
                 "mbarrier_wait(q_full + round % 2, round / 2 % 2);",
                 "mbarrier_wait(q_full + round % 2, round / 2 % 2 ^ 1);",
-                _LANDS,
+                LANDS,
             ),
             (
                 "the producer waits for the other phase",
                 "mbarrier_wait(empty + stage, count / STAGES % 2 ^ 1);",
                 "mbarrier_wait(empty + stage, count / STAGES % 2);",
-                _LANDS,
+                LANDS,
             ),
             *(
                 (name, f"if (lane == 0) {arrival}", arrival, _TOO_MANY)

@@ -269,9 +269,16 @@ THIN: tuple[Unseen, ...] = (
         ),
         (
             "rounds backwards begin a CTA too late",
-            ("v19", "v20"),
+            ("v20",),
             "gridDim.x - 1 - blockIdx.x);\n}",
             "gridDim.x - blockIdx.x);\n}",
+            (r"[Nn]ever written", r"query (row|tile)"),
+        ),
+        (
+            "rounds backwards begin a CTA too late",
+            ("v19",),
+            "clusters - 1 - cluster);\n}",
+            "clusters - cluster);\n}",
             (r"[Nn]ever written", r"query (row|tile)"),
         ),
         config=_SEVERAL,

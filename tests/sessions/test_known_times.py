@@ -9,15 +9,15 @@ import pytest
 from compare_data import evaluation, latency, session
 from made_up_history import MadeUpHistory
 
-from engine.base import journal
+from engine.base import files
 from engine.base.errors import Status
+from engine.config import find_variant
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
 from engine.history import KnownTime
 from engine.history.known_time import newest_of, source_match, times_of
 from engine.model.equations import Calibration
 from engine.model.kernel import Kernel
-from engine.names import find_variant
 from engine.problem import Problem
 from engine.sessions import known_times
 from engine.sessions.known_times import KnownTimes
@@ -99,7 +99,7 @@ def test_times_of_a_long_journal_are_kept_with_how_far_it_was_read(
     assert len(read) == 1
     assert times() == [90.0]
     assert not read
-    journal.append(
+    files.append_event(
         working.path, json.loads(working.path.read_text().splitlines()[-1])
     )  # job-1 again
     working.edit(title="Tiling")

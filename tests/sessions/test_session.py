@@ -16,7 +16,7 @@ import pytest
 from sessions_data import evaluation_maker, make_latency, map_stub
 from words import raises, says
 
-from engine.base import journal
+from engine.base import files
 from engine.base.errors import Status, StoreError
 from engine.cuda_source.sources import read_sources
 from engine.pipeline.evaluation_run import EvaluationOutcome
@@ -149,7 +149,7 @@ def test_damaged_lines_are_passed_over_and_counted(session: Session, tmp_path: P
         {"kind": "unheard of"},
         {"no": "kind"},
     ):
-        journal.append(session.path, event)
+        files.append_event(session.path, event)
     again = resume_session(session.id, folder=tmp_path)
     assert [e.variant for e in again.evaluations] == ["v05", "v02"]
     assert again.damaged_lines == 6
@@ -188,7 +188,7 @@ def test_a_full_disk_is_one_sentence(session: Session, monkeypatch: pytest.Monke
     def refuse(*_: Any) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(journal.os, "write", refuse)
+    monkeypatch.setattr(files.os, "write", refuse)
     with raises(StoreError, "session_not_kept", "No space left") as caught:
         session.add(evaluation_maker())
     assert "ATTUNE_CACHE_DIR" not in str(caught.value)

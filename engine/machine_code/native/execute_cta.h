@@ -4,7 +4,6 @@ struct Cluster* cluster = nullptr;
 uint32_t rank = 0;                     // in its cluster
 const Buffer* last_buffer = nullptr;   // the one that was used last
 int polls = 0;                         // loads in this turn that may wait for another CTA
-int cluster_arrivals = 0;              // threads at the cluster's barrier
 int cluster_phase = 0;                 // how often it was complete
 Shadow shadow;
 std::map<uint64_t, Clock> atomics;     // what each word of shared memory passes on

@@ -89,18 +89,8 @@ void Warp::nothing(const Instruction& i, bool& moves) {
     }
     if (i.name == "UCGABAR_ARV") {
         if (Races* races = looked_for()) races->release(self(), races->cluster_pending);
-        // Counted by threads: all of the cluster's that have not exited.
-        cta.cluster_arrivals += __builtin_popcount(on);
-        int expected = 0, arrived = 0;
-        for (const Cta* c : cluster.ctas) expected += c->living(), arrived += c->cluster_arrivals;
-        if (arrived < expected) return;
-        join(cluster.races.cluster_done, cluster.races.cluster_pending);
-        cluster.races.cluster_pending.clear();
-        for (Cta* c : cluster.ctas) {
-            c->cluster_arrivals = 0;
-            c->cluster_phase++;
-            c->wake();
-        }
+        at_cluster |= on;
+        release_cluster();
     } else if (i.name == "UCGABAR_WAIT") {
         if (cluster_waits == cta.cluster_phase) {
             at_mbar |= on, blocked |= on, moves = false;
@@ -108,6 +98,25 @@ void Warp::nothing(const Instruction& i, bool& moves) {
         }
         cluster_waits++;
         if (Races* races = looked_for()) races->acquire(self(), races->cluster_done);
+    }
+}
+
+// The cluster's barrier is complete when all of its threads that have not exited have arrived.
+void Warp::release_cluster() {
+    Cluster& cluster = *cta.cluster;
+    uint32_t any = 0;
+    for (const Cta* c : cluster.ctas)
+        for (const Warp* w : c->warps) {
+            if (w->alive & ~w->at_cluster) return;
+            any |= w->at_cluster;
+        }
+    if (!any) return;
+    join(cluster.races.cluster_done, cluster.races.cluster_pending);
+    cluster.races.cluster_pending.clear();
+    for (Cta* c : cluster.ctas) {
+        for (Warp* w : c->warps) w->at_cluster = 0;
+        c->cluster_phase++;
+        c->wake();
     }
 }
 
@@ -121,6 +130,7 @@ void Warp::meet() {
 
 void Warp::leave() {
     meet();
+    if (cta.cluster) release_cluster();
     Races* races = looked_for();
     if (!races || alive) return;
     if (!stored_from.addresses.empty()) {

@@ -8,6 +8,7 @@ struct AsyncCopy {
     int size = 0;
 };
 std::vector<AsyncCopy> in_flight;
+uint32_t at_cluster = 0;     // lanes that have arrived at the cluster's barrier in its phase
 int cluster_waits = 0;       // how often this warp waited for the cluster
 std::vector<size_t> groups;  // ends of the committed ones in `in_flight`
 // What the async proxy has in hand, 16 bytes of shared or 4 of global memory each, and where its
@@ -60,6 +61,7 @@ void nothing(const Instruction& i, bool& moves);
 bool is_asynchronous(const Instruction& i) const;
 void asynchronous(const Instruction& i, bool& moves);
 void meet();
+void release_cluster();
 void leave();  // after an EXIT
 void synchronise(const Instruction& i, bool& moves);  // SYNCS
 void synchronise(const Instruction& i, bool& moves, uint64_t address, uint32_t group);

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from engine.base import files, journal
+from engine.base import files
 from engine.base.errors import AttuneError, Status, StoreError, UnknownName
 from engine.problem import Problem
 from engine.schema import Stored, decode, encode
@@ -46,7 +46,7 @@ class SweepJournal:
     `remedy` says what to do when the file cannot be written, which depends on who named it.
     """
 
-    def __init__(self, path: Path, remedy: str = journal.CACHE_REMEDY) -> None:
+    def __init__(self, path: Path, remedy: str = files.CACHE_REMEDY) -> None:
         self.path = path
         self._remedy = remedy
         self._spec: SweepSpec | None = None
@@ -56,7 +56,7 @@ class SweepJournal:
         self._offset = 0
 
     @classmethod
-    def open(cls, path: Path, remedy: str = journal.CACHE_REMEDY) -> SweepJournal:
+    def open(cls, path: Path, remedy: str = files.CACHE_REMEDY) -> SweepJournal:
         """The journal of a sweep that was started before.
 
         Raises:
@@ -92,7 +92,7 @@ class SweepJournal:
 
     def poll(self) -> list[SweepRow]:
         """Rows added since the last call, by whichever process."""
-        events, self._offset = journal.read_from(self.path, self._offset)
+        events, self._offset = files.read_events(self.path, self._offset)
         new = [row for event in events if (row := self._take(event)) is not None]
         self.rows.update((row.point, row) for row in new)
         return new
@@ -148,7 +148,7 @@ class SweepJournal:
         self._append({"event": "end", "t": time.time(), "state": state})
 
     def _append(self, event: Mapping[str, Any]) -> None:
-        journal.append(self.path, event, self._remedy)
+        files.append_event(self.path, event, self._remedy)
 
     @contextmanager
     def claim(self) -> Iterator[None]:
@@ -158,7 +158,7 @@ class SweepJournal:
             UnknownName: a person named the file, and no such one can be made.
             StoreError: another process runs it, or the file cannot be written.
         """
-        named = self._remedy != journal.CACHE_REMEDY
+        named = self._remedy != files.CACHE_REMEDY
         what = f"The journal {self.path} cannot be written"
         with files.as_sentence(what, self._remedy, named=named):
             if not named:  # a folder that a person mistyped is not made

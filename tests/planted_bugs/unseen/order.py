@@ -224,9 +224,16 @@ ORDER: tuple[Unseen, ...] = (
         ),
         (
             "an arrival more than warps",
-            ("v17", "v19"),
+            ("v17",),
             "mbarrier_init(k_empty + stage, 4 * CONSUMERS);",
             "mbarrier_init(k_empty + stage, 4 * CONSUMERS + 1);",
+            (r"of its 9 arrivals",),
+        ),
+        (
+            "an arrival more than warps",
+            ("v19",),
+            "mbarrier_init(k_empty + stage, 4 * CONSUMERS * CLUSTER_SIZE);",
+            "mbarrier_init(k_empty + stage, 4 * CONSUMERS * CLUSTER_SIZE + 1);",
             (r"of its 9 arrivals",),
         ),
         (
