@@ -369,7 +369,10 @@ def has_guessed_addresses(analysis: Analysis) -> bool:
 def copies_by_unknown_map(counts: LaunchCounts) -> NDArray[np.bool_]:
     """TMA copies, `[instructions]`, of which it is not known what memory they touch."""
     is_copy = np.array([i.opcode in _TENSOR_COPIES for i in counts.program.instructions])
-    return is_copy & (counts.totals[:, EXECUTED] > 0) & (counts.totals[:, SECTORS] == 0)
+    by_unknown: NDArray[np.bool_] = (
+        is_copy & (counts.totals[:, EXECUTED] > 0) & (counts.totals[:, SECTORS] == 0)
+    )
+    return by_unknown
 
 
 _TENSOR_COPIES = ("UTMALDG", "UTMASTG")
