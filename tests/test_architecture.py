@@ -83,7 +83,7 @@ MEASURING_PATH = [
     "engine.backends.sdpa",
     "engine.correctness",
     "engine.devices",
-    "engine.devices.detect",
+    "engine.devices.nvml",
     "engine.measure",
     "engine.model.kernel",
     "engine.model.occupancy",

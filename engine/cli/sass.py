@@ -171,6 +171,8 @@ class SassOptions(ProblemOptions, ConfigOptions, DefaultsOption):
     grid: str | None
     block: str | None
     smem: int
+    cluster: str | None
+    save: str | None
 
 
 def run(args: SassOptions) -> int:
@@ -195,8 +197,12 @@ def _run(args: SassOptions) -> int:
         raise InvalidProblem("--against draws a second launch into the --timeline: name its FILE.")
     if args.against == args.kernel:
         raise InvalidProblem(f"--against takes another kernel than {args.kernel}.")
-    if args.check and not args.execute:
-        raise InvalidProblem("--check is of an execution: give --execute with it.")
+    for flag in ("check", "cluster", "save"):
+        if getattr(args, flag) and not args.execute:
+            raise InvalidProblem(
+                f"--{flag} is of an execution: give --execute with it.",
+                code="sass_flag_of_execution",
+            )
     if args.execute:
         return _execute(args, device)
     args = _with_auto_resolved(args, device)
@@ -319,8 +325,18 @@ def _execute(args: SassOptions, device: DeviceSpec | None) -> int:
     cubin, entry = _code_of_file(args, path, device)
     if device is not None:
         _check_runs_on(read_cubin(cubin).arch, device)
+    if args.save is not None and not Path(args.save).is_dir():
+        raise UnknownName(f"There is no folder {args.save} to --save memory in: make it.")
     return run_executed(
-        args.kernel, cubin, entry, launch, contents, check=args.check, as_json=args.json
+        args.kernel,
+        cubin,
+        entry,
+        launch,
+        contents,
+        cluster=_three(args.cluster, "--cluster") if args.cluster else None,
+        check=args.check,
+        save=Path(args.save) if args.save is not None else None,
+        as_json=args.json,
     )
 
 
@@ -356,7 +372,8 @@ def _launch_of_file(args: SassOptions, path: Path) -> tuple[Launch, tuple[Conten
         raise InvalidProblem(f"--smem is a number of bytes from 0, not {args.smem}.")
     arguments, contents = arguments_and_memory(args.arg)
     grid, block = _three(args.grid or "", "--grid"), _three(args.block or "", "--block")
-    return Launch(grid, block, args.smem, arguments, tables(contents)), contents
+    known = () if args.execute else tables(contents)  # executed, all memory is read as it is
+    return Launch(grid, block, args.smem, arguments, known), contents
 
 
 def _code_of_file(

@@ -6,17 +6,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.base import files
 from engine.base.errors import InvalidProblem
-from engine.base.units import format_bytes
 from engine.cli.output import print_json
 from engine.cuda_on_host.client import worker_threads
+from engine.devices.spec import SM_LIMITS
 from engine.machine_code.analysis import program_of
-from engine.machine_code.cubin import read_cubin
+from engine.machine_code.cubin import Cubin, Entry, read_cubin
 from engine.machine_code.disassembly import find_entry
 from engine.machine_code.execution import (
     ExecutionFault,
@@ -31,6 +33,7 @@ from engine.machine_code.launch import Content, Launch, buffer_address
 from engine.tensors import POISON_BITS
 
 _TIME_LIMIT_S = 300.0
+_MOST_CLUSTER_CTAS = 16  # the largest that is not portable
 _FLOATS = {"f16": np.float16, "f32": np.float32, "f64": np.float64, "tf32": np.float32}
 
 
@@ -52,16 +55,33 @@ def run_executed(
     launch: Launch,
     contents: Sequence[Content | None],
     *,
+    cluster: tuple[int, int, int] | None,
     check: bool,
+    save: Path | None,
     as_json: bool,
 ) -> int:
     """Execute, print, and return the exit code: 1 where a fault or a hazard was found.
 
+    Args:
+        cluster: CTAs of a cluster; None: as the code says.
+        save: a folder that takes the memory of each pointer.
+
     Raises:
         InvalidProblem: the launch does not fit the entry, or a pointer does not say its size.
+        StoreError: nothing can be written to `save`.
         CompileError, ToolMissing: the cubin or the emulator cannot be had.
     """
-    found = _executed(cubin_data, entry_name, launch, contents, check)
+    cubin = read_cubin(cubin_data)
+    entry = find_entry(cubin, entry_name)
+    cluster = _cluster_of(cubin, entry, cluster)
+    _check_shared_memory(cubin, entry, launch)
+    memory = [_memory(number, content) for number, content in enumerate(contents)]
+    found = _executed(cubin, entry, launch, memory, cluster, check)
+    if save is not None:
+        for number, buffer in enumerate(memory):
+            path = save / f"pointer_{number + 1}.bin"
+            with files.as_sentence(f"{path} cannot be written"):
+                path.write_bytes(buffer.data.tobytes())
     if as_json:
         print_json(_as_json(file, found, check))
     else:
@@ -69,16 +89,47 @@ def run_executed(
     return 1 if found.fault or found.hazards else 0
 
 
+def _cluster_of(
+    cubin: Cubin, entry: Entry, given: tuple[int, int, int] | None
+) -> tuple[int, int, int]:
+    """CTAs of a cluster, as the launch or the code says."""
+    compiled = entry.cluster if prod(entry.cluster) > 1 else None
+    cluster = given or compiled or (1, 1, 1)
+    size = prod(cluster)
+    if size > 1 and int(cubin.arch[3:].rstrip("af")) < 90:
+        raise InvalidProblem(
+            f"--cluster is of sm_90 and later, and the code is for {cubin.arch}: leave it out.",
+            code="cluster_before_hopper",
+        )
+    if size > _MOST_CLUSTER_CTAS or (compiled and cluster != compiled):
+        by = f"the code says {compiled}" if compiled else f"it has {_MOST_CLUSTER_CTAS} at most"
+        raise InvalidProblem(
+            f"CUDA launches no cluster of {cluster} CTAs: {by}.", code="cluster_refused"
+        )
+    return cluster
+
+
+def _check_shared_memory(cubin: Cubin, entry: Entry, launch: Launch) -> None:
+    number = int(cubin.arch[3:].rstrip("af"))
+    limits = SM_LIMITS.get(divmod(number, 10))
+    used = entry.static_smem_bytes + launch.dynamic_smem_bytes
+    if limits is not None and used > limits.smem_per_cta_optin_bytes:
+        raise InvalidProblem(
+            f"{entry.name} would have {used:,} bytes of shared memory for a CTA "
+            f"({entry.static_smem_bytes:,} of its own, the others by --smem), and {cubin.arch} has "
+            f"{limits.smem_per_cta_optin_bytes:,}: give less.",
+            code="sass_shared_memory",
+        )
+
+
 def _executed(
-    data: bytes,
-    entry_name: str | None,
+    cubin: Cubin,
+    entry: Entry,
     launch: Launch,
-    contents: Sequence[Content | None],
+    memory: Sequence[GlobalBuffer],
+    cluster: tuple[int, int, int],
     check: bool,
 ) -> _Executed:
-    cubin = read_cubin(data)
-    entry = find_entry(cubin, entry_name)
-    memory = [_memory(number, content) for number, content in enumerate(contents)]
     given = [buffer.data.copy() for buffer in memory]
     module = load_module(cubin)
     hazards: list[Hazard] | None = [] if check else None
@@ -91,7 +142,7 @@ def _executed(
             module.entries[entry.name],
             launch,
             [*memory, *module.buffers],
-            cluster=entry.cluster if prod(entry.cluster) > 1 else (1, 1, 1),
+            cluster=cluster,
             timeout_s=_TIME_LIMIT_S,
             threads=worker_threads(),
             hazards=hazards,
@@ -117,7 +168,7 @@ def _memory(number: int, content: Content | None) -> GlobalBuffer:
     if content is None:
         raise InvalidProblem(
             f"Pointer {number + 1} does not say how much memory it has: write ptr:4096 (bytes) or "
-            "ptr:f16[2,64] (numbers)."
+            "ptr:f16[2,64] (numbers), in a structure as struct:24;0=ptr:4096."
         )
     words = np.zeros(-(-content.size_bytes // 8), np.uint64)
     data: NDArray[np.uint8] = words.view(np.uint8)[: content.size_bytes]
@@ -145,7 +196,7 @@ def _print(file: str, found: _Executed, check: bool) -> None:
             f"({found.seconds:.2f} s here, which says nothing of a GPU)."
         )
     for number, size, changed in found.buffers:
-        print(f"pointer {number}: {changed:,} of {format_bytes(size)} changed")
+        print(f"pointer {number}: {changed:,} of {size:,} bytes changed")
     for hazard in found.hazards:
         print(f"{hazard.kind}: {hazard.sentence}")
     if check and not found.hazards:

@@ -23,7 +23,8 @@ from engine.base import files
 from engine.base.errors import AttuneError, MeasureError, Status
 from engine.config import find_variant
 from engine.correctness import inputs_of
-from engine.devices.detect import GpuState, detect_local
+from engine.devices.nvml import GpuState
+from engine.devices.spec import detect_local
 from engine.evaluation import Evaluation
 from engine.gate.history import KernelHistory, history_of_source
 from engine.jobs.latency_series import (

@@ -16,7 +16,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -26,6 +26,8 @@ from engine.cuda_source.toolkit import INSTALL_HINT
 from engine.machine_code.cubin import Cubin, Entry
 
 SCOREBOARDS = 6
+_LISTED_SYMBOLS, _LISTED_LETTERS = 8, 100  # in a sentence
+_LEAST_PART = 4  # letters of a symbol that stand for all of it
 NO_BARRIER = 7  # of a write or read barrier: the instruction sets no scoreboard
 
 
@@ -444,8 +446,9 @@ def list_live_registers(cubin: Cubin) -> dict[str, dict[int, int]]:
 
 
 def find_entry(cubin: Cubin, name: str | None) -> Entry:
-    """The entry called `name`: its symbol, the plain name that was mangled, or a name expression
-    (`flash::fwd<64, true>`) where the C++ library can tell; the only one if None.
+    """The entry called `name`: its symbol, the plain name that was mangled, a name expression
+    (`flash::fwd<64, true>`) where the C++ library can tell, or else a part of one symbol alone, as
+    symbols of templates are long; the only one if None.
 
     Raises:
         UnknownName: there is none, or several fit; names them.
@@ -453,7 +456,7 @@ def find_entry(cubin: Cubin, name: str | None) -> Entry:
     entries = cubin.entries
     if name is None and len(entries) == 1:
         return next(iter(entries.values()))
-    known = ", ".join(sorted(entries))
+    known = _listed(entries)
     if name is None:
         raise UnknownName(
             f"There are {len(entries)} entries: choose one of {known} by --entry.",
@@ -465,14 +468,25 @@ def find_entry(cubin: Cubin, name: str | None) -> Entry:
     if not fitting and ("<" in name or "::" in name):
         wanted = name.replace(" ", "")
         fitting = [e for symbol, e in entries.items() if name_expression(symbol) == wanted]
+    if not fitting and len(name) >= _LEAST_PART:
+        fitting = [e for symbol, e in entries.items() if name in symbol]
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
-        which = ", ".join(sorted(e.name for e in fitting))
+        which = _listed([e.name for e in fitting])
         raise UnknownName(
             f"Several entries are called {name!r}: choose one of {which}.", code="entry_ambiguous"
         )
     raise UnknownName(f"There is no entry {name!r}: the code has {known}.", code="entry_unknown")
+
+
+def _listed(symbols: Iterable[str]) -> str:
+    """The first ones of them, cut: those of templates have thousands of letters."""
+    listed = [
+        s if len(s) <= _LISTED_LETTERS else f"{s[:_LISTED_LETTERS]}…" for s in sorted(symbols)
+    ]
+    more = len(listed) - _LISTED_SYMBOLS
+    return ", ".join(listed[:_LISTED_SYMBOLS]) + (f" and {more} more" if more > 0 else "")
 
 
 def plain_name(symbol: str) -> str:

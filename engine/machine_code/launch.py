@@ -156,17 +156,20 @@ def check_arguments(entry: Entry, arguments: tuple[bytes, ...]) -> None:
             )
 
 
-# A kernel's arguments as people write them: `ptr`, `i32:128`, `f32:0.125`, `bytes:00ff@ptr`, and a
-# TMA tensor map, innermost dimension first: `tensormap:f16[4096,4096]box[64,128]swizzle128`.
+# A kernel's arguments as people write them: `ptr`, `i32:128`, `f32:0.125`, `bytes:00ff@ptr`, a TMA
+# tensor map, innermost dimension first: `tensormap:f16[4096,4096]box[64,128]swizzle128`, and a
+# structure of such arguments at their offsets: `struct:24;0=ptr:f16[64,64];8=ptr:4096;16=i32:64`.
 
 
 _USAGE = (
     "arguments are written ptr, to be executed ptr:4096 (bytes) or ptr:f16[2,64] (numbers), "
     "i8:, u8:, i16:, u16:, i32:, u32:, i64:, u64: with a whole number, "
     "f32: or f64: with a number, bytes: with hexadecimal digits in which @ptr stands for an "
-    "address, file:PATH for a table whose content decides addresses, or "
-    "tensormap:f16[4096,4096]box[64,128]swizzle128 (innermost dimension first; the swizzle may be "
-    "left out)"
+    "address, file:PATH for a table whose content decides addresses, same:1 for the address of the "
+    "first pointer again, tensormap:f16[4096,4096]box[64,128]swizzle128 (innermost dimension "
+    "first; the swizzle may be left out, strides[8192] in bytes stand before the box), or "
+    "struct:24;0=ptr:4096;8=i32:64 (a structure of 24 bytes, or of a file's, struct:params.bin;…, "
+    "with arguments at their offsets)"
 )
 _INTEGERS = {
     "i8": "b",
@@ -180,7 +183,9 @@ _INTEGERS = {
 }
 _FLOATS = {"f32": "f", "f64": "d"}
 _POINTER = "@ptr"
-_TENSOR_MAP = re.compile(r"([a-z]\w*)\[([\d,\s]+)\]box\[([\d,\s]+)\](?:swizzle(\d+))?")
+_TENSOR_MAP = re.compile(
+    r"([a-z]\w*)\[([\d,\s]+)\](?:strides\[([\d,\s]+)\])?box\[([\d,\s]+)\](?:swizzle(\d+))?"
+)
 _ELEMENT_BYTES = {
     **dict.fromkeys(("i8", "u8", "e4m3", "e5m2"), 1),
     **dict.fromkeys(("f16", "bf16", "i16", "u16"), 2),
@@ -191,6 +196,7 @@ _MOST_DIMENSIONS = 5
 _MOST_BYTES = 1 << 32  # what lies between two made-up buffers
 _MOST_CONTENT_BYTES = 2 << 30
 _MOST_TABLES, _MOST_TABLE_BYTES = 2, 256 << 20
+_MOST_PARAMETER_BYTES = 32_764  # of a kernel, from sm_70 on
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +252,10 @@ def _parse(text: str, first_buffer: int) -> tuple[bytes, list[Content | None]]:
         return _address(first_buffer), [_content(text, value)]
     if kind == "file":
         return _address(first_buffer), [_table(Path(value))]
+    if kind == "same":
+        return _address(_number_of_pointer(text, value, first_buffer) - 1), []
+    if kind == "struct":
+        return _structure(text, value, first_buffer)
     if kind == "tensormap":
         try:
             return _tensor_map(text, value, first_buffer)
@@ -256,9 +266,51 @@ def _parse(text: str, first_buffer: int) -> tuple[bytes, list[Content | None]]:
 
 
 def _table(path: Path) -> Content:
-    with files.as_sentence(f"{path} cannot be read", "name another file", named=True):
-        data = files.read(path, _MOST_TABLE_BYTES)
+    data = _bytes_of_file(path, _MOST_TABLE_BYTES)
     return Content("", len(data), data)
+
+
+def _bytes_of_file(path: Path, most: int) -> bytes:
+    with files.as_sentence(f"{path} cannot be read", "name another file", named=True):
+        return files.read(path, most)
+
+
+def _number_of_pointer(text: str, value: str, pointers: int) -> int:
+    if not value.isdecimal() or not 1 <= int(value) <= pointers:
+        raise InvalidProblem(
+            f"{text!r} is the address of an earlier pointer again, and {pointers:,} stand before "
+            "it: write same: with its number, from 1.",
+            code="argument_same",
+        )
+    return int(value)
+
+
+def _structure(text: str, value: str, first_buffer: int) -> tuple[bytes, list[Content | None]]:
+    """Zeros or a file's bytes, and the arguments that lie in them."""
+    base, *pieces = value.split(";")
+    if base.isdecimal():
+        data = bytearray(min(int(base), _MOST_PARAMETER_BYTES))
+    else:
+        data = bytearray(_bytes_of_file(Path(base), _MOST_PARAMETER_BYTES))
+    contents: list[Content | None] = []
+    for piece in pieces:
+        place, equals, inner = piece.partition("=")
+        try:
+            offset = int(place, 0)
+        except ValueError:
+            raise _mistake(text) from None
+        if not equals:
+            raise _mistake(text)
+        held, pointed = _parse(inner.strip(), first_buffer + len(contents))
+        if not 0 <= offset <= len(data) - len(held):
+            raise InvalidProblem(
+                f"{inner} at byte {offset:,} of a structure of {len(data):,} bytes ends beyond it: "
+                f"change the offset, or the structure's size (argument {text!r}).",
+                code="argument_in_structure",
+            )
+        data[offset : offset + len(held)] = held
+        contents += pointed
+    return bytes(data), contents
 
 
 def tables(contents: Sequence[Content | None]) -> tuple[tuple[int, bytes], ...]:
@@ -316,7 +368,7 @@ def _parse_value(text: str, kind: str, value: str, first_buffer: int) -> tuple[b
 
 
 def _tensor_map(text: str, value: str, buffer: int) -> tuple[bytes, list[Content | None]]:
-    """Of a dense tensor, and the tensor."""
+    """The map, and the tensor."""
     match = _TENSOR_MAP.fullmatch(value)
     if match is None:
         raise _mistake(text)
@@ -326,7 +378,7 @@ def _tensor_map(text: str, value: str, buffer: int) -> tuple[bytes, list[Content
             f"{match[1]} is no type of a tensor map's elements (argument {text!r}): write one of "
             f"{', '.join(_ELEMENT_BYTES)}."
         )
-    dims, box = (tuple(int(n) for n in part.split(",")) for part in (match[2], match[3]))
+    dims, box = (tuple(int(n) for n in part.split(",")) for part in (match[2], match[4]))
     if len(dims) != len(box) or len(dims) > _MOST_DIMENSIONS:
         raise InvalidProblem(
             f"A tensor map has one to {_MOST_DIMENSIONS} dimensions, and its box as many, not "
@@ -339,12 +391,23 @@ def _tensor_map(text: str, value: str, buffer: int) -> tuple[bytes, list[Content
         )
     row_bytes = itertools.accumulate(dims[:-1], lambda a, b: a * b)
     strides = tuple(n * element_bytes for n in row_bytes)
-    swizzle = int(match[4] or 0)
+    if match[3]:
+        strides = tuple(int(n) for n in match[3].split(","))
+        if len(strides) != len(dims) - 1:
+            raise InvalidProblem(
+                f"A tensor map of {len(dims)} dimensions has {len(dims) - 1} strides, of all but "
+                f"the innermost, in bytes, not {len(strides)} (argument {text!r}).",
+                code="tensor_map_strides",
+            )
+    swizzle = int(match[5] or 0)
     arg = TensorMapArg("map", "buffer", dims, strides, box, swizzle, element_bytes)
     if (why := arg.mistake) is not None:
         raise InvalidProblem(f"A driver refuses the tensor map {text!r}: {why}.")
+    last = sum((n - 1) * stride for n, stride in zip(dims[1:], strides, strict=True))
+    if last >= _MOST_BYTES:
+        raise InvalidProblem(f"A tensor has at most 4 GiB here (argument {text!r}).")
     encoded = encode_argument(arg).with_addresses({"buffer": buffer_address(buffer)})
-    return encoded, [Content(match[1], math.prod(dims))]
+    return encoded, [Content(match[1], last // element_bytes + dims[0])]
 
 
 def _bytes(text: str, first_buffer: int) -> tuple[bytes, int]:

@@ -15,8 +15,7 @@ from engine.config import ResolvedConfig, default_config
 from engine.coverage import Block, coverage_of, describe_lines, largest_block
 from engine.cuda_on_host.instrument import ExecutedStatements
 from engine.cuda_on_host.toolchain import Schedule
-from engine.evaluation import Correctness, Evaluation
-from engine.latency import Latency
+from engine.evaluation import Correctness, Evaluation, Latency
 from engine.model.kernel import Estimate, launch_plan
 from engine.pipeline.execute import (
     NOT_HERE,

@@ -8,9 +8,8 @@ from functools import cached_property
 
 from engine.base.errors import AttuneError, InvalidProblem, Status
 from engine.devices.spec import DeviceSpec
-from engine.evaluation import Evaluation, PassReport
+from engine.evaluation import Evaluation, Latency, PassReport
 from engine.history import History
-from engine.latency import Latency
 from engine.model.kernel import Estimate, launch_plan
 from engine.pipeline.execute import check_host_memory
 from engine.pipeline.request import EvaluationRequest, resolve

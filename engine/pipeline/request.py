@@ -11,7 +11,7 @@ from engine.auto import Choice, choose
 from engine.backends.base import BackendName
 from engine.config import ConfigOrigin, ResolvedConfig, find_variant, resolve_config, variant_from
 from engine.cuda_on_host.toolchain import Schedule
-from engine.devices import find_device
+from engine.devices import find_device, spec
 from engine.devices.spec import ClockKind, DeviceSpec, at_clock
 from engine.history import History
 from engine.machine_code.cubin_files import read_cubin_file
@@ -163,9 +163,7 @@ def target_device(gpu: str | None) -> DeviceSpec | None:
 
 def _device(gpu: str | None) -> tuple[DeviceSpec | None, str]:
     """The target GPU, or the sentence why there is none."""
-    from engine.devices.detect import detect_local
-
-    local = detect_local()
+    local = spec.detect_local()
     if gpu is None:
         return (None, local) if isinstance(local, str) else (local.spec, "")
     named = find_device(gpu)

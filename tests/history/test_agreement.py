@@ -26,8 +26,7 @@ from engine.cli import main
 from engine.config import find_variant
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
-from engine.evaluation import Evaluation
-from engine.latency import Latency
+from engine.evaluation import Evaluation, Latency
 from engine.own_kernels.registry import fork_kernel
 from engine.problem import Problem
 from engine.sessions.session import make_snapshot

@@ -302,8 +302,8 @@ def test_few_modules_are_entered(evaluator: Evaluator) -> None:
     """What one has to know to follow a preview or an evaluation that finds all compiled."""
     evaluator.evaluate(request())
     for act, most in (
-        (lambda: preview(request()), 24),
-        (lambda: evaluator.evaluate(request()), 41),
+        (lambda: preview(request()), 22),
+        (lambda: evaluator.evaluate(request()), 36),
     ):
         entered = _modules_entered(act)
         assert len(entered) <= most, entered

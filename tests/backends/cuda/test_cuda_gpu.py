@@ -22,7 +22,7 @@ from engine.backends.sdpa import BACKENDS, baseline, sdpa_same_dtype
 from engine.base.errors import Status
 from engine.base.launch import PassLaunch, TensorArg
 from engine.devices import limits_for
-from engine.latency import Latency
+from engine.evaluation import Latency
 from engine.measure.device_lock import gpu_states
 from engine.measure.side_by_side import TimingGroup
 from engine.measure.verdict import Verdict
