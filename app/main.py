@@ -14,6 +14,7 @@ if str(ROOT) not in sys.path:
 
 # After the path is set:
 from app.access import AccessControl, access_token, started  # noqa: E402
+from app.run_start import RunStart  # noqa: E402
 from app.shared.widgets import show_error  # noqa: E402
 
 # A page's script and what sends its figures share one lock of Python, and each message of which
@@ -24,7 +25,7 @@ TOKEN = access_token(sys.argv[1:])
 
 app = App(
     "page_table.py",
-    middleware=[Middleware(AccessControl, token=TOKEN)],
+    middleware=[Middleware(AccessControl, token=TOKEN), Middleware(RunStart)],
     lifespan=started(TOKEN),
     on_script_error=show_error,  # what fails outside of a tab: a sentence too, and no traceback
 )

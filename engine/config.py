@@ -25,7 +25,7 @@ from engine.base.errors import (
 from engine.base.files import data_folder
 from engine.base.units import format_us
 from engine.devices.spec import DeviceSpec
-from engine.latency import Origin
+from engine.evaluation import Origin
 from engine.own_kernels.registry import OWN, all_variants
 from engine.problem import Problem
 from engine.schema import Integer, Microseconds, Stored, decode, encode

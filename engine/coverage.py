@@ -6,10 +6,35 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, TypeAlias
+
+from annotated_types import MaxLen
 
 from engine.cuda_on_host.instrument import ExecutedStatements, line_ranges
-from engine.evaluation import LineCoverage, LineRange
+from engine.schema import Count, Line, Stored
 from kernels.variant import Config
+
+LineRange: TypeAlias = tuple[Count, Count]  # first and last line
+LineRanges: TypeAlias = Annotated[tuple[LineRange, ...], MaxLen(4096)]
+
+
+@dataclass(frozen=True, slots=True)
+class LineCoverage(Stored):
+    """Which lines of device code in one source file the execution reached."""
+
+    file: Line
+    lines: Count  # that hold statements of functions
+    not_run: LineRanges  # reached no time
+    partly_run: LineRanges  # of several statements on the line, one was not reached
+    not_compiled: LineRanges  # code that `#if` left out of this build
+
+    @property
+    def lines_not_run(self) -> int:
+        return _count(self.not_run)
+
+
+def _count(ranges: LineRanges) -> int:
+    return sum(last - first + 1 for first, last in ranges)
 
 
 def coverage_of(executed: ExecutedStatements, kernel: str) -> tuple[LineCoverage, ...]:

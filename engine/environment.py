@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.base.errors import ToolMissing
-from engine.devices import detect
+from engine.devices import nvml
+from engine.devices.spec import ask
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 GIT_TIMEOUT_S = 5.0
@@ -103,13 +104,13 @@ def _git_output(*args: str) -> str | None:
 def _gpus() -> tuple[list[dict[str, Any]], str | None, str | None]:
     """(GPUs, driver version, newest CUDA version the driver supports) as NVML reports them."""
     try:
-        with detect.session() as api:
-            count = detect.ask(api, api.nvmlDeviceGetCount) or 0
-            handles = [detect.ask(api, api.nvmlDeviceGetHandleByIndex, i) for i in range(count)]
-            version = detect.ask(api, api.nvmlSystemGetCudaDriverVersion_v2)
+        with nvml.session() as api:
+            count = ask(api, api.nvmlDeviceGetCount) or 0
+            handles = [ask(api, api.nvmlDeviceGetHandleByIndex, i) for i in range(count)]
+            version = ask(api, api.nvmlSystemGetCudaDriverVersion_v2)
             return (
                 [_gpu(api, handle) for handle in handles if handle is not None],
-                detect.ask(api, api.nvmlSystemGetDriverVersion),
+                ask(api, api.nvmlSystemGetDriverVersion),
                 f"{version // 1000}.{version % 1000 // 10}" if version else None,
             )
     except ToolMissing:
@@ -117,17 +118,17 @@ def _gpus() -> tuple[list[dict[str, Any]], str | None, str | None]:
 
 
 def _gpu(api: Any, handle: Any) -> dict[str, Any]:
-    capability = detect.ask(api, api.nvmlDeviceGetCudaComputeCapability, handle)
-    memory = detect.ask(api, api.nvmlDeviceGetMemoryInfo, handle)
-    state = detect.read_state(api, handle)
+    capability = ask(api, api.nvmlDeviceGetCudaComputeCapability, handle)
+    memory = ask(api, api.nvmlDeviceGetMemoryInfo, handle)
+    state = nvml.read_state(api, handle)
     clock = api.NVML_CLOCK_MEM
     return {
-        "name": detect.ask(api, api.nvmlDeviceGetName, handle),
+        "name": ask(api, api.nvmlDeviceGetName, handle),
         "compute_capability": f"{capability[0]}.{capability[1]}" if capability else None,
         "memory_bytes": int(memory.total) if memory else None,
         "sm_clock_mhz": state.sm_clock_mhz,
         "max_sm_clock_mhz": state.max_sm_clock_mhz,
         "memory_clock_mhz": state.memory_clock_mhz,
-        "max_memory_clock_mhz": detect.ask(api, api.nvmlDeviceGetMaxClockInfo, handle, clock),
+        "max_memory_clock_mhz": ask(api, api.nvmlDeviceGetMaxClockInfo, handle, clock),
         "power_limit_w": state.power_limit_w,
     }

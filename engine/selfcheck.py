@@ -32,7 +32,7 @@ from engine.correctness import check_output
 from engine.cuda_on_host.toolchain import find_toolchain
 from engine.cuda_source.nvrtc import toolchain
 from engine.devices import DeviceSpec, find_device, limits_for
-from engine.devices.detect import detect_local
+from engine.devices.spec import detect_local
 from engine.environment import collect_environment
 from engine.evaluation import Correctness
 from engine.measure.device_lock import gpu_states

@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.base.errors import InvalidProblem
-from engine.base.text import Text
 from engine.fp8 import E4M3_LARGEST, e4m3_bytes, e4m3_values
 from engine.paged_kv import Pages
 from engine.problem import Problem
+from engine.schema import Text
 from kernels.variant import (
     ALIBI_SLOPES,
     BLOCK_TABLE,

@@ -19,8 +19,8 @@ from simulated_gpu import SimulatedConditions, SimulatedDevice
 
 from engine.base.errors import Status
 from engine.cluster import worker
-from engine.devices import detect, find_device
-from engine.devices.detect import DetectedDevice
+from engine.devices import find_device, spec
+from engine.devices.spec import DetectedDevice
 from engine.evaluation import Execution
 from engine.pipeline import request as requests
 from engine.pipeline.evaluate import Evaluator
@@ -62,7 +62,7 @@ def install() -> None:
     def gpu_candidates(*_: Any) -> Any:
         return opened
 
-    detect.detect_local = lambda: found
+    spec.detect_local = lambda: found
     Evaluator.evaluate = evaluate  # type: ignore[assignment, method-assign]
     worker.gpu_candidates = gpu_candidates  # type: ignore[attr-defined]
     evaluation_process.gpu_candidates = gpu_candidates  # type: ignore[attr-defined]

@@ -12,8 +12,15 @@ from verdicts import RIGHT
 from engine.base.errors import Status
 from engine.config import find_variant
 from engine.devices import find_device, limits_for
-from engine.evaluation import Correctness, Evaluation, Execution, PassReport, Resources
-from engine.latency import Latency, Origin
+from engine.evaluation import (
+    Correctness,
+    Evaluation,
+    Execution,
+    Latency,
+    Origin,
+    PassReport,
+    Resources,
+)
 from engine.measure.sampler import Sample, SamplerSettings, SamplingRun, run_rounds
 from engine.model.occupancy import occupancy
 from engine.pipeline.evaluation_run import EvaluationOutcome

@@ -11,8 +11,16 @@ from verdicts import RIGHT
 
 from engine.base.errors import Status
 from engine.correctness import ErrorMap
-from engine.evaluation import Evaluation, Execution, Finding, Occupancy, PassReport, Resources
-from engine.latency import BaselineTiming, Latency
+from engine.evaluation import (
+    BaselineTiming,
+    Evaluation,
+    Execution,
+    Finding,
+    Latency,
+    Occupancy,
+    PassReport,
+    Resources,
+)
 from engine.problem import Problem
 from engine.sessions.importers.nsight_compute import METRICS
 from engine.sessions.session import make_error_map, make_snapshot, make_source

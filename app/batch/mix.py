@@ -16,8 +16,8 @@ from app.shared.terms import TERMS
 from app.shared.widgets import busy, empty, plain_markdown, problem, theme
 from engine.base.errors import AttuneError
 from engine.batch.mix import MixResult, parse_mix, recommend_mix
+from engine.evaluation import METHODS
 from engine.jobs.manager import JobStatus
-from engine.latency import METHODS
 from kernels.variant import AUTO
 
 _OF: tuple[Literal["auto", "selected"], ...] = ("auto", "selected")

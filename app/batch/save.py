@@ -15,11 +15,9 @@ from engine.base.table import csv_text
 from engine.batch.types import BatchResult
 from engine.batch.validate import Validation
 from engine.environment import collect_environment
-from engine.evaluation import Evaluation
-from engine.latency import BaselineTiming, Latency
+from engine.evaluation import BaselineTiming, Evaluation, Latency
 from engine.model.measurements import Measurement, write_measurements
-from engine.pipeline.preview import preview
-from engine.pipeline.request import EvaluationRequest
+from engine.pipeline.request import EvaluationRequest, preview
 from engine.sessions.session import make_attachment, make_snapshot, now
 from engine.sessions.snapshot import Attachment, Snapshot
 

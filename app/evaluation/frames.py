@@ -8,9 +8,15 @@ import pandas as pd
 
 from app.shared.palette import color_of, reference_color
 from engine.base.units import format_us
-from engine.evaluation import Correctness, Occupancy, Resources
+from engine.evaluation import (
+    BaselineTiming,
+    Correctness,
+    Latency,
+    Occupancy,
+    Resources,
+    baseline_label,
+)
 from engine.history.known_time import KnownTime, is_of_this_source, name_of
-from engine.latency import BaselineTiming, Latency, baseline_label
 from engine.machine_code.report import Residency
 from engine.model.equations import Terms
 from engine.model.occupancy import WARP_SIZE

@@ -11,7 +11,7 @@ from app.shared.palette import color_of
 from app.shared.terms import TERMS
 from app.shared.widgets import empty, origin_badge, plain_markdown, theme
 from engine.base.units import format_us
-from engine.latency import Latency, baseline_label
+from engine.evaluation import Latency, baseline_label
 from engine.sessions.tables import known_times_table
 
 _ROWS = 8  # a longer table scrolls

@@ -14,8 +14,7 @@ from app.evaluation.view import EvaluationView
 from app.shared import tables
 from app.shared.widgets import empty, plain_markdown, show_log
 from engine.base.errors import AttuneError
-from engine.coverage import LEGEND, format_ranges, marked_source
-from engine.evaluation import LineCoverage
+from engine.coverage import LEGEND, LineCoverage, format_ranges, marked_source
 from engine.kernel_figures.changes import fork_diff
 from engine.pipeline.verdict import Place
 from engine.sessions.tables import passes_table

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from app.evaluation.maps import ErrorMapView
 from engine.devices.spec import DeviceSpec
-from engine.evaluation import Evaluation, PassReport
+from engine.evaluation import Evaluation, Latency, PassReport
 from engine.history.known_time import KnownTime
-from engine.latency import Latency
 from engine.machine_code.report import Residency
 from engine.model.equations import Terms
 from engine.problem import Problem

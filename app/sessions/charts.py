@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from app.shared.figures import Trace, axis, diagonal, figure, plain, time_axis
 from app.shared.palette import CATEGORICAL, Theme, color_of
 from engine.base.units import format_us
-from engine.latency import baseline_label
+from engine.evaluation import baseline_label
 
 _ROW_PX = 20
 MAX_PROBLEMS = 60  # more are in the table

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from engine.devices import find_device
-from engine.devices.detect import detect_local
-from engine.devices.spec import DeviceSpec, is_software
+from engine.devices.spec import DeviceSpec, detect_local, is_software
 
 
 @dataclass(frozen=True, slots=True)

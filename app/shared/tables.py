@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from engine.base.table import csv_text
-from engine.latency import NOT_COMPARABLE
+from engine.history.known_time import NOT_COMPARABLE
 
 _ROW_PX = 31
 _GREY = "color: gray"  # readable on both themes' backgrounds

@@ -23,7 +23,7 @@ from app.shared.palette import (
     Theme,
 )
 from engine.base.errors import AttuneError, Status
-from engine.latency import Origin
+from engine.evaluation import Origin
 from engine.pipeline.verdict import next_step
 
 _PAINT_S = 0.06

@@ -24,7 +24,7 @@ from app.shared.figures import (
 )
 from app.shared.palette import MARKER, Theme, variant_color
 from engine.base.units import format_us
-from engine.latency import Origin
+from engine.evaluation import Origin
 
 LACKS = "–"  # a tunable that a variant does not have
 MAX_LABELS = 12  # of one axis of the parallel coordinates

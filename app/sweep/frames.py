@@ -8,9 +8,8 @@ from typing import Any
 import pandas as pd
 
 from engine.base.units import format_speedup, format_us
-from engine.history.known_time import KnownTime, is_of_this_source, newest_of
+from engine.history.known_time import KnownTime, are_comparable, is_of_this_source, newest_of
 from engine.jobs.layout import JobProgress
-from engine.latency import are_comparable
 from engine.search.autotune import ProblemResult
 from engine.search.ranking import SweepRow
 

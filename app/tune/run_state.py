@@ -28,8 +28,7 @@ from engine.jobs.manager import JobStatus, manager
 from engine.machine_code.native_library import are_libraries_built
 from engine.machine_code.report import Residency
 from engine.pipeline.machine_code import machine_code_of
-from engine.pipeline.preview import Preview, evaluation_of_preview, preview
-from engine.pipeline.request import EvaluationRequest
+from engine.pipeline.request import EvaluationRequest, Preview, evaluation_of_preview, preview
 from engine.plan import variant_sources
 from kernels.variant import Variant
 

@@ -16,8 +16,7 @@ from engine.gate.verdicts import default_threshold
 from engine.jobs.manager import JobStatus, manager
 from engine.jobs.sweep_files import sweep_files
 from engine.kernel_figures.rung import reasons
-from engine.pipeline.preview import preview
-from engine.pipeline.request import EvaluationRequest
+from engine.pipeline.request import EvaluationRequest, preview
 from engine.search.ranking import SweepRow
 from kernels.ladder import LADDER
 

@@ -9,10 +9,10 @@ import pandas as pd
 
 from app.shared.palette import color_of, reference_color
 from engine.base.units import format_bytes, format_speedup, format_us
+from engine.evaluation import Latency
 from engine.gate.verdicts import order_of
-from engine.history.known_time import KnownTime, Reference, references_in, taken_of
-from engine.latency import Latency, not_comparable
-from engine.pipeline.preview import Preview
+from engine.history.known_time import KnownTime, Reference, not_comparable, references_in, taken_of
+from engine.pipeline.request import Preview
 from engine.search.ranking import SweepRow
 from kernels.variant import Variant
 

@@ -26,9 +26,9 @@ from engine.base.errors import AttuneError, InvalidProblem, StoreError
 from engine.base.units import format_us
 from engine.config import default_config, find_variant, problem_class
 from engine.devices.spec import DeviceSpec
+from engine.evaluation import METHODS
 from engine.history import History, Time
 from engine.history.known_time import is_of_this_source
-from engine.latency import METHODS
 from engine.measure.verdict import RANKING_ERROR
 from engine.model.calibrate import fits, fitting_config
 from engine.model.kernel import Kernel

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal, Protocol, Self, TypeAlias
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
 
 from engine.cuda_on_host.client import JobResult
 from engine.cuda_on_host.toolchain import DEFAULT_ARCH, Schedule
@@ -43,12 +43,6 @@ class RunResult(JobResult):
     gradients: Mapping[str, RawArray] | None = None
     lse: FloatArray | None = None  # natural, [batch, num_heads, seqlen], where there is one
     repeated: str = ""  # the sentence on what ran a second time; empty: everything, or nothing
-
-    @classmethod
-    def of(cls, result: JobResult, **changes: Any) -> Self:
-        """A job's result with these fields in place of its own; the bytes that came back go."""
-        shared = {field.name: getattr(result, field.name) for field in fields(JobResult)}
-        return cls(**shared | {"returned": {}} | changes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class CpuBackend:
             if plan.lse is not None:
                 lse = lse_of(result.returned["lse"], plan.problem, plan.lse)
         reason = with_names(result.reason, plan.source)
-        return RunResult.of(result, reason=reason, out=out, gradients=gradients, lse=lse)
+        return result.extended(RunResult, reason=reason, out=out, gradients=gradients, lse=lse)
 
     def choose_part(
         self, plan: LaunchPlan, options: RunOptions, max_flops: float
@@ -99,7 +99,7 @@ class CpuBackend:
             job = replace(_probe_job(plan, mistake.launch, (mistake.cta,), library), probe=False)
             result = self._client.run(job, timeout_s)
             if result.status in FAULTS:
-                return RunResult.of(result)
+                return result.extended(RunResult)
         return RunResult(Status.LAUNCH_ERROR, f"{plan.source.name}: {mistake}.")
 
     def run_part(
@@ -124,7 +124,7 @@ class CpuBackend:
             others = np.ones(out.shape[2], bool)
             others[list(part.part.row_numbers)] = False
             out[:, :, others] = 0
-        return RunResult.of(result, reason=with_names(result.reason, plan.source), out=out)
+        return result.extended(RunResult, reason=with_names(result.reason, plan.source), out=out)
 
     def run_last_ctas(self, plan: LaunchPlan, options: RunOptions) -> RunResult:
         """Execute the last CTA of every pass, on zeros and on buffers that may exceed memory.
@@ -148,7 +148,7 @@ class CpuBackend:
         )
         launches = tuple(_launch(p, (prod(p.grid) - 1,)) for p in plan.passes)
         result = self._client.run(Job(library, buffers, launches), options.timeout_s)
-        return RunResult.of(result, reason=with_names(result.reason, plan.source))
+        return result.extended(RunResult, reason=with_names(result.reason, plan.source))
 
     def close(self) -> None:
         """End the child process; safe to call twice, and the next run starts a new one."""

@@ -34,6 +34,9 @@ from engine.base.errors import InvalidProblem, StoreError, UnknownName
 if TYPE_CHECKING:
     from filelock import FileLock
 
+MAX_SOURCE = 1_000_000  # bytes of a source that is read, and characters of one that is kept
+MAX_LOG = 65_536  # characters of a compiler's log that is kept
+
 TEMPORARY_PREFIX = ".saving-"
 TEMPORARY_MAX_AGE_S = 3_600.0
 

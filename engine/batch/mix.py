@@ -24,8 +24,8 @@ from engine.batch.cost import US_PER_HOUR
 from engine.batch.table import largest_launchable, memory_feasible, predict_curve
 from engine.config import find_variant, resolve_config
 from engine.devices.spec import DeviceSpec
+from engine.evaluation import METHODS
 from engine.history import History
-from engine.latency import METHODS
 from engine.model.equations import FloatArray
 from engine.model.kernel import Kernel
 from engine.model.measurements import ProblemRow, read_table
@@ -283,19 +283,10 @@ def recommend_mix(
         raise failed[0][1]
     # An assumed CTA time ranks no kernels: those that are simulated count, where there are any.
     simulated = [t for t in tried if t.method == METHODS[0]] or tried
-    most = max(len(t.hours) for t in simulated)
-    alike = [t for t in simulated if len(t.hours) == most]
     plateau = min(float(t.hours.min()) for t in simulated)
-    enough = [
-        int(np.argmax(t.hours <= plateau / target)) + 1
-        for t in alike
-        if _reaches(t, plateau / target)
-    ]
-    if enough:
-        batch = min(enough)
-    else:  # the best kernel cannot be launched with as many
-        alike = [min(simulated, key=lambda t: float(t.hours.min()))]
-        batch = int(np.argmax(alike[0].hours <= plateau / target)) + 1
+    reaching = [t.hours <= plateau / target for t in simulated]
+    batch = min(int(np.argmax(reaches)) + 1 for reaches in reaching if reaches.any())
+    alike = [t for t in simulated if len(t.hours) >= batch]  # can be launched with as many
     best = min(alike, key=lambda t: float(t.hours[batch - 1]))
     at = batch - 1
     price = device.price_usd_per_hour if price_usd_per_hour is None else price_usd_per_hour
@@ -393,10 +384,6 @@ class _Tried:
             hours("high_us"),
             now / US_PER_HOUR,
         )
-
-
-def _reaches(tried: _Tried, hours: float) -> bool:
-    return bool((tried.hours <= hours).any())
 
 
 def _candidates(

@@ -18,8 +18,7 @@ from engine.base.errors import InvalidProblem
 from engine.base.units import format_bytes, format_us
 from engine.batch.backward import backward_times
 from engine.devices.spec import DeviceSpec, limits_for
-from engine.evaluation import Occupancy
-from engine.latency import METHODS, Origin
+from engine.evaluation import METHODS, Occupancy, Origin
 from engine.model.equations import BINDS, Calibration, FloatArray, machine, predict_arrays
 from engine.model.kernel import Kernel, Known, resident_ctas
 from engine.model.launches import Launches, collect_batches

@@ -14,7 +14,7 @@ from engine.batch.cost import Saving, TrafficUnit, WaitPlan
 from engine.batch.table import DEFAULT_TARGETS, Recommendation
 from engine.batch.validate import NextPoint
 from engine.devices.spec import DeviceSpec
-from engine.latency import METHODS
+from engine.evaluation import METHODS
 from engine.model.calibrate import LeaveOneOut
 from engine.model.equations import PARAMETER_NAMES, Calibration, Parameters
 from engine.model.measurements import Measurement

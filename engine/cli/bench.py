@@ -13,7 +13,7 @@ from engine.base.table import Table
 from engine.cli.options import kernel, parse_config
 from engine.cli.output import print_json, print_table
 from engine.config import check_given, find_variant
-from engine.latency import Latency, baseline_label
+from engine.evaluation import Latency, baseline_label
 from engine.measure.sampler import Mode
 from engine.measure.verdict import Comparison
 from engine.pipeline.evaluate import Evaluator

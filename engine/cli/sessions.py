@@ -80,7 +80,7 @@ class SessionsDecideOptions:
 
 
 def run_decide(args: SessionsDecideOptions) -> int:
-    from engine.base.text import MAX_SENTENCE, clean_lines
+    from engine.schema import MAX_SENTENCE, clean_lines
     from engine.sessions.files import open_session
     from engine.sessions.session import now
     from engine.sessions.snapshot import Decision, Spent

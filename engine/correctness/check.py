@@ -39,8 +39,10 @@ from engine.correctness.output_error import (
     ComparedOutput,
     ErrorFigures,
     ErrorMap,
+    Tiles,
     compare_output,
     error_maps,
+    tiles_of,
 )
 from engine.correctness.reference import (
     Float64Array,
@@ -49,7 +51,6 @@ from engine.correctness.reference import (
     emulated_attention,
 )
 from engine.correctness.suspected_bugs import Case, SuspectedBug, small_bugs, spread_cases
-from engine.correctness.tiles import Tiles, tiles_of
 from engine.evaluation import Correctness, Finding
 from engine.plan import LaunchPlan
 from engine.problem import Problem

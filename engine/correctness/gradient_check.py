@@ -30,8 +30,10 @@ from engine.correctness.output_error import (
     ComparedOutput,
     ErrorFigures,
     ErrorMap,
+    Tiles,
     compare_output,
     gradient_maps,
+    tiles_of,
 )
 from engine.correctness.reference import (
     Coverage,
@@ -40,7 +42,7 @@ from engine.correctness.reference import (
     covered_blocks,
     softmax_parts,
 )
-from engine.correctness.tiles import Tiles, place_of, tiles_of
+from engine.correctness.regions import place_of
 from engine.evaluation import Correctness, Finding, OutputError
 from engine.plan import LaunchPlan
 from engine.tensors import FIXED_BOUNDS, NOISE, FloatArray, Inputs, RawArray, absolute_tolerance

@@ -19,9 +19,9 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -97,6 +97,9 @@ class Job:
     probe: bool = False
 
 
+Result = TypeVar("Result", bound="JobResult")
+
+
 @dataclass(frozen=True, slots=True)
 class JobResult:
     """What came of a job. `status` PASSED means that it ran."""
@@ -124,6 +127,12 @@ class JobResult:
     def code(self) -> str:
         """The error's code; empty where it has none."""
         return self.kind or ""
+
+    def extended(self, kind: type[Result], **changes: Any) -> Result:
+        """The same as a `kind` that has more fields, with these in place of its own; the bytes that
+        came back go."""
+        shared = {each.name: getattr(self, each.name) for each in fields(JobResult)}
+        return kind(**shared | {"returned": {}} | changes)
 
 
 # How much memory a job takes.

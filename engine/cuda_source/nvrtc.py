@@ -25,8 +25,7 @@ from engine.base.errors import (
     ToolMissing,
     UnknownName,
 )
-from engine.base.files import cache_root, read_entry, write_entry
-from engine.base.text import MAX_LOG
+from engine.base.files import MAX_LOG, cache_root, read_entry, write_entry
 from engine.cuda_source.compiler import compile_apart
 from engine.cuda_source.library import Compile, Compiled, NvrtcLibrary
 from engine.cuda_source.ptxas import (

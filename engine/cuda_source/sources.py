@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from engine.base import files
 from engine.base.errors import CompileError
-from engine.base.text import MAX_SOURCE
+from engine.base.files import MAX_SOURCE
 from engine.cuda_source.host_code import COMMENT_OR_LITERAL, without_host_code
 from kernels.source_text import without_block, without_mark
 from kernels.variant import KERNELS_DIR

@@ -23,7 +23,7 @@ from engine.base.errors import InvalidProblem
 from engine.base.files import read_entry, write_entry
 from engine.cuda_source import CompiledKernel, cache_root
 from engine.devices.spec import DeviceSpec
-from engine.history.persistent import PersistentCtas
+from engine.history.persistent import FIRST_ROWS, LATER_ROWS, PersistentCtas
 from engine.machine_code.analysis import code_digest
 from engine.machine_code.timing.constants import (
     LAUNCH_FLOOR_US,
@@ -285,7 +285,7 @@ def path_of(
 ) -> Path:
     """Where the result is kept: by cubin, GPU, residency, and what lengths and regime depend on."""
     gpu = [device.num_sms, device.boost_clock_mhz, device.fp16_tensor_tflops]
-    lengths = []
+    lengths = [(FIRST_ROWS, LATER_ROWS)]
     if variant.work.schedule is None:
         plans = plans_of(variant, plan.problem, plan.config, (ROWS[0], ROWS[-1]))
         lengths = [(p.problem.seqlen, p.problem.num_keys) for p in plans]

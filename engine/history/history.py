@@ -25,10 +25,9 @@ from engine.base import files
 from engine.base.errors import AttuneError, StoreError, ToolMissing
 from engine.base.files import data_folder
 from engine.base.table import Bars, Table, Tabular
-from engine.base.text import Line
 from engine.base.units import format_us
 from engine.config import TunedConfig, load_tuned
-from engine.evaluation import Evaluation, Resources
+from engine.evaluation import Evaluation, Latency, Origin, Resources
 from engine.history.known_time import (
     KnownTime,
     Reference,
@@ -38,7 +37,6 @@ from engine.history.known_time import (
     source_match,
     taken_of,
 )
-from engine.latency import Latency, Origin
 from engine.model.calibrate import calibrate, prepare
 from engine.model.kernel import (
     Estimate,
@@ -51,7 +49,7 @@ from engine.model.kernel import (
 )
 from engine.plan import LaunchPlan, cached_kernel, compile_plan, resources
 from engine.problem import Problem
-from engine.schema import Integer, Stored, decode, encode
+from engine.schema import Integer, Line, Stored, decode, encode
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,7 +134,7 @@ class Time(Tabular):
     low_us: float
     high_us: float
     origin: Origin
-    method: str  # what it is predicted by (`engine.latency.METHODS`); empty where it was taken
+    method: str  # what it is predicted by (`engine.evaluation.METHODS`); empty where it was taken
     calibrated_on: int  # measured points of this source, where it is predicted
     where: str  # `session L4 study`; empty where it is predicted
     reason: str  # what binds, or how it was taken

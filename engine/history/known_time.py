@@ -12,8 +12,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from engine.base.errors import AttuneError, CompileError, Status
 from engine.config import find_variant
-from engine.evaluation import Evaluation
-from engine.latency import Latency, baseline_label
+from engine.evaluation import Evaluation, Latency, baseline_label
 from engine.model.measurements import Measurement
 from engine.plan import variant_sources
 from engine.problem import Problem
@@ -203,3 +202,21 @@ def points_of(times: Iterable[KnownTime]) -> tuple[Measurement, ...]:
         for t in times
         if t.latency.kind == "device_warm"
     )
+
+
+# Which times may be compared.
+
+
+def are_comparable(origin: str, other: str) -> bool:
+    """Whether a ratio of two times says something: a predicted one over one that was taken does
+    not, and is never written as if both were taken."""
+    return (origin == "predicted") == (other == "predicted")
+
+
+NOT_COMPARABLE = "not comparable"
+
+
+def not_comparable(origin: str, other: str) -> str:
+    """What stands in place of such a ratio: `predicted ÷ recorded, not comparable`."""
+    first, second = (other, origin) if other == "predicted" else (origin, other)
+    return f"{first} ÷ {second}, {NOT_COMPARABLE}"

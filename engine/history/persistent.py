@@ -39,7 +39,9 @@ from kernels.variant import Config, Schedule, Variant
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
-_FIRST_ROWS, _LATER_ROWS = 2048, 1024  # K/V rows of the longest pieces that are simulated
+# K/V rows of the longest pieces that are simulated: a CTA's first one, whose last stretch says what
+# a tile costs in the long run, and later ones.
+FIRST_ROWS, LATER_ROWS = 4096, 1024
 # Query tiles of a CTA that are followed one by one; of more, as many stand for all.
 _MOST_PIECES = 48
 _STEPS = 4  # to the factor that makes a simulated time of a predicted one
@@ -279,14 +281,21 @@ def features_of(pieces: Pieces, config: Config) -> FloatArray:
     A CTA's first piece and later ones cost what their K/V tiles say: few of them do not hide the
     copies of Q and O, and before the first mask two warpgroups may run in another rhythm. To that
     comes what masked tiles and cut query tiles cost, and what the second piece saves where tiles
-    are few, as the copies before it had room.
+    are few, as the copies before it had room. Tiles beyond the longest pieces cost what those of
+    first ones do: in short pieces warpgroups may meet in a rhythm that long ones do not keep.
     """
     is_first = (pieces.place == 0)[:, np.newaxis]
     is_second = (pieces.place == 1)[:, np.newaxis]
-    later = _hats(pieces.tiles, _knots(config, _LATER_ROWS, (1, 2, 3, 4, 8)))
+    of_first = _knots(config, FIRST_ROWS, (1, 2, 4))
+    of_later = _knots(config, LATER_ROWS, (1, 2, 3, 4, 8))
+    first, later = is_first * _hats(pieces.tiles, of_first), _hats(pieces.tiles, of_later)
+    last = np.where(pieces.place == 0, of_first[-1], of_later[-1])
+    beyond = np.maximum(0, pieces.tiles - last) / (of_first[-1] - of_first[-2])
+    first[:, -1] += beyond
+    first[:, -2] -= beyond
     return np.concatenate(
         [
-            is_first * _hats(pieces.tiles, _knots(config, _FIRST_ROWS, (1, 2, 4))),
+            first,
             ~is_first * later,
             is_second * later[:, :2],
             pieces.masked[:, np.newaxis],
@@ -302,13 +311,8 @@ def _knots(config: Config, rows: int, tiles: tuple[int, ...]) -> list[int]:
 
 
 def _hats(x: npt.NDArray[np.int64], knots: list[int]) -> FloatArray:
-    """Weights of the knots in linear interpolation at x, `[n, knots]`; extrapolated beyond the
-    last knot."""
-    weights = np.stack([np.interp(x, knots, row) for row in np.eye(len(knots))], axis=1)
-    beyond = np.maximum(0, x - knots[-1]) / (knots[-1] - knots[-2])
-    weights[:, -1] += beyond
-    weights[:, -2] -= beyond
-    return weights
+    """Weights of the knots in linear interpolation at x, `[n, knots]`; beyond them the last's."""
+    return np.stack([np.interp(x, knots, row) for row in np.eye(len(knots))], axis=1)
 
 
 def simulate_persistent(
@@ -391,12 +395,13 @@ def _short_launches(
         one = replace(problem, batch=1, num_heads=heads, num_heads_kv=None, seqlens=None)
         return replace(one, seqlen=seqlen, seqlen_kv=kv)
 
-    first = _knots(config, _FIRST_ROWS, (1, 2, 4))
-    later = _knots(config, _LATER_ROWS, (3, 4, 8))
+    first = _knots(config, FIRST_ROWS, (1, 2, 4))
+    later = _knots(config, LATER_ROWS, (3, 4, 8))
+    long = [FIRST_ROWS // 2 // keys, FIRST_ROWS // keys]
     if not problem.causal:
         for tiles in first:
             yield short(1, rows, tiles * keys), 1, (0,)
-        for heads, tiles in ((2, 1), (6, 1), (2, 2), (4, 2), *((3, n) for n in later)):
+        for heads, tiles in ((2, 1), (6, 1), (2, 2), (4, 2), *((3, n) for n in [*later, *long])):
             yield short(heads, rows, tiles * keys), 1, (0,)
         yield short(4, rows, 3 * keys - keys // 2), 1, (0,)
         if cuts:
@@ -404,13 +409,14 @@ def _short_launches(
         return
     for tiles in first:
         yield short(1, tiles * keys, tiles * keys), -(-tiles * keys // rows), (0,)
-    for heads, tiles in ((2, 1), (4, 1), (4, 2), (1, 3), (2, 4), (1, 6), (1, 8)):
+    several = [(2, 1), (4, 1), (4, 2), (1, 3), (2, 4), (1, 6), (1, 8), *((1, n) for n in long)]
+    for heads, tiles in several:
         yield short(heads, tiles * keys, tiles * keys), 1, (0,)
     if cuts:
         yield short(5, rows, rows), 3, (0, 1, 2)
         yield short(3, 2 * rows, 2 * rows), 4, (1, 2)
     # Four pieces each, of several lengths.
-    for heads, seqlen in ((4, _LATER_ROWS), (2, _FIRST_ROWS)):
+    for heads, seqlen in ((4, LATER_ROWS), (2, FIRST_ROWS)):
         ctas = max(1, -(-seqlen // rows) * heads // 4)
         yield short(heads, seqlen, seqlen), ctas, (0, ctas - 1)
 

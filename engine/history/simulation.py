@@ -332,7 +332,7 @@ def has_even_splits(program: Program, entry: Entry, variant: Variant, plan: Laun
     return 2 * executed[1] > executed[0]
 
 
-_LAUNCH_VERSION = 1
+_LAUNCH_VERSION = 2
 _MOST_KINDS = 6  # of CTAs, by how much they execute; others take the nearest one's time
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.base import files
-from engine.devices.detect import GpuState
+from engine.devices.nvml import GpuState
 from engine.measure.sampler import MIN_CLOCK_SHARE, PROTECTIVE_SLOWDOWNS
 from engine.measure.verdict import MIN_SAMPLES, MedianInterval, median_interval
 

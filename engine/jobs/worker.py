@@ -23,7 +23,8 @@ from engine.base import files
 from engine.base.errors import AttuneError, MeasureError, Status
 from engine.config import find_variant
 from engine.correctness import inputs_of
-from engine.devices.detect import GpuState, detect_local
+from engine.devices.nvml import GpuState
+from engine.devices.spec import detect_local
 from engine.evaluation import Evaluation
 from engine.gate.history import KernelHistory, history_of_source
 from engine.jobs.latency_series import (
@@ -43,8 +44,7 @@ from engine.measure.sampler import Sample, SamplerSettings
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.invariance import BatchInvariance, batch_invariance
 from engine.pipeline.machine_code import read_machine_code
-from engine.pipeline.preview import simulated_us
-from engine.pipeline.request import EvaluationRequest, resolve
+from engine.pipeline.request import EvaluationRequest, resolve, simulated_us
 from engine.plan import LaunchPlan, make_plan
 from engine.schema import Stored, encode
 from engine.search.sweep.journal import SweepSpec

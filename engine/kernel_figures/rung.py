@@ -23,13 +23,11 @@ from engine.base.table import Table
 from engine.base.units import format_bytes, format_us
 from engine.config import default_config
 from engine.devices import find_device
-from engine.evaluation import PassReport
+from engine.evaluation import Latency, PassReport
 from engine.history import History, KnownTime
-from engine.latency import Latency
 from engine.model.calibrate import fitting_config
 from engine.model.kernel import Kernel
-from engine.pipeline.preview import Preview, preview
-from engine.pipeline.request import EvaluationRequest, target_device
+from engine.pipeline.request import EvaluationRequest, Preview, preview, target_device
 from engine.plan import LaunchPlan, cached_kernel, compile_plan, launch_of_pass, make_plan
 from engine.problem import Problem
 from kernels.variant import Config, Variant

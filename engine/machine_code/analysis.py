@@ -43,7 +43,7 @@ from engine.machine_code.emulation import (
 )
 from engine.machine_code.launch import Launch
 
-_FORMAT = "4"  # of the entries below
+_FORMAT = "5"  # of the entries below
 _MOST_PROGRAMS = 16  # kept in memory
 _ARRAYS = ("totals", "work", "data_branch", "data_address", "stand_in")
 
@@ -366,6 +366,16 @@ def has_guessed_addresses(analysis: Analysis) -> bool:
     return bool(analysis.counts.data_address.any())
 
 
+def copies_by_unknown_map(counts: LaunchCounts) -> NDArray[np.bool_]:
+    """TMA copies, `[instructions]`, of which it is not known what memory they touch."""
+    is_copy = np.array([i.opcode in _TENSOR_COPIES for i in counts.program.instructions])
+    by_unknown: NDArray[np.bool_] = (
+        is_copy & (counts.totals[:, EXECUTED] > 0) & (counts.totals[:, SECTORS] == 0)
+    )
+    return by_unknown
+
+
+_TENSOR_COPIES = ("UTMALDG", "UTMASTG")
 _MUCH_START_SPREAD = 0.05
 
 
@@ -401,6 +411,13 @@ def notes(
         yield (
             f"Addresses at {lines} depend on loaded data: their sectors are a guess, and how far "
             "off the time is, is not known. --arg file:PATH gives the table that they come from."
+        )
+    by_unknown_map = copies_by_unknown_map(counts)
+    if by_unknown_map.any():
+        yield (
+            f"The tensor maps at {_lines(analysis, by_unknown_map)} are not among the kernel's "
+            "parameters: what is copied by them is in no figure of DRAM. A parameter that is a map "
+            "itself is known by --arg tensormap:…"
         )
     if counts.stand_in.any():
         names = sorted(

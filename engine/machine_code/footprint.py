@@ -13,7 +13,7 @@ Few persistent CTAs are all run: what they touch, and when, is seen.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -25,8 +25,9 @@ from engine.machine_code.emulation import AccessKind, CtaTrace, Emulator
 SECTOR_BYTES = 32
 _LOCAL = (AccessKind.LOCAL_LOAD, AccessKind.LOCAL_STORE)
 _STORES = (AccessKind.GLOBAL_STORE, AccessKind.GLOBAL_ATOMIC, AccessKind.BULK_STORE)
-# Of a CTA: an instruction that a warp comes to later is not waited for.
-_MOST_PROBED_STEPS = 600
+# Of a warp: an instruction that it comes to later is waited for only where what that one touches is
+# touched by none of those before.
+_SOON_STEPS = 600
 _MOST_PROBE_STEPS = 12_000_000  # of all CTAs together, about a second
 _MOST_PROBED_CTAS = 1 << 15
 _MOST_STAYING_STEPS = 50_000_000
@@ -201,8 +202,14 @@ def _listed(
     instructions are shared; none where there are too many CTAs to look at."""
     x, y, _ = emulator.launch.grid
     ctas = emulator.launch.ctas
-    sites, steps = _probed_sites(trace)
-    if len(sites) == 0 or ctas > _MOST_PROBED_CTAS or ctas * steps > _MOST_PROBE_STEPS:
+    if ctas > _MOST_PROBED_CTAS:
+        return []
+    each, row = _sectors_by_row(trace)
+    instruction = _instruction_of_rows(trace)[row]
+    touched_by = {int(i): np.isin(own, each[instruction == i]) for i in np.unique(instruction)}
+    steps = _MOST_PROBE_STEPS // ctas  # the CTA is left once it has come to all of them
+    sites = _probed_sites(trace, touched_by, steps)
+    if len(sites) == 0:
         return []
     first = np.stack(
         [
@@ -210,8 +217,6 @@ def _listed(
             for n in range(ctas)
         ]
     )
-    each, row = _sectors_by_row(trace)
-    instruction = _instruction_of_rows(trace)[row]
     result: dict[bytes, tuple[NDArray[np.int64], NDArray[np.bool_]]] = {}
     for n, site in enumerate(sites.tolist()):
         if (first[:, n] == 0).any():
@@ -222,26 +227,39 @@ def _listed(
         rank = np.empty(len(begins), np.int64)
         rank[np.argsort(begins)] = np.arange(len(begins))
         owners = rank[owners]
-        touched = np.isin(own, each[instruction == site])
-        key = owners.tobytes()
+        touched, key = touched_by[site], owners.tobytes()
         if key in result:
-            touched |= result[key][1]
+            touched = touched | result[key][1]
         result[key] = owners, touched
     return sorted(result.values(), key=lambda item: int(item[0].max()))
 
 
-def _probed_sites(trace: CtaTrace) -> tuple[NDArray[np.int32], int]:
-    """(instructions on global memory that warps come to soon, steps of a CTA until then)."""
+def _probed_sites(
+    trace: CtaTrace, touched_by: Mapping[int, NDArray[np.bool_]], most_steps: int
+) -> NDArray[np.int32]:
+    """Instructions on global memory that a CTA comes to within `most_steps`.
+
+    Args:
+        touched_by: which sectors each instruction touches.
+    """
     where = np.flatnonzero(trace.access >= 0)
     rows = trace.access[where]
     outside = ~np.isin(trace.kind[rows], _LOCAL) & (np.diff(trace.line_start)[rows] > 0)
     where = where[outside]
     warp = np.searchsorted(trace.warp_start, where, side="right") - 1
-    place = where - trace.warp_start[warp]
-    soon = place < _MOST_PROBED_STEPS
-    sites = np.unique(trace.instruction[where[soon]]).astype(np.int32)
-    latest = int(place[soon].max()) + 1 if soon.any() else 0
-    return sites, latest * trace.num_warps
+    place, instruction = where - trace.warp_start[warp], trace.instruction[where]
+    first = {int(site): int(place[instruction == site].min()) for site in np.unique(instruction)}
+    chosen: list[int] = []
+    known = np.zeros(0, np.bool_)
+    for site in sorted(first, key=first.__getitem__):
+        is_soon = first[site] < _SOON_STEPS
+        if not is_soon and len(known) and known[touched_by[site]].all():
+            continue
+        if first[site] * trace.num_warps >= most_steps:  # warps keep step, more or less
+            break
+        chosen.append(site)
+        known = touched_by[site] | known if len(known) else touched_by[site]
+    return np.array(sorted(chosen), np.int32)
 
 
 # ---- sectors of a trace ----

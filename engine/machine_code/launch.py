@@ -49,8 +49,6 @@ def buffer_address(number: int) -> int:
 
 
 _WINDOWS = 0x18  # generic addresses of shared and local memory; later GPUs have registers for them
-# Where sm_90 finds the address of its parameters, for TMA: here their place in the bank.
-_PARAMETERS = 0x198
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +65,7 @@ class BankLayout:
     reciprocals: int
     clusters: int
     cluster_ctas: int  # a cluster's CTAs in all
+    parameters: int  # the parameters' address, for TMA: here their place in the bank
 
 
 _VOLTA_TO_HOPPER = BankLayout(
@@ -78,6 +77,7 @@ _VOLTA_TO_HOPPER = BankLayout(
     reciprocals=0x150,
     clusters=0x15C,
     cluster_ctas=0x188,
+    parameters=0x198,
 )
 _SINCE_BLACKWELL = BankLayout(
     block=0x360,
@@ -88,6 +88,7 @@ _SINCE_BLACKWELL = BankLayout(
     reciprocals=0x2B0,
     clusters=0x2C0,
     cluster_ctas=0x2CC,
+    parameters=0x348,
 )
 
 
@@ -131,9 +132,9 @@ def constant_bank(
         struct.pack_into("<3f", bank, layout.reciprocals, *reciprocals)
         struct.pack_into("<3I", bank, layout.clusters, *clusters)
         struct.pack_into("<I", bank, layout.cluster_ctas, math.prod(told))
+        struct.pack_into("<Q", bank, layout.parameters, entry.parameter_offset)
     if layout is _VOLTA_TO_HOPPER:
         struct.pack_into("<4I", bank, _WINDOWS, 0, windows[0], 0, windows[1])
-        struct.pack_into("<Q", bank, _PARAMETERS, entry.parameter_offset)
     for parameter, value in zip(entry.parameters, launch.arguments, strict=True):
         start = entry.parameter_offset + parameter.offset
         bank[start : start + len(value)] = value

@@ -142,7 +142,7 @@ class Residency(Stored):
 
 @dataclass(frozen=True, slots=True)
 class PassReport(Stored):
-    """One pass. Its launch's time is a prediction's (`engine.pipeline.preview`), not kept here."""
+    """One pass. Its launch's time is a prediction's (`engine.pipeline.request`), not kept here."""
 
     entry: str
     registers: int  # per thread, allocated

@@ -21,9 +21,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from engine.base.errors import MeasureError, ToolMissing
-from engine.base.text import clean_line
-from engine.devices import detect
-from engine.devices.detect import GpuState, detect_local
+from engine.devices import nvml
+from engine.devices.nvml import GpuState
+from engine.devices.spec import ask, detect_local
+from engine.schema import clean_line
 
 # Not tempfile.gettempdir(): it follows TMPDIR, and users with different ones would not meet.
 _SHARED_FOLDER = Path("/tmp/attune-gpu-locks")
@@ -198,12 +199,12 @@ def gpu_states() -> Iterator[Callable[[], GpuState]]:
     """A function that reads clocks, power, temperature and throttle reasons of that GPU."""
     uuid = _uuid()
     try:
-        with detect.session() as api:
-            handle = detect.ask(api, api.nvmlDeviceGetHandleByUUID, uuid) if uuid else None
+        with nvml.session() as api:
+            handle = ask(api, api.nvmlDeviceGetHandleByUUID, uuid) if uuid else None
             if handle is None:
                 yield lambda: _UNKNOWN
             else:
-                yield detect.StateReader(api, handle)
+                yield nvml.StateReader(api, handle)
     except ToolMissing:
         yield lambda: _UNKNOWN
 

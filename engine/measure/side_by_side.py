@@ -18,9 +18,8 @@ from math import ceil, expm1, isfinite
 from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 from engine.base.errors import AttuneError, MeasureError, Status
-from engine.devices.detect import GpuState
-from engine.evaluation import Evaluation
-from engine.latency import ALL_KINDS, BaselineTiming, Latency, LatencyKind
+from engine.devices.nvml import GpuState
+from engine.evaluation import ALL_KINDS, BaselineTiming, Evaluation, Latency, LatencyKind
 from engine.measure.sampler import Sample, SamplerSettings, SamplingRun, run_rounds
 from engine.measure.verdict import MIN_SAMPLES
 from engine.plan import LaunchPlan

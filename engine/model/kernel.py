@@ -20,8 +20,7 @@ from engine.base.units import format_us
 from engine.config import default_config, find_variant
 from engine.devices import find_device
 from engine.devices.spec import ClockKind, DeviceSpec, limits_for
-from engine.evaluation import Occupancy, PassReport, Resources
-from engine.latency import CALIBRATED, Latency
+from engine.evaluation import CALIBRATED, Latency, Occupancy, PassReport, Resources
 from engine.machine_code.cubin_files import why_no_cubin
 from engine.machine_code.timing.constants import LAUNCH_FLOOR_US, widened
 from engine.model.equations import (

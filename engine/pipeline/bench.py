@@ -11,8 +11,7 @@ from engine.auto import choose
 from engine.base.errors import MeasureError, Status
 from engine.config import default_config, find_variant, resolve_config
 from engine.correctness import inputs_of
-from engine.evaluation import Evaluation
-from engine.latency import ALL_KINDS, Latency, LatencyKind
+from engine.evaluation import ALL_KINDS, Evaluation, Latency, LatencyKind
 from engine.measure.device_lock import measuring
 from engine.measure.sampler import SamplerSettings, SamplingRun
 from engine.measure.side_by_side import TimingGroup, with_times

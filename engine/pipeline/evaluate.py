@@ -4,7 +4,8 @@
         → occupancy → run once on poisoned output → correctness (INCORRECT stops here)
         → measure, or predict where there is no GPU → evaluation
 
-Callers: the command line, the job worker, tests. `engine.pipeline.preview` is the quick part of it.
+Callers: the command line, the job worker, tests. `preview` of `engine.pipeline.request` is the
+quick part of it.
 """
 
 from __future__ import annotations

@@ -15,14 +15,12 @@ from engine.config import ResolvedConfig, default_config
 from engine.coverage import Block, coverage_of, describe_lines, largest_block
 from engine.cuda_on_host.instrument import ExecutedStatements
 from engine.cuda_on_host.toolchain import Schedule
-from engine.evaluation import Correctness, Evaluation
-from engine.latency import Latency
+from engine.evaluation import Correctness, Evaluation, Latency
 from engine.model.kernel import Estimate, launch_plan
 from engine.pipeline.execute import (
     NOT_HERE,
     PartialRun,
     alone_on_gpu,
-    check_host_memory,
     disagreement,
     execution_of,
     first_flops,
@@ -31,10 +29,11 @@ from engine.pipeline.execute import (
     takes_too_long,
     where_to_execute,
 )
-from engine.pipeline.preview import NO_RESOURCES
 from engine.pipeline.request import (
+    NO_RESOURCES,
     EvaluationRequest,
     ResolvedRequest,
+    check_host_memory,
     choose_backend,
 )
 from engine.plan import (

@@ -33,7 +33,7 @@ from kernels.variant import Variant
 
 if TYPE_CHECKING:
     from engine.cuda_source import CompiledKernel
-    from engine.pipeline.preview import Preview
+    from engine.pipeline.request import Preview
 
 
 __all__ = ["TimedLaunch", "advise_launch", "main_pass_dram_bytes", "time_launch", "time_passes"]

@@ -1,21 +1,30 @@
-"""What to evaluate, with its names resolved: variant, config, target GPU."""
+"""What to evaluate, with its names resolved, and what is known of it at once (`preview`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from engine.auto import Choice, choose
 from engine.backends.base import BackendName
+from engine.base.errors import AttuneError, InvalidProblem, Status
+from engine.base.host_memory import available_host_memory
+from engine.base.units import format_bytes
 from engine.config import ConfigOrigin, ResolvedConfig, find_variant, resolve_config, variant_from
+from engine.correctness.reference import coverage_size
+from engine.correctness.suspected_bugs import MAX_CASES
 from engine.cuda_on_host.toolchain import Schedule
-from engine.devices import find_device
+from engine.devices import find_device, spec
 from engine.devices.spec import ClockKind, DeviceSpec, at_clock
+from engine.evaluation import Evaluation, Latency, PassReport
 from engine.history import History
 from engine.machine_code.cubin_files import read_cubin_file
-from engine.model.kernel import Kernel
+from engine.model.kernel import Estimate, Kernel, launch_plan
+from engine.plan import LaunchPlan, cached_kernel
 from engine.problem import Problem
 from engine.schema import Stored
 from engine.tensors import NORMAL, InputKind
@@ -163,9 +172,7 @@ def target_device(gpu: str | None) -> DeviceSpec | None:
 
 def _device(gpu: str | None) -> tuple[DeviceSpec | None, str]:
     """The target GPU, or the sentence why there is none."""
-    from engine.devices.detect import detect_local
-
-    local = detect_local()
+    local = spec.detect_local()
     if gpu is None:
         return (None, local) if isinstance(local, str) else (local.spec, "")
     named = find_device(gpu)
@@ -173,3 +180,198 @@ def _device(gpu: str | None) -> tuple[DeviceSpec | None, str]:
     if not isinstance(local, str) and local.spec.name == named.name:
         return local.spec, ""
     return named, ""
+
+
+# Does it fit in host memory? Answered in one sentence before anything is allocated.
+#
+# The figures are upper estimates of what the pipeline holds at once, in units of the tensors where
+# they grow with the problem; a test compares them with what is really allocated.
+
+# The user half of a 48-bit address space; the only limit known where the system names none.
+_ADDRESSABLE_BYTES = 1 << 47
+# Interpreter, PyTorch and BLAS buffers that come with the first evaluation.
+_FIXED_BYTES = 384 << 20
+
+
+def host_bytes_needed(plan: LaunchPlan, backend: BackendName) -> int:
+    """Host memory of one evaluation at its worst moment, from inputs to correctness."""
+    problem = plan.problem
+    output, kv = problem.tensor_bytes, max(problem.k_bytes, problem.v_bytes)
+    inputs = output + 2 * kv
+    # float32 originals of Q, K and V beside the rounded ones, and rounding's own copies.
+    drawing = 3 * inputs + 8 * max(output, kv)
+    # The child sees copies of Q, K, V and O in shared memory; a second run's output is compared.
+    running = inputs + 2 * output
+    if backend != "cuda":
+        running += plan.device_bytes
+    num_slices, num_rows = coverage_size(problem)
+    covered = 8 * num_slices * num_rows * problem.head_dim
+    total = problem.batch * problem.num_heads
+    # As the slices have them, one K/V head each: with GQA more than there are.
+    repeated = output + 2 * kv * problem.head_group
+    # SDPA runs on the covered slices: 16-bit copies of Q, K, V, its output, and that in float32.
+    sdpa = num_slices * (repeated + 3 * output) // total
+    # One slice of Q, K and V in float64 (4 times its 16 bits), twice while it is converted; the
+    # diagnosis keeps those of a few slices.
+    one_slice = (2 + MAX_CASES) * 4 * repeated // total
+    # Reference and SDPA, computed while the kernel runs.
+    expecting = sdpa + one_slice + 2 * covered
+    # Reference, output, error and what the maps and statistics make of them.
+    checking = inputs + output + one_slice + 6 * covered
+    return _FIXED_BYTES + max(drawing, running + expecting, checking)
+
+
+def check_host_memory(plan: LaunchPlan, backend: BackendName) -> str | None:
+    """Why the evaluation does not fit in host memory: one sentence, or None when it fits."""
+    needed = host_bytes_needed(plan, backend)
+    host = available_host_memory()
+    limit = _ADDRESSABLE_BYTES if host is None else host
+    if needed <= limit:
+        return None
+    return (
+        f"{plan.problem.label()} needs {format_bytes(needed)} of host memory (inputs, copies, "
+        f"reference, SDPA) and {format_bytes(limit)} is free: choose a smaller batch, fewer heads "
+        "or a shorter sequence."
+    )
+
+
+# The quick part of the pipeline, for a page that follows a slider: no compile, no execution.
+
+NO_RESOURCES = "No prediction without the compiled kernel's resources."
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What is known at once, without compiling or running.
+
+    `unsupported` is the sentence why this cannot run at all; `needs_compile` says that registers
+    are not in the compile cache yet, so that occupancy and prediction wait for a compile.
+    """
+
+    variant: Variant
+    config: dict[str, int]
+    device: DeviceSpec | None
+    plan: LaunchPlan | None
+    unsupported: str | None
+    estimate: Estimate | None  # None without a device, or without the compiled kernel
+    latency_reason: str  # what binds, or why there is no latency
+    needs_compile: bool
+
+    @cached_property
+    def memory(self) -> str | None:
+        """Why executing it on the CPU does not fit in free host memory, or None.
+
+        The system is asked when this is first read, which takes longer than all of the preview.
+        """
+        return check_host_memory(self.plan, "cpu") if self.plan is not None else None
+
+    @property
+    def passes(self) -> tuple[PassReport, ...]:
+        return self.estimate.passes if self.estimate is not None else ()
+
+    @property
+    def latency(self) -> Latency | None:
+        return self.estimate.latency if self.estimate is not None else None
+
+    @property
+    def bound_us(self) -> float | None:
+        """`Estimate.bound_us`: what stands in the place of a prediction."""
+        return self.estimate.bound_us if self.estimate is not None else None
+
+    @property
+    def predicted(self) -> Latency | None:
+        """The latency as pages show it: None where no more than `bound_us` is known."""
+        return self.latency if self.bound_us is None else None
+
+
+def preview(request: EvaluationRequest, history: History | None = None) -> Preview:
+    """The quick part of the pipeline: a few milliseconds, nothing compiled, nothing executed.
+
+    Args:
+        history: what is known beforehand, which is only looked up; None knows no times of sessions.
+
+    Raises:
+        UnknownName: the variant or GPU is not in its list.
+        InvalidKernel: there is a mistake in the kernel's description.
+    """
+    history = history or History()
+    if history.work != "look up":
+        history = history.doing("look up")
+    resolved = resolve(request, history)
+    variant, device, kernel = resolved.variant, resolved.device, resolved.kernel
+    plan: LaunchPlan | None = None
+    result: Estimate | None = None
+    unsupported: str | None = None
+    needs_compile = False
+    try:
+        plan = launch_plan(variant, request.problem, resolved.config, device)
+    except InvalidProblem as error:
+        unsupported = str(error)
+    if plan is not None and kernel is not None:
+        compiled = cached_kernel(plan, kernel.device.arch)
+        needs_compile = compiled is None
+        if compiled is not None:
+            result = history.estimate_plan(kernel, plan, compiled)
+            unsupported = result.misfit or None
+    return Preview(
+        variant=variant,
+        config=resolved.config,
+        device=device,
+        plan=plan,
+        unsupported=unsupported,
+        estimate=result,
+        latency_reason=(
+            result.reason if result else unsupported or resolved.device_reason or NO_RESOURCES
+        ),
+        needs_compile=needs_compile,
+    )
+
+
+def evaluation_of_preview(seen: Preview, reason: str) -> Evaluation:
+    """A preview as an evaluation that was not executed; `reason` says why it was not.
+
+    Raises:
+        ValueError: the kernel is not compiled.
+    """
+    if seen.plan is None or seen.device is None:
+        raise ValueError("there is no launch to speak of")
+    compiled = cached_kernel(seen.plan, seen.device.arch)
+    if compiled is None:
+        raise ValueError("the kernel is not compiled")
+    return Evaluation(
+        status=Status.SKIPPED,
+        reason=reason,
+        variant=seen.variant.id,
+        problem=seen.plan.problem,
+        config=seen.config,
+        device=seen.device.name,
+        when=datetime.now(UTC).isoformat(timespec="seconds"),
+        passes=seen.passes,
+        latency=seen.latency,
+        log=compiled.log,
+        source_sha256=compiled.source_sha256,
+        flags=compiled.flags,
+    )
+
+
+# A kernel's CTA time by its machine code, ahead of the previews and evaluations that use it.
+
+
+def simulated_us(request: EvaluationRequest, history: History) -> float | None:
+    """The request's time by machine code; its kernel is compiled and simulated where it was not.
+
+    From then on previews and evaluations of the kernel on that GPU, of any problem, predict by
+    machine code. Takes about a second the first time and a few milliseconds after that.
+
+    Returns:
+        None without a GPU, a compiler, nvdisasm or figures of the GPU, and of code that cannot be
+        run.
+    """
+    try:
+        kernel = resolve(request, history).kernel
+        if kernel is None:
+            return None
+        predicted = history.doing("simulate").estimate(kernel, request.problem)
+    except AttuneError:  # evaluating the request says what is wrong with it
+        return None
+    return predicted.latency.median_us if predicted.by_machine_code and predicted.latency else None

@@ -15,9 +15,8 @@ from engine.auto import Choice, choose
 from engine.base.errors import AttuneError, Status
 from engine.base.units import format_us
 from engine.config import default_config, find_variant
-from engine.evaluation import Evaluation, Execution, Finding
+from engine.evaluation import Evaluation, Execution, Finding, Latency, Origin
 from engine.history import History
-from engine.latency import Latency, Origin
 from engine.machine_code.advice import NEXT_WORDS
 from engine.machine_code.report import Hint, PassReport
 from engine.machine_code.timing.constants import StallReason

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 from engine.base.errors import AttuneError
 from engine.config import TunedConfig, find_variant, keep_tuned, problem_class
 from engine.correctness import inputs_of
-from engine.evaluation import Correctness
-from engine.latency import Origin
+from engine.evaluation import Correctness, Origin
 from engine.measure.device_lock import gpu_lock, gpu_states
 from engine.measure.sampler import Sample, SamplerSettings, SamplingRun
 from engine.measure.side_by_side import TimingGroup

@@ -10,8 +10,7 @@ from functools import lru_cache
 from typing import Any, Self, TypeVar
 
 from engine.base.errors import Status
-from engine.evaluation import Evaluation
-from engine.latency import METHODS, Origin, method_of
+from engine.evaluation import METHODS, Evaluation, Origin, method_of
 from engine.measure.sampler import SamplingRun
 from engine.measure.verdict import RANKING_ERROR, MedianInterval, Verdict, interval_verdict
 from engine.pipeline.request import EvaluationRequest

@@ -298,7 +298,7 @@ def local_gpu_id() -> str:
 
     Machine and index where the driver gives none.
     """
-    from engine.devices.detect import detect_local
+    from engine.devices.spec import detect_local
 
     local = detect_local()
     uuid = "" if isinstance(local, str) else local.uuid

@@ -14,9 +14,8 @@ from itertools import islice
 from engine.base.errors import AttuneError, InvalidKernel, Status, UnknownName
 from engine.base.units import format_bytes, format_us
 from engine.batch.alternatives import Option, Situation, rank_options
-from engine.evaluation import Evaluation, Occupancy
+from engine.evaluation import Evaluation, Latency, Occupancy
 from engine.history import History
-from engine.latency import Latency
 from engine.model.kernel import Estimate, Kernel, estimate, pass_reports
 from engine.problem import Problem
 from kernels.ladder import LADDER

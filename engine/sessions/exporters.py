@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 from engine.base.errors import InvalidProblem, Status
-from engine.evaluation import Evaluation
-from engine.latency import Latency, LatencyKind
+from engine.evaluation import Evaluation, Latency, LatencyKind
 from engine.problem import Problem
 from engine.sessions.compare.pairing import latency_of_kind
 from engine.sessions.snapshot import Snapshot

@@ -17,8 +17,7 @@ from engine.base import files
 from engine.base.errors import AttuneError, Status
 from engine.base.files import data_folder
 from engine.base.units import format_speedup, format_us
-from engine.evaluation import Correctness, Evaluation, PassReport
-from engine.latency import Latency
+from engine.evaluation import Correctness, Evaluation, Latency, PassReport
 from engine.problem import Problem
 from engine.schema import decode, encode
 from engine.sessions.snapshot import Goal, TimelineEntry

@@ -20,9 +20,8 @@ from markupsafe import Markup
 
 from engine.base.errors import Status
 from engine.base.units import format_us
-from engine.evaluation import Evaluation
+from engine.evaluation import Evaluation, Latency, baseline_label
 from engine.history import History
-from engine.latency import Latency, baseline_label
 from engine.palette import CATEGORICAL, DARK, LIGHT
 from engine.sessions.advice import Suggestion
 from engine.sessions.snapshot import Snapshot, StoredErrorMap

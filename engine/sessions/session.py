@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from engine.base import files
 from engine.base.errors import CompileError, InvalidKernel, SnapshotError, StoreError, UnknownName
-from engine.base.files import data_folder
-from engine.base.text import (
+from engine.base.files import MAX_SOURCE, data_folder
+from engine.environment import collect_environment
+from engine.evaluation import Evaluation
+from engine.problem import Problem
+from engine.schema import (
     MAX_NOTES,
     MAX_SENTENCE,
-    MAX_SOURCE,
     Notes,
     Sentence,
     clean_line,
     clean_lines,
+    decode,
+    encode,
 )
-from engine.environment import collect_environment
-from engine.evaluation import Evaluation
-from engine.problem import Problem
-from engine.schema import decode, encode
 from engine.sessions.goal import GoalStatus, TimelineRow, describe, goal_status, timeline_rows
 from engine.sessions.snapshot import (
     AS_TUPLE,

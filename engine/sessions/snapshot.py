@@ -30,11 +30,24 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
 from engine.base.errors import SnapshotError, Status
 from engine.base.files import collector_paused
-from engine.base.text import Line, Log, Notes, Sentence, Sha256, SourceText, Time, TimeOrEmpty
-from engine.evaluation import Evaluation
-from engine.latency import Origin
+from engine.evaluation import Evaluation, Origin
 from engine.problem import Problem
-from engine.schema import MAX_ERROR, Count, NotNegative, decode, file_label, place_of
+from engine.schema import (
+    MAX_ERROR,
+    Count,
+    Line,
+    Log,
+    Notes,
+    NotNegative,
+    Sentence,
+    Sha256,
+    SourceText,
+    Time,
+    TimeOrEmpty,
+    decode,
+    file_label,
+    place_of,
+)
 
 FORMAT = "attune-snapshot"
 SCHEMA_VERSION = 9

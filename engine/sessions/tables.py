@@ -12,10 +12,16 @@ from engine.base.table import Table
 from engine.base.units import format_bytes, format_speedup_over, format_us
 from engine.batch.cost import usd_per_billion_queries
 from engine.devices import find_device
-from engine.evaluation import Evaluation, PassReport
+from engine.evaluation import Evaluation, Latency, PassReport
 from engine.history import History
-from engine.history.known_time import KnownTime, is_of_this_source, name_of, source_match
-from engine.latency import Latency, are_comparable, not_comparable
+from engine.history.known_time import (
+    KnownTime,
+    are_comparable,
+    is_of_this_source,
+    name_of,
+    not_comparable,
+    source_match,
+)
 from engine.sessions.advice import Suggestion, advice_limits
 from engine.sessions.goal import TimelineRow, describe_goal, goal_status, timeline_rows
 from engine.sessions.importers.nsight_compute import counters_table

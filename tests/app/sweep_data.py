@@ -7,8 +7,7 @@ from dataclasses import replace
 from search_data import pass_report
 
 from engine.base.errors import Status
-from engine.evaluation import Evaluation
-from engine.latency import Latency
+from engine.evaluation import Evaluation, Latency
 from engine.problem import Problem
 from engine.search.ranking import SweepRow
 from engine.search.space import Space, SweepOptions

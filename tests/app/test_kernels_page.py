@@ -15,13 +15,13 @@ from app.ladder import overview, rungs
 from app.shared import runs
 from app.shared.palette import DARK, LIGHT
 from app.tune import polling, run_state
+from engine.evaluation import Latency
 from engine.gate.figures import Answer, Figures
 from engine.gate.history import KernelHistory, Step, history_frame
 from engine.gate.trees import NoTree
 from engine.gate.verdicts import Finding, GateVerdict
 from engine.history.known_time import KnownTime
 from engine.kernel_figures.rung import Rung, TileCounts, known_rung, request_of
-from engine.latency import Latency
 from engine.problem import Problem
 from engine.schema import encode
 from kernels.ladder import LADDER

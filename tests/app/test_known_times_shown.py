@@ -16,9 +16,8 @@ from app.sweep import frames
 from app.tune import variants_frame
 from engine.config import find_variant
 from engine.cuda_source.sources import read_sources
-from engine.evaluation import Evaluation
+from engine.evaluation import BaselineTiming, Evaluation, Latency
 from engine.history.known_time import times_of
-from engine.latency import BaselineTiming, Latency
 from engine.problem import Problem
 from engine.search.results import sweep_frame
 

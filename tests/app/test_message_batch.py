@@ -12,6 +12,18 @@ import pytest
 from app.shared import message_batch
 
 
+@dataclass(frozen=True)
+class _Message:
+    """As much of a message as is used: a word, and whether it is an element of the page."""
+
+    word: str
+    is_element: bool = True
+
+    def HasField(self, name: str) -> bool:  # noqa: N802, the name of Streamlit's message
+        assert name == "delta"
+        return self.is_element
+
+
 @dataclass
 class _Run:
     """As much of Streamlit's context of a run as is used."""
@@ -20,7 +32,10 @@ class _Run:
     stops: bool = False
 
     def __post_init__(self) -> None:
-        self._enqueue = self.sent.append
+        self._enqueue = lambda message: self.sent.append(message.word)
+
+    def enqueue(self, word: Any, *, is_element: bool = True) -> None:
+        self._enqueue(_Message(word, is_element))
 
     def yield_check(self) -> None:
         if self.stops:
@@ -38,15 +53,15 @@ def run(monkeypatch: pytest.MonkeyPatch) -> _Run:
 def test_they_wait_for_what_is_to_be_seen(run: _Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_batch, "_LONGEST_S", 60)
     with message_batch.together():
-        run._enqueue("head")
-        run._enqueue("tile")
+        run.enqueue("head")
+        run.enqueue("tile")
         assert run.sent == []
         message_batch.send()
         assert run.sent == ["head", "tile"]
-        run._enqueue("chart")
+        run.enqueue("chart")
         assert run.sent == ["head", "tile"]
     assert run.sent == ["head", "tile", "chart"]
-    run._enqueue("later")
+    run.enqueue("later")
     assert run.sent[-1] == "later"
 
 
@@ -54,7 +69,7 @@ def test_a_long_run_shows_what_it_has(run: _Run, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(message_batch, "_LONGEST_S", 0.01)
     with message_batch.together():
         for number in range(200):
-            run._enqueue(number)
+            run.enqueue(number)
             time.sleep(0.0005)
         deadline = time.monotonic() + 30
         while len(run.sent) < 200 and time.monotonic() < deadline:
@@ -64,9 +79,9 @@ def test_a_long_run_shows_what_it_has(run: _Run, monkeypatch: pytest.MonkeyPatch
 
 def _end_early(run: _Run) -> None:
     with message_batch.together():
-        run._enqueue("head")
+        run.enqueue("head")
         run.stops = True
-        run._enqueue("never")
+        run.enqueue("never")
 
 
 def test_a_run_that_ends_early_says_what_it_said(run: _Run) -> None:
@@ -77,8 +92,16 @@ def test_a_run_that_ends_early_says_what_it_said(run: _Run) -> None:
 
 def test_another_thread_holds_nothing_back(run: _Run) -> None:
     with message_batch.together():
-        run._enqueue("head")
+        run.enqueue("head")
         other = threading.Thread(target=message_batch.send)
         other.start()
         other.join()
         assert run.sent == []
+
+
+def test_the_frame_of_a_page_waits_for_nothing(run: _Run) -> None:
+    with message_batch.together():
+        run.enqueue("head")
+        run.enqueue("navigation", is_element=False)
+        assert run.sent == ["navigation"]
+    assert run.sent == ["navigation", "head"]

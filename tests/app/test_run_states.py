@@ -17,9 +17,8 @@ from app.shared.widgets import plain_markdown
 from app.tune import polling, run_state
 from engine.base.errors import Status
 from engine.devices import find_device
-from engine.devices.detect import DetectedDevice
-from engine.evaluation import Evaluation, Execution, Finding
-from engine.latency import BaselineTiming, Latency
+from engine.devices.spec import DetectedDevice
+from engine.evaluation import BaselineTiming, Evaluation, Execution, Finding, Latency
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
@@ -316,7 +315,7 @@ def test_rerun_on_change_waits_for_the_run_before_it(open_app, jobs):
 def test_a_measured_latency_stands_beside_sdpa(open_app, jobs, monkeypatch):
     spec = find_device("L4")
     local = DetectedDevice(spec, True, "NVIDIA L4", "GPU-0", "580.1", spec.memory_bytes)
-    for place in ("app.shared.machine.detect_local", "engine.devices.detect.detect_local"):
+    for place in ("app.shared.machine.detect_local", "engine.devices.spec.detect_local"):
         monkeypatch.setattr(place, lambda: local)
     measured = Latency("measured", 12.5, 12.4, 12.6, "Graph replay, warm L2.")
     jobs.answer = done(

@@ -13,8 +13,8 @@ from test_run_states import BASE
 from words import says
 
 from engine.base.errors import Status
+from engine.evaluation import Latency
 from engine.history.history import keep_prediction
-from engine.latency import Latency
 from engine.sessions import advice
 from engine.sessions import store as store_module
 from engine.sessions.session import make_snapshot, make_source

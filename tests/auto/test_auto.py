@@ -22,8 +22,8 @@ from engine.cli import main
 from engine.config import TunedConfig, find_variant, keep_tuned, problem_class
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
+from engine.evaluation import Latency
 from engine.history import History, KnownTime, Time
-from engine.latency import Latency
 from engine.model.kernel import BF16_CAPABILITY, Kernel, capability_reason
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import compile_plan, make_plan, resources

@@ -10,8 +10,7 @@ import pytest
 from words import raises
 
 from engine.base.errors import CompileError, StoreError, UnknownName
-from engine.base.files import read_entry, write_entry
-from engine.base.text import MAX_SOURCE
+from engine.base.files import MAX_SOURCE, read_entry, write_entry
 from engine.cli import main
 from engine.config import load_tuned
 from engine.cuda_source.sources import read_sources

@@ -26,9 +26,8 @@ from engine.batch.backward import _between
 from engine.batch.recommend import BatchRequest, BatchResult, calibrate_for, recommend_batch
 from engine.batch.validate import from_evaluations
 from engine.devices import find_device
-from engine.evaluation import Evaluation, Resources
+from engine.evaluation import Evaluation, Latency, Resources
 from engine.history import History
-from engine.latency import Latency
 from engine.model.kernel import Kernel, Known
 from engine.model.measurements import Measurement, read_measurements
 from engine.problem import Problem

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator
 
 from engine.devices import find_device
+from engine.evaluation import Latency
 from engine.history import History
-from engine.latency import Latency
 from engine.model.kernel import Kernel
 from engine.pipeline.machine_code import SUSTAINED, device_of_plan
 from engine.plan import make_plan

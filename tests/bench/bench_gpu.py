@@ -28,7 +28,8 @@ from engine.backends.base import RunOptions  # noqa: E402
 from engine.backends.cuda import CudaBackend, why_not_cuda  # noqa: E402
 from engine.base.launch import TensorArg  # noqa: E402
 from engine.correctness.check import check_output  # noqa: E402
-from engine.devices.detect import GpuState, detect_local  # noqa: E402
+from engine.devices.nvml import GpuState  # noqa: E402
+from engine.devices.spec import detect_local  # noqa: E402
 from engine.evaluation import Correctness, Latency  # noqa: E402
 from engine.measure.device_lock import measuring  # noqa: E402
 from engine.measure.sampler import SamplerSettings  # noqa: E402

@@ -18,10 +18,9 @@ from statistics import median
 from typing import Any
 
 from engine.base import files
-from engine.evaluation import Evaluation
+from engine.evaluation import BaselineTiming, Evaluation
 from engine.jobs.layout import RunDir
 from engine.jobs.manager import JobManager
-from engine.latency import BaselineTiming
 from engine.measure.sampler import sampled_latency
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest

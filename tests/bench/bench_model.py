@@ -22,8 +22,7 @@ from engine.batch.table import predict_curve  # noqa: E402
 from engine.devices import find_device  # noqa: E402
 from engine.history import History  # noqa: E402
 from engine.model.kernel import Kernel  # noqa: E402
-from engine.pipeline.preview import preview  # noqa: E402
-from engine.pipeline.request import EvaluationRequest  # noqa: E402
+from engine.pipeline.request import EvaluationRequest, preview  # noqa: E402
 from engine.problem import Problem  # noqa: E402
 from kernels.ladder import by_id  # noqa: E402
 

@@ -29,7 +29,7 @@ def module(*names):
 
 root = Path.cwd()
 evaluating = module("engine.pipeline.evaluate", "engine.evaluate")
-previewing = module("engine.pipeline.preview", "engine.preview")
+previewing = module("engine.pipeline.request", "engine.pipeline.preview", "engine.preview")
 request_of = module("engine.pipeline.request", "engine.request").EvaluationRequest
 problem_of = module("engine.problem").Problem
 

@@ -28,7 +28,7 @@ def module(*names):
                 raise
     raise SystemExit(f"none of {names} is here")
 
-preview = module("engine.pipeline.preview", "engine.preview").preview
+preview = module("engine.pipeline.request", "engine.pipeline.preview", "engine.preview").preview
 request_of = module("engine.pipeline.request", "engine.request").EvaluationRequest
 try:
     from engine.plan import compile_plan

@@ -13,8 +13,7 @@ from words import raises, says
 from engine.base.errors import InvalidProblem, Status, UnknownName
 from engine.cli import main
 from engine.cli.bench import _as_dict, _print_result, parse_entrant
-from engine.evaluation import Evaluation
-from engine.latency import Latency
+from engine.evaluation import Evaluation, Latency
 from engine.measure.verdict import Comparison, Verdict
 from engine.pipeline.bench import BenchLine, BenchResult, Entrant
 from engine.problem import Problem

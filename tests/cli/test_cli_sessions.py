@@ -13,8 +13,7 @@ from hostile import STRINGS, filled, whole
 from words import says
 
 from engine.cli import main
-from engine.evaluation import Evaluation
-from engine.latency import Latency
+from engine.evaluation import Evaluation, Latency
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engine.correctness.reference import everything
-from engine.correctness.tiles import Region, ordinal, span
+from engine.correctness.regions import Region, ordinal, span
 from engine.problem import Problem
 
 

@@ -9,10 +9,10 @@ from planted import run
 from words import says
 
 from engine.base.errors import Status
-from engine.coverage import coverage_of, describe_lines, largest_block, marked_source
+from engine.coverage import LineCoverage, coverage_of, describe_lines, largest_block, marked_source
 from engine.cuda_on_host.build import build_kernels
 from engine.cuda_on_host.instrument import ExecutedStatements
-from engine.evaluation import Evaluation, LineCoverage
+from engine.evaluation import Evaluation
 from engine.problem import Problem
 from engine.schema import decode, encode
 

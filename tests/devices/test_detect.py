@@ -14,8 +14,8 @@ import pytest
 from software_nvml import SoftwareNvml, described
 from words import says
 
-from engine.devices import detect, find_device
-from engine.devices.detect import DetectedDevice, detect_local
+from engine.devices import find_device, nvml, spec
+from engine.devices.spec import DetectedDevice, detect_local
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.problem import Problem
 
@@ -166,9 +166,9 @@ def test_state(software_nvml: SoftwareNvml, older: str) -> None:
     figures = "1:sm_clock_mhz=1815 1:memory_clock_mhz=6251 1:power_w=71 1:temperature_c=63"
     silent = "1:nvmlDeviceGetPowerManagementLimit=3"
     software_nvml.says(f"{older}{figures} {silent} 1:{THROTTLED}")
-    with detect.session() as api:
+    with nvml.session() as api:
         other, state = (
-            detect.read_state(api, api.nvmlDeviceGetHandleByIndex(number)) for number in (0, 1)
+            nvml.read_state(api, api.nvmlDeviceGetHandleByIndex(number)) for number in (0, 1)
         )
     assert (state.sm_clock_mhz, state.memory_clock_mhz) == (1815, 6251)
     assert (state.power_w, state.power_limit_w) == (71.0, None)
@@ -203,9 +203,9 @@ def test_a_reading_asks_for_the_clock_first_and_for_little_else(
     software_nvml.has(described("L4"))
     software_nvml.says("sm_clock_mhz=1815 memory_clock_mhz=6251 power_w=71")
     counting, now, states = Counting(), 0.0, []
-    with detect.session() as api:
+    with nvml.session() as api:
         handle = api.nvmlDeviceGetHandleByIndex(0)
-        read = detect.StateReader(counting, handle, lambda: now)
+        read = nvml.StateReader(counting, handle, lambda: now)
         counting.asked.clear()
         for _ in range(100):
             states.append(read())
@@ -227,7 +227,7 @@ def test_memory_errors_are_told_apart(software_nvml: SoftwareNvml) -> None:
     """What a person is sent to look at after CUDA's error 214."""
     software_nvml.has(described("H200"))
     software_nvml.says("ecc_corrected=5 ecc_uncorrected=1")
-    with detect.session() as api:
+    with nvml.session() as api:
         handle = api.nvmlDeviceGetHandleByIndex(0)
         kinds = (api.NVML_MEMORY_ERROR_TYPE_CORRECTED, api.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
         counts = [
@@ -235,7 +235,7 @@ def test_memory_errors_are_told_apart(software_nvml: SoftwareNvml) -> None:
         ]
         software_nvml.says("ecc=0")
         off = api.nvmlDeviceGetEccMode(handle)
-        none = detect.ask(
+        none = spec.ask(
             api, api.nvmlDeviceGetTotalEccErrors, handle, kinds[0], api.NVML_VOLATILE_ECC
         )
     assert (counts, off, none) == ([5, 1], [0, 0], None)
@@ -244,11 +244,11 @@ def test_memory_errors_are_told_apart(software_nvml: SoftwareNvml) -> None:
 def test_a_process_of_somebody_else_is_seen(software_nvml: SoftwareNvml) -> None:
     software_nvml.has(described("H200"), described("L4"))
     software_nvml.says("1:foreign_pid=4321 1:memory_used_bytes=1000 1:utilization=97")
-    with detect.session() as api:
+    with nvml.session() as api:
         gpus = [api.nvmlDeviceGetHandleByIndex(number) for number in (0, 1)]
         running = [api.nvmlDeviceGetComputeRunningProcesses(gpu) for gpu in gpus]
         busy = [api.nvmlDeviceGetUtilizationRates(gpu).gpu for gpu in gpus]
-        used = detect.read_state(api, gpus[1]).memory_used_bytes
+        used = nvml.read_state(api, gpus[1]).memory_used_bytes
     assert [[(p.pid, p.usedGpuMemory) for p in found] for found in running] == [[], [(4321, 1000)]]
     assert (busy, used) == ([0, 97], 1000)
 
@@ -266,8 +266,8 @@ def test_nvml_has_what_dask_asks_of_it(software_nvml: SoftwareNvml) -> None:
 
 
 def test_throttle_reasons_of_an_idle_gpu() -> None:
-    assert detect.throttle_reasons(0x1) == ()
-    assert detect.throttle_reasons(None) == ()
+    assert nvml.throttle_reasons(0x1) == ()
+    assert nvml.throttle_reasons(None) == ()
 
 
 def test_this_machine_answers_either_way() -> None:
@@ -280,9 +280,7 @@ def test_this_machine_answers_either_way() -> None:
 
 def test_the_real_package_has_every_function_used() -> None:
     pynvml = pytest.importorskip("pynvml")
-    from engine.devices import detect
-
-    text = "".join(Path(m.__file__).read_text(encoding="utf-8") for m in (detect, detect))
+    text = "".join(Path(m.__file__).read_text(encoding="utf-8") for m in (nvml, spec))
     names = set(re.findall(r"\b(?:nvml\.|api\.)(nvml[A-Z]\w+|NVML_\w+)", text))
     assert len(names) > 10
     assert [name for name in sorted(names) if not hasattr(pynvml, name)] == []

@@ -26,8 +26,7 @@ from engine.cli import main
 from engine.config import find_variant
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
-from engine.evaluation import Evaluation
-from engine.latency import Latency
+from engine.evaluation import Evaluation, Latency
 from engine.own_kernels.registry import fork_kernel
 from engine.problem import Problem
 from engine.sessions.session import make_snapshot
@@ -231,8 +230,7 @@ def test_pages_and_the_worker_say_what_the_commands_say(case: Case) -> None:
     from engine.model.kernel import Kernel
     from engine.pipeline.evaluate import Evaluator
     from engine.pipeline.machine_code import known_machine_code, read_machine_code
-    from engine.pipeline.preview import preview
-    from engine.pipeline.request import EvaluationRequest
+    from engine.pipeline.request import EvaluationRequest, preview
     from engine.schema import decode
     from engine.sessions.importers.nsight_compute import counters_table
     from engine.sessions.known_times import open_history
@@ -388,7 +386,7 @@ def test_everyone_in_engine_and_app_hands_the_history_on() -> None:
 def _is_imported_from_engine(path: Path, name: str) -> bool:
     modules = (
         "engine.pipeline.evaluate",
-        "engine.pipeline.preview",
+        "engine.pipeline.request",
         "engine.auto",
         "engine.kernel_figures",
     )

@@ -13,7 +13,12 @@ from engine.cuda_source import CompiledKernel
 from engine.devices import find_device
 from engine.history import History
 from engine.history.ctas import known_ctas
-from engine.history.persistent import PersistentCtas, pieces_of
+from engine.history.persistent import (
+    PersistentCtas,
+    features_of,
+    pieces_of,
+    simulate_persistent,
+)
 from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.disassembly import find_entry
@@ -141,6 +146,25 @@ def errors(name: str, gpu: str, problems: Sequence[Problem], **chosen: int) -> l
         cycles = predicted.terms.compute_us[0] * gpu_row.cycles_per_us - known.fetch_cycles
         found.append(float(cycles / whole.cycles - 1))
     return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "causal"), [("v19", True), ("v20", False)])
+def test_a_long_cta_takes_what_its_pieces_cost(name: str, causal: bool) -> None:
+    """Within 4 %, though its pieces are longer than those that are simulated."""
+    problem, variant, device = Problem(4, 32, 4096, 64, causal), find_variant(name), "H100 SXM"
+    plan, compiled = compiled_for(name, problem, device, num_ctas=132)
+    emulator, gpu = emulator_of(plan, compiled), find_device(device)
+    program = emulator.program
+    entry = read_cubin(compiled.cubin).entries[program.entry]
+    ctas = simulate_persistent(program, entry, variant, plan, gpu, 1, ("shared",))["shared"]
+    pieces = pieces_of(variant, problem, plan.config, 132)
+    costs = features_of(pieces, plan.config)[pieces.cta == 66].sum(axis=0) @ ctas.costs[0]
+    taken = allocated_smem(gpu, program.static_smem_bytes + plan.passes[0].dynamic_smem_bytes)
+    kernel = sm_kernel(program, gpu_rates(gpu), "shared", taken, fetches_code=False)
+    trace = emulator.trace((66, 0, 0))[0]
+    followed = simulate_sm(kernel, [trace], [0], 1, stalls=False).cycles
+    assert costs == pytest.approx(followed, rel=0.04)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from words import raises
 import engine as attune
 from engine.backends.cuda import why_not_cuda
 from engine.base.table import Table, Tabular
-from engine.latency import Latency
+from engine.evaluation import Latency
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"seqlen": 70, "head_dim": 32}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.base.files import read_events
-from engine.devices.detect import GpuState
+from engine.devices.nvml import GpuState
 from engine.jobs.latency_series import (
     UNSEEN_IN_THE_WAY_S,
     UNSEEN_S,

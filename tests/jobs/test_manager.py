@@ -16,8 +16,7 @@ from words import says
 
 from engine.base import files
 from engine.jobs.manager import ENDED, JobManager, JobStatus
-from engine.pipeline.preview import preview
-from engine.pipeline.request import EvaluationRequest
+from engine.pipeline.request import EvaluationRequest, preview
 from engine.problem import Problem
 
 SMALL = EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", backend="cpu")

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from engine.base.errors import Status
-from engine.evaluation import Evaluation
+from engine.evaluation import Evaluation, Latency
 from engine.jobs import sweep_files as subject
 from engine.jobs.sweep_files import SweepFiles
-from engine.latency import Latency
 from engine.problem import Problem
 from engine.schema import encode
 from engine.search.ranking import SweepRow

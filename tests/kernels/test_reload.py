@@ -14,8 +14,7 @@ from engine.base.errors import InvalidKernel
 from engine.cli import main
 from engine.config import find_variant
 from engine.pipeline.evaluate import Evaluator
-from engine.pipeline.preview import preview
-from engine.pipeline.request import EvaluationRequest
+from engine.pipeline.request import EvaluationRequest, preview
 from engine.problem import Problem
 from kernels.ladder import LADDER, Ladder
 from kernels.variant import KERNELS_DIR

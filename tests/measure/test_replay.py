@@ -13,8 +13,8 @@ import pytest
 from words import says
 
 from engine.base.errors import MeasureError
-from engine.devices.detect import GpuState
-from engine.latency import LatencyKind
+from engine.devices.nvml import GpuState
+from engine.evaluation import LatencyKind
 from engine.measure.sampler import sampled_latency
 from engine.measure.side_by_side import TARGET_REPLAY_US, ReplayDevice
 

@@ -17,8 +17,7 @@ from engine.base.errors import InvalidProblem
 from engine.batch.table import predict_curve
 from engine.devices import all_devices, find_device
 from engine.devices.spec import DeviceSpec
-from engine.evaluation import Resources
-from engine.latency import Latency
+from engine.evaluation import Latency, Resources
 from engine.model.equations import Terms
 from engine.model.kernel import Kernel, capability_reason, launch_plan, unsupported_reason
 from engine.model.launches import collect, collect_batches, unpadded_conflict_ways

@@ -14,9 +14,8 @@ from engine.base.errors import InvalidProblem, Status
 from engine.cli import main
 from engine.config import find_variant
 from engine.devices import find_device
-from engine.evaluation import Evaluation
+from engine.evaluation import Evaluation, Latency
 from engine.history import History
-from engine.latency import Latency
 from engine.model.roofline import LaunchWork, launch_work, roofline_points, roofs_of
 from engine.plan import make_plan
 from engine.problem import Problem

@@ -20,10 +20,9 @@ from engine.base.errors import MeasureError, Status
 from engine.config import ResolvedConfig, find_variant
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
-from engine.devices.detect import GpuState
-from engine.evaluation import Correctness, Evaluation
+from engine.devices.nvml import GpuState
+from engine.evaluation import ALL_KINDS, Correctness, Evaluation, Latency
 from engine.history import History, KnownTime
-from engine.latency import ALL_KINDS, Latency
 from engine.measure.sampler import SamplerSettings
 from engine.measure.verdict import Verdict
 from engine.pipeline.bench import BenchResult, Entrant, bench

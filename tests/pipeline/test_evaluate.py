@@ -20,8 +20,7 @@ from engine.evaluation import Evaluation
 from engine.model.kernel import launch_plan
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.execute import where_to_execute
-from engine.pipeline.preview import preview
-from engine.pipeline.request import EvaluationRequest, resolve
+from engine.pipeline.request import EvaluationRequest, preview, resolve
 from engine.plan import LaunchPlan
 from engine.problem import Problem
 from engine.schema import decode, encode
@@ -302,8 +301,8 @@ def test_few_modules_are_entered(evaluator: Evaluator) -> None:
     """What one has to know to follow a preview or an evaluation that finds all compiled."""
     evaluator.evaluate(request())
     for act, most in (
-        (lambda: preview(request()), 24),
-        (lambda: evaluator.evaluate(request()), 41),
+        (lambda: preview(request()), 20),
+        (lambda: evaluator.evaluate(request()), 35),
     ):
         entered = _modules_entered(act)
         assert len(entered) <= most, entered

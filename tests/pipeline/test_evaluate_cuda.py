@@ -15,13 +15,12 @@ import pytest
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.sdpa import sdpa_same_dtype
 from engine.base.errors import MeasureError, Status
-from engine.evaluation import Correctness
+from engine.evaluation import ALL_KINDS, Correctness
 from engine.jobs import worker
 from engine.jobs.latency_series import read_samples
 from engine.jobs.layout import RunDir
 from engine.jobs.supervisor import JobRunner
 from engine.jobs.worker import JOB_TYPES
-from engine.latency import ALL_KINDS
 from engine.measure import device_lock as local_gpu
 from engine.measure.device_lock import device_lock, lock_path
 from engine.measure.sampler import SamplerSettings

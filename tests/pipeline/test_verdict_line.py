@@ -14,8 +14,7 @@ from words import says
 from engine.auto import Choice
 from engine.base.errors import Status
 from engine.devices import find_device
-from engine.evaluation import Execution, Finding
-from engine.latency import Latency
+from engine.evaluation import Execution, Finding, Latency
 from engine.machine_code.advice import NEXT_WORDS
 from engine.machine_code.advice.kinds import AdviceKind
 from engine.machine_code.report import Hint, PassReport, Share

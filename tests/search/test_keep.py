@@ -10,8 +10,7 @@ from words import says
 
 from engine.base.errors import Status
 from engine.config import load_tuned
-from engine.evaluation import Evaluation
-from engine.latency import Latency
+from engine.evaluation import Evaluation, Latency
 from engine.problem import Problem
 from engine.search.autotune import configs_to_keep, keep_configs, problem_results
 from engine.search.ranking import SweepRow

@@ -22,9 +22,8 @@ from search_data import SMALL, Landscape, bowl
 from words import raises
 
 from engine.base.errors import Status, StoreError, ToolMissing, UnknownName
-from engine.evaluation import Execution
+from engine.evaluation import Execution, Latency, Origin
 from engine.history.history import predictions
-from engine.latency import Latency, Origin
 from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
 from engine.search.space import Space, SweepOptions

@@ -8,8 +8,7 @@ import numpy as np
 from sessions_data import evaluation_maker
 
 from engine.base.errors import Status
-from engine.evaluation import Evaluation
-from engine.latency import Latency
+from engine.evaluation import Evaluation, Latency
 from engine.problem import Problem
 from engine.sessions.session import make_snapshot, make_source
 from engine.sessions.snapshot import Snapshot, Source

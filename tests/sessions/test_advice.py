@@ -13,8 +13,7 @@ from engine.auto import candidates_for
 from engine.base.errors import Status, ToolMissing
 from engine.batch.alternatives import Situation, rank_options
 from engine.devices import find_device
-from engine.evaluation import Evaluation, Resources
-from engine.latency import Latency
+from engine.evaluation import Evaluation, Latency, Resources
 from engine.model.kernel import Kernel
 from engine.problem import Problem
 from engine.sessions.advice import (

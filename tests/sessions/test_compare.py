@@ -10,8 +10,7 @@ from compare_data import evaluation, latency, session, source
 from words import raises, says
 
 from engine.base.errors import AttuneError, InvalidProblem, Status, UnknownName
-from engine.evaluation import Evaluation, PassReport
-from engine.latency import BaselineTiming
+from engine.evaluation import BaselineTiming, Evaluation, PassReport
 from engine.measure.verdict import Verdict
 from engine.sessions.compare import (
     ComparedRow,

@@ -36,7 +36,7 @@ def test_without_a_gpu_its_fields_are_empty(monkeypatch: pytest.MonkeyPatch) -> 
         raise ToolMissing("no driver")
         yield
 
-    monkeypatch.setattr(environment.detect, "session", no_driver)
+    monkeypatch.setattr(environment.nvml, "session", no_driver)
     found = collect_environment()
     assert (found["gpus"], found["driver"], found["cuda_driver"]) == ([], None, None)
 

@@ -10,8 +10,7 @@ from sessions_data import evaluation_maker, make_latency
 from words import says
 
 from engine.base.errors import Status
-from engine.evaluation import Evaluation
-from engine.latency import BaselineTiming
+from engine.evaluation import BaselineTiming, Evaluation
 from engine.problem import Problem
 from engine.sessions.goal import describe_goal, goal_status
 from engine.sessions.snapshot import Goal

@@ -11,10 +11,9 @@ from compare_data import evaluation, latency, session
 from words import says
 
 from engine.cli import main
-from engine.evaluation import Evaluation
+from engine.evaluation import Evaluation, Latency
 from engine.history.history import keep_prediction, predictions, predictions_path
 from engine.history.known_time import KnownTime, times_of
-from engine.latency import Latency
 from engine.sessions.known_times import ledger_table, score
 from engine.sessions.store import default_store
 

@@ -20,9 +20,8 @@ from engine.backends.cuda import CudaBackend
 from engine.backends.cuda.calls import CupyCalls
 from engine.base.errors import MeasureError, Status, ToolMissing
 from engine.base.launch import PassLaunch, ScalarArg, StructArg, TensorArg, TensorMapArg
-from engine.devices.detect import GpuState
-from engine.evaluation import Evaluation
-from engine.latency import ALL_KINDS, Latency
+from engine.devices.nvml import GpuState
+from engine.evaluation import ALL_KINDS, Evaluation, Latency
 from engine.measure.sampler import SamplerSettings, SamplingRun
 from engine.measure.side_by_side import TimingGroup, time_evaluation
 from engine.paged_kv import Pages

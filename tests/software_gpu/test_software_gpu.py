@@ -135,7 +135,7 @@ def test_a_tensor_map_is_held_to_its_documented_limits(answers: dict[str, Any]) 
 
 
 FIRST_OF_CUDA = """
-from engine.devices.detect import detect_local
+from engine.devices.spec import detect_local
 local = detect_local()
 print(local.spec.name, local.spec.num_sms, local.spec.l2_bytes >> 20, local.spec.boost_clock_mhz)
 for each in local.differences:

@@ -14,11 +14,10 @@ from app.shared.selection import Selection, variant_label
 from app.tune.machine_code.reading import Reading, read
 from app.tune.source_watch import source_digest
 from engine.config import resolve_config
-from engine.latency import Latency
+from engine.evaluation import Latency
 from engine.machine_code.report import MachineCode
 from engine.own_kernels.registry import all_variants
-from engine.pipeline.preview import preview
-from engine.pipeline.request import EvaluationRequest
+from engine.pipeline.request import EvaluationRequest, preview
 from kernels.variant import Config, Variant
 
 _NOTHING, _BEFORE = "nothing", "itself before the last edit"

@@ -13,7 +13,7 @@ from app.tune.machine_code.other import Other, Seen, choose
 from app.tune.machine_code.reading import Reading, read
 from app.tune.run_state import RunState
 from engine.base.units import format_us
-from engine.latency import Latency
+from engine.evaluation import Latency
 from engine.machine_code.disassembly import plain_name
 from engine.machine_code.report import MachineCode, PassReport, compare_counts
 from engine.pipeline.machine_code import simulated_timeline

@@ -22,8 +22,9 @@ from engine.correctness.diagnosis.patterns import (
 )
 from engine.correctness.diagnosis.weights import far_scores_words, wrong_weights
 from engine.correctness.finding_codes import FindingCode
-from engine.correctness.output_error import BrokenElements, ComparedOutput
+from engine.correctness.output_error import BrokenElements, ComparedOutput, Tiles
 from engine.correctness.reference import BoolArray, Coverage, everything
+from engine.correctness.regions import Region, place_of
 from engine.correctness.suspected_bugs import (
     Case,
     Match,
@@ -32,7 +33,6 @@ from engine.correctness.suspected_bugs import (
     in_wrong_columns,
     lost_precision,
 )
-from engine.correctness.tiles import Region, Tiles, place_of
 from engine.evaluation import Finding
 from engine.tensors import Inputs
 

@@ -19,8 +19,8 @@ import numpy as np
 from engine.correctness.finding_codes import FindingCode
 from engine.correctness.output_error import ComparedOutput
 from engine.correctness.reference import BoolArray, Float64Array, IntArray, covered_blocks
+from engine.correctness.regions import span
 from engine.correctness.suspected_bugs import MIN_EXPLAINED, Case, Match, SuspectedBug
-from engine.correctness.tiles import span
 from engine.tensors import NOISE, Inputs
 
 _MAX_ROWS = 48

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from engine.correctness.finding_codes import FindingCode
-from engine.correctness.output_error import ComparedOutput
+from engine.correctness.output_error import ComparedOutput, Tiles
 from engine.correctness.reference import (
     BoolArray,
     Float64Array,
@@ -19,7 +19,6 @@ from engine.correctness.reference import (
     slice_qkv,
     visible_keys,
 )
-from engine.correctness.tiles import Tiles
 from engine.problem import Problem
 from engine.tensors import Inputs, alibi_slopes
 

@@ -15,9 +15,9 @@ from functools import partial
 import numpy as np
 
 from engine.correctness.finding_codes import FindingCode
+from engine.correctness.output_error import Box
 from engine.correctness.reference import Float64Array, IntArray, visible_keys
 from engine.correctness.suspected_bugs.case import Case, SuspectedBug
-from engine.correctness.tiles import Box
 
 # Bugs of tiles that TMA puts into shared memory and wgmma reads there by descriptors.
 

@@ -236,7 +236,46 @@ inline void to_floats(const Lanes& v, bool bfloat, float* out) {
         for (int n = 0; n < 64; n++) out[n] = half_to_float(bits[n]);
 }
 
+// IMMA m16n8k16, m16n8k32. A register holds four bytes along k: A's of rows 0 to 7 or 8 to 15, B's of
+// its eight columns.
+void Warp::multiply_integers(const Instruction& i) {
+    const int parts = i.count == 16832 ? 2 : i.count == 16816 ? 1 : 0;  // of 16 along k
+    const size_t types = i.name.find(".", 5);
+    const std::string of_a = types == std::string::npos ? "" : i.name.substr(types + 1, 2);
+    const std::string of_b = types == std::string::npos ? "" : i.name.substr(types + 4, 2);
+    const auto is_byte = [](const std::string& type) { return type == "S8" || type == "U8"; };
+    if (!parts || !is_byte(of_a) || !is_byte(of_b)) fail(i, "is a tensor-core operation that is not executed here");
+    if (on != FULL) fail(i, "runs with lanes switched off, where its result is undefined");
+    int32_t a[16][32], b[8][32];
+    const auto take = [](const Lanes& v, bool is_signed, int32_t(*to)[32], int k) {
+        for (int l = 0; l < 32; l++)
+            for (int n = 0; n < 4; n++) {
+                const uint32_t bits = v[l] >> 8 * n & 0xff;
+                to[l / 4][k + 4 * (l % 4) + n] = is_signed ? static_cast<int8_t>(bits) : static_cast<int32_t>(bits);
+            }
+    };
+    Lanes t;
+    for (int part = 0; part < parts; part++) {
+        for (int half = 0; half < 2; half++) take(read(at(i.s, 1, i), t, 2 * part + half), of_a == "S8", a + 8 * half, 16 * part);
+        take(read(at(i.s, 2, i), t, part), of_b == "S8", b, 16 * part);
+    }
+    const bool saturates = i.name.find(".SAT") != std::string::npos;
+    Lanes sums[4];
+    for (int word = 0; word < 4; word++) {
+        const Lanes& before = read(at(i.s, 3, i), t, word);
+        for (int l = 0; l < 32; l++) {
+            const int32_t *row = a[l / 4 + word / 2 * 8], *column = b[l % 4 * 2 + word % 2];
+            int64_t sum = static_cast<int32_t>(before[l]);
+            for (int k = 0; k < 16 * parts; k++) sum += static_cast<int64_t>(row[k]) * column[k];
+            if (saturates) sum = std::clamp<int64_t>(sum, INT32_MIN, INT32_MAX);
+            sums[word][l] = static_cast<uint32_t>(sum);
+        }
+    }
+    for (int word = 0; word < 4; word++) write(i.s[0], sums[word], word);
+}
+
 void Warp::multiply(const Instruction& i) {  // HMMA m16n8k8, m16n8k16
+    if (starts(i.name, "IMMA")) return multiply_integers(i);
     const int depth = i.count == 16816 ? 16 : i.count == 1688 ? 8 : 0;
     if (!depth || !starts(i.name, "HMMA") || i.has(MOD_TF32)) fail(i, "is a tensor-core operation that is not executed here");
     const bool bfloat = i.has(MOD_BF16), half_sums = i.has(MOD_F16) && !i.has(MOD_F32);

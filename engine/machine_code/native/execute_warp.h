@@ -54,7 +54,8 @@ uint8_t* generic_byte(const Instruction& i, uint64_t address, int width, int lan
 uint8_t* global_byte(const Instruction& i, uint64_t address, int width);
 uint8_t* find_global_byte(const Instruction& i, uint64_t address, int width);
 void writes_to(const Instruction& i, const Buffer* buffer);
-void multiply(const Instruction& i);  // HMMA
+void multiply(const Instruction& i);
+void multiply_integers(const Instruction& i);  // HMMA
 uint32_t special(const Instruction& i, int which);
 void nothing(const Instruction& i, bool& moves);
 bool is_asynchronous(const Instruction& i) const;

@@ -33,7 +33,7 @@ inline const char* known_modifiers(Opcode op) {
     case OP_VOTE: return " ANY ALL EQ ";
     case OP_MATCH: return " ANY ALL ";
     case OP_REDUX: return " SUM ADD MIN MAX AND OR XOR S32 U32 ";
-    case OP_R2UR: return " FILL OR ";
+    case OP_R2UR: return " FILL OR BROADCAST ";
     case OP_CS2R: return " 32 64 ";
     case OP_LDC: return " 64 128 U8 U16 ";
     case OP_FADD: case OP_FMUL: case OP_FFMA: return " FTZ RN RM RP RZ SAT ";
@@ -62,7 +62,7 @@ inline const char* known_modifiers(Opcode op) {
     case OP_ATOMG: case OP_RED: return ATOMIC_OPERATIONS;
     case OP_LDGSTS: return " BYPASS ACCESS 32 64 128 ZFILL ";
     case OP_SHFL: return " IDX UP DOWN BFLY ";
-    case OP_HMMA: return " 16816 1688 F32 F16 BF16 ";
+    case OP_HMMA: return " 16816 16832 1688 F32 F16 BF16 S8 U8 SAT ";
     case OP_BAR: return " SYNC ARV RED AND OR POPC DEFER_BLOCKING ";
     case OP_B2R: return " RESULT ";
     case OP_SYNCS: return " ARRIVE TRANS64 RED A1T0 A0T1 A0TR A0TX EXCH 64 PHASECHK TRYWAIT CCTL IV ";

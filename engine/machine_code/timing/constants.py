@@ -328,12 +328,14 @@ class SmConstants:
     l2_share_bytes_per_cycle: int
 
 
+@lru_cache(maxsize=64)
 def kept_l2_bytes(arch: str, l2_bytes: int) -> int:
     """What L2 keeps of data that all SMs read: on GPUs of two partitions, each of which copies what
     its SMs read, less than its size. An arch that the table lacks keeps as the oldest does."""
     return l2_bytes * _constants_or_oldest(arch).l2_kept_percent // 100
 
 
+@lru_cache(maxsize=16)
 def l2_bytes_per_cycle(arch: str) -> int:
     """What an SM gets from L2 while all of them ask; of an arch that the table lacks as the
     oldest's."""

@@ -19,8 +19,7 @@ from engine.base.errors import AttuneError, Status
 from engine.history import History
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.evaluation_run import EvaluationOutcome
-from engine.pipeline.preview import simulated_us
-from engine.pipeline.request import EvaluationRequest
+from engine.pipeline.request import EvaluationRequest, simulated_us
 from engine.problem import Problem
 from engine.search.autotune import ProblemResult, problem_results, result_with_final
 from engine.search.evaluation_process import EvaluationProcess, evaluate_point

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from engine.base.errors import BadInput, UnknownName
-from engine.evaluation import Evaluation
+from engine.evaluation import Evaluation, Latency
 from engine.gate.figures import answer_of
 from engine.gate.verdicts import (
     Finding,
@@ -18,7 +18,7 @@ from engine.gate.verdicts import (
     finding,
     simulated_finding,
 )
-from engine.latency import Latency, are_comparable
+from engine.history.known_time import are_comparable
 from engine.measure.verdict import Comparison, Verdict, interval_verdict
 from engine.problem import Problem
 from engine.sessions.compare.differences import (

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.base.units import format_bytes, format_speedup, format_us
-from engine.evaluation import CodeCounts, Evaluation
-from engine.latency import Latency, Origin
+from engine.evaluation import CodeCounts, Evaluation, Latency, Origin
 from engine.sessions.snapshot import Environment, Snapshot
 
 # When it was asked, and figures that change from one moment to the next.

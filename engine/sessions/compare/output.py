@@ -11,7 +11,8 @@ import pandas as pd
 
 from engine.base.table import Table, csv_text
 from engine.base.units import format_speedup, format_speedup_over, format_us
-from engine.latency import Origin, are_comparable, baseline_label, not_comparable
+from engine.evaluation import Origin, baseline_label
+from engine.history.known_time import are_comparable, not_comparable
 from engine.schema import encode
 from engine.sessions.compare.comparison import ComparedRow, Regression, SessionComparison, Unmatched
 from engine.sessions.compare.differences import (

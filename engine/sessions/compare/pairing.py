@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
 from engine.base.errors import InvalidProblem, Status, UnknownName
-from engine.evaluation import Evaluation
+from engine.evaluation import Evaluation, Latency
 from engine.history.known_time import kernel_name
-from engine.latency import Latency
 from engine.measure.verdict import (
     MIN_SAMPLES,
     RUN_TO_RUN_FLOOR,

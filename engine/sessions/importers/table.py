@@ -16,8 +16,7 @@ from typing import Any
 
 from engine.base.errors import InvalidProblem, SnapshotError
 from engine.base.table import read_csv
-from engine.evaluation import Evaluation
-from engine.latency import BaselineTiming, Latency
+from engine.evaluation import BaselineTiming, Evaluation, Latency
 from engine.problem import Problem
 from engine.schema import file_label
 from engine.sessions.importers.common import (

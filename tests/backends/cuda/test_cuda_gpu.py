@@ -24,7 +24,7 @@ from engine.base.launch import PassLaunch, TensorArg
 from engine.correctness import check_output
 from engine.correctness.gradients import with_forward
 from engine.devices import limits_for
-from engine.latency import Latency
+from engine.evaluation import Latency
 from engine.measure.device_lock import gpu_states
 from engine.measure.side_by_side import TimingGroup
 from engine.measure.verdict import Verdict

@@ -1,0 +1,88 @@
+"""When the messages with which a run begins reach the browser.
+
+Streamlit sends "a new run" and "it is under way" before the page's script starts. For each message
+that comes alone the browser goes through the whole page, which takes its only thread 20 ms; those
+that come meanwhile it takes up together. So the first goes a little later, with the first that the
+run says: it is still being taken up when the figures come that a step of a slider changes. The
+second, a sign at the window's edge, goes after them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+
+_LONGEST_S = 0.1  # that one is held back
+_AT_END = ("script_finished", "session_status_changed")  # of a run: no sign goes after them
+
+
+class RunStart:
+    """Holds them back on each connection of a page. The order of all other messages stays."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "websocket":
+            await self._app(scope, receive, send)
+            return
+        connection = _Connection(send)
+        try:
+            await self._app(scope, receive, connection.send)
+        finally:
+            connection.close()
+
+
+class _Connection:
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._begun: Message | None = None
+        self._under_way: Message | None = None
+        self._timer: asyncio.Task[None] | None = None
+        self._sending = asyncio.Lock()  # the timer sends, too
+
+    async def send(self, message: Message) -> None:
+        kind, is_under_way = _kind(message)
+        async with self._sending:
+            if kind == "new_session":
+                await self._send_held()
+                self._begun = message
+            elif is_under_way:
+                self._under_way = message
+            else:
+                await self._send_held(all_of_it=kind in _AT_END)
+                await self._send(message)
+                return
+        if self._timer is None:
+            self._timer = asyncio.create_task(self._send_later())
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def _send_later(self) -> None:
+        await asyncio.sleep(_LONGEST_S)
+        self._timer = None
+        async with self._sending:
+            with contextlib.suppress(OSError):  # the browser is gone: the next message says so
+                await self._send_held()
+
+    async def _send_held(self, all_of_it: bool = True) -> None:
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            await self._send(begun)
+        if all_of_it and self._under_way is not None:
+            under_way, self._under_way = self._under_way, None
+            await self._send(under_way)
+
+
+def _kind(message: Message) -> tuple[str, bool]:
+    """Which of Streamlit's messages it is, and whether it says that a run is under way."""
+    payload = message.get("bytes") if message["type"] == "websocket.send" else None
+    if payload is None:
+        return "", False
+    said = ForwardMsg.FromString(payload)
+    return said.WhichOneof("type") or "", said.session_status_changed.script_is_running
