@@ -101,7 +101,7 @@ def take_cubin(
     symbols, infos = {}, {}
     for launch in passes:
         try:
-            entry = find_entry(cubin, launch.entry)
+            entry = find_entry(cubin, launch.entry, whole=True)
             check_arguments(entry, tuple(encode_argument(a).data for a in launch.args))
         except AttuneError as error:
             raise InvalidBuild(f"{path.name}: {error}", code="cubin_entry_differs") from None

@@ -445,10 +445,13 @@ def list_live_registers(cubin: Cubin) -> dict[str, dict[int, int]]:
     return parse_live(run_nvdisasm(cubin.data, *LIVE_OPTIONS))
 
 
-def find_entry(cubin: Cubin, name: str | None) -> Entry:
+def find_entry(cubin: Cubin, name: str | None, *, whole: bool = False) -> Entry:
     """The entry called `name`: its symbol, the plain name that was mangled, a name expression
     (`flash::fwd<64, true>`) where the C++ library can tell, or else a part of one symbol alone, as
     symbols of templates are long; the only one if None.
+
+    Args:
+        whole: a part of a symbol will not do.
 
     Raises:
         UnknownName: there is none, or several fit; names them.
@@ -468,7 +471,7 @@ def find_entry(cubin: Cubin, name: str | None) -> Entry:
     if not fitting and ("<" in name or "::" in name):
         wanted = name.replace(" ", "")
         fitting = [e for symbol, e in entries.items() if name_expression(symbol) == wanted]
-    if not fitting and len(name) >= _LEAST_PART:
+    if not fitting and not whole and len(name) >= _LEAST_PART:
         fitting = [e for symbol, e in entries.items() if name in symbol]
     if len(fitting) == 1:
         return fitting[0]
