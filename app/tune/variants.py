@@ -27,6 +27,7 @@ _WIDTHS_PX = {
     "predicted": 145,  # "13.5 µs machine code"
     "known": 130,
     "order": 80,
+    "smem": 80,  # "41.8 KiB"
     "limiter": 185,  # "registers and shared memory"
     "config": 420,  # "block_n=16 cluster_size=1 num_splits=4 num_warps=4 page_size=64 stages=3"
 }
