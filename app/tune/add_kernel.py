@@ -20,15 +20,6 @@ from engine.base.errors import AttuneError, InvalidKernel
 from engine.cuda_on_host.toolchain import DEFAULT_ARCH
 from engine.devices import find_device
 from engine.own_kernels.draft import Draft, draft_of, in_sequence
-from engine.own_kernels.explain import (
-    Where,
-    described,
-    explain,
-    problem_for,
-    try_kernel,
-    why_arguments_differ,
-    write_description,
-)
 from engine.own_kernels.host_launch import Signature, kernels_of, why_types_differ
 from engine.own_kernels.registry import (
     bring_files,
@@ -37,6 +28,15 @@ from engine.own_kernels.registry import (
     fork_kernel,
     keep_kernel,
     kept_kernels,
+)
+from engine.pipeline.trial import (
+    Where,
+    described,
+    explain,
+    problem_for,
+    try_kernel,
+    why_arguments_differ,
+    write_description,
 )
 from engine.plan import make_plan
 from engine.problem import Problem

@@ -165,7 +165,7 @@ def _entries(data: bytes, sections: list[Section], arch: str) -> Iterator[Entry]
                 "This cubin is damaged: the name of one of its functions has characters that do "
                 "not show. Copy it again."
             )
-        parameters, base, is_entry = [], 0, False
+        parameters, base, parameter_bytes, is_entry = [], 0, 0, False
         cluster, max_threads = (1, 1, 1), 1024
         required_block = None
         for attribute, value in _attributes(section.of(data)):
@@ -173,7 +173,7 @@ def _entries(data: bytes, sections: list[Section], arch: str) -> Iterator[Entry]
                 _, ordinal, where, size = struct.unpack_from("<IHHI", value)
                 parameters.append((ordinal, Parameter(where, size >> 18)))
             elif attribute == _PARAM_CBANK:
-                _, base, _ = struct.unpack_from("<IHH", value)
+                _, base, parameter_bytes = struct.unpack_from("<IHH", value)
                 is_entry = True
             elif attribute == _MAX_THREADS and len(value) >= 12:
                 max_threads = min(1024, math.prod(struct.unpack_from("<3I", value)))
@@ -182,6 +182,12 @@ def _entries(data: bytes, sections: list[Section], arch: str) -> Iterator[Entry]
             elif attribute == _CTA_PER_CLUSTER and len(value) >= 12:
                 x, y, z = struct.unpack_from("<3I", value)
                 cluster = max(1, x), max(1, y), max(1, z)
+        if any(p.offset + p.size > parameter_bytes for _, p in parameters):
+            raise InvalidCubin(
+                f"This cubin is damaged: a parameter of {name} lies outside of its "
+                f"{parameter_bytes} bytes of parameters. Copy it again.",
+                code="cubin_parameter_outside",
+            )
         constant0 = f".nv.constant0.{name}"
         if not is_entry and constant0 not in by_name:
             continue  # a device function that was not inlined

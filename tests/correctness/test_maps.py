@@ -60,6 +60,7 @@ def test_few_queries_have_one_row_of_tiles_and_a_column_for_every_key_tile() -> 
     assert by_tile[0, 2] > 3 * np.delete(by_tile[0], 2).max()
 
 
+@pytest.mark.slow
 def test_more_key_tiles_than_equations_are_merged() -> None:
     inputs = make_inputs(Problem(1, 1, 1, 32, seqlen_kv=4096))
     found = maps_of(inputs, reference(inputs) + 0.1)["query_tile_by_key_tile"]
@@ -84,6 +85,7 @@ def test_axes_are_named_and_counted() -> None:
     [Problem(300, 2, 4, 8), Problem(1, 300, 3, 8), Problem(1, 1, 1, 4), Problem(1, 1, 5000, 4)],
     ids=Problem.label,
 )
+@pytest.mark.slow
 def test_maps_are_never_larger_than_a_chart(problem: Problem) -> None:
     inputs = make_inputs(problem)
     raw = encode(np.zeros(problem.shape, np.float32), "float16")

@@ -11,6 +11,8 @@ from engine.base.launch import TensorArg
 from engine.cuda_on_host.build import build_kernels
 from engine.cuda_on_host.client import Buffer, Job, KernelLaunch
 
+pytestmark = pytest.mark.slow  # each of two builds takes longer than all of its cases
+
 CASES = [*INTEGERS, *BITS, *FLOATS, *COMPARISONS, *CONVERSIONS]
 
 
@@ -18,7 +20,7 @@ def _inputs(case: Case) -> list[np.ndarray]:
     return [values(kind, seed) for seed, kind in enumerate(case.inputs)]
 
 
-@pytest.fixture(scope="module", params=[pytest.param("fast", marks=pytest.mark.slow), "check"])
+@pytest.fixture(scope="module", params=["fast", "check"])
 def results(request, client, tmp_path_factory):
     """[case, lane], the outputs' bits."""
     path = tmp_path_factory.mktemp("cases") / "cases.cu"

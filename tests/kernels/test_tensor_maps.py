@@ -9,7 +9,7 @@ import pytest
 
 from engine.base.errors import InvalidProblem
 from engine.base.launch import PassLaunch, TensorMapArg, encode_argument
-from engine.own_kernels.explain import explain
+from engine.pipeline.trial import explain
 from engine.plan import make_plan
 from engine.problem import Problem
 from kernels.description import KernelDescriptionError, parse_variant

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from words import raises
 
-from engine.base.errors import InvalidProblem, UnknownName
+from engine.base.errors import InvalidCubin, InvalidProblem, UnknownName
 from engine.cuda_source import compile_kernel
 from engine.machine_code.analysis import analyse, has_guessed_addresses, launch_figures
-from engine.machine_code.cubin import Cubin, Entry, Parameter
+from engine.machine_code.cubin import Cubin, Entry, Parameter, read_cubin
 from engine.machine_code.disassembly import Program, find_entry
 from engine.machine_code.emulation import Emulator
 from engine.machine_code.launch import (
@@ -54,6 +54,24 @@ def test_what_is_no_argument_is_one_sentence(text: str) -> None:
 def test_a_number_that_does_not_fit() -> None:
     with raises(InvalidProblem, "argument_range", "300", "u8"):
         parse_arguments(["u8:300"])
+
+
+@pytest.mark.parametrize("offset", [9, 12, 0xFFFF])
+def test_a_parameter_outside_of_the_parameters_is_a_damaged_cubin(
+    offset: int, tmp_path: Path
+) -> None:
+    source = tmp_path / "k.cu"
+    source.write_text('extern "C" __global__ void k(float* x, int n) { x[n] = 1.0f; }')
+    whole = compile_kernel(source, (), "sm_90", ("k",)).cubin
+    # EIATTR_KPARAM_INFO of the second one: its number, its offset, and 4 bytes in the upper bits.
+    there = struct.pack("<HH", 1, 8)
+    at = whole.index(struct.pack("<BBH", 4, 0x17, 12))
+    places = [n for n in range(at, at + 64, 4) if whole[n : n + 4] == there]
+    assert len(places) == 1
+    assert read_cubin(whole).entries["k"].parameters[1] == Parameter(8, 4)
+    moved = whole[: places[0] + 2] + struct.pack("<H", offset) + whole[places[0] + 4 :]
+    with raises(InvalidCubin, "cubin_parameter_outside", "12"):
+        read_cubin(moved)
 
 
 def test_arguments_lie_where_the_entry_has_its_parameters() -> None:

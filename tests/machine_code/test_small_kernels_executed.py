@@ -448,3 +448,30 @@ def test_local_memory_has_generic_addresses_too(tmp_path: Path) -> None:
     for arch in ("sm_80", "sm_90"):
         expected = [3 * ((t - 1) & 7) for t in range(32)]
         assert run(tmp_path, body, arch=arch)[:32].tolist() == expected
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
+def test_least_and_greatest_with_and_without_lanes_switched_off(arch: str, tmp_path: Path) -> None:
+    """All lanes at once go another way through the emulator than some of them."""
+    body = (
+        "const int far = threadIdx.x % 5 ? 1 : 1 << 27;\n"
+        "const int x = (data[threadIdx.x] * 7919 % 19 - 9) * far;\n"
+        "const int y = (data[threadIdx.x + 32] * 7919 % 17 - 8) * far;\n"
+        "const unsigned u = x, v = y;\n"
+        "int out = max(max(x, y), -3) ^ min(min(x, y), n);\n"
+        "out = 31 * out + (int)(max(max(u, v), 5u) ^ min(min(u, v), 0xfffffff0u));\n"
+        "if (threadIdx.x % 3 || n < 0) out += max(max(y, x), n) ^ (int)min(min(v, u), 77u);\n"
+        "data[threadIdx.x] = out;"
+    )
+    lane = np.arange(32)
+    far = np.where(lane % 5, 1, 2**27)
+    x, y = (lane * 7919 % 19 - 9) * far, ((lane + 32) * 7919 % 17 - 8) * far
+    u, v = x & 0xFFFFFFFF, y & 0xFFFFFFFF
+    out = np.maximum(np.maximum(x, y), -3) ^ np.minimum(np.minimum(x, y), 64)
+    out = 31 * out + (np.maximum(np.maximum(u, v), 5) ^ np.minimum(np.minimum(u, v), 0xFFFFFFF0))
+    later = np.maximum(np.maximum(y, x), 64) ^ np.minimum(np.minimum(v, u), 77)
+    out += np.where(lane % 3, later, 0)
+    assert np.array_equal(
+        run(tmp_path, body, arch=arch)[:32].view(np.uint32),
+        (out & 0xFFFFFFFF).astype(np.uint32),
+    )

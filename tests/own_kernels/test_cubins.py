@@ -22,10 +22,10 @@ from engine.evaluation import Evaluation
 from engine.gate.trees import find_kernels, open_trees
 from engine.history import History
 from engine.machine_code.cubin_files import choose_cubin
-from engine.own_kernels.explain import try_kernel, why_arguments_differ
 from engine.own_kernels.registry import VARIABLE, check_kernel, keep_kernel
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest, target_device
+from engine.pipeline.trial import try_kernel, why_arguments_differ
 from engine.plan import compile_plan, make_plan, resources, variant_sources
 from engine.problem import Problem
 from engine.sessions.rerun import foreign_sources, plan_rerun

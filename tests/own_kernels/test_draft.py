@@ -11,9 +11,9 @@ from words import raises, says
 from engine.base.errors import InvalidKernel
 from engine.base.launch import ScalarArg
 from engine.own_kernels.draft import Draft, draft_of
-from engine.own_kernels.explain import described, explain, why_arguments_differ, write_description
 from engine.own_kernels.host_launch import fields_of, kernels_of
 from engine.own_kernels.registry import check_kernel
+from engine.pipeline.trial import described, explain, why_arguments_differ, write_description
 from engine.plan import make_plan
 from engine.problem import Problem
 from kernels.source_text import has_block, without_block

@@ -13,11 +13,11 @@ from words import says
 from engine.base.errors import Status
 from engine.cli import main
 from engine.evaluation import Evaluation
-from engine.own_kernels.explain import explain
 from engine.own_kernels.host_launch import kernels_of
 from engine.own_kernels.registry import VARIABLE
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
+from engine.pipeline.trial import explain
 from engine.plan import compile_plan, make_plan
 from engine.problem import Problem
 from engine.tensors import make_inputs
@@ -139,7 +139,10 @@ def test_a_bug_in_fp32_is_no_tf32(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.exhaustive), True])
+@pytest.mark.parametrize(
+    "causal",
+    [pytest.param(False, marks=pytest.mark.exhaustive), pytest.param(True, marks=pytest.mark.slow)],
+)
 def test_packed_tensors_and_what_runs_on_in_global_memory(causal: bool) -> None:
     """The second run of all launches finds the fills again, or it would not repeat."""
     problem = Problem(2, 3, 45, 64, causal=causal, dtype="float32")

@@ -9,8 +9,8 @@ import pytest
 
 from engine.base.errors import InvalidKernel
 from engine.own_kernels.draft import draft_block
-from engine.own_kernels.explain import try_kernel
 from engine.own_kernels.registry import bring_files
+from engine.pipeline.trial import try_kernel
 from kernels.description import read_own
 
 DATA = Path(__file__).with_name("kernels")

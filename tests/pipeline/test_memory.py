@@ -86,6 +86,7 @@ def test_the_cpu_backend_needs_its_copies_and_scratch() -> None:
     ),
     ids=str,
 )
+@pytest.mark.slow
 def test_the_estimate_bounds_what_is_allocated(
     shape: tuple[int, ...], keys: int | None, dtype: str
 ) -> None:

@@ -28,6 +28,7 @@ class Counting(SimulatedDevice):
         return super().time_once(candidate, kind, placement)
 
 
+@pytest.mark.slow
 def test_the_fastest_wins_from_any_place_in_the_field() -> None:
     for seed in range(5):
         names = sorted(FIELD, key=lambda n: (int(n[1:]) * 7 + seed) % 24)

@@ -157,6 +157,7 @@ def test_nothing_is_said_where_nothing_can_be_predicted() -> None:
     assert advise([wrong], compiled()) == ()
 
 
+@pytest.mark.slow
 def test_every_variant_of_the_ladder_can_be_the_start() -> None:
     for variant, seqlen in itertools.product(LADDER, (64, 128)):
         problem = Problem(1, 2, seqlen, 64)

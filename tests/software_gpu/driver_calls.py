@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import mmap
 import sys
 from pathlib import Path
 from typing import Any
@@ -51,12 +52,20 @@ add = call(cu.cuModuleGetFunction, module, b"add")
 poke = call(cu.cuModuleGetFunction, module, b"poke")
 refused("no such kernel", cu.cuModuleGetFunction, module, b"nothing")
 refused("PTX", cu.cuModuleLoadData, b".version 8.0\n.target sm_89\n\0")
-refused("damaged cubin", cu.cuModuleLoadData, cubin[:64] + bytes(256))
+refused("damaged cubin", cu.cuModuleLoadData, cubin[:64] + bytes(1 << 20))
 refused("cubin of another GPU", cu.cuModuleLoadData, Path(sys.argv[2]).read_bytes())
 # Tables and sections far behind the file's end: no size that may be read.
+place = mmap.mmap(-1, 1 << 20)  # nothing lies behind it
+
+
+def behind_its_end(image: bytes) -> str:
+    place[:] = image.ljust(len(place), b"\0")
+    return cu.cuModuleLoadData(ctypes.addressof(ctypes.c_char.from_buffer(place)))[0].name
+
+
 found["damaged headers"] = sorted(
     {
-        cu.cuModuleLoadData(cubin[:at] + value + cubin[at + len(value) :])[0].name
+        behind_its_end(cubin[:at] + value + cubin[at + len(value) :])
         for at in (0x20, 0x28, int.from_bytes(cubin[0x28:0x30], "little") + 64 + 32)
         for value in (b"\xff" * 8, (1 << 29).to_bytes(8, "little"))
     }

@@ -110,6 +110,7 @@ struct Code {
     std::string error;
 #if EXECUTES
     std::vector<Quick> quick;  // of each instruction
+    std::deque<Lanes> constants;  // which `quick` points to
 #endif
 };
 
@@ -591,7 +592,7 @@ void decode_all(Code& code, const char* p, const int32_t* target, int count) {
         code.instructions.push_back(std::move(i));
     }
 #if EXECUTES
-    code.quick = bound(code.instructions);
+    code.quick = bound(code.instructions, code.constants);
 #endif
 }
 

@@ -83,6 +83,16 @@ struct Binder {
         return i.has(MOD_U32) ? quick_multiply_wide<true> : quick_multiply_wide<false>;
     }
 
+    QuickRun extreme() {
+        if (i.uniform || i.has(MOD_U64) || i.has(MOD_S64) || !i.pd.empty() || !sets()) return nullptr;
+        if (i.s.size() < 3 || i.s.size() > 4 || i.ps.empty()) return nullptr;
+        for (const Operand& p : i.ps)
+            if (p.kind != Kind::PRED || p.reg != PT || p.inv != i.ps[0].inv) return nullptr;
+        if (!take_integer(1, q.a) || !take_integer(2, q.b) || (i.s.size() == 4 && !take_integer(3, q.c))) return nullptr;
+        if (i.has(MOD_U32)) return i.ps[0].inv ? quick_extreme<uint32_t, false> : quick_extreme<uint32_t, true>;
+        return i.ps[0].inv ? quick_extreme<int32_t, false> : quick_extreme<int32_t, true>;
+    }
+
     QuickRun scaled_add() {
         const bool high = i.has(MOD_HI), wide = high && !i.has(MOD_SX32);
         if (i.uniform || i.s.size() != (wide ? 5 : 4) || i.s.back().kind != Kind::IMM || !sets() || !sets_predicate()) return nullptr;
@@ -260,6 +270,7 @@ struct Binder {
         case OP_IADD3: return add();
         case OP_IMAD: return multiply_add();
         case OP_LEA: return scaled_add();
+        case OP_IMNMX: case OP_IMNMX3: return extreme();
         case OP_SHF: return shift();
         case OP_LOP3: return logic();
         case OP_PRMT: return i.uniform ? nullptr : permutation();
@@ -280,12 +291,18 @@ struct Binder {
     }
 };
 
-std::vector<Quick> bound(const std::vector<Instruction>& code) {
+std::vector<Quick> bound(const std::vector<Instruction>& code, std::deque<Lanes>& constants) {
     std::vector<Quick> quick;
     quick.reserve(code.size());
     for (const Instruction& i : code) {
         Binder binder(i);
         binder.q.run = binder.find();
+        for (Source* s : {&binder.q.a, &binder.q.b, &binder.q.c}) {
+            s->as_it_is = s->kind == Kind::REG && s->plain();
+            if (s->kind != Kind::IMM || !s->plain()) continue;
+            constants.emplace_back();
+            s->spread = spread_word(s->value, constants.back());
+        }
         quick.push_back(binder.q);
     }
     return quick;

@@ -80,7 +80,6 @@ void Warp::nothing(const Instruction& i, bool& moves) {
         return meet();
     }
     if (!cta.cluster) return;
-    Cluster& cluster = *cta.cluster;
     if (Races* races = looked_for()) {
         const bool of_gpu = i.name.find(".GPU") != std::string::npos || i.name.find(".SYS") != std::string::npos;
         if (starts(i.name, "MEMBAR") && of_gpu) races->fence_gpu(self());

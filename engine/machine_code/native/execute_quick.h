@@ -20,10 +20,11 @@ inline uint32_t scalar(Warp& w, const Source& s, int word = 0) {
 
 inline const uint32_t* lanes_of(Warp& w, const Source& s, Lanes& t, int word = 0) {
     if (s.kind == Kind::REG) return w.R[s.reg == RZ ? RZ : s.reg + word].v;
+    if (s.spread && !word) return s.spread;
     return spread_word(scalar(w, s, word), t);
 }
 
-inline const uint32_t* integers(Warp& w, const Source& s, Lanes& t) {
+__attribute__((noinline)) const uint32_t* changed_integers(Warp& w, const Source& s, Lanes& t) {
     const uint32_t* v = lanes_of(w, s, t);
     if (s.plain()) return v;
     const uint32_t flip = s.inv || s.neg ? FULL : 0, one = s.neg;  // never both, never `abs`
@@ -31,12 +32,20 @@ inline const uint32_t* integers(Warp& w, const Source& s, Lanes& t) {
     return t.v;
 }
 
-inline const uint32_t* floatings(Warp& w, const Source& s, Lanes& t) {
+__attribute__((noinline)) const uint32_t* changed_floats(Warp& w, const Source& s, Lanes& t) {
     const uint32_t* v = lanes_of(w, s, t);
     if (s.plain()) return v;
     const uint32_t kept = s.abs ? 0x7fffffffu : FULL, flip = s.neg ? 0x80000000u : 0;
     for (int l = 0; l < 32; l++) t[l] = (v[l] & kept) ^ flip;
     return t.v;
+}
+
+// Most operands lie ready, in a register or spread once for all: these ask for no function.
+__attribute__((always_inline)) inline const uint32_t* integers(Warp& w, const Source& s, Lanes& t) {
+    return s.as_it_is ? w.R[s.reg].v : s.spread ? s.spread : changed_integers(w, s, t);
+}
+__attribute__((always_inline)) inline const uint32_t* floatings(Warp& w, const Source& s, Lanes& t) {
+    return s.as_it_is ? w.R[s.reg].v : s.spread ? s.spread : changed_floats(w, s, t);
 }
 
 // The lanes' highest bits.
@@ -194,6 +203,16 @@ void quick_multiply_wide(Warp& w, const Quick& q) {
         low[l] = static_cast<uint32_t>(total), high[l] = static_cast<uint32_t>(total >> 32);
     }
     w.R[q.to] = low, w.R[q.to + 1] = high;
+}
+
+// The least or greatest of two (`c` of no kind) or three.
+template <typename T, bool LEAST>
+void quick_extreme(Warp& w, const Quick& q) {
+    Lanes ta, tb, tc;
+    const uint32_t *x = integers(w, q.a, ta), *y = integers(w, q.b, tb), *z = q.c.kind == Kind::NONE ? y : integers(w, q.c, tc);
+    uint32_t* d = w.R[q.to].v;
+    const auto chosen = [](uint32_t a, uint32_t b) { return (static_cast<T>(a) < static_cast<T>(b)) == LEAST ? a : b; };
+    QUICK_LOOP d[l] = chosen(chosen(x[l], y[l]), z[l]);
 }
 
 enum { LEA_LOW, LEA_WIDE, LEA_SIGN };

@@ -13,8 +13,11 @@ inline __m256 widened(__m128i bits, bool bfloat) {
 
 __attribute__((always_inline)) inline void transpose(__m128i m[8]) {  // 8x8 numbers of 16 bits
     __m128i p[8], q[8];
+#pragma GCC unroll 4
     for (int n = 0; n < 4; n++) p[2 * n] = _mm_unpacklo_epi16(m[n], m[n + 4]), p[2 * n + 1] = _mm_unpackhi_epi16(m[n], m[n + 4]);
+#pragma GCC unroll 4
     for (int n = 0; n < 4; n++) q[2 * n] = _mm_unpacklo_epi16(p[n], p[n + 4]), q[2 * n + 1] = _mm_unpackhi_epi16(p[n], p[n + 4]);
+#pragma GCC unroll 4
     for (int n = 0; n < 4; n++) m[2 * n] = _mm_unpacklo_epi16(q[n], q[n + 4]), m[2 * n + 1] = _mm_unpackhi_epi16(q[n], q[n + 4]);
 }
 
@@ -156,10 +159,11 @@ inline void multiply_sums(const Factors& factors, const Columns& columns, const 
 #elif defined(WIDE_MULTIPLY)
 #define QUICK_MULTIPLY 1
 
-// A row of sums, its even columns before its odd ones, is one vector.
+// Two rows of four even or of four odd columns, as a register of sums has them, are one vector. For
+// each k, A's number of a row stands beside each of its columns, and B's four columns beside each row.
 
 struct alignas(32) Factors {
-    float of[2][2][64];  // A: [eight rows][eight k][row · 8 + k]
+    float of[2][4][4][8];  // A: [eight rows][four k][two rows][row · 4 + k]
 };
 
 typedef float Columns[16][8];  // B: [k][even columns, odd columns]
@@ -168,9 +172,14 @@ template <bool BFLOAT>
 inline Factors factors_of(const Lanes* a) {
     Factors factors;
     for (int part = 0; part < 4; part++) {
-        float* to = factors.of[part & 1][part >> 1];
-        const auto* bits = reinterpret_cast<const __m128i*>(a[part].v);
-        for (int row = 0; row < 8; row++) _mm256_store_ps(to + 8 * row, widened(_mm_load_si128(bits + row), BFLOAT));
+        const auto* rows = reinterpret_cast<const __m128i*>(a[part].v);
+        float(*to)[4][8] = factors.of[part & 1] + (part & 2);
+#pragma GCC unroll 4
+        for (int pair = 0; pair < 4; pair++) {
+            const __m128i first = _mm_load_si128(rows + 2 * pair), second = _mm_load_si128(rows + 2 * pair + 1);
+            _mm256_store_ps(to[0][pair], widened(_mm_unpacklo_epi64(first, second), BFLOAT));
+            _mm256_store_ps(to[1][pair], widened(_mm_unpackhi_epi64(first, second), BFLOAT));
+        }
     }
     return factors;
 }
@@ -183,12 +192,15 @@ inline void columns_of_rows(__m128i (*rows)[8], bool transposed, Columns& column
         float(*to)[8] = columns + 8 * part;
         if (transposed) {
             const __m256i order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
+#pragma GCC unroll 8
             for (int k = 0; k < 8; k++) _mm256_store_ps(to[k], _mm256_permutevar8x32_ps(widened(m[k], BFLOAT), order));
             continue;
         }
         __m128i ordered[8];
+#pragma GCC unroll 8
         for (int n = 0; n < 8; n++) ordered[n] = m[2 * (n % 4) + n / 4];
         transpose(ordered);
+#pragma GCC unroll 8
         for (int k = 0; k < 8; k++) _mm256_store_ps(to[k], widened(ordered[k], BFLOAT));
     }
 }
@@ -200,30 +212,40 @@ inline void columns_of(const void* lower, const void* upper, Columns& columns) {
     columns_of_rows<BFLOAT>(rows, false, columns);
 }
 
-inline void multiply_sums(const Factors& factors, const Columns& columns, const Lanes* const* before, Lanes* after) {
-    __m256 sums[2][8];
-    for (int half = 0; half < 2; half++) {
-        auto* even = reinterpret_cast<const float*>(before[2 * half]->v);
-        auto* odd = reinterpret_cast<const float*>(before[2 * half + 1]->v);
-        __m256 rows[8];
-        for (int row = 0; row < 8; row++) rows[row] = _mm256_set_m128(_mm_load_ps(odd + 4 * row), _mm_load_ps(even + 4 * row));
-        for (int part = 0; part < 2; part++) {
-            const float* from = factors.of[half][part];
-            asm volatile("" : "+r"(from) : : "memory");  // one address in a register, not one of each factor
-#pragma GCC unroll 8
-            for (int k = 0; k < 8; k++) {
-                const __m256 column = _mm256_load_ps(columns[8 * part + k]);
-#pragma GCC unroll 8
-                for (int row = 0; row < 8; row++) rows[row] = _mm256_fmadd_ps(_mm256_broadcast_ss(from + 8 * row + k), column, rows[row]);
-            }
-        }
-        for (int row = 0; row < 8; row++) sums[half][row] = rows[row];
+template <int K>
+__attribute__((always_inline)) inline void add_products(const __m256* pairs, const float* columns, __m256* even, __m256* odd) {
+    const __m256 four_even = _mm256_broadcast_ps(reinterpret_cast<const __m128*>(columns)), four_odd = _mm256_broadcast_ps(reinterpret_cast<const __m128*>(columns + 4));
+#pragma GCC unroll 4
+    for (int pair = 0; pair < 4; pair++) {
+        const __m256 factor = _mm256_permute_ps(pairs[pair], K * 0x55);
+        even[pair] = _mm256_fmadd_ps(factor, four_even, even[pair]);
+        odd[pair] = _mm256_fmadd_ps(factor, four_odd, odd[pair]);
     }
-    for (int half = 0; half < 2; half++)  // the sums' registers may be written once all are read
-        for (int row = 0; row < 8; row++) {
-            _mm_store_ps(reinterpret_cast<float*>(after[2 * half].v) + 4 * row, _mm256_castps256_ps128(sums[half][row]));
-            _mm_store_ps(reinterpret_cast<float*>(after[2 * half + 1].v) + 4 * row, _mm256_extractf128_ps(sums[half][row], 1));
+}
+
+inline void multiply_sums(const Factors& factors, const Columns& columns, const Lanes* const* before, Lanes* after) {
+    // The upper rows' sums may lie where the lower rows' go to, if they do not stay where they are.
+    alignas(32) float upper[2][32];
+    for (int parity = 0; parity < 2; parity++) std::memcpy(upper[parity], before[2 + parity]->v, sizeof upper[parity]);
+    for (int half = 0; half < 2; half++) {
+        const float* const from[2] = {half ? upper[0] : reinterpret_cast<const float*>(before[0]->v), half ? upper[1] : reinterpret_cast<const float*>(before[1]->v)};
+        __m256 even[4], odd[4];
+#pragma GCC unroll 4
+        for (int pair = 0; pair < 4; pair++) even[pair] = _mm256_load_ps(from[0] + 8 * pair), odd[pair] = _mm256_load_ps(from[1] + 8 * pair);
+        for (int quad = 0; quad < 4; quad++) {
+            __m256 pairs[4];
+#pragma GCC unroll 4
+            for (int pair = 0; pair < 4; pair++) pairs[pair] = _mm256_load_ps(factors.of[half][quad][pair]);
+            const float* const four = columns[4 * quad];
+            add_products<0>(pairs, four, even, odd), add_products<1>(pairs, four + 8, even, odd);
+            add_products<2>(pairs, four + 16, even, odd), add_products<3>(pairs, four + 24, even, odd);
         }
+#pragma GCC unroll 4
+        for (int pair = 0; pair < 4; pair++) {
+            _mm256_store_ps(reinterpret_cast<float*>(after[2 * half].v) + 8 * pair, even[pair]);
+            _mm256_store_ps(reinterpret_cast<float*>(after[2 * half + 1].v) + 8 * pair, odd[pair]);
+        }
+    }
 }
 #endif
 

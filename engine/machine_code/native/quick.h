@@ -8,8 +8,10 @@ typedef void (*QuickRun)(Warp&, const Quick&);
 struct Source {
     Kind kind = Kind::NONE;  // REG, UREG, IMM or CONST
     bool neg = false, abs = false, inv = false;
+    bool as_it_is = false;   // a register without a sign or complement
     int16_t reg = RZ;
     uint32_t value = 0;      // IMM; the upper word of a 64-bit one is not used here
+    const uint32_t* spread = nullptr;  // IMM: the number for each lane
     const Operand* operand = nullptr;
     bool plain() const { return !neg && !abs && !inv; }
 };
