@@ -139,7 +139,7 @@ def _draw_lines(code: MachineCode, report: PassReport) -> None:
         return
     # A narrow window cuts the source, not the figures.
     columns = {"source": st.column_config.TextColumn(width=280)}
-    tables.draw(frames.hottest(report.lines, code.source), columns=columns)
+    tables.draw(frames.hottest(report.lines, code.source, code.source_name), columns=columns)
 
 
 def _draw_advice(request: EvaluationRequest, report: PassReport) -> None:
