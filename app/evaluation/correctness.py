@@ -119,9 +119,10 @@ def _maps(view: EvaluationView, correctness: Correctness) -> None:
     if not view.maps:
         st.caption("No error maps are kept of this evaluation.")
         return
+    blank = "" if all(m.compared.all() for m in view.maps) else "; blank: not compared in float64"
     st.markdown(
         "**Where the error is** :gray[largest |error| of each cell as a multiple of the tolerance, "
-        "log scale; cool: within, warm: beyond, ×: NaN or infinity]"
+        f"log scale; cool: within, warm: beyond, ×: NaN or infinity{blank}]"
     )
     # O has three maps in a row, dQ, dK and dV two each.
     for output in dict.fromkeys(error_map.output for error_map in view.maps):

@@ -92,6 +92,8 @@ def _latency(view: EvaluationView, is_compiling: bool, delta: str | None) -> Non
         _pending("Latency", TERMS["latency"], is_compiling)
         return
     interval = f"{format_us(latency.low_us)} – {format_us(latency.high_us)}"
+    if latency.low_us == latency.high_us:
+        interval = "a single figure"
     if latency.method:
         interval = f"by {latency.method}, {interval}"
     tile(

@@ -18,7 +18,13 @@ def draw(selection: Selection, state: RunState) -> None:
     """Title, Run or Cancel, the switch, Save."""
     assert selection.problem is not None
     label = selection.problem.label()
-    with st.container(horizontal=True, vertical_alignment="center", gap="xsmall", key="header"):
+    with st.container(
+        horizontal=True,
+        horizontal_alignment="right",
+        vertical_alignment="center",
+        gap="xsmall",
+        key="header",
+    ):
         st.markdown(
             f"# {plain_markdown(variant_label(selection.variant))}  "
             f":small[:gray[{label} on {selection.gpu_name}]]",

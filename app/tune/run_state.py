@@ -189,7 +189,9 @@ def view_of(selection: Selection, state: RunState) -> EvaluationView:
 def _latency_reason(seen: Preview | None, state: RunState) -> str:
     if seen is None:
         return state.error
-    if seen.bound_us is None:
+    if seen.estimate is None and state.compiled is not None and state.compiled.notes:
+        return " ".join(state.compiled.notes)
+    if seen.estimate is None or seen.bound_us is None:
         return seen.latency_reason
     if state.simulating is not None and not are_libraries_built():
         return "The simulator is being built, once on a machine: the prediction follows."

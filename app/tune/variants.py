@@ -6,7 +6,7 @@ import streamlit as st
 
 from app.evaluation import charts
 from app.shared import known_times, plot, tables, url_state
-from app.shared.runs import compile_job, rerun_as_jobs_end
+from app.shared.runs import compile_job, evaluation_of, rerun_as_jobs_end
 from app.shared.selection import Selection, problem_values
 from app.shared.widgets import busy, plain_markdown, theme
 from app.tune import variants_frame
@@ -27,6 +27,7 @@ _WIDTHS_PX = {
     "predicted": 145,  # "13.5 µs machine code"
     "known": 130,
     "order": 80,
+    "smem": 80,  # "41.8 KiB"
     "limiter": 185,  # "registers and shared memory"
     "config": 420,  # "block_n=16 cluster_size=1 num_splits=4 num_warps=4 page_size=64 stages=3"
 }
@@ -38,6 +39,7 @@ def draw(selection: Selection) -> None:
     assert problem is not None
     rows = [row for row in _sweep_rows() if (row.problem, row.device) == _at(selection)]
     waiting: list[JobStatus] = []
+    notes: set[str] = set()  # why a kernel could not be compiled here
     lines = []
     rungs = LADDER.of(problem)
     own = [selection.variant] if selection.variant.id not in {v.id for v in rungs} else []
@@ -55,6 +57,8 @@ def draw(selection: Selection) -> None:
         if seen.needs_compile and not seen.unsupported:
             job = compile_job(request)
             waiting += [job] if job is not None and not job.is_over else []
+            compiled = evaluation_of(job) if job is not None else None
+            notes.update(compiled.notes if compiled is not None else ())
         elif (job := simulation_of(seen, request)) is not None:
             waiting.append(job)
         lines.append(variants_frame.line(seen, best, known_times.at(problem, _at(selection)[1])))
@@ -91,6 +95,8 @@ def draw(selection: Selection) -> None:
         )
     for sentence in reasons({each.variant: each.reason for each in lines}):
         st.caption(f":material/block: {plain_markdown(sentence)}")
+    for note in sorted(notes):
+        st.caption(f":material/info: {plain_markdown(note)}")
     st.caption(
         "Predictions are for the config that a sweep found best, else for the tuned or default "
         "one. Correctness is that of kernels that were run. Against SDPA: SDPA's time divided by "

@@ -46,7 +46,10 @@ _OPTIONAL = (*_COLUMNS[4:], "num_heads_kv", "seqlen_kv")
 
 
 def _gpu_time(hours: float) -> str:
-    return f"{hours:,.3g} GPU-hours" if hours >= 0.1 else f"{format_us(hours * US_PER_HOUR)} of GPU"
+    if hours < 0.1:
+        return f"{format_us(hours * US_PER_HOUR)} of GPU"
+    text = f"{hours:,.3g}"
+    return f"{text} GPU-hour" if text == "1" else f"{text} GPU-hours"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +119,6 @@ class MixResult(Tabular):
     @property
     def reason(self) -> str:
         """The recommendation in two sentences."""
-        money = ""
-        if self.usd_per_day is not None and self.usd_per_day_now is not None:
-            money = f" ({format_usd(self.usd_per_day)} against {format_usd(self.usd_per_day_now)})"
         price = self.hours / self.own_hours - 1
         apart = (
             "No line alone has a faster kernel."
@@ -127,9 +127,21 @@ class MixResult(Tabular):
         )
         return (
             f"{self.kernel} with B={self.batch:,} answers the mix in {_gpu_time(self.hours)} a "
-            f"day{money}, not {_gpu_time(self.hours_now)} as batched today; the least that any "
-            f"batch reaches is {_gpu_time(self.plateau_hours)}. {apart}"
+            f"day{self._against_today()}; the least that any batch reaches is "
+            f"{_gpu_time(self.plateau_hours)}. {apart}"
         )
+
+    def _against_today(self) -> str:
+        """What the batch gains, if it gains anything."""
+        if abs(self.hours / self.hours_now - 1) < 0.005:
+            return ", as long as batched today: this batch gains nothing"
+        money = ""
+        if self.usd_per_day is not None and self.usd_per_day_now is not None:
+            money = f" ({format_usd(self.usd_per_day)} against {format_usd(self.usd_per_day_now)})"
+        today = f"{_gpu_time(self.hours_now)} as batched today"
+        if self.hours < self.hours_now:
+            return f"{money}, not {today}"
+        return f"{money}, and in {today}, which is to be kept"
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object of `recommend-batch --mix --json`."""

@@ -228,12 +228,14 @@ def report(
     residencies: dict[int, float],
     no_time: str = "",
     hints: Sequence[Hint] = (),
+    source_name: str = "",
 ) -> PassReport:
     """One pass as a person reads it.
 
     Args:
         simulated: None where there is no time, and `no_time` says why.
         residencies: {CTAs per SM: the launch's time to today's}.
+        source_name: the kernel's own file; empty: the one that the machine code names.
     """
     timing = simulated.round if simulated is not None else None
     units, stalls = _units(timing), _stalls(timing)
@@ -242,7 +244,7 @@ def report(
         registers=analysis.program.registers,
         counts=_counts(analysis),
         lines=_lines(analysis, timing),
-        listing=_listing(analysis, timing),
+        listing=_listing(analysis, timing, source_name),
         notes=tuple(
             notes(analysis, *((simulated.iterations, simulated.start_spread) if simulated else ()))
         ),
@@ -355,7 +357,7 @@ def _lines(analysis: Analysis, timing: SmTiming | None) -> tuple[HotLine, ...]:
     )
 
 
-def _listing(analysis: Analysis, timing: SmTiming | None) -> Listing:
+def _listing(analysis: Analysis, timing: SmTiming | None, source_name: str) -> Listing:
     instructions, totals = analysis.program.instructions, analysis.counts.totals
     cycles = np.zeros(len(instructions)) if timing is None else timing.stalls.sum(axis=1)
     reasons = [""] * len(instructions)
@@ -366,7 +368,9 @@ def _listing(analysis: Analysis, timing: SmTiming | None) -> Listing:
     def column(number: int) -> tuple[int, ...]:
         return tuple(int(v) for v in totals[:, number])
 
-    outer = [outer_line(i) for i in instructions]
+    lines = [outer_line(i) for i in instructions]
+    # A cubin's lines are those of the file that another compiler read.
+    outer = [o if o is None or o.file == (source_name or o.file) else None for o in lines]
     inner = [i.source[0] if i.source else None for i in instructions]
     return Listing(
         address=tuple(i.address for i in instructions),

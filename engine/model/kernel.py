@@ -29,8 +29,10 @@ from engine.model.equations import (
     Calibration,
     CtaCurve,
     FloatArray,
+    Machine,
     Parameters,
     Terms,
+    evaluate,
     machine,
     predict_arrays,
 )
@@ -247,6 +249,29 @@ class PassTime:
     spread: float  # standard deviation of the logarithm of its error
 
 
+def least_us(kernel: Kernel, plan: LaunchPlan) -> float | None:
+    """What a launch takes at least by the roofline (`Terms.bound_us`), µs: known before the kernel
+    is compiled. None where the GPU has no rate for its arithmetic."""
+    try:
+        m = machine(kernel.device, kernel.variant, plan.problem.dtype)
+    except InvalidProblem:
+        return None
+    if plan.is_backward:
+        return max(_backward_roofline(plan, m))
+    launches = collect(kernel.variant, plan.config, [plan.problem])
+    one_each = np.ones((len(plan.passes), 1), dtype=np.int64)  # no part of the bound
+    return float(evaluate(kernel.variant, launches, one_each, m, Parameters()).bound_us[0])
+
+
+def _backward_roofline(plan: LaunchPlan, m: Machine) -> tuple[float, float]:
+    """The arithmetic at the math units' peak and the bytes of DRAM at its bandwidth, µs."""
+    moved = plan.device_bytes if plan.device_bytes > m.l2_bytes else 0
+    return (
+        plan.problem.flops / (m.flops_per_us_per_sm * m.num_sms),
+        moved / (m.dram_efficiency * m.dram_bytes_per_us),
+    )
+
+
 # A backward kernel whose machine code was not simulated: its share of the math peak, and how far
 # off that may be.
 _ASSUMED_EFFICIENCY, _ASSUMED_FACTOR = 0.3, 4.0
@@ -269,9 +294,7 @@ def estimate_backward(
         m = machine(kernel.device, kernel.variant, plan.problem.dtype)
     except InvalidProblem as error:
         return Estimate(kernel, plan, passes, "", None, None, str(error))
-    peak_us = plan.problem.flops / (m.flops_per_us_per_sm * m.num_sms)
-    moved = plan.device_bytes if plan.device_bytes > m.l2_bytes else 0
-    dram_us = moved / (m.dram_efficiency * m.dram_bytes_per_us)
+    peak_us, dram_us = _backward_roofline(plan, m)
     if times is not None:
         floor_us = len(times) * LAUNCH_FLOOR_US
         compute_us, sm_us = sum(t.us for t in times), sum(t.sm_us for t in times)

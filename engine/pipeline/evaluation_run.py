@@ -30,7 +30,6 @@ from engine.pipeline.execute import (
     where_to_execute,
 )
 from engine.pipeline.request import (
-    NO_RESOURCES,
     EvaluationRequest,
     ResolvedRequest,
     check_host_memory,
@@ -539,7 +538,8 @@ class EvaluationRun:
         evaluation = self._predict(plan, evaluation)
         if self.estimate is not None and self.estimate.latency is not None:
             return replace(evaluation, latency=self.estimate.latency)
-        why = self.estimate.reason if self.estimate else self.resolved.device_reason or NO_RESOURCES
+        # Without an estimate the notes say why there is none.
+        why = self.estimate.reason if self.estimate else ""
         known = " ".join(evaluation.notes)
         notes = evaluation.notes if why in known else (*evaluation.notes, why)
         return replace(evaluation, notes=notes)

@@ -124,7 +124,7 @@ def main_pass_dram_bytes(
 
 # A request's machine code for a page: made once, kept on disk.
 
-_FORMAT = "4"
+_FORMAT = "5"
 _RESIDENCIES = (1, 2, 3, 4)
 _MOST_KEPT = 16
 _kept: dict[Path, MachineCode] = {}
@@ -237,8 +237,10 @@ def _report(
         )
     hints = tuple(
         Hint(
-            line=own_line(a.source.file, name, a.source.line) if a.source else 0,
-            sentence=a.sentence,
+            line=(own := own_line(a.source.file, name, a.source.line) if a.source else 0),
+            sentence=a.sentence
+            if own or a.source is None
+            else f"{a.source.file}:{a.source.line}: {a.sentence}",
             gain=str(a.gain) if a.gain else "",
             kind=a.kind,
             low=a.gain.low if a.gain else 0.0,
@@ -246,7 +248,7 @@ def _report(
         )
         for a in advise_launch(analysis, device, timed)
     )
-    return report(analysis, timed.simulated if timed else None, times, no_time, hints)
+    return report(analysis, timed.simulated if timed else None, times, no_time, hints, name)
 
 
 def _kernel(request: EvaluationRequest, history: History) -> Kernel:

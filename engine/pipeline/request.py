@@ -23,7 +23,7 @@ from engine.devices.spec import ClockKind, DeviceSpec, at_clock
 from engine.evaluation import Evaluation, Latency, PassReport
 from engine.history import History
 from engine.machine_code.cubin_files import read_cubin_file
-from engine.model.kernel import Estimate, Kernel, launch_plan
+from engine.model.kernel import Estimate, Kernel, launch_plan, least_us
 from engine.plan import LaunchPlan, cached_kernel
 from engine.problem import Problem
 from engine.schema import Stored
@@ -273,10 +273,15 @@ class Preview:
     def latency(self) -> Latency | None:
         return self.estimate.latency if self.estimate is not None else None
 
-    @property
+    @cached_property
     def bound_us(self) -> float | None:
-        """`Estimate.bound_us`: what stands in the place of a prediction."""
-        return self.estimate.bound_us if self.estimate is not None else None
+        """What stands in the place of a prediction: `Estimate.bound_us`, and before the kernel is
+        compiled the roofline's."""
+        if self.estimate is not None:
+            return self.estimate.bound_us
+        if self.plan is None or self.device is None or self.unsupported is not None:
+            return None
+        return least_us(Kernel.of(self.variant, self.device, self.config), self.plan)
 
     @property
     def predicted(self) -> Latency | None:

@@ -23,7 +23,7 @@ from engine.machine_code.timing.constants import StallReason
 from engine.model.kernel import Kernel
 from engine.model.roofline import launch_work, roofline_points, roofs_of
 from engine.pipeline.machine_code import read_machine_code
-from engine.pipeline.request import EvaluationRequest, resolve
+from engine.pipeline.request import EvaluationRequest, preview, resolve
 from engine.problem import Problem
 from kernels.ladder import LADDER
 
@@ -324,7 +324,7 @@ def verdict_on_run(
     known = history.doing("look up")
     bound_us, report, choice = None, None, None
     with suppress(AttuneError):
-        bound_us = known.estimate(kernel, problem).bound_us
+        bound_us = preview(replace(named, execute=False), known).bound_us
     with suppress(AttuneError):
         report = problem.main_of(read_machine_code(named, history).passes)
     with suppress(AttuneError):

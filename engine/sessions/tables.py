@@ -162,13 +162,13 @@ def phases_table(phases: Iterable[Phase], evaluations: Sequence[Evaluation]) -> 
 
 
 def hypothesis_state(target: Goal | None, evaluations: Sequence[Evaluation]) -> str:
-    """`confirmed: …`, `refuted: …` or `open: …`: by the session's own numbers, which its target is
+    """`confirmed. …`, `refuted. …` or `open. …`: by the session's own numbers, which its target is
     the test of."""
     if target is None:
-        return "open: the session has no target that its numbers could meet or miss"
+        return "open. The session has no target that its numbers could meet or miss"
     status = goal_status(target, evaluations)
     ends = {"met": "confirmed", "missed": "refuted", "undecided": "open"}
-    return f"{ends[status.state]}: {status.sentence}"
+    return f"{ends[status.state]}. {status.sentence}"
 
 
 def best_gain(snapshot: Snapshot) -> tuple[float, str] | None:
@@ -245,7 +245,7 @@ def _gained(snapshot: Snapshot, spent: Spent, cost: float | None) -> dict[str, o
         "gain": f"{found[0]:.3g}× {found[1]}" if found is not None else None,
         "saved per hour": _share(saved, spent.hours),
         "saved per US$": _share(saved, cost),
-        "hypothesis": state.split(":")[0] if state else None,
+        "hypothesis": state.split(".")[0] if state else None,
     }
 
 

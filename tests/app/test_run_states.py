@@ -383,7 +383,15 @@ def _read_machine_code() -> None:
 
 
 def test_a_prediction_that_waits_for_the_simulator_says_so(monkeypatch):
-    seen, state = SimpleNamespace(bound_us=8.0), SimpleNamespace(simulating=object())
+    seen = SimpleNamespace(bound_us=8.0, estimate=object())
+    state = SimpleNamespace(simulating=object())
     for is_built, words in ((False, "simulator is being built"), (True, "is being simulated")):
         monkeypatch.setattr(run_state, "are_libraries_built", lambda is_built=is_built: is_built)
         assert words in run_state._latency_reason(seen, state)
+
+
+def test_without_a_compiler_the_page_says_what_brings_it():
+    compiled = SimpleNamespace(notes=("Latency is unknown: pip install it",))
+    seen = SimpleNamespace(bound_us=8.0, estimate=None, latency_reason="not compiled")
+    state = SimpleNamespace(simulating=None, compiled=compiled)
+    assert run_state._latency_reason(seen, state) == "Latency is unknown: pip install it"

@@ -46,3 +46,36 @@ def test_a_kernel_that_cannot_be_launched_with_the_most_counts(
     # Asked for the last per cent, only few splits take the batch that it needs.
     most = mix.recommend_mix([LINE], L4, History(), target=1.0)
     assert (most.config["num_splits"], most.batch) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("hours_now", "words"),
+    [
+        (2.0, "in 1 GPU-hour a day, not 2 GPU-hours as batched today; the least"),
+        (1.004, "in 1 GPU-hour a day, as long as batched today: this batch gains nothing;"),
+        (0.5, "in 1 GPU-hour a day, and in 0.5 GPU-hours as batched today, which is to be kept;"),
+    ],
+)
+def test_the_reason_says_what_the_batch_gains(hours_now: float, words: str) -> None:
+    result = mix.MixResult(
+        variant="v05",
+        config={},
+        device="L4",
+        batch=2,
+        target=0.9,
+        method=METHODS[0],
+        hours_now=hours_now,
+        hours=1.0,
+        low_hours=0.9,
+        high_hours=1.1,
+        own_hours=1.0,
+        plateau_hours=0.9,
+        usd_per_day=None,
+        usd_per_day_now=None,
+        gpus_needed=1,
+        problems=(),
+        kernels=(),
+        curve=((1, hours_now), (2, 1.0)),
+        notes=(),
+    )
+    assert words in result.reason

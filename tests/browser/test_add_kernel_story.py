@@ -6,12 +6,28 @@ import shutil
 from pathlib import Path
 
 import pytest
-from app_server import WAIT_MS
-from playwright.sync_api import expect
+from app_server import WAIT_MS, Driver
+from playwright.sync_api import Locator, expect
+
+from engine.cuda_source import compile_kernel
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 DATA = Path(__file__).resolve().parents[1] / "own_kernels" / "kernels"
+CUBIN_BLOCK = """/* attune
+cubin = "rows.cubin"
+head_dims = [64]
+dtypes = ["float16"]
+causal = [false]
+work = {math_unit = "fma"}
+
+[[passes]]
+entry = "_Z9half_rowsPK6__halfS1_S1_PS_iiiif"
+grid = "ceil_div(batch * num_heads * seqlen, 4)"
+threads = 128
+args = ["q", "k", "v", "out", "batch", "num_heads", "seqlen", "head_dim", "softmax_scale"]
+*/
+"""
 
 
 def test_add_describe_run_and_edit_a_kernel(new_tab, tmp_path):
@@ -112,4 +128,71 @@ def test_dropped_files_are_tried_together_and_added(new_tab):
     dialog.get_by_role("button", name="Write it beside the file and add").click()
     expect(dialog).to_have_count(0, timeout=3 * WAIT_MS)  # it was compiled and executed before
     app.see("extension_rows")
+    app.no_exception()
+
+
+def drop(app: Driver, files: dict[str, bytes]) -> Locator:
+    """The dialog that adds a kernel, with files dragged onto it."""
+    app.press("add_kernel")
+    dialog = app.page.get_by_role("dialog")
+    dragged = app.page.evaluate_handle(
+        """files => {
+            const dragged = new DataTransfer();
+            for (const [name, bytes] of Object.entries(files))
+                dragged.items.add(new File([new Uint8Array(bytes)], name));
+            return dragged;
+        }""",
+        {name: list(content) for name, content in files.items()},
+    )
+    zone = dialog.get_by_test_id("stFileUploaderDropzone")
+    zone.dispatch_event("drop", {"dataTransfer": dragged})
+    return dialog
+
+
+def run_and_read(app: Driver) -> str:
+    """The verdict's line on a run that passed, with its simulated time."""
+    app.press("run")
+    expect(app.metric("Correctness")).to_contain_text("Passed", timeout=3 * WAIT_MS)
+    app.see_metric("Latency", "by machine code")
+    verdict = app.key("verdict")
+    expect(verdict).to_contain_text("of the ", timeout=WAIT_MS)
+    return verdict.inner_text()
+
+
+@pytest.mark.exhaustive
+def test_a_half_kernel_and_a_cubin_are_judged_saved_and_compared_with_a_rung(new_tab, server):
+    app = new_tab("/?gpu=L4&B=1&H=2&S=70&variant=v08")
+    assert "Right" in run_and_read(app)
+
+    # A half-precision kernel as it was written, with its own `main`.
+    source = DATA / "half_rows.cu"
+    dialog = drop(app, {source.name: source.read_bytes()})
+    entry = dialog.get_by_role("textbox", name="Entry", exact=True)
+    expect(entry).to_have_value("half_rows", timeout=WAIT_MS)
+    dialog.get_by_role("button", name="Write it beside the file and add").click()
+    expect(dialog).to_have_count(0, timeout=3 * WAIT_MS)
+    app.see("half_rows")
+    assert "Right" in run_and_read(app)
+
+    # Another compiler's: machine code, and what is to be known of it.
+    cubin = compile_kernel(source, (), "sm_89", ("half_rows",)).cubin
+    dialog = drop(app, {"rows.cubin": cubin, "rows_cubin.cu": CUBIN_BLOCK.encode()})
+    expect(dialog).to_contain_text("has its own description", timeout=WAIT_MS)
+    dialog.get_by_role("button", name="Add", exact=True).click()
+    expect(dialog).to_have_count(0, timeout=3 * WAIT_MS)
+    app.see("rows_cubin")
+    assert "Right" in run_and_read(app)
+    app.tab("Machine code")
+    app.see("The ten hottest lines")
+
+    # All three are in the working session, and stand beside each other.
+    app.open("/sessions")
+    before = set(server.sessions.glob("*.json.gz"))
+    app.press("working_save")
+    app.see("Saved as")
+    (saved,) = set(server.sessions.glob("*.json.gz")) - before
+    app.open(f"/compare?session={saved.name}&compare_by=picked")
+    app.select("compare_before", "v08")
+    app.see_metric("Simulated slower", "1")
+    app.see("Before and after")
     app.no_exception()

@@ -13,6 +13,7 @@ import pytest
 from words import raises, says
 
 import engine as attune
+from app.tune.machine_code.frames import hottest
 from engine.backends.cuda import why_not_cuda
 from engine.base.errors import InvalidBuild, InvalidCubin, InvalidKernel, Status
 from engine.cli import main
@@ -24,6 +25,7 @@ from engine.history import History
 from engine.machine_code.cubin_files import choose_cubin
 from engine.own_kernels.registry import VARIABLE, check_kernel, keep_kernel
 from engine.pipeline.evaluate import Evaluator
+from engine.pipeline.machine_code import read_machine_code
 from engine.pipeline.request import EvaluationRequest, target_device
 from engine.pipeline.trial import try_kernel, why_arguments_differ
 from engine.plan import compile_plan, make_plan, resources, variant_sources
@@ -270,3 +272,19 @@ def test_cupy_launches_it_on_a_gpu(kernel: Path) -> None:
     write_cubin(kernel.with_name("rows_89.cubin"), device.arch)
     found = evaluate(kernel, gpu=None, backend="cuda", effort="none")
     assert (found.status, found.execution and found.execution.backend) == (Status.PASSED, "cuda")
+
+
+def test_lines_of_another_file_are_not_those_of_the_description(kernel: Path) -> None:
+    request = EvaluationRequest(variant=keep_kernel(kernel).id, problem=PROBLEM, gpu="L4")
+    code = read_machine_code(request, History())
+    (report,) = code.passes
+    assert {line.file for line in report.lines} == {"float_rows.cu"}
+    assert set(report.listing.line) == {0}
+    assert any(place.startswith("float_rows.cu:") for place in report.listing.inlined)
+    placed = [hint for hint in report.hints if hint.sentence.startswith("float_rows.cu:")]
+    assert placed
+    assert all(hint.line == 0 for hint in report.hints)
+    frame = hottest(report.lines, code.source, code.source_name)
+    assert "source" not in frame
+    of_source = hottest(report.lines, SOURCE.read_text(encoding="utf-8"), "float_rows.cu")
+    assert of_source["source"].str.len().min() > 0

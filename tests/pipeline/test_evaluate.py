@@ -17,11 +17,12 @@ from engine.backends.base import RunResult
 from engine.backends.machine_code import MachineCodeBackend
 from engine.base.errors import Status, ToolMissing, UnknownName
 from engine.evaluation import Evaluation
+from engine.history import History
 from engine.model.kernel import launch_plan
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.execute import where_to_execute
 from engine.pipeline.request import EvaluationRequest, preview, resolve
-from engine.plan import LaunchPlan
+from engine.plan import LaunchPlan, compile_plan
 from engine.problem import Problem
 from engine.schema import decode, encode
 
@@ -260,7 +261,24 @@ def test_without_a_device_compiler_correctness_is_still_real(
     assert e.status is Status.PASSED, e.reason
     assert e.passes == ()
     assert e.latency is None
-    assert any("CuPy is not installed" in note for note in e.notes)
+    assert len(e.notes) == 1
+    assert "CuPy is not installed" in e.notes[0]
+
+
+def test_the_roofline_is_known_before_anything_is_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resolved = resolve(request(gpu="L4"), History())
+    assert resolved.kernel is not None
+    compile_plan(resolved.kernel.plan(SMALL), resolved.kernel.device.arch)
+    compiled = preview(request(gpu="L4"), History())
+    monkeypatch.setattr("engine.pipeline.request.cached_kernel", lambda *_: None)
+    seen = preview(request(gpu="L4"), History())
+    assert (seen.needs_compile, seen.estimate, seen.predicted) == (True, None, None)
+    assert seen.bound_us is not None
+    assert compiled.estimate is not None
+    assert compiled.estimate.terms is not None
+    assert seen.bound_us == pytest.approx(float(compiled.estimate.terms.bound_us[0]))
 
 
 def test_without_a_host_compiler_the_reason_says_how_to_get_one(

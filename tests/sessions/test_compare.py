@@ -12,6 +12,7 @@ from words import raises, says
 from engine.base.errors import AttuneError, InvalidProblem, Status, UnknownName
 from engine.evaluation import BaselineTiming, Evaluation, PassReport
 from engine.measure.verdict import Verdict
+from engine.problem import Problem
 from engine.sessions.compare import (
     ComparedRow,
     Pick,
@@ -22,6 +23,7 @@ from engine.sessions.compare import (
 )
 from engine.sessions.compare.output import comparison_tables, unmatched_frame, winners_frame
 from engine.sessions.snapshot import Snapshot
+from engine.sessions.store import default_store
 
 
 def the_row(comparison: SessionComparison) -> ComparedRow:
@@ -466,6 +468,16 @@ class TestWinners:
         assert winner.speedup == pytest.approx(543 / 12)
         assert "recorded elsewhere" in winner.caveat
         assert "the driver was not recorded" in winner.caveat
+
+    def test_two_series_of_one_kernel_are_ranked_by_time_and_not_by_day(self) -> None:
+        study = default_store().open("20261121T000000Z_l4_v01_7-problems.json")
+        winner = next(
+            w
+            for w in compare_sessions({"study": study}).winners
+            if w.problem == Problem(1, 1, 128, 64)
+        )
+        assert winner.runner_up is not None
+        assert (winner.best.median_us, winner.runner_up.median_us) == (543.0, 579.0)
 
     def test_of_one_variant_the_next_config_is_the_runner_up(self) -> None:
         a = session(evaluation(70.0, config={"num_splits": 2}), evaluation(50.0))

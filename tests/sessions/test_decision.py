@@ -110,7 +110,7 @@ def test_a_session_ends_by_its_numbers_and_overspending_is_flagged() -> None:
     for value in (None, 60.0, 20.0):
         working.edit(target=value and Goal(metric="latency_us", value=value))
         snapshot = working.to_snapshot()
-        states[value] = dict(session_tables(snapshot)[0].texts)["hypothesis"].split(":")[0]
+        states[value] = dict(session_tables(snapshot)[0].texts)["hypothesis"].split(".")[0]
     assert states == {None: "open", 60.0: "confirmed", 20.0: "refuted"}
     store.save(snapshot)
     table = spent_table(store.list(), store.open)

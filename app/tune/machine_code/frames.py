@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from engine.machine_code.overlap import Overlap
-from engine.machine_code.report import Count, CountPair, HotLine, PassReport, Share
+from engine.machine_code.report import Count, CountPair, HotLine, PassReport, Share, own_line
 
 HOTTEST = 10
 
@@ -19,22 +19,23 @@ def shares(items: Iterable[Share]) -> pd.DataFrame:
     )
 
 
-def hottest(lines: Sequence[HotLine], source: str) -> pd.DataFrame:
+def hottest(lines: Sequence[HotLine], source: str, source_name: str) -> pd.DataFrame:
     """The lines that execute most, as people read them; columns that say nothing are left out."""
-    texts = source.splitlines()
+    texts = ["", *source.splitlines()]
+    own = [own_line(each.file, source_name, each.line) for each in lines[:HOTTEST]]
     frame = pd.DataFrame(
         {
             "line": f"{each.file}:{each.line}",
-            "source": texts[each.line - 1].strip() if 0 < each.line <= len(texts) else "",
+            "source": texts[line].strip() if line < len(texts) else "",
             "instructions": f"{each.executed:,}",
             "of all": f"{each.share:.1%}",
             "warps' cycles": "" if each.stall_share is None else f"{each.stall_share:.1%}",
             "wavefronts": _against(each.wavefronts, each.ideal_wavefronts),
             "sectors": _against(each.sectors, each.ideal_sectors),
         }
-        for each in lines[:HOTTEST]
+        for each, line in zip(lines, own, strict=False)
     )
-    optional = ("warps' cycles", "wavefronts", "sectors")
+    optional = ("source", "warps' cycles", "wavefronts", "sectors")
     return frame.drop(columns=[c for c in optional if c in frame and not frame[c].any()])
 
 

@@ -210,6 +210,7 @@ function linked(data) {
     const heat = listing.cycles.some((c) => c > 0) ? listing.cycles : listing.executed;
     const at = (instructions) => instructions.reduce((sum, i) => sum + heat[i], 0);
     const hottest = [...byLine.values()].sort((a, b) => at(b) - at(a))[0];
+    if (!hottest && heat.length) chooseInstruction(heat.indexOf(Math.max(...heat)));
     if (!hottest) return;
     chooseInstruction(hottest.reduce((most, i) => (heat[i] > heat[most] ? i : most)));
   }

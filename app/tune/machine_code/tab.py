@@ -137,7 +137,9 @@ def _draw_lines(code: MachineCode, report: PassReport) -> None:
             "them, as nvcc does with -lineinfo.",
         )
         return
-    tables.draw(frames.hottest(report.lines, code.source))
+    # A narrow window cuts the source, not the figures.
+    columns = {"source": st.column_config.TextColumn(width=280)}
+    tables.draw(frames.hottest(report.lines, code.source, code.source_name), columns=columns)
 
 
 def _draw_advice(request: EvaluationRequest, report: PassReport) -> None:

@@ -146,11 +146,14 @@ def winners(
     for name, session in evaluations.items():
         for e in session:
             sdpa.setdefault((e.problem, e.device), []).extend(_sdpa(name, e))
-        for by_device in newest_by_question(session).values():
-            for e in by_device.values():
-                at = (e.problem, e.device)
-                if (entry := _entry(name, e, kind, titles.get(name, name))) is not None:
-                    entries.setdefault(at, []).append(entry)
+        title = titles.get(name, name)
+        kernels: dict[str, list[Evaluation]] = {}  # two series of one variant are two kernels
+        for e in session:
+            kernels.setdefault(kernel_name(e, title), []).append(e)
+        newest = (newest_by_question(each).values() for each in kernels.values())
+        for e in (e for of_one in newest for by_device in of_one for e in by_device.values()):
+            if (entry := _entry(name, e, kind, title)) is not None:
+                entries.setdefault((e.problem, e.device), []).append(entry)
     return tuple(
         _winner(problem, device, _beside(group, sdpa[problem, device]), environments)
         for (problem, device), group in entries.items()
