@@ -30,6 +30,7 @@ _STORES = (AccessKind.GLOBAL_STORE, AccessKind.GLOBAL_ATOMIC, AccessKind.BULK_ST
 _SOON_STEPS = 600
 _MOST_PROBE_STEPS = 12_000_000  # of all CTAs together, about a second
 _MOST_PROBED_CTAS = 1 << 15
+_NEAR_BYTES = 4096  # within which what was not looked at is shared as what was
 _MOST_STAYING_STEPS = 50_000_000
 _SLICES = 64  # of time, in which persistent CTAs are looked at
 _MOST_FOLLOWED = 4_000_000  # touches of sectors: of more, every second, fourth … sector is followed
@@ -81,7 +82,7 @@ def shared_bytes(emulator: Emulator, trace: CtaTrace) -> tuple[SharedBytes, ...]
     groups: list[SharedBytes] = []
     left = np.ones(len(own), np.bool_)
     if len(own) and by_axes.max() > 1 and sum(n > 1 for n in grid):
-        for owners, wanted in _listed(emulator, trace, own):
+        for owners, wanted in _with_neighbours(_listed(emulator, trace, own), own):
             better = wanted & left & (by_axes > owners.max() + 1)
             if better.any():
                 size = int(better.sum()) * SECTOR_BYTES
@@ -232,6 +233,34 @@ def _listed(
             touched = touched | result[key][1]
         result[key] = owners, touched
     return sorted(result.values(), key=lambda item: int(item[0].max()))
+
+
+def _with_neighbours(
+    listed: list[tuple[NDArray[np.int64], NDArray[np.bool_]]], own: Sectors
+) -> list[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+    """`listed`, with each sector that no instruction looked at touches beside the nearest one.
+
+    A tile's other rows, which an unrolled loop comes to too late, are shared as its first are.
+    """
+    known = np.full(len(own), -1)
+    for number in reversed(range(len(listed))):
+        known[listed[number][1]] = number  # where several are, the first one counts
+    seen, unseen = np.flatnonzero(known >= 0), np.flatnonzero(known < 0)
+    if len(seen) == 0 or len(unseen) == 0:
+        return listed
+    after = np.searchsorted(seen, unseen)
+    below, above = seen[np.maximum(after - 1, 0)], seen[np.minimum(after, len(seen) - 1)]
+    to_below, to_above = (
+        np.abs(own[unseen].astype(np.int64) - own[n].astype(np.int64)) for n in (below, above)
+    )
+    nearest = known[np.where(to_below <= to_above, below, above)]
+    nearest[np.minimum(to_below, to_above) * SECTOR_BYTES > _NEAR_BYTES] = -1
+    result = []
+    for number, (owners, touched) in enumerate(listed):
+        wider = touched.copy()
+        wider[unseen[nearest == number]] = True
+        result.append((owners, wider))
+    return result
 
 
 def _probed_sites(

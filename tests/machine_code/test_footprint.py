@@ -115,6 +115,29 @@ def test_a_last_cta_with_less_to_do_takes_no_bytes_from_the_others(
         assert touched == pytest.approx(4 * ctas * part, rel=0.03)
 
 
+# 8 tiles of 4 KiB in turns: of each the first half at once, the other one after a long chain.
+LATE = """
+extern "C" __global__ void k(const float4* in, float* out) {
+  const float4* tile = in + blockIdx.x * 5 % 8 * 256 + threadIdx.x;
+  float x = tile[0].x;
+#pragma unroll 1
+  for (int i = 0; i < 1000; i++) x = x * x + 1.f;
+  out[blockIdx.x * 128 + threadIdx.x] = x + tile[128 * (1 + (x == 7.f))].y;
+}
+"""
+
+
+def test_what_is_looked_at_too_late_is_shared_as_what_lies_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctas = 64
+    monkeypatch.setattr(footprint, "_MOST_PROBE_STEPS", 800 * ctas)  # as of many more CTAs
+    code = counted(tmp_path, LATE, "ptr ptr", (ctas, 1, 1), (128, 1, 1), "sm_86")
+    emulator = Emulator(code.program, code.entry, code.launch)
+    groups = shared_bytes(emulator, emulator.trace((0, 0, 0))[0])
+    assert touched_bytes(groups, code.launch.grid) == 8 * 4096 + ctas * 128 * 4
+
+
 def test_a_listed_order_is_followed_wave_by_wave() -> None:
     # 8 CTAs on 4 units of 1,000 bytes, 2 at a time; what a wave leaves behind is kept or gone.
     grid = (8, 1, 1)
