@@ -5,7 +5,8 @@ Two looks at the same sectors, of which the one that finds more in common counts
 - along the grid's axes: which of a CTA's sectors its neighbours and the furthest CTA touch too;
 - in the order of starting, whatever the mapping from block index to tile: of every CTA the first
   address at each instruction that accesses global memory. CTAs that begin at the same address of
-  the same instruction read the same from there.
+  the same instruction read the same from there. Of instructions that come too late to be looked at
+  in every CTA, it is the sectors that CTAs begun alike do have in common.
 
 Few persistent CTAs are all run: what they touch, and when, is seen.
 """
@@ -208,7 +209,7 @@ def _listed(
     instruction = _instruction_of_rows(trace)[row]
     touched_by = {int(i): np.isin(own, each[instruction == i]) for i in np.unique(instruction)}
     steps = _MOST_PROBE_STEPS // ctas  # the CTA is left once it has come to all of them
-    sites = _probed_sites(trace, touched_by, steps)
+    sites = _probed_sites(trace, touched_by, len(own), steps)
     if len(sites) == 0:
         return []
     first = np.stack(
@@ -231,16 +232,51 @@ def _listed(
         if key in result:
             touched = touched | result[key][1]
         result[key] = owners, touched
-    return sorted(result.values(), key=lambda item: int(item[0].max()))
+    listed = sorted(result.values(), key=lambda item: int(item[0].max()))
+    seen = [touched_by[site] for site in sites[first.any(axis=0)].tolist()]
+    unseen = ~np.any(seen, axis=0) if seen else np.zeros(len(own), np.bool_)
+    return _with_unseen(emulator, trace, own, listed, unseen) if unseen.any() else listed
+
+
+def _with_unseen(
+    emulator: Emulator,
+    trace: CtaTrace,
+    own: Sectors,
+    listed: Sequence[tuple[NDArray[np.int64], NDArray[np.bool_]]],
+    unseen: NDArray[np.bool_],
+) -> list[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+    """`listed`, each with those of `unseen` that two other CTAs of its group touch as well.
+
+    Args:
+        listed: those with fewest groups first.
+        unseen: which of `own` no instruction touches that was looked at in every CTA.
+    """
+    x, y, _ = emulator.launch.grid
+    at = trace.cta[0] + x * (trace.cta[1] + y * trace.cta[2])
+    beside = np.sum([owners == owners[at] for owners, _ in listed], axis=0)
+    left, result = unseen.copy(), []
+    for owners, touched in listed:
+        fellows = np.flatnonzero(owners == owners[at])
+        fellows = fellows[fellows != at]
+        if len(fellows) and left.any():
+            # CTAs that have as little else in common as any: what these share, the group shares.
+            fellows = fellows[beside[fellows] == beside[fellows].min()]
+            shared = left.copy()
+            for n in {int(fellows[0]), int(fellows[-1])}:
+                other = emulator.trace((n % x, n // x % y, n // (x * y)))[0]
+                shared &= _among(own, _sectors(other))
+            touched, left = touched | shared, left & ~shared
+        result.append((owners, touched))
+    return result
 
 
 def _probed_sites(
-    trace: CtaTrace, touched_by: Mapping[int, NDArray[np.bool_]], most_steps: int
+    trace: CtaTrace, touched_by: Mapping[int, NDArray[np.bool_]], sectors: int, most_steps: int
 ) -> NDArray[np.int32]:
     """Instructions on global memory that a CTA comes to within `most_steps`.
 
     Args:
-        touched_by: which sectors each instruction touches.
+        touched_by: which sectors each instruction touches, `[sectors]` each.
     """
     where = np.flatnonzero(trace.access >= 0)
     rows = trace.access[where]
@@ -250,15 +286,15 @@ def _probed_sites(
     place, instruction = where - trace.warp_start[warp], trace.instruction[where]
     first = {int(site): int(place[instruction == site].min()) for site in np.unique(instruction)}
     chosen: list[int] = []
-    known = np.zeros(0, np.bool_)
+    known = np.zeros(sectors, np.bool_)
     for site in sorted(first, key=first.__getitem__):
         is_soon = first[site] < _SOON_STEPS
-        if not is_soon and len(known) and known[touched_by[site]].all():
+        if not is_soon and known[touched_by[site]].all():
             continue
         if first[site] * trace.num_warps >= most_steps:  # warps keep step, more or less
             break
         chosen.append(site)
-        known = touched_by[site] | known if len(known) else touched_by[site]
+        known |= touched_by[site]
     return np.array(sorted(chosen), np.int32)
 
 
