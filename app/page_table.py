@@ -22,7 +22,7 @@ def to_tune() -> None:
 wait_for_imports()
 
 # After the wait:
-from app.shared import links, message_batch  # noqa: E402
+from app.shared import links, message_batch, runs  # noqa: E402
 
 with message_batch.together():
     style.apply()
@@ -46,6 +46,8 @@ with message_batch.together():
         layout="wide",
         initial_sidebar_state=320,
     )
+    if page.title != "Tune":  # left by the browser's own button, with the dialog open
+        st.session_state.pop(runs.DIALOG_OPEN, None)
     links.begin(page.title)
     notes = st.container()  # above the page, and filled after it: its widgets read the link
     page.run()

@@ -202,6 +202,15 @@ def _cancel_queued(is_meant: Callable[[str], bool]) -> None:
             del submitted[key]
 
 
+DIALOG_OPEN = "add_kernel_open"  # in the session's state
+
+
+def may_rerun() -> bool:
+    """Whether the page may run again by itself: that lays an open dialog anew, and what was dropped
+    into it is lost. It catches up when the dialog closes."""
+    return not st.session_state.get(DIALOG_OPEN)
+
+
 def rerun_as_jobs_end(
     jobs: Sequence[JobStatus],
     period_s: float,
@@ -217,7 +226,7 @@ def rerun_as_jobs_end(
     @st.fragment(run_every=period_s)
     def poll() -> None:
         still_open = sum(_is_open(job.job_id) for job in jobs)
-        if still_open < len(jobs):
+        if still_open < len(jobs) and may_rerun():
             st.rerun()
         draw(still_open)
 

@@ -13,6 +13,7 @@ import streamlit as st
 
 from app.evaluation.source import TITLE
 from app.shared import notices, tables
+from app.shared.runs import DIALOG_OPEN
 from app.shared.selection import FORMATS, Selection, problem_values
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown, problem
@@ -47,7 +48,6 @@ from kernels.variant import Variant
 _PLACE = "adding"
 _FORKING = "forking"
 _ADDED = "kernel_added"
-_OPEN = "add_kernel_open"
 _FAILED = "add_kernel_failed"  # what was tried and is wrong: its file and description
 _MASKS = {False: "not causal", True: "causal"}
 _LAYOUTS = {"bhsd": "[B, H, S, D]", "bshd": "[B, S, H, D]", "bs3hd": "[B, S, 3, H, D]"}
@@ -65,13 +65,10 @@ def select_added() -> None:
 
 
 def button(selection: Selection) -> None:
-    """The button that opens the form.
-
-    The form stays open when the page runs again by itself, for instance for a prediction.
-    """
+    """The button that opens the form, which stays open when the page runs again."""
     if st.button("Add a kernel", key="add_kernel", icon=":material/add:", help=TERMS["add_kernel"]):
-        st.session_state[_OPEN] = True
-    if st.session_state.get(_OPEN):
+        st.session_state[DIALOG_OPEN] = True
+    if st.session_state.get(DIALOG_OPEN):
         _dialog(selection)
 
 
@@ -96,7 +93,7 @@ def _fork(variant: Variant) -> None:
 
 
 def _close() -> None:
-    st.session_state[_OPEN] = False
+    st.session_state[DIALOG_OPEN] = False
 
 
 @st.dialog("Add a kernel", width="large", icon=":material/add:", on_dismiss=_close)

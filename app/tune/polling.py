@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.shared.runs import run
+from app.shared.runs import may_rerun, run
 from app.shared.selection import Selection
 from app.shared.widgets import busy, plain_markdown
 from app.tune.run_state import RunState, has_changed, run_state
@@ -46,7 +46,7 @@ def poll(selection: Selection, state: RunState) -> None:
         digest = source_digest(selection.variant)
         watch, is_settled = st.session_state["watch"].poll(digest)
         st.session_state["watch"] = watch
-        if is_settled or has_changed(selection, state):
+        if (is_settled or has_changed(selection, state)) and may_rerun():
             st.rerun()
         _progress(selection, state)
 

@@ -5,7 +5,8 @@ Two looks at the same sectors, of which the one that finds more in common counts
 - along the grid's axes: which of a CTA's sectors its neighbours and the furthest CTA touch too;
 - in the order of starting, whatever the mapping from block index to tile: of every CTA the first
   address at each instruction that accesses global memory. CTAs that begin at the same address of
-  the same instruction read the same from there.
+  the same instruction read the same from there. Of instructions that come too late to be looked at
+  in every CTA, it is the sectors that CTAs begun alike do have in common.
 
 Few persistent CTAs are all run: what they touch, and when, is seen.
 """
@@ -30,7 +31,6 @@ _STORES = (AccessKind.GLOBAL_STORE, AccessKind.GLOBAL_ATOMIC, AccessKind.BULK_ST
 _SOON_STEPS = 600
 _MOST_PROBE_STEPS = 12_000_000  # of all CTAs together, about a second
 _MOST_PROBED_CTAS = 1 << 15
-_NEAR_BYTES = 4096  # within which what was not looked at is shared as what was
 _MOST_STAYING_STEPS = 50_000_000
 _SLICES = 64  # of time, in which persistent CTAs are looked at
 _MOST_FOLLOWED = 4_000_000  # touches of sectors: of more, every second, fourth … sector is followed
@@ -82,7 +82,7 @@ def shared_bytes(emulator: Emulator, trace: CtaTrace) -> tuple[SharedBytes, ...]
     groups: list[SharedBytes] = []
     left = np.ones(len(own), np.bool_)
     if len(own) and by_axes.max() > 1 and sum(n > 1 for n in grid):
-        for owners, wanted in _with_neighbours(_listed(emulator, trace, own), own):
+        for owners, wanted in _listed(emulator, trace, own):
             better = wanted & left & (by_axes > owners.max() + 1)
             if better.any():
                 size = int(better.sum()) * SECTOR_BYTES
@@ -209,7 +209,7 @@ def _listed(
     instruction = _instruction_of_rows(trace)[row]
     touched_by = {int(i): np.isin(own, each[instruction == i]) for i in np.unique(instruction)}
     steps = _MOST_PROBE_STEPS // ctas  # the CTA is left once it has come to all of them
-    sites = _probed_sites(trace, touched_by, steps)
+    sites = _probed_sites(trace, touched_by, len(own), steps)
     if len(sites) == 0:
         return []
     first = np.stack(
@@ -232,44 +232,51 @@ def _listed(
         if key in result:
             touched = touched | result[key][1]
         result[key] = owners, touched
-    return sorted(result.values(), key=lambda item: int(item[0].max()))
+    listed = sorted(result.values(), key=lambda item: int(item[0].max()))
+    seen = [touched_by[site] for site in sites[first.any(axis=0)].tolist()]
+    unseen = ~np.any(seen, axis=0) if seen else np.zeros(len(own), np.bool_)
+    return _with_unseen(emulator, trace, own, listed, unseen) if unseen.any() else listed
 
 
-def _with_neighbours(
-    listed: list[tuple[NDArray[np.int64], NDArray[np.bool_]]], own: Sectors
+def _with_unseen(
+    emulator: Emulator,
+    trace: CtaTrace,
+    own: Sectors,
+    listed: Sequence[tuple[NDArray[np.int64], NDArray[np.bool_]]],
+    unseen: NDArray[np.bool_],
 ) -> list[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
-    """`listed`, with each sector that no instruction looked at touches beside the nearest one.
+    """`listed`, each with those of `unseen` that two other CTAs of its group touch as well.
 
-    A tile's other rows, which an unrolled loop comes to too late, are shared as its first are.
+    Args:
+        listed: those with fewest groups first.
+        unseen: which of `own` no instruction touches that was looked at in every CTA.
     """
-    known = np.full(len(own), -1)
-    for number in reversed(range(len(listed))):
-        known[listed[number][1]] = number  # where several are, the first one counts
-    seen, unseen = np.flatnonzero(known >= 0), np.flatnonzero(known < 0)
-    if len(seen) == 0 or len(unseen) == 0:
-        return listed
-    after = np.searchsorted(seen, unseen)
-    below, above = seen[np.maximum(after - 1, 0)], seen[np.minimum(after, len(seen) - 1)]
-    to_below, to_above = (
-        np.abs(own[unseen].astype(np.int64) - own[n].astype(np.int64)) for n in (below, above)
-    )
-    nearest = known[np.where(to_below <= to_above, below, above)]
-    nearest[np.minimum(to_below, to_above) * SECTOR_BYTES > _NEAR_BYTES] = -1
-    result = []
-    for number, (owners, touched) in enumerate(listed):
-        wider = touched.copy()
-        wider[unseen[nearest == number]] = True
-        result.append((owners, wider))
+    x, y, _ = emulator.launch.grid
+    at = trace.cta[0] + x * (trace.cta[1] + y * trace.cta[2])
+    beside = np.sum([owners == owners[at] for owners, _ in listed], axis=0)
+    left, result = unseen.copy(), []
+    for owners, touched in listed:
+        fellows = np.flatnonzero(owners == owners[at])
+        fellows = fellows[fellows != at]
+        if len(fellows) and left.any():
+            # CTAs that have as little else in common as any: what these share, the group shares.
+            fellows = fellows[beside[fellows] == beside[fellows].min()]
+            shared = left.copy()
+            for n in {int(fellows[0]), int(fellows[-1])}:
+                other = emulator.trace((n % x, n // x % y, n // (x * y)))[0]
+                shared &= _among(own, _sectors(other))
+            touched, left = touched | shared, left & ~shared
+        result.append((owners, touched))
     return result
 
 
 def _probed_sites(
-    trace: CtaTrace, touched_by: Mapping[int, NDArray[np.bool_]], most_steps: int
+    trace: CtaTrace, touched_by: Mapping[int, NDArray[np.bool_]], sectors: int, most_steps: int
 ) -> NDArray[np.int32]:
     """Instructions on global memory that a CTA comes to within `most_steps`.
 
     Args:
-        touched_by: which sectors each instruction touches.
+        touched_by: which sectors each instruction touches, `[sectors]` each.
     """
     where = np.flatnonzero(trace.access >= 0)
     rows = trace.access[where]
@@ -279,15 +286,15 @@ def _probed_sites(
     place, instruction = where - trace.warp_start[warp], trace.instruction[where]
     first = {int(site): int(place[instruction == site].min()) for site in np.unique(instruction)}
     chosen: list[int] = []
-    known = np.zeros(0, np.bool_)
+    known = np.zeros(sectors, np.bool_)
     for site in sorted(first, key=first.__getitem__):
         is_soon = first[site] < _SOON_STEPS
-        if not is_soon and len(known) and known[touched_by[site]].all():
+        if not is_soon and known[touched_by[site]].all():
             continue
         if first[site] * trace.num_warps >= most_steps:  # warps keep step, more or less
             break
         chosen.append(site)
-        known = touched_by[site] | known if len(known) else touched_by[site]
+        known |= touched_by[site]
     return np.array(sorted(chosen), np.int32)
 
 

@@ -115,27 +115,34 @@ def test_a_last_cta_with_less_to_do_takes_no_bytes_from_the_others(
         assert touched == pytest.approx(4 * ctas * part, rel=0.03)
 
 
-# 8 tiles of 4 KiB in turns: of each the first half at once, the other one after a long chain.
+# CTA x is of row x % ROWS and column x / ROWS. Of its row and its column it reads the first half
+# before some work, the other half after it, and beside that, within 1 KiB, what is its own.
 LATE = """
-extern "C" __global__ void k(const float4* in, float* out) {
-  const float4* tile = in + blockIdx.x * 5 % 8 * 256 + threadIdx.x;
-  float x = tile[0].x;
-#pragma unroll 1
-  for (int i = 0; i < 1000; i++) x = x * x + 1.f;
-  out[blockIdx.x * 128 + threadIdx.x] = x + tile[128 * (1 + (x == 7.f))].y;
+extern "C" __global__ void k(const float* a, const float* b, float* out, int rows, int work) {
+  int row = blockIdx.x % rows, column = blockIdx.x / rows, n = blockDim.x;
+  const float* at = a + row * 16 * n + threadIdx.x;
+  const float* bt = b + column * 2 * n + threadIdx.x;
+  float sum = at[0] + bt[0];
+  for (int i = 0; i < work; i++) sum = sum * sum + 1.f;
+  sum += at[n] + bt[n] * at[(2 + column) * n];
+  out[blockIdx.x * n + threadIdx.x] = sum;
 }
 """
 
 
-def test_what_is_looked_at_too_late_is_shared_as_what_lies_beside_it(
+def test_what_is_read_too_late_to_be_looked_at_is_shared_by_those_that_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ctas = 64
-    monkeypatch.setattr(footprint, "_MOST_PROBE_STEPS", 800 * ctas)  # as of many more CTAs
-    code = counted(tmp_path, LATE, "ptr ptr", (ctas, 1, 1), (128, 1, 1), "sm_86")
+    rows, columns, threads, work = 6, 7, 64, 5000
+    monkeypatch.setattr(footprint, "_MOST_PROBE_STEPS", rows * columns * work)
+    asked = f"ptr ptr ptr i32:{rows} i32:{work}"
+    code = counted(tmp_path, LATE, asked, (rows * columns, 1, 1), (threads, 1, 1), "sm_86")
     emulator = Emulator(code.program, code.entry, code.launch)
-    groups = shared_bytes(emulator, emulator.trace((0, 0, 0))[0])
-    assert touched_bytes(groups, code.launch.grid) == 8 * 4096 + ctas * 128 * 4
+    for cta in (0, 17, rows * columns - 1):
+        groups = shared_bytes(emulator, emulator.trace((cta, 0, 0))[0])
+        strips = 2 * rows + 2 * columns + 2 * rows * columns
+        assert touched_bytes(groups, code.launch.grid) == strips * threads * 4
+        assert sum(g.unit_bytes for g in groups) == 6 * threads * 4
 
 
 def test_a_listed_order_is_followed_wave_by_wave() -> None:
