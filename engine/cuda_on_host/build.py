@@ -46,7 +46,7 @@ from engine.cuda_on_host.toolchain import (
     host_cpu,
     translation_digest,
 )
-from engine.cuda_source.sources import FOR_DEVICE, read_sources
+from engine.cuda_source.sources import FOR_DEVICE, implied, read_sources
 from kernels.variant import CppStandard
 
 NATIVE_DIR = PACKAGE / "native"
@@ -104,7 +104,8 @@ def build_kernels(
     flags += _arch_flags([file.text for file in files], arch)
     exports = "".join(f"COH_EXPORT({i}, {entry})\n" for i, entry in enumerate(entries))
     # In the source and no options, because the runtime's headers come before it.
-    macros = "".join(f"#define {name} {value}\n" for name, value in defines)
+    macros = "".join(f"#include <{name}>\n" for name in implied(sources.foreign))
+    macros += "".join(f"#define {name} {value}\n" for name, value in defines)
     originals = {file.name: file.text.partition("\n")[2] for file in files}
     main = TranslatedFile(files[0].name, f"{macros}{files[0].text}\nCOH_MODULE\n{exports}")
     files = (main, *files[1:])

@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple, TypeAlias
@@ -140,6 +140,16 @@ def is_left_out(name: str, sources: Sources) -> bool:
     return name in FOR_DEVICE or _is_empty(name, sources)
 
 
+# PyTorch's headers bring CUDA's 16-bit types, which its `scalar_t` stands for here.
+_PYTORCH = re.compile(r"(?:torch|ATen|c10)/")
+_HALVES: Final = ("cuda_bf16.h", "cuda_fp16.h")
+
+
+def implied(names: Iterable[str]) -> tuple[str, ...]:
+    """Headers of CUDA that these would bring."""
+    return _HALVES if any(map(_PYTORCH.match, names)) else ()
+
+
 def _is_empty(name: str, sources: Sources) -> bool:
     if name in _HOST_STANDARD or name == _TYPEDEFS or _HOST_HEADER.match(name):
         return True
@@ -202,7 +212,7 @@ def stand_ins(sources: Sources, folders: Sequence[Path]) -> tuple[tuple[str, str
         elif name == _DRIVER:
             texts[name] = _text("driver.h")
         elif _is_empty(name, sources):
-            texts[name] = ""
+            texts[name] = "".join(f"#include <{header}>\n" for header in implied([name]))
     if lacks_libcu(sources, folders):
         texts[_TARGET] = ""  # NVRTC has its macros built in
     if not texts and not uses_implicit(sources):

@@ -6,13 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from untimed import untimed
 from words import raises, says
 
-from engine.base.errors import InvalidKernel
+from engine.base.errors import InvalidKernel, Status
 from engine.base.launch import ScalarArg
 from engine.own_kernels.draft import Draft, draft_of
 from engine.own_kernels.host_launch import fields_of, kernels_of
-from engine.own_kernels.registry import check_kernel
+from engine.own_kernels.registry import VARIABLE, check_kernel
+from engine.pipeline.request import EvaluationRequest
 from engine.pipeline.trial import described, explain, why_arguments_differ, write_description
 from engine.plan import make_plan
 from engine.problem import Problem
@@ -294,3 +296,50 @@ def test_two_versions_of_a_kernel_are_no_sequence() -> None:
     assert (slow.grid, slow.threads, slow.later) == (("1", "1", "1"), "1", ())
     assert (fast.grid, fast.threads) == (("batch", "num_heads", "1"), "64")
     assert slow.others == ("fast",)
+
+
+EXTENSION = """
+#include <torch/extension.h>
+#include <vector>
+template <typename scalar_t>
+__global__ void rows(const scalar_t* q, const scalar_t* k, const scalar_t* v, scalar_t* out,
+                     int seqlen, int dim, float scale) {
+  const int row = blockIdx.x * blockDim.x + threadIdx.x;
+  const long base = static_cast<long>(blockIdx.y) * seqlen * dim;
+  if (row >= seqlen) return;
+  float m = -INFINITY, l = 0.f, acc[64] = {};
+  for (int j = 0; j < seqlen; j++) {
+    float s = 0.f;
+    for (int d = 0; d < dim; d++)
+      s += static_cast<float>(q[base + row * dim + d]) * static_cast<float>(k[base + j * dim + d]);
+    const float larger = fmaxf(m, s * scale), c = __expf(m - larger), p = __expf(s * scale - larger);
+    l = l * c + p, m = larger;
+    for (int d = 0; d < dim; d++) acc[d] = acc[d] * c + p * static_cast<float>(v[base + j * dim + d]);
+  }
+  for (int d = 0; d < dim; d++) out[base + row * dim + d] = static_cast<scalar_t>(acc[d] / l);
+}
+torch::Tensor forward(torch::Tensor q, torch::Tensor k, torch::Tensor v) {
+  const int B = q.size(0), H = q.size(1), S = q.size(2), D = q.size(3);
+  auto out = torch::empty_like(q);
+  AT_DISPATCH_FLOATING_TYPES_AND_HALF(q.scalar_type(), "rows", [&] {
+    rows<scalar_t><<<dim3((S + 127) / 128, B * H), 128>>>(
+        q.data_ptr<scalar_t>(), k.data_ptr<scalar_t>(), v.data_ptr<scalar_t>(),
+        out.data_ptr<scalar_t>(), S, D, 1.0f / sqrtf(D));
+  });
+  return out;
+}
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("forward", &forward); }
+"""
+
+
+def test_an_extension_of_pytorch_runs_as_it_was_drafted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its `scalar_t` is of the types that PyTorch's headers bring, which are not there."""
+    pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
+    (tmp_path / "rows.cu").write_text(draft(EXTENSION).block() + EXTENSION)
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    request = EvaluationRequest("rows", Problem(1, 2, 40, 64), {}, gpu="L4", backend="cpu")
+    with untimed() as evaluator:
+        evaluation = evaluator.evaluate(request).evaluation
+    assert evaluation.status is Status.PASSED, evaluation.reason
