@@ -312,9 +312,11 @@ __global__ void rows(const scalar_t* q, const scalar_t* k, const scalar_t* v, sc
     float s = 0.f;
     for (int d = 0; d < dim; d++)
       s += static_cast<float>(q[base + row * dim + d]) * static_cast<float>(k[base + j * dim + d]);
-    const float larger = fmaxf(m, s * scale), c = __expf(m - larger), p = __expf(s * scale - larger);
+    s *= scale;
+    const float larger = fmaxf(m, s), c = __expf(m - larger), p = __expf(s - larger);
     l = l * c + p, m = larger;
-    for (int d = 0; d < dim; d++) acc[d] = acc[d] * c + p * static_cast<float>(v[base + j * dim + d]);
+    for (int d = 0; d < dim; d++)
+      acc[d] = acc[d] * c + p * static_cast<float>(v[base + j * dim + d]);
   }
   for (int d = 0; d < dim; d++) out[base + row * dim + d] = static_cast<scalar_t>(acc[d] / l);
 }
