@@ -1,0 +1,60 @@
+"""Each wait, arrival, fence and commit of the persistent Hopper kernels left out once, and found.
+
+`backward_bugs.py` does it for v26, `tests/planted_bugs/hopper.py` for the rungs before, and
+`tests/planted_bugs/clusters.py` for what v19 has for clusters alone.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from planted_bugs.mutation import PERSISTENT, Mutation
+from planted_bugs.planting import look, source_of
+from slow_cases import slow_ones
+from untimed import untimed
+
+_STATEMENT = re.compile(
+    r"(?:if \(lane == [01]\) |if \(!?is_last\) )?(?:mbarrier_(?:wait|arrive|arrive_at|init_fence)"
+    r"|named_barrier(?:_arrive)?|wgmma_(?:fence|commit|wait<\d>)|async_proxy_fence|__sync\w+"
+    r"|tma_store_(?:wait|commit))\([^;]*\);"
+)
+
+
+def _places(variant: str) -> list[tuple[str, str, int]]:
+    """(variant, statement, which of those that read the same)."""
+    found = _STATEMENT.findall(source_of(variant).read_text(encoding="utf-8"))
+    return [
+        (variant, text, found[:n].count(text))
+        for n, text in enumerate(found)
+        if "cluster" not in text
+    ]
+
+
+CASES = [place for variant in PERSISTENT for place in _places(variant)]
+
+
+def test_all_that_a_ring_and_turns_need_is_among_them() -> None:
+    for variant in PERSISTENT:
+        texts = {text for name, text, _ in CASES if name == variant}
+        for part in ("k_empty", "v_empty", "k_full", "v_full", "q_full", "o_full", "next_turn"):
+            assert any(part in text for text in texts), (variant, part)
+        assert len(texts) >= 18
+
+
+@pytest.mark.parametrize(("variant", "statement", "nth"), slow_ones(29, CASES))
+def test_it_is_missed(variant: str, statement: str, nth: int, tmp_path: Path) -> None:
+    alone = sum(1 for name, text, _ in CASES if (name, text) == (variant, statement)) == 1
+    bug = Mutation(
+        f"without {statement}",
+        (variant,),
+        statement,
+        ";",
+        (),
+        nth=None if alone else nth,
+        config={"num_ctas": 2},  # so that a CTA has several tiles
+    )
+    with untimed() as evaluator:
+        seen = look(evaluator, bug, variant, "check", tmp_path)
+    assert seen.found
