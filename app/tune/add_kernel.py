@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -48,6 +49,8 @@ from kernels.variant import Variant
 _PLACE = "adding"
 _FORKING = "forking"
 _ADDED = "kernel_added"
+_CHOSEN = "kernel_chosen"  # what was added, the menu's choice before, and until when that is stale
+_STALE_S = 5.0
 _FAILED = "add_kernel_failed"  # what was tried and is wrong: its file and description
 _MASKS = {False: "not causal", True: "causal"}
 _LAYOUTS = {"bhsd": "[B, H, S, D]", "bshd": "[B, S, H, D]", "bs3hd": "[B, S, 3, H, D]"}
@@ -58,10 +61,20 @@ def select_added() -> None:
 
     Call before the sidebar, whose menu shows it.
 
-    A callback of the dialog could not: the browser still has the menu's old choice, and a poll of
-    the page may bring it back.
+    A callback of the dialog could not, and once is not enough: until the browser has the page it
+    sends the menu's old choice with each poll, which would bring that back.
     """
-    st.session_state.update(st.session_state.pop(_ADDED, {}))
+    state = st.session_state
+    if (added := state.pop(_ADDED, None)) is not None:
+        state[_CHOSEN] = added, state.get("variant"), time.monotonic() + _STALE_S
+    elif _CHOSEN in state:
+        added, before, until = state[_CHOSEN]
+        if time.monotonic() > until:
+            del state[_CHOSEN]
+            return
+        if state.get("variant") != before:
+            return
+    state.update(added or {})
 
 
 def button(selection: Selection) -> None:
@@ -354,5 +367,6 @@ def _what_it_takes(variant: Variant, present: Problem | None) -> dict[str, Any]:
 
 
 def _forget(variant_id: str) -> None:
+    st.session_state.pop(_CHOSEN, None)
     with notices.errors_to(_PLACE):
         forget_kernel(variant_id)
