@@ -78,7 +78,8 @@ void Warp::note_landed(const AsyncCopy& copy) {
     if (at < cta.smem.size()) cta.shadow.landed(at, copy.size, self(), races->clock[self()][self()]);
 }
 
-// Of global memory, before it is done.
+// Of global memory, before it is done; `global.lock` is held until it is, so that clocks are passed on
+// in the order in which the memory itself is read and written.
 void Warp::touch_global(const Instruction& i, const Wide& where, int width, uint8_t* const* at) {
     Races& races = cta.cluster->races;
     GlobalRaces& global = *races.global;
@@ -87,7 +88,6 @@ void Warp::touch_global(const Instruction& i, const Wide& where, int width, uint
     const bool strong = i.name.find("STRONG.GPU") != std::string::npos || i.name.find("STRONG.SYS") != std::string::npos;
     const GlobalRaces::Access now{races.cluster, known[self()], index, static_cast<uint16_t>(self()), 0, static_cast<uint8_t>(strong ? 2 : atomically || i.polls)};
     Lanes t;
-    std::lock_guard<std::mutex> hold(global.lock);
     for (int l = 0; l < 32; l++) {
         if (!(on >> l & 1) || where[l] >> 32 == SHARED_HIGH || where[l] >> 32 == LOCAL_HIGH) continue;
         if (strong && (loads || atomically))
@@ -456,9 +456,13 @@ void Warp::execute(const Instruction& i) {
         else at[l] = shared ? shared_byte(i, where[l], width) : generic_byte(i, where[l], width, l);
         if (at[l] && !shared && !loads && where[l] >> 32 != SHARED_HIGH && where[l] >> 32 != LOCAL_HIGH) writes_to(i, cta.last_buffer);
     }
-    if (looked_for()) {
+    std::unique_lock<std::mutex> hold;
+    if (Races* races = looked_for()) {
         touch_shared(i, where, width);
-        if (!shared) touch_global(i, where, width, at);
+        if (!shared) {
+            hold = std::unique_lock<std::mutex>(races->global->lock);
+            touch_global(i, where, width, at);
+        }
     }
     if (cta.request.last_write && !loads && !shared)
         for (int l = 0; l < 32; l++)
