@@ -43,6 +43,8 @@ class GradientMutation:
 
 _RACE = ("RACE", "uninitialised shared memory")
 _UNFENCED = ("wgmma_fence missing",)
+_OPEN = ("registers of a running wgmma", "wgmma not complete")
+_DEADLOCK = ("deadlock",)
 BUGS: tuple[GradientMutation, ...] = (
     GradientMutation("no D", "v23", "ds = p * (dp - own_delta)", "ds = p * dp", ("missing_delta",)),
     GradientMutation(
@@ -190,7 +192,28 @@ BUGS: tuple[GradientMutation, ...] = (
         GradientMutation(f"no wgmma_fence {where}", "v26", "wgmma_fence();", "", _UNFENCED, nth=n)
         for n, where in enumerate(("before S", "before dV", "before dQ"))
     ),
+    *(
+        GradientMutation(f"no commit of {what}", "v26", "wgmma_commit();", "", _OPEN, RING, n)
+        for n, what in enumerate(("S or dP", "dV or dK", "dQ"))
+    ),
+    GradientMutation(
+        "no fence behind mbarrier_init", "v26", "mbarrier_init_fence();", "",
+        ("mbarrier fence missing",), RING,
+    ),
+    *(
+        GradientMutation(
+            f"nobody says that {what}", "v26", f"mbarrier_arrive{which};", ";",
+            (*_DEADLOCK, "too many mbarrier arrivals"), RING,
+        )
+        for what, which in (
+            ("the rows are there", "(full + stage)"),
+            ("a stage is free", "(empty + stage)"),
+            ("K and V come", "_expect(kv_full, 2 * KV_BYTES)"),
+            ("Q and dO come", "_expect(full + stage, 2 * Q_BYTES)"),
+        )
+    ),
     GradientMutation("nobody waits for the store", "v26", "tma_store_wait();", "", _RACE),
+    GradientMutation("the store is not committed", "v26", "tma_store_commit();", "", _RACE),
 )  # fmt: skip
 
 

@@ -143,6 +143,17 @@ BY_THE_LAST(not_heard, __threadfence(), __syncthreads(), , )
 BY_THE_LAST(told_too_early, if (T == 0) __threadfence(), __syncthreads(), , __threadfence())
 BY_THE_LAST(without_a_barrier, , , __threadfence(), __threadfence())
 BY_THE_LAST(told_within_the_cta, __threadfence_block(), __syncthreads(), , __threadfence())
+// Of two CTAs the one that comes second adds up what both wrote.
+extern "C" __global__ void in_pairs(float* x, int* n) {
+    const int pair = blockIdx.x / 2;
+    x[32 * blockIdx.x + T] = T;
+    __threadfence();
+    __syncwarp();
+    const int before = T == 0 ? atomicAdd(n + pair, 1) : 0;
+    __threadfence();
+    if (__shfl_sync(~0u, before, 0) == 0) return;
+    x[32 * (gridDim.x + pair) + T] = x[64 * pair + T] + x[64 * pair + 32 + T];
+}
 extern "C" __global__ void overlapping(float* x, int* n) { x[255 * blockIdx.x + T] = blockIdx.x; }
 extern "C" __global__ void of_the_neighbour(float* x, int* n) {
     x[256 * blockIdx.x + T] = x[(256 * blockIdx.x + T + 256) % (256 * gridDim.x)];
@@ -169,7 +180,7 @@ def cubin_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hazards")
     source = folder / "k.cu"
     source.write_text(SOURCE)
-    made = compile_kernel(source, (), "sm_80", (*RIGHT, *WRONG, *APART, *NOT_APART))
+    made = compile_kernel(source, (), "sm_80", (*RIGHT, *WRONG, *APART, *NOT_APART, "in_pairs"))
     path = folder / "k.cubin"
     path.write_bytes(made.cubin)
     return path
@@ -294,6 +305,29 @@ def test_a_copy_that_nobody_waited_for(cubin_file: Path) -> None:
 @pytest.mark.parametrize("kernel", APART)
 def test_what_fences_order_is_no_hazard(cubin_file: Path, kernel: str) -> None:
     assert found_in(cubin_file, kernel, ctas=3) == []
+
+
+def test_threads_of_the_host_pass_clocks_on_in_the_order_of_memory(cubin_file: Path) -> None:
+    """Thousands of CTAs in pairs, so that some of two threads' atomics meet."""
+    cubin = read_cubin(cubin_file.read_bytes())
+    pairs = 20_000
+    x = np.zeros((3 * pairs, 32), np.float32)
+    n = np.zeros(pairs, np.int32)
+    pointers = tuple(struct.pack("<Q", buffer_address(number)) for number in (0, 1))
+    found: list[Hazard] = []
+    execute(
+        program_of(cubin, "in_pairs"),
+        cubin.entries["in_pairs"],
+        Launch((2 * pairs, 1, 1), (32, 1, 1), 0, pointers),
+        [
+            GlobalBuffer("x", buffer_address(0), x.view(np.uint8).reshape(-1)),
+            GlobalBuffer("n", buffer_address(1), n.view(np.uint8)),
+        ],
+        threads=32,
+        hazards=found,
+    )
+    assert found == []
+    assert (x[2 * pairs :] == 2 * np.arange(32)).all()
 
 
 @pytest.mark.parametrize("kernel", NOT_APART)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from planted_bugs.hopper import LANDS
-from planted_bugs.mutation import Mutation
+from planted_bugs.mutation import Mutation, Shapes
 
 _PAIRS = {"num_ctas": 4, "block_n": 64, "cluster_size": 2}
 _WRONG = ("largest error", "NaN", "never written", "TMA")
 _LEAVES = ("cluster", "exited")
 _ORDERS = ("cluster", "not initialised", "initialised", *LANDS)
 
+# Both CTAs stop for good: the deadlock says which copies and arrivals never come, and not that the
+# two went on to different query tiles.
+NOT_NAMED = "every CTA has a place of its own"
+
 
 def _bug(
     name: str, old: str, new: str, words: tuple[str, ...], nth: int | None = None, header: str = ""
 ) -> Mutation:
-    shapes = "causal" if "own keys" in name else "odd"
+    shapes: Shapes = "causal" if "own keys" in name else "odd"
+    if "odd query tile" in name:
+        shapes = "odd tiles"
     return Mutation(name, ("v19",), old, new, words, shapes, nth, header, _PAIRS)
 
 
@@ -101,7 +107,7 @@ CLUSTERS: tuple[Mutation, ...] = (
         "both CTAs take the first of a pair",
         "tile_index * CLUSTER_SIZE + cluster_rank();",
         "tile_index * CLUSTER_SIZE;",
-        _WRONG,
+        ("tells the two CTAs apart",),
     ),
-    _bug("every CTA has a place of its own", "blockIdx.x / CLUSTER_SIZE", "blockIdx.x", _WRONG),
+    _bug(NOT_NAMED, "blockIdx.x / CLUSTER_SIZE", "blockIdx.x", _WRONG),
 )

@@ -38,10 +38,15 @@ _SHORT_CAUSAL = (Problem(1, 2, 113, 64, causal=True), Problem(2, 2, 77, 64, True
 # One key more than whole tiles.
 _ONE_MORE = (Problem(1, 2, 193, 64),)
 
+# A query tile more than a pair of them.
+_ODD_TILES = (Problem(1, 2, 300, 64),)
+
 # Two query heads to a K/V head.
 _GQA = (Problem(2, 4, 113, 64, num_heads_kv=2),)
 
-Shapes = Literal["odd", "causal", "one more", "gqa"]
+_OF_ANY_RUNG = {"one more": _ONE_MORE, "odd tiles": _ODD_TILES, "gqa": _GQA}
+
+Shapes = Literal["odd", "causal", "one more", "odd tiles", "gqa"]
 
 
 @dataclass(frozen=True)
@@ -69,8 +74,8 @@ class Mutation:
 
     def problems(self, variant: str) -> tuple[Problem, ...]:
         """What it is tried on, one after the other until it is found."""
-        if self.shapes in ("one more", "gqa"):
-            return _ONE_MORE if self.shapes == "one more" else _GQA
+        if self.shapes in _OF_ANY_RUNG:
+            return _OF_ANY_RUNG[self.shapes]
         if variant in ("v12", "v22"):
             return _SHORT_ODD if self.shapes == "odd" else _SHORT_CAUSAL
         return _ODD if self.shapes == "odd" else _CAUSAL
