@@ -14,7 +14,7 @@ import pytest
 from backward_bugs import BUGS
 from planted_bugs.anchors import spans
 from planted_bugs.mutation import PERSISTENT, Mutation
-from planted_bugs.planting import look, source_of
+from planted_bugs.planting import look, mutated, source_of
 from slow_cases import slow_ones
 from untimed import untimed
 
@@ -27,13 +27,18 @@ _STATEMENT = re.compile(
 
 
 def _places(variant: str) -> list[tuple[str, str, int]]:
-    """(variant, statement, which of those that read the same)."""
-    found = _STATEMENT.findall(source_of(variant).read_text(encoding="utf-8"))
+    """(variant, statement, which of the places of that text, also within a longer one)."""
+    text = source_of(variant).read_text(encoding="utf-8")
     return [
-        (variant, text, found[:n].count(text))
-        for n, text in enumerate(found)
-        if "cluster" not in text
+        (variant, found[0], text.count(found[0], 0, found.start()))
+        for found in _STATEMENT.finditer(text)
+        if "cluster" not in found[0]
     ]
+
+
+def _without(variant: str, statement: str, nth: int) -> Mutation:
+    config = {"num_ctas": 2}  # so that a CTA has several tiles
+    return Mutation(f"without {statement}", (variant,), statement, ";", (), nth=nth, config=config)
 
 
 CASES = [place for variant in PERSISTENT for place in _places(variant)]
@@ -61,16 +66,19 @@ def test_all_of_v26_is_left_out_by_a_planted_bug() -> None:
 
 @pytest.mark.parametrize(("variant", "statement", "nth"), slow_ones(29, CASES))
 def test_it_is_missed(variant: str, statement: str, nth: int, tmp_path: Path) -> None:
-    alone = sum(1 for name, text, _ in CASES if (name, text) == (variant, statement)) == 1
-    bug = Mutation(
-        f"without {statement}",
-        (variant,),
-        statement,
-        ";",
-        (),
-        nth=None if alone else nth,
-        config={"num_ctas": 2},  # so that a CTA has several tiles
-    )
     with untimed() as evaluator:
-        seen = look(evaluator, bug, variant, "check", tmp_path)
+        seen = look(evaluator, _without(variant, statement, nth), variant, "check", tmp_path)
     assert seen.found
+
+
+@pytest.mark.parametrize("variant", PERSISTENT)
+def test_each_place_is_left_out_by_one_case_alone(variant: str) -> None:
+    text = source_of(variant).read_text(encoding="utf-8")
+    found = [m for m in _STATEMENT.finditer(text) if "cluster" not in m[0]]
+    cases = [case for case in CASES if case[0] == variant]
+    others = [
+        place[0]
+        for place, case in zip(found, cases, strict=True)
+        if mutated(_without(*case), text)[0] != text[: place.start()] + ";" + text[place.end() :]
+    ]
+    assert others == []
