@@ -33,7 +33,9 @@ class _Batch:
 
     def put(self, message: ForwardMsg) -> None:
         self._check()  # where Streamlit stops a run that another one replaces
-        if not message.HasField("delta"):
+        # An element that the browser has already is sent as a reference: a part of the page, too,
+        # and the browser takes none whose place does not exist yet.
+        if not (message.HasField("delta") or message.HasField("ref_hash")):
             self._send(message)  # the frame around a page, taken up while its figures are made
             return
         with self._lock:

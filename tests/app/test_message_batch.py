@@ -5,37 +5,44 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
 from app.shared import message_batch
 
 
-@dataclass(frozen=True)
-class _Message:
-    """As much of a message as is used: a word, and whether it is an element of the page."""
-
-    word: str
-    is_element: bool = True
-
-    def HasField(self, name: str) -> bool:  # noqa: N802, the name of Streamlit's message
-        assert name == "delta"
-        return self.is_element
+def _word(message: ForwardMsg) -> str:
+    if message.HasField("delta"):
+        return message.delta.new_element.markdown.body
+    return message.ref_hash or message.page_config_changed.title
 
 
 @dataclass
 class _Run:
     """As much of Streamlit's context of a run as is used."""
 
-    sent: list[Any] = field(default_factory=list)
+    sent: list[str] = field(default_factory=list)
     stops: bool = False
 
     def __post_init__(self) -> None:
-        self._enqueue = lambda message: self.sent.append(message.word)
+        self._enqueue = lambda message: self.sent.append(_word(message))
 
-    def enqueue(self, word: Any, *, is_element: bool = True) -> None:
-        self._enqueue(_Message(word, is_element))
+    def enqueue(self, word: str) -> None:
+        """Say `word`, as an element of the page."""
+        message = ForwardMsg()
+        message.delta.new_element.markdown.body = word
+        self._enqueue(message)
+
+    def enqueue_known(self, word: str) -> None:
+        """Say `word`, an element that the browser has: as the reference that Streamlit sends."""
+        self._enqueue(ForwardMsg(ref_hash=word))
+
+    def enqueue_frame(self, word: str) -> None:
+        """Say `word`, what is no part of the page."""
+        message = ForwardMsg()
+        message.page_config_changed.title = word
+        self._enqueue(message)
 
     def yield_check(self) -> None:
         if self.stops:
@@ -69,12 +76,12 @@ def test_a_long_run_shows_what_it_has(run: _Run, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(message_batch, "_LONGEST_S", 0.01)
     with message_batch.together():
         for number in range(200):
-            run.enqueue(number)
+            run.enqueue(str(number))
             time.sleep(0.0005)
         deadline = time.monotonic() + 30
         while len(run.sent) < 200 and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert run.sent == list(range(200))
+        assert run.sent == [str(number) for number in range(200)]
 
 
 def _end_early(run: _Run) -> None:
@@ -102,6 +109,16 @@ def test_another_thread_holds_nothing_back(run: _Run) -> None:
 def test_the_frame_of_a_page_waits_for_nothing(run: _Run) -> None:
     with message_batch.together():
         run.enqueue("head")
-        run.enqueue("navigation", is_element=False)
+        run.enqueue_frame("navigation")
         assert run.sent == ["navigation"]
     assert run.sent == ["navigation", "head"]
+
+
+def test_an_element_the_browser_has_keeps_its_place(run: _Run) -> None:
+    """One that came before the container it lies in left the page blank."""
+    with message_batch.together():
+        run.enqueue("container")
+        run.enqueue_known("chart")
+        run.enqueue("table")
+        assert run.sent == []
+    assert run.sent == ["container", "chart", "table"]

@@ -39,16 +39,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def new_tab(browser: playwright_api.Browser, server: Server) -> Iterator[Callable[..., Driver]]:
-    """Open a fresh browser profile at a path of the app."""
+    """Open a fresh browser profile at a path of the app. No page of it ends in an error of its own."""
     contexts = []
+    uncaught: list[str] = []
 
     def open_(path: str = "/", **context_options: object) -> Driver:
         options = {"viewport": {"width": 1400, "height": 1000}, **context_options}
         context = browser.new_context(**options)
         contexts.append(context)
         context.set_default_timeout(WAIT_MS)
-        return Driver(context.new_page(), server.url).open(path)
+        page = context.new_page()
+        page.on("pageerror", lambda error: uncaught.append(str(error)))
+        return Driver(page, server.url).open(path)
 
     yield open_
     for context in contexts:
         context.close()
+    assert not uncaught
