@@ -39,7 +39,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def new_tab(browser: playwright_api.Browser, server: Server) -> Iterator[Callable[..., Driver]]:
-    """Open a fresh browser profile at a path of the app. No page of it ends in an error of its own."""
+    """Open a fresh browser profile at a path of the app. An error of a page fails the test."""
     contexts = []
     uncaught: list[str] = []
 
