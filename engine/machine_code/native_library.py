@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from engine.base.errors import ToolMissing
@@ -48,19 +50,24 @@ def are_libraries_built() -> bool:
 
 
 def build_libraries() -> None:
-    """Build them ahead of their first use. Raises as `load_library`."""
-    for source in _sources():
-        load_library(source, ahead=True)
+    """Build them side by side ahead of their first use, and load them. Raises as `load_library`."""
+    sources = _sources()
+    _build(sources, ahead=True)
+    for source in sources:
+        load_library(source)
 
 
 def build_all() -> None:
-    """Build them, with what executes, side by side, and load none: for who waits for them.
+    """Build them and what executes side by side, and load none: for who waits for them.
 
     Raises as `load_library`.
     """
-    sources = sorted(Path(__file__).resolve().parent.rglob("native/*.cpp"))
+    _build(sorted(Path(__file__).resolve().parent.rglob("native/*.cpp")))
+
+
+def _build(sources: Sequence[Path], *, ahead: bool = False) -> None:
     with ThreadPoolExecutor(len(sources)) as pool:
-        list(pool.map(build_library, sources))
+        list(pool.map(partial(build_library, low_priority=ahead), sources))
 
 
 def are_libraries_loaded() -> bool:
