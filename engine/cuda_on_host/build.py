@@ -104,7 +104,7 @@ def build_kernels(
     flags += _arch_flags([file.text for file in files], arch)
     exports = "".join(f"COH_EXPORT({i}, {entry})\n" for i, entry in enumerate(entries))
     # In the source and no options, because the runtime's headers come before it.
-    macros = "".join(f"#include <{name}>\n" for name in implied(sources.foreign))
+    macros = implied(sources.foreign)
     macros += "".join(f"#define {name} {value}\n" for name, value in defines)
     originals = {file.name: file.text.partition("\n")[2] for file in files}
     main = TranslatedFile(files[0].name, f"{macros}{files[0].text}\nCOH_MODULE\n{exports}")

@@ -37,17 +37,20 @@ _STAYS = re.compile(
     r"\b(?:constexpr|consteval|struct|class|union|enum|using|typedef|namespace|concept"
     r"|static_assert|asm|friend)\b"
 )
+# Names of PyTorch that device code uses.
+_FOR_DEVICE = r"(?!\s*(?:Half|BFloat16|acc_type|opmath_type)\b)"
 _HOST_LIBRARY = re.compile(
     r"<<<|\b(?:PYBIND11_MODULE|TORCH_\w+|TEST(?:_\w+)?|BENCHMARK\w*)\s*\("
     r"|\bcu(?:da|blas|dnn|rand)[A-Z]\w*\b(?!\s*::)|\bCU(?:result|stream|function|module)\b"
-    r"|\b(?:torch|at|c10|py|pybind11|thrust)\s*::"
+    rf"|\b(?:torch|at|c10|py|pybind11|thrust)\s*::{_FOR_DEVICE}"
     r"|\bstd\s*::\s*(?:vector|string|map|unordered_map|set|function|unique_ptr|shared_ptr|cout|cerr"
     r"|mt19937|chrono|ofstream|ifstream|runtime_error|thread|mutex|random_device)\b"
 )
 # What no class that compiles for a GPU holds: NVRTC has types such as cudaStream_t, but no calls.
 _HOST_USE = re.compile(
     r"\bcuda[A-Z]\w*\s*\(|\bcu(?:blas|dnn|rand)[A-Z]\w*\b(?!\s*::)"
-    r"|\b(?:torch|at|c10|py|pybind11)\s*::|\bstd\s*::\s*(?:vector|string|map|unordered_map|function"
+    rf"|\b(?:torch|at|c10|py|pybind11)\s*::{_FOR_DEVICE}"
+    r"|\bstd\s*::\s*(?:vector|string|map|unordered_map|function"
     r"|unique_ptr|shared_ptr|mt19937|chrono|ofstream|ifstream|thread|mutex)\b"
 )
 _CLASS = re.compile(

@@ -140,14 +140,12 @@ def is_left_out(name: str, sources: Sources) -> bool:
     return name in FOR_DEVICE or _is_empty(name, sources)
 
 
-# PyTorch's headers bring CUDA's 16-bit types, which its `scalar_t` stands for here.
 _PYTORCH = re.compile(r"(?:torch|ATen|c10)/")
-_HALVES: Final = ("cuda_bf16.h", "cuda_fp16.h")
 
 
-def implied(names: Iterable[str]) -> tuple[str, ...]:
-    """Headers of CUDA that these would bring."""
-    return _HALVES if any(map(_PYTORCH.match, names)) else ()
+def implied(names: Iterable[str]) -> str:
+    """What stands for the parts of these headers that device code uses; empty if there is none."""
+    return _text("pytorch.h") if any(map(_PYTORCH.match, names)) else ""
 
 
 def _is_empty(name: str, sources: Sources) -> bool:
@@ -212,7 +210,7 @@ def stand_ins(sources: Sources, folders: Sequence[Path]) -> tuple[tuple[str, str
         elif name == _DRIVER:
             texts[name] = _text("driver.h")
         elif _is_empty(name, sources):
-            texts[name] = "".join(f"#include <{header}>\n" for header in implied([name]))
+            texts[name] = implied([name])
     if lacks_libcu(sources, folders):
         texts[_TARGET] = ""  # NVRTC has its macros built in
     if not texts and not uses_implicit(sources):

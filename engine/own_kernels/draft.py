@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from engine.base.errors import InvalidKernel
+from engine.own_kernels.block_index import BlockIndices
 from engine.own_kernels.host_launch import (
     HostLaunch,
     Parameter,
@@ -23,8 +25,8 @@ from engine.own_kernels.parameter_names import (
     SCALES,
     SIZES,
     THREADS,
+    WARPS,
     buffer_name,
-    has_word,
     is_head_dim,
     is_known_template,
     joined_words,
@@ -61,8 +63,10 @@ _ELEMENT_NAMES: Final = frozenset(
 _FILL: Final = re.compile(r'fill = "zero"(?:, each_launch = true)?|fill = "-inf"')
 _NULL: Final = "nullptr"
 _FP8: Final = re.compile(r"__nv_fp8_e\w+|float_e[45]m[23]\w*")
-_FP16: Final = frozenset(["half", "__half", "half2", "__half2", "half_t"])
-_BF16: Final = frozenset(["__nv_bfloat16", "nv_bfloat16", "__nv_bfloat162", "bf16"])
+_FP16: Final = frozenset(["half", "__half", "half2", "__half2", "half_t", "at::Half", "c10::Half"])
+_BF16: Final = frozenset(
+    ["__nv_bfloat16", "nv_bfloat16", "__nv_bfloat162", "bf16", "at::BFloat16", "c10::BFloat16"]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +237,11 @@ class _Guess:
         self.is_sure = True
         self.launch = _launch_of(text, kernel)
 
+    @functools.cached_property
+    def indices(self) -> BlockIndices:
+        numbers = {name: int(number) for name, number in reversed(_constants(self.text))}
+        return BlockIndices(self.kernel.body, numbers)
+
     def tensors(self) -> set[str]:
         """Which of Q, K, V and O it takes."""
         names = {name.strip('"') for name in map(self._argument, self.kernel.parameters)}
@@ -378,7 +387,14 @@ class _Guess:
     def _launched(self, parameter: Parameter) -> str:
         """The formula of what the host code gives; empty where it does not tell."""
         index = next((i for i, p in enumerate(self.kernel.parameters) if p is parameter), -1)
-        return self.launch.values[index] if 0 <= index < len(self.launch.values) else ""
+        if not 0 <= index < len(self.launch.values):
+            return ""
+        if (stride := self.launch.strides[index]) and -4 <= stride[1] < 4:
+            tensor = tensor_named(words_of(stride[0]))
+            middle = ("row", "head") if self._layout() == "bshd" else ("head", "row")
+            axis = ("batch", *middle, "")[stride[1]]
+            return f"{tensor}_stride_{axis}" if tensor and axis else "" if axis else "1"
+        return self.launch.values[index]
 
     def _meaning(self, name: str, *, is_float: bool) -> str:
         """The formula that a parameter's name stands for; empty where it is unknown."""
@@ -402,50 +418,39 @@ class _Guess:
         if len(launched) > 1:
             return f"[{', '.join(n if n.isdigit() else _text(n) for n in launched)}]"
         known = launched[0] if launched else ""
-        return known or str(self.kernel.threads or self._constant(THREADS) or 128)
+        if known or (bound := self.indices.number(self.kernel.threads)):
+            return known or str(bound)
+        told = self.indices.threads()
+        if told is None and "threadIdx.y" in self.kernel.body:
+            told = (32, self._constant(WARPS) or 4)
+        if told is not None and len(told) > 1:
+            return f"[{', '.join(map(str, told))}]"
+        return str(self._constant(THREADS) or (told[0] if told else 128))
 
     def _grid(self) -> tuple[str, str, str]:
         if self.launch.grid:
             x, y, z = self.launch.grid
             return x, y, z
+        if understood := self.indices.grid(self._threads().strip("[]").split(", ")):
+            return understood
         # A thread per row, where a row's number is made of both indices.
         of_thread = re.search(
             r"blockIdx\.([xyz])\s*\*\s*blockDim\.x\s*\+\s*threadIdx\.x", self.kernel.body
         )
         rows = self._threads() if of_thread else self._constant(ROWS) or 64
         tiles = f"ceil_div(seqlen, {rows})"
-        named = {
-            axis: words_of(name)
-            for name, axis in re.findall(r"(\w+)\s*=\s*blockIdx\.([xyz])\s*[;,]", self.kernel.body)
-        }
-        used = [axis for axis in "xyz" if f"blockIdx.{axis}" in self.kernel.body]
-        if used == ["x"] and of_thread:
+        if self.indices.used == "x" and of_thread:
             return f"ceil_div(batch * num_heads * seqlen, {rows})", "1", "1"
-        if used == ["x"]:
-            return f"batch * num_heads * ceil_div(seqlen, {rows})", "1", "1"
-        usual = dict(zip("xyz", (tiles, "num_heads", "batch"), strict=True))
-        if used == ["x", "y"]:
-            usual = {"x": tiles, "y": "batch * num_heads", "z": "1"}
-            if of_thread and of_thread[1] == "y":
-                usual = {"x": "batch * num_heads", "y": tiles, "z": "1"}
-        for axis, words in named.items():
-            both = {"bh", "hb"} & set(words) or (
-                has_word(words, "batch") and has_word(words, "head")
-            )
-            if both:
-                usual[axis] = "batch * num_heads"
-            elif has_word(words, "batch") or words in (["b"], ["bidb"]):
-                usual[axis] = "batch"
-            elif has_word(words, "head") or words in (["h"], ["bidh"]):
-                usual[axis] = "num_heads"
-            else:
-                usual[axis] = tiles
-        return usual["x"], usual["y"], usual["z"]
+        if self.indices.used == "x":
+            return f"batch * num_heads * {tiles}", "1", "1"
+        if self.indices.used == "xy":
+            return tiles, "batch * num_heads", "1"
+        return tiles, "num_heads", "batch"
 
     def _smem(self) -> str:
         if not re.search(r"extern\s+(?:\w+\(.{0,200}?\)\s*)?__shared__", self.text):
             return "0"
-        return self.launch.smem_bytes or "49152"
+        return self.launch.smem_bytes or self.indices.shared() or "49152"
 
     def _constant(self, names: str) -> int | None:
         """A number that the file gives one of these names."""
@@ -494,7 +499,8 @@ class _Guess:
         return self._pointer(parameter).strip('"') in (*TENSORS, PACKED)
 
     def _layout(self) -> str:
-        if any(self._argument(p) == f'"{PACKED}"' for p in self.kernel.parameters):
+        pointers = [p for p in self.kernel.parameters if p.is_pointer]
+        if any(self._pointer(p) == f'"{PACKED}"' for p in pointers):
             return "bs3hd"
         compact = re.sub(r"[\s_]", "", self.text.lower())
         by_row = (

@@ -16,7 +16,7 @@ from kernels.toml_block import KernelDescriptionError
 from kernels.variant import PACKED, TENSORS
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
-_LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\s*\(\s*(?P<threads>\w+)")
+_LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\s*\(\s*(?P<threads>[\w\s*]{1,80})")
 _ATTRIBUTE = re.compile(r"__(?:launch_bounds|cluster_dims|block_size)__\s*$")
 _NAME = re.compile(r"(?P<name>[A-Za-z_]\w*)\s*$")
 _TEMPLATE = re.compile(r"template\s*<(?P<parameters>[^{};]*)>\s*(?:extern\s*\"C\"\s*)?[^{};]*$")
@@ -54,7 +54,7 @@ class Signature:
     name: str  # qualified by its namespaces
     parameters: tuple[Parameter, ...]
     template: tuple[Parameter, ...]
-    threads: int | None  # of __launch_bounds__, where that is a number
+    threads: str  # as __launch_bounds__ has them; empty without it
     body: str  # without comments
     launched_with: tuple[str, ...]  # template arguments of a launch in the same file
 
@@ -126,7 +126,7 @@ def _signature(code: str, start: int) -> Signature | None:
         template=tuple(
             _parameter(p, code) for p in split_list(template["parameters"] if template else "")
         ),
-        threads=int(bounds["threads"]) if bounds and bounds["threads"].isdigit() else None,
+        threads=bounds["threads"].strip() if bounds else "",
         body=code[opening.end() : closing(code, opening.end() - 1)],
         launched_with=tuple(split_list(launched["arguments"])) if launched else (),
     )
@@ -231,6 +231,7 @@ _ADDRESS = re.compile(r"(?:\([\w\s*]+\))?\s*&\s*(?P<name>\w+)$")
 _TENSOR = re.compile(
     r"\b(?P<name>\w+)\s*=\s*(?:torch|at)::(?:empty|zeros|full)\s*\(\s*\{(?P<sizes>[^{}]*)\}"
 )
+_STRIDE = re.compile(r"\(?(?P<name>\w+)\.stride\(\s*(?P<axis>-?\d)\s*\)\)?")
 _ELEMENTS = frozenset("half __half __nv_bfloat16 nv_bfloat16 t element elementtype dtype".split())
 _MAX_DEPTH = 8
 
@@ -245,6 +246,7 @@ class HostLaunch:
     position: int = -1  # in the text, to see which launch comes first; -1: there is none
     args: tuple[str, ...] = ()  # what the kernel is given, each a plain name or empty
     values: tuple[str, ...] = ()  # and each as a formula, empty where it is none
+    strides: tuple[tuple[str, int] | None, ...] = ()  # and of which tensor and axis, `q.stride(0)`
     allocated: Mapping[str, str] = field(default_factory=dict)  # elements by name, as a formula
 
 
@@ -280,6 +282,7 @@ def host_launch_of(
         position=launch.start(),
         args=tuple(map(_plain_name, given)),
         values=tuple(map(reader.formula, given)),
+        strides=tuple(map(reader.stride, given)),
         allocated=dict(reader.allocated()),
     )
 
@@ -343,6 +346,11 @@ class _Reader:
             sizes = [self.formula(size) for size in split_list(match["sizes"])]
             if sizes and all(sizes):
                 yield match["name"], " * ".join(s if s.isidentifier() else f"({s})" for s in sizes)
+
+    def stride(self, text: str) -> tuple[str, int] | None:
+        """The tensor and the axis of a stride; None of any other text."""
+        match = _STRIDE.fullmatch(_CAST.sub("", self.scalars.get(text, text)).strip())
+        return (match["name"], int(match["axis"])) if match else None
 
     def dimensions(self, text: str) -> tuple[str, ...]:
         """Three formulas of a `dim3` or a number; none where one of them is unknown."""
@@ -416,6 +424,8 @@ _TYPE_OF_WORD: Final = {
     "float": "float32", "half": "float16", "__half": "float16", "half2": "float16",
     "__half2": "float16", "__nv_bfloat16": "bfloat16", "nv_bfloat16": "bfloat16",
     "__nv_bfloat162": "bfloat16", "nv_bfloat162": "bfloat16", "double": "float64",
+    "at::Half": "float16", "c10::Half": "float16",
+    "at::BFloat16": "bfloat16", "c10::BFloat16": "bfloat16",
     "int": "int32", "int32_t": "int32", "unsigned": "uint32", "unsigned int": "uint32",
     "uint32_t": "uint32", "int64_t": "int64", "long long": "int64", "uint64_t": "uint64",
 }  # fmt: skip

@@ -37,7 +37,7 @@ _DROPPED: Final = frozenset(
 ROWS: Final = "blockm br bm blockq tileq tilem blocksizem qtile blocksizeq rows blockrows"
 _KEYS: Final = "blockn bc bn blockk tilek tilen tilekv blocksizen blockkv bkv ktile kvtile"
 THREADS: Final = "threads numthreads nthreads tbsize blockthreads threadsperblock blocksize"
-_WARPS: Final = "warps numwarps nwarps"
+WARPS: Final = "warps numwarps nwarps warpsperblock warpspercta"
 _OF_HOST: Final = frozenset("d dev device h ptr gpu".split())
 
 
@@ -53,7 +53,7 @@ def size_named(name: str) -> str:
 def usual_number(name: str) -> str:
     """The number that a tile, a CTA or its warps usually have; empty for any other name."""
     key = joined_words(name)
-    known = ((ROWS, 64), (_KEYS, 64), (THREADS, 128), (_WARPS, 4))
+    known = ((ROWS, 64), (_KEYS, 64), (THREADS, 128), (WARPS, 4))
     return next((str(value) for names, value in known if key in names.split()), "")
 
 
@@ -99,12 +99,17 @@ def has_word(words: list[str], stem: str) -> bool:
 
 
 def stride_named(words: list[str]) -> str:
-    """The formula of a stride named as in FlashAttention, PyTorch or Triton; empty if unclear."""
+    """The formula of a stride named as in FlashAttention, PyTorch or Triton; empty if unclear.
+
+    Without a tensor's name (`stride_h`) it is one that all of them share: that of Q.
+    """
     rest = [word for word in words if word not in ("stride", "strides")]
     if len(rest) == 1 and len(rest[0]) == 2:
         rest = list(rest[0])
     if not rest:
         return ""
+    if len(rest) == 1 and rest[0] in ("batch", "b", "bs", "head", "h", "heads", "row", "seq", "s"):
+        rest = ["q", *rest]
     tensor = {"q": "q", "k": "k", "v": "v", "o": "out", "out": "out"}.get(rest[0], "")
     axis = rest[1] if len(rest) > 1 else ""
     if not tensor or not axis:
