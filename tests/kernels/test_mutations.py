@@ -32,7 +32,7 @@ from kernels.ladder import LADDER, by_id
 from kernels.variant import KERNELS_DIR, Variant
 
 # Of the table, each how-manieth is run by `pytest -m slow`, and each how-manieth of all by default.
-_SLOW, _QUICK = 144, 720
+_SLOW, _QUICK = 240, 720
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_a_mistake_between_the_ctas_of_a_cluster_is_found_and_named(
     assert seen.named or mutation.name == NOT_NAMED, seen.text
 
 
-@pytest.mark.parametrize("mutation", slow_ones(16, LEGAL), ids=_id)
+@pytest.mark.parametrize("mutation", slow_ones(32, LEGAL), ids=_id)
 def test_nothing_is_said_of_a_legal_change(
     evaluator: Evaluator, mutation: Unseen, tmp_path: Path
 ) -> None:
