@@ -18,6 +18,8 @@ from planted_bugs.compiler import COMPILER
 from planted_bugs.fifth import FIFTH
 from planted_bugs.fresh import FRESH
 from planted_bugs.held_out import HELD_OUT
+from planted_bugs.hopper import ordering_statements
+from planted_bugs.mutation import HOPPER
 from planted_bugs.planting import mutated, plain, source_of
 from planted_bugs.sixth import SIXTH
 from planted_bugs.thin import THIN
@@ -145,6 +147,16 @@ def test_every_mutation_fits_its_kernel() -> None:
         text, lines = mutated(mutation, original)
         assert lines
         assert text != original, mutation.name
+
+
+@pytest.mark.parametrize("variant", HOPPER)
+def test_each_statement_that_orders_is_left_out_once(variant: str) -> None:
+    text = source_of(variant).read_text("utf-8")
+    bugs = [m for v, m in cases() if v == variant and m.name.startswith("without ")]
+    without = [text[: s.start()] + ";" + text[s.end() :] for s in ordering_statements(text)]
+    assert len(without) >= 12
+    left_out = [mutated(bug, text)[0] for bug in bugs]
+    assert [left_out.count(text) for text in without] == [1] * len(without)
 
 
 @pytest.mark.parametrize("variant", slow_ones(4, list(LADDER)), ids=lambda v: v.id)
