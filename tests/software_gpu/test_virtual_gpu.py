@@ -28,7 +28,7 @@ from engine.evaluation import Evaluation
 from engine.measure.device_lock import gpu_states
 from engine.measure.sampler import SamplerSettings, SamplingRun
 from engine.measure.side_by_side import TimingGroup, time_evaluation
-from engine.measure.verdict import Verdict
+from engine.measure.statistics import Verdict
 from engine.plan import LaunchPlan
 from engine.problem import Problem
 from engine.tensors import make_inputs
