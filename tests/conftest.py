@@ -4,7 +4,7 @@ Every `ATTUNE_…` variable is cleared or points into a folder of this test run,
 see nor change what a person has kept; compiled kernels are shared by all tests of the run. Only
 the variables that speak of the tests themselves are left: `ATTUNE_TESTS_CACHE` names a folder in
 which a run within a run finds what the outer one has compiled, `ATTUNE_TESTS_NATIVE` one in which
-the steps of `.ci/run` share what a C++ compiler made and nothing that is known of a kernel.
+the steps of `.ci/run` share what compilers made and nothing that is known of a kernel's time.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ settings.load_profile("attune")
 
 _OF_THE_TESTS = ("ATTUNE_CHROMIUM", "ATTUNE_REQUIRE_BROWSER", "ATTUNE_SOFTWARE_", "ATTUNE_TESTS_")
 # Of the cache: what is stored by its content.
-_NATIVE = ("cpu", "software_gpu")
-_BUILDS = (*_NATIVE, "cubin", "sass")
+_COMPILED = ("cpu", "software_gpu", "cubin")
+_BUILDS = (*_COMPILED, "sass")
 _FOLDERS = ("ATTUNE_CACHE_DIR", "ATTUNE_DATA_DIR", "ATTUNE_LOCK_DIR")
 _ROOT = pytest.StashKey[Path]()
 _BUILDER = pytest.StashKey["subprocess.Popen[bytes]"]()
@@ -77,7 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
     kept = Path(os.environ.setdefault("ATTUNE_TESTS_CACHE", str(cache))).absolute()
     native = Path(os.environ.get("ATTUNE_TESTS_NATIVE", kept)).absolute()
     for name in _BUILDS:
-        builds = native if name in _NATIVE else kept
+        builds = native if name in _COMPILED else kept
         for folder in (cache, builds, builds / name):
             folder.mkdir(mode=0o700, exist_ok=True)
         if builds != cache:

@@ -16,7 +16,7 @@ import numpy as np
 from engine.devices.nvml import GpuState
 from engine.evaluation import LatencyKind
 from engine.measure.sampler import SamplerSettings, run_rounds
-from engine.measure.verdict import Verdict
+from engine.measure.statistics import Verdict
 
 
 @dataclass(frozen=True, slots=True)

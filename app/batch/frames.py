@@ -10,8 +10,8 @@ import pandas as pd
 
 from engine.base.units import format_bytes
 from engine.batch.alternatives import Option
+from engine.batch.batch_table import Recommendation
 from engine.batch.cost import Cost, Saving, WaitPlan
-from engine.batch.table import Recommendation
 from engine.batch.types import BatchResult
 from engine.batch.validate import Validation
 from engine.model.measurements import Measurement

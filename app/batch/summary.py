@@ -10,7 +10,7 @@ from app.batch.question import Question
 from app.shared.terms import TERMS
 from app.shared.widgets import busy, plain_markdown, tile, tile_row
 from engine.base.units import format_bytes, format_us
-from engine.batch.table import Recommendation
+from engine.batch.batch_table import Recommendation
 from engine.batch.types import BatchResult
 
 

@@ -15,7 +15,7 @@ from app.shared.widgets import plain_markdown
 from engine.evaluation import CodeCounts
 from engine.sessions.compare import Pairing, Pick, SessionComparison, newest_that_share
 from engine.sessions.compare.machine_code import count_sources, uncounted, with_counts
-from engine.sessions.importers.table import SDPA
+from engine.sessions.importers.measurements import SDPA
 from engine.sessions.snapshot import Snapshot
 from engine.sessions.store import SnapshotInfo, Store
 

@@ -109,7 +109,7 @@ _OVER_COMMITS = {
 def history(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     """Simulated time, registers and instructions over commits, one below the other.
 
-    Columns: as `engine.gate.history.history_frame`.
+    Columns: as `engine.gate.commits.history_frame`.
     """
     colors = [theme.bad if worse else theme.accent for worse in frame["is_worse"]]
     told = [

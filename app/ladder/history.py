@@ -9,7 +9,7 @@ from app.shared import plot, runs, tables
 from app.shared.runs import rerun_as_jobs_end
 from app.shared.selection import Selection
 from app.shared.widgets import busy, errors_as_sentences, plain_markdown, problem, theme
-from engine.gate.history import KernelHistory, Step, history_frame, history_table
+from engine.gate.commits import KernelHistory, Step, history_frame, history_table
 from engine.gate.trees import last_commit
 from engine.jobs.manager import JobStatus
 from engine.pipeline.request import EvaluationRequest

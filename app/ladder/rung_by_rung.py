@@ -10,7 +10,7 @@ from app.ladder.overview import DETAIL
 from app.shared import url_state
 from app.shared.selection import variant_label
 from app.shared.widgets import errors_as_sentences, plain_markdown
-from engine.auto.table import out_of_reach
+from engine.auto.candidates import out_of_reach
 from engine.base.table import as_markdown
 from engine.devices.spec import DeviceSpec
 from engine.kernel_figures import Rung

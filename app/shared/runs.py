@@ -17,7 +17,7 @@ import streamlit as st
 from app.shared import notices, working_session
 from engine.correctness.output_error import ErrorMap, maps_from_arrays
 from engine.evaluation import Evaluation
-from engine.gate.history import KernelHistory
+from engine.gate.commits import KernelHistory
 from engine.jobs.layout import SingleJob
 from engine.jobs.manager import JobStatus, manager
 from engine.pipeline.request import EvaluationRequest

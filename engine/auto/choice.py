@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from engine.auto.table import (
+from engine.auto.candidates import (
     Row,
     Table,
     code_digest,
@@ -29,7 +29,7 @@ from engine.devices.spec import DeviceSpec
 from engine.evaluation import METHODS
 from engine.history import History, Time
 from engine.history.known_time import is_of_this_source
-from engine.measure.verdict import RANKING_ERROR
+from engine.measure.statistics import RANKING_ERROR
 from engine.model.calibrate import fits, fitting_config
 from engine.model.kernel import Kernel
 from engine.problem import Problem

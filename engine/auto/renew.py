@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import inf
 
-from engine.auto.table import Row, Table, code_digest, eligible, read_table, table_path
+from engine.auto.candidates import Row, Table, code_digest, eligible, read_table, table_path
 from engine.base import files
 from engine.base.errors import AttuneError
 from engine.devices import find_device

@@ -3,7 +3,7 @@
 A line of traffic says how often a day a problem is launched at the batch used today. The same
 sequences can be launched B at a time: the fewest GPU-hours over all lines decide, and the smallest
 batch that comes near them is recommended, with the kernel and config that is fastest there. Every
-time is predicted as everywhere else (`engine.batch.table.predict_curve`).
+time is predicted as everywhere else (`engine.batch.batch_table.predict_curve`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from engine.auto import choose
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.base.table import Table, Tabular, read_csv
 from engine.base.units import format_us, format_usd
+from engine.batch.batch_table import largest_launchable, memory_feasible, predict_curve
 from engine.batch.cost import US_PER_HOUR
-from engine.batch.table import largest_launchable, memory_feasible, predict_curve
 from engine.config import find_variant, resolve_config
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import METHODS

@@ -13,8 +13,7 @@ import numpy as np
 from engine.auto import choose
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.batch.alternatives import Option, Situation, rank_options
-from engine.batch.cost import Saving, WaitPlan, cost, plan_waiting, queries_in, saving
-from engine.batch.table import (
+from engine.batch.batch_table import (
     Recommendation,
     batch_table,
     explain_knee,
@@ -24,6 +23,7 @@ from engine.batch.table import (
     recommended_batches,
     step_warning,
 )
+from engine.batch.cost import Saving, WaitPlan, cost, plan_waiting, queries_in, saving
 from engine.batch.types import BatchRequest, BatchResult, Calibrated, Point
 from engine.batch.validate import NextPoint, candidates, measure_next
 from engine.config import ResolvedConfig, find_variant, resolve_config

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from engine.base.table import Table, Tabular
 from engine.base.units import format_bytes, format_us
 from engine.batch.alternatives import Option
+from engine.batch.batch_table import DEFAULT_TARGETS, Recommendation
 from engine.batch.cost import Saving, TrafficUnit, WaitPlan
-from engine.batch.table import DEFAULT_TARGETS, Recommendation
 from engine.batch.validate import NextPoint
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import METHODS
@@ -102,7 +102,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class BatchResult(Tabular):
-    """The answer. `table` has a row per batch (see `engine.batch.table.batch_table`)."""
+    """The answer. `table` has a row per batch (see `engine.batch.batch_table.batch_table`)."""
 
     variant: str
     device: str

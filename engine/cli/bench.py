@@ -15,7 +15,7 @@ from engine.cli.output import print_json, print_table
 from engine.config import check_given, find_variant
 from engine.evaluation import Latency, baseline_label
 from engine.measure.sampler import Mode
-from engine.measure.verdict import Comparison
+from engine.measure.statistics import Comparison
 from engine.pipeline.evaluate import Evaluator
 from engine.presets import BENCH_PROBLEMS
 from engine.schema import encode

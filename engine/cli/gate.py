@@ -19,8 +19,8 @@ from engine.base.errors import InvalidProblem, ToolMissing
 from engine.base.table import Table, as_markdown
 from engine.cli.output import print_json, print_table
 from engine.gate.accept import accept
-from engine.gate.history import history_of, history_table
-from engine.gate.history import to_dict as history_to_dict
+from engine.gate.commits import history_of, history_table
+from engine.gate.commits import to_dict as history_to_dict
 from engine.gate.judge import GateReport, KernelReport, Row, judge
 from engine.gate.trees import open_trees, working_tree
 from engine.gate.verdicts import LABELS, default_threshold, figure_text

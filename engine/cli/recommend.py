@@ -10,10 +10,10 @@ from typing import Any
 from engine.base.errors import InvalidProblem
 from engine.base.table import Table
 from engine.base.units import format_us, format_usd
+from engine.batch.batch_table import DEFAULT_TARGETS
 from engine.batch.cost import Saving, TrafficUnit, WaitPlan
 from engine.batch.mix import MixLine, parse_mix, read_mix, recommend_mix
 from engine.batch.recommend import BatchRequest, BatchResult, recommend_for_choice
-from engine.batch.table import DEFAULT_TARGETS
 from engine.cli.options import (
     ConfigOptions,
     DefaultsOption,

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.auto import choose
+from engine.auto.candidates import changed_since, read_table
 from engine.auto.renew import GPUS, renew
-from engine.auto.table import changed_since, read_table
 from engine.base import files
 from engine.base.errors import AttuneError, InvalidProblem, UnknownName, unknown
 from engine.base.table import Table, as_markdown
@@ -147,7 +147,7 @@ def _forecasts(args: VariantsOptions) -> int:
 
 def _figures(args: VariantsOptions, gpu: str) -> int:
     """The ladder's figures for a problem on a GPU, or what one rung changed."""
-    from engine.auto.table import out_of_reach
+    from engine.auto.candidates import out_of_reach
     from engine.devices import find_device
     from engine.kernel_figures.rung import ladder_table, reasons, without_empty
     from engine.sessions.known_times import open_history

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from engine.cuda_source.nvrtc import CompiledKernel
     from engine.devices import DeviceSpec
     from engine.evaluation import CodeCounts, Evaluation
-    from engine.measure.verdict import Comparison
+    from engine.measure.statistics import Comparison
     from engine.pipeline.evaluate import Evaluator
     from engine.plan import LaunchPlan
 

@@ -2,7 +2,7 @@
 
 Counted figures are exact, so any difference is one; simulated times have a verdict where they are
 further apart than what recorded pairs of neighbours need (`ranking`), and measured ones by the
-rule of the sampler (`engine.measure.verdict`).
+rule of the sampler (`engine.measure.statistics`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 
 from engine.base.units import format_us
 from engine.gate.figures import Answer, Figures
-from engine.measure.verdict import Comparison, Verdict
+from engine.measure.statistics import Comparison, Verdict
 from engine.schema import Stored
 
 # How far apart two simulated times of one kernel must be to say which version is faster.

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from engine.base import files
 from engine.devices.nvml import GpuState
 from engine.measure.sampler import MIN_CLOCK_SHARE, PROTECTIVE_SLOWDOWNS
-from engine.measure.verdict import MIN_SAMPLES, MedianInterval, median_interval
+from engine.measure.statistics import MIN_SAMPLES, MedianInterval, median_interval
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IndexArray: TypeAlias = npt.NDArray[np.intp]

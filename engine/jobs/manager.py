@@ -65,7 +65,7 @@ class JobManager:
             kind: "simulate" puts the CTA time of the request's kernel into the cache instead,
                 "machine_code" what `engine.pipeline.machine_code` makes, "rung" the
                 figures of `engine.kernel_figures`, "history" those of the kernel's last
-                commits (`engine.gate.history`); the result of "invariance" is a
+                commits (`engine.gate.commits`); the result of "invariance" is a
                 `BatchInvariance`.
         """
         return self._submit(kind, encode(request))

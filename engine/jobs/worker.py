@@ -26,7 +26,7 @@ from engine.correctness import inputs_of
 from engine.devices.nvml import GpuState
 from engine.devices.spec import detect_local
 from engine.evaluation import Evaluation
-from engine.gate.history import KernelHistory, history_of_source
+from engine.gate.commits import KernelHistory, history_of_source
 from engine.jobs.latency_series import (
     MAX_SAMPLES,
     UNSEEN_IN_THE_WAY_S,

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from engine.devices.nvml import GpuState
 from engine.evaluation import Latency, LatencyKind, Origin
-from engine.measure.verdict import (
+from engine.measure.statistics import (
     CONFIDENCE,
     MIN_SAMPLES,
     Comparison,

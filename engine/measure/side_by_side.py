@@ -21,7 +21,7 @@ from engine.base.errors import AttuneError, MeasureError, Status
 from engine.devices.nvml import GpuState
 from engine.evaluation import ALL_KINDS, BaselineTiming, Evaluation, Latency, LatencyKind
 from engine.measure.sampler import Sample, SamplerSettings, SamplingRun, run_rounds
-from engine.measure.verdict import MIN_SAMPLES
+from engine.measure.statistics import MIN_SAMPLES
 from engine.plan import LaunchPlan
 from engine.tensors import Inputs
 

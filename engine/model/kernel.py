@@ -3,7 +3,7 @@
 The estimate of a launch is made here alone: plan → resources → occupancy → predicted latency.
 `engine.history` asks for it with what it knows of the kernel; a latency is always labelled
 *predicted*. The equations are in `engine.model.equations`, where one launch is an array of one;
-curves over many launches go through the same ones (`engine.batch.table`).
+curves over many launches go through the same ones (`engine.batch.batch_table`).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from engine.evaluation import ALL_KINDS, Evaluation, Latency, LatencyKind
 from engine.measure.device_lock import measuring
 from engine.measure.sampler import SamplerSettings, SamplingRun
 from engine.measure.side_by_side import TimingGroup, with_times
-from engine.measure.verdict import Comparison
+from engine.measure.statistics import Comparison
 from engine.model.kernel import unsupported_reason
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest, resolve

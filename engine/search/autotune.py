@@ -21,7 +21,7 @@ from engine.evaluation import Correctness, Origin
 from engine.measure.device_lock import gpu_lock, gpu_states
 from engine.measure.sampler import Sample, SamplerSettings, SamplingRun
 from engine.measure.side_by_side import TimingGroup
-from engine.measure.verdict import RANKING_ERROR, Verdict
+from engine.measure.statistics import RANKING_ERROR, Verdict
 from engine.plan import make_plan
 from engine.problem import Problem
 from engine.schema import Stored, decode

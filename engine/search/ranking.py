@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 from engine.base.errors import Status
 from engine.evaluation import METHODS, Evaluation, Origin, method_of
 from engine.measure.sampler import SamplingRun
-from engine.measure.verdict import RANKING_ERROR, MedianInterval, Verdict, interval_verdict
+from engine.measure.statistics import RANKING_ERROR, MedianInterval, Verdict, interval_verdict
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
 from engine.schema import Stored, encode

@@ -15,7 +15,7 @@ from engine.base.units import format_us
 from engine.config import find_variant
 from engine.devices import find_device
 from engine.evaluation import figures_of
-from engine.measure.verdict import Verdict
+from engine.measure.statistics import Verdict
 from engine.model.roofline import Roofs, launch_work, roofline_points, roofs_of
 from engine.plan import make_plan
 from engine.problem import Problem

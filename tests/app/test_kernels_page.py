@@ -16,8 +16,8 @@ from app.shared import runs
 from app.shared.palette import DARK, LIGHT
 from app.tune import polling, run_state
 from engine.evaluation import Latency
+from engine.gate.commits import KernelHistory, Step, history_frame
 from engine.gate.figures import Answer, Figures
-from engine.gate.history import KernelHistory, Step, history_frame
 from engine.gate.trees import NoTree
 from engine.gate.verdicts import Finding, GateVerdict
 from engine.history.known_time import KnownTime

@@ -154,7 +154,7 @@ def test_a_sweep_in_which_everything_is_excluded_says_why(open_app):
     assert not at.exception
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # stories in a browser and tests of jobs do it, too
 def test_cancel_keeps_what_there_is_and_resume_goes_on(open_app):
     wanted = spec(("v06",), (64,))
     tunables = {"threads_per_row": (4,), "num_splits": (1, 2, 4, 8)}

@@ -13,10 +13,10 @@ import pytest
 from made_up_history import Times
 from words import raises, says
 
+from engine.auto import candidates as tables
 from engine.auto import choice, choose, chosen_variants
-from engine.auto import table as tables
+from engine.auto.candidates import Row, Table, changed_since, code_digest, read_table
 from engine.auto.renew import GPUS, _Candidate, _Ranking, _row
-from engine.auto.table import Row, Table, changed_since, code_digest, read_table
 from engine.base.errors import AttuneError, InvalidProblem, UnknownName
 from engine.cli import main
 from engine.config import TunedConfig, find_variant, keep_tuned, problem_class

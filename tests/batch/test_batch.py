@@ -10,7 +10,7 @@ import pytest
 from words import raises, says
 
 from engine.base.errors import InvalidProblem
-from engine.batch.table import (
+from engine.batch.batch_table import (
     batch_table,
     explain_knee,
     memory_feasible,

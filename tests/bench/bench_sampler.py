@@ -23,7 +23,7 @@ from simulated_gpu import (  # noqa: E402
 )
 
 from engine.measure.sampler import SamplerSettings, run_rounds  # noqa: E402
-from engine.measure.verdict import (  # noqa: E402
+from engine.measure.statistics import (  # noqa: E402
     Verdict,
     interval_verdict,
     median_interval,

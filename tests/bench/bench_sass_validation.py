@@ -60,7 +60,7 @@ from engine.machine_code.timing.constants import LAUNCH_FLOOR_US
 from engine.machine_code.timing.native import GpuRates, gpu_rates, simulate_sm, sm_kernel
 from engine.machine_code.timing.simulate import CtaClass, measured_ctas, simulate_launch
 from engine.machine_code.timing.traffic import launch_traffic
-from engine.measure.verdict import RANKING_ERROR
+from engine.measure.statistics import RANKING_ERROR
 from engine.model.occupancy import occupancy
 
 CHOSEN_ON = "chosen on"

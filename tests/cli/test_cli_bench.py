@@ -14,7 +14,7 @@ from engine.base.errors import InvalidProblem, Status, UnknownName
 from engine.cli import main
 from engine.cli.bench import _as_dict, _print_result, parse_entrant
 from engine.evaluation import Evaluation, Latency
-from engine.measure.verdict import Comparison, Verdict
+from engine.measure.statistics import Comparison, Verdict
 from engine.pipeline.bench import BenchLine, BenchResult, Entrant
 from engine.problem import Problem
 from engine.sessions.files import export_evaluations

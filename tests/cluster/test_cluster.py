@@ -286,7 +286,7 @@ def test_who_cannot_take_part_is_said_why(tmp_path: Path) -> None:
         assert sum(says(sentence, "left_out") for sentence in said) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_sweep_waits_for_workers_and_goes_on_when_one_comes(tmp_path: Path) -> None:
     """The only worker dies; what it was evaluating is not lost."""
     path = tmp_path / "s.jsonl"
@@ -315,7 +315,7 @@ def test_a_sweep_waits_for_workers_and_goes_on_when_one_comes(tmp_path: Path) ->
     assert [row.status for row in book.rows.values()] == [Status.PASSED] * POINTS
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_lost_scheduler_ends_the_sweep_and_nothing_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     said: list[str] = []

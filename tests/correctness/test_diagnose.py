@@ -22,7 +22,7 @@ from engine.tensors import POISON_BITS, InputKind, decode, encode, make_inputs
 from kernels.ladder import by_id
 
 KINDS: tuple[InputKind, ...] = ("normal", "structured_v")
-MASKS_AND_INPUTS = one_in(4, list(itertools.product((False, True), KINDS)), offset=3, slow=2)
+MASKS_AND_INPUTS = one_in(4, list(itertools.product((False, True), KINDS)), offset=3, slow=4)
 
 
 def diagnosed(

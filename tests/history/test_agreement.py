@@ -11,7 +11,7 @@ import ast
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -47,7 +47,7 @@ class Case:
     times: tuple[tuple[Problem, float], ...] = ()
     of_this_source: bool = True
     forked: str = ""  # the rung that this own kernel is a copy of
-    config: dict[str, int] = field(default_factory=dict)
+    is_long: bool = False  # a minute: run by `pytest -m exhaustive`
 
     def args(self) -> list[str]:
         p = self.problem
@@ -68,9 +68,17 @@ CASES = [
         tuple((replace(CAUSAL, seqlen=s), us) for s, us in ((256, 25.0), (1024, 190.0))),
     ),
     Case("recorded", "v08", MEDIUM, "L4", ((MEDIUM, 61.0),)),
-    Case("another source", "v01", L4_STUDY, "L4", ((L4_STUDY, 543.0),), of_this_source=False),
+    Case(
+        "another source",
+        "v01",
+        L4_STUDY,
+        "L4",
+        ((L4_STUDY, 543.0),),
+        of_this_source=False,
+        is_long=True,
+    ),
     Case("own kernel", "my_v01", L4_STUDY, "L4", forked="v01"),
-    Case("auto on a PCIe part", "auto", Problem(1, 16, 256, 64), "H100 PCIe"),
+    Case("auto on a PCIe part", "auto", Problem(1, 16, 256, 64), "H100 PCIe", is_long=True),
 ]
 
 
@@ -129,7 +137,7 @@ def figures(latency: Any) -> Figures:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(c, marks=[] if c.of_this_source else pytest.mark.exhaustive) for c in CASES],
+    [pytest.param(c, marks=pytest.mark.exhaustive if c.is_long else []) for c in CASES],
     ids=lambda case: case.name,
 )
 def test_every_command_says_one_time(case: Case, ask: Callable[..., str], tmp_path: Path) -> None:

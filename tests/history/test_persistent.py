@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from slow_cases import slow_ones
 
 from engine.config import find_variant
 from engine.cuda_source import CompiledKernel
@@ -148,8 +149,7 @@ def errors(name: str, gpu: str, problems: Sequence[Problem], **chosen: int) -> l
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "causal"), [("v19", True), ("v20", False)])
+@pytest.mark.parametrize(("name", "causal"), slow_ones(2, [("v19", True), ("v20", False)]))
 def test_a_long_cta_takes_what_its_pieces_cost(name: str, causal: bool) -> None:
     """Within 4 %, though its pieces are longer than those that are simulated."""
     problem, variant, device = Problem(4, 32, 4096, 64, causal), find_variant(name), "H100 SXM"

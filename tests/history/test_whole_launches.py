@@ -89,7 +89,7 @@ LAUNCHES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "gpu", "problem", "allowed"), slow_ones(4, LAUNCHES))
+@pytest.mark.parametrize(("name", "gpu", "problem", "allowed"), slow_ones(7, LAUNCHES))
 def test_a_predicted_launch_is_the_simulated_one(
     name: str, gpu: str, problem: Problem, allowed: float
 ) -> None:
@@ -99,9 +99,9 @@ def test_a_predicted_launch_is_the_simulated_one(
 @pytest.mark.parametrize(
     ("name", "gpu", "problem"),
     [
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (
+        *slow_ones(
+            3,
+            [
                 # Beyond L2: the loads of a CTA wait for DRAM.
                 ("v08", "L4", Problem(batch=4, num_heads=32, seqlen=1024, head_dim=128)),
                 ("v02", "L4", Problem(batch=1, num_heads=16, seqlen=512, head_dim=64)),  # in L2
@@ -109,7 +109,7 @@ def test_a_predicted_launch_is_the_simulated_one(
                 ("v17", "H200", Problem(8, 32, 2048, 64, causal=True)),
                 ("v13", "A100 80GB", Problem(batch=4, num_heads=16, seqlen=512, head_dim=64)),
                 ("v09", "T4", Problem(batch=2, num_heads=16, seqlen=1024, head_dim=64)),
-            )
+            ],
         ),
         *(
             pytest.param(*case, marks=pytest.mark.exhaustive)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from engine.jobs.latency_series import LatencySample, LatencySeries, StreamPart
-from engine.measure.verdict import median_interval
+from engine.measure.statistics import median_interval
 
 CAP, HOT = "power cap", "software thermal slowdown"
 

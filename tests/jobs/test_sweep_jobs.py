@@ -18,7 +18,7 @@ from words import says
 from engine.jobs.layout import RunDir
 from engine.jobs.manager import ENDED, JobManager, JobStatus
 from engine.jobs.supervisor import JobTable
-from engine.measure.verdict import MedianInterval
+from engine.measure.statistics import MedianInterval
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
 from engine.schema import decode, encode

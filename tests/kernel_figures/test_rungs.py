@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from engine.auto.table import out_of_reach
+from engine.auto.candidates import out_of_reach
 from engine.base.errors import AttuneError
 from engine.cli import main
 from engine.devices import find_device

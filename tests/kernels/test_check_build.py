@@ -48,7 +48,7 @@ def _run(cpu: CpuBackend, plan: LaunchPlan, inputs: Inputs, seed: int) -> RunRes
     of_each(
         [(v.id, *case) for v in LADDER for case in SHAPES if is_taken(v, Problem(1, 2, *case))],
         every=8,
-        slow=3,
+        slow=5,
     ),
 )
 def test_no_false_alarm(
@@ -107,7 +107,7 @@ def _without(variant: Variant, barrier: Barrier, folder: Path) -> Iterator[Launc
         yield replace(make_plan(variant, few, config), source=source)
 
 
-@pytest.mark.parametrize(("variant", "barrier"), one_in(24, BARRIERS, slow=12))
+@pytest.mark.parametrize(("variant", "barrier"), one_in(24, BARRIERS, slow=24))
 def test_no_barrier_can_go(
     cpu: CpuBackend, variant: Variant, barrier: Barrier, tmp_path: Path
 ) -> None:

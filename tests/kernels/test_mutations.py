@@ -18,6 +18,8 @@ from planted_bugs.compiler import COMPILER
 from planted_bugs.fifth import FIFTH
 from planted_bugs.fresh import FRESH
 from planted_bugs.held_out import HELD_OUT
+from planted_bugs.hopper import ordering_statements
+from planted_bugs.mutation import HOPPER
 from planted_bugs.planting import mutated, plain, source_of
 from planted_bugs.sixth import SIXTH
 from planted_bugs.thin import THIN
@@ -32,7 +34,7 @@ from kernels.ladder import LADDER, by_id
 from kernels.variant import KERNELS_DIR, Variant
 
 # Of the table, each how-manieth is run by `pytest -m slow`, and each how-manieth of all by default.
-_SLOW, _QUICK = 144, 720
+_SLOW, _QUICK = 240, 720
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +128,7 @@ def test_a_mistake_between_the_ctas_of_a_cluster_is_found_and_named(
     assert seen.named or mutation.name == NOT_NAMED, seen.text
 
 
-@pytest.mark.parametrize("mutation", slow_ones(16, LEGAL), ids=_id)
+@pytest.mark.parametrize("mutation", slow_ones(32, LEGAL), ids=_id)
 def test_nothing_is_said_of_a_legal_change(
     evaluator: Evaluator, mutation: Unseen, tmp_path: Path
 ) -> None:
@@ -145,6 +147,16 @@ def test_every_mutation_fits_its_kernel() -> None:
         text, lines = mutated(mutation, original)
         assert lines
         assert text != original, mutation.name
+
+
+@pytest.mark.parametrize("variant", HOPPER)
+def test_each_statement_that_orders_is_left_out_once(variant: str) -> None:
+    text = source_of(variant).read_text("utf-8")
+    bugs = [m for v, m in cases() if v == variant and m.name.startswith("without ")]
+    without = [text[: s.start()] + ";" + text[s.end() :] for s in ordering_statements(text)]
+    assert len(without) >= 12
+    left_out = [mutated(bug, text)[0] for bug in bugs]
+    assert [left_out.count(text) for text in without] == [1] * len(without)
 
 
 @pytest.mark.parametrize("variant", slow_ones(4, list(LADDER)), ids=lambda v: v.id)

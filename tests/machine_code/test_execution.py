@@ -78,7 +78,7 @@ TABLE = [*table(), *(("v14", arch, DECODE) for arch in ("sm_75", "sm_120"))]
 
 @pytest.mark.parametrize(
     ("variant", "arch", "problem"),
-    [*RIGHT, *one_in(len(TABLE) + 1, TABLE, offset=len(TABLE), slow=14)],
+    [*RIGHT, *one_in(len(TABLE) + 1, TABLE, offset=len(TABLE), slow=28)],
     ids=str,
 )
 def test_a_rung_is_right(variant: str, arch: str, problem: Problem) -> None:

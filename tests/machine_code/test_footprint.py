@@ -53,7 +53,7 @@ def timed(order: int, size: int) -> TimedLaunch:
     [
         (ROWS, 768),
         pytest.param(GROUPED, 768, marks=pytest.mark.slow),
-        pytest.param(STAYING, 768, marks=pytest.mark.slow),
+        pytest.param(STAYING, 768, marks=pytest.mark.exhaustive),
     ],
 )
 def test_any_mapping_from_block_index_to_tile_touches_the_same(order: int, size: int) -> None:

@@ -404,8 +404,7 @@ def test_only_files_are_executed(capsys: pytest.CaptureFixture[str]) -> None:
 ODD = Problem(1, 2, 70, 64, causal=True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("arch", slow_ones(2, ["sm_90", "sm_80"]))
 def test_the_ladder_has_no_hazards(arch: str) -> None:
     for variant in LADDER:
         if variant.arch_specific and arch != "sm_90":
@@ -445,7 +444,7 @@ _OTHERS = [(variant, bug) for bug in COMPILER for variant in bug.variants[1:]]
 
 
 @pytest.mark.parametrize(
-    ("variant", "bug"), [*one_in(len(_ALONE), _ALONE, offset=1), *slow_ones(12, _OTHERS)], ids=str
+    ("variant", "bug"), [*one_in(len(_ALONE), _ALONE, offset=1), *slow_ones(40, _OTHERS)], ids=str
 )
 def test_machine_code_alone_finds_what_the_compiler_made(
     variant: str, bug: Mutation, tmp_path: Path
@@ -458,17 +457,19 @@ def test_machine_code_alone_finds_what_the_compiler_made(
     assert not host.found, host.text  # or it is a bug of another table
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant", "bug", "said"),
-    [
-        ("v18", "without tma_store_wait();", "gives up byte"),
-        ("v18", "Q arrives without its bytes", "nothing waited for it"),
-        ("v13", "half of the warp in the mask", "lanes that its mask does not have"),
-        ("v14", "CTA returns while it is read", "of its cluster, which has exited"),
-        ("v12", "rows past the end not zero", ""),
-        ("v22", "O adds to what was there", "NaN or infinite"),
-    ],
+    slow_ones(
+        2,
+        [
+            ("v18", "without tma_store_wait();", "gives up byte"),
+            ("v18", "Q arrives without its bytes", "nothing waited for it"),
+            ("v13", "half of the warp in the mask", "lanes that its mask does not have"),
+            ("v14", "CTA returns while it is read", "of its cluster, which has exited"),
+            ("v12", "rows past the end not zero", ""),
+            ("v22", "O adds to what was there", "NaN or infinite"),
+        ],
+    ),
 )
 def test_a_planted_bug_is_found(variant: str, bug: str, said: str, tmp_path: Path) -> None:
     mutation = next(m for v, m in cases() if v == variant and m.name == bug)

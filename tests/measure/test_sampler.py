@@ -15,7 +15,7 @@ from words import says
 from engine.devices.nvml import GpuState
 from engine.evaluation import LatencyKind
 from engine.measure.sampler import Mode, Sample, SamplerSettings, SamplingRun, run_rounds
-from engine.measure.verdict import Verdict
+from engine.measure.statistics import Verdict
 
 TRUE_US = {"a": 10.0, "b": 9.5, "c": 12.0}
 QUIET = SimulatedConditions(noise=0.003)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from simulated_gpu import ROUGH, SimulatedConditions, verdict_counts
 
-from engine.measure.verdict import Verdict
+from engine.measure.statistics import Verdict
 
 PLAIN = SimulatedConditions(noise=0.01)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import quantile_test
 
-from engine.measure.verdict import MIN_SAMPLES, median_interval
+from engine.measure.statistics import MIN_SAMPLES, median_interval
 
 times = st.floats(1e-3, 1e9)
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from words import raises, says
 
-from engine.measure.verdict import (
+from engine.measure.statistics import (
     MIN_DIFFERENCE,
     RUN_TO_RUN_FLOOR,
     Comparison,

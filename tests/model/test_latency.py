@@ -14,7 +14,7 @@ from made_up_history import MadeUpHistory, estimate_of
 from words import raises, says
 
 from engine.base.errors import InvalidProblem
-from engine.batch.table import predict_curve
+from engine.batch.batch_table import predict_curve
 from engine.devices import all_devices, find_device
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import Latency, Resources

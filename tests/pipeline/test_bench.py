@@ -24,7 +24,7 @@ from engine.devices.nvml import GpuState
 from engine.evaluation import ALL_KINDS, Correctness, Evaluation, Latency
 from engine.history import History, KnownTime
 from engine.measure.sampler import SamplerSettings
-from engine.measure.verdict import Verdict
+from engine.measure.statistics import Verdict
 from engine.pipeline.bench import BenchResult, Entrant, bench
 from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest, ResolvedRequest

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 from untimed import untimed
+from verdicts import RIGHT
 from words import says
 
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.cpu import CpuBackend
 from engine.base.errors import Status
 from engine.coverage import Block
-from engine.evaluation import Correctness, Evaluation
+from engine.evaluation import Evaluation
 from engine.pipeline.other_problems import (
     OtherProblem,
     judge_elsewhere,
@@ -108,27 +109,8 @@ def test_another_config_is_the_nearest_that_is_taken() -> None:
 def test_a_block_behind_a_tunable_runs_with_another_value_and_what_fails_there_is_told() -> None:
     variant, problem = by_id("v08"), Problem(1, 2, 64, 64)
     asked = make_plan(variant, problem, variant.default_config())
-    right = Correctness(
-        passed=True,
-        reason="Right.",
-        max_abs_err=0.1,
-        mean_abs_err=0.1,
-        rms_err=0.1,
-        cosine=1.0,
-        baseline_err=0.1,
-        baseline_name="SDPA",
-        tolerance=0.3,
-        fixed_bound=0.002,
-        bad_count=0,
-        nonfinite_count=0,
-        unwritten_count=0,
-        first_bad_index=None,
-        inputs_unchanged=True,
-        repeatable=True,
-        guards_intact=True,
-    )
     passed = Evaluation(
-        Status.PASSED, "Right.", "v08", problem, asked.config, "unknown", "", correctness=right
+        Status.PASSED, "Right.", "v08", problem, asked.config, "unknown", "", correctness=RIGHT
     )
     seen: list[OtherProblem] = []
 
@@ -137,7 +119,7 @@ def test_a_block_behind_a_tunable_runs_with_another_value_and_what_fails_there_i
             seen.append(other)
             there = replace(passed, problem=other.problem)
             if not other.changed:
-                warned = replace(right, warnings=("It errs upwards.",))
+                warned = replace(RIGHT, warnings=("It errs upwards.",))
                 return replace(there, correctness=warned)
             return replace(there, status=status, reason="A race at a.cu:7.", correctness=None)
 

@@ -48,10 +48,15 @@ _WORDS = {
 }
 
 
+def ordering_statements(text: str) -> Iterator[re.Match[str]]:
+    """The waits, arrivals, fences, commits and barriers of a kernel's source."""
+    return _ORDERS.finditer(re.sub(r"//[^\n]*", lambda c: " " * len(c[0]), text))
+
+
 def _left_out(variant: str) -> Iterator[Mutation]:
     text = by_id(variant).source.read_text(encoding="utf-8")
     config = _SEVERAL if variant in PERSISTENT else {} if variant == "v22" else _REUSED
-    for statement in _ORDERS.finditer(re.sub(r"//[^\n]*", lambda c: " " * len(c[0]), text)):
+    for statement in ordering_statements(text):
         old, nth = statement[0], text.count(statement[0], 0, statement.start())
         name = f"without {old}" + f", place {nth + 1}" * (text.count(old) > 1)
         yield Mutation(name, (variant,), old, ";", _WORDS[statement[1]], nth=nth, config=config)

@@ -10,7 +10,7 @@ from words import says
 
 from engine.base.errors import Status
 from engine.measure.sampler import SamplerSettings, run_rounds
-from engine.measure.verdict import Verdict
+from engine.measure.statistics import Verdict
 from engine.search.autotune import problem_result
 from engine.search.ranking import (
     assign_places,

@@ -11,7 +11,7 @@ from words import raises, says
 
 from engine.base.errors import AttuneError, InvalidProblem, Status, UnknownName
 from engine.evaluation import BaselineTiming, Evaluation, PassReport
-from engine.measure.verdict import Verdict
+from engine.measure.statistics import Verdict
 from engine.problem import Problem
 from engine.sessions.compare import (
     ComparedRow,

@@ -28,7 +28,7 @@ from engine.evaluation import Evaluation
 from engine.measure.device_lock import gpu_states
 from engine.measure.sampler import SamplerSettings, SamplingRun
 from engine.measure.side_by_side import TimingGroup, time_evaluation
-from engine.measure.verdict import Verdict
+from engine.measure.statistics import Verdict
 from engine.plan import LaunchPlan
 from engine.problem import Problem
 from engine.tensors import make_inputs
@@ -92,12 +92,13 @@ def test_what_is_not_understood_is_refused(set_gpu: Set) -> None:
 def test_a_kernel_is_never_faster_than_itself(
     backend: CudaBackend, set_gpu: Set, source: Path
 ) -> None:
+    """But for the share of false verdicts, 2 % at most (`test_sampler_statistics`)."""
     plan = plan_of(source)
     seen: Counter[Verdict] = Counter()
-    for seed in range(2):
+    for seed in range(3):
         set_gpu(f"{ROUGH} placement=0.01 seed={seed}")
         seen[compared(backend, plan, plan, seed).comparison("b").verdict] += 1
-    assert set(seen) <= {Verdict.SAME, Verdict.UNDECIDED}, seen
+    assert seen[Verdict.SAME] + seen[Verdict.UNDECIDED] >= 2, seen
 
 
 def test_a_tenth_is_seen_through_noise_and_drift(

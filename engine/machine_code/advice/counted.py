@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from engine.machine_code.advice.kinds import Advice
-from engine.machine_code.advice.rerun import (
+from engine.machine_code.advice.what_if import (
     Change,
     Mask,
     dense_sectors,

@@ -19,7 +19,7 @@ from engine.gate.verdicts import (
     simulated_finding,
 )
 from engine.history.known_time import are_comparable
-from engine.measure.verdict import Comparison, Verdict, interval_verdict
+from engine.measure.statistics import Comparison, Verdict, interval_verdict
 from engine.problem import Problem
 from engine.sessions.compare.differences import (
     Differences,

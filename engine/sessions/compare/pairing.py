@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from engine.base.errors import InvalidProblem, Status, UnknownName
 from engine.evaluation import Evaluation, Latency
 from engine.history.known_time import kernel_name
-from engine.measure.verdict import (
+from engine.measure.statistics import (
     MIN_SAMPLES,
     RUN_TO_RUN_FLOOR,
     MedianInterval,

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from engine.base.errors import SnapshotError
 from engine.schema import file_label
-from engine.sessions.importers import kernel_tuner, nsight_compute, nvbench, own_journal, table
+from engine.sessions.importers import (
+    kernel_tuner,
+    measurements,
+    nsight_compute,
+    nvbench,
+    own_journal,
+)
 from engine.sessions.importers.common import ImportOptions
 from engine.sessions.snapshot import FORMAT, Snapshot, text_of
 
@@ -26,7 +32,7 @@ def import_measurements(
     text = text_of(data, name=name)
     if text.lstrip()[:1] not in ("{", "["):
         is_ncu = nsight_compute.is_export(text)
-        read_text = nsight_compute.from_export if is_ncu else table.from_csv
+        read_text = nsight_compute.from_export if is_ncu else measurements.from_csv
         return read_text(text, options, name=name)
     if own_journal.is_journal(text):
         return own_journal.from_journal(text, options, name=name)
@@ -34,7 +40,7 @@ def import_measurements(
     for recognised, read in (
         (kernel_tuner.is_cache, kernel_tuner.from_cache),
         (nvbench.is_results, nvbench.from_results),
-        (table.is_rows, table.from_rows),
+        (measurements.is_rows, measurements.from_rows),
     ):
         if recognised(parsed):
             return read(parsed, options, name=name)

@@ -27,7 +27,7 @@ from engine.devices import limits_for
 from engine.evaluation import Latency
 from engine.measure.device_lock import gpu_states
 from engine.measure.side_by_side import TimingGroup
-from engine.measure.verdict import Verdict
+from engine.measure.statistics import Verdict
 from engine.model.occupancy import occupancy
 from engine.plan import LaunchPlan, compile_plan, make_plan, resources
 from engine.problem import Dtype, Problem

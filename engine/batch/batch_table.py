@@ -49,7 +49,7 @@ def share_bounds(table: pd.DataFrame, ends_us: FloatArray) -> tuple[FloatArray, 
     """The 90 % interval of each batch's share of the plateau, `[rows]` each.
 
     Args:
-        table: of `engine.batch.table.batch_table`.
+        table: of `engine.batch.batch_table.batch_table`.
         ends_us: `[k, rows]`: totals with the model's parameters at the low and the high end of each
             direction in turn.
     """
@@ -217,7 +217,7 @@ def batch_table(
     """The curve with everything derived from it.
 
     Args:
-        curve: the table of `engine.batch.table.Curve`, batches ascending from 1.
+        curve: the table of `engine.batch.batch_table.Curve`, batches ascending from 1.
         problem: its problem; the batch does not matter.
         device: its device.
         measured: batch → µs of this kernel, measured or recorded as `origin` says. A prediction
@@ -281,7 +281,7 @@ class Recommendation:
     target: float
     batch: int
     enough_batch: int  # the smallest that reaches it
-    low_batch: int  # 90 % interval of the batch, see `engine.batch.table`
+    low_batch: int  # 90 % interval of the batch, see `engine.batch.batch_table`
     high_batch: int
     same_latency_up_to: int  # the largest batch whose launch takes no longer
     latency_us: float
