@@ -134,11 +134,7 @@ def test_a_body_of_any_text_is_read_in_time() -> None:
     "name",
     [
         "raw_row",
-        "extension_split",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("raw_warp", "raw_tiles", "extension_dispatch", "extension_strides")
-        ),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in _LAUNCHES if name != "raw_row"),
     ],
 )
 def test_a_foreign_source_runs_as_it_was_guessed(
