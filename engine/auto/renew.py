@@ -53,8 +53,7 @@ _GROUPS = (1, 8)
 _KEEP = 1.3  # × the fastest: a rung beyond that everywhere is not tuned
 _EQUAL = 1.03  # × the fastest: the lowest rung and its defaults are taken of what is not slower
 _KEEP_CONFIG = 1.1  # a config beyond that everywhere is not tried with a causal mask
-_BACKWARD_LENGTHS = (512, 4096)
-_BACKWARD_HEADS = (8, 64)
+_BACKWARD_LENGTHS, _BACKWARD_HEADS = (512, 2048), 32
 _SPLITS = (1, 4, 16, 64)  # of `num_splits`; any number in between is near one of them
 
 _HISTORY = History()  # tables are simulated: no session's times enter
@@ -130,13 +129,15 @@ def _by_search(device: DeviceSpec, variants: Sequence[Variant], on_stage: OnStag
 
 
 def _by_backward_search(device: DeviceSpec, on_stage: OnStage) -> list[Row]:
+    """Of the rungs on tensor cores: beside them one on CUDA cores is never the fastest."""
+    rungs = [v for v in eligible("backward") if v.work.math_unit == "tensor"]
     rows: list[Row] = []
     for head_dim, causal in product(_HEAD_DIMS, (False, True)):
         problems = [
-            Problem(1, heads, seqlen, head_dim, causal=causal, direction="backward")
-            for seqlen, heads in product(_BACKWARD_LENGTHS, _BACKWARD_HEADS)
+            Problem(1, _BACKWARD_HEADS, seqlen, head_dim, causal=causal, direction="backward")
+            for seqlen in _BACKWARD_LENGTHS
         ]
-        rows += _ranked(device, problems, eligible("backward"), on_stage).rows()
+        rows += _ranked(device, problems, rungs, on_stage).rows()
     return rows
 
 

@@ -126,20 +126,53 @@ def every_config(variant: Variant, arch: str) -> Iterator[tuple[Problem, dict[st
     dtypes = variant.dtypes
     if arch == "sm_75" and variant.work.math_unit == "tensor":
         dtypes = tuple(dtype for dtype in dtypes if dtype == "float16")
+    problems = [
+        Problem(1, 1, 32, head_dim, causal=causal, dtype=dtype, direction=direction)
+        for head_dim, causal, dtype in product(variant.head_dims, (False, True), dtypes)
+    ]
     shaping = [t for t in variant.tunables if t.name not in _OF_A_LAUNCH]
+    numbers = [t for t in variant.tunables if t.name in _OF_A_LAUNCH]
     for values in product(*(t.values for t in shaping)):
         config = dict(zip((t.name for t in shaping), values, strict=True))
         if config.get("cluster_size", 1) > 1 and arch in _NO_CLUSTERS:
             continue
         drawn = random.Random(f"{variant.id} {arch} {config}")
-        config |= {t.name: drawn.choice(t.values) for t in variant.tunables if t not in shaping}
-        problems = [
-            Problem(1, 1, 32, head_dim, causal=causal, dtype=dtype, direction=direction)
-            for head_dim, causal, dtype in product(variant.head_dims, (False, True), dtypes)
-        ]
-        able_to = [p for p in problems if variant.unsupported(p, config) is None]
-        if able_to:
-            yield drawn.choice(able_to), config
+        first = tuple(drawn.choice(t.values) for t in numbers)
+        for others in (first, *product(*(t.values for t in numbers))):
+            whole = config | dict(zip((t.name for t in numbers), others, strict=True))
+            able_to = [p for p in problems if variant.unsupported(p, whole) is None]
+            if able_to:
+                yield drawn.choice(able_to), whole
+                break
+
+
+# Builds of `every_config` that spill, of all of a variant and arch; 0 where none is named.
+SPILLING: dict[str, int] = {}
+_WHOLE = [
+    pytest.param(variant, arch, id=f"{variant.id}-{arch}")
+    for variant in LADDER.every()
+    for arch in ARCHS
+    if next(every_config(variant, arch), None) is not None
+]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("variant", "arch"), _WHOLE)
+def test_every_config_compiles_for_every_arch(variant: Variant, arch: str) -> None:
+    entries = tuple(launch.entry for launch in variant.passes)
+    spilling = 0
+    for problem, config in every_config(variant, arch):
+        defines = variant.defines(problem, config)
+        kernel = compile_kernel(
+            variant.source, defines, arch + "a" * variant.arch_specific, entries
+        )
+        assert "warning" not in kernel.log.lower()
+        used = [kernel.entries[entry] for entry in entries]
+        spilling += any(u.spill_store_bytes or u.spill_load_bytes or u.stack_bytes for u in used)
+        for launch, info in zip(variant.passes, used, strict=True):
+            threads = launch.threads(problem, config)
+            assert 0 < info.registers_per_thread * threads <= 65536
+    assert spilling == SPILLING.get(f"{variant.id} {arch}", 0)
 
 
 @pytest.mark.parametrize("variant", LADDER.every(), ids=lambda v: v.id)
