@@ -157,8 +157,7 @@ def table_for(
 ) -> Table | None:
     """The table of a compute capability, else of the next lower one, else of the next higher one.
 
-    None where there is no table at all. One whose rungs run on its own architecture alone is of no
-    other.
+    None where there is no table at all.
 
     Raises AttuneError as `read_table`.
     """
@@ -168,8 +167,6 @@ def table_for(
         for match in named
         if match is not None and (match["backward"] is not None) == (direction == "backward")
     ]
-    alone = {v.min_compute_capability for v in eligible(direction) if v.arch_specific}
-    known = [c for c in known if c not in alone or c[0] == compute_capability[0]]
     lower = [capability for capability in known if capability <= compute_capability]
     return read_table(max(lower) if lower else min(known), direction) if known else None
 

@@ -128,10 +128,17 @@ def choose(
 
 
 def candidates_for(problem: Problem, device: DeviceSpec, history: History) -> list[Kernel]:
-    """The kernels that may be the fastest: of the table, tuned and timed ones, each once."""
+    """The kernels that may be the fastest: of the table, tuned and timed ones, each once.
+
+    Before all comes what has instructions of the GPU's own and is not in the table.
+    """
+    own: list[tuple[str, Config]] = [
+        (variant.id, {}) for variant in _own_and_not_ranked(device, problem)
+    ]
     return list(
         dict.fromkeys(
             (
+                *_fitting(own, problem, device),
                 *_of_table(_table(device, problem)[0], problem, device),
                 *_tuned(history, problem, device)[0],
                 *_timed(history, problem, device),
@@ -358,17 +365,22 @@ def _sentences(device: DeviceSpec, problem: Problem, *parts: str) -> str:
 
 
 def _not_ranked(device: DeviceSpec, problem: Problem) -> str:
-    """Which rungs with instructions of this GPU's own its table lacks; empty where it has all."""
-    try:
-        table = table_for(device.compute_capability, problem.direction)
-    except AttuneError:
-        return ""  # what is wrong with the table is said before
-    ranked = table.sources if table is not None else {}
-    missing = [v.id for v in own_rungs(device, problem.direction) if v.id not in ranked]
+    """Which rungs with instructions of this GPU's own no table ranks; empty where all are."""
+    missing = [v.id for v in _own_and_not_ranked(device, problem)]
     if not missing:
         return ""
-    use, are, one = ("uses", "is", "it") if len(missing) == 1 else ("use", "are", "one of them")
+    use, are, their = ("uses", "is", "its") if len(missing) == 1 else ("use", "are", "their")
     return (
-        f"{', '.join(missing)} {use} {own_instructions(device)}, and {are} not in the table yet: "
-        f"name {one}, or rank again by attune auto --renew."
+        f"{', '.join(missing)} {use} {own_instructions(device)}, and {are} not in the table: "
+        f"{their} defaults alone are compared."
     )
+
+
+def _own_and_not_ranked(device: DeviceSpec, problem: Problem) -> list[Variant]:
+    table, note = _table(device, problem)
+    if note:
+        return []  # what is wrong with the table is said before
+    major, minor = device.compute_capability
+    is_its_own = table is not None and table.compute_capability == f"{major}.{minor}"
+    ranked = table.sources if table is not None and is_its_own else {}
+    return [v for v in own_rungs(device, problem.direction) if v.id not in ranked]
