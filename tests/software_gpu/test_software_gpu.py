@@ -125,12 +125,18 @@ def test_the_driver_refuses_what_cuda_refuses(answers: dict[str, Any]) -> None:
     assert answers["damaged headers"] == ["CUDA_ERROR_INVALID_IMAGE"]
 
 
+def test_the_driver_refuses_what_its_documentation_refuses(answers: dict[str, Any]) -> None:
+    asked = answers["documented"]
+    assert len(asked) > 40
+    assert {name: pair[0] for name, pair in asked.items() if pair[0] != pair[1]} == {}, asked
+
+
 def test_a_tensor_map_is_held_to_its_documented_limits(answers: dict[str, Any]) -> None:
     """By 64 bytes of its own, 16 of what it describes, and the sizes of dimensions and boxes."""
     below, of_9_0 = answers["maps"]["L4"], answers["maps"]["H200"]
     assert set(below.values()) == {"CUDA_ERROR_NOT_SUPPORTED"}
     assert of_9_0.pop("fits") == "CUDA_SUCCESS"
-    assert len(of_9_0) == 12
+    assert len(of_9_0) == 16
     assert set(of_9_0.values()) == {"CUDA_ERROR_INVALID_VALUE"}, of_9_0
 
 
