@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import json
 import mmap
+import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +187,15 @@ for number, name in enumerate(("L4", "H200")):
 call(cu.cuCtxSetCurrent, call(cu.cuDevicePrimaryCtxRetain, device))
 
 refused("not there", cu.cuCtxSetLimit, cu.CUlimit.CU_LIMIT_STACK_SIZE, 4096)
+refused("not there either", cu.cuCtxGetCacheConfig)
+# As a program finds it that is linked against the driver; what it says of it goes to descriptor 2.
+with tempfile.TemporaryFile() as said:
+    kept = os.dup(2)
+    os.dup2(said.fileno(), 2)
+    found["not there, linked"] = ctypes.CDLL("libcuda.so.1").cuMipmappedArrayDestroy(None)
+    os.dup2(kept, 2)
+    said.seek(0)
+    found["it says"] = said.read().decode()
 
 found["documented"] = documented_refusals(add, here, given.nbytes, device)
 

@@ -48,6 +48,10 @@ double = cp.RawKernel(
     ' int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] *= 2; }', 'k')
 double((8,), (128,), (x, cp.int32(1000)))
 assert float(x.sum()) == 999000 and float((x + 1).max()) == 1999
+try:
+    cp.cuda.runtime.deviceSetLimit(0, 1024)
+except cp.cuda.runtime.CUDARuntimeError as error:
+    assert error.status == 801, error
 print(cp.cuda.runtime.getDeviceProperties(0)["name"].decode())
 """
 
@@ -116,6 +120,7 @@ def test_the_driver_refuses_what_cuda_refuses(answers: dict[str, Any]) -> None:
         "waiting in a capture": "STREAM_CAPTURE_UNSUPPORTED",
         "the end of that capture": "STREAM_CAPTURE_INVALIDATED",
         "not there": "NOT_SUPPORTED",
+        "not there either": "NOT_SUPPORTED",
         "wrong address": "ILLEGAL_ADDRESS",
         "after it": "ILLEGAL_ADDRESS",
     }
@@ -123,6 +128,13 @@ def test_the_driver_refuses_what_cuda_refuses(answers: dict[str, Any]) -> None:
         name: f"CUDA_ERROR_{code}" for name, code in expected.items()
     }
     assert answers["damaged headers"] == ["CUDA_ERROR_INVALID_IMAGE"]
+
+
+def test_what_is_missing_says_its_name(answers: dict[str, Any]) -> None:
+    """To a program that is linked against the driver, too."""
+    assert answers["not there, linked"] == 801
+    assert answers["it says"].count("\n") == 1
+    assert "cuMipmappedArrayDestroy" in answers["it says"]
 
 
 def test_the_driver_refuses_what_its_documentation_refuses(answers: dict[str, Any]) -> None:

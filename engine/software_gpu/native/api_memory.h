@@ -27,7 +27,7 @@ inline bool fits(uint64_t address, size_t size, Side side) {
 // Copies see memory as it is when their turn comes. What the host can page is read at once, and
 // written before the call returns, as CUDA does it through a staging buffer.
 inline CUresult copy(uint64_t to, Side to_side, uint64_t from, Side from_side, size_t size, CUstream stream, bool asynchronous) {
-    CONTEXT
+    STREAM(stream)
     if (!asynchronous) NOT_IN_CAPTURE
     if (!size) return CUDA_SUCCESS;
     REQUIRE(fits(to, size, to_side) && fits(from, size, from_side))
@@ -56,7 +56,7 @@ inline CUresult copy(uint64_t to, Side to_side, uint64_t from, Side from_side, s
 
 template <typename T>
 CUresult fill(uint64_t to, T value, size_t count, CUstream stream, bool asynchronous) {
-    CONTEXT
+    STREAM(stream)
     if (!asynchronous) NOT_IN_CAPTURE
     if (!count) return CUDA_SUCCESS;
     REQUIRE(to % sizeof(T) == 0 && count <= SIZE_MAX / sizeof(T) && memory::part_of(to, count * sizeof(T)) == memory::Part::WHOLE)
@@ -88,11 +88,6 @@ inline int device_of_pool(CUmemoryPool pool) {
 }
 
 }  // namespace driver
-
-#define STREAM(s) \
-    CONTEXT \
-    s = driver::stream_of(s); \
-    if (!driver::is_stream(context, s)) return CUDA_ERROR_INVALID_HANDLE;
 
 extern "C" {
 

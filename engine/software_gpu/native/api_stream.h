@@ -79,7 +79,7 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
 }
 
 CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback function, void* data, unsigned flags) {
-    CONTEXT REQUIRE(function && !flags)
+    STREAM(stream) REQUIRE(function && !flags)
     if (const CUresult why_not = driver::refuse_capturing(stream)) return why_not;
     return driver::enqueue(context, stream, CU_GRAPH_NODE_TYPE_HOST, [=](double&) {
         queue::in_callback = true;

@@ -104,6 +104,12 @@ inline CUcontext current() { return stack.empty() ? nullptr : stack.back(); }
 #define HANDLE(kind, given) \
     if (!driver::kind.has(given)) return CUDA_ERROR_INVALID_HANDLE;
 
+// `s` is a stream of the current context, by the name that it has here.
+#define STREAM(s) \
+    CONTEXT \
+    s = driver::stream_of(s); \
+    if (!driver::is_stream(context, s)) return CUDA_ERROR_INVALID_HANDLE;
+
 // The two names of the legacy stream, and the one of each thread, which is the legacy one here.
 inline CUstream stream_of(CUstream stream) {
     return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD ? nullptr : stream;
