@@ -112,7 +112,7 @@ def test_damaged_cubins_are_refused_or_run_within_their_memory(
 
 @pytest.mark.slow
 def test_whatever_handles_and_sizes_calls_are_given(cubins: list[str], tmp_path: Path) -> None:
-    """Alive, freed, nobody's, of other contexts, in captures: each call answers a code of CUDA's."""
+    """Alive, freed, nobody's, of other contexts, in captures: each call answers a code of CUDA."""
     program = tmp_path / "driver_fuzz"
     include = find_include_dir((cuda_and_cupy()[0], 0))
     flags = ("-std=c++17", "-O0", "-g1", "-w", "-pthread", "-fsanitize=address", f"-I{include}")
