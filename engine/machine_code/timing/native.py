@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.base.errors import CompileError, InvalidProblem
-from engine.devices.spec import DeviceSpec, limits_for
+from engine.devices.spec import DeviceSpec, DramRate, limits_for
 from engine.machine_code.disassembly import SCOREBOARDS, Instruction, Pipe, Program
 from engine.machine_code.emulation import CtaTrace
 from engine.machine_code.native_library import load_library
@@ -26,6 +26,7 @@ from engine.machine_code.timing.constants import (
     SmTiming,
     StallReason,
     kept_l2_bytes,
+    l2_share_bytes_per_cycle,
     sm_constants,
 )
 
@@ -491,7 +492,8 @@ class GpuRates:
     num_sms: int
     cycles_per_us: float
     tensor: TensorRates
-    dram_bytes_per_us: float  # as achieved
+    dram: DramRate
+    l2_share_bytes_per_cycle: float  # of an SM while all of them ask
     kept_bytes: int  # by L2
 
 
@@ -509,6 +511,7 @@ def gpu_rates(device: DeviceSpec, arch: str | None = None) -> GpuRates:
     sms = _known(device, device.num_sms, "number of SMs")
     clock = _known(device, device.boost_clock_mhz, "clock")
     tflops = _known(device, device.fp16_tensor_tflops, "FP16 tensor peak")
+    l2_bytes = int(_known(device, device.l2_bytes, "L2 size"))
     if device.compute_capability == (9, 0):
         fmas = _HOPPER_FMAS_PER_CYCLE
     else:
@@ -519,10 +522,9 @@ def gpu_rates(device: DeviceSpec, arch: str | None = None) -> GpuRates:
         num_sms=int(sms),
         cycles_per_us=clock,
         tensor=TensorRates(fmas, 2.0 if device.halves_fp32_sums else 1.0),
-        dram_bytes_per_us=_known(device, device.memory_gb_per_s, "memory bandwidth")
-        * 1e3
-        * device.memory_efficiency,
-        kept_bytes=kept_l2_bytes(device.arch, int(_known(device, device.l2_bytes, "L2 size"))),
+        dram=device.dram(_known(device, device.memory_gb_per_s, "memory bandwidth")),
+        l2_share_bytes_per_cycle=l2_share_bytes_per_cycle(device.arch, l2_bytes, int(sms)),
+        kept_bytes=kept_l2_bytes(device.arch, l2_bytes),
     )
 
 
@@ -554,7 +556,7 @@ def sm_kernel(
     c = gpu.constants
     from_dram = miss_share if regime == "streaming" else 0.0
     l1_bytes = max(0, c.l1_kib * 1024 - smem_bytes)
-    per_cycle = c.l2_bytes_per_cycle if regime == "alone" else c.l2_share_bytes_per_cycle
+    per_cycle = c.l2_port_bytes_per_cycle if regime == "alone" else gpu.l2_share_bytes_per_cycle
     machine = MachineRow(
         fma_units=c.fma_units,
         operand_window=c.operand_window,
