@@ -32,6 +32,7 @@ from engine.machine_code.timing.constants import (
     interval,
     kept_l2_bytes,
     kernel_class,
+    l2_share_bytes_per_cycle,
     sm_constants,
 )
 from engine.machine_code.timing.cta_times import CtaTimes, grid_cycles, measure
@@ -465,6 +466,31 @@ def test_l2_of_two_partitions_keeps_less_than_its_size() -> None:
     assert kept_l2_bytes("sm_80", 40 << 20) == 28 << 20
     assert kept_l2_bytes("sm_89", 96 << 20) > 93 << 20
     assert kept_l2_bytes("sm_60", 4 << 20) == kept_l2_bytes("sm_75", 4 << 20)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gb_per_s"),
+    [
+        ("A100 80GB SXM", 5405),
+        ("H100 PCIe", 6994),
+        ("H200", 9900),
+        ("L40", 5188),
+        ("A40", 2434),
+        ("RTX PRO 6000 Blackwell", 8700),
+    ],
+)
+def test_l2_gives_what_was_published(gpu: str, gb_per_s: float) -> None:
+    rates = gpu_rates(find_device(gpu))
+    together = rates.l2_share_bytes_per_cycle * rates.num_sms * rates.cycles_per_us / 1e3
+    assert together == pytest.approx(gb_per_s, rel=0.03)
+
+
+def test_a_card_with_fewer_slices_of_l2_has_less_of_its_bandwidth() -> None:
+    full, cut = gpu_rates(find_device("L40")), gpu_rates(find_device("RTX 4090"))
+    together = [g.l2_share_bytes_per_cycle * g.num_sms for g in (full, cut)]
+    assert together[1] / together[0] == pytest.approx(72 / 96)
+    # One SM gets no more than its port carries.
+    assert l2_share_bytes_per_cycle("sm_80", 40 << 20, 4) == 64
 
 
 # ---- the table ----
