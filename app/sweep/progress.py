@@ -72,10 +72,12 @@ def _tiles(job: JobStatus, progress: JobProgress) -> None:
             left = format_duration(progress.eta_s) if progress.eta_s is not None else "–"
             between = format_durations(*progress.eta_range_s) if progress.eta_range_s else ""
             tile("Left", left, between, term=TERMS["sweep_left"])
+        untimed = 0 if progress.best else progress.passed  # without a compiler for the GPU
         tile(
             "Not timed",
-            f"{progress.skipped + progress.failed:,}",
-            f"{progress.skipped:,} excluded, {progress.failed:,} failed",
+            f"{progress.skipped + progress.failed + untimed:,}",
+            f"{progress.skipped:,} excluded, {progress.failed:,} failed"
+            + f", {untimed:,} right" * (untimed > 0),
             term=TERMS["sweep_without"],
             color="red" if progress.failed else "gray",
         )

@@ -28,7 +28,7 @@ class SweepRow:
     problem: Problem
     config: Mapping[str, int]
     status: Status
-    reason: str
+    reason: str  # of the status; where nothing is wrong and there is no time, why there is none
     device: str
     origin: Origin | None  # of the latency; None where there is none
     method: str  # what it was predicted by, one of METHODS; empty where that is not known
@@ -83,7 +83,7 @@ class SweepRow:
             problem=_problem(tuple(result["problem"].items())),
             config=dict(result["config"]),
             status=status,
-            reason=result["reason"],
+            reason=_reason(status, result),
             device=result["device"],
             origin=latency["origin"] if latency else None,
             method=method_of(latency["origin"], latency["reason"]) if latency else "",
@@ -107,6 +107,14 @@ def _is_usable(status: Status, result: Mapping[str, Any]) -> bool:
     """A time counts when the result is right, or was predicted without executing it."""
     not_executed = status is Status.SKIPPED and result["execution"] is None
     return result["latency"] is not None and (status is Status.PASSED or not_executed)
+
+
+def _reason(status: Status, result: Mapping[str, Any]) -> str:
+    notes: Sequence[str] = result.get("notes", ())
+    is_fault = status not in (Status.PASSED, Status.SKIPPED)
+    if is_fault or result["latency"] is not None or not notes:
+        return str(result["reason"])
+    return " ".join(notes)
 
 
 def skipped_row(point: SweepPoint) -> SweepRow:

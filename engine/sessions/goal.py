@@ -147,19 +147,20 @@ def goal_status(goal: Goal, evaluations: Sequence[Evaluation]) -> GoalStatus:
         return GoalStatus("undecided", f"Undecided: nothing yet to compare with {_aim(goal)}.")
     hard = [f for f in figures if f.hard]
     if not hard:
-        best = max(figures, key=lambda f: f.value)
+        expected = _verdict(goal, figures)
+        words = {"met": "be met", "missed": "be missed", "undecided": "stay open"}
+        figure = _worst(goal, figures)
         return GoalStatus(
             "undecided",
-            f"Undecided: only predictions so far ({_shown(goal, best)}), and {_aim(goal)} "
-            "needs a measured or recorded latency.",
+            f"Undecided: only predictions so far, by which it would {words[expected.state]} "
+            f"({_shown(goal, figure)}), and {_aim(goal)} needs a measured or recorded latency.",
         )
     return _verdict(goal, hard)
 
 
 def _verdict(goal: Goal, figures: Sequence[Figure]) -> GoalStatus:
     less_is_better = goal.metric == "latency_us"
-    # The worst figure decides; as "goodness", more is always better.
-    worst = min(figures, key=lambda f: -f.value if less_is_better else f.value)
+    worst = _worst(goal, figures)
     surely = worst.high <= goal.value if less_is_better else worst.low >= goal.value
     never = worst.low > goal.value if less_is_better else worst.high < goal.value
     state: State = "met" if surely else "missed" if never else "undecided"
@@ -167,11 +168,17 @@ def _verdict(goal: Goal, figures: Sequence[Figure]) -> GoalStatus:
     many = f" on {len(figures)} problems, the worst of them" if len(figures) > 1 else ""
     text = {
         "met": f"Met{many}: {_shown(goal, worst)} against {_aim(goal)}.",
-        "missed": f"Missed by {share:.2g}%{many}: {_shown(goal, worst)} against {_aim(goal)}.",
+        "missed": f"Missed by {share:{'.2g' if share < 99.5 else ',.0f'}}%{many}: {_shown(goal, worst)} against {_aim(goal)}.",
         "undecided": f"Undecided{many}: {_shown(goal, worst)}, an interval that holds "
         f"{_aim(goal)}.",
     }[state]
     return GoalStatus(state, text, worst.value, worst.low, worst.high, worst.problem)
+
+
+def _worst(goal: Goal, figures: Sequence[Figure]) -> Figure:
+    """The one that decides."""
+    # As "goodness", more is always better.
+    return min(figures, key=lambda f: -f.value if goal.metric == "latency_us" else f.value)
 
 
 def _aim(goal: Goal) -> str:

@@ -24,7 +24,7 @@ from engine.base.errors import StoreError
 from engine.config import keep_tuned, load_tuned, tuned_path
 from engine.jobs.manager import manager
 from engine.problem import Problem
-from engine.search.ranking import by_problem
+from engine.search.ranking import SweepRow, by_problem
 from engine.search.results import (
     occupancy_frame,
     parallel_coordinates,
@@ -263,6 +263,14 @@ def test_failures_are_rows_with_reasons():
     table = frames.table(frame)
     assert table["status"].iloc[-1] == "CRASHED"
     assert table["reason"].iloc[-1] == "It crashed."
+
+
+def test_a_right_result_without_a_time_says_why_it_has_none():
+    note = "Registers, occupancy and latency are unknown: CuPy is not installed."
+    row = rows_of(spec())[1]
+    for status, why in (("PASSED", note), ("SKIPPED", note), ("CRASHED", "It crashed.")):
+        result = {**row.result, "status": status, "notes": [note]}
+        assert SweepRow.from_result(row.point, result, 0.1).reason == why
 
 
 def test_the_axes_stand_in_the_url(open_app):

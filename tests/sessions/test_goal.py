@@ -75,11 +75,21 @@ def test_measuring_again_replaces_what_stood_before() -> None:
     assert goal_status(speedup(2.0), [timed(20.0), timed(5.0)]).state == "met"
 
 
+def test_a_target_far_off_is_missed_by_whole_per_cent() -> None:
+    status = goal_status(Goal(metric="latency_us", value=1.0), [timed(20.0)])
+    assert "Missed by 1,900%" in status.sentence
+
+
 def test_predictions_and_wrong_results_never_meet_a_target() -> None:
     predicted = replace(timed(1.0), latency=make_latency(1.0, 0, origin="predicted"))
     status = goal_status(speedup(2.0), [predicted])
     assert status.state == "undecided"
     assert says(status.sentence, "only_predictions_so")
+    assert "by which it would be met" in status.sentence  # 25 times as fast
+    slower = replace(predicted, latency=make_latency(20.0, 0, origin="predicted"))
+    slower = replace(slower, problem=replace(slower.problem, batch=2))
+    missed = goal_status(speedup(2.0), [predicted, slower])  # the worst problem decides
+    assert (missed.state, "would be missed (1.25×" in missed.sentence) == ("undecided", True)
     wrong = replace(predicted, status=Status.INCORRECT, reason="wrong", correctness=None)
     assert says(goal_status(speedup(2.0), [wrong]).sentence, "nothing_yet")
     baseline = BaselineTiming("flash", make_latency(99.0, 0, origin="predicted"))
