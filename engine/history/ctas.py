@@ -284,7 +284,7 @@ def path_of(
     regime: Regime,
 ) -> Path:
     """Where the result is kept: by cubin, GPU, residency, and what lengths and regime depend on."""
-    gpu = [device.num_sms, device.boost_clock_mhz, device.fp16_tensor_tflops, device.l2_bytes]
+    gpu = [device.num_sms, device.boost_clock_mhz, device.fp16_tensor_tflops]
     lengths = [(FIRST_ROWS, LATER_ROWS)]
     if variant.work.schedule is None:
         plans = plans_of(variant, plan.problem, plan.config, (ROWS[0], ROWS[-1]))

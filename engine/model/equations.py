@@ -182,7 +182,7 @@ class Machine:
     dram_gb_per_s: float  # by the data sheet
     dram: DramRate
     l2_bytes: int
-    l2_bytes_per_cycle: float  # that each SM gets while all of them ask, as the simulation has it
+    l2_bytes_per_cycle: int  # that each SM gets while all of them ask, as the simulation has it
 
     @property
     def l2_bytes_per_us(self) -> float:
@@ -226,7 +226,7 @@ def machine(device: DeviceSpec, variant: Variant, dtype: Dtype) -> Machine:
         dram_gb_per_s=gb_per_s,
         dram=device.dram(gb_per_s),
         l2_bytes=int(l2_bytes),
-        l2_bytes_per_cycle=l2_share_bytes_per_cycle(device.arch, int(l2_bytes), int(num_sms)),
+        l2_bytes_per_cycle=l2_share_bytes_per_cycle(device.arch),
     )
 
 

@@ -242,8 +242,8 @@ l2_port_bytes_per_cycle    64    64    64    64    64    64    64
     published: A100 whitepaper, an SM's port to L2; others carried over
 l2_kept_percent        98    70    98    98    72    72    98
     published: gpu-benches: footprint at which bandwidth is a tenth lower; others carried over
-l2_mib_bytes_per_cycle    200    96   233    22    81    28    26
-    published: gpu-benches, sm_120 Chips and Cheese (8.7 TB/s of 128 MiB); sm_75, sm_100 assumed
+l2_share_bytes_per_cycle   24    36    17    15    37    24    18
+    published: L2 bandwidth over cycles and SMs (above); sm_75, sm_100 assumed
 """
 
 
@@ -325,7 +325,7 @@ class SmConstants:
     l1_kib: int
     l2_port_bytes_per_cycle: int
     l2_kept_percent: int
-    l2_mib_bytes_per_cycle: int
+    l2_share_bytes_per_cycle: int
 
 
 @lru_cache(maxsize=64)
@@ -335,19 +335,11 @@ def kept_l2_bytes(arch: str, l2_bytes: int) -> int:
     return l2_bytes * _constants_or_oldest(arch).l2_kept_percent // 100
 
 
-@lru_cache(maxsize=64)
-def l2_share_bytes_per_cycle(arch: str, l2_bytes: int, num_sms: int) -> float:
+@lru_cache(maxsize=16)
+def l2_share_bytes_per_cycle(arch: str) -> int:
     """What an SM gets from L2 while all of them ask; of an arch that the table lacks as the
-    oldest's.
-
-    L2 is made of slices that each give 64 bytes a cycle, of which a stream gets three quarters, and
-    cards of one chip that differ in L2 have other numbers of slices: an H100 PCIe of 50 MiB and 114
-    SMs was measured at 80 bytes a cycle and MiB, an H200 of 60 MiB and 132 SMs at 82 to 84 (by SM,
-    35 and 38). No SM gets more than its port carries.
-    """
-    c = _constants_or_oldest(arch)
-    together = c.l2_mib_bytes_per_cycle * l2_bytes / (1 << 20)
-    return min(float(c.l2_port_bytes_per_cycle), together / num_sms)
+    oldest's."""
+    return _constants_or_oldest(arch).l2_share_bytes_per_cycle
 
 
 def _constants_or_oldest(arch: str) -> SmConstants:

@@ -26,7 +26,6 @@ from engine.machine_code.timing.constants import (
     SmTiming,
     StallReason,
     kept_l2_bytes,
-    l2_share_bytes_per_cycle,
     sm_constants,
 )
 
@@ -493,7 +492,6 @@ class GpuRates:
     cycles_per_us: float
     tensor: TensorRates
     dram: DramRate
-    l2_share_bytes_per_cycle: float  # of an SM while all of them ask
     kept_bytes: int  # by L2
 
 
@@ -511,7 +509,6 @@ def gpu_rates(device: DeviceSpec, arch: str | None = None) -> GpuRates:
     sms = _known(device, device.num_sms, "number of SMs")
     clock = _known(device, device.boost_clock_mhz, "clock")
     tflops = _known(device, device.fp16_tensor_tflops, "FP16 tensor peak")
-    l2_bytes = int(_known(device, device.l2_bytes, "L2 size"))
     if device.compute_capability == (9, 0):
         fmas = _HOPPER_FMAS_PER_CYCLE
     else:
@@ -523,8 +520,7 @@ def gpu_rates(device: DeviceSpec, arch: str | None = None) -> GpuRates:
         cycles_per_us=clock,
         tensor=TensorRates(fmas, 2.0 if device.halves_fp32_sums else 1.0),
         dram=device.dram(_known(device, device.memory_gb_per_s, "memory bandwidth")),
-        l2_share_bytes_per_cycle=l2_share_bytes_per_cycle(device.arch, l2_bytes, int(sms)),
-        kept_bytes=kept_l2_bytes(device.arch, l2_bytes),
+        kept_bytes=kept_l2_bytes(device.arch, int(_known(device, device.l2_bytes, "L2 size"))),
     )
 
 
@@ -556,7 +552,7 @@ def sm_kernel(
     c = gpu.constants
     from_dram = miss_share if regime == "streaming" else 0.0
     l1_bytes = max(0, c.l1_kib * 1024 - smem_bytes)
-    per_cycle = c.l2_port_bytes_per_cycle if regime == "alone" else gpu.l2_share_bytes_per_cycle
+    per_cycle = c.l2_port_bytes_per_cycle if regime == "alone" else c.l2_share_bytes_per_cycle
     machine = MachineRow(
         fma_units=c.fma_units,
         operand_window=c.operand_window,
