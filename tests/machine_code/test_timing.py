@@ -186,6 +186,17 @@ def test_bank_conflicts_hold_the_shared_memory_port() -> None:
     assert ways[1] < 5 * 64  # a partition sends one every four cycles
 
 
+def test_a_fence_waits_for_all_passes_of_a_store_to_shared_memory() -> None:
+    store = (0, (AccessKind.SHARED_STORE, 32, 0, 0))
+    code = program(line("STS [R1], R0"), line("FENCE.VIEW.ASYNC"), line("IADD3 R0, R2, R5, R4"))
+    fenced, plain = (
+        timed(code, [[store, *([(1, None)] if fence else []), (2, None)]])
+        for fence in (True, False)
+    )
+    assert fenced.finished[0] >= 32 > 10 > plain.finished[0]
+    assert fenced.stall_cycles()[StallReason.MEMBAR] >= 20
+
+
 @pytest.mark.parametrize(("apart_bytes", "lookups"), [(128, 3), (512, 12), (16384, 12)])
 def test_neighbouring_lines_are_looked_up_at_once(apart_bytes: int, lookups: int) -> None:
     """Loads of twelve lines each, all of them in L1 behind the first."""
