@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from engine.base.errors import InvalidKernel
+from engine.own_kernels.accessors import Accessor, accessor_of, pointers_of
 from engine.own_kernels.block_index import BlockIndices
+from engine.own_kernels.head_dims import chosen_head_dims, with_head_dim_named
 from engine.own_kernels.host_launch import (
     HostLaunch,
     Parameter,
@@ -244,7 +246,7 @@ class _Guess:
 
     def tensors(self) -> set[str]:
         """Which of Q, K, V and O it takes."""
-        names = {name.strip('"') for name in map(self._argument, self.kernel.parameters)}
+        names = {self._pointer(p).strip('"') for p in pointers_of(self.kernel.parameters)}
         return (names | set("qkv") if PACKED in names else names) & set(TENSORS)
 
     def draft(self) -> Draft:
@@ -313,7 +315,17 @@ class _Guess:
     def _argument(self, parameter: Parameter, structure: str = "") -> str:
         if parameter.is_pointer:
             return self._pointer(parameter)
+        if accessor := accessor_of(parameter):
+            return self._accessor(accessor)
         return self._value(parameter, structure)
+
+    def _accessor(self, accessor: Accessor) -> str:
+        if re.search(rf"\.size\s*\(\s*{accessor.axes - 1}\s*\)", self.kernel.body):
+            self.told.add("head_dim")
+        pointer = self._pointer(accessor.pointer)
+        items = [pointer, *accessor.fields(pointer.strip('"'), self._layout())]
+        inner = ",\n    ".join(items)
+        return f'{{name = "{accessor.pointer.name}", fields = [\n    {inner}]}}'
 
     def _pointer(self, parameter: Parameter) -> str:
         words = words_of_pointer(parameter)
@@ -463,13 +475,15 @@ class _Guess:
 
     def _head_dims(self) -> tuple[int, ...]:
         if self.told & {"head_dim"} or self._knows("head_dim", "HEAD_DIM"):
+            if chosen := chosen_head_dims(self.text, self.kernel, _constants(self.text)):
+                return chosen
             given = any(number.isdigit() for number in self.kernel.launched_with)
             return (64,) if given else (32, 64, 128)
         sizes = [int(n) for name, n in _constants(self.text) if is_head_dim(joined_words(name))]
         return (sizes[0],) if sizes and 1 <= sizes[0] <= 1024 else (64,)
 
     def _dtypes(self) -> tuple[str, ...]:
-        tensors = [p for p in self.kernel.parameters if p.is_pointer and self._is_tensor(p)]
+        tensors = [p for p in pointers_of(self.kernel.parameters) if self._is_tensor(p)]
         pointed = {p.type for p in tensors}
         if pointed and pointed <= {"float", "float2", "float4"}:
             return ("float32",)
@@ -481,7 +495,8 @@ class _Guess:
 
     def _adds_to_out(self) -> bool:
         """Whether O is read before, or with, what is stored to it."""
-        outs = [p.name for p in self.kernel.parameters if self._argument(p) == '"out"']
+        pointers = pointers_of(self.kernel.parameters)
+        outs = [p.name for p in pointers if self._pointer(p) == '"out"']
         for name in map(re.escape, outs):
             for statement in re.split(r"[;{}]", self.kernel.body):
                 element = rf"\b{name}\s*\["
@@ -499,7 +514,7 @@ class _Guess:
         return self._pointer(parameter).strip('"') in (*TENSORS, PACKED)
 
     def _layout(self) -> str:
-        pointers = [p for p in self.kernel.parameters if p.is_pointer]
+        pointers = pointers_of(self.kernel.parameters)
         if any(self._pointer(p) == f'"{PACKED}"' for p in pointers):
             return "bs3hd"
         compact = re.sub(r"[\s_]", "", self.text.lower())
@@ -528,4 +543,5 @@ def _constants(text: str) -> list[tuple[str, str]]:
 
 
 def _launch_of(text: str, kernel: Signature) -> HostLaunch:
+    text = with_head_dim_named(text, kernel, _constants(text))
     return host_launch_of(text, kernel.name.rpartition("::")[2], size_named, usual_number)

@@ -224,7 +224,8 @@ _BYTES: Mapping[str, str] = {
 }  # fmt: skip
 _POINTER_OF = re.compile(
     r"(?:\([\w\s:*]+\)|(?:reinterpret|static)_cast<[^<>]*>\()?\s*(?P<name>[A-Za-z_]\w*)"
-    r"(?:\.(?:data_ptr|data|get|mutable_data_ptr)\s*(?:<[^<>]*>)?\(\))?\)?$"
+    r"(?:\.(?:data_ptr|data|get|mutable_data_ptr|packed_accessor(?:32|64)?)"
+    r"\s*(?:<[^<>]*>)?\(\))?\)?$"
 )
 _MALLOC = re.compile(r"\bcudaMalloc\w*\s*(?=\()")
 _ADDRESS = re.compile(r"(?:\([\w\s*]+\))?\s*&\s*(?P<name>\w+)$")

@@ -165,10 +165,11 @@ def _verdict(goal: Goal, figures: Sequence[Figure]) -> GoalStatus:
     never = worst.low > goal.value if less_is_better else worst.high < goal.value
     state: State = "met" if surely else "missed" if never else "undecided"
     share = abs(worst.value / goal.value - 1) * 100
+    by = f"{share:.2g}" if share < 99.5 else f"{share:,.0f}"
     many = f" on {len(figures)} problems, the worst of them" if len(figures) > 1 else ""
     text = {
         "met": f"Met{many}: {_shown(goal, worst)} against {_aim(goal)}.",
-        "missed": f"Missed by {share:{'.2g' if share < 99.5 else ',.0f'}}%{many}: {_shown(goal, worst)} against {_aim(goal)}.",
+        "missed": f"Missed by {by}%{many}: {_shown(goal, worst)} against {_aim(goal)}.",
         "undecided": f"Undecided{many}: {_shown(goal, worst)}, an interval that holds "
         f"{_aim(goal)}.",
     }[state]

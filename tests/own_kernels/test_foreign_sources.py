@@ -25,6 +25,8 @@ _LAUNCHES = {
     "extension_dispatch": (("seqlen", "num_heads", "batch"), "64", "seqlen * 4"),
     "extension_strides": (("(seqlen + 4 - 1) // 4", "num_heads", "batch"), "[32, 4]", "0"),
     "extension_split": (("seqlen", "4", "batch * num_heads"), "head_dim", "0"),
+    "extension_accessor": (("seqlen", "num_heads", "batch"), "128", "49152"),
+    "extension_switch": (("(seqlen + 3) // 4", "batch * num_heads", "1"), "128", "0"),
 }
 _ROWS = "const float* q, const float* k, const float* v, float* o, int B, int H, int N, int D"
 
@@ -52,6 +54,78 @@ def test_types_and_strides_of_extensions_are_guessed() -> None:
     assert split.dtypes == ("float16",)
     assert [pass_.entry for pass_ in split.later] == ["combine_kernel"]
     assert split.later[0].grid == ("seqlen", "batch * num_heads", "1")
+
+
+_SWITCH = (
+    "(const half* q, const half* k, const half* v, half* o, int N) { extern __shared__ half s[]; }"
+    "\nvoid run(int N, int D) {"
+)
+
+
+def test_the_sizes_and_strides_of_a_tensor_by_value_are_guessed() -> None:
+    by_value = "torch::PackedTensorAccessor{}<float, {}, torch::RestrictPtrTraits>"
+    small, large = by_value.format(32, 4), by_value.format(64, 3)
+    text = (
+        f"__global__ void f({small} q, const {small} k, {small} v, {large} out) "
+        "{ out[0][0][0] = q[0][0][0][0]; }\n// tensors are [B, S, H, D]\n"
+    )
+    guess = draft_of(text, kernels_of(text)[0])
+    assert (guess.dtypes, guess.layout, guess.head_dims) == (("float32",), "bshd", (64,))
+    for of, what, axis, ctype, value in (
+        ("q", "size", 1, "int32", '"seqlen"'),
+        ("k", "size", 2, "int32", '"num_heads_kv"'),
+        ("k", "stride", 0, "int32", '"k_stride_batch"'),
+        ("v", "stride", 1, "int32", '"v_stride_row"'),
+        ("v", "stride", 3, "int32", "1"),
+        ("out", "size", 0, "int64", '"batch * seqlen"'),
+        ("out", "stride", 0, "int64", '"out_stride_row"'),
+        ("out", "stride", 1, "int64", '"out_stride_head"'),
+    ):
+        field = f'{{name = "{of}_{what}_{axis}", ctype = "{ctype}", value = {value}}}'
+        assert field in guess.args
+    assert drafted("extension_accessor").head_dims == (32, 64, 128)
+
+
+@pytest.mark.parametrize(
+    ("code", "dims", "smem"),
+    [
+        # Instantiations, with D among what is launched, and with a name for it in each case.
+        (
+            "switch (D) { case 128: f<128><<<N, 128, 4 * 128>>>(); break; "
+            "case 64: f<64><<<N, 128, 4 * 64>>>(); break; }",
+            (64, 128),
+            "4 * head_dim",
+        ),
+        (
+            "switch (D) { case 32: { constexpr int kD = 32; f<kD><<<N, 128>>>(); break; } "
+            "case 96: { constexpr int kD = 96; f<kD><<<N, 128>>>(); break; } }",
+            (32, 96),
+            "0",
+        ),
+        # One launch cannot stand for one with other threads.
+        ("if (D == 64) f<64><<<N, 128>>>(); else f<128><<<N, 256>>>();", (64,), "0"),
+        # A launcher of its own, which the switch or a comparison chooses.
+        (
+            "switch (q.size(-1)) { case 40: go<40>(); case 80: go<80>(); } } template <int D> "
+            "void go() { f<D><<<N, 128>>>();",
+            (40, 80),
+            "0",
+        ),
+        (
+            "if (head_dim == 64) go<64>(); else if (head_dim == 256) go<256>(); } template <int D> "
+            "void go() { f<D><<<N, 128>>>();",
+            (64, 256),
+            "0",
+        ),
+        ("switch (D) { }", (32, 64, 128), "49152"),
+    ],
+)
+def test_all_head_dims_that_a_launcher_chooses_among(
+    code: str, dims: tuple[int, ...], smem: str
+) -> None:
+    text = f"template <int D> __global__ void f{_SWITCH} {code} }}\n"
+    guess = draft_of(text, kernels_of(text)[0])
+    assert (guess.entry, guess.head_dims, guess.smem_bytes) == ("f<{head_dim}>", dims, smem)
 
 
 @pytest.mark.parametrize(

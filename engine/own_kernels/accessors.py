@@ -1,0 +1,90 @@
+"""Tensors that a kernel takes by value, as PyTorch's `packed_accessor32` hands them over.
+
+Such an argument is a structure: the address, a size for each axis, then a stride for each axis.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from engine.own_kernels.host_launch import Parameter
+from kernels.variant import PACKED
+
+_ACCESSOR = re.compile(
+    r"(?:(?:torch|at)::)?(?:Generic)?PackedTensorAccessor(?P<bits>32|64)?\s*"
+    r"<\s*(?P<element>[\w:]+)\s*,\s*(?P<axes>[1-9])\s*(?:,(?P<more>.*))?>",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Accessor:
+    """`pointer` is its first member, as a parameter of its own; `index` the type of the others."""
+
+    pointer: Parameter
+    axes: int
+    index: str
+
+    def fields(self, tensor: str, layout: str) -> list[str]:
+        """The items of a description's list of fields, behind the pointer.
+
+        Args:
+            tensor: the name of the buffer in the description.
+            layout: the order of the axes, `bhsd` or `bshd`.
+        """
+        sizes, strides = _axes(tensor, self.axes, layout)
+        name = self.pointer.name
+        return [
+            f'{{name = "{name}_{what}_{axis}", ctype = "{self.index}", value = {_value(formula)}}}'
+            for what, formulas in (("size", sizes), ("stride", strides))
+            for axis, formula in enumerate(formulas)
+        ]
+
+
+def accessor_of(parameter: Parameter) -> Accessor | None:
+    """What an accessor holds; None of any other type."""
+    match = _ACCESSOR.fullmatch(parameter.type)
+    if match is None or parameter.is_pointer:
+        return None
+    is_small = match["bits"] == "32" or re.search(r",\s*(?:int32_t|int)\s*$", match["more"] or "")
+    pointer = replace(parameter, type=match["element"], is_pointer=True)
+    return Accessor(pointer, int(match["axes"]), "int32" if is_small else "int64")
+
+
+def _axes(tensor: str, num_axes: int, layout: str) -> tuple[list[str], list[str]]:
+    """The sizes and the strides of a tensor's axes, as formulas; outer ones are taken together
+    where there are fewer than it has."""
+    kv = "_kv" if tensor in ("k", "v") else ""
+    heads, rows = f"num_heads{kv}", f"seqlen{kv}"
+    middle = [(rows, "row"), (heads, "head")] if layout == "bshd" else [
+        (heads, "head"), (rows, "row")
+    ]  # fmt: skip
+    if tensor == PACKED:
+        sizes = ["batch", "seqlen", "3", "num_heads", "head_dim"]
+    elif tensor in ("q", "k", "v", "out"):
+        sizes = ["batch", *(size for size, _ in middle), "head_dim"]
+    else:
+        sizes = ["batch", "num_heads", "seqlen", *["1"] * (num_axes - 3)]
+    joined = max(len(sizes) - num_axes + 1, 1)
+    sizes = [" * ".join(sizes[:joined]), *sizes[joined:], *["1"] * (num_axes - len(sizes))]
+    strides = [" * ".join(sizes[axis + 1 :]) or "1" for axis in range(len(sizes))]
+    if tensor in ("q", "k", "v", "out"):
+        names = ["batch", *(name for _, name in middle)][joined - 1 :]
+        strides[: len(names)] = [f"{tensor}_stride_{name}" for name in names]
+    return sizes, strides
+
+
+def _value(formula: str) -> str:
+    return formula if formula.isdigit() else f'"{formula}"'
+
+
+def pointers_of(parameters: Sequence[Parameter]) -> list[Parameter]:
+    """The pointers among a kernel's parameters, those of accessors included."""
+    accessors = map(accessor_of, parameters)
+    return [
+        accessor.pointer if accessor else parameter
+        for parameter, accessor in zip(parameters, accessors, strict=True)
+        if accessor or parameter.is_pointer
+    ]

@@ -1,0 +1,125 @@
+"""The head dimensions that a file's host code chooses among: what it launches, and for which D.
+
+Host code is not executed. Read are the launches of a kernel with D as a number, as in
+`attend<64><<<…>>>`, and else the cases of a `switch` over D and what D is compared with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from engine.own_kernels.host_launch import (
+    Signature,
+    closing,
+    kernels_of,
+    split_list,
+    without_comments,
+)
+from engine.own_kernels.parameter_names import is_head_dim, joined_words
+
+_MOST = 1024  # and the largest D of a description
+_SWITCH = re.compile(r"\bswitch\s*(?=\()")
+_CASE = re.compile(r"\bcase\s+(\d+)\s*:")
+_EQUALS = re.compile(r"\b(\w+)\s*==\s*(\d+)\b")
+_TOKEN = re.compile(r"\w+|\S")
+_LAST_AXIS = re.compile(r"\bsizes?\s*\(\s*(?:3|-1)\s*\)\s*$")  # `q.size(3)`
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    start: int  # of what stands between <<< and >>>
+    how: str
+    others: tuple[str, ...]  # template arguments that are not D
+    dims: tuple[int, ...]  # the numbers that D may be here
+
+    def differs_at(self, other: _Launch) -> set[int] | None:
+        """Where this one says its D and the other one its own, as places among the words of `how`;
+        None where they differ in more than D."""
+        mine, its = self.words(), other.words()
+        if self.others != other.others or len(mine) != len(its):
+            return None
+        places = {i for i, (a, b) in enumerate(zip(mine, its, strict=True)) if a[0] != b[0]}
+        is_dim = len(self.dims) == len(other.dims) == 1 and all(
+            (mine[i][0], its[i][0]) == (str(self.dims[0]), str(other.dims[0])) for i in places
+        )
+        return places if is_dim or not places else None
+
+    def words(self) -> list[re.Match[str]]:
+        return list(_TOKEN.finditer(self.how))
+
+
+def chosen_head_dims(
+    text: str, kernel: Signature, constants: Sequence[tuple[str, str]]
+) -> tuple[int, ...]:
+    """Ascending; none where the host code does not tell.
+
+    Of launches that differ in more than D only those that are like the first one count: a
+    description has one launch for all.
+    """
+    if launches := _launches(text, kernel, constants):
+        same = [one for one in launches if launches[0].differs_at(one) is not None]
+        return tuple(sorted({dim for one in same for dim in one.dims}))
+    host = without_comments(text)
+    for one in kernels_of(text):
+        host = host.replace(one.body, "")
+    return tuple(sorted({dim for dim in _compared(host) if 1 <= dim <= _MOST}))
+
+
+def with_head_dim_named(text: str, kernel: Signature, constants: Sequence[tuple[str, str]]) -> str:
+    """The text with `head_dim` for the number in the first launch, where others have theirs."""
+    launches = _launches(text, kernel, constants)
+    if not launches:
+        return text
+    first = launches[0]
+    places = set().union(*(first.differs_at(one) or () for one in launches))
+    code = without_comments(text)
+    for place in sorted(places, reverse=True):
+        word = first.words()[place]
+        start, end = first.start + word.start(), first.start + word.end()
+        code = f"{code[:start]}head_dim{code[end:]}"
+    return code if places else text
+
+
+def _launches(text: str, kernel: Signature, constants: Sequence[tuple[str, str]]) -> list[_Launch]:
+    """Those that give D as a number, or as a name that the file gives one."""
+    index = next(
+        (i for i, p in enumerate(kernel.template) if is_head_dim(joined_words(p.name))), None
+    )
+    if index is None:
+        return []
+    name = kernel.name.rpartition("::")[2]
+    found = []
+    for match in re.finditer(
+        rf"\b{name}\s*<(?P<arguments>[^;<>]{{0,500}})>\s*<<<(?P<how>[^;]{{0,500}}?)>>>",
+        without_comments(text),
+    ):
+        given = split_list(match["arguments"])
+        if index >= len(given):
+            continue
+        numbers = [number for known, number in constants if known == given[index]]
+        numbers = [given[index]] if given[index].isdigit() else numbers
+        dims = tuple(dim for dim in dict.fromkeys(map(int, numbers)) if 1 <= dim <= _MOST)
+        if dims:
+            others = (*given[:index], *given[index + 1 :])
+            found.append(_Launch(match.start("how"), match["how"], others, dims))
+    return found
+
+
+def _compared(host: str) -> Iterator[int]:
+    for match in _SWITCH.finditer(host):
+        end = closing(host, match.end())
+        over = host[match.end() + 1 : end - 1].strip()
+        opening = host.find("{", end)
+        if opening >= 0 and _is_head_dim(over):
+            yield from map(int, _CASE.findall(host[opening : closing(host, opening)]))
+    for name, number in _EQUALS.findall(host):
+        if is_head_dim(joined_words(name)):
+            yield int(number)
+
+
+def _is_head_dim(expression: str) -> bool:
+    words = re.findall(r"\w+", expression)
+    named = bool(words) and is_head_dim(joined_words(words[-1]))
+    return named or _LAST_AXIS.search(expression) is not None
