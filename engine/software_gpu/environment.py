@@ -35,6 +35,7 @@ _TIMEOUT_S = 600.0
 _CUPY = {13: "cupy-cuda13x", 12: "cupy-cuda12x"}  # by CUDA's version
 _PYX = "cupy_backends/cuda/api/runtime.pyx"
 _NAME = re.compile(r"\bcuda[A-Z]\w+")
+_DECLARED = re.compile(r"\bCUresult\s+(cu[A-Z]\w*)\s*\(")
 _CALL = re.compile(_NAME.pattern + r"(?=\()")
 _TRANSLATE = """
 import sys
@@ -76,10 +77,16 @@ def driver_folder() -> Path:
     toolchain, include = find_toolchain(), find_include_dir((cuda_and_cupy()[0], 0))
 
     def build(folder: Path) -> None:
+        missing = folder / "missing.cpp"
+        missing.write_text(_missing_of_driver(toolchain, include), encoding="utf-8")
         # Only libcuda has a name of its own: an NVML that was loaded by its path stands in nobody's
         # way who looks for the driver's.
         for source, name, more in (
-            ("driver.cpp", "libcuda.so.1", ("-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic", "-ldl")),
+            (
+                "driver.cpp",
+                "libcuda.so.1",
+                (str(missing), "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic", "-ldl"),
+            ),
             ("nvml.cpp", "libnvidia-ml.so.1", ()),
         ):
             _compile(toolchain, [str(_NATIVE / source), f"-I{include}", *more], folder / name)
@@ -87,6 +94,28 @@ def driver_folder() -> Path:
     request = _NATIVE.parents[1] / "machine_code" / "native" / "request.h"
     sources = (request, *sorted(_NATIVE.rglob("*")))
     return _kept("driver", build, toolchain, sources, str(include))
+
+
+def _missing_of_driver(toolchain: Toolchain, include: Path) -> str:
+    """All functions that cuda.h declares, as symbols that a definition of the driver's own takes
+    the place of: each says its name."""
+    done = subprocess.run(
+        [*toolchain.command, "-x", "c++", "-E", "-P", f"-I{include}", "-"],
+        input="#include <cuda.h>\n",
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
+    names = sorted(set(_DECLARED.findall(done.stdout)))
+    if done.returncode != 0 or not names:
+        raise CompileError("cuda.h of the software GPU does not compile.", log=done.stderr)
+    lines = ['extern "C" {', "int softwareGpuMissing(const char* name);"]
+    lines += [
+        f'__attribute__((weak)) int {name}() {{ return softwareGpuMissing("{name}"); }}'
+        for name in names
+    ]
+    return "\n".join([*lines, "}", ""])
 
 
 def runtime_module(driver: Path) -> Path:

@@ -90,6 +90,17 @@ def test_tensors_that_do_not_belong_together_are_one_sentence(q: Any, k: Any, sa
         (lambda: attune.kernel("v01", gpu="L44"), attune.UnknownName, "L4"),
         (lambda: attune.kernel("v01", block=3), attune.InvalidProblem, "block"),
         (lambda: attune.kernel("v01").check(seqlen=0), attune.InvalidProblem, "seqlen"),
+        (lambda: attune.kernel("v01").check(seqln=8), attune.UnknownName, "mean seqlen"),
+        (
+            lambda: attune.testing.assert_correct("v01", num_heads=2),
+            attune.UnknownName,
+            "mean heads",
+        ),
+        (
+            lambda: attune.testing.assert_correct("v01", gpu="L44"),
+            attune.UnknownName,
+            "L4",
+        ),
         (lambda: attune.kernel("v01").check(dtype="fp8"), attune.InvalidProblem, "dtype"),
         (lambda: attune.kernel("v01").occupancy(), attune.InvalidProblem, "gpu='L4'"),
         (lambda: attune.recommend_batch("v01", seqlen=64), attune.InvalidProblem, "gpu='L4'"),

@@ -5,22 +5,18 @@ from __future__ import annotations
 import ctypes
 import json
 import mmap
+import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from cuda.bindings import driver as cu
 from cuda.bindings import nvml
+from driver_refusals import call, documented_refusals
 
 found: dict[str, Any] = {}
-
-
-def call(function: Any, *arguments: Any) -> Any:
-    """The results of a call that must succeed."""
-    status, *results = function(*arguments)
-    assert status == cu.CUresult.CUDA_SUCCESS, (function.__name__, status)
-    return results[0] if len(results) == 1 else results
 
 
 def refused(name: str, function: Any, *arguments: Any) -> None:
@@ -140,6 +136,7 @@ GIVEN: dict[str, Any] = {
     "box": (64, 8),
     "steps": (1, 1),
     "swizzle": SWIZZLE_128B,
+    "interleave": 0,
 }
 WRONG: dict[str, dict[str, Any]] = {
     "fits": {},
@@ -155,6 +152,10 @@ WRONG: dict[str, dict[str, Any]] = {
     "row of the box not aligned": {"box": (4, 8)},
     "row of the box longer than the swizzle": {"swizzle": SWIZZLE_64B},
     "element stride too long": {"steps": (1, 9)},
+    "too many elements": {"dims": (64, (1 << 31) + 1)},
+    "no such swizzle": {"swizzle": 7},
+    "no such interleaving": {"interleave": 3},
+    "two interleaved dimensions": {"interleave": 1},
 }
 
 
@@ -173,7 +174,7 @@ def encoded(**changes: Any) -> str:
     code = prototype(int(encode))(
         *(given["where"], FP16, given["rank"], memory + given["address"]),
         *arrays,
-        *(0, given["swizzle"], 0, 0),
+        *(given["interleave"], given["swizzle"], 0, 0),
     )
     return cu.CUresult(code).name
 
@@ -186,6 +187,17 @@ for number, name in enumerate(("L4", "H200")):
 call(cu.cuCtxSetCurrent, call(cu.cuDevicePrimaryCtxRetain, device))
 
 refused("not there", cu.cuCtxSetLimit, cu.CUlimit.CU_LIMIT_STACK_SIZE, 4096)
+refused("not there either", cu.cuCtxGetCacheConfig)
+# As a program finds it that is linked against the driver; what it says of it goes to descriptor 2.
+with tempfile.TemporaryFile() as said:
+    kept = os.dup(2)
+    os.dup2(said.fileno(), 2)
+    found["not there, linked"] = ctypes.CDLL("libcuda.so.1").cuMipmappedArrayDestroy(None)
+    os.dup2(kept, 2)
+    said.seek(0)
+    found["it says"] = said.read().decode()
+
+found["documented"] = documented_refusals(add, here, given.nbytes, device)
 
 # After a wrong address every call of the context answers its error.
 call(launch, poke, [np.uint64(int(here) + given.nbytes)], stream)

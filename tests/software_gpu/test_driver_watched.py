@@ -28,7 +28,7 @@ extern "C" __global__ void add(int* data, int n) { data[threadIdx.x] += n; }
 extern "C" __global__ void poke(int* data) { data[0] = total; }
 """
 
-pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(900)]  # a minute of building
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +91,7 @@ def run(watched: dict[str, str], script: str, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.exhaustive  # a minute of building
 def test_calls_of_the_driver_reach_nothing_outside(
     watched: dict[str, str], cubins: list[str]
 ) -> None:
@@ -99,6 +100,7 @@ def test_calls_of_the_driver_reach_nothing_outside(
     assert found["wrong address"] == "CUDA_ERROR_ILLEGAL_ADDRESS"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_damaged_cubins_are_refused_or_run_within_their_memory(
     watched: dict[str, str], cubins: list[str], seed: int
@@ -106,3 +108,28 @@ def test_damaged_cubins_are_refused_or_run_within_their_memory(
     ends = ast.literal_eval(run(watched, "driver_attacks.py", cubins[0], "60", str(seed)))
     assert ends["refused"] > 3
     assert ends["launched"] > 3
+
+
+@pytest.mark.slow
+def test_whatever_handles_and_sizes_calls_are_given(cubins: list[str], tmp_path: Path) -> None:
+    """Alive, freed, nobody's, of other contexts, in captures: each call answers a code of CUDA."""
+    program = tmp_path / "driver_fuzz"
+    include = find_include_dir((cuda_and_cupy()[0], 0))
+    flags = ("-std=c++17", "-O0", "-g1", "-w", "-pthread", "-fsanitize=address", f"-I{include}")
+    source = str(HERE / "driver_fuzz.cpp")
+    subprocess.run(["g++", *flags, source, "-ldl", "-o", str(program)], check=True, timeout=800)
+    environment = software_environment(os.environ, "L4,L4", with_cupy=False)
+    environment |= {"ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1"}
+    for seed in range(1, 5):
+        done = subprocess.run(
+            [str(program), cubins[0], "6000", str(seed)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[:4_000]
+        found = json.loads(done.stdout)
+        assert found["succeeded"] > 1000
+        assert min(found["kernels"], found["graphs"]) > 10

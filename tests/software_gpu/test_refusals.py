@@ -30,6 +30,7 @@ GENERAL = {
     "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED": "invalidated due to a previous error",
     "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED": "not initiated in this stream",
     "CUDA_ERROR_STREAM_CAPTURE_UNJOINED": "a fork that was not joined to the primary stream",
+    "CUDA_ERROR_STREAM_CAPTURE_MERGE": "a merge of two independent capture sequences",
     "CUDA_ERROR_STREAM_CAPTURE_ISOLATION": "would have been created which crosses the capture",
     "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT": "a disallowed implicit dependency",
     "CUDA_ERROR_CAPTURED_EVENT": "last recorded in a capturing stream",
@@ -93,6 +94,7 @@ def refusals() -> dict[str, set[str]]:
                 (r"\bSTREAM\(", "CUDA_ERROR_INVALID_HANDLE"),
                 (r"\b(?:CONTEXT|STARTED|DEVICE\(|STREAM\()", "CUDA_ERROR_NOT_INITIALIZED"),
                 (r"\bDEVICE\(", "CUDA_ERROR_INVALID_DEVICE"),
+                (r"\bHANDLE\(", "CUDA_ERROR_INVALID_HANDLE"),
                 (r"\bNOT_IN_CAPTURE\b", "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"),
             ):
                 if re.search(macro, body):

@@ -48,6 +48,10 @@ double = cp.RawKernel(
     ' int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] *= 2; }', 'k')
 double((8,), (128,), (x, cp.int32(1000)))
 assert float(x.sum()) == 999000 and float((x + 1).max()) == 1999
+try:
+    cp.cuda.runtime.deviceSetLimit(0, 1024)
+except cp.cuda.runtime.CUDARuntimeError as error:
+    assert error.status == 801, error
 print(cp.cuda.runtime.getDeviceProperties(0)["name"].decode())
 """
 
@@ -116,6 +120,7 @@ def test_the_driver_refuses_what_cuda_refuses(answers: dict[str, Any]) -> None:
         "waiting in a capture": "STREAM_CAPTURE_UNSUPPORTED",
         "the end of that capture": "STREAM_CAPTURE_INVALIDATED",
         "not there": "NOT_SUPPORTED",
+        "not there either": "NOT_SUPPORTED",
         "wrong address": "ILLEGAL_ADDRESS",
         "after it": "ILLEGAL_ADDRESS",
     }
@@ -125,12 +130,25 @@ def test_the_driver_refuses_what_cuda_refuses(answers: dict[str, Any]) -> None:
     assert answers["damaged headers"] == ["CUDA_ERROR_INVALID_IMAGE"]
 
 
+def test_what_is_missing_says_its_name(answers: dict[str, Any]) -> None:
+    """To a program that is linked against the driver, too."""
+    assert answers["not there, linked"] == 801
+    assert answers["it says"].count("\n") == 1
+    assert "cuMipmappedArrayDestroy" in answers["it says"]
+
+
+def test_the_driver_refuses_what_its_documentation_refuses(answers: dict[str, Any]) -> None:
+    asked = answers["documented"]
+    assert len(asked) > 40
+    assert {name: pair[0] for name, pair in asked.items() if pair[0] != pair[1]} == {}, asked
+
+
 def test_a_tensor_map_is_held_to_its_documented_limits(answers: dict[str, Any]) -> None:
     """By 64 bytes of its own, 16 of what it describes, and the sizes of dimensions and boxes."""
     below, of_9_0 = answers["maps"]["L4"], answers["maps"]["H200"]
     assert set(below.values()) == {"CUDA_ERROR_NOT_SUPPORTED"}
     assert of_9_0.pop("fits") == "CUDA_SUCCESS"
-    assert len(of_9_0) == 12
+    assert len(of_9_0) == 16
     assert set(of_9_0.values()) == {"CUDA_ERROR_INVALID_VALUE"}, of_9_0
 
 

@@ -11,10 +11,9 @@ CUresult cuInit(unsigned flags) {
     driver::initialised = true;
     driver::process = getpid();
     for (int n = 0; n < driver::device_count(); n++) {
-        driver::contexts.push_back(std::make_unique<CUctx_st>());
-        driver::contexts.back()->device = n;
-        driver::contexts.back()->primary = true;
-        driver::primaries.push_back(driver::contexts.back().get());
+        driver::primaries.push_back(driver::contexts.add(new CUctx_st));
+        driver::primaries.back()->device = n;
+        driver::primaries.back()->primary = true;
     }
     return CUDA_SUCCESS;
 }
@@ -133,7 +132,30 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice dev
     return CUDA_SUCCESS;
 }
 
+}  // extern "C"
+
 // ---- contexts ----
+
+namespace driver {
+
+void unload(CUmodule module);  // api_module.h
+std::vector<CUmodule> modules_of(CUcontext context);
+
+// All that belongs to a context goes with it; what was allocated in the order of a stream does not.
+inline void clean(CUcontext context) {
+    queue::wait_all(context);
+    for (const CUmodule module : modules_of(context)) unload(module);
+    for (const CUevent event : events.all())
+        if (event->context == context) events.remove(event);
+    memory::release_all(context);
+    std::lock_guard<std::mutex> hold(queue::lock);
+    for (auto it = captures.begin(); it != captures.end();) it = (*it)->origin->context == context ? captures.erase(it) : std::next(it);
+    context->streams.clear();
+}
+
+}  // namespace driver
+
+extern "C" {
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice device) {
     DEVICE(device) REQUIRE(out)
@@ -148,7 +170,7 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
     (void)d;
     CUctx_st* context = driver::primaries[static_cast<size_t>(device)];
     if (!context->retained) return CUDA_ERROR_INVALID_CONTEXT;
-    context->retained--;
+    if (!--context->retained) driver::clean(context);
     return CUDA_SUCCESS;
 }
 
@@ -167,6 +189,7 @@ CUresult cuCtxGetCurrent(CUcontext* out) {
 
 CUresult cuCtxSetCurrent(CUcontext context) {
     STARTED
+    if (context && !driver::contexts.has(context)) return CUDA_ERROR_INVALID_CONTEXT;
     if (!driver::stack.empty()) driver::stack.pop_back();
     if (context) driver::stack.push_back(context);
     return CUDA_SUCCESS;
@@ -174,7 +197,7 @@ CUresult cuCtxSetCurrent(CUcontext context) {
 
 CUresult cuCtxPushCurrent(CUcontext context) {
     STARTED
-    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!driver::contexts.has(context)) return CUDA_ERROR_INVALID_CONTEXT;
     driver::stack.push_back(context);
     return CUDA_SUCCESS;
 }
@@ -188,16 +211,14 @@ CUresult cuCtxPopCurrent(CUcontext* out) {
 }
 
 #if CUDA_VERSION >= 13000
-CUresult cuCtxCreate(CUcontext* out, CUctxCreateParams* parameters, unsigned, CUdevice device) {
-    REQUIRE(!parameters)
+CUresult cuCtxCreate(CUcontext* out, CUctxCreateParams* parameters, unsigned flags, CUdevice device) {
+    if (parameters && (parameters->numExecAffinityParams || parameters->cigParams)) return driver::missing("cuCtxCreate with parameters");
 #else
-CUresult cuCtxCreate(CUcontext* out, unsigned, CUdevice device) {
+CUresult cuCtxCreate(CUcontext* out, unsigned flags, CUdevice device) {
 #endif
-    DEVICE(device) REQUIRE(out)
+    DEVICE(device) REQUIRE(out && !(flags & ~static_cast<unsigned>(CU_CTX_FLAGS_MASK)))
     (void)d;
-    std::lock_guard<std::mutex> hold(driver::lock);
-    driver::contexts.push_back(std::make_unique<CUctx_st>());
-    *out = driver::contexts.back().get();
+    *out = driver::contexts.add(new CUctx_st);
     (*out)->device = device;
     driver::stack.push_back(*out);
     return CUDA_SUCCESS;
@@ -205,8 +226,9 @@ CUresult cuCtxCreate(CUcontext* out, unsigned, CUdevice device) {
 
 CUresult cuCtxDestroy(CUcontext context) {
     STARTED
-    if (!context || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
-    queue::wait_all(context);
+    if (!driver::contexts.has(context) || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+    driver::clean(context);
+    driver::contexts.remove(context);  // the object stays: other threads may have it as their own
     for (size_t n = driver::stack.size(); n-- > 0;)
         if (driver::stack[n] == context) driver::stack.erase(driver::stack.begin() + static_cast<std::ptrdiff_t>(n));
     context->error = CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -247,15 +269,18 @@ CUresult cuCtxSetLimit(CUlimit, size_t) {
     return driver::missing("cuCtxSetLimit");
 }
 
-CUresult cuCtxGetApiVersion(CUcontext, unsigned* version) {
+CUresult cuCtxGetApiVersion(CUcontext context, unsigned* version) {
     STARTED REQUIRE(version)
+    if (!driver::contexts.has(context ? context : driver::current())) return CUDA_ERROR_INVALID_CONTEXT;
     *version = CUDA_VERSION;
     return CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetId(CUcontext context, unsigned long long* id) {
     STARTED REQUIRE(id)
-    *id = reinterpret_cast<unsigned long long>(context ? context : driver::current());
+    if (!context) context = driver::current();
+    if (!driver::contexts.has(context)) return CUDA_ERROR_INVALID_CONTEXT;
+    *id = reinterpret_cast<unsigned long long>(context);
     return CUDA_SUCCESS;
 }
 
@@ -305,6 +330,9 @@ static const struct {
     E(CUDA_ERROR_INVALID_CLUSTER_SIZE, "invalid cluster size")
     E(CUDA_ERROR_UNSUPPORTED_LIMIT, "limit is not supported on this architecture")
     E(CUDA_ERROR_ILLEGAL_STATE, "the operation cannot be performed in the present state")
+    E(CUDA_ERROR_NOT_PERMITTED, "operation not permitted")
+    E(CUDA_ERROR_STREAM_CAPTURE_MERGE, "operation would result in a merge of separate capture sequences")
+    E(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "attempt to terminate a thread-local capture sequence from another thread")
     // Never answered by itself: a test plants them.
     E(CUDA_ERROR_DEINITIALIZED, "driver shutting down")
     E(CUDA_ERROR_STUB_LIBRARY, "CUDA driver is a stub library")
@@ -320,14 +348,11 @@ static const struct {
     E(CUDA_ERROR_HARDWARE_STACK_ERROR, "hardware stack error")
     E(CUDA_ERROR_INVALID_PC, "invalid program counter")
     E(CUDA_ERROR_TENSOR_MEMORY_LEAK, "tensor memory not completely freed")
-    E(CUDA_ERROR_NOT_PERMITTED, "operation not permitted")
     E(CUDA_ERROR_SYSTEM_NOT_READY, "system not yet initialized")
     E(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "system has unsupported display driver / cuda driver combination")
     E(CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, "forward compatibility was attempted on non supported HW")
     E(CUDA_ERROR_MPS_CONNECTION_FAILED, "MPS client failed to connect to the MPS control daemon or the MPS server")
     E(CUDA_ERROR_MPS_CLIENT_TERMINATED, "MPS client has been terminated by the server")
-    E(CUDA_ERROR_STREAM_CAPTURE_MERGE, "operation would result in a merge of separate capture sequences")
-    E(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "attempt to terminate a thread-local capture sequence from another thread")
     E(CUDA_ERROR_TIMEOUT, "wait operation timed out")
     E(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, "the graph update was not performed because it included changes which violated constraints specific to instantiated graph update")
     E(CUDA_ERROR_EXTERNAL_DEVICE, "an async error has occurred in external entity outside of CUDA")

@@ -47,6 +47,7 @@ inline std::string in_words(const CUfunc_st& f, std::string what, const std::vec
 
 struct Launch {
     CUfunction f;
+    std::shared_ptr<CUmod_st> module;  // of `f`: a graph may launch it when the program has unloaded it
     unsigned grid[3], block[3], cluster[3], smem;
     std::string bank;  // constant bank 0
     int device;
@@ -120,9 +121,10 @@ struct Launch {
 };
 
 CUresult launch(CUcontext context, CUfunction f, const unsigned grid[3], const unsigned block[3], unsigned dynamic_smem, CUstream stream, const unsigned cluster[3], bool cooperative, void** parameters, void** extra) {
-    REQUIRE(f)
+    HANDLE(functions, f)
     const Device& d = device_of(context->device);
-    if (f->module->device != context->device) return CUDA_ERROR_INVALID_HANDLE;
+    if (f->module->context != context) return CUDA_ERROR_INVALID_HANDLE;
+    REQUIRE(!parameters || !extra)
     // CUDA C++ Programming Guide, technical specifications per compute capability.
     const unsigned most_ctas[3] = {2147483647u, 65535u, 65535u}, most_threads[3] = {1024u, 1024u, 64u};
     uint64_t threads = 1;
@@ -137,7 +139,7 @@ CUresult launch(CUcontext context, CUfunction f, const unsigned grid[3], const u
         return refuse(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, "%s: its registers and __launch_bounds__ allow %d threads in a CTA; given are %d.", f->name.c_str(), static_cast<int>(f->max_threads), static_cast<int>(threads));
     if (static_cast<int64_t>(dynamic_smem) > f->max_dynamic_smem)
         return refuse(CUDA_ERROR_INVALID_VALUE, "%s: its dynamic shared memory is %d bytes at most, as cuFuncSetAttribute left it; given are %u.", f->name.c_str(), static_cast<int>(f->max_dynamic_smem), dynamic_smem);
-    Launch launch{f, {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, {}, dynamic_smem, {}, context->device};
+    Launch launch{f, f->module->shared_from_this(), {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, {}, dynamic_smem, {}, context->device};
     unsigned size = 1;
     for (int n = 0; n < 3; n++) {
         const auto own = static_cast<unsigned>(f->cluster[n]);
@@ -171,7 +173,7 @@ CUresult launch(CUcontext context, CUfunction f, const unsigned grid[3], const u
     size_t packed_size = 0;
     for (void** e = extra; e && *e != CU_LAUNCH_PARAM_END; e += 2) {
         if (*e == CU_LAUNCH_PARAM_BUFFER_POINTER) packed = static_cast<const uint8_t*>(e[1]);
-        else if (*e == CU_LAUNCH_PARAM_BUFFER_SIZE) packed_size = *static_cast<size_t*>(e[1]);
+        else if (*e == CU_LAUNCH_PARAM_BUFFER_SIZE && e[1]) packed_size = *static_cast<size_t*>(e[1]);
         else return CUDA_ERROR_INVALID_VALUE;
     }
     for (size_t n = 0; n < f->parameters.size(); n++) {
@@ -211,9 +213,12 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** par
             has_cluster = true;
             break;
         case CU_LAUNCH_ATTRIBUTE_COOPERATIVE: cooperative = attribute.value.cooperative != 0; break;
+        case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+            REQUIRE(attribute.value.sharedMemCarveout >= -1 && attribute.value.sharedMemCarveout <= 100)
+            break;
         // Hints: whatever they ask for, the results are the same.
         case CU_LAUNCH_ATTRIBUTE_IGNORE: case CU_LAUNCH_ATTRIBUTE_PRIORITY: case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
-        case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE: case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+        case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
         case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: break;
         default: return driver::refuse(CUDA_ERROR_NOT_SUPPORTED, "cuLaunchKernelEx does not know launch attribute %d.", static_cast<int>(attribute.id));
         }
@@ -229,22 +234,32 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
     // By CUtensorMapDataType.
     static const uint32_t BYTES[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
     REQUIRE(map && reinterpret_cast<uint64_t>(map) % 64 == 0)
-    REQUIRE(static_cast<unsigned>(type) < sizeof BYTES / sizeof *BYTES && rank >= 1 && rank <= 5)
+#if CUDA_VERSION >= 13000
+    constexpr unsigned NEWEST_TYPE = CU_TENSOR_MAP_DATA_TYPE_16U6_ALIGN16B, NEWEST_SWIZZLE = CU_TENSOR_MAP_SWIZZLE_128B_ATOM_64B;
+    constexpr uint64_t MOST_ELEMENTS = uint64_t{1} << 31;
+#else
+    constexpr unsigned NEWEST_TYPE = CU_TENSOR_MAP_DATA_TYPE_TFLOAT32_FTZ, NEWEST_SWIZZLE = CU_TENSOR_MAP_SWIZZLE_128B;
+    constexpr uint64_t MOST_ELEMENTS = uint64_t{1} << 32;
+#endif
+    REQUIRE(static_cast<unsigned>(type) <= NEWEST_TYPE && static_cast<unsigned>(swizzle) <= NEWEST_SWIZZLE)
+    if (static_cast<unsigned>(type) >= sizeof BYTES / sizeof *BYTES) return driver::missing("cuTensorMapEncodeTiled of packed 4 and 6 bits");
+    const bool rows_of_32 = interleave == CU_TENSOR_MAP_INTERLEAVE_32B;
+    REQUIRE(static_cast<unsigned>(interleave) <= CU_TENSOR_MAP_INTERLEAVE_32B && rank >= (interleave ? 3 : 1) && rank <= 5)
+    REQUIRE(!rows_of_32 || (swizzle == CU_TENSOR_MAP_SWIZZLE_32B && reinterpret_cast<uint64_t>(address) % 32 == 0))
     REQUIRE(address && reinterpret_cast<uint64_t>(address) % 16 == 0 && dims && box && element_strides && (strides || rank == 1))
     REQUIRE(static_cast<unsigned>(promotion) <= CU_TENSOR_MAP_L2_PROMOTION_L2_256B && static_cast<unsigned>(fill) <= 1)
     REQUIRE(fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE || type >= CU_TENSOR_MAP_DATA_TYPE_FLOAT16)
     for (uint32_t n = 0; n < rank; n++) {
-        REQUIRE(dims[n] >= 1 && dims[n] <= uint64_t{1} << 32 && box[n] >= 1 && box[n] <= 256 && element_strides[n] >= 1 && element_strides[n] <= 8)
-        if (n + 1 < rank) REQUIRE(strides[n] % 16 == 0 && strides[n] < uint64_t{1} << 40)
+        REQUIRE(dims[n] >= 1 && dims[n] <= MOST_ELEMENTS && box[n] >= 1 && box[n] <= 256 && element_strides[n] >= 1 && element_strides[n] <= 8)
+        if (n + 1 < rank) REQUIRE(strides[n] % (rows_of_32 ? 32 : 16) == 0 && strides[n] < uint64_t{1} << 40)
     }
     const uint32_t row_bytes = box[0] * BYTES[type];
-    REQUIRE(row_bytes % 16 == 0)
-    static const uint32_t SPANS[] = {0, 32, 64, 128};
+    static const uint32_t SPANS[] = {256 * 8, 32, 64, 128, 128, 128, 128};  // of a swizzle
+    REQUIRE(interleave || (row_bytes % 16 == 0 && row_bytes <= SPANS[swizzle]))
     if (interleave != CU_TENSOR_MAP_INTERLEAVE_NONE || static_cast<unsigned>(swizzle) > 3 || fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
         return driver::missing("cuTensorMapEncodeTiled with interleaving, 128-byte atoms or a NaN fill");
-    REQUIRE(!swizzle || row_bytes <= SPANS[swizzle])
-    for (uint32_t n = 0; n < rank; n++)
-        if (element_strides[n] != 1 || dims[n] >> 32) return driver::missing("cuTensorMapEncodeTiled with element strides, or 2^32 elements along a dimension");
+    for (uint32_t n = 0; n < rank; n++)  // the innermost dimension has no stride: what is given is ignored
+        if ((n && element_strides[n] != 1) || dims[n] >> 32) return driver::missing("cuTensorMapEncodeTiled with element strides, or 2^32 elements along a dimension");
     struct {
         uint64_t magic, base;
         uint32_t rank, element_bytes, swizzle, box[5], dims[5], padding;

@@ -13,12 +13,24 @@ inline bool is_pinned(uint64_t address) {
     return memory::find(address, a);
 }
 
+// What an argument of a copy is: a CUdeviceptr, a pointer of the host, or whichever it turns out to be.
+enum class Side { DEVICE, HOST, EITHER };
+
+// A region is CUDA's as a whole or not at all (CUDA driver API, "API synchronization behavior", Memcpy).
+inline bool fits(uint64_t address, size_t size, Side side) {
+    const memory::Part part = memory::part_of(address, size);
+    if (part == memory::Part::SOME) return false;
+    if (part == memory::Part::NONE) return side != Side::DEVICE && !memory::is_device_address(address);
+    return side != Side::HOST || !memory::is_device_address(address);
+}
+
 // Copies see memory as it is when their turn comes. What the host can page is read at once, and
 // written before the call returns, as CUDA does it through a staging buffer.
-CUresult copy(uint64_t to, uint64_t from, size_t size, CUstream stream, bool asynchronous) {
-    CONTEXT
+inline CUresult copy(uint64_t to, Side to_side, uint64_t from, Side from_side, size_t size, CUstream stream, bool asynchronous) {
+    STREAM(stream)
     if (!asynchronous) NOT_IN_CAPTURE
     if (!size) return CUDA_SUCCESS;
+    REQUIRE(fits(to, size, to_side) && fits(from, size, from_side))
     uint8_t* target = memory::on_host(to, size);
     const uint8_t* source = memory::on_host(from, size);
     REQUIRE(target && source)
@@ -44,10 +56,10 @@ CUresult copy(uint64_t to, uint64_t from, size_t size, CUstream stream, bool asy
 
 template <typename T>
 CUresult fill(uint64_t to, T value, size_t count, CUstream stream, bool asynchronous) {
-    CONTEXT
+    STREAM(stream)
     if (!asynchronous) NOT_IN_CAPTURE
     if (!count) return CUDA_SUCCESS;
-    REQUIRE(to % sizeof(T) == 0 && is_pinned(to) && memory::on_host(to, count * sizeof(T)))
+    REQUIRE(to % sizeof(T) == 0 && count <= SIZE_MAX / sizeof(T) && memory::part_of(to, count * sizeof(T)) == memory::Part::WHOLE)
     auto work = [=](double& ns) {
         uint8_t* const at = memory::on_host(to, count * sizeof(T));
         if (!at) return CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -62,10 +74,17 @@ CUresult fill(uint64_t to, T value, size_t count, CUstream stream, bool asynchro
 inline CUresult allocate(CUdeviceptr* out, size_t size, memory::Kind kind) {
     CONTEXT
     REQUIRE(out && size)
-    const uint64_t address = memory::allocate(size, kind, context->device, capacity_of(context->device));
+    const uint64_t address = memory::allocate(size, kind, context->device, context, capacity_of(context->device));
     if (!address) return CUDA_ERROR_OUT_OF_MEMORY;
     *out = address;
     return CUDA_SUCCESS;
+}
+
+// A pool is its device's: the device's number, or -1.
+inline int device_of_pool(CUmemoryPool pool) {
+    for (size_t n = 0; n < primaries.size(); n++)
+        if (reinterpret_cast<CUmemoryPool>(primaries[n]) == pool) return static_cast<int>(n);
+    return -1;
 }
 
 }  // namespace driver
@@ -93,17 +112,26 @@ CUresult cuMemFree(CUdeviceptr address) {
     return memory::release(address, {memory::Kind::DEVICE, memory::Kind::MANAGED}) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t size, CUmemoryPool pool, CUstream stream) {
+    STREAM(stream)
+    const int device = driver::device_of_pool(pool);
+    REQUIRE(out && size && device >= 0)
+    if (driver::captures_now(stream)) return driver::missing("cuMemAllocAsync in a capture");
+    const uint64_t address = memory::allocate(size, memory::Kind::DEVICE, device, nullptr, driver::capacity_of(device));
+    if (!address) return CUDA_ERROR_OUT_OF_MEMORY;
+    *out = address;
+    return CUDA_SUCCESS;
+}
+
 CUresult cuMemAllocAsync(CUdeviceptr* out, size_t size, CUstream stream) {
     CONTEXT
-    if (driver::captures_now(stream)) return driver::missing("cuMemAllocAsync in a capture");
-    return driver::allocate(out, size, memory::Kind::DEVICE);
+    return cuMemAllocFromPoolAsync(out, size, reinterpret_cast<CUmemoryPool>(driver::primaries[static_cast<size_t>(context->device)]), stream);
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
-    CONTEXT
+    STREAM(stream)
     if (driver::captures_now(stream)) return driver::missing("cuMemFreeAsync in a capture");
-    memory::Allocation a;
-    REQUIRE(memory::find(address, a) && a.address == address && a.kind == memory::Kind::DEVICE)
+    REQUIRE(memory::begin_release(address))
     return driver::enqueue(context, stream, CU_GRAPH_NODE_TYPE_MEM_FREE, [=](double&) {
         return memory::release(address, {memory::Kind::DEVICE}) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     });
@@ -118,32 +146,30 @@ CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
 }
 CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) { return cuDeviceGetDefaultMemPool(pool, device); }
 
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t size, CUmemoryPool pool, CUstream stream) {
-    REQUIRE(pool)
-    return cuMemAllocAsync(out, size, stream);
-}
-
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t) {
-    STARTED REQUIRE(pool)
+    STARTED REQUIRE(driver::device_of_pool(pool) >= 0)
     return CUDA_SUCCESS;
 }
 
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute which, void* value) {
-    STARTED REQUIRE(pool && value)
-    const int device = reinterpret_cast<CUcontext>(pool)->device;
+    STARTED
+    const int device = driver::device_of_pool(pool);
+    REQUIRE(device >= 0 && value)
     std::lock_guard<std::mutex> hold(memory::lock);
     switch (which) {
     case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH: case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: *static_cast<cuuint64_t*>(value) = memory::used[device]; break;
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *static_cast<cuuint64_t*>(value) = 0; break;
-    default: *static_cast<int*>(value) = 1;
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES: case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: *static_cast<int*>(value) = 1; break;
+    default: return CUDA_ERROR_INVALID_VALUE;
     }
     return CUDA_SUCCESS;
 }
 
 // Host memory that kernels reach at its own address.
-CUresult cuMemHostAlloc(void** out, size_t size, unsigned) {
-    CONTEXT NOT_IN_CAPTURE
+CUresult cuMemHostAlloc(void** out, size_t size, unsigned flags) {
+    CONTEXT NOT_IN_CAPTURE REQUIRE(!(flags & ~static_cast<unsigned>(CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED)))
     return driver::allocate(reinterpret_cast<CUdeviceptr*>(out), size, memory::Kind::PINNED);
 }
 CUresult cuMemAllocHost(void** out, size_t size) { return cuMemHostAlloc(out, size, 0); }
@@ -159,11 +185,15 @@ CUresult cuMemFreeHost(void* p) {
     return memory::release(reinterpret_cast<uint64_t>(p), {memory::Kind::PINNED}) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuMemHostRegister(void* p, size_t size, unsigned) {
-    CONTEXT REQUIRE(p && size)
-    if (driver::is_pinned(reinterpret_cast<uint64_t>(p))) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+CUresult cuMemHostRegister(void* p, size_t size, unsigned flags) {
+    const auto address = reinterpret_cast<uint64_t>(p);
+    CONTEXT REQUIRE(p && size && size < memory::FIRST_ADDRESS && !memory::is_device_address(address + size))
+    if (flags & ~static_cast<unsigned>(CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP))
+        return driver::missing("cuMemHostRegister of I/O memory, or of what a device only reads,");
+    if (memory::part_of(address, size) != memory::Part::NONE) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    REQUIRE(memory::is_mapped(static_cast<const uint8_t*>(p), size))
     std::lock_guard<std::mutex> hold(memory::lock);
-    memory::add({reinterpret_cast<uint64_t>(p), size, static_cast<uint8_t*>(p), 0, memory::Kind::REGISTERED, context->device});
+    memory::add({address, size, static_cast<uint8_t*>(p), 0, memory::Kind::REGISTERED, context->device, context});
     return CUDA_SUCCESS;
 }
 
@@ -173,8 +203,9 @@ CUresult cuMemHostUnregister(void* p) {
     return memory::release(reinterpret_cast<uint64_t>(p), {memory::Kind::REGISTERED}) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
 
-CUresult cuMemHostGetDevicePointer(CUdeviceptr* out, void* p, unsigned) {
-    CONTEXT REQUIRE(out && driver::is_pinned(reinterpret_cast<uint64_t>(p)))
+CUresult cuMemHostGetDevicePointer(CUdeviceptr* out, void* p, unsigned flags) {
+    memory::Allocation a;
+    CONTEXT REQUIRE(out && !flags && memory::find(reinterpret_cast<uint64_t>(p), a) && (a.kind == memory::Kind::PINNED || a.kind == memory::Kind::REGISTERED))
     *out = reinterpret_cast<CUdeviceptr>(p);
     return CUDA_SUCCESS;
 }
@@ -213,16 +244,21 @@ CUresult cuPointerGetAttribute(void* out, CUpointer_attribute which, CUdeviceptr
     return CUDA_SUCCESS;
 }
 
-#define A(p) reinterpret_cast<uint64_t>(p)
-CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t n) { return driver::copy(to, from, n, nullptr, false); }
-CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t n) { return driver::copy(to, A(from), n, nullptr, false); }
-CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, size_t n) { return driver::copy(A(to), from, n, nullptr, false); }
-CUresult cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, size_t n) { return driver::copy(to, from, n, nullptr, false); }
-CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s) { return driver::copy(to, from, n, s, true); }
-CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t n, CUstream s) { return driver::copy(to, A(from), n, s, true); }
-CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t n, CUstream s) { return driver::copy(A(to), from, n, s, true); }
-CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s) { return driver::copy(to, from, n, s, true); }
-#undef A
+// `D`: a CUdeviceptr, `H`: a pointer of the host, `E`: either.
+#define D(p) p, driver::Side::DEVICE
+#define H(p) reinterpret_cast<uint64_t>(p), driver::Side::HOST
+#define E(p) p, driver::Side::EITHER
+CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t n) { return driver::copy(E(to), E(from), n, nullptr, false); }
+CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t n) { return driver::copy(D(to), H(from), n, nullptr, false); }
+CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, size_t n) { return driver::copy(H(to), D(from), n, nullptr, false); }
+CUresult cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, size_t n) { return driver::copy(D(to), D(from), n, nullptr, false); }
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s) { return driver::copy(E(to), E(from), n, s, true); }
+CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t n, CUstream s) { return driver::copy(D(to), H(from), n, s, true); }
+CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t n, CUstream s) { return driver::copy(H(to), D(from), n, s, true); }
+CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s) { return driver::copy(D(to), D(from), n, s, true); }
+#undef D
+#undef H
+#undef E
 CUresult cuMemsetD8(CUdeviceptr to, unsigned char v, size_t n) { return driver::fill(to, v, n, nullptr, false); }
 CUresult cuMemsetD16(CUdeviceptr to, unsigned short v, size_t n) { return driver::fill(to, v, n, nullptr, false); }
 CUresult cuMemsetD32(CUdeviceptr to, unsigned v, size_t n) { return driver::fill(to, v, n, nullptr, false); }

@@ -2,17 +2,9 @@
 
 namespace driver {
 
-inline std::vector<std::unique_ptr<CUmod_st>>& loaded = *new std::vector<std::unique_ptr<CUmod_st>>;
+inline std::vector<std::shared_ptr<CUmod_st>>& loaded = *new std::vector<std::shared_ptr<CUmod_st>>;
 
 constexpr uint64_t MOST_IMAGE_BYTES = uint64_t{1} << 30;
-
-// Whether there is memory behind each of these bytes: the size of an image is what it says itself.
-inline bool is_mapped(const uint8_t* at, uint64_t size) {
-    const uint64_t begin = reinterpret_cast<uint64_t>(at) & ~uint64_t{4095};
-    const uint64_t bytes = memory::page_aligned(reinterpret_cast<uint64_t>(at) + size - begin);
-    std::vector<unsigned char> pages(bytes / 4096);
-    return mincore(reinterpret_cast<void*>(begin), bytes, pages.data()) == 0;
-}
 
 // The bytes of a cubin that begins at `image`: its last table's or section's end, as its ELF header
 // says. 0 where that is no size of an image.
@@ -22,10 +14,10 @@ inline uint64_t elf_size(const uint8_t* image) {
         std::memcpy(&value, image + offset, width);
         return value;
     };
-    if (!is_mapped(image, 64)) return 0;
+    if (!memory::is_mapped(image, 64)) return 0;
     const uint64_t tables = at(40, 8), each = at(58, 2), programs = at(32, 8);
     uint64_t end = tables + each * at(60, 2);
-    if (tables > MOST_IMAGE_BYTES || programs > MOST_IMAGE_BYTES || each < 64 || !is_mapped(image, end)) return 0;
+    if (tables > MOST_IMAGE_BYTES || programs > MOST_IMAGE_BYTES || each < 64 || !memory::is_mapped(image, end)) return 0;
     for (uint64_t section = tables, last = end; section < last; section += each) {
         const uint64_t offset = at(section + 24, 8), size = at(section + 32, 8);
         if (at(section + 4, 4) == 8) continue;  // it has no bytes in the file
@@ -33,13 +25,13 @@ inline uint64_t elf_size(const uint8_t* image) {
         end = std::max(end, offset + size);
     }
     end = std::max(end, programs + at(54, 2) * at(56, 2));
-    return is_mapped(image, end) ? end : 0;
+    return memory::is_mapped(image, end) ? end : 0;
 }
 
 inline CUresult load(CUmodule* out, const void* image) {
     CONTEXT
-    REQUIRE(out && image)
     const auto* bytes = static_cast<const uint8_t*>(image);
+    REQUIRE(out && image && memory::is_mapped(bytes, 4))
     if (std::memcmp(bytes, "\x7f" "ELF", 4)) {
         if (!std::memcmp(bytes, "\x50\xed\x55\xba", 4) || !std::memcmp(bytes, "\xb1\x43\x62\x46", 4))
             return refuse(CUDA_ERROR_INVALID_IMAGE, "a fat binary cannot be loaded: give the cubin in it (cuobjdump -xelf all FILE).");
@@ -57,15 +49,32 @@ inline CUresult load(CUmodule* out, const void* image) {
     const reader::Answer answer = reader::read_cubin(image, size, base);
     if (answer.error) return refuse(static_cast<CUresult>(answer.error), "%s", answer.text.c_str());
     const Device& d = device_of(context->device);
-    std::unique_ptr<CUmod_st> module = modules::describe(answer.text, d, context->device);
+    std::shared_ptr<CUmod_st> module = modules::describe(answer.text, d, context);
     if (!module) return CUDA_ERROR_OUT_OF_MEMORY;
     for (const auto& f : module->functions)
         if (f->arch / 10 != d.major || f->arch > d.capability())
             return refuse(CUDA_ERROR_NO_BINARY_FOR_GPU, "this cubin is for sm_%d, and the GPU has sm_%d.", static_cast<int>(f->arch), static_cast<int>(d.capability()));
     *out = module.get();
+    for (const auto& f : module->functions) functions.add(f.get());
     std::lock_guard<std::mutex> hold(lock);
     loaded.push_back(std::move(module));
     return CUDA_SUCCESS;
+}
+
+// Its code stays as long as a graph has it; its variables are gone.
+void unload(CUmodule module) {
+    for (const uint64_t area : module->areas) memory::release(area, {memory::Kind::MODULE});
+    for (const auto& f : module->functions) functions.remove(f.get());
+    std::lock_guard<std::mutex> hold(lock);
+    loaded.erase(std::find_if(loaded.begin(), loaded.end(), [=](const auto& each) { return each.get() == module; }));
+}
+
+std::vector<CUmodule> modules_of(CUcontext context) {
+    std::lock_guard<std::mutex> hold(lock);
+    std::vector<CUmodule> found;
+    for (const auto& each : loaded)
+        if (each->context == context) found.push_back(each.get());
+    return found;
 }
 
 inline bool is_loaded(CUmodule module) {
@@ -97,11 +106,14 @@ int ctas_per_sm(const Device& d, const CUfunc_st& f, int64_t threads, int64_t dy
 extern "C" {
 
 CUresult cuModuleLoadData(CUmodule* out, const void* image) { STARTED return driver::load(out, image); }
-CUresult cuModuleLoadDataEx(CUmodule* out, const void* image, unsigned, CUjit_option*, void**) { STARTED return driver::load(out, image); }
+CUresult cuModuleLoadDataEx(CUmodule* out, const void* image, unsigned count, CUjit_option* options, void** values) {
+    STARTED REQUIRE(!count || (options && values))
+    return driver::load(out, image);
+}
 CUresult cuModuleLoadFatBinary(CUmodule* out, const void* image) { return driver::load(out, image); }
 
 CUresult cuModuleLoad(CUmodule* out, const char* path) {
-    REQUIRE(path)
+    STARTED REQUIRE(path)
     std::FILE* file = std::fopen(path, "rb");
     if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
     std::vector<char> content;
@@ -115,15 +127,7 @@ CUresult cuModuleUnload(CUmodule module) {
     CONTEXT
     if (!driver::is_loaded(module)) return CUDA_ERROR_INVALID_HANDLE;
     queue::wait_all(context);
-    for (const uint64_t area : module->areas) memory::release(area, {memory::Kind::MODULE});
-    for (const auto& f : module->functions)
-        if (f->code) emulator::library()->free_code(f->code);
-    std::lock_guard<std::mutex> hold(driver::lock);
-    for (size_t n = 0; n < driver::loaded.size(); n++)
-        if (driver::loaded[n].get() == module) {
-            driver::loaded.erase(driver::loaded.begin() + static_cast<std::ptrdiff_t>(n));
-            break;
-        }
+    driver::unload(module);
     return CUDA_SUCCESS;
 }
 
@@ -155,19 +159,19 @@ CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
 }
 
 CUresult cuFuncGetModule(CUmodule* out, CUfunction f) {
-    STARTED REQUIRE(out && f)
+    STARTED REQUIRE(out) HANDLE(functions, f)
     *out = f->module;
     return CUDA_SUCCESS;
 }
 
 CUresult cuFuncGetName(const char** out, CUfunction f) {
-    STARTED REQUIRE(out && f)
+    STARTED REQUIRE(out) HANDLE(functions, f)
     *out = f->name.c_str();
     return CUDA_SUCCESS;
 }
 
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction f) {
-    CONTEXT REQUIRE(value && f)
+    CONTEXT REQUIRE(value) HANDLE(functions, f)
     int64_t v = 0;
     switch (which) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: v = f->max_threads; break;
@@ -192,7 +196,7 @@ CUresult cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction f
 }
 
 CUresult cuFuncSetAttribute(CUfunction f, CUfunction_attribute which, int value) {
-    CONTEXT REQUIRE(f)
+    CONTEXT HANDLE(functions, f)
     const Device& d = driver::device_of(context->device);
     switch (which) {
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
@@ -210,13 +214,13 @@ CUresult cuFuncSetAttribute(CUfunction f, CUfunction_attribute which, int value)
     }
 }
 
-CUresult cuFuncSetCacheConfig(CUfunction f, CUfunc_cache) {
-    CONTEXT REQUIRE(f)
+CUresult cuFuncSetCacheConfig(CUfunction f, CUfunc_cache wanted) {
+    CONTEXT HANDLE(functions, f) REQUIRE(static_cast<unsigned>(wanted) <= CU_FUNC_CACHE_PREFER_EQUAL)
     return CUDA_SUCCESS;
 }
 
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* out, CUfunction f, int threads, size_t dynamic_smem, unsigned) {
-    CONTEXT REQUIRE(out && f && threads > 0)
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* out, CUfunction f, int threads, size_t dynamic_smem, unsigned flags) {
+    CONTEXT REQUIRE(out && threads > 0 && flags <= CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE) HANDLE(functions, f)
     *out = driver::ctas_per_sm(driver::device_of(context->device), *f, threads, static_cast<int64_t>(dynamic_smem));
     return CUDA_SUCCESS;
 }
@@ -225,7 +229,7 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* out, CUfunction f, int
 }
 
 CUresult cuOccupancyMaxPotentialBlockSize(int* least_grid, int* best, CUfunction f, CUoccupancyB2DSize smem_of, size_t dynamic_smem, int limit) {
-    CONTEXT REQUIRE(least_grid && best && f)
+    CONTEXT REQUIRE(least_grid && best) HANDLE(functions, f)
     const Device& d = driver::device_of(context->device);
     const int64_t most = limit > 0 ? std::min<int64_t>(limit, f->max_threads) : f->max_threads;
     int64_t occupied = 0;
@@ -241,7 +245,7 @@ CUresult cuOccupancyMaxPotentialBlockSize(int* least_grid, int* best, CUfunction
 }
 
 CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* out, CUfunction f, int ctas, int threads) {
-    CONTEXT REQUIRE(out && f && ctas > 0 && threads > 0)
+    CONTEXT REQUIRE(out && ctas > 0 && threads > 0) HANDLE(functions, f)
     const Device& d = driver::device_of(context->device);
     *out = 0;
     for (int64_t smem = d.smem_optin - f->static_smem; smem >= 0; smem -= 128)

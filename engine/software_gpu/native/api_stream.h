@@ -12,11 +12,6 @@ inline CUresult refuse_capturing(CUstream stream) {
 
 }  // namespace driver
 
-#define STREAM(s) \
-    CONTEXT \
-    s = driver::stream_of(s); \
-    if (!driver::is_stream(context, s)) return CUDA_ERROR_INVALID_HANDLE;
-
 extern "C" {
 
 CUresult cuStreamCreateWithPriority(CUstream* out, unsigned flags, int priority) {
@@ -76,16 +71,20 @@ CUresult cuStreamQuery(CUstream stream) {
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
     CONTEXT REQUIRE(function)
     return driver::enqueue(context, stream, CU_GRAPH_NODE_TYPE_HOST, [=](double&) {
+        queue::in_callback = true;
         function(data);
+        queue::in_callback = false;
         return CUDA_SUCCESS;
     });
 }
 
 CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback function, void* data, unsigned flags) {
-    CONTEXT REQUIRE(function && !flags)
+    STREAM(stream) REQUIRE(function && !flags)
     if (const CUresult why_not = driver::refuse_capturing(stream)) return why_not;
     return driver::enqueue(context, stream, CU_GRAPH_NODE_TYPE_HOST, [=](double&) {
+        queue::in_callback = true;
         function(stream, CUDA_SUCCESS, data);
+        queue::in_callback = false;
         return CUDA_SUCCESS;
     });
 }
@@ -94,22 +93,22 @@ CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback function, void* d
 
 CUresult cuEventCreate(CUevent* out, unsigned flags) {
     CONTEXT REQUIRE(out && flags < 8 && (!(flags & CU_EVENT_INTERPROCESS) || flags & CU_EVENT_DISABLE_TIMING))
-    *out = new CUevent_st{context, flags};
+    *out = driver::events.add(new CUevent_st{context, flags});
     return CUDA_SUCCESS;
 }
 
 CUresult cuEventDestroy(CUevent event) {
-    STARTED REQUIRE(event)
-    event->context = nullptr;  // the object stays: work that is queued refers to it
-    return CUDA_SUCCESS;
+    STARTED
+    // The object stays: work that is queued refers to it.
+    return driver::events.remove(event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 CUresult cuEventRecord(CUevent event, CUstream stream) {
-    STREAM(stream)
-    if (!event || !event->context) return CUDA_ERROR_INVALID_HANDLE;
-    if (event->context != context) return CUDA_ERROR_INVALID_CONTEXT;
+    STREAM(stream) HANDLE(events, event)
+    if (event->context != context) return CUDA_ERROR_INVALID_HANDLE;
     if (stream && stream->capture) {
         std::lock_guard<std::mutex> hold(queue::lock);
+        if (stream->capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
         event->capture = stream->capture, event->captured_on = stream;
         event->captured_after = stream->capture->last[stream];
         return CUDA_SUCCESS;
@@ -127,29 +126,33 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
         return CUDA_SUCCESS;
     });
 }
-CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned) { return cuEventRecord(event, stream); }
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
+    CONTEXT REQUIRE(flags <= CU_EVENT_RECORD_EXTERNAL)
+    if (!flags) return cuEventRecord(event, stream);
+    REQUIRE(driver::is_stream(context, driver::stream_of(stream)) && driver::captures_now(stream))
+    return driver::missing("cuEventRecordWithFlags of an external event");
+}
 
 CUresult cuEventQuery(CUevent event) {
-    CONTEXT
-    if (!event || !event->context) return CUDA_ERROR_INVALID_HANDLE;
+    CONTEXT HANDLE(events, event)
     std::lock_guard<std::mutex> hold(queue::lock);
     if (event->capture) return CUDA_ERROR_CAPTURED_EVENT;
     return event->reached == event->recorded ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent event) {
-    CONTEXT
-    if (!event || !event->context) return CUDA_ERROR_INVALID_HANDLE;
+    CONTEXT HANDLE(events, event)
     std::unique_lock<std::mutex> hold(queue::lock);
     if (event->capture) return CUDA_ERROR_CAPTURED_EVENT;
-    return queue::wait_until(context, hold, [&] { return event->reached == event->recorded || context->error != CUDA_SUCCESS; });
+    return queue::wait_until(context, hold, [&] { return event->reached == event->recorded || event->context->error != CUDA_SUCCESS; });
 }
 
 CUresult cuEventElapsedTime(float* ms, CUevent begin, CUevent end) {
     CONTEXT REQUIRE(ms)
     std::lock_guard<std::mutex> hold(queue::lock);
     for (CUevent event : {begin, end}) {
-        if (!event || !event->context || !event->recorded || event->flags & CU_EVENT_DISABLE_TIMING) return CUDA_ERROR_INVALID_HANDLE;
+        HANDLE(events, event)
+        if (!event->recorded || event->flags & CU_EVENT_DISABLE_TIMING) return CUDA_ERROR_INVALID_HANDLE;
         if (event->capture) return CUDA_ERROR_CAPTURED_EVENT;
         if (event->reached != event->recorded) return CUDA_ERROR_NOT_READY;
     }
@@ -158,13 +161,17 @@ CUresult cuEventElapsedTime(float* ms, CUevent begin, CUevent end) {
 }
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
-    STREAM(stream) REQUIRE(flags <= CU_EVENT_WAIT_EXTERNAL)
-    if (!event || !event->context) return CUDA_ERROR_INVALID_HANDLE;
+    STREAM(stream) HANDLE(events, event) REQUIRE(flags <= CU_EVENT_WAIT_EXTERNAL && (!flags || driver::captures_now(stream)))
+    if (flags) return driver::missing("cuStreamWaitEvent for an external event");
     std::unique_lock<std::mutex> hold(queue::lock);
     if (event->capture) {
         Capture* capture = event->capture;
+        if (!driver::captures.count(capture)) return CUDA_ERROR_CAPTURED_EVENT;  // it has ended
         if (!stream) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-        if (stream->capture && stream->capture != capture) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+        if (stream->capture && stream->capture != capture) {
+            driver::invalidate(stream->capture), driver::invalidate(capture);
+            return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+        }
         stream->capture = capture;
         if (stream != capture->origin) capture->joined.insert(stream), capture->unjoined.insert(stream);
         capture->unjoined.erase(event->captured_on);
@@ -192,7 +199,7 @@ CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
         return CUDA_ERROR_ILLEGAL_STATE;
     }
     static unsigned long long number = 0;
-    stream->capture = new Capture{new CUgraph_st, stream, mode, false, {}, {}, {}, ++number};
+    stream->capture = new Capture{new CUgraph_st, stream, mode, std::this_thread::get_id(), false, {}, {}, {}, ++number};
     driver::captures.insert(stream->capture);
     return CUDA_SUCCESS;
 }
@@ -207,6 +214,7 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* out) {
         driver::invalidate(capture);
         return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     }
+    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != std::this_thread::get_id()) return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     for (CUstream each : capture->joined) each->capture = nullptr;
     stream->capture = nullptr;
     driver::captures.erase(capture);  // the object stays: events may name it
@@ -214,7 +222,7 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* out) {
         delete capture->graph;
         return capture->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
     }
-    *out = capture->graph;
+    *out = driver::graphs.add(capture->graph);
     return CUDA_SUCCESS;
 }
 
@@ -227,26 +235,25 @@ CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
 }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
-    STARTED REQUIRE(mode)
-    static thread_local CUstreamCaptureMode now = CU_STREAM_CAPTURE_MODE_GLOBAL;
-    std::swap(now, *mode);
+    STARTED REQUIRE(mode && static_cast<unsigned>(*mode) <= CU_STREAM_CAPTURE_MODE_RELAXED)
+    std::swap(driver::interaction, *mode);
     return CUDA_SUCCESS;
 }
 
 CUresult cuGraphCreate(CUgraph* out, unsigned flags) {
     STARTED REQUIRE(out && !flags)
-    *out = new CUgraph_st;
+    *out = driver::graphs.add(new CUgraph_st);
     return CUDA_SUCCESS;
 }
 
 CUresult cuGraphDestroy(CUgraph graph) {
-    STARTED REQUIRE(graph)
+    STARTED REQUIRE(driver::graphs.remove(graph))
     delete graph;
     return CUDA_SUCCESS;
 }
 
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, size_t* count) {
-    STARTED REQUIRE(graph && count)
+    STARTED REQUIRE(driver::graphs.has(graph) && count)
     if (nodes)
         for (size_t n = 0; n < std::min(*count, graph->operations.size()); n++) nodes[n] = reinterpret_cast<CUgraphNode>(&graph->operations[n]);
     *count = graph->operations.size();
@@ -254,37 +261,47 @@ CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, size_t* count) {
 }
 
 CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType* type) {
-    STARTED REQUIRE(node && type)
-    *type = reinterpret_cast<queue::Operation*>(node)->type;
-    return CUDA_SUCCESS;
+    STARTED REQUIRE(type)
+    for (const CUgraph graph : driver::graphs.all())
+        for (const queue::Operation& each : graph->operations)
+            if (reinterpret_cast<CUgraphNode>(const_cast<queue::Operation*>(&each)) == node) {
+                *type = each.type;
+                return CUDA_SUCCESS;
+            }
+    return CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph graph, unsigned long long flags) {
-    CONTEXT REQUIRE(out && graph)
+    CONTEXT REQUIRE(out && driver::graphs.has(graph))
     if (flags & ~static_cast<unsigned long long>(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY))
         return driver::missing("cuGraphInstantiate with these flags");
-    *out = new CUgraphExec_st{std::make_shared<const std::vector<queue::Operation>>(graph->operations)};
+    *out = driver::executables.add(new CUgraphExec_st{std::make_shared<const std::vector<queue::Operation>>(graph->operations)});
     return CUDA_SUCCESS;
 }
 
 CUresult cuGraphInstantiateWithParams(CUgraphExec* out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
-    REQUIRE(parameters)
-    return cuGraphInstantiateWithFlags(out, graph, parameters->flags);
+    CONTEXT REQUIRE(parameters)
+    parameters->hErrNode_out = nullptr;
+    const bool uploads = parameters->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+    const bool streams = !uploads || driver::is_stream(context, driver::stream_of(parameters->hUploadStream));
+    const CUresult made = streams ? cuGraphInstantiateWithFlags(out, graph, parameters->flags) : CUDA_ERROR_INVALID_VALUE;
+    parameters->result_out = made ? CUDA_GRAPH_INSTANTIATE_ERROR : CUDA_GRAPH_INSTANTIATE_SUCCESS;
+    return made;
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec graph) {
-    STARTED REQUIRE(graph)
+    STARTED REQUIRE(driver::executables.remove(graph))
     delete graph;
     return CUDA_SUCCESS;
 }
 
 CUresult cuGraphUpload(CUgraphExec graph, CUstream stream) {
-    STREAM(stream) REQUIRE(graph)
+    STREAM(stream) REQUIRE(driver::executables.has(graph))
     return CUDA_SUCCESS;
 }
 
 CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
-    CONTEXT REQUIRE(graph)
+    CONTEXT REQUIRE(driver::executables.has(graph))
     return driver::enqueue(context, stream, CU_GRAPH_NODE_TYPE_GRAPH, [operations = graph->operations](double& ns) {
         for (const size_t n : queue::order_of(*operations))
             if (const CUresult found = (*operations)[n].work(ns)) return found;

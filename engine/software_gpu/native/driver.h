@@ -24,8 +24,39 @@ namespace driver {
 
 inline bool initialised = false;
 inline pid_t process = 0;  // CUDA is not there in a process that was forked from this one
+// The objects of one kind that a program may name. Whatever else it gives, freed ones and numbers of
+// its own, is refused without being looked at.
+template <typename T>
+class Handles {
+public:
+    T* add(T* made) {
+        std::lock_guard<std::mutex> hold(lock_);
+        return all_.insert(made), made;
+    }
+    bool has(const T* given) {
+        std::lock_guard<std::mutex> hold(lock_);
+        return all_.count(const_cast<T*>(given)) > 0;
+    }
+    bool remove(T* given) {
+        std::lock_guard<std::mutex> hold(lock_);
+        return all_.erase(given) > 0;
+    }
+    std::set<T*> all() {
+        std::lock_guard<std::mutex> hold(lock_);
+        return all_;
+    }
+
+private:
+    std::mutex lock_;
+    std::set<T*> all_;
+};
+
 // Never destroyed: work may go on while the process ends.
-inline std::vector<std::unique_ptr<CUctx_st>>& contexts = *new std::vector<std::unique_ptr<CUctx_st>>;
+inline auto& contexts = *new Handles<CUctx_st>;
+inline auto& functions = *new Handles<CUfunc_st>;
+inline auto& events = *new Handles<CUevent_st>;
+inline auto& graphs = *new Handles<CUgraph_st>;
+inline auto& executables = *new Handles<CUgraphExec_st>;
 inline std::vector<CUctx_st*>& primaries = *new std::vector<CUctx_st*>;
 inline thread_local std::vector<CUcontext> stack;  // the last one is current
 inline std::mutex lock;
@@ -50,7 +81,9 @@ inline const Device& device_of(int ordinal) { return all_devices()[static_cast<s
 inline int device_count() { return static_cast<int>(visible_devices().size()); }
 inline bool is_device(int ordinal) { return ordinal >= 0 && ordinal < device_count(); }
 
+// A function that a stream calls may call nothing of CUDA's (cuLaunchHostFunc).
 inline CUresult check_started() {
+    if (queue::in_callback) return CUDA_ERROR_NOT_PERMITTED;
     return initialised && getpid() == process ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 
@@ -68,6 +101,14 @@ inline CUcontext current() { return stack.empty() ? nullptr : stack.back(); }
     if (context->error != CUDA_SUCCESS) return context->error;
 #define REQUIRE(what) \
     if (!(what)) return CUDA_ERROR_INVALID_VALUE;
+#define HANDLE(kind, given) \
+    if (!driver::kind.has(given)) return CUDA_ERROR_INVALID_HANDLE;
+
+// `s` is a stream of the current context, by the name that it has here.
+#define STREAM(s) \
+    CONTEXT \
+    s = driver::stream_of(s); \
+    if (!driver::is_stream(context, s)) return CUDA_ERROR_INVALID_HANDLE;
 
 // The two names of the legacy stream, and the one of each thread, which is the legacy one here.
 inline CUstream stream_of(CUstream stream) {
@@ -83,15 +124,20 @@ inline std::set<Capture*>& captures = *new std::set<Capture*>;  // under queue::
 
 inline void invalidate(Capture* capture) { capture->invalid = true; }
 
-// What may not happen while a stream of this context captures in the global mode: it would be left
-// out of the graph (CUDA driver API, cuThreadExchangeStreamCaptureMode).
+inline thread_local CUstreamCaptureMode interaction = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+// What may not happen while a stream captures, by the modes of the capture and of this thread: it
+// would be left out of the graph (CUDA driver API, cuThreadExchangeStreamCaptureMode).
 inline CUresult refuse_in_capture() {
+    if (interaction == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
     std::lock_guard<std::mutex> hold(queue::lock);
-    for (Capture* capture : captures)
-        if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED) {
+    for (Capture* capture : captures) {
+        const bool of_all = interaction == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+        if (capture->thread == std::this_thread::get_id() ? capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED : of_all) {
             invalidate(capture);
             return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
         }
+    }
     return CUDA_SUCCESS;
 }
 inline CUresult check_planted(const char* function) {
@@ -139,7 +185,6 @@ inline bool captures_now(CUstream stream) {
 }
 
 CUresult launch(CUcontext context, CUfunction f, const unsigned grid[3], const unsigned block[3], unsigned dynamic_smem, CUstream stream, const unsigned cluster[3], bool cooperative, void** parameters, void** extra);
-CUresult copy(uint64_t to, uint64_t from, size_t size, CUstream stream, bool asynchronous);
 int ctas_per_sm(const Device& d, const CUfunc_st& f, int64_t threads, int64_t dynamic_smem);
 
 }  // namespace driver

@@ -28,6 +28,8 @@ struct Allocation {
     uint64_t mapped;  // bytes to unmap; 0: somebody else's
     Kind kind;
     int device;
+    const void* context = nullptr;  // it goes with; none where it was allocated in the order of a stream
+    bool going = false;  // a stream is to free it
 };
 
 // Never destroyed: work may go on while the process ends.
@@ -63,6 +65,14 @@ inline uint8_t* map_unwritten(uint64_t size) {
 
 inline uint64_t page_aligned(uint64_t size) { return (size + 4095) & ~uint64_t{4095}; }
 
+// Whether there is memory behind each of these bytes: a size is what somebody says.
+inline bool is_mapped(const uint8_t* at, uint64_t size) {
+    const uint64_t begin = reinterpret_cast<uint64_t>(at) & ~uint64_t{4095};
+    const uint64_t bytes = page_aligned(reinterpret_cast<uint64_t>(at) + size - begin);
+    std::vector<unsigned char> pages(bytes / 4096);
+    return mincore(reinterpret_cast<void*>(begin), bytes, pages.data()) == 0;
+}
+
 // An address for `size` bytes that nothing had before: one that was freed is never valid again.
 inline uint64_t new_address(uint64_t size) {
     const uint64_t address = next_address;
@@ -77,15 +87,23 @@ inline void add(const Allocation& a) {
 }
 
 // 0 where there is no room.
-inline uint64_t allocate(uint64_t size, Kind kind, int device, uint64_t capacity) {
+inline uint64_t allocate(uint64_t size, Kind kind, int device, const void* context, uint64_t capacity) {
     std::lock_guard<std::mutex> hold(lock);
     const bool on_device = kind == Kind::DEVICE;
     if (on_device && (size > capacity || used[device] + size > capacity)) return 0;
+    static const uint64_t of_host = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    if (!on_device && size > of_host) return 0;
     uint8_t* host = map_unwritten(page_aligned(size));
     if (!host) return 0;
     const uint64_t address = on_device ? new_address(size) : reinterpret_cast<uint64_t>(host);
-    add({address, size, host, page_aligned(size), kind, device});
+    add({address, size, host, page_aligned(size), kind, device, context});
     return address;
+}
+
+inline void drop(const Allocation& a) {
+    changes++;
+    if (a.kind == Kind::DEVICE) used[a.device] -= a.size;
+    if (a.mapped) munmap(a.host, a.mapped);
 }
 
 inline bool release(uint64_t address, std::initializer_list<Kind> kinds) {
@@ -97,10 +115,28 @@ inline bool release(uint64_t address, std::initializer_list<Kind> kinds) {
     for (const Kind kind : kinds) fits |= kind == a.kind;
     if (!fits) return false;
     by_address.erase(it);
-    changes++;
-    if (a.kind == Kind::DEVICE) used[a.device] -= a.size;
-    if (a.mapped) munmap(a.host, a.mapped);
+    drop(a);
     return true;
+}
+
+inline void release_all(const void* context) {
+    std::lock_guard<std::mutex> hold(lock);
+    for (auto it = by_address.begin(); it != by_address.end();) {
+        if (it->second.context != context) {
+            ++it;
+            continue;
+        }
+        drop(it->second);
+        it = by_address.erase(it);
+    }
+}
+
+// Whether a stream may free what begins at `address`: once.
+inline bool begin_release(uint64_t address) {
+    std::lock_guard<std::mutex> hold(lock);
+    const auto it = by_address.find(address);
+    if (it == by_address.end() || it->second.kind != Kind::DEVICE || it->second.going) return false;
+    return it->second.going = true;
 }
 
 inline const Allocation* find_locked(uint64_t address) {
@@ -118,6 +154,16 @@ inline bool find(uint64_t address, Allocation& out) {
 }
 
 inline bool is_device_address(uint64_t address) { return address >= FIRST_ADDRESS; }
+
+// How much of `size` bytes from `address` on is memory of CUDA's.
+enum class Part { NONE, SOME, WHOLE };
+
+inline Part part_of(uint64_t address, uint64_t size) {
+    std::lock_guard<std::mutex> hold(lock);
+    if (const Allocation* a = find_locked(address)) return size <= a->size - (address - a->address) ? Part::WHOLE : Part::SOME;
+    const auto next = by_address.upper_bound(address);
+    return next != by_address.end() && next->first - address < size ? Part::SOME : Part::NONE;
+}
 
 // Where `size` bytes from `address` on lie on the host, or null: they are not all in one allocation.
 inline uint8_t* on_host(uint64_t address, uint64_t size) {

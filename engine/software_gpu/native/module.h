@@ -9,11 +9,12 @@
 
 #include "emulator.h"
 #include "memory.h"
+#include "queue.h"
 #include "reader.h"
 #include "table.h"
 
-struct CUmod_st {
-    int device;
+struct CUmod_st : std::enable_shared_from_this<CUmod_st> {
+    CUcontext context;
     std::vector<std::unique_ptr<struct CUfunc_st>> functions;
     std::map<std::string, std::pair<uint64_t, uint64_t>> globals;  // (address, bytes)
     std::vector<uint64_t> areas;  // of variables
@@ -40,15 +41,18 @@ struct CUfunc_st {
     int64_t carveout = -1;
     bool large_clusters = false;
     emulator::Code* code = nullptr;
+    ~CUfunc_st() {
+        if (code) emulator::library()->free_code(code);
+    }
 };
 
 namespace modules {
 
 // What the reader wrote of one cubin.
-inline std::unique_ptr<CUmod_st> describe(const std::string& text, const Device& device, int number) {
+inline std::shared_ptr<CUmod_st> describe(const std::string& text, const Device& device, CUcontext context) {
     reader::Fields fields(text);
-    auto module = std::make_unique<CUmod_st>();
-    module->device = number;
+    auto module = std::make_shared<CUmod_st>();
+    module->context = context;
     const int64_t areas = fields.number();
     for (int64_t n = 0; n < areas; n++) {
         const auto address = static_cast<uint64_t>(fields.number());
@@ -58,7 +62,7 @@ inline std::unique_ptr<CUmod_st> describe(const std::string& text, const Device&
         if (!host) return nullptr;
         std::memcpy(host, content.data(), content.size());
         std::lock_guard<std::mutex> hold(memory::lock);
-        memory::add({address, content.size(), host, mapped, memory::Kind::MODULE, number});
+        memory::add({address, content.size(), host, mapped, memory::Kind::MODULE, context->device, context});
         module->areas.push_back(address);
     }
     const int64_t globals = fields.number();

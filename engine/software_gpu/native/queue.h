@@ -57,6 +57,7 @@ struct Capture {
     CUgraph graph;
     CUstream origin;
     CUstreamCaptureMode mode;
+    std::thread::id thread;  // that began it
     bool invalid = false;
     std::set<CUstream> joined, unjoined;  // `unjoined`: with work that the origin has not waited for
     std::map<CUstream, std::vector<size_t>> last;  // operations that the next one of a stream follows
@@ -99,6 +100,7 @@ inline double clock_ns = 1e6;
 inline std::string& last_fault = *new std::string;  // what a kernel did wrong, in words
 
 inline int awaited = 0;  // calls of the host that wait for something
+inline thread_local bool in_callback = false;  // a function of the program runs on the queue's thread
 
 // Whether `later` may not begin before `entry` has ended.
 inline bool comes_first(const Entry& entry, const Entry& later) {
