@@ -16,6 +16,7 @@ __all__ = ["assert_correct"]
 def assert_correct(
     of: AttentionKernel | str | Path,
     *,
+    gpu: str | None = None,
     thorough: bool = False,
     seed: int = 0,
     inputs: InputKind = NORMAL,
@@ -26,6 +27,7 @@ def assert_correct(
 
     Args:
         of: a kernel, its name or its file.
+        gpu: the GPU, where `of` does not say it, as `kernel` takes it.
         thorough: fail for races, accesses out of bounds and uninitialised reads, too.
         sizes: the problem, as `AttentionKernel.check` takes it.
 
@@ -35,6 +37,7 @@ def assert_correct(
     Raises:
         AssertionError: it is incorrect, failed, or was not executed: the sentence that says why,
             then what was found.
+        UnknownName, InvalidKernel, InvalidProblem: as `kernel` and `AttentionKernel.check`.
 
     Example:
         >>> from engine.testing import assert_correct
@@ -46,6 +49,7 @@ def assert_correct(
         AssertionError: v01 at B1 H1 S128 D48 fp16 is SKIPPED: ...
     """
     asked = of if isinstance(of, AttentionKernel) else kernel(of)
+    asked = asked.on(gpu) if gpu is not None else asked
     done = asked.check(thorough=thorough, seed=seed, inputs=inputs, timeout_s=timeout_s, **sizes)
     if done.status is Status.PASSED:
         return done

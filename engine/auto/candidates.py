@@ -1,4 +1,4 @@
-"""Which kernels ranked first by simulated time, in a table for each compute capability.
+"""Which kernels ranked first by simulated time, in a table for each compute capability and pass.
 
     attune auto --renew    writes them; see `engine.auto.renew`
 
@@ -21,7 +21,7 @@ from engine.base import files
 from engine.base.errors import AttuneError, CompileError
 from engine.devices.spec import DeviceSpec
 from engine.plan import variant_sources
-from engine.problem import Problem
+from engine.problem import Direction, Problem
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 
@@ -38,10 +38,10 @@ def own_instructions(device: DeviceSpec) -> str:
     return _BY_MAJOR.get(device.compute_capability[0], "")
 
 
-def own_rungs(device: DeviceSpec) -> list[Variant]:
+def own_rungs(device: DeviceSpec, direction: Direction = "forward") -> list[Variant]:
     """The rungs that use them."""
-    capability = device.compute_capability
-    return [v for v in LADDER if v.arch_specific and v.min_compute_capability == capability]
+    capability, rungs = device.compute_capability, eligible(direction)
+    return [v for v in rungs if v.arch_specific and v.min_compute_capability == capability]
 
 
 def out_of_reach(device: DeviceSpec) -> str:
@@ -56,7 +56,7 @@ FOLDER = Path(__file__).with_name("tables")
 FORMAT = 1
 _MAX_BYTES = 4 << 20
 _COLUMNS = "head_dim causal seqlen keys heads group variant config us beside beside_us".split()
-_FILE = re.compile(r"sm_(?P<major>\d+)(?P<minor>\d)\.json")
+_FILE = re.compile(r"sm_(?P<major>\d+)(?P<minor>\d)(?P<backward>_backward)?\.json")
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 
 
@@ -98,16 +98,10 @@ class Row:
         mask = " causal" if self.causal else ""
         return f"B·H={self.heads} S{self.seqlen}{keys} D{self.head_dim}{group}{mask}"
 
-    def is_of(self, problem: Problem) -> bool:
-        """Whether it is the problem's own row, whatever the dtype."""
-        if problem.features:
-            return False
-        return self.distance(problem, problem.batch * problem.num_heads) == 0
-
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What was ranked for one compute capability, on one GPU of it."""
+    """What was ranked for one compute capability and direction, on one GPU of it."""
 
     compute_capability: str
     gpu: str
@@ -158,7 +152,9 @@ def _row(listed: list[object]) -> Row:
     )
 
 
-def table_for(compute_capability: tuple[int, int]) -> Table | None:
+def table_for(
+    compute_capability: tuple[int, int], direction: Direction = "forward"
+) -> Table | None:
     """The table of a compute capability, else of the next lower one, else of the next higher one.
 
     None where there is no table at all.
@@ -166,18 +162,24 @@ def table_for(compute_capability: tuple[int, int]) -> Table | None:
     Raises AttuneError as `read_table`.
     """
     named = (_FILE.fullmatch(path.name) for path in FOLDER.glob("sm_*.json"))
-    known = [(int(match["major"]), int(match["minor"])) for match in named if match is not None]
+    known = [
+        (int(match["major"]), int(match["minor"]))
+        for match in named
+        if match is not None and (match["backward"] is not None) == (direction == "backward")
+    ]
     lower = [capability for capability in known if capability <= compute_capability]
-    return read_table(max(lower) if lower else min(known)) if known else None
+    return read_table(max(lower) if lower else min(known), direction) if known else None
 
 
-def read_table(compute_capability: tuple[int, int]) -> Table | None:
+def read_table(
+    compute_capability: tuple[int, int], direction: Direction = "forward"
+) -> Table | None:
     """The table of a compute capability; None where there is none.
 
     Raises:
         AttuneError: the file is damaged.
     """
-    path = table_path(compute_capability)
+    path = table_path(compute_capability, direction)
     try:
         stamp = path.stat().st_mtime_ns
     except OSError:
@@ -185,9 +187,9 @@ def read_table(compute_capability: tuple[int, int]) -> Table | None:
     return _read(path, stamp)
 
 
-def table_path(compute_capability: tuple[int, int]) -> Path:
+def table_path(compute_capability: tuple[int, int], direction: Direction = "forward") -> Path:
     major, minor = compute_capability
-    return FOLDER / f"sm_{major}{minor}.json"
+    return FOLDER / f"sm_{major}{minor}{'_backward' * (direction == 'backward')}.json"
 
 
 @lru_cache(maxsize=8)
@@ -228,12 +230,12 @@ def _digest(texts: tuple[tuple[str, str], ...]) -> str:
     return hashlib.sha256(json.dumps(plain).encode()).hexdigest()[:16]
 
 
-def eligible(problem: Problem | None = None) -> tuple[Variant, ...]:
-    """The rungs that `auto` may take: those of the problem's direction (None: forward).
+def eligible(direction: Direction = "forward") -> tuple[Variant, ...]:
+    """The rungs that `auto` may take for a direction.
 
     Rungs for paged K and V are left out, as a problem's K and V do not lie in pages.
     """
-    rungs = LADDER if problem is None else LADDER.of(problem)
+    rungs = LADDER.backward if direction == "backward" else LADDER
     return tuple(variant for variant in rungs if variant.page_rows is None)
 
 

@@ -24,7 +24,7 @@ from engine.auto.candidates import (
 )
 from engine.base.errors import AttuneError, InvalidProblem, StoreError
 from engine.base.units import format_us
-from engine.config import default_config, find_variant, problem_class
+from engine.config import find_variant, problem_class
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import METHODS
 from engine.history import History, Time
@@ -96,9 +96,7 @@ def choose(
             code="no_gpu_to_choose_for",
         )
     history = history or History()
-    if problem.direction == "backward":
-        return _backward(problem, device, dict(given or {}), history)
-    table, note = _table(device)
+    table, note = _table(device, problem)
     tuned, tuned_note = _tuned(history, problem, device)
     kernels = candidates_for(problem, device, history)
     given = dict(given or {})
@@ -113,7 +111,7 @@ def choose(
             )
         kernel = kernel.with_config(**given)
         reason = why or f"{kernel.variant.idea} With what is given no kernel takes the problem."
-        return Choice(kernel, _sentences(device, reason, tuned_note), tuple(given))
+        return Choice(kernel, _sentences(device, problem, reason, tuned_note), tuple(given))
     candidates = _ranked(list(dict.fromkeys(offering)), problem, history)
     pick = candidates[0]
     reason = _reason(candidates, problem, device, {k.values for k in tuned})
@@ -122,7 +120,7 @@ def choose(
     changed = _changed(table, pick.kernel.variant)
     return Choice(
         pick.kernel,
-        _sentences(device, reason, changed, tuned_note),
+        _sentences(device, problem, reason, changed, tuned_note),
         tuple(given),
         all(c.time is not None for c in candidates) or history.work == "simulate",
         pick.time,
@@ -130,11 +128,18 @@ def choose(
 
 
 def candidates_for(problem: Problem, device: DeviceSpec, history: History) -> list[Kernel]:
-    """The kernels that may be the fastest: of the table, tuned and timed ones, each once."""
+    """The kernels that may be the fastest: of the table, tuned and timed ones, each once.
+
+    Before all comes what has instructions of the GPU's own and is not in the table.
+    """
+    own: list[tuple[str, Config]] = [
+        (variant.id, {}) for variant in _own_and_not_ranked(device, problem)
+    ]
     return list(
         dict.fromkeys(
             (
-                *_of_table(_table(device)[0], problem, device),
+                *_fitting(own, problem, device),
+                *_of_table(_table(device, problem)[0], problem, device),
                 *_tuned(history, problem, device)[0],
                 *_timed(history, problem, device),
             )
@@ -151,30 +156,6 @@ def rank_of(cost: float | None, variant: str) -> tuple[bool, float, str]:
         cost: a time, or what follows from one; None where it cannot be compared.
     """
     return cost is None, cost or 0.0, variant
-
-
-def _backward(
-    problem: Problem, device: DeviceSpec, given: dict[str, int], history: History
-) -> Choice:
-    """The fastest backward rung with its defaults: there is no table, so each is simulated."""
-    kernels = [Kernel.of(v, device, default_config(v, {}, device)) for v in eligible(problem)]
-    # The first is taken until they are simulated: one of the GPU's own, else one of tensor cores.
-    kernels.sort(key=lambda k: (not k.variant.arch_specific, k.variant.work.math_unit == "fma"))
-    offering = [k.with_config(**given) for k in kernels if k.variant.unoffered(given) is None]
-    fitting = [k for k in offering if fits(k.variant, problem, k.config, device)]
-    if not offering:
-        raise InvalidProblem(f"{AUTO}: {kernels[-1].variant.unoffered(given)}")
-    candidates = _ranked(fitting or offering, problem, history)
-    pick = candidates[0]
-    timed = [c for c in candidates if c.time is not None]
-    reason = f"{pick.kernel.variant.idea}"
-    if pick.time is not None and len(timed) > 1 and timed[1].time is not None:
-        reason = (
-            f"{format_us(pick.time.us)} {pick.time.origin}, the fastest of {len(timed)} backward "
-            f"rungs; {timed[1].kernel.variant.id} takes {format_us(timed[1].time.us)}."
-        )
-    is_final = len(timed) == len(candidates) or history.work == "simulate"
-    return Choice(pick.kernel, _sentences(device, reason), tuple(given), is_final, pick.time)
 
 
 def chosen_variants(
@@ -229,9 +210,9 @@ def _comparable(history: History, kernel: Kernel, problem: Problem) -> Time | No
     return None if time is None or time.method == METHODS[1] else time
 
 
-def _table(device: DeviceSpec) -> tuple[Table | None, str]:
+def _table(device: DeviceSpec, problem: Problem) -> tuple[Table | None, str]:
     try:
-        return table_for(device.compute_capability), ""
+        return table_for(device.compute_capability, problem.direction), ""
     except AttuneError as error:
         return None, str(error)
 
@@ -309,7 +290,7 @@ def _fitting(
 
 def _by_order(problem: Problem, device: DeviceSpec, note: str) -> tuple[Kernel, str]:
     """Without a table: the highest rung that takes the problem."""
-    variants = eligible(problem)
+    variants = eligible(problem.direction)
     for variant in reversed(variants):
         if (config := fitting_config(variant, problem, device)) is not None:
             why = note or f"No table has a row for {device.name} ({device.arch}) and this problem."
@@ -379,22 +360,27 @@ def _changed(table: Table | None, variant: Variant) -> str:
     )
 
 
-def _sentences(device: DeviceSpec, *parts: str) -> str:
-    return " ".join(filter(None, [*parts, out_of_reach(device), _not_ranked(device)]))
+def _sentences(device: DeviceSpec, problem: Problem, *parts: str) -> str:
+    return " ".join(filter(None, [*parts, out_of_reach(device), _not_ranked(device, problem)]))
 
 
-def _not_ranked(device: DeviceSpec) -> str:
-    """Which rungs with instructions of this GPU's own its table lacks; empty where it has all."""
-    try:
-        table = table_for(device.compute_capability)
-    except AttuneError:
-        return ""  # what is wrong with the table is said before
-    ranked = table.sources if table is not None else {}
-    missing = [v.id for v in own_rungs(device) if v.id not in ranked]
+def _not_ranked(device: DeviceSpec, problem: Problem) -> str:
+    """Which rungs with instructions of this GPU's own no table ranks; empty where all are."""
+    missing = [v.id for v in _own_and_not_ranked(device, problem)]
     if not missing:
         return ""
-    use, are, one = ("uses", "is", "it") if len(missing) == 1 else ("use", "are", "one of them")
+    use, are, their = ("uses", "is", "its") if len(missing) == 1 else ("use", "are", "their")
     return (
-        f"{', '.join(missing)} {use} {own_instructions(device)}, and {are} not in the table yet: "
-        f"name {one}, or rank again by attune auto --renew."
+        f"{', '.join(missing)} {use} {own_instructions(device)}, and {are} not in the table: "
+        f"{their} defaults alone are compared."
     )
+
+
+def _own_and_not_ranked(device: DeviceSpec, problem: Problem) -> list[Variant]:
+    table, note = _table(device, problem)
+    if note:
+        return []  # what is wrong with the table is said before
+    major, minor = device.compute_capability
+    is_its_own = table is not None and table.compute_capability == f"{major}.{minor}"
+    ranked = table.sources if table is not None and is_its_own else {}
+    return [v for v in own_rungs(device, problem.direction) if v.id not in ranked]

@@ -4,9 +4,10 @@ Each rung runs with its defaults first, at one head_dim; those that are nowhere 
 the fastest are left out of the rest. The others try one tunable at a time. That is done for two
 compute capabilities: sm_89, and sm_75, which copies otherwise and has less shared memory; others
 rank what was good on sm_89 and search among the rungs that need a newer GPU. As the tensor cores of
-sm_75 have no BF16, its scalar rungs are ranked by themselves, too. Compiled kernels and their
-simulated times are kept in the caches on disk, so that a second run, or one after a few kernels
-changed, does only what is new.
+sm_75 have no BF16, its scalar rungs are ranked by themselves, too. The rungs of the backward pass
+are searched on a few problems, for tables of their own. Compiled kernels and their simulated times
+are kept in the caches on disk, so that a second run, or one after a few kernels changed, does only
+what is new.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import product
 from math import inf
 
 from engine.auto.candidates import Row, Table, code_digest, eligible, read_table, table_path
@@ -26,7 +28,7 @@ from engine.devices.spec import DeviceSpec
 from engine.history import History
 from engine.model.calibrate import fitting_config
 from engine.model.kernel import BF16_CAPABILITY, Kernel
-from engine.problem import Problem
+from engine.problem import Direction, Problem
 from kernels.variant import Config, Variant
 
 # The GPU whose figures stand for its compute capability.
@@ -41,6 +43,7 @@ GPUS = {
 }
 _REFERENCE = (8, 9)  # searched in full; others rank what was good there
 _SEARCHED = (_REFERENCE, (7, 5))
+_BACKWARD = ((8, 0),)
 _HEAD_DIMS = (64, 128)
 _LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 16384)
 _HEADS = (1, 8, 32, 64, 128, 512)
@@ -50,6 +53,7 @@ _GROUPS = (1, 8)
 _KEEP = 1.3  # × the fastest: a rung beyond that everywhere is not tuned
 _EQUAL = 1.03  # × the fastest: the lowest rung and its defaults are taken of what is not slower
 _KEEP_CONFIG = 1.1  # a config beyond that everywhere is not tried with a causal mask
+_BACKWARD_LENGTHS, _BACKWARD_HEADS = (512, 2048), 32
 _SPLITS = (1, 4, 16, 64)  # of `num_splits`; any number in between is near one of them
 
 _HISTORY = History()  # tables are simulated: no session's times enter
@@ -64,8 +68,17 @@ class _Candidate:
     is_default: bool = False  # for the GPU at hand
 
 
-def renew(compute_capability: tuple[int, int], on_stage: OnStage = lambda _: None) -> Table:
-    """Rank everything for one compute capability and write its table.
+def directions(compute_capability: tuple[int, int]) -> tuple[Direction, ...]:
+    """The passes that a compute capability has a table of."""
+    return ("forward", "backward") if compute_capability in _BACKWARD else ("forward",)
+
+
+def renew(
+    compute_capability: tuple[int, int],
+    direction: Direction = "forward",
+    on_stage: OnStage = lambda _: None,
+) -> Table:
+    """Rank everything for one compute capability and direction and write the table.
 
     Raises:
         UnknownName: no GPU stands for it.
@@ -74,13 +87,15 @@ def renew(compute_capability: tuple[int, int], on_stage: OnStage = lambda _: Non
     """
     device = find_device(GPUS[compute_capability])
     # Before ranking: a file may change meanwhile.
-    sources = {v.id: code_digest(v) for v in eligible()}
+    sources = {v.id: code_digest(v) for v in eligible(direction)}
     reference = read_table(_REFERENCE) if compute_capability not in _SEARCHED else None
-    if reference is not None:
+    if direction == "backward":
+        rows = _by_backward_search(device, on_stage)
+    elif reference is not None:
         rows = _by_reference(device, reference, on_stage)
     else:
         rows = _by_search(device, eligible(), on_stage)
-    if device.compute_capability < BF16_CAPABILITY:
+    if direction == "forward" and device.compute_capability < BF16_CAPABILITY:
         # Behind the others: of equally near rows the first whose kernel takes the problem counts.
         scalar = [v for v in eligible() if v.work.math_unit == "fma"]
         rows += _by_search(device, scalar, on_stage)
@@ -93,7 +108,7 @@ def renew(compute_capability: tuple[int, int], on_stage: OnStage = lambda _: Non
         sources=sources,
         rows=tuple(rows),
     )
-    path = table_path(compute_capability)
+    path = table_path(compute_capability, direction)
     path.parent.mkdir(exist_ok=True)
     files.write(path, table.to_text().encode())
     return table
@@ -110,6 +125,19 @@ def _by_search(device: DeviceSpec, variants: Sequence[Variant], on_stage: OnStag
         few = _ranked(device, _decoding(head_dim), decoding, on_stage)
         rows += [*first.rows(), *causal.rows(), *few.rows()]
         square, decoding = (_variants_of(r.near(_KEEP)) for r in (first, few))
+    return rows
+
+
+def _by_backward_search(device: DeviceSpec, on_stage: OnStage) -> list[Row]:
+    """Of the rungs on tensor cores: beside them one on CUDA cores is never the fastest."""
+    rungs = [v for v in eligible("backward") if v.work.math_unit == "tensor"]
+    rows: list[Row] = []
+    for head_dim, causal in product(_HEAD_DIMS, (False, True)):
+        problems = [
+            Problem(1, _BACKWARD_HEADS, seqlen, head_dim, causal=causal, direction="backward")
+            for seqlen in _BACKWARD_LENGTHS
+        ]
+        rows += _ranked(device, problems, rungs, on_stage).rows()
     return rows
 
 
@@ -194,7 +222,8 @@ def _decoding(head_dim: int) -> list[Problem]:
 
 def _default(variant: Variant, device: DeviceSpec, head_dim: int) -> _Candidate:
     """Nearest to the GPU's defaults with what shared memory there is."""
-    short = Problem(1, 1, _LENGTHS[0], head_dim)
+    direction: Direction = "backward" if variant.is_backward else "forward"
+    short = Problem(1, 1, _LENGTHS[0], head_dim, direction=direction)
     config = fitting_config(variant, short, device) or variant.default_config(device.num_sms)
     return _Candidate(variant, config, is_default=True)
 

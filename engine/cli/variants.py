@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.auto import choose
-from engine.auto.candidates import changed_since, read_table
-from engine.auto.renew import GPUS, renew
+from engine.auto.candidates import changed_since, eligible, read_table
+from engine.auto.renew import GPUS, directions, renew
 from engine.base import files
 from engine.base.errors import AttuneError, InvalidProblem, UnknownName, unknown
 from engine.base.table import Table, as_markdown
@@ -286,12 +286,13 @@ def _renew_tables(args: AutoOptions) -> int:
                 f"No GPU stands for compute capability {name!r}: known are {', '.join(by_name)}."
             )
         capability = by_name[name]
-        before = read_table(capability)
-        changed = changed_since(before, LADDER) if before is not None else None
-        if before is not None and changed is not None:
-            print(f"{name}: changed since {before.made}: {', '.join(changed) or 'nothing'}")
-        start = time.monotonic()
-        table = renew(capability, lambda stage: print(f"{stage} …", file=sys.stderr))
-        took = time.monotonic() - start
-        print(f"{name}: {len(table.rows)} rows, ranked on {table.gpu} in {took:.0f} s")
+        for direction in directions(capability):
+            if (before := read_table(capability, direction)) is not None:
+                changed = ", ".join(changed_since(before, eligible(direction))) or "nothing"
+                print(f"{name} {direction}: changed since {before.made}: {changed}")
+            start = time.monotonic()
+            table = renew(capability, direction, lambda stage: print(f"{stage} …", file=sys.stderr))
+            took = time.monotonic() - start
+            rows = f"{len(table.rows)} rows, ranked on {table.gpu} in {took:.0f} s"
+            print(f"{name} {direction}: {rows}")
     return 0

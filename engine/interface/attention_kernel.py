@@ -11,7 +11,7 @@ from typing import Any, TypedDict, TypeVar, Unpack, get_args
 
 import numpy as np
 
-from engine.base.errors import InvalidProblem
+from engine.base.errors import InvalidProblem, unknown
 from engine.config import check_given, find_variant
 from engine.cuda_on_host.toolchain import Schedule
 from engine.devices import find_device
@@ -60,10 +60,13 @@ def problem_of(sizes: Sizes, variant: Variant | None = None) -> Problem:
     """The problem that the keywords describe.
 
     Raises:
-        InvalidProblem, UnknownName: sizes that cannot be, no such preset.
+        InvalidProblem, UnknownName: sizes that cannot be, no such preset, another keyword.
     """
-    if (name := sizes.get("preset")) is not None:
-        return _changed(find_preset(name).problem, sizes)
+    for name in sizes:
+        if name not in Sizes.__annotations__:
+            raise unknown("keyword", name, Sizes.__annotations__)
+    if (preset := sizes.get("preset")) is not None:
+        return _changed(find_preset(preset).problem, sizes)
     lengths = sizes.get("seqlens")
     longest = max(lengths) if lengths else None
     return Problem(

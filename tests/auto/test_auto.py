@@ -16,8 +16,15 @@ from words import raises, says
 
 from engine.auto import candidates as tables
 from engine.auto import choice, choose, chosen_variants
-from engine.auto.candidates import Row, Table, changed_since, code_digest, read_table
-from engine.auto.renew import GPUS, _Candidate, _Ranking, _row
+from engine.auto.candidates import (
+    Row,
+    Table,
+    changed_since,
+    code_digest,
+    eligible,
+    read_table,
+)
+from engine.auto.renew import GPUS, _Candidate, _Ranking, _row, directions
 from engine.base.errors import AttuneError, InvalidProblem, UnknownName
 from engine.cli import main
 from engine.config import TunedConfig, find_variant, keep_tuned, problem_class
@@ -25,10 +32,11 @@ from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
 from engine.evaluation import Latency
 from engine.history import History, KnownTime, Time
+from engine.model.calibrate import fits
 from engine.model.kernel import BF16_CAPABILITY, Kernel, capability_reason
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import compile_plan, make_plan, resources
-from engine.problem import Problem
+from engine.problem import Direction, Problem
 from kernels.ladder import LADDER
 
 L4 = find_device("L4")
@@ -306,12 +314,16 @@ def test_the_command_line_names_kernel_and_reason(
 
 
 SHIPPED = [capability for capability in GPUS if read_table(capability) is not None]
+TABLES = [(capability, direction) for capability in GPUS for direction in directions(capability)]
 
 
-@pytest.mark.parametrize("capability", SHIPPED, ids=str)
-def test_the_tables_that_ship_name_kernels_that_run(capability: tuple[int, int]) -> None:
-    table = read_table(capability)
+@pytest.mark.parametrize(("capability", "direction"), TABLES, ids=str)
+def test_the_tables_that_ship_name_kernels_that_run(
+    capability: tuple[int, int], direction: Direction
+) -> None:
+    table = read_table(capability, direction)
     assert table is not None
+    assert set(table.sources) == {v.id for v in eligible(direction)}
     device = find_device(GPUS[capability])
     assert table.gpu == device.name
     for each in table.rows:
@@ -326,18 +338,19 @@ def test_the_tables_that_ship_name_kernels_that_run(capability: tuple[int, int])
             causal=each.causal,
             seqlen_kv=each.keys,
             num_heads_kv=heads_kv if each.seqlen == 1 else None,
+            direction=direction,
         )
         assert variant.unsupported(problem, variant.default_config() | dict(each.config)) is None
         assert each.us > 0
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("capability", SHIPPED, ids=str)
-def test_no_config_of_the_tables_spills(capability: tuple[int, int]) -> None:
+@pytest.mark.parametrize(("capability", "direction"), TABLES, ids=str)
+def test_no_config_of_the_tables_spills(capability: tuple[int, int], direction: Direction) -> None:
     """As far as the kernels are those that were ranked."""
-    table, device = read_table(capability), find_device(GPUS[capability])
+    table, device = read_table(capability, direction), find_device(GPUS[capability])
     assert table is not None
-    changed, seen = changed_since(table, LADDER), set()
+    changed, seen = changed_since(table, eligible(direction)), set()
     for each in table.rows:
         variant = LADDER.by_id(each.variant)
         config = variant.default_config() | dict(each.config)
@@ -346,6 +359,7 @@ def test_no_config_of_the_tables_spills(capability: tuple[int, int]) -> None:
             causal=each.causal,
             seqlen_kv=each.keys if each.seqlen == 1 else None,
             num_heads_kv=1,
+            direction=direction,
         )
         key = (variant.id, variant.defines(problem, config))
         if key in seen or variant.id in changed:
@@ -389,6 +403,32 @@ def test_what_is_older_than_the_kernels_that_stand_here_is_said(
         assert (says(choice.reason, "source_changed_since")) == (each.variant in changed)
 
 
+@pytest.mark.parametrize("gpu", ["A100 80GB SXM", "L4", "RTX 5090", "H200"])
+def test_gradients_are_taken_from_a_table_of_their_own(
+    gpu: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "tuned.json"))
+    table, device = read_table((8, 0), "backward"), find_device(gpu)
+    assert table is not None
+    assert tables.table_for(device.compute_capability, "backward") == table
+    v26 = find_variant("v26")
+    for each in table.rows:
+        heads = round(each.heads * (device.num_sms or 1) / table.num_sms)
+        problem = Problem(
+            1, heads, each.seqlen, each.head_dim, causal=each.causal, direction="backward"
+        )
+        choice = choose(problem, device, history=LOOKED_UP)
+        if gpu == "H200":  # Hopper's own rung, which no table ranks
+            assert (choice.variant, choice.config) == (v26, v26.default_config())
+            assert says(choice.reason, "table_defaults_alone")
+            fastest = Simulated(us={"v24": 20.0, "v25": 30.0, "v26": 10.0})
+            assert choose(problem, device, history=fastest).variant == v26
+            faster = Simulated(us={"v24": 9.0, "v25": 30.0, "v26": 10.0})
+            assert choose(problem, device, history=faster).variant.id == "v24"
+        elif fits(find_variant(each.variant), problem, each.config, device):
+            assert (choice.variant.id, choice.config) == (each.variant, each.config)
+
+
 def test_hopper_s_rungs_run_nowhere_else_and_one_that_is_not_ranked_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -405,16 +445,16 @@ def test_hopper_s_rungs_run_nowhere_else_and_one_that_is_not_ranked_is_named(
     assert {v.id for v in hopper} <= set(table.sources)
     assert "not in the table" not in choose(long, h200, history=LOOKED_UP).reason
     older = {name: digest for name, digest in table.sources.items() if name < "v15"}
-    monkeypatch.setattr(choice, "table_for", lambda _: replace(table, sources=older))
+    monkeypatch.setattr(choice, "table_for", lambda *_: replace(table, sources=older))
     assert (
         ", ".join(v.id for v in hopper) + " use wgmma"
         in choose(long, h200, history=LOOKED_UP).reason
     )
     older = {name: digest for name, digest in table.sources.items() if name != hopper[-1].id}
-    monkeypatch.setattr(choice, "table_for", lambda _: replace(table, sources=older))
+    monkeypatch.setattr(choice, "table_for", lambda *_: replace(table, sources=older))
     reason = choose(long, h200, history=LOOKED_UP).reason
     assert f"{hopper[-1].id} uses wgmma" in reason
-    assert says(reason, "table_yet_name")
+    assert says(reason, "table_defaults_alone")
     assert (
         "tcgen05"
         in choose(Problem(1, 16, 2048, 128), find_device("B200"), history=LOOKED_UP).reason

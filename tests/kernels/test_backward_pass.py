@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -219,16 +218,6 @@ def test_machine_code_gives_the_gradients(evaluator: Evaluator, name: str) -> No
     assert done.correctness is not None
     assert [x.passed for x in done.correctness.outputs] == [True] * 3
     assert "another order of CTAs" in done.reason
-
-
-def test_auto_begins_with_tensor_cores_until_the_rungs_are_simulated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))  # nothing is known there
-    problem = Problem(1, 4, 256, 64, direction="backward")
-    choice = choose(problem, find_device("L4"), None, History().doing("look up"))
-    assert choice.variant.id == "v24"
-    assert choice.time is None
 
 
 @pytest.mark.exhaustive
