@@ -1,11 +1,13 @@
 """The ladder compiles for every arch without spills or local memory.
 
-A representative part of the matrix: every variant on every arch, with D, dtype, mask and config
-taking turns so that each value of each occurs.
+A representative part of the matrix without spills: every variant on every arch, with D, dtype, mask
+and config taking turns so that each value of each occurs. When exhaustive, every config for every
+arch, some of which spill.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
@@ -105,6 +107,67 @@ def test_compiles_without_spills(
         assert 0 < info.registers_per_thread * threads <= 65536
         # All shared memory is dynamic, so that one formula says how much there is.
         assert info.static_smem_bytes == 0 or launch.dynamic_smem_bytes(problem, config) == 0
+
+
+# Numbers of a launch, which leave the shape of the code as it is.
+_OF_A_LAUNCH = ("num_ctas", "num_splits", "kv_mib")
+
+
+def every_config(variant: Variant, arch: str) -> Iterator[tuple[Problem, dict[str, int]]]:
+    """Every config of the tunables that shape the code, as far as some problem takes it on `arch`.
+
+    D, dtype, mask and the numbers of a launch are drawn for each, by a seed of its own.
+    """
+    able = _compute_capability(arch)
+    need = variant.min_compute_capability
+    if able < need or (variant.arch_specific and able != need):
+        return
+    direction: Direction = "backward" if variant.is_backward else "forward"
+    dtypes = variant.dtypes
+    if arch == "sm_75" and variant.work.math_unit == "tensor":
+        dtypes = tuple(dtype for dtype in dtypes if dtype == "float16")
+    problems = [
+        Problem(1, 1, 32, head_dim, causal=causal, dtype=dtype, direction=direction)
+        for head_dim, causal, dtype in product(variant.head_dims, (False, True), dtypes)
+    ]
+    shaping = [t for t in variant.tunables if t.name not in _OF_A_LAUNCH]
+    numbers = [t for t in variant.tunables if t.name in _OF_A_LAUNCH]
+    for values in product(*(t.values for t in shaping)):
+        config = dict(zip((t.name for t in shaping), values, strict=True))
+        if config.get("cluster_size", 1) > 1 and arch in _NO_CLUSTERS:
+            continue
+        drawn = random.Random(f"{variant.id} {arch} {config}")
+        first = tuple(drawn.choice(t.values) for t in numbers)
+        for others in (first, *product(*(t.values for t in numbers))):
+            whole = config | dict(zip((t.name for t in numbers), others, strict=True))
+            able_to = [p for p in problems if variant.unsupported(p, whole) is None]
+            if able_to:
+                yield drawn.choice(able_to), whole
+                break
+
+
+_WHOLE = [
+    pytest.param(variant, arch, id=f"{variant.id}-{arch}")
+    for variant in LADDER.every()
+    for arch in ARCHS
+    if next(every_config(variant, arch), None) is not None
+]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("variant", "arch"), _WHOLE)
+def test_every_config_compiles_for_every_arch(variant: Variant, arch: str) -> None:
+    entries = tuple(launch.entry for launch in variant.passes)
+    for problem, config in every_config(variant, arch):
+        defines = variant.defines(problem, config)
+        kernel = compile_kernel(
+            variant.source, defines, arch + "a" * variant.arch_specific, entries
+        )
+        assert "warning" not in kernel.log.lower()
+        used = [kernel.entries[entry] for entry in entries]
+        for launch, info in zip(variant.passes, used, strict=True):
+            threads = launch.threads(problem, config)
+            assert 0 < info.registers_per_thread * threads <= 65536
 
 
 @pytest.mark.parametrize("variant", LADDER.every(), ids=lambda v: v.id)

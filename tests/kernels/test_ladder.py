@@ -108,9 +108,9 @@ def test_every_tunable_is_guarded_with_a_reason(variant: Variant) -> None:
 def test_every_barrier_has_a_reason_beside_it(variant: Variant) -> None:
     source = variant.source.read_text(encoding="utf-8")
     lines = source.splitlines()
-    for barrier in barriers(source):
-        above, here = lines[barrier.line - 2].strip(), lines[barrier.line - 1]
-        assert above.startswith("//") or "//" in here, f"{variant.name}.cu:{barrier.line}"
+    for line in barriers(source):
+        above, here = lines[line - 2].strip(), lines[line - 1]
+        assert above.startswith("//") or "//" in here, f"{variant.name}.cu:{line}"
 
 
 @pytest.mark.parametrize(
