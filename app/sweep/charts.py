@@ -25,6 +25,7 @@ from app.shared.figures import (
 from app.shared.palette import MARKER, Theme, variant_color
 from engine.base.units import format_us
 from engine.evaluation import Origin
+from engine.measure.statistics import RANKING_ERROR
 
 LACKS = "–"  # a tunable that a variant does not have
 MAX_LABELS = 12  # of one axis of the parallel coordinates
@@ -32,6 +33,7 @@ _LEVEL_LABELS = 5  # this many names of axes fit side by side
 _MAX_CELL_TEXTS = 160
 _MANY_POINTS = 2000
 _TIE = " ="
+_LEAST_RATIO = 1 + RANKING_ERROR
 _PANELS = 3  # side by side
 _ON_CELL = "#000000"  # legible on every variant's colour, whatever the page's is
 
@@ -236,7 +238,6 @@ def best_so_far(frame: pd.DataFrame, end_s: float, origin: Origin, theme: Theme)
                 "hovertemplate": "%{hovertext}<extra>%{fullData.name}</extra>",
             }
         )
-    low, high = float(frame["median_us"].min()), float(frame["median_us"].max())
     return figure(
         theme,
         420,
@@ -246,7 +247,7 @@ def best_so_far(frame: pd.DataFrame, end_s: float, origin: Origin, theme: Theme)
         margin={"t": 36},
         clickmode="event+select",
         xaxis=axis(theme, "time that evaluations took, s", rangemode="tozero"),
-        yaxis=time_axis(theme, low, high, f"best latency, {origin} (logarithmic)"),
+        yaxis=_latency_axis(theme, frame["median_us"], f"best latency, {origin} (logarithmic)"),
     )
 
 
@@ -258,7 +259,6 @@ def slices(
     Columns: as `engine.search.results.tunable_slices`, of one problem.
     """
     tunables = list(dict.fromkeys(frame["tunable"]))
-    low, high = float(frame["best_us"].min()), float(frame["best_us"].max())
     across = min(len(tunables), _PANELS)
     down = -(-len(tunables) // across)
     data: list[Trace] = []
@@ -304,7 +304,9 @@ def slices(
             showgrid=False,
         )
         axes[f"yaxis{suffix}"] = {
-            **time_axis(theme, low, high, f"best, {origin}" if not number % across else ""),
+            **_latency_axis(
+                theme, frame["best_us"], f"best, {origin}" if not number % across else ""
+            ),
             "domain": [top - 0.72 / down, top],
             "anchor": f"x{suffix}",
         }
@@ -354,7 +356,6 @@ def occupancy(
                 "marker": {"color": theme.text, "size": 8, "symbol": "x-thin-open"},
             }
         )
-    low, high = float(frame["median_us"].min()), float(frame["median_us"].max())
     return figure(
         theme,
         420,
@@ -364,8 +365,18 @@ def occupancy(
         margin={"t": 36},
         clickmode="event+select",
         xaxis=axis(theme, "occupancy, %", range=[0, 104], tickvals=[0, 25, 50, 75, 100]),
-        yaxis=time_axis(theme, low, high, f"latency, {origin} (logarithmic)"),
+        yaxis=_latency_axis(theme, frame["median_us"], f"latency, {origin} (logarithmic)"),
     )
+
+
+def _latency_axis(theme: Theme, times_us: pd.Series, title: str) -> Part:
+    """Of at least `_LEAST_RATIO` from end to end: times that are nearly equal look so."""
+    low, high = float(times_us.min()), float(times_us.max())
+    if high / low >= _LEAST_RATIO:
+        return time_axis(theme, low, high, title)
+    middle = float(np.sqrt(low * high))
+    low, high = middle / _LEAST_RATIO**0.5, middle * _LEAST_RATIO**0.5
+    return time_axis(theme, low, high, title, range=[np.log10(low), np.log10(high)])
 
 
 def _places(frame: pd.DataFrame) -> Trace:

@@ -83,7 +83,8 @@ def _tiles(job: JobStatus, progress: JobProgress) -> None:
         )
         if progress.best:
             first = progress.best[0]
-            others = f"; {len(progress.best) - 1} more problems below" * (len(progress.best) > 1)
+            more = len(progress.best) - 1
+            others = f"; {more} more problem{'s' * (more > 1)} below" * (more > 0)
             tile(
                 "Best" if job.is_over else "Best so far",
                 format_us(first.median_us),

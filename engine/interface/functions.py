@@ -357,17 +357,17 @@ def sweep(
     target = next(iter(gpus), None)
     names = [k.name if isinstance(k, AttentionKernel) else variant_name(k) for k in listed]
     axes = ProblemAxes(
-        batch=_several(batch),
-        num_heads=_several(heads),
-        seqlen=_several(seqlen),
-        head_dim=_several(head_dim),
+        batch=_several("batch", batch),
+        num_heads=_several("heads", heads),
+        seqlen=_several("seqlen", seqlen),
+        head_dim=_several("head_dim", head_dim),
         causal=(causal,) if isinstance(causal, bool) else tuple(causal),
         dtype=tuple(dtype_of(d, None) for d in ([dtype] if isinstance(dtype, str) else dtype)),
     )
     asked = tuple(problems) or axes.problems()
     history = evaluator().history
     values: dict[str, tuple[int, ...]] = {name: (value,) for k in named for name, value in k.values}
-    values |= {name: _several(given) for name, given in (tunables or {}).items()}
+    values |= {name: _several(name, given) for name, given in (tunables or {}).items()}
     space = Space(
         chosen_variants(names, asked, target_device(target), history),
         asked,
@@ -389,5 +389,8 @@ def sweep(
         return SweepResult(tuple(rows_of(book, points)), tuple(results), end)
 
 
-def _several(given: OneOrMore) -> tuple[int, ...]:
-    return (given,) if isinstance(given, int) else tuple(given)
+def _several(name: str, given: OneOrMore) -> tuple[int, ...]:
+    values = (given,) if isinstance(given, int) else tuple(given)
+    if not values:
+        raise InvalidProblem(f"{name} has no value: give one or more.")
+    return values

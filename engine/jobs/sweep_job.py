@@ -167,8 +167,10 @@ class _Reporter:
         self._reported_at = 0.0
 
     def __call__(self, progress: Progress) -> None:
+        # What is evaluated first is said at once: its end may be minutes away.
+        begins = progress.under_way and (self._latest is None or not self._latest.under_way)
         self._latest = progress
-        if time.monotonic() - self._reported_at >= _PROGRESS_S:
+        if begins or time.monotonic() - self._reported_at >= _PROGRESS_S:
             self._reported_at = time.monotonic()
             self.finish()
 

@@ -213,6 +213,17 @@ def test_charts_draw_the_engine_frames():
     assert json.loads(points.to_json())
 
 
+def test_times_that_cannot_be_told_apart_are_not_drawn_far_apart():
+    frame = DataFrame(
+        {"tunable": "block_n", "variant": "v05", "value": [32, 64], "best_us": [62.31, 62.33]}
+    ).assign(points=1, point="")
+    axis = sweep_charts.slices(frame, COLORS, "predicted", DARK).layout.yaxis
+    assert 10 ** (axis.range[1] - axis.range[0]) == pytest.approx(1.1)
+    assert len(set(axis.ticktext)) == len(axis.ticktext) > 1
+    far = frame.assign(best_us=[62.0, 124.0])
+    assert sweep_charts.slices(far, COLORS, "predicted", DARK).layout.yaxis.range is None
+
+
 def test_winners_of_one_variant_are_named_by_what_differs_in_their_configs():
     rows = {row.point: row for row in rows_of(spec()) if row.variant == "v05"}
     lines = DataFrame({"point": list(rows), "winner": "v05"})

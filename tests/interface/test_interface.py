@@ -109,6 +109,7 @@ def test_tensors_that_do_not_belong_together_are_one_sentence(q: Any, k: Any, sa
             attune.InvalidProblem,
             "head",
         ),
+        (lambda: attune.sweep("v01", seqlen=[]), attune.InvalidProblem, "seqlen has no value"),
         (lambda: attune.sweep("v01", tunables={"nope": 1}), attune.UnknownName, "nope"),
         (lambda: attune.compare("nowhere", "v01"), attune.UnknownName, "nowhere"),
     ],

@@ -86,6 +86,11 @@ def test_a_sweep_runs_to_its_end_with_rows_and_progress(shared: JobManager) -> N
     assert job.progress.best[0].median_us == fastest.median_us
     path = shared._run.sweep_journal(job.journal)
     assert SweepJournal.open(path).ended == "finished"
+    # Before the first row it says what is evaluated.
+    lines = shared._run.journal.read_text(encoding="utf-8").splitlines()
+    events = [json.loads(line) for line in lines if job.job_id in line]
+    told = [event["progress"] for event in events if "progress" in event]
+    assert any(x["under_way"].startswith("v01 ") for x in told if x["done"] == 0)
     # Without a GPU there is no final: the rows rank by what the model predicts, and it says so.
     results = shared.results(job.job_id)
     assert len(results) == len(wanted.space.problems)

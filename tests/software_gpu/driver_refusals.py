@@ -92,6 +92,7 @@ class Refusals:
         ask("not registered any more", no_more, cu.cuMemHostUnregister, at + 64)
         nobody = cu.CUmemoryPool(NOBODYS)
         ask("nobody's pool", VALUE, cu.cuMemAllocFromPoolAsync, 64, nobody, stream)
+        ask("nobody's pool as a device's", VALUE, cu.cuDeviceSetMemPool, self.device, nobody)
         ask("nobody's pool trimmed", VALUE, cu.cuMemPoolTrimTo, nobody, 0)
         freed = call(cu.cuMemAllocAsync, 64, stream)
         call(cu.cuMemFreeAsync, freed, stream)

@@ -52,6 +52,9 @@ try:
     cp.cuda.runtime.deviceSetLimit(0, 1024)
 except cp.cuda.runtime.CUDARuntimeError as error:
     assert error.status == 801, error
+pool = cp.cuda.MemoryAsyncPool()
+with cp.cuda.using_allocator(pool.malloc):
+    assert float((cp.ones(1000) * 3).sum()) == 3000
 print(cp.cuda.runtime.getDeviceProperties(0)["name"].decode())
 """
 
@@ -316,6 +319,25 @@ def test_it_stands_for_its_model_and_is_never_timed(monkeypatch: pytest.MonkeyPa
         _Stream(runner, "job", nothing, nothing, nothing).measure_on_gpu()
     monkeypatch.setattr(availability, "_local_gpu", lambda: (None, "NVIDIA L4"))
     assert not availability.is_software_gpu()
+
+
+@pytest.mark.slow
+def test_what_needs_nvidias_runtime_says_so() -> None:
+    """CuPy's own error of it is another one: an invalid device ordinal."""
+    code = """
+import cupy
+x = cupy.arange(9)
+try:
+    cupy.sort(x)
+except RuntimeError:
+    print(int(x.sum()))
+"""
+    command = ("sh", "-c", 'exec "$0" -c "$1" 2>&1', sys.executable, code)
+    why, total = softgpu(*command).splitlines()
+    assert total == "36"
+    assert why.startswith("software GPU: ")
+    assert "Thrust" in why
+    assert "cupy/cuda/thrust" in why
 
 
 @pytest.mark.slow

@@ -80,6 +80,8 @@ inline CUresult allocate(CUdeviceptr* out, size_t size, memory::Kind kind) {
     return CUDA_SUCCESS;
 }
 
+inline cuuint64_t release_threshold[64] = {};  // of each device's pool, bytes
+
 // A pool is its device's: the device's number, or -1.
 inline int device_of_pool(CUmemoryPool pool) {
     for (size_t n = 0; n < primaries.size(); n++)
@@ -145,6 +147,10 @@ CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
     return CUDA_SUCCESS;
 }
 CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) { return cuDeviceGetDefaultMemPool(pool, device); }
+CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
+    STARTED REQUIRE(driver::is_device(device) && driver::device_of_pool(pool) == device)
+    return CUDA_SUCCESS;
+}
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t) {
     STARTED REQUIRE(driver::device_of_pool(pool) >= 0)
@@ -159,9 +165,27 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute which, voi
     switch (which) {
     case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH: case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: *static_cast<cuuint64_t*>(value) = memory::used[device]; break;
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *static_cast<cuuint64_t*>(value) = 0; break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *static_cast<cuuint64_t*>(value) = driver::release_threshold[device]; break;
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES: case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: *static_cast<int*>(value) = 1; break;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
+
+// How memory is used again has no effect here: what is freed goes back at once.
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute which, void* value) {
+    STARTED
+    const int device = driver::device_of_pool(pool);
+    REQUIRE(device >= 0 && value)
+    std::lock_guard<std::mutex> hold(memory::lock);
+    switch (which) {
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: driver::release_threshold[device] = *static_cast<cuuint64_t*>(value); break;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+        REQUIRE(*static_cast<cuuint64_t*>(value) == 0)  // it is reset, and to nothing else
+        break;
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES: case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: break;
     default: return CUDA_ERROR_INVALID_VALUE;
     }
     return CUDA_SUCCESS;

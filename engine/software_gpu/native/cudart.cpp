@@ -206,6 +206,12 @@ cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
     return on_device([=] { return cuDeviceGetDefaultMemPool(pool, device); });
 }
 cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int device) { return cudaDeviceGetDefaultMemPool(pool, device); }
+cudaError_t cudaDeviceSetMemPool(int device, cudaMemPool_t pool) {
+    return on_device([=] { return cuDeviceSetMemPool(device, pool); });
+}
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr which, void* value) {
+    return on_device([=] { return cuMemPoolSetAttribute(pool, static_cast<CUmemPool_attribute>(which), value); });
+}
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t size) {
     return on_device([=] { return cuMemPoolTrimTo(pool, size); });
 }

@@ -18,11 +18,16 @@ int softwareGpuSet(const char* text) { return virtual_clock::set(text ? text : "
 // What every function of the header answers that is not there (engine/software_gpu/environment.py).
 CUresult softwareGpuMissing(const char* name) { return driver::missing(name); }
 
-// NVIDIA's own libraries ask for private tables by it (NVRTC does, and goes on without). None is
-// answered, whatever is asked for.
+// NVIDIA's own libraries ask for private tables by it. None is answered, whatever is asked for: NVRTC
+// goes on without, its runtime, which others have in them, does not, and says no reason of its own.
 CUresult cuGetExportTable(const void** table, const CUuuid*) {
     if (table) *table = nullptr;
-    return CUDA_ERROR_NOT_SUPPORTED;
+    Dl_info caller;
+    if (!dladdr(__builtin_return_address(0), &caller) || std::strstr(caller.dli_fname, "nvrtc")) return CUDA_ERROR_NOT_SUPPORTED;
+    static std::set<std::string> said;
+    std::lock_guard<std::mutex> hold(driver::lock);
+    if (!said.insert(caller.dli_fname).second) return CUDA_ERROR_NOT_SUPPORTED;
+    return driver::refuse(CUDA_ERROR_NOT_SUPPORTED, "%s has NVIDIA's runtime in it, which does not start here: what it does (CUB, Thrust, libraries of NVIDIA's, PyTorch) cannot be done.", caller.dli_fname);
 }
 
 // The newest version of a function, as CUDA's header chooses it.
