@@ -11,6 +11,7 @@ import textwrap
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -57,6 +58,12 @@ class _Root(_Parser):
         Raises:
             BadUsage: an option or an argument that the command does not take.
         """
+        given = sys.argv[1:] if args is None else args
+        if given and given[0].startswith("--") and given[0] not in _OF_ROOT:
+            name = given[0].partition("=")[0]
+            if get_close_matches(name, _OF_ROOT, cutoff=0.75):
+                self.error(_no_such("option", name, _OF_ROOT))
+            self.error(f"{name} comes before the command: options stand behind it")
         parsed, rest = self.parse_known_args(args, namespace)
         command = _read()["commands"][parsed.command]
         if "passes_on" in command:
@@ -78,6 +85,8 @@ class _Root(_Parser):
             p.error(f"There is no option called {name!r}: did you mean {meant}?")
         p.error(_no_such("option", name, known))
 
+
+_OF_ROOT = ("--help", "--version")
 
 # What the pages and papers call the sizes of a problem.
 _SIZES = {

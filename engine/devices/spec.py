@@ -16,6 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.base.errors import InvalidProblem, UnknownName
 from engine.base.units import format_bytes
 from engine.cuda_source.toolkit import make_cupy_folder
@@ -31,6 +34,26 @@ _ARCHITECTURES = {
     **{(7, 0): "Volta", (7, 5): "Turing", (8, 0): "Ampere", (8, 9): "Ada", (9, 0): "Hopper"},
     **{(10, 0): "Blackwell", (11, 0): "Blackwell", (12, 0): "Blackwell"},
 }
+
+
+Amount = TypeVar("Amount", float, NDArray[np.float64])
+
+
+@dataclass(frozen=True, slots=True)
+class DramRate:
+    """How fast bytes come from DRAM and go there, as achieved."""
+
+    bytes_per_us: float  # where all are read, or all written
+    mixing: float  # what a byte written between others read takes more, as a share of a byte's time
+
+    def us(self, moved: Amount, written: Amount) -> Amount:
+        """Of so many bytes, of which these are written.
+
+        DRAM turns around between reading and writing: half of each takes longest.
+        """
+        mixed = np.maximum(np.minimum(written, moved - written), 0.0)
+        us: Amount = (moved + self.mixing * mixed) / self.bytes_per_us
+        return us
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +81,18 @@ class DeviceSpec:
     price_source: str = ""
     memory_gb: int | None = None  # as the vendor names it
     price_basis: str = ""  # what is rented for it: "whole instance", "GPU, per second", …
-    memory_efficiency: float = 0.85  # of the bandwidth, what streams achieve
+    read_efficiency: float = 0.85  # of the bandwidth, what streams that only read achieve
+    copy_efficiency: float = 0.8  # what streams that read and write as much achieve
     # That it was seen to reach by itself, where that is beyond the boost clock of its data sheet.
     top_clock_mhz: int | None = None
     # Whether tensor cores take products with FP32 sums at half the rate of all others: GeForce.
     halves_fp32_sums: bool = False
     clock: ClockKind = "boost"  # what the rates are of; where it is not boost, see `at_clock`
+
+    def dram(self, gb_per_s: float) -> DramRate:
+        """What its memory, of this bandwidth by the data sheet, achieves."""
+        more = 2 * (self.read_efficiency / self.copy_efficiency - 1)
+        return DramRate(1e3 * gb_per_s * self.read_efficiency, more)
 
     @property
     def memory(self) -> str:
@@ -229,12 +258,21 @@ def limits_for(compute_capability: tuple[int, int]) -> SmLimits:
 _TABLE = tomllib.loads(Path(__file__).with_name("gpus.toml").read_text(encoding="utf-8"))
 
 
+def _efficiencies(name: str) -> tuple[float, float]:
+    """(reading, copying): the shares of its bandwidth that the GPU's memory achieves."""
+    measured = _TABLE["memory_efficiency"].get(name, {})
+    alike = next(kind for kind in _TABLE["memory_types"].values() if name in kind["gpus"])
+    read = float(measured.get("read", alike["read"]))
+    return read, float(measured.get("copy", round(read * alike["copy"] / alike["read"], 3)))
+
+
 def _device(line: list[Any]) -> DeviceSpec:
     """One line of the table."""
     known: list[Any] = [None if cell == "-" else cell for cell in line]
     name, capability, sms, mhz, gib, gb_per_s, l2_mib, fp16, fp32, watts, price, _, rate = known
     major, minor = (int(part) for part in capability.split("."))
     priced = _TABLE["prices"][line[11]]
+    read, copy = _efficiencies(name)
     return DeviceSpec(
         name=name,
         aliases=tuple(_TABLE["aliases"].get(name, [f"NVIDIA {name}"])),
@@ -253,7 +291,8 @@ def _device(line: list[Any]) -> DeviceSpec:
         source=_TABLE["sources"][name],
         price_basis=priced["basis"],
         price_source=priced["source"].format(rate),
-        memory_efficiency=_TABLE["memory_efficiency"].get(name, {}).get("share", 0.85),
+        read_efficiency=read,
+        copy_efficiency=copy,
         top_clock_mhz=_TABLE["top_clock"].get(name, {}).get("mhz"),
         halves_fp32_sums=name in _TABLE["halves_fp32_sums"],
     )

@@ -42,6 +42,7 @@ from engine.machine_code.footprint import (
     shared_bytes,
     takes_several_tiles,
     touched_bytes,
+    written_bytes,
 )
 from engine.machine_code.timing.constants import (
     LAUNCH_FLOOR_US,
@@ -348,7 +349,7 @@ class TimedLaunch:
 def time_launch(
     analysis: Analysis,
     device: DeviceSpec,
-    moved_bytes: float | None = None,
+    moved: Traffic | None = None,
     *,
     tensor_bytes: float | None = None,
     quick: bool = False,
@@ -356,7 +357,7 @@ def time_launch(
     """Simulate the launch with as many resident CTAs as the GPU holds.
 
     Args:
-        moved_bytes: what reaches DRAM, where it is known better than by what is touched.
+        moved: what reaches DRAM, where it is known better than by what is touched.
         tensor_bytes: size of all its tensors. Taken as what reaches DRAM of persistent CTAs that
             are too long to be run: in their order each finds in L2 what others have read.
         quick: simulate a single round of CTAs, for callers that take the time from a prediction.
@@ -377,7 +378,7 @@ def time_launch(
         running = resident * device.num_sms
         kept = kept_l2_bytes(device.arch, device.l2_bytes)
         traffic = launch_traffic(groups, launch.grid, running, kept)
-        is_alone = moved_bytes is None and launch.ctas <= running
+        is_alone = moved is None and launch.ctas <= running
         if traffic.dram_bytes and is_alone and takes_several_tiles(longest):
             # Persistent CTAs take tiles that others took before: nothing but a run shows it.
             together = persistent_touch(emulator, analysis.counts.executed)
@@ -385,10 +386,12 @@ def time_launch(
                 touched = together.touched_bytes
                 traffic = persistent_traffic(together, kept)
             elif tensor_bytes is not None and tensor_bytes < touched:
-                traffic = Traffic(tensor_bytes, 1.0, tensor_bytes / touched)
+                written = float(min(written_bytes(groups, launch.grid), tensor_bytes))
+                traffic = Traffic(tensor_bytes, 1.0, tensor_bytes / touched, written)
                 touched = round(tensor_bytes)
-        if traffic.dram_bytes and moved_bytes is not None:
-            traffic = replace(traffic, dram_bytes=moved_bytes)
+        if traffic.dram_bytes and moved is not None:
+            known = moved.dram_bytes, moved.written_bytes
+            traffic = replace(traffic, dram_bytes=known[0], written_bytes=known[1])
     simulated = simulate_launch(program, classes, launch, device, resident, traffic, quick=quick)
     return TimedLaunch(simulated, touched, groups)
 

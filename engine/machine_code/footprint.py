@@ -50,6 +50,7 @@ class SharedBytes:
     unit_bytes: int  # of one such group of CTAs, in whole sectors
     shares: tuple[int, int, int]
     owners: NDArray[np.int64] | None = None  # [ctas] the group of each, in the order of starting
+    written_bytes: int = 0  # of them, that are stored to
 
     def units(self, grid: Sequence[int]) -> int:
         """How many different ones there are."""
@@ -63,6 +64,7 @@ class PersistentTouch:
     """What CTAs that all run at once touch together."""
 
     touched_bytes: int  # each sector once
+    written_bytes: int  # of them, those that are stored to
     again: tuple[tuple[int, int], ...]  # (bytes used again later, bytes touched in between)
 
     def moved_bytes(self, kept_bytes: int) -> int:
@@ -80,24 +82,32 @@ def shared_bytes(emulator: Emulator, trace: CtaTrace) -> tuple[SharedBytes, ...]
     shares = _axis_shares(emulator, trace, own)
     by_axes = np.prod([-(-grid[a] // shares[:, a]) for a in range(3)], axis=0)
     groups: list[SharedBytes] = []
-    left = np.ones(len(own), np.bool_)
+    left, stored = np.ones(len(own), np.bool_), _among(own, _sectors(trace, _STORES))
     if len(own) and by_axes.max() > 1 and sum(n > 1 for n in grid):
         for owners, wanted in _listed(emulator, trace, own):
             better = wanted & left & (by_axes > owners.max() + 1)
             if better.any():
-                size = int(better.sum()) * SECTOR_BYTES
-                groups.append(SharedBytes(size, (1, 1, 1), owners))
+                size, written = (int(n.sum()) * SECTOR_BYTES for n in (better, better & stored))
+                groups.append(SharedBytes(size, (1, 1, 1), owners, written))
                 left &= ~better
-    kinds, counts = np.unique(shares[left], axis=0, return_counts=True)
+    kinds, kind, counts = np.unique(shares[left], axis=0, return_inverse=True, return_counts=True)
+    written_of = np.bincount(kind.reshape(-1)[stored[left]], minlength=len(kinds))
     return tuple(
-        SharedBytes(int(count) * SECTOR_BYTES, (int(x), int(y), int(z)))
-        for (x, y, z), count in zip(kinds.tolist(), counts.tolist(), strict=True)
+        SharedBytes(count * SECTOR_BYTES, (x, y, z), None, written * SECTOR_BYTES)
+        for (x, y, z), count, written in zip(
+            kinds.tolist(), counts.tolist(), written_of.tolist(), strict=True
+        )
     ) + tuple(groups)
 
 
 def touched_bytes(groups: Sequence[SharedBytes], grid: Sequence[int]) -> int:
     """Distinct bytes of global memory, in whole sectors, that all CTAs together touch."""
     return sum(g.unit_bytes * g.units(grid) for g in groups)
+
+
+def written_bytes(groups: Sequence[SharedBytes], grid: Sequence[int]) -> int:
+    """Of `touched_bytes`, those that are stored to."""
+    return sum(g.written_bytes * g.units(grid) for g in groups)
 
 
 def takes_several_tiles(trace: CtaTrace) -> bool:
@@ -121,6 +131,7 @@ def persistent_touch(emulator: Emulator, executed: int) -> PersistentTouch | Non
     ctas = emulator.launch.ctas
     every = 1
     keys: list[Sectors] = []  # sector and slice of time, each pair once
+    stored: list[Sectors] = []
     for number in range(ctas):
         trace = emulator.trace((number % x, number // x % y, number // (x * y)))[0]
         each, row = _sectors_by_row(trace)
@@ -131,6 +142,7 @@ def persistent_touch(emulator: Emulator, executed: int) -> PersistentTouch | Non
         kept = each * _SCATTER >> np.uint64(40) & np.uint64(every - 1) == 0
         when = _slice_of_rows(trace)[row[kept]]
         keys.append(_each_once(each[kept] * np.uint64(_SLICES) + when.astype(np.uint64)))
+        stored.append(_each_once(each[kept & np.isin(trace.kind[row], _STORES)]))
     together = _each_once(np.concatenate(keys))
     sector = together // np.uint64(_SLICES)
     when = (together % np.uint64(_SLICES)).astype(np.int64)
@@ -141,7 +153,8 @@ def persistent_touch(emulator: Emulator, executed: int) -> PersistentTouch | Non
     between, counts = np.unique(until[when[is_again]] - until[before], return_counts=True)
     distinct = int((~is_again).sum()) * size
     again = zip((counts * size).tolist(), between.tolist(), strict=True)
-    return PersistentTouch(distinct, tuple(again))
+    written = len(_each_once(np.concatenate(stored))) * size
+    return PersistentTouch(distinct, written, tuple(again))
 
 
 # ---- along the grid's axes ----
@@ -329,9 +342,14 @@ def _sectors_by_row(trace: CtaTrace) -> tuple[Sectors, NDArray[np.int64]]:
     return np.concatenate(each), np.concatenate([rows[outside][c] for c in chosen])
 
 
-def _sectors(trace: CtaTrace) -> Sectors:
-    """Numbers of the sectors of global memory, each once."""
-    outside = np.repeat(~np.isin(trace.kind, _LOCAL), np.diff(trace.line_start))
+def _sectors(trace: CtaTrace, kinds: Sequence[AccessKind] | None = None) -> Sectors:
+    """Numbers of the sectors of global memory, each once.
+
+    Args:
+        kinds: of accesses; None: all.
+    """
+    wanted = ~np.isin(trace.kind, _LOCAL) if kinds is None else np.isin(trace.kind, kinds)
+    outside = np.repeat(wanted, np.diff(trace.line_start))
     # Lines first: a long CTA comes to the same ones many times. Their low bits are free.
     touched = _each_once(trace.line[outside] | trace.line_sectors[outside])
     lines, masks = touched // SECTOR_BYTES & ~np.uint64(3), touched & np.uint64(15)

@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.base.errors import InvalidProblem
-from engine.devices.spec import DeviceSpec
-from engine.machine_code.timing.constants import l2_bytes_per_cycle
+from engine.devices.spec import DeviceSpec, DramRate
+from engine.machine_code.timing.constants import l2_share_bytes_per_cycle
 from engine.model.launches import Launches
 from engine.model.occupancy import WARP_SIZE, IntArray
 from kernels.variant import Dtype, Variant
@@ -48,7 +48,7 @@ _PIPE_CYCLES_PER_WAY = 0.25
 _TENSOR_EFFICIENCY = 0.4
 _TENSOR_WARPS = 8
 _EXP_PER_CYCLE = 16  # MUFU results per SM and cycle, all of sm_75 to sm_121
-# An SM's port to L2 carries 64 bytes a cycle; together the SMs get less (`l2_bytes_per_cycle`).
+# An SM's port to L2 carries 64 bytes a cycle; together the SMs get less.
 _L2_BYTES_PER_CYCLE = 64
 _L2_PORT_EFFICIENCY = 0.8
 # A dependent pass starts about 2 µs after the one before has drained, or sooner on a fast floor.
@@ -179,8 +179,8 @@ class Machine:
     num_sms: int
     cycles_per_us: float
     flops_per_us_per_sm: float
-    dram_bytes_per_us: float
-    dram_efficiency: float  # of them, what streams achieve
+    dram_gb_per_s: float  # by the data sheet
+    dram: DramRate
     l2_bytes: int
     l2_bytes_per_cycle: int  # that each SM gets while all of them ask, as the simulation has it
 
@@ -223,10 +223,10 @@ def machine(device: DeviceSpec, variant: Variant, dtype: Dtype) -> Machine:
         num_sms=int(num_sms),
         cycles_per_us=clock_mhz,
         flops_per_us_per_sm=tflops * 1e6 / num_sms,
-        dram_bytes_per_us=gb_per_s * 1e3,
-        dram_efficiency=device.memory_efficiency,
+        dram_gb_per_s=gb_per_s,
+        dram=device.dram(gb_per_s),
         l2_bytes=int(l2_bytes),
-        l2_bytes_per_cycle=l2_bytes_per_cycle(device.arch),
+        l2_bytes_per_cycle=l2_share_bytes_per_cycle(device.arch),
     )
 
 
@@ -343,16 +343,17 @@ def evaluate(
     )
     if curve is not None:  # simulated SMs waited for L2 already
         l2_us = np.minimum(l2_us, compute_us)
-    dram_rate = m.dram_efficiency * m.dram_bytes_per_us * parameters.bandwidth
     spilled = bytes_beyond_l2(launches, m)
     if curve is not None and curve.dram_bytes is not None:
         spilled = curve.dram_bytes
-    dram_us = spilled / dram_rate
+    written = np.where(spilled > 0, launches.written_bytes, 0.0)
+    dram_us = m.dram.us(spilled, written) / parameters.bandwidth
 
     fuse_us = np.zeros_like(compute_us)
     num_passes = len(variant.passes)
     if num_passes > 1:
         fuse_bytes = moved.fuse_bytes
+        dram_rate = m.dram.bytes_per_us * parameters.bandwidth
         fuse_rate = np.where(spilled > 0, dram_rate, l2_rate)
         for i in range(1, num_passes):
             fuse_rounds = -(-launches.ctas[i] // (m.num_sms * resident[i]))

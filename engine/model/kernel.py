@@ -265,10 +265,11 @@ def least_us(kernel: Kernel, plan: LaunchPlan) -> float | None:
 
 def _backward_roofline(plan: LaunchPlan, m: Machine) -> tuple[float, float]:
     """The arithmetic at the math units' peak and the bytes of DRAM at its bandwidth, µs."""
-    moved = plan.device_bytes if plan.device_bytes > m.l2_bytes else 0
+    moved = float(plan.device_bytes) if plan.device_bytes > m.l2_bytes else 0.0
+    gradients = float(plan.problem.tensor_bytes + plan.problem.kv_bytes)
     return (
         plan.problem.flops / (m.flops_per_us_per_sm * m.num_sms),
-        moved / (m.dram_efficiency * m.dram_bytes_per_us),
+        float(m.dram.us(moved, min(gradients, moved))),
     )
 
 

@@ -89,6 +89,12 @@ class Launches:
         of_each = self._summed(tensors + self.page_bytes, lambda each: each.device_bytes)
         return of_each + self.scratch_bytes
 
+    @property
+    def written_bytes(self) -> npt.NDArray[np.float64]:
+        """What the main pass writes: O, or partial results for a later pass."""
+        output = self.element_bytes * self.elements
+        return np.where(self.scratch_bytes > 0, self.scratch_bytes, output).astype(np.float64)
+
     def _summed(self, padded: IntArray, of: Callable[[Launches], IntArray]) -> IntArray:
         """Over the sequences where they have lengths of their own; elsewhere `padded`."""
         if not (own := self.has_own_lengths).any():
@@ -322,7 +328,19 @@ def traffic_by_order(
         return None
     kept_bytes = kept_l2_bytes(device.arch, device.l2_bytes)
     if plan.problem.seqlens is not None:
-        return _traffic_of_sequences(variant, plan, device, resident, kept_bytes)
+        moved = _traffic_of_sequences(variant, plan, device, resident, kept_bytes)
+    else:
+        moved = _traffic_of_equal(variant, plan, device, resident, kept_bytes)
+    if moved is None or not moved.dram_bytes:
+        return moved
+    return replace(
+        moved, written_bytes=float(collect(variant, plan.config, [plan.problem]).written_bytes[0])
+    )
+
+
+def _traffic_of_equal(
+    variant: Variant, plan: LaunchPlan, device: DeviceSpec, resident: int, kept_bytes: int
+) -> Traffic | None:
     if plan.device_bytes <= kept_bytes:
         return Traffic(0.0, 0.0, 0.0)
     if (shares := _kv_shares(variant, plan)) is None:
@@ -333,7 +351,7 @@ def traffic_by_order(
         order,
         kv_bytes / order.num_heads,
         plan.device_bytes - kv_bytes,
-        resident * device.num_sms,
+        resident * (device.num_sms or 1),
         kept_bytes,
     )
 

@@ -65,7 +65,7 @@ def roofs_of(device: DeviceSpec, variant: Variant, dtype: Dtype) -> Roofs:
         math_name="FP32 FMA" if variant.work.math_unit == "fma" else name,
         math_tflops=m.flops_per_us_per_sm * m.num_sms / 1e6,
         l2_gb_per_s=m.l2_bytes_per_us / 1e3,
-        dram_gb_per_s=m.dram_bytes_per_us / 1e3,
+        dram_gb_per_s=m.dram_gb_per_s,
     )
 
 

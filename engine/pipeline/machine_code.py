@@ -24,6 +24,7 @@ from engine.machine_code.analysis import Analysis, code_digest
 from engine.machine_code.report import Hint, MachineCode, PassReport, own_line, report
 from engine.machine_code.timing.power import BURST_US, SustainedClock, sustained_clock, work_of
 from engine.machine_code.timing.simulate import residency_ratios
+from engine.machine_code.timing.traffic import Traffic
 from engine.model.kernel import Estimate, Kernel
 from engine.model.launches import traffic_by_order
 from engine.pipeline.request import EvaluationRequest, resolve
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from engine.pipeline.request import Preview
 
 
-__all__ = ["TimedLaunch", "advise_launch", "main_pass_dram_bytes", "time_launch", "time_passes"]
+__all__ = ["TimedLaunch", "advise_launch", "main_pass_traffic", "time_launch", "time_passes"]
 
 
 def time_passes(
@@ -56,7 +57,7 @@ def time_passes(
     """
     if plan.is_backward:  # its prediction is the sum of these
         return tuple(time_launch(analysis, device) for analysis in analyses)
-    moved = main_pass_dram_bytes(variant, plan, device, analyses[0])
+    moved = main_pass_traffic(variant, plan, device, analyses[0])
     is_known = predicted is not None and predicted.by_machine_code
     timed = [
         time_launch(
@@ -114,12 +115,11 @@ def advise_launch(
     return advise(analysis, Rerun(analysis, device, timed.simulated), timed.shared)
 
 
-def main_pass_dram_bytes(
+def main_pass_traffic(
     variant: Variant, plan: LaunchPlan, device: DeviceSpec, analysis: Analysis
-) -> float | None:
+) -> Traffic | None:
     """What a plan's main pass moves from DRAM by the order of its CTAs; None where unclear."""
-    moved = traffic_by_order(variant, plan, device, resident_of(analysis, device))
-    return None if moved is None else moved.dram_bytes
+    return traffic_by_order(variant, plan, device, resident_of(analysis, device))
 
 
 # A request's machine code for a page: made once, kept on disk.

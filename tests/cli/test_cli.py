@@ -294,6 +294,9 @@ def test_bad_usage_is_one_sentence(
         ("evaluate v01 --S 64", "option called '--S': did you mean --seqlen?"),
         ("evaluate v01 --backend cdua", "did you mean cuda"),
         ("sessions decid x.json", "did you mean decide"),
+        ("--verison", "did you mean --version"),
+        ("--json evaluate v01", "--json comes before the command"),
+        ("--gpu L4 evaluate v01", "--gpu comes before the command"),
         ("devices L4 T4", "unrecognized arguments: T4"),
     ],
 )

@@ -179,6 +179,7 @@ FAKE = "import made_up_gpu\nmade_up_gpu.install()\n"
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_several_gpus_are_never_mixed_and_a_deadly_point_is_crashed(tmp_path: Path) -> None:
     """Two made-up GPUs of one model: every problem stays on one, its final too."""
     seqlens = (32, DEADLY_SEQLEN, 64, LOSING_SEQLEN, 128)

@@ -73,6 +73,31 @@ def test_figures_are_plausible(device: DeviceSpec) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=ids)
+def test_copying_is_slower_than_reading(device: DeviceSpec) -> None:
+    assert 0.7 < device.copy_efficiency < device.read_efficiency < 1
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gb_per_s"),
+    [
+        ("A100 40GB SXM", 1360),
+        ("A100 80GB SXM", 1759),
+        ("A40", 653),
+        ("H100 PCIe", 1832),
+        ("L40", 768),
+    ],
+)
+def test_two_streams_read_and_one_written_take_what_was_published(
+    gpu: str, gb_per_s: float
+) -> None:
+    """gpu-benches' triad, of which no figure was made; its read and scale are the table's."""
+    device = find_device(gpu)
+    dram = device.dram(device.memory_gb_per_s or 0.0)
+    assert 1e3 * gb_per_s == pytest.approx(3e6 / dram.us(3e6, 1e6), rel=0.045)
+    assert dram.us(3e6, 0.0) == dram.us(3e6, 3e6) < dram.us(3e6, 1e6) < dram.us(3e6, 1.5e6)
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=ids)
 def test_every_row_is_sourced(device: DeviceSpec) -> None:
     assert "NVIDIA" in device.source
     assert (device.price_usd_per_hour is None) == (device.price_source == "")

@@ -77,7 +77,7 @@ CASES = [
         of_this_source=False,
         is_long=True,
     ),
-    Case("own kernel", "my_v01", L4_STUDY, "L4", forked="v01"),
+    Case("own kernel", "my_v01", L4_STUDY, "L4", forked="v01", is_long=True),
     Case("auto on a PCIe part", "auto", Problem(1, 16, 256, 64), "H100 PCIe", is_long=True),
 ]
 

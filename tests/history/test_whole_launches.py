@@ -20,7 +20,7 @@ from engine.machine_code.disassembly import find_entry
 from engine.machine_code.emulation import Emulator
 from engine.machine_code.timing.native import allocated_smem, gpu_rates, simulate_sm, sm_kernel
 from engine.model.kernel import Kernel
-from engine.pipeline.machine_code import main_pass_dram_bytes
+from engine.pipeline.machine_code import main_pass_traffic
 from engine.plan import analyse_plan, compile_plan, launch_of_pass, make_plan
 from engine.problem import Problem
 
@@ -132,7 +132,7 @@ def test_a_curve_and_a_launch_simulated_by_itself_say_one_time(
         pytest.skip("no nvdisasm or no C++ compiler")
     plan = kernel.plan(problem)
     analysis = analyse_plan(plan, kernel.device.arch)[0]
-    moved = main_pass_dram_bytes(kernel.variant, plan, kernel.device, analysis)
+    moved = main_pass_traffic(kernel.variant, plan, kernel.device, analysis)
     whole = time_launch(analysis, kernel.device, moved).simulated
     assert predicted.latency is not None
     assert predicted.latency.median_us == pytest.approx(whole.latency.median_us, rel=0.04)

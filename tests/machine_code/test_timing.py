@@ -32,6 +32,7 @@ from engine.machine_code.timing.constants import (
     interval,
     kept_l2_bytes,
     kernel_class,
+    l2_share_bytes_per_cycle,
     sm_constants,
 )
 from engine.machine_code.timing.cta_times import CtaTimes, grid_cycles, measure
@@ -183,6 +184,17 @@ def test_bank_conflicts_hold_the_shared_memory_port() -> None:
     ways = {n: timed(code, [[(0, (AccessKind.SHARED_LOAD, n, 0, 0))] * 64]).cycles for n in (1, 32)}
     assert ways[32] == pytest.approx(64 * 32, rel=0.1)
     assert ways[1] < 5 * 64  # a partition sends one every four cycles
+
+
+def test_a_fence_waits_for_all_passes_of_a_store_to_shared_memory() -> None:
+    store = (0, (AccessKind.SHARED_STORE, 32, 0, 0))
+    code = program(line("STS [R1], R0"), line("FENCE.VIEW.ASYNC"), line("IADD3 R0, R2, R5, R4"))
+    fenced, plain = (
+        timed(code, [[store, *([(1, None)] if fence else []), (2, None)]])
+        for fence in (True, False)
+    )
+    assert fenced.finished[0] >= 32 > 10 > plain.finished[0]
+    assert fenced.stall_cycles()[StallReason.MEMBAR] >= 20
 
 
 @pytest.mark.parametrize(("apart_bytes", "lookups"), [(128, 3), (512, 12), (16384, 12)])
@@ -465,6 +477,23 @@ def test_l2_of_two_partitions_keeps_less_than_its_size() -> None:
     assert kept_l2_bytes("sm_80", 40 << 20) == 28 << 20
     assert kept_l2_bytes("sm_89", 96 << 20) > 93 << 20
     assert kept_l2_bytes("sm_60", 4 << 20) == kept_l2_bytes("sm_75", 4 << 20)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gb_per_s"),
+    [
+        ("A100 80GB SXM", 5405),
+        ("H100 PCIe", 6994),
+        ("H200", 9900),
+        ("L40", 5188),
+        ("A40", 2434),
+        ("RTX PRO 6000 Blackwell", 8700),
+    ],
+)
+def test_l2_gives_what_was_published(gpu: str, gb_per_s: float) -> None:
+    rates = gpu_rates(find_device(gpu))
+    share = l2_share_bytes_per_cycle(rates.constants.arch)
+    assert share * rates.num_sms * rates.cycles_per_us / 1e3 == pytest.approx(gb_per_s, rel=0.07)
 
 
 # ---- the table ----

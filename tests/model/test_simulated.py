@@ -73,7 +73,8 @@ def test_keys_that_are_read_again_take_their_time() -> None:
     assert once.latency is not None
     assert often.latency is not None
     assert once.latency.median_us < 2_000
-    assert often.latency.median_us == pytest.approx(4.29e9 / (0.85 * 300e3), rel=0.01)
+    read = DEVICE.read_efficiency * 300e3  # O, which is written, is 4 MB of it
+    assert often.latency.median_us == pytest.approx(4.29e9 / read, rel=0.01)
     assert often.terms is not None
     assert often.terms.binding() == "DRAM"
 

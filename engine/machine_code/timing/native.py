@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.base.errors import CompileError, InvalidProblem
-from engine.devices.spec import DeviceSpec, limits_for
+from engine.devices.spec import DeviceSpec, DramRate, limits_for
 from engine.machine_code.disassembly import SCOREBOARDS, Instruction, Pipe, Program
 from engine.machine_code.emulation import CtaTrace
 from engine.machine_code.native_library import load_library
@@ -491,7 +491,7 @@ class GpuRates:
     num_sms: int
     cycles_per_us: float
     tensor: TensorRates
-    dram_bytes_per_us: float  # as achieved
+    dram: DramRate
     kept_bytes: int  # by L2
 
 
@@ -519,9 +519,7 @@ def gpu_rates(device: DeviceSpec, arch: str | None = None) -> GpuRates:
         num_sms=int(sms),
         cycles_per_us=clock,
         tensor=TensorRates(fmas, 2.0 if device.halves_fp32_sums else 1.0),
-        dram_bytes_per_us=_known(device, device.memory_gb_per_s, "memory bandwidth")
-        * 1e3
-        * device.memory_efficiency,
+        dram=device.dram(_known(device, device.memory_gb_per_s, "memory bandwidth")),
         kept_bytes=kept_l2_bytes(device.arch, int(_known(device, device.l2_bytes, "L2 size"))),
     )
 
@@ -554,7 +552,7 @@ def sm_kernel(
     c = gpu.constants
     from_dram = miss_share if regime == "streaming" else 0.0
     l1_bytes = max(0, c.l1_kib * 1024 - smem_bytes)
-    per_cycle = c.l2_bytes_per_cycle if regime == "alone" else c.l2_share_bytes_per_cycle
+    per_cycle = c.l2_port_bytes_per_cycle if regime == "alone" else c.l2_share_bytes_per_cycle
     machine = MachineRow(
         fma_units=c.fma_units,
         operand_window=c.operand_window,

@@ -15,7 +15,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from engine.machine_code.footprint import PersistentTouch, SharedBytes, touched_bytes
+from engine.machine_code.footprint import (
+    PersistentTouch,
+    SharedBytes,
+    touched_bytes,
+    written_bytes,
+)
 from engine.machine_code.native_library import load_library
 
 _SOURCE = Path(__file__).resolve().parent / "native" / "sharing.cpp"
@@ -97,6 +102,7 @@ class Traffic:
     dram_bytes: float
     kv_reads: float  # how often a byte that several CTAs share (K and V) is read from DRAM
     miss_share: float  # of what CTAs read together, how much is not in L2 then: 0 to 1
+    written_bytes: float = 0.0  # of them, those that go there
 
     @property
     def streams(self) -> bool:
@@ -246,7 +252,8 @@ def launch_traffic(
     sizes = [g.unit_bytes for g in groups]
     missing = sum(read.miss_share * size for read, size in zip(reads, sizes, strict=True))
     moved = sum(read.units * size for read, size in zip(reads, sizes, strict=True))
-    return Traffic(moved, moved / touched, missing / sum(sizes))
+    written = float(written_bytes(groups, grid))
+    return Traffic(moved, moved / touched, missing / sum(sizes), written)
 
 
 def _order(group: SharedBytes, grid: tuple[int, int, int], axes: AxisOrder) -> _Order:
@@ -264,7 +271,8 @@ def persistent_traffic(touch: PersistentTouch, kept_bytes: int) -> Traffic:
         return Traffic(0.0, 0.0, 0.0)
     moved = touch.moved_bytes(kept_bytes)
     used = touch.touched_bytes + sum(size for size, _ in touch.again)
-    return Traffic(float(moved), moved / touch.touched_bytes, moved / used)
+    written = float(touch.written_bytes)
+    return Traffic(float(moved), moved / touch.touched_bytes, moved / used, written)
 
 
 def best_order(

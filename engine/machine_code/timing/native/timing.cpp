@@ -496,6 +496,8 @@ private:
         read = begin + op.read_cycles;
         result = begin + passes + op.result_cycles;
         const int64_t first = trace.line_start[row], last = trace.line_start[row + 1];
+        // What a fence waits for: all passes, of which a barrier alone waits for none.
+        if (kind == SHARED_STORE) w.stores = later(w.stores, begin + passes);
         if (first == last) return;
         result = through_l1(w, op, trace, first, last, begin);
         if (kind == GLOBAL_STORE || kind == LOCAL_STORE) w.stores = later(w.stores, result);
