@@ -11,6 +11,7 @@ from typing import Literal
 
 from engine.base.errors import Status
 from engine.evaluation import Evaluation
+from engine.machine_code.native_library import build_all
 from engine.own_kernels.registry import use_kernel
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
@@ -144,6 +145,8 @@ def plain(text: str) -> str:
 
 def look(evaluator: Evaluator, mutation: Mutation, variant: str, mode: Mode, folder: Path) -> Seen:
     """Evaluate the mutated kernel in one mode, on its problems until it is found."""
+    if mode == "machine code":
+        build_all()  # an emulator that cannot be built must not seem to have found it
     source, places = plant(mutation, variant, folder)
     name = use_kernel(source).id if is_own(variant) else variant
     seen = Seen(False, False, "")
