@@ -14,14 +14,15 @@ import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from engine.base.errors import InvalidProblem, UnknownName
 from engine.base.units import format_bytes
 from engine.cuda_source.toolkit import make_cupy_folder
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 T = TypeVar("T")
 
@@ -36,7 +37,7 @@ _ARCHITECTURES = {
 }
 
 
-Amount = TypeVar("Amount", float, NDArray[np.float64])
+Amount = TypeVar("Amount", float, "NDArray[np.float64]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +52,9 @@ class DramRate:
 
         DRAM turns around between reading and writing: half of each takes longest.
         """
-        mixed = np.maximum(np.minimum(written, moved - written), 0.0)
-        us: Amount = (moved + self.mixing * mixed) / self.bytes_per_us
-        return us
+        # The lesser of what is written and what is read, not below 0, of numbers and of arrays.
+        twice = moved - abs(moved - 2 * written)
+        return (moved + self.mixing * (twice + abs(twice)) / 4) / self.bytes_per_us
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,7 +269,7 @@ def _backward_roofline(plan: LaunchPlan, m: Machine) -> tuple[float, float]:
     gradients = float(plan.problem.tensor_bytes + plan.problem.kv_bytes)
     return (
         plan.problem.flops / (m.flops_per_us_per_sm * m.num_sms),
-        float(m.dram.us(moved, min(gradients, moved))),
+        m.dram.us(moved, min(gradients, moved)),
     )
 
 

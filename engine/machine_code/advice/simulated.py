@@ -230,7 +230,7 @@ def _grid_order(rerun: Rerun, groups: tuple[SharedBytes, ...]) -> Iterator[tuple
     then = launch_traffic(groups, grid, running, gpu.kept_bytes, best)
     if now.dram_bytes < _LEAST_TRAFFIC * then.dram_bytes:
         return
-    gain = rerun.gain_of_traffic(float(gpu.dram.us(then.dram_bytes, then.written_bytes)))
+    gain = rerun.gain_of_traffic(gpu.dram.us(then.dram_bytes, then.written_bytes))
     order = ", ".join(f"blockIdx.{'xyz'[axis]}" for axis in best if grid[axis] > 1)
     sentence = (
         f"Grid order: {now.dram_bytes / 1e9:.2f} GB come from DRAM, because CTAs that start "

@@ -347,7 +347,7 @@ def simulate_launch(
     kernel = sm_kernel(program, gpu, regime, taken, fetches_code=False, miss_share=miss_share)
     dram_us = 0.0
     if traffic is not None:
-        dram_us = float(gpu.dram.us(traffic.dram_bytes, traffic.written_bytes))
+        dram_us = gpu.dram.us(traffic.dram_bytes, traffic.written_bytes)
     in_sms = cycles / gpu.cycles_per_us
     median = LAUNCH_FLOOR_US + max(in_sms, dram_us)
     is_memory_bound = dram_us >= MEMORY_SHARE * in_sms
