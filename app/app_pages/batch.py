@@ -29,7 +29,7 @@ def page() -> None:
     if selection.problem is None:
         problem(selection.error)
         return
-    saving.draw_outcome()
+    saving.draw_outcome("batch")
     question = _question(selection)
     answer = question.ask()
     waiting = answer.waiting

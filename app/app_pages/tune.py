@@ -50,7 +50,7 @@ def page() -> None:
         st.rerun()
     with above:
         header.draw(selection, state)
-        saving.draw_outcome()
+        saving.draw_outcome("tune")
         polling.poll(selection, state)
         header.problems(state)
     pinned.draw()

@@ -28,7 +28,7 @@ def button(question: Question, result: BatchResult, validation: Validation | Non
         "Save",
         key="batch_save",
         icon=":material/save:",
-        on_click=lambda: saving.save(lambda: _snapshot_of(question, result, validation)),
+        on_click=lambda: saving.save("batch", lambda: _snapshot_of(question, result, validation)),
     )
 
 

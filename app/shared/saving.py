@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import streamlit as st
@@ -11,19 +12,22 @@ from engine.sessions.snapshot import Snapshot
 from engine.sessions.store import default_store
 
 _SAVED = "saved_snapshot"
+_SHOWN_S = 15.0  # a prediction that arrives draws the page again: not the end of the link
 
 
-def save(make: Callable[[], Snapshot]) -> None:
+def save(page: str, make: Callable[[], Snapshot]) -> None:
     """Make a snapshot and store it; a button's callback."""
+    st.session_state.pop(_SAVED, None)
     with notices.errors_to("saving"):
-        st.session_state[_SAVED] = default_store().save(make())
+        st.session_state[_SAVED] = page, default_store().save(make()), time.monotonic()
 
 
-def draw_outcome() -> None:
-    """What the last save came to: a link to the snapshot, or why it failed."""
+def draw_outcome(page: str) -> None:
+    """What the page's last save came to: a link to the snapshot, or why it failed."""
     notices.draw("saving")
-    name = st.session_state.pop(_SAVED, "")
-    if not name:
+    saved_on, name, when = st.session_state.get(_SAVED, ("", "", 0.0))
+    if saved_on != page or time.monotonic() - when > _SHOWN_S:
+        st.session_state.pop(_SAVED, None)
         return
     with st.container(horizontal=True, vertical_alignment="center"):
         st.success(f"Saved as `{name}`.", icon=":material/check:")

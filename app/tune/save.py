@@ -71,5 +71,5 @@ def button(state: RunState, placeholder: str) -> None:
             "Save snapshot",
             key="save",
             type="primary",
-            on_click=lambda: saving.save(lambda: _snapshot_of(state)),
+            on_click=lambda: saving.save("tune", lambda: _snapshot_of(state)),
         )

@@ -18,6 +18,7 @@ def test_run_save_and_open_again(open_app):
     at.button(key="save").click().run()
     assert not at.exception
     assert "Saved as" in texts(at)
+    assert "Saved as" in texts(at.run())  # as when a prediction arrives
     (info,) = [i for i in default_store().list() if not i.shipped]
 
     # A reload finds the result again: the journal remembers, not the browser.
