@@ -300,6 +300,7 @@ struct Warp {
     void step(const Instruction& i, uint32_t active, int here);
     void arithmetic(const Instruction& i);
     void floats(const Instruction& i);
+    void fp8(const Instruction& i);
     void halves(const Instruction& i);
     void compare_halves(const Instruction& i);
     void doubles(const Instruction& i);
