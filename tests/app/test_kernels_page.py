@@ -96,6 +96,19 @@ def test_what_failed_is_a_sentence_and_not_tried_again(open_app, jobs):
     assert not says(texts(at), "rungs_worked_out")
 
 
+@pytest.mark.usefixtures("jobs")
+def test_the_tree_is_worked_out_once_it_is_opened(open_app, monkeypatch):
+    """To compare all sources takes a third of a second, which nobody should wait for."""
+    asked = []
+    monkeypatch.setattr(overview, "_tree", lambda sources: asked.append(sources) or "v01 and so on")
+    at = open_app("ladder", gpu="L4")
+    assert not asked
+    at.session_state["kernels_tree"] = True
+    at.run()
+    assert asked
+    assert "v01 and so on" in [c.value for c in at.code]
+
+
 def test_known_figures_are_table_and_chart(open_app, monkeypatch):
     def known(variant, request, *_):
         found = known_rung(variant, request)
