@@ -338,7 +338,7 @@ def _verdict(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant_id", one_in(4, TAKING, slow=99))
+@pytest.mark.parametrize("variant_id", one_in(8, TAKING, slow=99))
 def test_what_is_not_asked_for_costs_nothing(variant_id: str) -> None:
     """Without the macros of features, and with values that mean none: the same machine code."""
     variant = by_id(variant_id)

@@ -88,7 +88,7 @@ def cpu() -> Iterator[CpuBackend]:
 
 @pytest.mark.parametrize(
     ("variant_id", "how", "problem"),
-    of_each(_RUNS, every=12, slow=4),
+    of_each(_RUNS, every=12, slow=8),
     ids=lambda value: value.label() if isinstance(value, Problem) else value,
 )
 def test_every_rung_writes_it(cpu: CpuBackend, variant_id: str, how: str, problem: Problem) -> None:

@@ -43,7 +43,7 @@ def _run(cpu: CpuBackend, plan: LaunchPlan, inputs: Inputs, seed: int) -> RunRes
     of_each(
         [(v.id, *case) for v in LADDER for case in SHAPES if is_taken(v, Problem(1, 2, *case))],
         every=8,
-        slow=5,
+        slow=9,
     ),
 )
 def test_no_false_alarm(
@@ -109,7 +109,7 @@ def noticed(cpu: CpuBackend, variant_id: str, number: int, folder: Path) -> tupl
     return name, seen
 
 
-@pytest.mark.parametrize(("variant_id", "number"), slow_ones(24, REMOVED))
+@pytest.mark.parametrize(("variant_id", "number"), slow_ones(48, REMOVED))
 def test_nothing_that_orders_can_go(
     cpu: CpuBackend, variant_id: str, number: int, tmp_path: Path
 ) -> None:

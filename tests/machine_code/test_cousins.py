@@ -145,7 +145,7 @@ def test_streams_are_right() -> None:
     np.testing.assert_array_equal(turned, matrix.T)
 
 
-@pytest.mark.parametrize("cousin", slow_ones(2, COUSINS), ids=str)
+@pytest.mark.parametrize("cousin", slow_ones(4, COUSINS), ids=str)
 def test_a_cousin_takes_what_the_original_took(cousin: Cousin) -> None:
     """Else the model has changed, and what is counted is out of date."""
     original = POINTS[cousin.series, cousin.name].as_shipped_us

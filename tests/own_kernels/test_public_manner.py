@@ -41,7 +41,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize(("name", "problem", "config"), one_in(7, CASES, slow=2))
+@pytest.mark.parametrize(("name", "problem", "config"), one_in(7, CASES, slow=4))
 def test_it_runs_and_is_right(name: str, problem: Problem, config: dict[str, int]) -> None:
     """Compiled by NVRTC and for the CPU, its output and LSE checked, its latency predicted."""
     request = EvaluationRequest(name, problem, config, gpu="L4", backend="cpu")
