@@ -159,6 +159,7 @@ def test_zoom_outlives_updates_and_the_sweep_outlives_its_worker(new_tab, server
     app.no_exception()
 
 
+@pytest.mark.exhaustive
 def test_the_table_is_downloaded_and_an_axis_is_checked(new_tab):
     app = new_tab("/sweep?variant=v01&gpu=L4&sweep_S=64..128")
     app.see("seqlen takes whole numbers")

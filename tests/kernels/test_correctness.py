@@ -119,7 +119,7 @@ def test_more_splits_than_tiles(
 ON_TURING = [v for v in LADDER if v.work.math_unit == "tensor" and not v.arch_specific]
 
 
-@pytest.mark.parametrize("variant", one_in(20, ON_TURING, offset=5, slow=3), ids=lambda v: v.id)
+@pytest.mark.parametrize("variant", one_in(20, ON_TURING, offset=5, slow=9), ids=lambda v: v.id)
 def test_right_with_the_products_and_copies_of_sm_75(cpu: CpuBackend, variant: Variant) -> None:
     """FP16 alone; m16n8k8 twice for m16n8k16, a load and a store for cp.async."""
     problem = Problem(1, 2, 113, 64, causal=True)

@@ -446,7 +446,12 @@ _OTHERS = [(variant, bug) for bug in COMPILER for variant in bug.variants[1:]]
 
 
 @pytest.mark.parametrize(
-    ("variant", "bug"), [*one_in(len(_ALONE), _ALONE, offset=1), *slow_ones(120, _OTHERS)], ids=str
+    ("variant", "bug"),
+    [
+        *one_in(len(_ALONE), _ALONE, offset=1, slow=len(_ALONE)),
+        *(pytest.param(*case, marks=pytest.mark.exhaustive) for case in _OTHERS),
+    ],
+    ids=str,
 )
 def test_machine_code_alone_finds_what_the_compiler_made(
     variant: str, bug: Mutation, tmp_path: Path
