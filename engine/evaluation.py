@@ -167,7 +167,7 @@ class Resources(Stored):
         return self.spill_store_bytes + self.spill_load_bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Occupancy(Stored, Tabular):
     """How one pass fills the target GPU. `None` where the device row lacks the number of SMs."""
 
@@ -395,7 +395,7 @@ class Execution(Stored):
     partial: Line = ""  # "partial: 12 of 131,072 CTAs"; empty where all ran
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Evaluation(Stored, Tabular):
     """Everything one evaluation found, as far as it got."""
 

@@ -34,7 +34,7 @@ def draw(view: EvaluationView, *, tabs_key: str) -> None:
             icon=":material/history:",
         )
     if evaluation.correctness is None:
-        failure(evaluation.status, evaluation.reason, evaluation.log)
+        failure(evaluation.status, evaluation.reason, evaluation.log, run=evaluation.execution)
         line_links(view, f"{evaluation.reason} {evaluation.log}", "reason", tabs_key)
         return
     _verdict(evaluation)
@@ -68,7 +68,7 @@ def _figures(_: EvaluationView, correctness: Correctness) -> None:
 
 def _verdict(evaluation: Evaluation) -> None:
     if evaluation.status is Status.INCORRECT:
-        failure(evaluation.status, evaluation.reason)
+        failure(evaluation.status, evaluation.reason, run=evaluation.execution)
     else:
         st.success(
             plain_markdown(evaluation.reason) or "The output is correct.", icon=":material/check:"

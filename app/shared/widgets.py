@@ -23,7 +23,7 @@ from app.shared.palette import (
     Theme,
 )
 from engine.base.errors import AttuneError, Status
-from engine.evaluation import Origin
+from engine.evaluation import Execution, Origin
 from engine.pipeline.verdict import next_step
 
 _PAINT_S = 0.06
@@ -95,16 +95,24 @@ def empty(kind: Literal["nothing yet", "filtered"], title: str, remedy: str) -> 
         st.caption(remedy)
 
 
-def failure(status: Status, reason: str, log: str = "", *, says_next: bool = True) -> None:
+def failure(
+    status: Status,
+    reason: str,
+    log: str = "",
+    *,
+    says_next: bool = True,
+    run: Execution | None = None,
+) -> None:
     """A failed evaluation: cause, next step, and the full log folded away.
 
     Args:
+        run: how it was executed, where it was.
         says_next: False where the next step stands elsewhere.
     """
     draw = st.info if status in (Status.SKIPPED, Status.CANCELLED) else st.error
     draw(f"**{status}.** {plain_markdown(reason)}", icon=STATUS_ICON[status])
     if says_next:
-        st.caption(f"Next: {next_step(status, reason)}")
+        st.caption(f"Next: {next_step(status, reason, run)}")
     show_log(log)
 
 

@@ -8,7 +8,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -27,6 +27,10 @@ NONE = "–"  # a value that is not known, or does not exist
 # A number with few words after it: "1,024", "12.5 µs", "2× over flash". Not a date, not a hash, and
 # no sentence that begins with a number.
 _FIGURE = re.compile(r"–$|[-+−]?\d[\d,.]*(e[-+]?\d+)?(?![\w.:-]).{0,24}$")
+
+# What `print` shows of a result.
+_SHOWN_ROWS = 25
+_LONGEST_CELL = 64
 
 # What a spreadsheet takes for a formula, in either width, whatever blanks stand before it.
 _FORMULA = re.compile(r"[\s\u200b\ufeff]*[=+\-@＝＋－＠]")
@@ -89,6 +93,25 @@ class Table:
         return f"<table>{''.join(lines)}</table>{remark}"
 
 
+def as_text(table: Table, longest_cell: int | None = None) -> str:
+    """The table in lines of text, figures set right, its title first; lines stay whole.
+
+    Args:
+        longest_cell: characters that a cell is cut to, with an ellipsis; None: none is cut.
+    """
+    columns = []
+    for name, texts in zip(table.columns, table.text_columns, strict=True):
+        shown = [visible(text).replace("\n", " ") for text in (name, *texts)]
+        if longest_cell is not None:
+            shown = [x if len(x) <= longest_cell else f"{x[: longest_cell - 1]}…" for x in shown]
+        width = max(map(len, shown))
+        set_to = str.rjust if is_numeric(texts) else str.ljust
+        columns.append([set_to(text, width) for text in shown])
+    rows = [f" {'   '.join(row)}".rstrip() for row in zip(*columns, strict=True)]
+    rule = " " + "─" * (sum(len(column[0]) + 3 for column in columns) - 2)
+    return "\n".join([visible(table.title), rows[0], rule, *rows[1:]])
+
+
 def _escaped(text: str) -> str:
     return html.escape(visible(text))
 
@@ -127,6 +150,20 @@ class Tabular:
     """A result that is shown as tables, in a notebook too, and written as a file."""
 
     __slots__ = ()
+
+    def __repr__(self) -> str:
+        """`brief`, its first rows alone where it is long."""
+        table = self.brief()
+        if not table.rows:
+            return f"{table.title} {table.remark}".strip()
+        text = as_text(replace(table, rows=table.rows[:_SHOWN_ROWS]), _LONGEST_CELL)
+        more = len(table.rows) - _SHOWN_ROWS
+        lines = [text, f" … {more:,} more rows"] if more > 0 else [text]
+        return "\n".join([*lines, table.remark] if table.remark else lines)
+
+    def brief(self) -> Table:
+        """What `print` shows of it."""
+        return next(iter(self.tables()), Table(type(self).__name__, (), (), "Nothing in it."))
 
     def tables(self) -> tuple[Table, ...]:
         """The result as a person reads it, what matters most first."""

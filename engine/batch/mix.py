@@ -82,7 +82,7 @@ class MixKernel:
     plateau_hours_per_day: float  # at the batch that is best for it
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class MixResult(Tabular):
     """The answer: `kernel` (with its splits) launched `batch` at a time. All is predicted."""
 

@@ -100,7 +100,7 @@ class Point:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class BatchResult(Tabular):
     """The answer. `table` has a row per batch (see `engine.batch.batch_table.batch_table`)."""
 

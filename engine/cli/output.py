@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-from engine.base.table import Table, is_numeric
+from engine.base.table import Table, as_text
 from kernels.characters import visible
 
 
@@ -67,26 +67,15 @@ def print_figures(title: str, rows: Iterable[tuple[str, object]]) -> None:
 def print_table(table: Table) -> None:
     """A table that fits the terminal, numbers right-aligned, and its remark; no empty table."""
     if table.rows:
-        (_draw if len(table.rows) <= _MOST_FITTED else _write)(table)
+        if len(table.rows) <= _MOST_FITTED:
+            _draw(table)
+        else:
+            print(as_text(table))
     if table.remark:
         print(table.remark)
 
 
 _MOST_FITTED = 500  # rows; to fit a thousand to the terminal takes half a second
-
-
-def _write(table: Table) -> None:
-    """A long table in the same form, its lines whole however wide they are."""
-    columns = []
-    for name, texts in zip(table.columns, table.text_columns, strict=True):
-        shown = [visible(text).replace("\n", " ") for text in (name, *texts)]
-        width = max(map(len, shown))
-        set_to = str.rjust if is_numeric(texts) else str.ljust
-        columns.append([set_to(text, width) for text in shown])
-    rows = [f" {'   '.join(row)}".rstrip() for row in zip(*columns, strict=True)]
-    rule = " " + "─" * (sum(len(column[0]) + 3 for column in columns) - 2)
-    lines = [visible(table.title), rows[0], rule, *rows[1:]]
-    print("\n".join(lines))
 
 
 def _draw(table: Table) -> None:

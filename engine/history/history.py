@@ -126,7 +126,7 @@ _MOST_POINTS = 256  # that a calibration is made on, of the newest sessions
 NOT_COMPILED = "Its kernel is not compiled yet."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Time(Tabular):
     """What a launch takes, as every page and command shows it."""
 

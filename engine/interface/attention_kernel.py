@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, wraps
+from inspect import signature
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar, Unpack, get_args
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, get_args
 
 import numpy as np
 
@@ -30,7 +31,10 @@ from engine.sessions.known_times import open_history
 from engine.tensors import NORMAL, InputKind, Inputs, RawArray
 from kernels.variant import AUTO, DTYPES, Dtype, Variant
 
-# What the functions of the interface take in the same way: a problem, a kernel's name.
+# What the functions of the interface take in the same way: a problem, a kernel's name, keywords.
+
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
 
 
 class Sizes(TypedDict, total=False):
@@ -56,15 +60,40 @@ class Sizes(TypedDict, total=False):
     seqlens: tuple[int, ...] | None  # then batch and lengths may be left out
 
 
+def check_keywords(given: Iterable[str], known: Collection[str]) -> None:
+    """UnknownName for the first keyword that there is not, with the nearest ones."""
+    for name in given:
+        if name not in known:
+            raise unknown("keyword", name, known)
+
+
+def named_keywords(*further: str) -> Callable[[Callable[Given, Answer]], Callable[Given, Answer]]:
+    """A function that answers a keyword which it does not have by `check_keywords`.
+
+    Args:
+        further: what it takes besides those of its signature.
+    """
+
+    def wrap(function: Callable[Given, Answer]) -> Callable[Given, Answer]:
+        own = [p.name for p in signature(function).parameters.values() if p.kind != p.VAR_KEYWORD]
+
+        @wraps(function)
+        def called(*args: Given.args, **kwargs: Given.kwargs) -> Answer:
+            check_keywords(kwargs, [*own, *further])
+            return function(*args, **kwargs)
+
+        return called
+
+    return wrap
+
+
 def problem_of(sizes: Sizes, variant: Variant | None = None) -> Problem:
     """The problem that the keywords describe.
 
     Raises:
         InvalidProblem, UnknownName: sizes that cannot be, no such preset, another keyword.
     """
-    for name in sizes:
-        if name not in Sizes.__annotations__:
-            raise unknown("keyword", name, Sizes.__annotations__)
+    check_keywords(sizes, Sizes.__annotations__)
     if (preset := sizes.get("preset")) is not None:
         return _changed(find_preset(preset).problem, sizes)
     lengths = sizes.get("seqlens")
@@ -413,6 +442,7 @@ class AttentionKernel:
         """
         return read_machine_code(self._request(sizes), evaluator().history)
 
+    @named_keywords()
     def run(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Tensor:
         """O of one launch on somebody's tensors, executed on the GPU where it is the target, else
         on the CPU. Nothing is checked.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from engine.auto import chosen_variants
 from engine.base.errors import InvalidProblem
 from engine.base.table import Bars, Table, Tabular
+from engine.base.units import format_us
 from engine.batch.mix import MixResult, parse_mix, read_mix
 from engine.batch.mix import recommend_mix as recommend_mix_of
 from engine.batch.recommend import recommend_for_choice
@@ -23,6 +24,7 @@ from engine.interface.attention_kernel import (
     dtype_of,
     evaluator,
     kernel,
+    named_keywords,
     variant_name,
 )
 from engine.pipeline.request import BackendChoice, runs_on_gpu, target_device
@@ -48,6 +50,14 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 
+MIX_OPTIONS = ("max_batch", "price_usd_per_hour", "utilisation")
+BATCH_OPTIONS = (
+    *(f.name for f in fields(BatchRequest) if f.name not in ("variant", "config")),
+    "direction",
+)
+
+
+@named_keywords(*BATCH_OPTIONS)
 def recommend_batch(
     of: AttentionKernel | str | Path,
     *,
@@ -91,22 +101,20 @@ def recommend_batch(
     if "direction" in options:
         given = {"direction": options.pop("direction")}
         options["features"] = {**options.get("features", {}), **given}
-    try:
-        request = BatchRequest(
-            variant=asked.name,
-            gpu=target,
-            seqlen=seqlen,
-            head_dim=head_dim,
-            dtype=dtype_of(dtype, asked.variant),
-            config=asked.config,
-            targets=tuple(targets),
-            **options,
-        )
-    except TypeError as error:
-        raise InvalidProblem(f"recommend_batch: {error}.") from None
+    request = BatchRequest(
+        variant=asked.name,
+        gpu=target,
+        seqlen=seqlen,
+        head_dim=head_dim,
+        dtype=dtype_of(dtype, asked.variant),
+        config=asked.config,
+        targets=tuple(targets),
+        **options,
+    )
     return recommend_for_choice(request, evaluator().history)
 
 
+@named_keywords(*MIX_OPTIONS)
 def recommend_mix(
     lines: str | Path | Sequence[str],
     of: AttentionKernel | str | Path = AUTO,
@@ -156,12 +164,9 @@ def recommend_mix(
         read = read_mix(lines, **rest)
     else:
         read = parse_mix(lines if isinstance(lines, str) else "\n".join(lines), **rest)
-    try:
-        return recommend_mix_of(
-            read, device, evaluator().history, variant=name, given=given, target=target, **options
-        )
-    except TypeError as error:
-        raise InvalidProblem(f"recommend_mix: {error}.") from None
+    return recommend_mix_of(
+        read, device, evaluator().history, variant=name, given=given, target=target, **options
+    )
 
 
 # `compare(…)`: two sessions, or what was evaluated just now, problem by problem.
@@ -169,7 +174,7 @@ def recommend_mix(
 Compared: TypeAlias = str | Path | Evaluation | Sequence[Evaluation]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Tabular):
     """What a comparison says; `comparison` is the noun that the pages show."""
 
@@ -198,6 +203,7 @@ class Comparison(Tabular):
         return rows_frame(self.comparison)
 
 
+@named_keywords()
 def compare(
     before: Compared, after: Compared, *, pairing: Pairing = "auto", across: bool = False
 ) -> Comparison:
@@ -235,7 +241,7 @@ def _session(given: Compared) -> Snapshot:
 OneOrMore: TypeAlias = int | Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SweepResult(Tabular):
     """What a sweep found: a row for each point, and the places of each problem."""
 
@@ -248,6 +254,23 @@ class SweepResult(Tabular):
         """The fastest of each problem on each GPU, in the order of `results`."""
         by_point = {row.point: row for row in self.rows}
         return tuple(by_point[r.places[0].point] for r in self.results if r.places)
+
+    def brief(self) -> Table:
+        """How it ended, and the best of each problem."""
+        timed = sum(row.median_us is not None for row in self.rows)
+        title = f"Sweep, {self.end}: {len(self.rows):,} evaluated, {timed:,} with a time"
+        records = (
+            {
+                "problem": row.problem.label(),
+                "GPU": row.device,
+                "best": row.label(),
+                "time": f"{format_us(row.interval.median)} {row.origin}",
+                "interval": f"{format_us(row.interval.low)} – {format_us(row.interval.high)}",
+            }
+            for row in self.best
+            if row.interval is not None
+        )
+        return Table.of(title, records)
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
@@ -295,6 +318,7 @@ class SweepResult(Tabular):
         return exported(snapshot, "kernel-tuner", variant)
 
 
+@named_keywords()
 def sweep(
     kernels: str | Path | AttentionKernel | Sequence[str | Path | AttentionKernel],
     *,

@@ -183,7 +183,7 @@ class PassReport(Stored):
 _HOTTEST = 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class MachineCode(Stored, Tabular):
     """All passes of one variant, config, problem and GPU."""
 

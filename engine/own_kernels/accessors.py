@@ -10,12 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from engine.own_kernels.host_launch import Parameter
-from kernels.variant import PACKED
+from engine.own_kernels.parameter_names import buffer_name, tensor_named
+from kernels.variant import PACKED, TENSORS
 
 _ACCESSOR = re.compile(
     r"(?:(?:torch|at)::)?(?:Generic)?PackedTensorAccessor(?P<bits>32|64)?\s*"
     r"<\s*(?P<element>[\w:]+)\s*,\s*(?P<axes>[1-9])\s*(?:,(?P<more>.*))?>",
     re.DOTALL,
+)
+# `key.size(2)`, `key.sizes()[2]`
+_SIZE = re.compile(
+    r"\b(?P<name>[A-Za-z]\w*)\s*\.\s*sizes?\s*\((?:\s*\)\s*\[)?\s*(?P<axis>-?\d)\s*[\])]"
 )
 
 
@@ -88,3 +93,33 @@ def pointers_of(parameters: Sequence[Parameter]) -> list[Parameter]:
         for parameter, accessor in zip(parameters, accessors, strict=True)
         if accessor or parameter.is_pointer
     ]
+
+
+def with_sizes_named(text: str, parameters: Sequence[Parameter], layout: str) -> str:
+    """The text with the formulas of sizes that it asks tensors for: `seqlen_kv` for `key.size(2)`.
+
+    A tensor has as many axes as its accessor, else four. One that is asked for its first three
+    sizes and for no fourth may have three: it is left as it is.
+
+    Args:
+        layout: the order of the axes, `bhsd` or `bshd`.
+    """
+    declared = {
+        tensor_named(buffer_name(accessor.pointer.name).split("_")): accessor.axes
+        for accessor in map(accessor_of, parameters)
+        if accessor is not None
+    }
+    asked: dict[str, set[int]] = {}
+    for match in _SIZE.finditer(text):
+        asked.setdefault(match["name"], set()).add(int(match["axis"]))
+
+    def named(match: re.Match[str]) -> str:
+        tensor, axis = tensor_named(buffer_name(match["name"]).split("_")), int(match["axis"])
+        axes = declared.get(tensor, 5 if tensor == PACKED else 4)
+        may_have_three = tensor not in declared and asked[match["name"]] == {0, 1, 2}
+        if tensor not in (*TENSORS, PACKED) or may_have_three or not -axes <= axis < axes:
+            return match[0]
+        formula = _axes(tensor, axes, layout)[0][axis]
+        return formula if " " not in formula else f"({formula})"
+
+    return _SIZE.sub(named, text)

@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import Final
 
 from engine.base.errors import InvalidKernel
-from engine.own_kernels.accessors import Accessor, accessor_of, pointers_of
+from engine.own_kernels.accessors import (
+    Accessor,
+    accessor_of,
+    pointers_of,
+    with_sizes_named,
+)
 from engine.own_kernels.block_index import BlockIndices
 from engine.own_kernels.head_dims import chosen_head_dims, with_head_dim_named
 from engine.own_kernels.host_launch import (
@@ -238,6 +243,8 @@ class _Guess:
         self.told: set[str] = set()
         self.is_sure = True
         self.launch = _launch_of(text, kernel)
+        self.launch = _launch_of(with_sizes_named(text, kernel.parameters, self._layout()), kernel)
+        self.scratch.clear()
 
     @functools.cached_property
     def indices(self) -> BlockIndices:

@@ -64,7 +64,7 @@ class Instead(Stored):
     batch: Count
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class BatchInvariance(Stored, Tabular):
     """What was found of one kernel."""
 

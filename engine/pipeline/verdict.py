@@ -34,7 +34,7 @@ PartCode: TypeAlias = Literal["result", "finding", "time", "roof", "limit", "nex
 REMEDIES: Mapping[Status, str] = {
     Status.SKIPPED: "select another variant, config, problem or target GPU",
     Status.COMPILE_ERROR: "mend the line that the log names",
-    Status.LAUNCH_ERROR: "see the log; a smaller tile or another config may launch",
+    Status.LAUNCH_ERROR: "mend what the reason or the log names, in the source or its description",
     Status.OUT_OF_MEMORY: "use a smaller batch, fewer heads or a shorter sequence",
     Status.INCORRECT: "see the maps of the error; the check build finds races and accesses out of "
     "bounds",
@@ -45,6 +45,8 @@ REMEDIES: Mapping[Status, str] = {
     Status.THROTTLED: "let the GPU cool down or reduce its load, then run again",
     Status.CANCELLED: "run it again at any time",
 }
+# A GPU refuses launches for their size, too; software does not.
+_GPU_LAUNCH_REMEDY = "see the log; a smaller tile or another config may launch"
 _STALLS: Mapping[str, str] = {
     StallReason.WAIT.label: "fixed latencies",
     StallReason.LONG_SCOREBOARD.label: "global loads",
@@ -93,7 +95,7 @@ class VerdictTime:
 class RoofShare:
     """How near the time is to the lower roof above it, 0 to 1."""
 
-    roof: str  # "tensor", "FMA" or "DRAM"
+    roof: str  # "tensor", "TF32 tensor" of FP32 tensors, "FMA" or "DRAM"
     share: float
 
 
@@ -162,6 +164,7 @@ class LaunchVerdict:
     result: Result
     partial: str = ""  # "12 of 131,072 CTAs": of a run in part
     awaits_whole: bool = False  # the part was judged first: all CTAs are being executed
+    in_tf32: bool = False  # its FP32 tensors are multiplied in TF32 on purpose, and judged by that
     finding: str = ""  # what is wrong, of an incorrect output
     place: Place | None = None  # where
     remedy: str = ""  # of a launch that failed
@@ -208,6 +211,8 @@ class LaunchVerdict:
             "passed": "Right",
         }
         said = words.get(self.result, self.result.replace("_", " ").capitalize())
+        if self.in_tf32 and self.result == "passed":
+            said = "Right in TF32"
         if not self.partial:
             return said
         return f"{said} in {self.partial}" + (", the rest is running" if self.awaits_whole else "")
@@ -296,6 +301,7 @@ def verdict_of(
         result,
         partial=_partial(evaluation) if evaluation is not None and run is not None else "",
         awaits_whole=awaits_whole,
+        in_tf32=problem.dtype == "float32" and kernel is not None and kernel.variant.tf32,
         time=time,
         roof=_roof(kernel, problem, time.us, ctas_per_sm) if time and is_known else None,
         limit=_limit(report) if report is not None else None,
@@ -342,11 +348,17 @@ def verdict_on_run(
     )
 
 
-def next_step(status: Status, reason: str) -> str:
-    """What to do after a failure: a sentence."""
+def next_step(status: Status, reason: str, run: Execution | None = None) -> str:
+    """What to do after a failure: a sentence.
+
+    Args:
+        run: how it was executed; None where it was not.
+    """
     if status is Status.LAUNCH_ERROR and place_in(reason) is not None:
         return "Look at the line that is named: a run stops at the first fault that it finds."
-    remedy = REMEDIES[status]
+    on_gpu = run is not None and run.backend == "cuda"
+    is_of_size = status is Status.LAUNCH_ERROR and on_gpu
+    remedy = _GPU_LAUNCH_REMEDY if is_of_size else REMEDIES[status]
     return f"{remedy[0].upper()}{remedy[1:]}."
 
 
@@ -377,7 +389,7 @@ def _failed(evaluation: Evaluation) -> LaunchVerdict:
     if status is Status.INCORRECT:
         told = _findings(evaluation)
         finding = told[0].sentence if told else evaluation.reason
-    remedy = next_step(status, evaluation.reason).rstrip(".")
+    remedy = next_step(status, evaluation.reason, evaluation.execution).rstrip(".")
     return LaunchVerdict(
         status.lower(),
         finding=finding,
@@ -422,7 +434,8 @@ def _roof(
         work = launch_work(variant, kernel.plan(problem), device, ctas_per_sm)
     except AttuneError:  # the GPU's row lacks a figure
         return None
-    math = "FMA" if variant.work.math_unit == "fma" else "tensor"
+    of_fp32 = "TF32 tensor" if problem.dtype == "float32" else "tensor"
+    math = "FMA" if variant.work.math_unit == "fma" else of_fp32
     reached = problem.flops / us / 1e6
     # L2's bandwidth is assumed: a share of it would say less than it seems to.
     points = roofline_points(roofs, work, [(us, "predicted")])

@@ -131,8 +131,13 @@ def test_a_fault_of_a_line_is_not_answered_with_a_smaller_tile(open_app, jobs):
     reason = "v02_all_threads.cu:126: shared memory race in kernel attention_forward."
     jobs.answer = failed(NOT_RUN, Status.LAUNCH_ERROR, reason)
     assert says(texts(run(open_app(tab="Correctness"))), "look_line_named")
-    jobs.answer = failed(NOT_RUN, Status.LAUNCH_ERROR, "The driver refuses the launch.")
-    assert "a smaller tile" in texts(run(open_app(tab="Correctness")))
+    for execution, is_advised in (
+        (Execution("cuda", "device", "device", 0, None), True),
+        (None, False),
+    ):
+        tried = replace(NOT_RUN, execution=execution)
+        jobs.answer = failed(tried, Status.LAUNCH_ERROR, "The driver refuses the launch.")
+        assert ("a smaller tile" in texts(run(open_app(tab="Correctness")))) is is_advised
 
 
 def test_while_it_runs_the_button_cancels(open_app, jobs):

@@ -36,6 +36,7 @@ from engine.model.calibrate import fits
 from engine.model.kernel import BF16_CAPABILITY, Kernel, capability_reason
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import compile_plan, make_plan, resources
+from engine.presets import presets
 from engine.problem import Direction, Problem
 from kernels.ladder import LADDER
 
@@ -368,6 +369,40 @@ def test_no_config_of_the_tables_spills(capability: tuple[int, int], direction: 
         plan = make_plan(variant, problem, config)
         used = resources(plan, compile_plan(plan, device.arch))
         assert not any(r.spill_bytes or r.stack_bytes for r in used), (each.label(), config)
+
+
+# Presets whose features, or whose arch, no table was ranked with: bytes that a thread stores and
+# loads again.
+SPILLS = {
+    ("sm_100", "gemma2-27b-global", "forward"): 8,
+    ("sm_100", "mpt-7b-2048", "forward"): 8,
+    ("sm_100", "llama3-8b-2048", "backward"): 40,
+    ("sm_100", "llama3-8b-decode-1024", "backward"): 16,
+    ("sm_100", "llama3-70b-chunk", "backward"): 40,
+    ("sm_120", "llama3-8b-2048", "backward"): 16,
+    ("sm_120", "llama3-70b-chunk", "backward"): 16,
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("capability", GPUS, ids=str)
+def test_what_the_tables_take_for_presets_spills_no_more_than_is_known(
+    capability: tuple[int, int],
+) -> None:
+    device, seen, spilled = find_device(GPUS[capability]), set(), {}
+    for preset in presets():
+        for direction in ("forward", "backward"):
+            problem = replace(preset.problem, direction=direction)
+            kernels = choice.candidates_for(problem, device, History())[:1]
+            for kernel in kernels:
+                key = (kernel.variant.id, kernel.variant.defines(problem, kernel.config))
+                if key in seen:
+                    continue
+                seen.add(key)
+                if most := max(r.spill_bytes for r in kernel.resources(problem)):
+                    spilled[device.arch, preset.name, direction] = most
+    assert len(seen) >= 10
+    assert spilled == {key: most for key, most in SPILLS.items() if key[0] == device.arch}
 
 
 def test_a_config_that_spills_is_not_ranked(monkeypatch: pytest.MonkeyPatch) -> None:

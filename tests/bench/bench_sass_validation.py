@@ -26,8 +26,9 @@ Sources. H200: this project's own measurements, CUDA graph, warm L2, of kernels 
 tests/machine_code/kernels takes over step by step. SGEMM 4096 x 4096 x 4096: the tables of
 github.com/siboehm/SGEMM_CUDA (A6000, README; A100, README of an early commit, for sizes of 4092 and
 that day's kernels) and of a fork of it for the RTX 4090; clocks there were not fixed, as far as
-published. The kernels here are written anew after that series' descriptions. wgmma: kernel 6 of
-github.com/pranjalssh/fast.cu (README), likewise. Attention on an RTX 5090: five kernels of
+published, so that they are simulated at what the energy model says. The kernels here are written
+anew after that series' descriptions. wgmma: kernel 6 of github.com/pranjalssh/fast.cu (README),
+likewise. Attention on an RTX 5090: five kernels of
 github.com/gau-nernst/learn-cuda, written anew; its power was held to 400 W, at which clock is not
 published, so that none is counted. Nothing was chosen on them. Step 1 holds more than 255 registers
 and spills here; how much it did there is not known.
@@ -50,7 +51,7 @@ import numpy as np
 
 from engine.cuda_source import compile_kernel
 from engine.devices import find_device
-from engine.devices.spec import DeviceSpec, limits_for
+from engine.devices.spec import DeviceSpec, at_clock, limits_for
 from engine.machine_code import Cubin, disassemble, read_cubin
 from engine.machine_code.disassembly import Program
 from engine.machine_code.emulation import emulate
@@ -58,6 +59,7 @@ from engine.machine_code.footprint import SharedBytes
 from engine.machine_code.launch import Launch, buffer_address
 from engine.machine_code.timing.constants import LAUNCH_FLOOR_US
 from engine.machine_code.timing.native import GpuRates, gpu_rates, simulate_sm, sm_kernel
+from engine.machine_code.timing.power import Work, sustained_clock
 from engine.machine_code.timing.simulate import CtaClass, measured_ctas, simulate_launch
 from engine.machine_code.timing.traffic import launch_traffic
 from engine.measure.statistics import RANKING_ERROR
@@ -189,9 +191,12 @@ def h200_points() -> Iterator[Point]:
 
 
 def sgemm_gflops(gpu: str, step: int) -> float:
-    """The K loop continued in a straight line from two lengths: 4096 steps of it are no news."""
+    """The K loop continued in a straight line from two lengths: 4096 steps of it are no news.
+
+    At the clock that the power limit sustains: the benchmark launches a kernel 10 times or more in
+    a row, which at this size takes 30 ms at least.
+    """
     device = find_device(gpu)
-    rates = gpu_rates(device)
     defines, rows, columns, threads = [("STEP", str(step))], 128, 128, 256
     if step == 4:
         rows, columns, threads = 64, 64, 512
@@ -224,19 +229,36 @@ def sgemm_gflops(gpu: str, step: int) -> float:
         launch = Launch(grid, block, 0, arguments)
         traces.append(emulate(program, cubin.entries["sgemm"], launch))
     held = resident(program, launch, device)
-    times = measured_ctas(
-        program,
-        rates,
-        device,
-        "streaming",
-        program.static_smem_bytes,
-        (traces[0], traces[1]),
-        (_rounded(depths[0] - cut_off, tile), _rounded(depths[1] - cut_off, tile)),
-        held,
-        miss_share=miss_share(step, grid, rows, columns, size, rates, held),
+    lengths = [_rounded(depth - cut_off, tile) for depth in depths]
+
+    def cycles_of(at: DeviceSpec) -> float:
+        rates = gpu_rates(at)
+        times = measured_ctas(
+            program,
+            rates,
+            at,
+            "streaming",
+            program.static_smem_bytes,
+            (traces[0], traces[1]),
+            (lengths[0], lengths[1]),
+            held,
+            miss_share=miss_share(step, grid, rows, columns, size, rates, held),
+        )
+        return times.of(-(-launch.ctas // rates.num_sms), _rounded(size, tile))
+
+    executed = [float(len(trace.instruction)) for trace in traces]
+    further = (_rounded(size, tile) - lengths[0]) / (lengths[1] - lengths[0])
+    instructions = launch.ctas * (executed[0] + further * (executed[1] - executed[0]))
+    cycles = cycles_of(device)
+    matrices_bytes = 3.0 * 4 * size**2
+    work = Work(
+        ((cycles, 0.0),), tensor_flops=0.0, instructions=instructions, dram_bytes=matrices_bytes
     )
-    cycles = times.of(-(-launch.ctas // rates.num_sms), _rounded(size, tile))
-    return 2 * size**3 / (LAUNCH_FLOOR_US + cycles / rates.cycles_per_us) / 1e3
+    found = sustained_clock(device, work)
+    if found is not None and found.is_limited:
+        device = at_clock(device, found.clock_mhz, "sustained")
+        cycles = cycles_of(device)
+    return 2 * size**3 / (LAUNCH_FLOOR_US + cycles / gpu_rates(device).cycles_per_us) / 1e3
 
 
 def _rounded(depth: int, tile: int) -> float:

@@ -106,9 +106,18 @@ def test_tensors_that_do_not_belong_together_are_one_sentence(q: Any, k: Any, sa
         (lambda: attune.recommend_batch("v01", seqlen=64), attune.InvalidProblem, "gpu='L4'"),
         (
             lambda: attune.recommend_batch("v01", gpu="L4", seqlen=64, head=1),
-            attune.InvalidProblem,
-            "head",
+            attune.UnknownName,
+            "mean .*heads",
         ),
+        (
+            lambda: attune.recommend_mix(["1,1,4,64"], "v01", gpu="L4", max_batches=2),
+            attune.UnknownName,
+            "mean max_batch",
+        ),
+        (lambda: attune.recommend_batch("v01", seqln=64), attune.UnknownName, "mean seqlen"),
+        (lambda: attune.sweep("v01", seqln=64), attune.UnknownName, "mean seqlen"),
+        (lambda: attune.compare("v01", "v02", accross=True), attune.UnknownName, "mean across"),
+        (lambda: attune.kernel("v01").run(Q, Q, Q, causl=True), attune.UnknownName, "mean causal"),
         (lambda: attune.sweep("v01", seqlen=[]), attune.InvalidProblem, "seqlen has no value"),
         (lambda: attune.sweep("v01", tunables={"nope": 1}), attune.UnknownName, "nope"),
         (lambda: attune.compare("nowhere", "v01"), attune.UnknownName, "nowhere"),
@@ -144,6 +153,30 @@ def test_a_sweep_keeps_the_values_that_its_kernel_was_given(swept: attune.SweepR
     assert [row.config["block_n"] for row in swept.rows] == [64]
     assert swept.best[0].origin == "predicted"
     assert swept.plot().data[0].x[0] == pytest.approx(swept.rows[0].median_us)
+
+
+def test_a_result_is_printed_on_one_screen(swept: attune.SweepResult) -> None:
+    title, names, _, best = repr(swept).splitlines()
+    assert title == "Sweep, finished: 1 evaluated, 1 with a time"
+    assert names.split() == ["problem", "GPU", "best", "time", "interval"]
+    assert best.split()[:6] == ["B1", "H1", "S70", "D32", "fp16", "L4"]
+    assert "µs predicted" in best
+    (evaluation,) = swept.evaluations
+    code = attune.kernel("v01", gpu="L4").machine_code(**SMALL)
+    for result in (evaluation, code, attune.compare(evaluation, evaluation)):
+        assert 3 < len(repr(result).splitlines()) < 30
+        assert "(" not in repr(result).splitlines()[1]  # a table and no constructor's call
+
+
+def test_a_long_table_is_printed_to_its_first_rows() -> None:
+    class Long(Tabular):
+        def tables(self) -> tuple[Table, ...]:
+            return (Table("Long", ("name",), tuple((f"{i} {'x' * 99}",) for i in range(40))),)
+
+    lines = repr(Long()).splitlines()
+    assert len(lines) == 3 + 25 + 1
+    assert lines[-1] == " … 15 more rows"
+    assert max(map(len, lines)) <= 66
 
 
 def test_a_predicted_time_is_not_written_for_another_tuner(swept: attune.SweepResult) -> None:

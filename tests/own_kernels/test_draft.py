@@ -164,6 +164,50 @@ def test_what_the_host_code_gives_and_fills_is_read() -> None:
     assert 'out_fill = "zero"  # check' in guess.toml()
 
 
+OF_ARGUMENTS = """
+template <typename scalar_t>
+__global__ void attend(const scalar_t* q, const scalar_t* k, const scalar_t* v, scalar_t* out,
+                       int seqlen, int keys) {
+    extern __shared__ float scores[];
+}
+torch::Tensor forward(torch::Tensor query, torch::Tensor key, torch::Tensor value) {
+    auto out = torch::empty_like(query);
+    const size_t bytes = SHARED;
+    attend<scalar_t><<<dim3(query.size(2), query.size(0) * query.size(1)), 128, bytes>>>(
+        query.data_ptr<scalar_t>(), key.data_ptr<scalar_t>(), value.data_ptr<scalar_t>(),
+        out.data_ptr<scalar_t>(), query.size(-2), key.size(2));
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "bytes_", "layout"),
+    [
+        ("key.size(2)*sizeof(float)", "seqlen_kv * 4", "bhsd"),
+        ("(key.size(-2) + query.size(3)) * sizeof(float)", "(seqlen_kv + head_dim) * 4", "bhsd"),
+        ("sizeof(float) * key.sizes()[1]", "4 * seqlen_kv", "bshd"),
+    ],
+)
+def test_shared_memory_by_the_sizes_of_the_launchers_tensors(
+    written: str, bytes_: str, layout: str
+) -> None:
+    text = OF_ARGUMENTS.replace("SHARED", written)
+    if layout == "bshd":
+        text = "// q is (batch, seqlen, heads, dim)\n" + text
+    guess = draft(text)
+    assert guess.smem_bytes == bytes_
+    if layout == "bhsd":
+        assert guess.grid == ("seqlen", "batch * num_heads", "1")
+        assert 'value = "seqlen_kv"' in guess.args
+
+
+def test_a_tensor_that_may_have_three_axes_is_not_guessed_at() -> None:
+    text = OF_ARGUMENTS.replace(
+        "SHARED", "key.size(2) * sizeof(float) * (key.size(0) > key.size(1))"
+    )
+    assert draft(text).smem_bytes == "49152"  # as where nothing tells
+
+
 PACKED = """
 // input is (B, T, 3C), masked: autoregressive
 __global__ void qk(float* preatt, float* inp, int B, int T, int C, int NH) {}

@@ -26,7 +26,7 @@ _LAUNCHES = {
     "extension_dispatch": (("seqlen", "num_heads", "batch"), "64", "seqlen * 4"),
     "extension_strides": (("(seqlen + 4 - 1) // 4", "num_heads", "batch"), "[32, 4]", "0"),
     "extension_split": (("seqlen", "4", "batch * num_heads"), "head_dim", "0"),
-    "extension_accessor": (("seqlen", "num_heads", "batch"), "128", "49152"),
+    "extension_accessor": (("seqlen", "num_heads", "batch"), "128", "seqlen_kv * 4"),
     "extension_switch": (("(seqlen + 3) // 4", "batch * num_heads", "1"), "128", "0"),
 }
 _ROWS = "const float* q, const float* k, const float* v, float* o, int B, int H, int N, int D"

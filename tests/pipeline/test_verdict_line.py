@@ -118,6 +118,35 @@ def test_what_failed_says_where_and_what_to_do(status: Status) -> None:
     assert next_step(status, failed.reason).endswith(".")
 
 
+@pytest.mark.parametrize("backend", ["cuda", "cpu", "machine-code", None])
+def test_a_smaller_tile_is_advised_where_a_gpu_refused_the_launch(backend: str | None) -> None:
+    run = replace(FAST, backend=backend) if backend else None
+    failed = replace(
+        PASSED,
+        status=Status.LAUNCH_ERROR,
+        reason="An mbarrier is not initialised.",
+        correctness=None,
+        latency=None,
+        execution=run,
+    )
+    remedy = verdict_of(failed, V08, PROBLEM).remedy
+    assert ("smaller tile" in remedy) is (backend == "cuda")
+    assert next_step(failed.status, failed.reason, run)[1:] == f"{remedy[1:]}."
+
+
+def test_products_in_tf32_are_named_by_verdict_and_roof() -> None:
+    fp32 = replace(PROBLEM, dtype="float32")
+    variant = replace(V08.variant, tf32=True, dtypes=("float32",))
+    kernel = replace(V08, variant=variant)
+    right = replace(PASSED, problem=fp32)
+    found = verdict_of(right, kernel, fp32, latency=PREDICTED, ctas_per_sm=2)
+    assert found.sentence.startswith("Right in TF32 ")
+    assert found.roof is not None
+    assert found.roof.roof == "TF32 tensor"
+    exact = verdict_of(right, replace(kernel, variant=V08.variant), fp32)
+    assert exact.sentence.startswith("Right ·")
+
+
 def test_an_incorrect_output_is_told_by_its_first_finding() -> None:
     wrong = replace(
         RIGHT,

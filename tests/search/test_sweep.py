@@ -377,20 +377,27 @@ def test_several_workers_share_the_time_that_is_left(
 
 
 def test_cancel_does_not_wait_for_what_is_under_way(tmp_path: Path) -> None:
-    release = threading.Event()
+    release, began = threading.Event(), threading.Event()
+    asked_at = 0.0
 
     def stuck(request: EvaluationRequest) -> EvaluationOutcome:
+        began.set()
         release.wait(20)
         return Landscape(bowl)(request)
 
+    def should_stop() -> bool:
+        nonlocal asked_at
+        if began.is_set() and not asked_at:
+            asked_at = time.monotonic()
+        return began.is_set()
+
     book = SweepJournal(tmp_path / "s.jsonl")
     with ThreadPoolExecutor(2) as pool:
-        asked_at = time.monotonic() + 0.3
         state = run_sweep(
             SPEC,
             stuck,
             book,
-            should_stop=lambda: time.monotonic() > asked_at,
+            should_stop=should_stop,
             executor=pool,
             in_flight=lambda: 2,
         )

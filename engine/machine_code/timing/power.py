@@ -33,7 +33,8 @@ _LEAST_VOLTAGE, _VOLTAGE_AT_0, _VOLTAGE_SLOPE = 0.688, 0.443, 0.557
 
 # pJ per FLOP of tensor cores at the highest clock, 16-bit values.
 _TENSOR_PJ = {
-    # calibrated: T4 at 70 W, cuBLAS FP16 24 TFLOP/s in the long run
+    # calibrated: T4 at 70 W, cuBLAS FP16 24 TFLOP/s in the long run. Others measured 47 over 1.2 s
+    # of one kernel, and no one figure makes their four kernels: engine/machine_code/README.md.
     "sm_75": 4.5,
     # calibrated: A100 SXM at 400 W, cuBLAS FP16 257 TFLOP/s on random values
     "sm_80": 1.44,
