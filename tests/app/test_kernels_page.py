@@ -64,6 +64,7 @@ def jobs(monkeypatch) -> FakeManager:
     return fake
 
 
+@pytest.mark.slow
 def test_rungs_are_worked_out_one_job_each_and_can_be_cancelled(open_app, jobs, monkeypatch):
     def unknown(variant, request, *_):  # whatever other tests worked out
         found = known_rung(variant, request)
@@ -159,6 +160,7 @@ def open_history(at):
     return at.run()
 
 
+@pytest.mark.slow
 def test_the_history_opens_where_it_became_worse(open_app, jobs):
     jobs.compile_answer = {"state": "done", "result": encode(made_up_history())}
     at = open_history(open_app("ladder", gpu="L4", H="8", S="1024", variant="v08"))
@@ -176,6 +178,7 @@ def test_the_history_opens_where_it_became_worse(open_app, jobs):
     assert "&lt;b&gt;One" in figure["data"][0]["text"][1]
 
 
+@pytest.mark.slow
 def test_a_history_that_cannot_be_read_is_a_sentence(open_app, jobs, monkeypatch):
     jobs.compile_answer = {"state": "failed", "error": "git is not installed."}
     at = open_history(open_app("ladder", gpu="L4", variant="v08"))
