@@ -1,6 +1,6 @@
 // v08 mma.sync: both products on tensor cores, P handed from one to the other in registers.
 // Idea: the accumulator of S = Q @ K^T has the layout that P @ V wants as its left operand.
-// Changed: against v04, rewritten: mma.sync and ldmatrix for one thread's sums; 16 rows a warp.
+// Changed: against v04, mma.m16n8k16 and ldmatrix; 16 rows per warp; Q goes straight to registers.
 // Limiter: latency: loads, tensor cores and exp follow one another with nothing to overlap them.
 // Constraints: from sm_75, BF16 from sm_80; D in {32, 64, 96, 128}; H <= 65535; B <= 65535.
 // Passes: 1, attention_forward; grid (ceil(S / (16 num_warps)), num_heads, batch), 32 num_warps.

@@ -1,6 +1,6 @@
 // v11 Register tuned: two row tiles a warp share fragments of K and V; softmax beside the products.
 // Idea: a fragment that is read once serves two row tiles; S of the next tile beside the softmax.
-// Changed: against v10, rewritten: S a tile ahead, K two ahead of V; row_tiles; for both Q in smem.
+// Changed: against v10, row_tiles; K two tiles ahead of V; Q in shared memory where registers end.
 // Limiter: tensor cores, if two warps a scheduler are resident to fill the gaps of one another.
 // Constraints: sm_75, BF16 sm_80; D in {32, 64, 96, 128, 256}, 192 with V's 128; features.cuh.
 // Passes: 1, attention_forward; grid (ceil(S / (16 row_tiles num_warps)), num_heads, batch).

@@ -1,6 +1,6 @@
 // v12 One shot: for few keys; each warp of a CTA has its query rows and its keys, taken at once.
 // Idea: where every launch is too short to pipeline, spread the work of a tile and wait only once.
-// Changed: against v08, rewritten: warps split K as well as Q; no K/V loop, so no rescale.
+// Changed: against v08, warps split K as well as Q; no K/V loop, so no rescale; stores of 16 bytes.
 // Limiter: latency from first load to last store, a fifth of it for code no SM has fetched yet.
 // Constraints: from sm_75, BF16 from sm_80; D in {32, 64, 96, 128}; KV <= max_keys, at most 512.
 // Passes: 1, attention_forward; grid (ceil(S / block_m), num_heads, batch), 32 num_warps threads.

@@ -1,6 +1,6 @@
 // v13 Persistent: as many CTAs as the GPU holds, each with an equal share of all work.
 // Idea: query tiles seldom divide evenly among SMs, their key tiles do: cut where a share ends.
-// Changed: against v11, rewritten around its loop: parts of query tiles, partial (O, m, l), fusion.
+// Changed: against v11, a loop over pieces of query tiles, partial (O, m, l), fusion on arrival.
 // Limiter: as v11, without its last, partly filled round of CTAs.
 // Constraints: from sm_75, BF16 from sm_80; D in {32, 64, 96, 128}; any S, KV, H, B and num_ctas.
 // Passes: 1, attention_forward; grid (min(num_ctas, all query tiles)), 32 num_warps threads.

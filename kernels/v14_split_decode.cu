@@ -1,6 +1,6 @@
 // v14 Split decode: few queries, many keys; grouped heads fill the rows of one tensor-core tile.
 // Idea: decoding reads all K/V once whatever it computes: keep as many loads under way as it can.
-// Changed: against v12, rewritten: heads of a group packed; a ring a warp; v06's splits; clusters.
+// Changed: against v12, heads of a group are packed; a ring for each warp; v06's splits; clusters.
 // Limiter: DRAM bandwidth, once the splits fill the GPU.
 // Constraints: sm_75, BF16 sm_80; D in {32, 64, 96, 128, 256}; B <= 65535; all of features.cuh.
 // Passes: 1, attention_forward; grid (num_splits, num_heads_kv * row tiles, batch), 32 num_warps.

@@ -1,6 +1,6 @@
 // v15 TMA and wgmma: tiles come by TMA and are multiplied where they lie, all warps alike.
 // Idea: one thread asks for whole tiles; four warps together multiply straight from shared memory.
-// Changed: against v11, rewritten: tiles by descriptors, no addresses of threads; mbarriers.
+// Changed: against v11, no ldmatrix, no copy loops, no addresses; mbarriers for copy groups.
 // Limiter: nothing runs beside the softmax of a tile but the other warpgroup's products.
 // Constraints: sm_90a alone; D in {32, 64, 96, 128}; any S, KV, H and B.
 // Passes: 1, attention_forward; grid (ceil(S / (16 num_warps)), H, B), 32 num_warps threads.

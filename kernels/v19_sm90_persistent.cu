@@ -1,6 +1,6 @@
 // v19 Persistent on Hopper: persistent CTAs; between query tiles no pipe of the SM runs dry.
 // Idea: the next Q is there and the last O leaves while products run: a tile's end costs little.
-// Changed: against v18, rewritten around its products: persistent CTAs; two Qs; K/V by multicast.
+// Changed: against v18, persistent CTAs; two places for Q; descriptors a warp; K/V by multicast.
 // Limiter: as v18 in the steady state, from the first key of a CTA to its last.
 // Constraints: sm_90a alone; D in {32, 64, 96, 128}; any S, KV, H, B; features.cuh but lengths.
 // Passes: 1, attention_forward; grid (min(num_ctas, query tiles)), 128 (consumers + 1) threads.

@@ -1,6 +1,6 @@
 // v22 One shot by wgmma: few keys on Hopper, a head's K and V at once, where TMA has put them.
 // Idea: as v12 wait once and loop never, but read shared memory once for 64 rows, not for 16.
-// Changed: against v12, rewritten: TMA and wgmma as in v15; 64 rows a warpgroup, no merge.
+// Changed: against v12, TMA and wgmma as in v15; a warpgroup has 64 rows and all keys, no merge.
 // Limiter: at a head an SM latency, then exp: all warps reach it at one time; then the loads.
 // Constraints: sm_90a alone; D in {32, 64, 96, 128}; KV <= keys, at most 256; any S, H and B.
 // Passes: 1, attention_forward; grid (ceil(S / (16 num_warps)), H, B), 32 num_warps threads.

@@ -7,11 +7,12 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from app.shared import known_times
 from app.shared.machine import local_gpu
 from engine.own_kernels.registry import all_variants
 from engine.schema import decode, encode
 from engine.search.space import SweepPoint
-from engine.search.sweep.estimate import Estimator, TimeLeft, learned
+from engine.search.sweep.estimate import Estimator, TimeLeft, learned, load, work_ahead
 from engine.search.sweep.journal import SweepSpec
 from kernels.variant import Variant
 
@@ -36,7 +37,8 @@ def estimate(spec: SweepSpec) -> SweepEstimate:
         InvalidProblem, UnknownName: The space is invalid.
     """
     speeds = tuple(sorted(learned().items()))
-    return _estimate(json.dumps(encode(spec)), _on_gpu(spec), all_variants(), speeds)
+    tenths = round(10 * load())
+    return _estimate(json.dumps(encode(spec)), _on_gpu(spec), all_variants(), (speeds, tenths))
 
 
 def _on_gpu(spec: SweepSpec) -> bool:
@@ -50,10 +52,10 @@ def _estimate(
     text: str,
     on_gpu: bool,
     _variants: tuple[Variant, ...],
-    _speeds: tuple[tuple[str, float], ...],
+    _speeds: tuple[object, ...],
 ) -> SweepEstimate:
     """The estimate of a spec. `_variants` make it follow an edited kernel description, `_speeds`
-    what sweeps took meanwhile."""
+    what sweeps took meanwhile and the load."""
     spec = decode(SweepSpec, json.loads(text))
     count = spec.space.count(spec.options.gpu)
     if count > _MAX_ENUMERATED:
@@ -78,7 +80,9 @@ def _estimate_of(
     share: float,
     on_gpu: bool,
 ) -> SweepEstimate:
-    """`points` are all of the sweep's, or a sample of which each stands for `share` points."""
+    """`points` are all of the sweep's, or a sample of which each stands for `share` points. What
+    such a sample has compiled already, the others need not have."""
+    ahead = work_ahead(points, known_times.history()) if excluded is not None else None
     reasons = Counter(p.why_not for p in points if p.why_not is not None)
     runnable = count - (excluded or 0)
     limit, seconds = spec.budget.evaluations, spec.budget.seconds
@@ -89,5 +93,5 @@ def _estimate_of(
         excluded=excluded,
         reasons=tuple(reasons.most_common(5)) if excluded is not None else (),
         evaluations=evaluations,
-        time=Estimator(points, on_gpu).left().scaled(part, seconds),
+        time=Estimator(points, on_gpu, ahead).left().scaled(part, seconds),
     )

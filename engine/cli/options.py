@@ -319,6 +319,14 @@ def positive_int(text: str) -> int:
     return value
 
 
+def not_negative(text: str) -> float:
+    """For `type=`: a finite number of 0 or more."""
+    value = number(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be 0 or more and finite, not {text}")
+    return value
+
+
 def positive_float(text: str) -> float:
     """For `type=`: a finite number above 0."""
     value = number(text)

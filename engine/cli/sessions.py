@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ from engine.cli.options import (
     Sizes,
     fields_from,
     given_config,
-    number,
 )
 from engine.cli.output import print_json, print_table
 from engine.history.history import predictions
@@ -32,13 +30,6 @@ if TYPE_CHECKING:
     from engine.sessions.store import SnapshotInfo
 
 _FILTERS = ("text", "gpu", "variant", "problem", "since", "until")
-
-
-def not_negative(text: str) -> float:
-    value = number(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be 0 or more and finite, not {text}")
-    return value
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,7 @@ class SoftgpuOptions:
 
     gpus: str
     without_cupy: bool
+    launch_seconds: float | None
     words: list[str]
 
 
@@ -68,7 +69,12 @@ def run_softgpu(args: SoftgpuOptions) -> int:
     words = args.words[1:] if args.words[:1] == ["--"] else args.words
     if not words:
         raise InvalidProblem("softgpu runs a command: attune softgpu -- python my_script.py.")
-    environment = software_environment(os.environ, args.gpus, with_cupy=not args.without_cupy)
+    environment = software_environment(
+        os.environ,
+        args.gpus,
+        with_cupy=not args.without_cupy,
+        launch_s=args.launch_seconds,
+    )
     try:
         os.execvpe(words[0], words, environment)
     except OSError as error:

@@ -37,7 +37,7 @@ from engine.search.ranking import SweepRow
 from engine.search.results import SHOWN_PLACES, result_tables, row_dict, sweep_frame
 from engine.search.space import ProblemAxes, Space, SweepOptions, SweepPoint, parse_values
 from engine.search.strategies import StrategyName
-from engine.search.sweep.estimate import Estimator, TimeLeft
+from engine.search.sweep.estimate import Estimator, TimeLeft, work_ahead
 from engine.search.sweep.journal import Budget, Progress, SweepJournal, SweepSpec, best_key
 from engine.search.sweep.run import SweepEnd, rows_of, sweep_here
 from engine.sessions.known_times import open_history
@@ -274,7 +274,7 @@ def run(args: CommandOptions) -> int:
     on_gpu = bool(points) and runs_on_gpu(points[0].request)
     open_points = [p for p in points if p.id not in book.rows]
     estimate = (
-        Estimator(open_points, on_gpu)
+        Estimator(open_points, on_gpu, work_ahead(open_points, open_history()))
         .left()
         .scaled(_limited(spec, open_points), spec.budget.seconds)
     )

@@ -57,7 +57,7 @@ class NeighbourPair:
 class Threshold:
     """The least difference with a verdict, and what it rests on."""
 
-    share: float  # 0.14: times that differ by more than 14 % have a verdict
+    share: float  # 0.13: times that differ by more than 13 % have a verdict
     pairs: int  # that are at least so far apart
     wrong: int  # of these; 0 as it is chosen
     error_bound: float  # of the share of wrong verdicts, at most so much with 95 % confidence

@@ -101,10 +101,10 @@ def _registers_of(i: Instruction) -> int:
 
 def _width(i: Instruction, position: int) -> int:
     """Registers of an operand of which the listing names the first."""
-    if i.opcode == "HGMMA":
+    if i.opcode.endswith("GMMA"):
         shape = next((m for name in i.modifiers if (m := _SHAPE.fullmatch(name))), None)
         return 4 if position else int(shape[1]) // 2 if shape else 1
-    if i.opcode == "HMMA":
+    if i.opcode in ("HMMA", "QMMA"):
         return 2 if position == 2 else 4
     if i.opcode == "LDSM":
         return int(i.modifiers[-1]) if i.modifiers[-1].isdigit() else 1

@@ -293,13 +293,19 @@ _EXECUTE = _ROOT / "engine" / "machine_code" / "native" / "execute.cpp"
 
 
 def software_environment(
-    given: Mapping[str, str], gpus: str = "", *, with_cupy: bool = True
+    given: Mapping[str, str],
+    gpus: str = "",
+    *,
+    with_cupy: bool = True,
+    launch_s: float | None = None,
 ) -> dict[str, str]:
     """`given` with what makes CUDA's users load the software GPU; builds what is not there.
 
     Args:
         gpus: names of the device table, with commas; else `ATTUNE_SOFTWARE_GPU`, else an L4.
         with_cupy: False: without CuPy's runtime module, whose source is fetched by pip.
+        launch_s: a launch that takes longer is stopped, in seconds; 0: none is; None: as
+            `ATTUNE_SOFTWARE_GPU_LAUNCH_S` says, else 600.
 
     Raises:
         InvalidProblem, UnknownName: a name is not in the table, or there are too many.
@@ -312,6 +318,8 @@ def software_environment(
     environment["ATTUNE_SOFTWARE_GPU_TABLE"] = table
     environment["ATTUNE_SOFTWARE_GPU_EMULATOR"] = str(build_library(_EXECUTE))
     environment["ATTUNE_SOFTWARE_GPU_THREADS"] = str(worker_threads())
+    if launch_s is not None:
+        environment["ATTUNE_SOFTWARE_GPU_LAUNCH_S"] = f"{launch_s:g}"
     reader = [sys.executable, "-m", "engine.software_gpu.reader"]
     environment["ATTUNE_SOFTWARE_GPU_READER"] = f"cd {shlex.quote(str(_ROOT))} && exec " + (
         shlex.join(reader)

@@ -59,7 +59,7 @@ def on_the_cpu(folder: Path) -> None:
             run_sweep(spec, evaluate, book, told.append)
         took_s = told[-1].elapsed_s
         early = told[len(points) // 4]
-        before_s = Estimator(points, on_gpu=False).left_s()
+        before_s = Estimator(points, on_gpu=False).left().expected_s
         after_s = early.elapsed_s + (early.eta_s or 0)
         print(
             f"CPU backend, {what:<16} {60 * len(points) / took_s:6.0f} evaluations/min "

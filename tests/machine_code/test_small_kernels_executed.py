@@ -154,6 +154,28 @@ def test_a_kernel_that_never_ends_is_stopped(tmp_path: Path) -> None:
         run(tmp_path, "while (((volatile int*)data)[0] == 0) {}", timeout_s=0.5)
 
 
+@pytest.mark.timeout(60)
+def test_a_cluster_that_never_ends_is_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text(
+        """
+extern "C" __global__ void __cluster_dims__(2, 1, 1) k(volatile int* data) {
+    while (data[0] == 0) data[1] += 1;
+}"""
+    )
+    cubin = read_cubin(compile_kernel(path, (), "sm_90", ("k",)).cubin)
+    data = np.zeros(64, np.int32)
+    with raises(ExecutionTimeout, "execution_time_limit"):
+        execute(
+            program_of(cubin, "k"),
+            cubin.entries["k"],
+            Launch((2, 1, 1), (32, 1, 1), 0, (struct.pack("<Q", buffer_address(0)),)),
+            [GlobalBuffer("data", buffer_address(0), data.view(np.uint8))],
+            cluster=(2, 1, 1),
+            timeout_s=0.5,
+        )
+
+
 def test_ctas_that_wait_for_one_another_take_turns(tmp_path: Path) -> None:
     """The first CTA waits for the last one: more than there are cores."""
     body = """

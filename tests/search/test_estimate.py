@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from search_data import SMALL, Landscape, bowl, point
 
+from engine.history import History
 from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest, runs_on_gpu
 from engine.search.space import Space, SweepOptions
-from engine.search.sweep import SweepJournal, SweepSpec, run, run_sweep
-from engine.search.sweep.estimate import Estimator, prior_s
+from engine.search.sweep import SweepJournal, SweepSpec, estimate, run, run_sweep
+from engine.search.sweep.estimate import Estimator, prior_s, work_ahead
 
 LARGE = replace(SMALL, seqlen=4096)
 
@@ -21,6 +22,7 @@ LARGE = replace(SMALL, seqlen=4096)
 def nothing_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sweeps of other tests keep what they took where an estimator looks for it."""
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(estimate, "load", lambda: 1.0)
 
 
 def in_all_s(request: EvaluationRequest, on_gpu: bool) -> float:
@@ -142,3 +144,97 @@ def test_the_range_narrows_as_points_end() -> None:
     for p in points[:4]:
         estimator.finish(p, in_all_s(p.request, False))
     assert width() < before / 3
+
+
+SPLITS = [point("v05", num_splits=s) for s in (1, 2, 4, 8, 16)] + [
+    point("v05", LARGE, num_splits=s) for s in (1, 2, 4)
+]
+
+
+def spent(request: EvaluationRequest, simulate: float) -> tuple[float, dict[str, float]]:
+    """Seconds in all and by stage; `simulate` times the default's, the others as it has them."""
+    prior = prior_s(request, on_gpu=False)
+    of_stages = {"compile": prior["compile"], "simulate": simulate * prior["simulate"]}
+    return prior["check"] + sum(of_stages.values()), of_stages
+
+
+def test_a_sweep_of_what_was_simulated_before_says_nothing_of_simulations_to_come() -> None:
+    """The next sweep's would else be taken for as short: 2 s to 6 s became minutes."""
+    for simulate in (1.0, 0.0):
+        sweep = Estimator(SPLITS, on_gpu=False)
+        for p in SPLITS:
+            sweep.finish(p, *spent(p.request, simulate))
+        sweep.learn()
+    took_s = sum(spent(p.request, 1.0)[0] for p in SPLITS)
+    left = Estimator(SPLITS, on_gpu=False, ahead={"compile": 1.0, "simulate": 1.0}).left()
+    assert left.low_s < took_s < left.high_s
+    assert left.expected_s == pytest.approx(took_s, rel=0.1)
+    known = Estimator(SPLITS, on_gpu=False, ahead={"compile": 0.0, "simulate": 0.0}).left()
+    assert known.low_s < sum(prior_s(p.request, False)["check"] for p in SPLITS) < known.high_s
+    assert known.expected_s < left.expected_s - 10
+
+
+def test_it_is_looked_up_what_has_yet_to_be_done() -> None:
+    history = History()
+    assert work_ahead(SPLITS, history) == {"compile": 1.0, "simulate": 1.0}
+    on_no_gpu = [replace(p, request=replace(p.request, gpu=None)) for p in SPLITS]
+    if not runs_on_gpu(on_no_gpu[0].request):
+        assert work_ahead(on_no_gpu, history) == {"compile": 0.0, "simulate": 0.0}
+    assert work_ahead([], history) == {"compile": 0.0, "simulate": 0.0}
+
+
+def test_points_that_were_simulated_before_do_not_rule_out_others() -> None:
+    sweep = Estimator(SPLITS, on_gpu=False)
+    for p in SPLITS[:4]:
+        sweep.finish(p, *spent(p.request, 0.0))
+    rest_s = [sum(spent(p.request, s)[0] for p in SPLITS[4:]) for s in (0.0, 1.0)]
+    left = sweep.left()
+    assert rest_s[0] < left.expected_s < rest_s[1]
+    assert left.low_s < rest_s[0] * 1.2
+    assert left.high_s > (rest_s[0] + rest_s[1]) / 2
+
+
+def test_under_load_an_estimate_grows_and_widens(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = Estimator(SPLITS, on_gpu=False)
+    for p in SPLITS[:4]:
+        idle.finish(p, *spent(p.request, 1.0))
+    idle.learn()
+    before = Estimator(SPLITS, on_gpu=False).left()
+    monkeypatch.setattr(estimate, "load", lambda: 4.0)
+    under_load = Estimator(SPLITS, on_gpu=False)
+    left = under_load.left()
+    assert left.expected_s == pytest.approx(4 * before.expected_s)
+    assert left.high_s / left.low_s > 2 * before.high_s / before.low_s
+    for p in SPLITS[:4]:  # four times as slow: as the load says
+        took_s, stages = spent(p.request, 1.0)
+        under_load.finish(p, 4 * took_s, {stage: 4 * s for stage, s in stages.items()})
+    assert under_load.left().expected_s == pytest.approx(idle.left().expected_s)
+
+
+def test_a_rate_that_changes_while_it_runs_is_followed() -> None:
+    many = [
+        point("v05", replace(SMALL, batch=b), num_splits=s) for b in range(1, 16) for s in (1, 2)
+    ]
+    sweep = Estimator(many, on_gpu=False)
+    for n, p in enumerate(many[:25]):
+        slower = 1.0 if n < 15 else 4.0
+        sweep.finish(p, slower * in_all_s(p.request, on_gpu=False))
+    rest_s = 4.0 * sum(in_all_s(p.request, on_gpu=False) for p in many[25:])
+    left = sweep.left()
+    assert left.low_s < rest_s < left.high_s
+    assert left.expected_s > 0.6 * rest_s
+
+
+def test_the_range_before_a_sweep_is_as_wide_as_earlier_ones_were_off() -> None:
+    def width_after(factors: tuple[float, ...]) -> float:
+        for factor in factors:
+            sweep = Estimator(SPLITS, on_gpu=False)
+            for p in SPLITS[:4]:
+                sweep.finish(p, factor * in_all_s(p.request, on_gpu=False))
+            sweep.learn()
+        left = Estimator(SPLITS, on_gpu=False).left()
+        return left.high_s / left.low_s
+
+    steady = width_after((1.0, 1.0, 1.0, 1.0))
+    assert steady < 2
+    assert width_after((3.0, 1.0, 3.0, 1.0)) > 2 * steady

@@ -341,18 +341,20 @@ def test_a_broken_executor_is_a_crashed_row(tmp_path: Path) -> None:
     assert (row.status, row.reason) == (Status.CRASHED, "3 workers died.")
 
 
-def test_what_was_predicted_is_kept_wherever_it_was_evaluated(tmp_path: Path) -> None:
+def test_what_was_predicted_is_kept_wherever_it_was_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path))  # other tests keep some, too
+
     def evaluate(request: EvaluationRequest) -> EvaluationOutcome:
         made = replace(Landscape(bowl)(request).evaluation, source_sha256="ab" * 32)
         return EvaluationOutcome(made, predicted=Latency("predicted", 5.0, 4.0, 6.0, "made up"))
 
-    before = len(predictions())
     spec = replace(SPEC, budget=Budget(evaluations=3))
     with ThreadPoolExecutor(2) as elsewhere:
         run_sweep(spec, evaluate, SweepJournal(tmp_path / "s.jsonl"), executor=elsewhere)
-    new = predictions()[before:]
-    assert [p.latency.median_us for p in new] == [5.0] * 3
-    assert {p.variant for p in new} == {"v05"}
+    assert [p.latency.median_us for p in predictions()] == [5.0] * 3
+    assert {p.variant for p in predictions()} == {"v05"}
 
 
 def test_several_workers_share_the_time_that_is_left(
@@ -375,20 +377,27 @@ def test_several_workers_share_the_time_that_is_left(
 
 
 def test_cancel_does_not_wait_for_what_is_under_way(tmp_path: Path) -> None:
-    release = threading.Event()
+    release, began = threading.Event(), threading.Event()
+    asked_at = 0.0
 
     def stuck(request: EvaluationRequest) -> EvaluationOutcome:
+        began.set()
         release.wait(20)
         return Landscape(bowl)(request)
 
+    def should_stop() -> bool:
+        nonlocal asked_at
+        if began.is_set() and not asked_at:
+            asked_at = time.monotonic()
+        return began.is_set()
+
     book = SweepJournal(tmp_path / "s.jsonl")
     with ThreadPoolExecutor(2) as pool:
-        asked_at = time.monotonic() + 0.3
         state = run_sweep(
             SPEC,
             stuck,
             book,
-            should_stop=lambda: time.monotonic() > asked_at,
+            should_stop=should_stop,
             executor=pool,
             in_flight=lambda: 2,
         )

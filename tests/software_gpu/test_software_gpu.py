@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -59,6 +60,21 @@ print(cp.cuda.runtime.getDeviceProperties(0)["name"].decode())
 """
 
 
+ENDLESS = """
+import cupy as cp
+x = cp.zeros(32, dtype=cp.int32)
+spin = cp.RawKernel('''
+extern "C" __global__ void spin(volatile int* x) {
+  while (x[0] == 0) {}
+}''', 'spin')
+spin((2,), (32,), (x,))
+try:
+    cp.cuda.Device().synchronize()
+except cp.cuda.runtime.CUDARuntimeError as error:
+    print(error.status)
+"""
+
+
 def softgpu(*command: str, gpus: str = "L4", more: tuple[str, ...] = ()) -> str:
     """What the command prints on the software GPU."""
     done = subprocess.run(
@@ -100,6 +116,7 @@ def answers(cubin: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_the_devices_call_themselves_software(answers: dict[str, Any]) -> None:
     assert answers["names"] == ["software L4", "software H200"]
     assert is_software(answers["nvml_name"])
@@ -364,6 +381,32 @@ def test_a_piece_of_what_is_marked_gpu_passes_on_it() -> None:
         pytest.skip((done.stdout + done.stderr).strip())
     assert done.returncode == 0, done.stdout + done.stderr
     assert "11 passed" in done.stdout
+
+
+@pytest.mark.parametrize("way", ["option", "variable"])
+def test_an_endless_kernel_of_a_script_is_stopped_with_a_sentence(way: str) -> None:
+    option = ("--launch-seconds", "1.5") if way == "option" else ()
+    variable = {"ATTUNE_SOFTWARE_GPU_LAUNCH_S": "1.5"} if way == "variable" else {}
+    command = [sys.executable, "-m", "engine", "softgpu", *option, "--"]
+    done = subprocess.run(
+        [*command, sys.executable, "-c", ENDLESS],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | variable,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    if "cannot be fetched" in done.stderr:
+        pytest.skip(done.stderr.strip())
+    assert done.stdout == "702\n", done.stderr  # cudaErrorLaunchTimeout
+    (said,) = (x for x in done.stderr.splitlines() if x.startswith("software GPU: "))
+    assert re.search(
+        r"spin.*: stopped at \S+ at 0x\w+: it did not end within 1\.5 s and \S+ million warp "
+        r"instructions\. It waits for ever, or is much work for a CPU: `attune softgpu "
+        r"--launch-seconds N` \(ATTUNE_SOFTWARE_GPU_LAUNCH_S\) gives a launch more, 0 no limit",
+        said,
+    ), said
 
 
 def test_a_gpu_that_cannot_be_made_is_one_sentence() -> None:

@@ -114,11 +114,13 @@ struct Code {
 #endif
 };
 
-[[noreturn]] void fail(const Instruction& i, const std::string& what) {
+std::string place_of(const Instruction& i) {
     char where[32];
-    std::snprintf(where, sizeof where, " at 0x%llx ", static_cast<unsigned long long>(i.address));
-    throw std::runtime_error(i.name + where + what);
+    std::snprintf(where, sizeof where, " at 0x%llx", static_cast<unsigned long long>(i.address));
+    return i.name + where;
 }
+
+[[noreturn]] void fail(const Instruction& i, const std::string& what) { throw std::runtime_error(place_of(i) + " " + what); }
 
 #include "tensor_map.h"
 #include "hazards.h"
@@ -300,6 +302,7 @@ struct Warp {
     void step(const Instruction& i, uint32_t active, int here);
     void arithmetic(const Instruction& i);
     void floats(const Instruction& i);
+    void fp8(const Instruction& i);
     void halves(const Instruction& i);
     void compare_halves(const Instruction& i);
     void doubles(const Instruction& i);
@@ -720,7 +723,8 @@ bool sass_barriers(const Cta* cta, uint8_t* out) {
 
 void sass_free(Cta* cta) { delete cta; }
 #else
-// Runs the whole launch. 0: done, 1: `error` and `cta` say what is wrong and where, 2: out of time.
+// Runs the whole launch. 0: done, 1: `error` and `cta` say what is wrong and where, 2: out of time,
+// and they say where it is.
 int32_t sass_execute(const Request* request, int32_t threads, double timeout_s, char* error, int32_t error_bytes, uint32_t* cta, int64_t* steps) {
     Execution execution(*request);
     execution.deadline = std::chrono::steady_clock::now() + std::chrono::microseconds(static_cast<int64_t>(timeout_s * 1e6));
@@ -728,6 +732,8 @@ int32_t sass_execute(const Request* request, int32_t threads, double timeout_s, 
     for (int32_t n = 1; n < threads; n++) others.emplace_back([&] { execution.work(); });
     execution.work();
     for (std::thread& each : others) each.join();
+    const bool is_late = execution.error.empty() && execution.late;
+    if (is_late) execution.stop();
     *steps = execution.steps;
     std::copy(execution.cta, execution.cta + 3, cta);
     if (request->hazards) {
@@ -737,7 +743,7 @@ int32_t sass_execute(const Request* request, int32_t threads, double timeout_s, 
             if (n < request->hazard_capacity) request->hazards[n++] = hazard;
     }
     std::snprintf(error, static_cast<size_t>(error_bytes), "%s", execution.error.c_str());
-    return !execution.error.empty() ? 1 : execution.late ? 2 : 0;
+    return is_late ? 2 : execution.error.empty() ? 0 : 1;
 }
 #endif
 }

@@ -154,7 +154,7 @@ struct Binder {
             if (i.ps.size() != 1 || i.ps[0].kind != Kind::PRED || i.ps[0].reg != PT) return nullptr;
             return i.ps[0].inv ? quick_minmax<false> : quick_minmax<true>;
         case OP_F2FP:
-            if (i.rounds || i.has(MOD_RELU) || i.s.size() != 3) return nullptr;
+            if (i.rounds || i.has(MOD_RELU) || i.has(MOD_E4M3) || i.has(MOD_E5M2) || i.s.size() != 3) return nullptr;
             return i.has(MOD_BF16) ? quick_pack<true> : quick_pack<false>;
         default:
             if (i.has(MOD_RCP64H) || i.has(MOD_RSQ64H)) return nullptr;

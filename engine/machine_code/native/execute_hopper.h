@@ -388,27 +388,35 @@ inline void load_rows(Warp& warp, const Instruction& i, const SharedMatrix& from
     }
 }
 
-struct GroupOperands {
-    const Operand* in_registers;  // A, or null
-    uint64_t a, b;                // descriptors
-    bool a_transposed, b_transposed;
-    const Operand* sums;          // null: they begin at 0
-};
-
-template <bool BFLOAT>
-void multiply_group_quickly(Warp& warp, const Instruction& i, const GroupOperands& given) {
-    Lanes a[4];
+// This warp's 16 rows of A, as a product of its own has them.
+inline void load_factors(Warp& warp, const Instruction& i, const Warp::GroupOperands& given, Lanes a[4]) {
     if (given.in_registers) {
         for (int part = 0; part < 4; part++) a[part] = warp.read(*given.in_registers, a[part], part);
-    } else {
-        const SharedMatrix from(i, given.a, given.a_transposed);
-        for (uint32_t part = 0; part < 4; part++) {
-            __m128i rows[8];
-            load_rows(warp, i, from, static_cast<uint32_t>(16 * (warp.number % 4)) + 8 * (part & 1), 8 * (part >> 1), rows);
-            if (from.transposed) transpose(rows);
-            std::memcpy(a[part].v, rows, sizeof rows);
-        }
+        return;
     }
+    const SharedMatrix from(i, given.a, given.a_transposed);
+    for (uint32_t part = 0; part < 4; part++) {
+        __m128i rows[8];
+        load_rows(warp, i, from, static_cast<uint32_t>(16 * (warp.number % 4)) + 8 * (part & 1), 8 * (part >> 1), rows);
+        if (from.transposed) transpose(rows);
+        std::memcpy(a[part].v, rows, sizeof rows);
+    }
+}
+
+inline void multiply_columns(Warp& warp, const Instruction& i, const Factors& factors, const Columns* columns, const Operand* sums) {
+    for (int block = 0; block < i.count / 8; block++) {
+        const Lanes* before[4];
+        for (int word = 0; word < 4; word++) before[word] = sums ? &warp.R[warp.register_of(*sums, 4 * block + word)] : &warp.R[RZ];
+        const int to = warp.register_of(i.raw[0], 4 * block + 3);
+        Lanes nowhere[4];
+        multiply_sums(factors, columns[block], before, to == RZ ? nowhere : &warp.R[to - 3]);
+    }
+}
+
+template <bool BFLOAT>
+void multiply_group_quickly(Warp& warp, const Instruction& i, const Warp::GroupOperands& given) {
+    Lanes a[4];
+    load_factors(warp, i, given, a);
     const Factors& factors = factors_of<BFLOAT>(a);
     const SharedMatrix from(i, given.b, given.b_transposed);
     alignas(64) static thread_local Columns columns[32];  // first all, then the products: they wait for none
@@ -417,19 +425,41 @@ void multiply_group_quickly(Warp& warp, const Instruction& i, const GroupOperand
         for (uint32_t part = 0; part < 2; part++) load_rows(warp, i, from, static_cast<uint32_t>(8 * block), 8 * part, rows[part]);
         columns_of_rows<BFLOAT>(rows, from.transposed, columns[block]);
     }
+    multiply_columns(warp, i, factors, columns, given.sums);
+}
+
+// Products of 8 bits: those of the first two of each four k, then those of the last two, in FP16, as
+// registers have them.
+inline void multiply_group_of_bytes(Warp& warp, const Instruction& i, const Warp::GroupOperands& given, const Fp8Formats& fp8) {
+    Lanes bytes[4], a[4];
+    load_factors(warp, i, given, bytes);
+    const SharedMatrix from(i, given.b, false);
+    alignas(64) static thread_local Columns columns[2][32];
     for (int block = 0; block < i.count / 8; block++) {
-        const Lanes* before[4];
-        for (int word = 0; word < 4; word++) before[word] = given.sums ? &warp.R[warp.register_of(*given.sums, 4 * block + word)] : &warp.R[RZ];
-        const int to = warp.register_of(i.raw[0], 4 * block + 3);
-        Lanes nowhere[4];
-        multiply_sums(factors, columns[block], before, to == RZ ? nowhere : &warp.R[to - 3]);
+        Lanes four[2];
+        for (uint32_t part = 0; part < 2; part++) {
+            __m128i rows[8];
+            load_rows(warp, i, from, static_cast<uint32_t>(8 * block), 8 * part, rows);
+            std::memcpy(four[part].v, rows, sizeof rows);
+        }
+        for (int which = 0; which < 2; which++) {
+            const Lanes lower = fp8_pairs(four[0], which, fp8.b), upper = fp8_pairs(four[1], which, fp8.b);
+            columns_of<false>(lower.v, upper.v, columns[which][block]);
+        }
+    }
+    for (int which = 0; which < 2; which++) {
+        for (int part = 0; part < 4; part++) a[part] = fp8_pairs(bytes[part], which, fp8.a);
+        multiply_columns(warp, i, factors_of<false>(a), columns[which], which ? &i.raw[0] : given.sums);
     }
 }
 #endif
 
 void Warp::multiply_group(const Instruction& i) {  // this warp's 16 rows of the warpgroup's 64
     const int columns = i.count;
-    if (!starts(i.name, "HGMMA") || !i.has(MOD_F32) || columns < 8 || columns > 256 || i.name.find("x16") == std::string::npos)
+    const Fp8Formats fp8(i);
+    const bool in_bytes = starts(i.name, "QGMMA") && fp8.is_known, half_sums = i.has(MOD_F16) && !i.has(MOD_F32);
+    const std::string shape = ".64x" + std::to_string(columns) + (in_bytes ? "x32." : "x16.");
+    if (!(in_bytes || starts(i.name, "HGMMA")) || !(i.has(MOD_F32) || half_sums) || columns < 8 || columns > 256 || columns % 8 || i.name.find(shape) == std::string::npos)
         fail(i, "is a warpgroup operation that is not executed here");
     if (on != FULL) fail(i, "runs with lanes switched off, where its result is undefined");
     if (i.raw.empty() || i.raw[0].kind != Kind::REG) fail(i, "has no registers for its sums");
@@ -438,61 +468,92 @@ void Warp::multiply_group(const Instruction& i) {  // this warp's 16 rows of the
         if (o.text.find("gdesc") != std::string::npos) descriptor = &o;
     if (!descriptor || descriptor->ureg < 0) fail(i, "has no descriptor that is known here");
     auto pair = [&](int n) { return U[n] | static_cast<uint64_t>(U[n + 1]) << 32; };
-    Lanes t;
+    const auto says = [&](const char* word) { return descriptor->text.find(word) != std::string::npos; };
     const bool in_registers = i.raw.size() > 1 && i.raw[1].kind == Kind::REG;
     const int uniform = descriptor->ureg;  // A's descriptor, in the next two registers B's
-    const bool a_transposed = descriptor->text.find(".tnspA") != std::string::npos, b_transposed = descriptor->text.find(".tnspB") != std::string::npos;
+    const bool a_negated = in_registers ? i.raw[1].neg : says(".negA"), b_negated = says(".negB");
     // The accumulator is the register operand behind the descriptor; a predicate that is off drops it.
     const Operand* sums = nullptr;
     for (const Operand& o : i.raw)
         if (&o > descriptor && o.kind == Kind::REG) sums = &o;
     uint32_t adds = sums && sums->reg != RZ ? FULL : 0;
     for (const Operand& p : i.ps) adds &= predicate(p);
+    const GroupOperands given = {in_registers ? &i.raw[1] : nullptr, pair(uniform), pair(uniform + 2), says(".tnspA"), says(".tnspB"), adds ? sums : nullptr};
+    if (in_bytes && (given.a_transposed || given.b_transposed)) fail(i, "has transposed operands of 8 bits, which no GPU takes");
 #ifdef QUICK_MULTIPLY
-    const GroupOperands given = {in_registers ? &i.raw[1] : nullptr, pair(uniform), pair(uniform + 2), a_transposed, b_transposed, adds ? sums : nullptr};
-    if (i.has(MOD_BF16)) multiply_group_quickly<true>(*this, i, given);
+    if (half_sums || a_negated || b_negated) multiply_group_plainly(i, given, a_negated != b_negated);
+    else if (in_bytes) multiply_group_of_bytes(*this, i, given, fp8);
+    else if (i.has(MOD_BF16)) multiply_group_quickly<true>(*this, i, given);
     else multiply_group_quickly<false>(*this, i, given);
 #else
-    float a[16][16];
-    static thread_local float b[16][256];
-    auto load = [&](const SharedMatrix& from, int first, int count, float* out, int mn_step, int k_step) {
-        for (int m = 0; m < count; m += from.transposed ? 8 : 1)
-            for (int k = 0; k < 16; k += from.transposed ? 1 : 8) {
-                const uint32_t address = from.address(static_cast<uint32_t>(first + m), static_cast<uint32_t>(k));
-                uint16_t bits[8];
-                std::memcpy(bits, &cta.smem[shared_at(cta, i, address, 16)], 16);
-                note_reading(address, multiplied);
-                for (int n = 0; n < 8; n++) {
-                    const int at_mn = from.transposed ? m + n : m, at_k = from.transposed ? k : k + n;
-                    out[at_mn * mn_step + at_k * k_step] = i.has(MOD_BF16) ? bfloat_to_float(bits[n]) : half_to_float(bits[n]);
-                }
-            }
-    };
-    if (in_registers) {
-        for (int part = 0; part < 4; part++) {
-            float values[64];
-            to_floats(read(i.raw[1], t, part), i.has(MOD_BF16), values);
-            for (int n = 0; n < 64; n++) a[n / 8 + 8 * (part & 1)][n % 8 + 8 * (part >> 1)] = values[n];
-        }
-    } else {
-        load(SharedMatrix(i, pair(uniform), a_transposed), 16 * (number % 4), 16, &a[0][0], 16, 1);
-    }
-    load(SharedMatrix(i, pair(uniform + 2), b_transposed), 0, columns, &b[0][0], 1, 256);
-    static thread_local float c[16][256];
-    for (int block = 0; block < columns / 8; block++)
-        for (int word = 0; word < 4; word++) {
-            const Lanes* v = adds ? &read(*sums, t, 4 * block + word) : nullptr;
-            for (int l = 0; l < 32; l++) c[l / 4 + 8 * (word >> 1)][8 * block + 2 * (l % 4) + (word & 1)] = v ? float_of((*v)[l]) : 0.0f;
-        }
-    for (int row = 0; row < 16; row++)
-        for (int k = 0; k < 16; k++) {
-            const float factor = a[row][k];
-            for (int n = 0; n < columns; n++) c[row][n] = __builtin_fmaf(factor, b[k][n], c[row][n]);
-        }
-    for (int block = 0; block < columns / 8; block++)
-        for (int word = 0; word < 4; word++)
-            write(i.raw[0], each([&](int l) { return bits_of(c[l / 4 + 8 * (word >> 1)][8 * block + 2 * (l % 4) + (word & 1)]); }), 4 * block + word);
+    multiply_group_plainly(i, given, a_negated != b_negated);
 #endif
     for (const Operand& o : i.raw)
         if (o.text == "gsb0") multiplied.groups.push_back(multiplied.addresses.size());  // it closes its group
+}
+
+// Also with sums in FP16, and with the products subtracted.
+void Warp::multiply_group_plainly(const Instruction& i, const GroupOperands& given, bool negated) {
+    const int columns = i.count;
+    const Fp8Formats fp8(i);
+    const bool half_sums = i.has(MOD_F16) && !i.has(MOD_F32);
+    const int depth = fp8.is_known ? 32 : 16;
+    Lanes t;
+    // Of the 32 k of 8 bits, the first two of each four stand ahead of the last two.
+    const auto place_of = [&](int k) { return fp8.is_known ? 16 * (k >> 1 & 1) + k / 4 * 2 + (k & 1) : k; };
+    float a[16][32];
+    static thread_local float b[32][256];
+    auto load = [&](const SharedMatrix& from, bool e5m2, int first, int count, float* out, int mn_step, int k_step) {
+        const int numbers = fp8.is_known ? 16 : 8;  // in 16 bytes
+        for (int m = 0; m < count; m += from.transposed ? 8 : 1)
+            for (int k = 0; k < depth; k += from.transposed ? 1 : numbers) {
+                const uint32_t address = from.address(static_cast<uint32_t>(first + m), static_cast<uint32_t>(k * 8 / numbers));
+                uint8_t bytes[16];
+                std::memcpy(bytes, &cta.smem[shared_at(cta, i, address, 16)], 16);
+                note_reading(address, multiplied);
+                for (int n = 0; n < numbers; n++) {
+                    const int at_mn = from.transposed ? m + n : m, at_k = from.transposed ? k : k + n;
+                    const uint32_t bits = fp8.is_known ? FP8_HALVES.of[e5m2][bytes[n]] : bytes[2 * n] | static_cast<uint32_t>(bytes[2 * n + 1]) << 8;
+                    out[at_mn * mn_step + place_of(at_k) * k_step] = i.has(MOD_BF16) ? bfloat_to_float(bits) : half_to_float(bits);
+                }
+            }
+    };
+    if (given.in_registers) {
+        for (int part = 0; part < 4; part++)
+            for (int which = 0; which < depth / 16; which++) {
+                Operand registers = *given.in_registers;
+                registers.neg = false;
+                float values[64];
+                const Lanes& held = read(registers, t, part);
+                to_floats(fp8.is_known ? fp8_pairs(held, which, fp8.a) : held, i.has(MOD_BF16), values);
+                for (int n = 0; n < 64; n++) a[n / 8 + 8 * (part & 1)][n % 8 + 8 * (part >> 1) + 16 * which] = values[n];
+            }
+    } else {
+        load(SharedMatrix(i, given.a, given.a_transposed), fp8.a, 16 * (number % 4), 16, &a[0][0], 32, 1);
+    }
+    load(SharedMatrix(i, given.b, given.b_transposed), fp8.b, 0, columns, &b[0][0], 1, 256);
+    static thread_local float c[16][256];
+    // Of the rows l / 4 and 8 more, each lane has two columns in each 8: words of FP32, or halves of one.
+    const auto row_of = [](int l, int word) { return l / 4 + 8 * (word >> 1); };
+    const auto column_of = [](int block, int l, int word) { return 8 * block + 2 * (l % 4) + (word & 1); };
+    for (int block = 0; block < columns / 8; block++)
+        for (int word = 0; word < 4; word++) {
+            const Lanes* v = !given.sums ? nullptr : &read(*given.sums, t, half_sums ? 2 * block + word / 2 : 4 * block + word);
+            for (int l = 0; l < 32; l++)
+                c[row_of(l, word)][column_of(block, l, word)] = !v ? 0.0f : half_sums ? half_to_float((*v)[l] >> 16 * (word & 1) & 0xffff) : float_of((*v)[l]);
+        }
+    for (int row = 0; row < 16; row++)
+        for (int k = 0; k < depth; k++) {
+            const float factor = negated ? -a[row][k] : a[row][k];
+            for (int n = 0; n < columns; n++) c[row][n] = __builtin_fmaf(factor, b[k][n], c[row][n]);
+        }
+    for (int block = 0; block < columns / 8; block++)
+        for (int word = 0; word < (half_sums ? 2 : 4); word++) {
+            if (half_sums)
+                write(i.raw[0], each([&](int l) {
+                    return float_to_half(c[row_of(l, 2 * word)][column_of(block, l, 0)]) | float_to_half(c[row_of(l, 2 * word)][column_of(block, l, 1)]) << 16;
+                }), 2 * block + word);
+            else
+                write(i.raw[0], each([&](int l) { return bits_of(c[row_of(l, word)][column_of(block, l, word)]); }), 4 * block + word);
+        }
 }

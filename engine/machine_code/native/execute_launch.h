@@ -2,6 +2,7 @@
 // emulator.cpp.
 
 constexpr int64_t TURN = 1 << 24;  // warp instructions of a CTA before others go on
+constexpr int64_t TURN_IN_CLUSTER = 1 << 16;
 constexpr size_t MOST_LIVE = 1024;  // CTAs that have begun and wait for their turn
 
 struct Task {  // the CTAs of a cluster, which run by turns on one core
@@ -41,22 +42,34 @@ struct Task {  // the CTAs of a cluster, which run by turns on one core
     // Whether all have ended.
     bool turn() {
         bool moved = false, left = false;
+        int64_t rounds = 0;
         do {
             moved = left = false;
             for (size_t k = 0; k < ctas.size(); k++) {
                 const size_t n = requests[0]->reversed ? ctas.size() - 1 - k : k;
                 if (done[n]) continue;
                 current = n;
-                done[n] = ctas[n]->advance(ctas.size() > 1 ? 1 << 16 : TURN, moved);
+                done[n] = ctas[n]->advance(ctas.size() > 1 ? TURN_IN_CLUSTER : TURN, moved);
                 left |= !done[n];
             }
-        } while (left && moved && ctas.size() > 1);
+        } while (left && moved && ctas.size() > 1 && ++rounds < TURN / TURN_IN_CLUSTER);
         if (left && !moved)
             for (size_t n = 0; n < ctas.size(); n++)
                 if (!done[n]) current = n, ctas[n]->deadlock();
         return !left;
     }
     size_t current = 0;
+
+    // Where a thread of it goes on.
+    std::string place() {
+        for (size_t n = 0; n < ctas.size(); n++)
+            for (const Warp* w : ctas[n]->warps)
+                if (!done[n] && w->alive) {
+                    current = n;
+                    return place_of(ctas[n]->code[static_cast<size_t>(w->pc[__builtin_ctz(w->alive)])]);
+                }
+        return "";
+    }
 };
 
 struct Execution {
@@ -81,6 +94,16 @@ struct Execution {
             const auto [known, fresh] = hazards.try_emplace(key, hazard);
             if (!fresh) known->second.count += hazard.count;
         }
+    }
+
+    // Out of time: what has been done, and where those are that have begun.
+    void stop() {
+        for (const auto& task : live)
+            for (const auto& each : task->ctas) steps += each->steps;
+        if (live.empty()) return;
+        Task& task = *live.front();
+        error = task.place();
+        std::copy(task.requests[task.current]->cta, task.requests[task.current]->cta + 3, cta);
     }
 
     bool over() const { return late || !error.empty(); }

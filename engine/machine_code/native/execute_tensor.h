@@ -22,7 +22,7 @@ __attribute__((always_inline)) inline void transpose(__m128i m[8]) {  // 8x8 num
 }
 
 // c += a · b as below, 8 columns at a time. The products are exact, so that the sums are the same.
-inline void multiply_wide(const Lanes* const* a, const Lanes* const* b, int depth, bool bfloat, float c[2][64]) {
+inline void multiply_registers(const Lanes* const* a, const Lanes* const* b, int depth, bool bfloat, float c[2][64]) {
     __m256 columns[16];
     for (int part = 0; part < depth / 8; part++) {
         __m128i m[8];
@@ -296,14 +296,57 @@ void Warp::multiply_integers(const Instruction& i) {
     for (int word = 0; word < 4; word++) write(i.s[0], sums[word], word);
 }
 
-void Warp::multiply(const Instruction& i) {  // HMMA m16n8k8, m16n8k16
+#ifndef WIDE_MULTIPLY
+// c += a · b, of registers with 8 rows of A or 8 columns of B and 8 k each; c is [rows 0 to 7, 8 to
+// 15][row · 8 + column].
+inline void multiply_registers(const Lanes* const* a, const Lanes* const* b, int depth, bool bfloat, float c[2][64]) {
+    float rows[4][64], columns[16][8];  // rows[part][row · 8 + k]
+    for (int part = 0; part < depth / 4; part++) to_floats(*a[part], bfloat, rows[part]);
+    for (int part = 0; part < depth / 8; part++) {
+        float read[64];
+        to_floats(*b[part], bfloat, read);
+        for (int k = 0; k < 8; k++)
+            for (int n = 0; n < 8; n++) columns[8 * part + k][n] = read[8 * n + k];
+    }
+    for (int half = 0; half < 2; half++)
+        for (int row = 0; row < 8; row++) {
+            float sums[8];
+            std::memcpy(sums, &c[half][8 * row], sizeof sums);
+            for (int k = 0; k < depth; k++) {
+                const float factor = rows[half + 2 * (k / 8)][8 * row + k % 8];
+                for (int n = 0; n < 8; n++) sums[n] = __builtin_fmaf(factor, columns[k][n], sums[n]);
+            }
+            std::memcpy(&c[half][8 * row], sums, sizeof sums);
+        }
+}
+#endif
+
+// Whether A and B of a product of 8 bits are E5M2 and not E4M3; the name has both formats, A's first.
+struct Fp8Formats {
+    bool is_known, a, b;
+    explicit Fp8Formats(const Instruction& i) {
+        const size_t e4m3 = i.name.find(".E4M3"), e5m2 = i.name.find(".E5M2");
+        is_known = i.has(MOD_E4M3) || i.has(MOD_E5M2);
+        a = i.has(MOD_E5M2) && e5m2 < e4m3;
+        b = i.has(MOD_E5M2) && (!i.has(MOD_E4M3) || e4m3 < e5m2);
+    }
+};
+
+// A register of four bytes along k, the first two (0) or the last two (1), as FP16.
+inline Lanes fp8_pairs(const Lanes& bytes, int which, bool e5m2) {
+    return each([&](int l) { return FP8_HALVES.pair(bytes[l] >> 16 * which, e5m2); });
+}
+
+void Warp::multiply(const Instruction& i) {  // HMMA m16n8k8, m16n8k16; QMMA m16n8k16, m16n8k32
     if (starts(i.name, "IMMA")) return multiply_integers(i);
-    const int depth = i.count == 16816 ? 16 : i.count == 1688 ? 8 : 0;
-    if (!depth || !starts(i.name, "HMMA") || i.has(MOD_TF32)) fail(i, "is a tensor-core operation that is not executed here");
+    const Fp8Formats fp8(i);
+    const bool in_bytes = starts(i.name, "QMMA") && fp8.is_known;
+    const int depth = i.count == 16832 && in_bytes ? 16 : i.count == 16816 ? (in_bytes ? 8 : 16) : i.count == 1688 && !in_bytes ? 8 : 0;
+    if (!depth || !(in_bytes || starts(i.name, "HMMA")) || i.has(MOD_TF32)) fail(i, "is a tensor-core operation that is not executed here");
     const bool bfloat = i.has(MOD_BF16), half_sums = i.has(MOD_F16) && !i.has(MOD_F32);
     if (on != FULL) fail(i, "runs with lanes switched off, where its result is undefined");
     Lanes t;
-    float c[2][64];  // [rows 0 to 7, 8 to 15][row · 8 + column]
+    float c[2][64];
     for (int half = 0; half < 2; half++) {
         if (half_sums) {
             to_floats(read(at(i.s, 3, i), t, half), false, c[half]);
@@ -313,32 +356,20 @@ void Warp::multiply(const Instruction& i) {  // HMMA m16n8k8, m16n8k16
         const Lanes &even = read(at(i.s, 3, i), t, 2 * half), &odd = read(i.s[3], u, 2 * half + 1);
         for (int l = 0; l < 32; l++) c[half][2 * l] = float_of(even[l]), c[half][2 * l + 1] = float_of(odd[l]);
     }
-#ifdef WIDE_MULTIPLY
-    Lanes held[6];
+    Lanes held[6], halves[6];
     const Lanes *left[4] = {}, *right[2] = {};
     for (int part = 0; part < depth / 4; part++) left[part] = &read(at(i.s, 1, i), held[part], part);
     for (int part = 0; part < depth / 8; part++) right[part] = &read(at(i.s, 2, i), held[4 + part], part);
-    multiply_wide(left, right, depth, bfloat, c);
-#else
-    float a[4][64], b[16][8];  // a[part][row · 8 + k]
-    for (int part = 0; part < depth / 4; part++) to_floats(read(at(i.s, 1, i), t, part), bfloat, a[part]);
-    for (int part = 0; part < depth / 8; part++) {
-        float columns[64];
-        to_floats(read(at(i.s, 2, i), t, part), bfloat, columns);
-        for (int k = 0; k < 8; k++)
-            for (int n = 0; n < 8; n++) b[8 * part + k][n] = columns[8 * n + k];
-    }
-    for (int half = 0; half < 2; half++)
-        for (int row = 0; row < 8; row++) {
-            float sums[8];
-            std::memcpy(sums, &c[half][8 * row], sizeof sums);
-            for (int k = 0; k < depth; k++) {
-                const float factor = a[half + 2 * (k / 8)][8 * row + k % 8];
-                for (int n = 0; n < 8; n++) sums[n] = __builtin_fmaf(factor, b[k][n], sums[n]);
-            }
-            std::memcpy(&c[half][8 * row], sums, sizeof sums);
+    if (!in_bytes) {
+        multiply_registers(left, right, depth, bfloat, c);
+    } else {
+        const Lanes *const a[4] = {halves, halves + 1, halves + 2, halves + 3}, *const b[2] = {halves + 4, halves + 5};
+        for (int which = 0; which < 2; which++) {  // the products of half of all k each
+            for (int part = 0; part < depth / 4; part++) halves[part] = fp8_pairs(*left[part], which, fp8.a);
+            for (int part = 0; part < depth / 8; part++) halves[4 + part] = fp8_pairs(*right[part], which, fp8.b);
+            multiply_registers(a, b, depth, false, c);
         }
-#endif
+    }
     for (int half = 0; half < 2; half++) {
         if (half_sums) {
             write(i.s[0], each([&](int l) { return float_to_half(c[half][2 * l]) | float_to_half(c[half][2 * l + 1]) << 16; }), half);

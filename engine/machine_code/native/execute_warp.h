@@ -67,7 +67,14 @@ void synchronise(const Instruction& i, bool& moves);  // SYNCS
 void synchronise(const Instruction& i, bool& moves, uint64_t address, uint32_t group);
 void load_tile(const Instruction& i);
 void store_tile(const Instruction& i);
-void multiply_group(const Instruction& i);  // HGMMA
+void multiply_group(const Instruction& i);  // HGMMA, QGMMA
+struct GroupOperands {
+    const Operand* in_registers;  // A, or null
+    uint64_t a, b;                // descriptors
+    bool a_transposed, b_transposed;
+    const Operand* sums;          // null: they begin at 0
+};
+void multiply_group_plainly(const Instruction& i, const GroupOperands& given, bool negated);
 
 void land_copies(size_t open_groups) {
     const size_t committed = groups.size();

@@ -45,10 +45,13 @@ inline float power_of_two(float x) {
     return p * float_of(static_cast<uint32_t>(half + 127) << 23) * float_of(static_cast<uint32_t>(n - half + 127) << 23);
 }
 
+// relu: what is no number stays none.
+inline float without_negatives(float value) { return value > 0 || value != value ? value : 0.0f; }
+
 // As 16 bits, rounded once in the direction that the instruction says.
 inline uint32_t narrowed(const Instruction& i, float value) {
     const bool bfloat = i.has(MOD_BF16);
-    if (i.has(MOD_RELU) && !(value > 0)) value = 0;
+    if (i.has(MOD_RELU)) value = without_negatives(value);
     const uint32_t near = bfloat ? float_to_bfloat(value) : float_to_half(value);
     const float back = bfloat ? bfloat_to_float(near) : half_to_float(near);
     if (value != value || back == value) return near;
@@ -273,6 +276,7 @@ void Warp::floats(const Instruction& i) {
         return write(s[0], x);
     }
     case OP_F2FP: {
+        if (i.has(MOD_E4M3) || i.has(MOD_E5M2)) return fp8(i);
         const Lanes &x = arg(1, ta), &y = arg(2, tb);
         if (i.rounds || i.has(MOD_RELU))
             return write(s[0], each([&](int l) { return narrowed(i, f(x[l])) << 16 | narrowed(i, f(y[l])); }));
@@ -306,6 +310,33 @@ void Warp::floats(const Instruction& i) {
             for (int word = 0; word < (i.width == 8 ? 2 : 1); word++) write(s[0], each([&](int) { return ONE; }), word);
         for (const Operand& p : i.pd) write_predicate(p, 0);
     }
+}
+
+void Warp::fp8(const Instruction& i) {  // F2FP from and to two numbers of 8 bits
+    const bool e5m2 = i.has(MOD_E5M2), relu = i.has(MOD_RELU), from_floats = i.has(MOD_PACK_AB_MERGE_C), bfloat = i.has(MOD_BF16);
+    Lanes ta, tb, tc;
+    if (i.has(MOD_UNPACK_B) && i.has(MOD_F16) && !i.rounds) {
+        const Lanes& x = read(at(i.s, 1, i), ta);
+        const int shift = i.s[1].half == 2 ? 16 : 0;
+        return write(i.s[0], each([&](int l) {
+            const uint32_t two = FP8_HALVES.pair(x[l] >> shift, e5m2);
+            if (!relu) return two;
+            const auto kept = [](uint32_t half) { return (half & 0x8000u) && (half & 0x7fffu) <= 0x7c00u ? 0u : half; };
+            return kept(two & 0xffffu) | kept(two >> 16) << 16;
+        }));
+    }
+    const bool from_halves = i.has(MOD_UNPACK_B_MERGE_C) && (i.has(MOD_F16) || bfloat);
+    if (!i.has(MOD_SATFINITE) || i.rounds || !(from_halves || (from_floats && i.has(MOD_F32)))) fail(i, "is a conversion that is not known here");
+    // Behind the two new bytes stand the lower two of the last operand.
+    const Lanes &x = from_floats ? floating(at(i.s, 1, i), ta) : read(at(i.s, 1, i), ta), &rest = read(at(i.s, from_floats ? 3 : 2, i), tc);
+    const Lanes& y = from_floats ? floating(at(i.s, 2, i), tb) : x;
+    write(i.s[0], each([&](int l) {
+        float high = float_of(x[l]), low = float_of(y[l]);
+        if (from_halves && bfloat) high = bfloat_to_float(x[l] >> 16), low = bfloat_to_float(x[l] & 0xffff);
+        else if (from_halves) high = half_to_float(x[l] >> 16), low = half_to_float(x[l] & 0xffff);
+        if (relu) high = without_negatives(high), low = without_negatives(low);
+        return float_to_fp8(low, e5m2) | float_to_fp8(high, e5m2) << 8 | rest[l] << 16;
+    }));
 }
 
 void Warp::halves(const Instruction& i) {
@@ -367,7 +398,7 @@ void Warp::halves(const Instruction& i) {
         if (i.has(MOD_SAT))
             for (int l = 0; l < 32; l++) x.v[l] = x.v[l] > 0 ? std::min(x.v[l], 1.0f) : 0.0f;
         if (i.has(MOD_RELU))
-            for (int l = 0; l < 32; l++) x.v[l] = x.v[l] > 0 ? x.v[l] : 0.0f;
+            for (int l = 0; l < 32; l++) x.v[l] = without_negatives(x.v[l]);
         if (to_float) return write(i.s[0], each([&](int l) { return bits_of(x.v[l]); }));
         for (int l = 0; l < 32; l++) out[l] = (part ? out[l] : 0) | put(x.v[l]) << 16 * part;
     }

@@ -34,3 +34,34 @@ inline uint32_t float_to_bfloat(float value) {
     if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fffu;
     return (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
 }
+
+// FP8: E4M3, whose largest number is 448 and which has no infinity, or E5M2, the upper half of FP16.
+
+inline uint32_t fp8_to_half(uint32_t byte, bool e5m2) {  // exact: FP16 has every number of both
+    const uint32_t sign = (byte & 0x80u) << 8, magnitude = byte & 0x7fu;
+    if (e5m2) return magnitude > 0x7cu ? 0x7fffu : byte << 8 & 0xffffu;
+    if (magnitude == 0x7fu) return 0x7fffu;
+    if (magnitude < 8) return sign | float_to_half(static_cast<float>(magnitude) * 0x1p-9f);
+    return sign | ((magnitude << 7) + (8u << 10));
+}
+
+struct Fp8Halves {
+    uint16_t of[2][256];  // [E4M3, E5M2][byte]
+    Fp8Halves() {
+        for (uint32_t byte = 0; byte < 512; byte++) of[byte >> 8][byte & 255] = static_cast<uint16_t>(fp8_to_half(byte & 255, byte >> 8));
+    }
+    uint32_t pair(uint32_t bytes, bool e5m2) const { return of[e5m2][bytes & 255] | static_cast<uint32_t>(of[e5m2][bytes >> 8 & 255]) << 16; }
+};
+inline const Fp8Halves FP8_HALVES;
+
+// To nearest even; what is beyond the largest number, infinities too, becomes that one (satfinite).
+inline uint32_t float_to_fp8(float value, bool e5m2) {
+    if (value != value) return 0x7fu;
+    const uint32_t sign = bits_of(value) >> 24 & 0x80u;
+    const int dropped = e5m2 ? 21 : 20;  // of a float's 23 bits behind the point
+    const float least = e5m2 ? 0x1p-14f : 0x1p-6f, largest = e5m2 ? 57344.0f : 448.0f;
+    const float magnitude = std::fmin(std::fabs(value), largest);
+    if (magnitude < least) return sign | static_cast<uint32_t>(std::nearbyint(magnitude * (e5m2 ? 0x1p16f : 0x1p9f)));
+    const uint32_t bits = bits_of(magnitude);
+    return sign | (((bits + ((1u << (dropped - 1)) - 1) + (bits >> dropped & 1)) >> dropped) - ((e5m2 ? 112u << 2 : 120u << 3)));
+}

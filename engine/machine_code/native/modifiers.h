@@ -47,7 +47,7 @@ inline const char* known_modifiers(Opcode op) {
     case OP_I2F: return " RP RM RZ RN U64 S64 U32 S32 U16 S16 U8 S8 F16 F32 F64 ";
     case OP_F2I: return " TRUNC FLOOR CEIL NTZ FTZ U32 S32 U64 S64 F16 F32 F64 ";
     case OP_F2F: return " F16 BF16 F32 F64 RN RP RM RZ ";
-    case OP_F2FP: return " F16 BF16 F32 PACK_AB RN RZ RELU ";
+    case OP_F2FP: return " F16 BF16 F32 PACK_AB RN RZ RELU E4M3 E5M2 SATFINITE UNPACK_B PACK_AB_MERGE_C UNPACK_B_MERGE_C ";
     case OP_HADD2: case OP_HMUL2: case OP_HFMA2: return " F32 BF16 BF16_V2 MMA SAT RELU ";
     case OP_HMNMX2: return " BF16 BF16_V2 NAN ";
     case OP_HSETP2: return COMPARISONS " BF16 BF16_V2 ";
@@ -62,7 +62,7 @@ inline const char* known_modifiers(Opcode op) {
     case OP_ATOMG: case OP_RED: return ATOMIC_OPERATIONS;
     case OP_LDGSTS: return " BYPASS ACCESS 32 64 128 ZFILL ";
     case OP_SHFL: return " IDX UP DOWN BFLY ";
-    case OP_HMMA: return " 16816 16832 1688 F32 F16 BF16 S8 U8 SAT ";
+    case OP_HMMA: return " 16816 16832 1688 F32 F16 BF16 S8 U8 SAT E4M3 E5M2 ";
     case OP_BAR: return " SYNC ARV RED AND OR POPC DEFER_BLOCKING ";
     case OP_B2R: return " RESULT ";
     case OP_SYNCS: return " ARRIVE TRANS64 RED A1T0 A0T1 A0TR A0TX EXCH 64 PHASECHK TRYWAIT CCTL IV ";

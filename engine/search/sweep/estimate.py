@@ -1,23 +1,28 @@
 """How long a sweep will take: by a default at first, then by its own finished evaluations.
 
 An evaluation compiles, checks and simulates. How much longer each of the three takes here than the
-default says is learned apart: what was compiled or simulated before takes no time, and a check
-grows with the problem where they do not.
+default says is learned apart, and so is how many points have to be compiled or simulated at all:
+what was before takes no time. Seconds are kept as on an idle machine; an estimate is for the load
+of the moment.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from math import sqrt
+from math import exp, log, sqrt
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Final
 
+from engine.base.errors import AttuneError
 from engine.base.files import cache_root, read_entry, write_entry
-from engine.pipeline.request import Effort, EvaluationRequest
+from engine.history import History
+from engine.pipeline.request import Effort, EvaluationRequest, resolve
 from engine.search.space import SweepPoint
 
 STAGES: Final = ("compile", "check", "simulate")
@@ -36,10 +41,17 @@ _MEASURE_S: Mapping[Effort, float] = {"quick": 1.0, "full": 12.0}
 
 _LEARNED_FROM = 3  # evaluations of a sweep, at least
 _RECENT = 100  # evaluations that say how fast this machine is
+_NEWEST = 10  # of them count as much as all together: the rate may change while a sweep runs
 _LEFT_OUT = 0.2  # of the shortest and of the longest, so that odd ones do not decide
+_LEFT_OUT_SPREAD = 2.0  # a normal spread without them is half as wide
 _UNSURE = 3.0  # a default may be so much too long or too short
 _LEAST_UNSURE = 1.1
 _SPREAD = 1.65  # standard errors: nine sweeps of ten end within the range
+_DONE_BEFORE = 0.05  # of the default: who compiles or simulates in less found it done
+_FOUND = 0.01  # what it takes then, as far as none was seen
+_LOOKED_UP = 12  # points that are looked up before a sweep, and
+_PRIOR_POINTS = 2  # how many finished ones what was found counts for
+_AT_ONE_POINT = 0.7  # how far evaluations differ, of their mean, where two have yet to say it
 
 
 def prior_s(request: EvaluationRequest, on_gpu: bool) -> dict[str, float]:
@@ -71,19 +83,54 @@ class TimeLeft:
         return TimeLeft(*(min(figure * factor, most) for figure in figures))
 
 
+def load() -> float:
+    """How many times as long work takes as on an idle machine: 1 where there is a core for it."""
+    try:
+        waiting = os.getloadavg()[0]
+    except OSError:
+        return 1.0
+    return max(1.0, waiting / (os.cpu_count() or 1))
+
+
+def work_ahead(points: Sequence[SweepPoint], history: History) -> dict[str, float]:
+    """Which share of the points has yet to be compiled and to be simulated, by a dozen of them."""
+    runnable = [p for p in points if p.why_not is None]
+    sample = runnable[:: -(-len(runnable) // _LOOKED_UP)] if runnable else []
+    counts = {"compile": 0, "simulate": 0}
+    for point in sample:
+        looked = history.doing("look up")
+        with suppress(AttuneError):  # its evaluation says what is wrong with it
+            kernel = resolve(point.request, looked).kernel
+            if kernel is not None:
+                looked.estimate(kernel, point.request.problem)
+        needs = {work for _, _, work in looked.missing}
+        counts["compile"] += "compile" in needs
+        counts["simulate"] += bool(needs)
+    return {stage: count / max(1, len(sample)) for stage, count in counts.items()}
+
+
 class Estimator:
     """The remaining time of a sweep; each finished point improves the estimate.
 
     The default knows which points are dear beside which; how fast this machine is comes from the
     mean of actual over default, by stage; before the first point from that of earlier sweeps of the
-    kind.
+    kind, whose range is as wide as they were off.
+
+    Args:
+        ahead: as `work_ahead` finds it; without it all points are compiled and simulated.
     """
 
-    def __init__(self, points: Iterable[SweepPoint], on_gpu: bool) -> None:
+    def __init__(
+        self, points: Iterable[SweepPoint], on_gpu: bool, ahead: Mapping[str, float] | None = None
+    ) -> None:
         points = [p for p in points if p.why_not is None]
         self._priors = {p.id: prior_s(p.request, on_gpu) for p in points}
         self._left_s = {s: sum(prior[s] for prior in self._priors.values()) for s in STAGES}
-        self._ratios: dict[str, deque[float]] = {s: deque(maxlen=_RECENT) for s in STAGES}
+        # Actual over default, and whether there was something to do.
+        self._seen: dict[str, deque[tuple[float, bool]]] = {
+            s: deque(maxlen=_RECENT) for s in STAGES
+        }
+        self._ahead = dict.fromkeys(STAGES, 1.0) | dict(ahead or {})
         self._kind = _kind(points[0].request, on_gpu) if points else ""
         self._before = learned()  # of earlier sweeps
         self._is_measured = False
@@ -121,44 +168,89 @@ class Estimator:
             took_s = {stage: in_all * prior[stage] for stage in STAGES}
         else:
             took_s = {"check": max(0.0, elapsed_s - sum(spent_s.values())), **spent_s}
+        slowed = load()
         for stage, seconds in took_s.items():
             if prior[stage] > 0:
-                self._ratios[stage].append(seconds / prior[stage])
+                ratio = seconds / prior[stage]
+                to_do = stage == "check" or spent_s is None or ratio >= _DONE_BEFORE
+                self._seen[stage].append((ratio / slowed, to_do))
 
     def left(self) -> TimeLeft:
-        """Time left for all points that are not finished."""
-        expected_s, variance, is_guess = 0.0, 0.0, True
+        """Time left for all points that are not finished, under the load of the moment."""
+        slowed = load()
+        expected_s, low_s, high_s, variance, drift_s = 0.0, 0.0, 0.0, 0.0, 0.0
         for stage in STAGES:
-            left_s, ratios = max(0.0, self._left_s[stage]), _usual(self._ratios[stage])
-            expected_s += left_s * self._ratio(stage)
-            if len(ratios) > 1:
-                is_guess = False
-                share = 1 / len(ratios) + 1 / max(1, self.points_left)
-                variance += (left_s * stdev(ratios)) ** 2 * share
-        if is_guess:
-            factor = sqrt(_UNSURE) if self._is_measured or self._knows_kind() else _UNSURE
-            return TimeLeft(expected_s, expected_s / factor, expected_s * factor)
-        either_way_s = _SPREAD * sqrt(variance)
-        return TimeLeft(
-            expected_s,
-            max(0.0, min(expected_s - either_way_s, expected_s / _LEAST_UNSURE)),
-            max(expected_s + either_way_s, expected_s * _LEAST_UNSURE),
-        )
+            left_s, share = max(0.0, self._left_s[stage]) * slowed, self._share(stage)
+            overall, newest = self._ratios(stage)
+            ratio, unsure = (overall + newest) / 2, self._unsure(stage)
+            found_s = left_s * (1 - share) * self._ratio_found(stage)
+            expected_s += left_s * share * ratio + found_s
+            low_s += left_s * share * ratio / unsure + found_s
+            high_s += left_s * share * ratio * unsure + found_s
+            drift_s += left_s * share * abs(overall - newest) / 2
+            variance += left_s**2 * self._variance(stage, share, ratio)
+        if any(len(_usual(r for r, _ in seen)) > 1 for seen in self._seen.values()):
+            either_way_s = _SPREAD * sqrt(variance) + drift_s
+            low_s = max(0.0, min(expected_s - either_way_s, expected_s / _LEAST_UNSURE))
+            high_s = max(expected_s + either_way_s, expected_s * _LEAST_UNSURE)
+        by_load = sqrt(slowed)  # others may end, or more begin
+        return TimeLeft(expected_s, low_s / by_load, high_s * by_load)
 
     def learn(self) -> None:
         """Keep how fast this machine was, for the estimate before the next sweep."""
-        seen = {s: ratios for s, ratios in self._ratios.items() if len(ratios) >= _LEARNED_FROM}
-        if seen:
-            kept = {f"{self._kind}, {s}": fmean(_usual(ratios)) for s, ratios in seen.items()}
+        kept = {}
+        for stage in STAGES:
+            if len(worked := self._worked(stage)) < _LEARNED_FROM:
+                continue
+            ratio, name = fmean(_usual(worked)), f"{self._kind}, {stage}"
+            if (old := self._before.get(name)) is None:
+                kept[name] = (ratio, log(_UNSURE) / 2)
+            else:  # both count: one sweep is not like the other
+                off = abs(log(ratio / old[0]))
+                kept[name] = (sqrt(ratio * old[0]), (old[1] + off) / 2)
+        if kept:
             write_entry(_learned_path(), json.dumps({**learned(), **kept}).encode())
 
-    def _ratio(self, stage: str) -> float:
-        """Actual over default."""
-        usual = _usual(self._ratios[stage])
-        return fmean(usual) if usual else self._before.get(f"{self._kind}, {stage}", 1.0)
+    def _worked(self, stage: str) -> list[float]:
+        """Actual over default of the points at which there was something to do."""
+        return [ratio for ratio, to_do in self._seen[stage] if to_do and ratio > 0]
 
-    def _knows_kind(self) -> bool:
-        return any(f"{self._kind}, {stage}" in self._before for stage in STAGES)
+    def _share(self, stage: str) -> float:
+        """Of the points at which there is something to do."""
+        if stage == "check":
+            return 1.0
+        worked, seen = len(self._worked(stage)), len(self._seen[stage])
+        return (worked + _PRIOR_POINTS * self._ahead[stage]) / (seen + _PRIOR_POINTS)
+
+    def _variance(self, stage: str, share: float, ratio: float) -> float:
+        """Of the mean over the points left, with what is not known of it: actual over default."""
+        seen, usual = len(self._seen[stage]), _usual(self._worked(stage))
+        differ = _LEFT_OUT_SPREAD * stdev(usual) if len(usual) > 1 else _AT_ONE_POINT * ratio
+        of_one = share * differ**2
+        if stage != "check":  # a point to do, or one that is done, is never ruled out
+            count = seen + _PRIOR_POINTS
+            to_do = (share * count + 0.5) / (count + 1)
+            of_one += to_do * (1 - to_do) * ratio**2
+        return of_one * (1 / max(1, seen) + 1 / max(1, self.points_left))
+
+    def _ratios(self, stage: str) -> tuple[float, float]:
+        """Actual over default: of all finished points, and of the newest."""
+        if worked := self._worked(stage):
+            return fmean(_usual(worked)), fmean(_usual(worked[-_NEWEST:]))
+        ratio, _ = self._before.get(f"{self._kind}, {stage}", (1.0, 0.0))
+        return ratio, ratio
+
+    def _ratio_found(self, stage: str) -> float:
+        """What is left of the default where the work was done before: it is looked up."""
+        found = [ratio for ratio, to_do in self._seen[stage] if not to_do]
+        return fmean(found) if found else _FOUND
+
+    def _unsure(self, stage: str) -> float:
+        """How many times as long or as short it may take, before enough points have ended."""
+        off = self._before.get(f"{self._kind}, {stage}")
+        if off is not None:
+            return min(max(exp(_SPREAD * off[1]), 1.3), _UNSURE**2)
+        return sqrt(_UNSURE) if self._worked(stage) else _UNSURE
 
 
 def _usual(ratios: Iterable[float]) -> list[float]:
@@ -168,14 +260,15 @@ def _usual(ratios: Iterable[float]) -> list[float]:
     return ordered[cut : len(ordered) - cut]
 
 
-def learned() -> dict[str, float]:
-    """What earlier sweeps took over what the default says, by kind of evaluation and stage."""
+def learned() -> dict[str, tuple[float, float]]:
+    """What earlier sweeps took over what the default says, by kind of evaluation and stage, and how
+    far they were off, as the logarithm of a factor."""
     payload = read_entry(_learned_path())
-    return {} if payload is None else json.loads(payload)
+    return {} if payload is None else {n: (r, off) for n, (r, off) in json.loads(payload).items()}
 
 
 def _learned_path() -> Path:
-    return cache_root() / "sweeps" / "speed.json"
+    return cache_root() / "sweeps" / "speeds.json"
 
 
 def _kind(request: EvaluationRequest, on_gpu: bool) -> str:

@@ -26,7 +26,7 @@ from engine.search.evaluation_process import EvaluationProcess, evaluate_point
 from engine.search.ranking import SweepRow, by_problem, skipped_row, without_result
 from engine.search.space import UNKNOWN_LOCATION, Location, SweepPoint, location_of
 from engine.search.strategies import Expected, Strategy, make_strategy
-from engine.search.sweep.estimate import Estimator, TimeLeft
+from engine.search.sweep.estimate import Estimator, TimeLeft, work_ahead
 from engine.search.sweep.journal import Progress, SweepJournal, SweepSpec, Tally
 
 Evaluate: TypeAlias = Callable[[EvaluationRequest], EvaluationOutcome]
@@ -217,7 +217,7 @@ class _Sweep:
         ids = {p.id for p in points}
         rows = sweep_journal.rows.items()
         self.before = {i: r for i, r in rows if i in ids and r.status not in RETRIED}
-        self.estimator = Estimator(points, on_gpu)
+        self.estimator = Estimator(points, on_gpu, work_ahead(points, history))
         limit = self.budget.evaluations
         runnable = self.estimator.points_left
         self.total = len(self.excluded) + (runnable if limit is None else min(runnable, limit))

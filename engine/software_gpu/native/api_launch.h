@@ -45,6 +45,24 @@ inline std::string in_words(const CUfunc_st& f, std::string what, const std::vec
     return f.name + line + ": " + what + place;
 }
 
+// How long a launch may take, as a display's watchdog has it on a GPU.
+inline double most_seconds() {
+    static const double given = [] {
+        constexpr double FOR_EVER_S = 1e9;
+        const char* text = std::getenv("ATTUNE_SOFTWARE_GPU_LAUNCH_S");
+        const double value = text ? std::atof(text) : 600;
+        return value > 0 ? std::min(value, FOR_EVER_S) : FOR_EVER_S;
+    }();
+    return given;
+}
+
+inline std::string stopped(double limit_s, int64_t steps, const char* place) {
+    char text[512];
+    std::snprintf(text, sizeof text, "stopped at %s: it did not end within %g s and %.3g million warp instructions. It waits for ever, or is much work for a CPU: "
+                  "`attune softgpu --launch-seconds N` (ATTUNE_SOFTWARE_GPU_LAUNCH_S) gives a launch more, 0 no limit", *place ? place : "its end", limit_s, static_cast<double>(steps) / 1e6);
+    return text;
+}
+
 struct Launch {
     CUfunction f;
     std::shared_ptr<CUmod_st> module;  // of `f`: a graph may launch it when the program has unloaded it
@@ -73,7 +91,7 @@ struct Launch {
         static uint64_t clock = 0;  // of the SMs: it goes on from launch to launch
         request.clock = clock += 997;
         request.buffers = buffers.data(), request.buffer_count = static_cast<int32_t>(buffers.size());
-        constexpr double FOR_EVER_S = 1e9;  // who waits has a limit of its own
+        const double limit_s = most_seconds();
         static const int threads = [] {
             const char* given = std::getenv("ATTUNE_SOFTWARE_GPU_THREADS");
             return std::max(1, given ? std::atoi(given) : 1);
@@ -82,7 +100,7 @@ struct Launch {
         uint32_t cta[3] = {};
         int64_t steps = 0;
         const int64_t tasks = static_cast<int64_t>(grid[0]) * grid[1] * grid[2] / (cluster[0] * cluster[1] * cluster[2]);
-        const int32_t status = library->execute(&request, static_cast<int32_t>(std::min<int64_t>(threads, tasks)), FOR_EVER_S, error, sizeof error, cta, &steps);
+        const int32_t status = library->execute(&request, static_cast<int32_t>(std::min<int64_t>(threads, tasks)), limit_s, error, sizeof error, cta, &steps);
         clock += static_cast<uint64_t>(steps);
         // As if each SM issued one warp instruction a nanosecond: an amount of work, and no time.
         const double work_ns = 1000 + static_cast<double>(steps) / static_cast<double>(device_of(device).sms);
@@ -93,12 +111,12 @@ struct Launch {
         }
         ns += virtual_clock::taken_ns(work_ns, int64_t{grid[0]} * grid[1] * grid[2], now_ns, memory_of());
         if (!status) return CUDA_SUCCESS;
-        const std::string words = in_words(*f, error, buffers, cta);
+        const std::string words = in_words(*f, status == 2 ? stopped(limit_s, steps, error) : error, buffers, cta);
         {
             std::lock_guard<std::mutex> hold(queue::lock);
             queue::last_fault = words;
         }
-        return refuse(code_of(error), "%s", words.c_str());
+        return refuse(status == 2 ? CUDA_ERROR_LAUNCH_TIMEOUT : code_of(error), "%s", words.c_str());
     }
 
     // The addresses that it is given, mixed: another place in memory is another number.
