@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 from engine.problem import Problem
 from kernels.variant import Variant
 
 
-def configs(variant: Variant) -> list[dict[str, int]]:
+@functools.cache
+def configs(variant: Variant) -> tuple[dict[str, int], ...]:
     """Every combination of the variant's tunables."""
     names = [t.name for t in variant.tunables]
     values = itertools.product(*(t.values for t in variant.tunables))
-    return [dict(zip(names, row, strict=True)) for row in values]
+    return tuple(dict(zip(names, row, strict=True)) for row in values)
 
 
 def fitting_config(

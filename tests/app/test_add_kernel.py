@@ -99,6 +99,7 @@ def test_a_float_kernel_is_shown_and_selected_in_its_own_format(open_app, tmp_pa
     assert at.session_state["variant"] == "v02"
 
 
+@pytest.mark.slow
 def test_another_compilers_machine_code_is_tried_and_added(open_app, tmp_path, monkeypatch):
     monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path / "data"))
     macros = (("CAUSAL", "0"), ("HEAD_DIM", "64"))

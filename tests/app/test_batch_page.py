@@ -97,6 +97,7 @@ def test_a_typed_length_is_a_stop_of_the_slider(open_app):
     assert not at.exception
 
 
+@pytest.mark.slow
 def test_an_answer_that_arrives_replaces_no_input(open_app, monkeypatch):
     """A widget with another id is a new one, which has lost the focus and the key under way."""
     monkeypatch.setattr("app.shared.runs.COMPILE_WAIT_S", 0.0)
@@ -153,6 +154,7 @@ def test_cost_is_that_of_the_price_and_the_traffic(open_app):
     assert at.query_params["traffic_unit"] == "requests"
 
 
+@pytest.mark.slow
 def test_a_gpu_without_a_price_says_so(open_app):
     at = until(open_app("batch", gpu="A30", batch_tab="Cost"), ready)
     assert not at.exception
@@ -250,6 +252,7 @@ def test_ticks_stand_where_the_points_are() -> None:
     assert batch_ticks(300, [53, 58]) == [1, 2, 4, 8, 16, 32, 53, 128, 256]
 
 
+@pytest.mark.slow
 def test_the_study_s_kernel_is_another_one_and_a_link_restores_it(open_app):
     """No source was recorded with it: calibrated on it, the page answers for that kernel."""
     at = open_batch(open_app, batch_tab="Validate")
@@ -295,6 +298,7 @@ def test_saving_keeps_prediction_measurements_and_words(open_app):
     assert "Validation: 4 of 4" in snapshot.notes
 
 
+@pytest.mark.slow
 def test_a_batch_beyond_the_axis_is_not_cut_without_a_word(open_app):
     at = open_batch(open_app, B="5000")
     assert metric(at, "Now") == "B = 5,000"
@@ -349,6 +353,7 @@ def test_ranking_compiles_and_ranks(open_app, monkeypatch):
     assert cost.dropna().is_monotonic_increasing
 
 
+@pytest.mark.slow
 def test_a_link_carries_the_uploaded_points(open_app):
     at = upload(open_batch(open_app), SERIES)
     until(at, ready)

@@ -66,6 +66,7 @@ def test_an_older_verdict_is_marked_in_its_tab(open_app, jobs):  # noqa: F811
     assert says(texts(at), "verdict_older_source")
 
 
+@pytest.mark.slow
 def test_a_file_that_is_restored_is_run_again(open_app, jobs, monkeypatch):  # noqa: F811
     jobs.answer = done(replace(BASE, source_sha256=SHA))
     digest = ["first"]

@@ -145,6 +145,7 @@ def test_filtered_to_nothing_says_so(swept):
     assert not at.exception
 
 
+@pytest.mark.slow
 def test_a_sweep_in_which_everything_is_excluded_says_why(open_app):
     problems = (Problem(1, 1, 64, 100),)
     manager().submit_sweep(SweepSpec(Space(("v01",), problems), SweepOptions(gpu="L4")))

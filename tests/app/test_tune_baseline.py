@@ -37,7 +37,7 @@ def test_the_six_figures_show_how_they_differ_from_what_is_pinned(open_app):
     assert "smem" in note(again, "Registers")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_variant_stands_side_by_side_with_a_link_to_the_sweep(open_app, monkeypatch):
     """Of a short ladder, which is compiled and simulated sooner."""
     rungs = [LADDER.by_id(name) for name in ("v01", "v02", "v05", "v08", "v12", "v15")]

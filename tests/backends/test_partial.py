@@ -61,7 +61,7 @@ def plan_of(variant_id, problem):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "variant",
-    one_in(len(LADDER), [v for v in LADDER if v.page_rows is None], offset=4, slow=11),
+    one_in(len(LADDER), [v for v in LADDER if v.page_rows is None], offset=4, slow=22),
     ids=lambda v: v.id,
 )
 @pytest.mark.parametrize("check", [False, pytest.param(True, marks=pytest.mark.slow)])

@@ -110,6 +110,7 @@ def test_uncalibrated_says_so(ask: Ask) -> None:
     assert result.points == ()
 
 
+@pytest.mark.slow
 def test_a_calibration_is_reused_while_dragging(
     known: Known, reference_csv: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,6 +337,7 @@ def test_recorded_evaluations_become_measurements() -> None:
     assert [(p.problem, p.measured_us) for p in found] == [(base.problem, 543.0)]
 
 
+@pytest.mark.slow
 def test_every_variant_of_the_ladder_gets_a_recommendation(known: Known) -> None:
     for variant in LADDER:
         gpu = "H100" if variant.min_compute_capability >= (9, 0) else "L4"

@@ -99,6 +99,7 @@ def test_the_token_given_under_localhost_leads_to_the_servers_own_name(
     context.close()
 
 
+@pytest.mark.exhaustive
 def test_without_a_token_too_only_its_own_pages_connect(
     new_tab, server: Server, other: int
 ) -> None:

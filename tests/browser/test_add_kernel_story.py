@@ -101,6 +101,7 @@ def test_add_describe_run_and_edit_a_kernel(new_tab, tmp_path):
     other.see("There is no variant called")
 
 
+@pytest.mark.exhaustive
 def test_dropped_files_are_tried_together_and_added(new_tab):
     """A source and its header, dragged onto the dialog: three kernels become the passes of one."""
     app = new_tab("/?gpu=L4&B=1&H=2&S=70")

@@ -62,7 +62,7 @@ def test_drag_read_import_validate_and_save(new_tab, server, tmp_path):
     other.no_exception()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_choices_survive_a_visit_to_another_page(new_tab):
     app = new_tab("/?variant=v02&B=4&S=256&gpu=A10G&dtype=bfloat16&causal=true")
     app.see_metric("Latency", "predicted")

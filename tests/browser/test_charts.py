@@ -30,6 +30,7 @@ def drawn(app, key: str) -> str:
     return count
 
 
+@pytest.mark.exhaustive
 def test_only_a_chart_that_changes_is_drawn_again(new_tab):
     app = new_tab("/?variant=v02&S=512&tab=Occupancy")
     waves, what_if = drawn(app, "waves"), drawn(app, "what_if_threads")
@@ -52,6 +53,7 @@ def test_a_chart_fills_the_screen_and_goes_back(new_tab):
         app.page.wait_for_function(f"Math.abs({height} - {fills}) < 2", timeout=WAIT_MS)
 
 
+@pytest.mark.exhaustive
 def test_it_says_so_when_plotly_cannot_be_loaded_and_recovers(new_tab):
     app = new_tab("/devices")
     refused: list[str] = []
@@ -70,6 +72,7 @@ def test_it_says_so_when_plotly_cannot_be_loaded_and_recovers(new_tab):
     expect(app.page.locator(chart("waves"))).not_to_contain_text("cannot be drawn")
 
 
+@pytest.mark.exhaustive
 def test_a_figure_that_cannot_be_drawn_says_why_and_the_next_one_can(new_tab):
     app = new_tab("/?variant=v02&S=512&tab=Occupancy")
     waves = app.page.locator(chart("waves"))

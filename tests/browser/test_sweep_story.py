@@ -43,24 +43,26 @@ def finished(app) -> None:
     expect(app.page.get_by_text("Finished after").first).to_be_visible(timeout=SWEEP_MS)
 
 
-def test_start_watch_cancel_resume_and_take_the_best_to_tune(new_tab):
+def test_start_watch_cancel_resume_and_take_the_best_to_tune(new_tab, server):
     app = new_tab("/sweep?variant=v05&gpu=L4&S=64")
     unfold(app)
     text(app, "sweep_S", "64:256:x2")
     app.see("108 points")
     text(app, "sweep_block_n", "64")
-    app.see("54 points")
+    text(app, "sweep_threads_per_row", "2")
+    app.see("18 points")
     only_compile(app)
-    app.press("sweep_start")
 
     # Watch it, cancel from another tab, resume in this one.
+    _, worker = start_and_halt(app, server)
     app.see("Best so far")
     other = new_tab("/sweep?gpu=L4")
     other.press("sweep_cancel")
+    os.killpg(worker, signal.SIGCONT)
     app.see("Results so far are kept")
     app.press("sweep_resume")
     finished(app)
-    app.see_metric("Done", "54 of 54")
+    app.see_metric("Done", "18 of 18")
     finished(other)
 
     # Reload: the same sweep, the same axes, the same results.
@@ -68,7 +70,7 @@ def test_start_watch_cancel_resume_and_take_the_best_to_tune(new_tab):
     app.see("none of them was measured")
     unfold(app)
     expect(app.key("sweep_block_n").locator("input")).to_have_value("64")
-    app.see("54 points")
+    app.see("18 points")
     expect(app.page.locator(".js-plotly-plot")).to_have_count(1, timeout=WAIT_MS)
     app.tab("Parallel coordinates")
     app.see("One line per point")
@@ -120,9 +122,9 @@ def start_and_halt(app, server) -> tuple[Path, int]:
 
 
 def test_zoom_outlives_updates_and_the_sweep_outlives_its_worker(new_tab, server):
-    app = new_tab("/sweep?variant=v06&gpu=L4&S=64&sweep_execute=false&sweep_tab=Occupancy")
+    app = new_tab("/sweep?variant=v04&gpu=L4&S=64&sweep_execute=false&sweep_tab=Occupancy")
     unfold(app)
-    app.see("36 points")
+    app.see("12 points")
     journal, worker = start_and_halt(app, server)
     expect(app.page.locator(".js-plotly-plot .scatterlayer .point").nth(2)).to_be_visible(
         timeout=WAIT_MS
@@ -143,7 +145,7 @@ def test_zoom_outlives_updates_and_the_sweep_outlives_its_worker(new_tab, server
     # The worker dies; another one goes on.
     os.killpg(worker, signal.SIGKILL)
     finished(app)
-    app.see_metric("Done", "36 of 36")
+    app.see_metric("Done", "12 of 12")
     assert worker_of(journal) != worker
     app.page.wait_for_function(
         "drawn => document.querySelector('.js-plotly-plot')?.calcdata?.[0].length > drawn",
@@ -153,10 +155,11 @@ def test_zoom_outlives_updates_and_the_sweep_outlives_its_worker(new_tab, server
     assert chart.evaluate("chart => chart.layout.xaxis.range") == zoomed
     events = [json.loads(line) for line in journal.read_text().splitlines() if line.strip()]
     points = [event["point"] for event in events if event["event"] == "evaluation"]
-    assert len(points) == len(set(points)) == 36
+    assert len(points) == len(set(points)) == 12
     app.no_exception()
 
 
+@pytest.mark.exhaustive
 def test_the_table_is_downloaded_and_an_axis_is_checked(new_tab):
     app = new_tab("/sweep?variant=v01&gpu=L4&sweep_S=64..128")
     app.see("seqlen takes whole numbers")

@@ -122,7 +122,7 @@ def test_source_and_machine_code_are_linked_both_ways(new_tab, scheme):
     app.no_exception()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_dark_mode_follows_the_system(new_tab):
     light = new_tab()
     dark = new_tab(color_scheme="dark")
@@ -164,7 +164,6 @@ def test_run_is_a_few_tabs_away_and_what_has_the_focus_shows_it(new_tab):
 def test_a_long_run_is_cancelled_from_another_tab(new_tab):
     path = "/?B=8&H=32&S=4096&D=128&causal=true&timeout=600"
     first = new_tab(path)
-    first.see_metric("Latency", "predicted")
     first.press("run")
     expect(first.key("cancel")).to_be_visible(timeout=WAIT_MS)
     first.see("Executing on the CPU")
@@ -188,7 +187,7 @@ def test_bad_input_is_one_sentence(new_tab):
     app.no_exception()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_path_tune_opens_the_default_page(new_tab):
     app = new_tab("/tune?variant=v02&S=256", permissions=["clipboard-read", "clipboard-write"])
     app.see("B1 H1 S256 D64 fp16 on L4")

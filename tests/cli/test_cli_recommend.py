@@ -19,6 +19,7 @@ def said(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_quality_comes_before_any_figure(capsys: pytest.CaptureFixture[str]) -> None:
     words = said(capsys, "--measured", str(STUDY))
     quality, recommended = words.index("Calibrated on 8"), words.index("Recommended batches")

@@ -282,7 +282,7 @@ def test_without_nvdisasm_one_sentence_says_how_to_get_it(
     assert capfd.readouterr().err == ("error: NVIDIA's disassembler nvdisasm is not installed.\n")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_turns_that_nobody_takes_any_more_hold_no_warp_up(
     capfd: pytest.CaptureFixture[str],
 ) -> None:

@@ -41,7 +41,7 @@ def test_as_many_keys_as_queries_is_said_as_before(capsys: pytest.CaptureFixture
     assert spelled["problem"] == plain["problem"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_preset_decodes_and_can_be_changed(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["evaluate", "v06", "--preset", "llama3-8b-decode-1024", "--heads", "1", "--gpu", "L4"]
     code, out = run_json(capsys, *argv, "--seqlen-kv", "130", "--backend", "cpu", "--json")

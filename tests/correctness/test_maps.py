@@ -60,7 +60,7 @@ def test_few_queries_have_one_row_of_tiles_and_a_column_for_every_key_tile() -> 
     assert by_tile[0, 2] > 3 * np.delete(by_tile[0], 2).max()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_more_key_tiles_than_equations_are_merged() -> None:
     inputs = make_inputs(Problem(1, 1, 1, 32, seqlen_kv=4096))
     found = maps_of(inputs, reference(inputs) + 0.1)["query_tile_by_key_tile"]

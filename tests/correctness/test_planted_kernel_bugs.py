@@ -433,7 +433,7 @@ def test_without_a_bug_there_is_no_finding(
 
 @pytest.mark.parametrize(
     ("variant_id", "bug"),
-    one_in(13, [pytest.param(v, b, id=f"{v}-{b.name}") for b in BUGS for v in b.variants], slow=16),
+    one_in(13, [pytest.param(v, b, id=f"{v}-{b.name}") for b in BUGS for v in b.variants], slow=48),
 )
 def test_the_words_point_at_the_bug(
     cpu: CpuBackend, variant_id: str, bug: Bug, tmp_path: Path

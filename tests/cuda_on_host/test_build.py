@@ -102,6 +102,7 @@ def test_nothing_else_is_left_in_the_cache(source, fresh_cache):
     assert not [f for f in fresh_cache.iterdir() if f.name.startswith(".")]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_cache")
 def test_two_processes_build_the_same_thing(source):
     context = multiprocessing.get_context("spawn")

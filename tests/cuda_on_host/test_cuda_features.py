@@ -29,7 +29,7 @@ WARPS = [group.name for group in GROUPS].index("warps and blocks")
         2 * len(GROUPS),
         list(itertools.product(GROUPS, (False, True))),
         offset=2 * WARPS + 1,
-        slow=3,
+        slow=6,
     ),
     ids=lambda value: getattr(value, "name", "check" if value else "fast"),
 )

@@ -196,7 +196,7 @@ REMOVALS = [
 ]
 
 
-@pytest.mark.parametrize(("kernel", "marker", "replacement"), one_in(7, REMOVALS, slow=3))
+@pytest.mark.parametrize(("kernel", "marker", "replacement"), one_in(7, REMOVALS, slow=8))
 def test_removed_synchronisation_is_found(client, tmp_path, kernel, marker, replacement):
     source = changed_source(tmp_path, kernel, marker, replacement)
     a = Attention.random(1, 1, 200)

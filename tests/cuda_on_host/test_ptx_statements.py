@@ -79,7 +79,7 @@ def _random_bits(rng, element, shape):
     return np.where(rest, sign | ((rest >> 7) - (8 << 3)), sign).astype(np.uint8), numbers
 
 
-@pytest.mark.parametrize(("a_type", "b_type", "sums", "k"), one_in(5, SHAPES, offset=1, slow=2))
+@pytest.mark.parametrize(("a_type", "b_type", "sums", "k"), one_in(5, SHAPES, offset=1, slow=4))
 def test_mma(client, a_type, b_type, sums, k):
     rng = np.random.default_rng(k)
     a_bits, a = _random_bits(rng, a_type, (16, k))

@@ -87,6 +87,7 @@ def test_threads_compile_beside_one_another_and_one_process_is_kept_for_the_next
     assert sorted(child.process.pid for child in compiler._idle) == sorted(kept)
 
 
+@pytest.mark.slow
 def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     source = tmp_path / "endless.cu"
     source.write_text(ENDLESS, encoding="utf-8")

@@ -189,6 +189,7 @@ def test_without_a_place_for_the_cache_it_still_compiles(
     assert compile_kernel(data / "two_entries.cu", TILE, "sm_89", ENTRIES).cubin
 
 
+@pytest.mark.slow
 def test_two_processes_that_compile_the_same_are_safe(data: Path, cache_dir: Path) -> None:
     code = (
         "import sys, hashlib; from pathlib import Path\n"

@@ -146,7 +146,7 @@ def test_the_actions_steps_in_a_fresh_clone(
     assert "::warning::" in out
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_hook_stops_a_commit_that_is_worse(
     runner: dict[str, str], origin: Path, tmp_path: Path
 ) -> None:

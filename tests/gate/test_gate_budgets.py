@@ -104,7 +104,7 @@ def test_budgets_are_judged_renewed_and_then_kept(
     assert says(capsys.readouterr().out.splitlines()[-1], "every_budget_is")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_history_shows_where_it_became_slower(
     repo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

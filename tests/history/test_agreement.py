@@ -59,7 +59,7 @@ class Case:
 MEDIUM = Problem(4, 8, 512, 64)
 CAUSAL = replace(MEDIUM, causal=True)
 CASES = [
-    Case("simulated", "v08", MEDIUM, "L4"),
+    Case("simulated", "v08", MEDIUM, "L4", is_long=True),
     Case(
         "calibrated",
         "v08",

@@ -167,7 +167,7 @@ def test_a_long_cta_takes_what_its_pieces_cost(name: str, causal: bool) -> None:
     assert costs == pytest.approx(followed, rel=0.04)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "problem",
     [

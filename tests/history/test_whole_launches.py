@@ -100,7 +100,7 @@ def test_a_predicted_launch_is_the_simulated_one(
     ("name", "gpu", "problem"),
     [
         *slow_ones(
-            3,
+            6,
             [
                 # Beyond L2: the loads of a CTA wait for DRAM.
                 ("v08", "L4", Problem(batch=4, num_heads=32, seqlen=1024, head_dim=128)),

@@ -148,6 +148,7 @@ def swept() -> attune.SweepResult:
     return attune.sweep(attune.kernel("v01", gpu="L4", block_n=64), **sizes)
 
 
+@pytest.mark.slow
 def test_a_sweep_keeps_the_values_that_its_kernel_was_given(swept: attune.SweepResult) -> None:
     assert [row.config["block_n"] for row in swept.rows] == [64]
     assert swept.best[0].origin == "predicted"

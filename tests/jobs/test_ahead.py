@@ -47,6 +47,7 @@ def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
 
 
+@pytest.mark.slow
 def test_the_cache_is_filled_before_anybody_asks() -> None:
     wanted = requests(3)
     with CompileAhead(wanted, on_cpu=False, processes=1) as ahead:

@@ -91,6 +91,7 @@ def test_two_tabs_read_one_stream_to_its_end(manager: JobManager) -> None:
     assert manager.read_stream(job_id, end).samples == ()
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_served_in_between(manager: JobManager) -> None:
     live = manager.submit_stream(REQUEST)
     wait_until(lambda: bool(manager.read_stream(live).samples))

@@ -105,6 +105,7 @@ def test_a_name_that_is_not_known_fails_with_its_sentence(shared: JobManager) ->
     assert "Traceback" not in job.error
 
 
+@pytest.mark.slow
 def test_cancel_is_felt_within_half_a_second(manager: JobManager) -> None:
     wait(manager, manager.submit(SMALL))  # the worker is up
     running = manager.submit(LONG)

@@ -145,6 +145,7 @@ def test_cancel_keeps_the_rows_and_resume_does_the_rest(manager: JobManager) -> 
     assert manager.resume_sweep("no such job") is None
 
 
+@pytest.mark.slow
 def test_an_evaluation_does_not_wait_for_the_sweep(shared: JobManager) -> None:
     sweep = shared.submit_sweep(spec(200))
     wait_for(shared, sweep, lambda _: len(shared.rows(sweep)) >= 2)

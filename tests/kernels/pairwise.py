@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-TRIES_PER_CASE = 40
+TRIES_PER_CASE = 10
 
 Pair = tuple[tuple[str, Any], tuple[str, Any]]
 

@@ -43,7 +43,7 @@ def _run(cpu: CpuBackend, plan: LaunchPlan, inputs: Inputs, seed: int) -> RunRes
     of_each(
         [(v.id, *case) for v in LADDER for case in SHAPES if is_taken(v, Problem(1, 2, *case))],
         every=8,
-        slow=5,
+        slow=9,
     ),
 )
 def test_no_false_alarm(
@@ -64,7 +64,7 @@ def test_no_false_alarm(
     one_in(
         1000,
         [(v.id, t.name, value) for v in LADDER for t in v.tunables for value in t.values],
-        slow=56,
+        slow=168,
     ),
 )
 def test_every_tunable_value_is_clean(
@@ -109,7 +109,7 @@ def noticed(cpu: CpuBackend, variant_id: str, number: int, folder: Path) -> tupl
     return name, seen
 
 
-@pytest.mark.parametrize(("variant_id", "number"), slow_ones(24, REMOVED))
+@pytest.mark.parametrize(("variant_id", "number"), slow_ones(96, REMOVED))
 def test_nothing_that_orders_can_go(
     cpu: CpuBackend, variant_id: str, number: int, tmp_path: Path
 ) -> None:

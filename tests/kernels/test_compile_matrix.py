@@ -90,7 +90,7 @@ BUILDS = [build for variant in LADDER.every() for build in _named(variant)]
 
 
 @pytest.mark.parametrize(
-    ("variant", "arch", "problem", "config", "spill_bytes"), of_each(BUILDS, slow=2)
+    ("variant", "arch", "problem", "config", "spill_bytes"), of_each(BUILDS, slow=4)
 )
 def test_compiles_without_spills(
     variant: Variant, arch: str, problem: Problem, config: dict[str, int], spill_bytes: int

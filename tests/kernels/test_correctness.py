@@ -76,7 +76,7 @@ def _numbers(variant: Variant) -> list[int]:
 
 @pytest.mark.parametrize(
     ("variant_id", "number"),
-    of_each([(v.id, number) for v in LADDER for number in _numbers(v)], slow=2),
+    of_each([(v.id, number) for v in LADDER for number in _numbers(v)], slow=4),
 )
 def test_variant_is_right(cpu: CpuBackend, variant_id: str, number: int) -> None:
     variant, case = by_id(variant_id), _cases(variant_id)[number]
@@ -119,7 +119,7 @@ def test_more_splits_than_tiles(
 ON_TURING = [v for v in LADDER if v.work.math_unit == "tensor" and not v.arch_specific]
 
 
-@pytest.mark.parametrize("variant", one_in(20, ON_TURING, offset=5, slow=3), ids=lambda v: v.id)
+@pytest.mark.parametrize("variant", one_in(20, ON_TURING, offset=5, slow=9), ids=lambda v: v.id)
 def test_right_with_the_products_and_copies_of_sm_75(cpu: CpuBackend, variant: Variant) -> None:
     """FP16 alone; m16n8k8 twice for m16n8k16, a load and a store for cp.async."""
     problem = Problem(1, 2, 113, 64, causal=True)

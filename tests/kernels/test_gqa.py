@@ -40,7 +40,7 @@ def evaluator() -> Iterator[Evaluator]:
 
 @pytest.mark.parametrize(
     ("problem", "variant"),
-    one_in(40, list(itertools.product(CASES, SUPPORTING)), slow=36),
+    one_in(40, list(itertools.product(CASES, SUPPORTING)), slow=108),
     ids=lambda value: value if isinstance(value, str) else value.label(),
 )
 def test_right_with_shared_heads(evaluator: Evaluator, variant: str, problem: Problem) -> None:
@@ -72,6 +72,7 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(said.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_sweep_and_a_recommendation_take_them(
     tmp_path: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -113,6 +113,7 @@ def test_lines_may_end_as_on_windows() -> None:
         own(described(grid="bath").replace("\n", "\r\n"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -149,7 +150,7 @@ UNGUESSED = {
 }
 
 
-@pytest.mark.parametrize("kind", slow_ones(3, list(UNGUESSED)))
+@pytest.mark.parametrize("kind", slow_ones(6, list(UNGUESSED)))
 def test_a_megabyte_without_a_block_is_guessed_at_in_linear_time(kind: str) -> None:
     begin = time.process_time()
     with contextlib.suppress(InvalidKernel):
@@ -208,6 +209,7 @@ def outcome(text: str) -> str:
     return ""
 
 
+@pytest.mark.slow
 def test_five_hundred_damaged_descriptions_end_in_sentences() -> None:
     texts, read = sources(), 0
     for seed in range(500):

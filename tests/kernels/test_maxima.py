@@ -34,7 +34,7 @@ def _checked(cpu: CpuBackend, variant_id: str, config: dict[str, int], folder: P
     [
         ("v19", {"block_n": 64, "most_growth": 8}),
         pytest.param("v19", {"block_n": 64}, marks=pytest.mark.exhaustive),
-        pytest.param("v20", {"block_n": 64}, marks=pytest.mark.slow),
+        pytest.param("v20", {"block_n": 64}, marks=pytest.mark.exhaustive),
     ],
 )
 def test_scores_below_zero_that_rise(

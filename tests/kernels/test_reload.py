@@ -145,6 +145,7 @@ def test_two_files_of_one_number_are_a_mistake(folder: Folder) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_description_is_that_of_the_source_that_is_launched(tmp_path: Path) -> None:
     """Of a given file, that is; one without a block, as in old snapshots, takes the ladder's."""
     folder = Folder(tmp_path)

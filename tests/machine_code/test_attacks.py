@@ -93,7 +93,7 @@ def watched(folder: Path, libraries: Path, *numbers: int) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(_MOST_S + 100)
 def test_damaged_cubins_reach_nothing_outside_of_them(cubins: Path, tmp_path: Path) -> None:
     said = watched(cubins, build_watched(tmp_path, ADDRESSES), 5, 8, 6)

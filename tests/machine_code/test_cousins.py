@@ -145,7 +145,7 @@ def test_streams_are_right() -> None:
     np.testing.assert_array_equal(turned, matrix.T)
 
 
-@pytest.mark.parametrize("cousin", slow_ones(2, COUSINS), ids=str)
+@pytest.mark.parametrize("cousin", slow_ones(4, COUSINS), ids=str)
 def test_a_cousin_takes_what_the_original_took(cousin: Cousin) -> None:
     """Else the model has changed, and what is counted is out of date."""
     original = POINTS[cousin.series, cousin.name].as_shipped_us
@@ -153,6 +153,7 @@ def test_a_cousin_takes_what_the_original_took(cousin: Cousin) -> None:
     assert away <= math.log1p(FURTHER if cousin.entry == "transpose" else FAR)
 
 
+@pytest.mark.slow
 def test_what_tma_copies_is_touched_on_every_arch() -> None:
     size = 1024
     for arch in ("sm_90a", "sm_120a"):
@@ -181,6 +182,7 @@ def test_a_map_that_is_no_parameter_is_said(tmp_path: Path) -> None:
     assert "k.cu:" in said[0] or "hopper.cuh:" in said[0]
 
 
+@pytest.mark.slow
 def test_an_instruction_that_comes_late_is_shared_as_well() -> None:
     """With 256 products between, a loop's loads come after what is looked at first."""
     cousin = gemm(*("", "", "", ""), size=4096, stages=2)

@@ -184,7 +184,7 @@ def test_what_is_stored_is_told_from_what_is_loaded(tmp_path: Path, ctas: int) -
     assert achieved == pytest.approx(device.copy_efficiency, rel=0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_persistent_ctas_too_long_to_follow_move_their_tensors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -200,6 +200,7 @@ def test_persistent_ctas_too_long_to_follow_move_their_tensors(
     assert alone.touched_bytes > 1.5 * plan.device_bytes
 
 
+@pytest.mark.slow
 def test_ctas_too_long_to_be_run_each_are_interpolated(monkeypatch: pytest.MonkeyPatch) -> None:
     device = find_device(GPU)
     cubin = read_cubin(

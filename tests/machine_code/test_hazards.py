@@ -404,7 +404,7 @@ def test_only_files_are_executed(capsys: pytest.CaptureFixture[str]) -> None:
 ODD = Problem(1, 2, 70, 64, causal=True)
 
 
-@pytest.mark.parametrize("arch", slow_ones(2, ["sm_90", "sm_80"]))
+@pytest.mark.parametrize("arch", slow_ones(2, ["sm_80", "sm_90"]))
 def test_the_ladder_has_no_hazards(arch: str) -> None:
     for variant in LADDER:
         if variant.arch_specific and arch != "sm_90":
@@ -415,18 +415,20 @@ def test_the_ladder_has_no_hazards(arch: str) -> None:
         assert (result.status, result.reason) == (Status.PASSED, ""), variant.id
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant", "old", "config", "said"),
-    [
-        ("v08", "__syncthreads();", {}, "no barrier orders"),
-        ("v10", "cp_async_wait<STAGES - 2>();", {}, "still writes: nothing waited for it"),
-        ("v16", "wgmma_wait<0>(acc_rmem);", {"block_n": 64}, "HGMMA"),
-        ("v17", "mbarrier_arrive(k_empty + stage);", {"block_n": 64}, "deadlock"),
-        ("v16", "async_proxy_fence();", {"block_n": 64}, "no fence.proxy.async lies between"),
-        ("v19", "tma_store_wait();", {"block_n": 64, "num_ctas": 2}, "still reads"),
-        ("v06", "__threadfence();", {}, "no strong write behind a fence"),
-    ],
+    slow_ones(
+        2,
+        [
+            ("v08", "__syncthreads();", {}, "no barrier orders"),
+            ("v10", "cp_async_wait<STAGES - 2>();", {}, "still writes: nothing waited for it"),
+            ("v16", "wgmma_wait<0>(acc_rmem);", {"block_n": 64}, "HGMMA"),
+            ("v17", "mbarrier_arrive(k_empty + stage);", {"block_n": 64}, "deadlock"),
+            ("v16", "async_proxy_fence();", {"block_n": 64}, "no fence.proxy.async lies between"),
+            ("v19", "tma_store_wait();", {"block_n": 64, "num_ctas": 2}, "still reads"),
+            ("v06", "__threadfence();", {}, "no strong write behind a fence"),
+        ],
+    ),
 )
 def test_what_orders_the_ladder_is_missed(
     variant: str, old: str, config: dict[str, int], said: str, tmp_path: Path
@@ -444,7 +446,12 @@ _OTHERS = [(variant, bug) for bug in COMPILER for variant in bug.variants[1:]]
 
 
 @pytest.mark.parametrize(
-    ("variant", "bug"), [*one_in(len(_ALONE), _ALONE, offset=1), *slow_ones(40, _OTHERS)], ids=str
+    ("variant", "bug"),
+    [
+        *one_in(len(_ALONE), _ALONE, offset=1, slow=len(_ALONE)),
+        *(pytest.param(*case, marks=pytest.mark.exhaustive) for case in _OTHERS),
+    ],
+    ids=str,
 )
 def test_machine_code_alone_finds_what_the_compiler_made(
     variant: str, bug: Mutation, tmp_path: Path

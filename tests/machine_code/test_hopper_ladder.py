@@ -44,7 +44,7 @@ def others() -> list[tuple[Variant, int, bool, dict[str, int]]]:
 @pytest.mark.parametrize(
     ("variant", "head_dim", "causal", "config"),
     [
-        *one_in(len(DEFAULTS), DEFAULTS, offset=2, slow=10),
+        *one_in(len(DEFAULTS), DEFAULTS, offset=2, slow=30),
         *(pytest.param(*case, marks=pytest.mark.exhaustive) for case in others()),
     ],
     ids=lambda value: getattr(value, "id", str(value)),

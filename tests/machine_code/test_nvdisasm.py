@@ -37,6 +37,7 @@ def test_what_it_prints_and_why_it_refuses(tmp_path: Path, monkeypatch: pytest.M
         nvdisasm.run_nvdisasm(b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["while :; do :; done", "exec sleep 60"])
 def test_one_that_hangs_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str

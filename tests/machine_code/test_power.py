@@ -107,6 +107,7 @@ def test_peaks_scale_with_the_clock_and_memory_does_not() -> None:
             at_clock(device, mhz)
 
 
+@pytest.mark.slow
 def test_a_launch_says_its_clock_and_takes_as_many_cycles_at_any() -> None:
     source = Path(__file__).parent / "kernels" / "tile_order.cu"
     device = find_device("A10")

@@ -529,6 +529,7 @@ def test_what_was_never_measured_has_the_widest_interval() -> None:
     assert "sm_100" not in MEASURED_ARCHS
 
 
+@pytest.mark.slow
 def test_how_far_apart_ctas_start_enters_the_interval() -> None:
     source = KERNELS / "tile_order.cu"
     device = find_device("A10")

@@ -41,14 +41,14 @@ def test_a_thousand_comparisons(conditions: SimulatedConditions) -> None:
     assert found >= 0.95
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_more_noise_does_not_make_more_false_verdicts() -> None:
     # Many looks and a run that ends by the clock: the hardest case for the rule.
     assert false_share(75, replace(ROUGH, noise=0.05)) <= 0.04
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("noise", [0.003, 0.01])
+@pytest.mark.parametrize("noise", [0.003, pytest.param(0.01, marks=pytest.mark.exhaustive)])
 def test_where_buffers_lie_makes_no_false_verdicts(noise: float) -> None:
     """With one placement each, and the second run in the place of the first, a quarter of all
     verdicts on identical kernels were false at an offset of 0.3 %."""

@@ -122,6 +122,7 @@ def test_a_calibrated_prediction_names_its_method() -> None:
     assert calibrated.latency.median_us > 1.4 * plain.latency.median_us
 
 
+@pytest.mark.slow
 def test_a_batch_curve_holds_the_one_prediction_of_each_launch() -> None:
     pytest.importorskip("cupy")
     # D = 96, which no other test simulates: what one did is kept for all.

@@ -213,6 +213,7 @@ def test_another_file_is_another_source(kernel: Path) -> None:
     assert [s.name for s in foreign_sources(snapshot, repeats)] == ["rows.cu"]
 
 
+@pytest.mark.slow
 def test_a_machine_code_file_brings_a_description_to_paste(
     kernel: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

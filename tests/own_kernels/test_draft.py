@@ -378,6 +378,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("forward", &forward); }
 """
 
 
+@pytest.mark.slow
 def test_an_extension_of_pytorch_runs_as_it_was_drafted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

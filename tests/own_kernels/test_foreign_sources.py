@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from slow_cases import slow_ones
 from untimed import untimed
 
 from engine.base.errors import Status
@@ -208,7 +209,7 @@ def test_a_body_of_any_text_is_read_in_time() -> None:
     "name",
     [
         "raw_row",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in _LAUNCHES if name != "raw_row"),
+        *slow_ones(4, [name for name in _LAUNCHES if name != "raw_row"]),
     ],
 )
 def test_a_foreign_source_runs_as_it_was_guessed(

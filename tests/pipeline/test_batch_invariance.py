@@ -124,7 +124,7 @@ def test_the_price_stands_in_the_sentence() -> None:
         )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_in_place_of_a_kernel_that_is_not_invariant_one_that_is_has_a_price() -> None:
     with Evaluator(History()) as simulating:
         found = ask(simulating, "v13", Problem(8, 2, 128, 64))

@@ -116,6 +116,7 @@ def test_the_check_runs_harsh_inputs_too_and_names_them(
     assert len(outcome.maps) == 3
 
 
+@pytest.mark.slow
 def test_a_checked_pass_tells_both_inputs_and_keeps_the_first(evaluator: Evaluator) -> None:
     stages: list[str] = []
     e = evaluator.evaluate(request(check=True), stages.append).evaluation

@@ -116,6 +116,7 @@ def answers(cubin: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_the_devices_call_themselves_software(answers: dict[str, Any]) -> None:
     assert answers["names"] == ["software L4", "software H200"]
     assert is_software(answers["nvml_name"])
