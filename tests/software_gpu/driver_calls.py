@@ -152,7 +152,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "row of the box not aligned": {"box": (4, 8)},
     "row of the box longer than the swizzle": {"swizzle": SWIZZLE_64B},
     "element stride too long": {"steps": (1, 9)},
-    "too many elements": {"dims": (64, (1 << 31) + 1)},
+    "too many elements": {"dims": (64, (1 << (31 if cu.CUDA_VERSION >= 13000 else 32)) + 1)},
     "no such swizzle": {"swizzle": 7},
     "no such interleaving": {"interleave": 3},
     "two interleaved dimensions": {"interleave": 1},
