@@ -73,8 +73,11 @@ def draw(known: list[Rung], waiting: list[JobStatus], choice: Choice | None) -> 
 
 
 def draw_tree() -> None:
-    """Which rung builds on which."""
-    with st.expander("Which kernel builds on which"):
+    """Which rung builds on which; worked out once it is opened."""
+    opened = st.expander("Which kernel builds on which", key="kernels_tree", on_change="rerun")
+    if not opened.open:
+        return
+    with opened:
         st.caption(
             "The percentage is the share of the lines of code of the kernel above that this one "
             "keeps: kernels/README.md says why it is small where it is."

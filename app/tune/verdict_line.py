@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import streamlit as st
 
 from app.evaluation import source
@@ -14,7 +16,7 @@ from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown
 from app.tune.run_state import RunState
 from engine.auto import Choice
-from engine.base.errors import Status
+from engine.base.errors import AttuneError, Status
 from engine.history import History
 from engine.jobs.manager import JobStatus
 from engine.machine_code.report import PassReport
@@ -56,10 +58,14 @@ def draw(chosen: Selection, state: RunState, view: EvaluationView, tabs_key: str
             _button(part, chosen, view, tabs_key)
         _words(told)
     job = _reading(chosen, state, view)
-    # Once the machine code is read: what the rung gains that does what is next.
+    # Once the machine code is read: what the rung gains that does what is next, and the time of
+    # what `auto` takes.
     asks = job is None and verdict.result == "passed" and not verdict.awaits_whole
-    of_rungs = missing_kernels.jobs_for(history, _local_gpu(chosen)) if asks else ()
-    waiting = [each for each in (job, *of_rungs) if each is not None and not each.is_over]
+    if asks and chosen.choice is not None and verdict.auto is not None and verdict.auto.us is None:
+        with suppress(AttuneError):  # then it stays without a time
+            history.estimate(chosen.choice.kernel, chosen.request(execute=False).problem)
+    others = missing_kernels.jobs_for(history, _local_gpu(chosen)) if asks else ()
+    waiting = [each for each in (job, *others) if each is not None and not each.is_over]
     rerun_as_jobs_end(waiting, _POLL_S)
 
 

@@ -90,11 +90,42 @@ def test_rungs_are_worked_out_one_job_each_and_can_be_cancelled(open_app, jobs, 
     assert len(jobs.submitted) == asked + len(possible)
 
 
+def test_two_cancels_at_once_are_one(jobs, monkeypatch):
+    """While one waits for the manager the page, in another thread, does the same."""
+    jobs.compile_answer = {"state": "queued"}
+    key = runs._key("rung", request_of(LADDER.by_id("v01"), PROBLEM, "L4"), "")
+    submitted = {key: jobs.submit(request_of(LADDER.by_id("v01"), PROBLEM, "L4"), "rung")}
+    monkeypatch.setattr(runs.st, "session_state", {runs._COMPILES: submitted})
+    cancel = jobs.cancel
+
+    def meanwhile(job_id):
+        cancel(job_id)
+        submitted.pop(key, None)
+
+    monkeypatch.setattr(jobs, "cancel", meanwhile)
+    runs.cancel_queued_compiles()
+    assert jobs.cancelled == ["job-1"]
+    assert not submitted
+
+
 def test_what_failed_is_a_sentence_and_not_tried_again(open_app, jobs):
     jobs.compile_answer = {"state": "failed", "error": "nvdisasm is not installed."}
     at = open_app("ladder", gpu="L4", H="8", S="1024")
     assert "nvdisasm is not installed." in texts(at)
     assert not says(texts(at), "rungs_worked_out")
+
+
+@pytest.mark.usefixtures("jobs")
+def test_the_tree_is_worked_out_once_it_is_opened(open_app, monkeypatch):
+    """To compare all sources takes a third of a second, which nobody should wait for."""
+    asked = []
+    monkeypatch.setattr(overview, "_tree", lambda sources: asked.append(sources) or "v01 and so on")
+    at = open_app("ladder", gpu="L4")
+    assert not asked
+    at.session_state["kernels_tree"] = True
+    at.run()
+    assert asked
+    assert "v01 and so on" in [c.value for c in at.code]
 
 
 def test_known_figures_are_table_and_chart(open_app, monkeypatch):

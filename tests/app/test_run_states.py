@@ -12,15 +12,18 @@ from fake_jobs import CORRECT, WRONG, FakeManager, done, failed, maps
 from streamlit.testing.v1 import AppTest
 from words import says
 
-from app.shared import runs
+from app.shared import missing_kernels, runs
 from app.shared.widgets import plain_markdown
-from app.tune import polling, run_state
+from app.tune import polling, run_state, verdict_line
+from engine.auto import choose
 from engine.base.errors import Status
 from engine.devices import find_device
 from engine.devices.spec import DetectedDevice
 from engine.evaluation import BaselineTiming, Evaluation, Execution, Finding, Latency
+from engine.history import History
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
+from engine.pipeline.verdict import AutoPick
 from engine.problem import Problem
 from engine.schema import encode
 from kernels.ladder import by_id
@@ -186,6 +189,33 @@ def test_a_failed_run_gives_cause_next_step_and_log(open_app, jobs, status, reas
     assert "Next: " in texts(at)
     assert any("line 2" in c.value for c in at.code)
     assert says([e.label for e in at.expander], "full_log")
+
+
+def test_the_time_of_what_auto_takes_is_asked_for_after_a_run(open_app, jobs, monkeypatch):
+    """A faster kernel without a time was named, and stayed without one."""
+    judge, estimate = verdict_line.verdict_of, History.estimate
+    looked_up: list[tuple[History, str]] = []
+    asked: list[History] = []
+
+    def untimed(*args, choice, **rest):
+        pick = AutoPick(choice.variant.id, choice.config, None, None)
+        return replace(judge(*args, choice=choice, **rest), auto=pick)
+
+    def look_up(history, kernel, problem):
+        looked_up.append((history, kernel.variant.id))
+        return estimate(history, kernel, problem)
+
+    monkeypatch.setattr(verdict_line, "verdict_of", untimed)
+    monkeypatch.setattr(verdict_line, "_reading", lambda *_: None)  # the machine code is read
+    monkeypatch.setattr(missing_kernels, "jobs_for", lambda history, _: asked.append(history) or ())
+    monkeypatch.setattr(History, "estimate", look_up)
+    at = open_app(gpu="L4")
+    assert not asked  # a slider's steps ask for nothing
+    jobs.answer = done(BASE)
+    at = run(at)
+    taken = choose(BASE.problem, find_device("L4"), None, History(work="look up")).variant.id
+    assert taken != BASE.variant
+    assert any(history is asked[-1] and name == taken for history, name in looked_up)
 
 
 def test_a_failed_run_says_its_cause_whichever_tab_is_open(open_app, jobs):
