@@ -166,17 +166,19 @@ def _job_of(
 ) -> JobStatus | None:
     submitted: dict[str, str] = st.session_state.setdefault(_COMPILES, {})
     key = _key(kind, request, version)
-    if key not in submitted:
-        submitted[key] = manager().submit(request, kind)
+    # A callback of the tab may cancel meanwhile, in another thread, and take the key out.
+    if (job_id := submitted.get(key)) is None:
+        job_id = submitted[key] = manager().submit(request, kind)
     deadline = time.monotonic() + wait_s
     while True:
-        job = manager().status(submitted[key])
+        job = manager().status(job_id)
         if job is None:
-            del submitted[key]
+            submitted.pop(key, None)
             return None
         if job.state == "crashed" and kind != "evaluate" and f"again {key}" not in submitted:
             # Cancelling a run ends the worker, and what it did beside: that is done again once.
-            submitted[f"again {key}"] = submitted[key] = manager().submit(request, kind)
+            job_id = manager().submit(request, kind)
+            submitted[f"again {key}"] = submitted[key] = job_id
             continue
         if job.is_over or time.monotonic() > deadline:
             return job
@@ -199,7 +201,7 @@ def _cancel_queued(is_meant: Callable[[str], bool]) -> None:
         job = manager().status(job_id) if is_meant(key) else None
         if job is not None and job.state == "queued":
             manager().cancel(job_id)
-            del submitted[key]
+            submitted.pop(key, None)
 
 
 DIALOG_OPEN = "add_kernel_open"  # in the session's state

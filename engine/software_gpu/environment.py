@@ -111,10 +111,12 @@ def _missing_of_driver(toolchain: Toolchain, include: Path) -> str:
     if done.returncode != 0 or not names:
         raise CompileError("cuda.h of the software GPU does not compile.", log=done.stderr)
     lines = ['extern "C" {', "int softwareGpuMissing(const char* name);"]
-    lines += [
-        f'__attribute__((weak)) int {name}() {{ return softwareGpuMissing("{name}"); }}'
-        for name in names
-    ]
+    for name in names:
+        answer = f'{{ return softwareGpuMissing("{name}"); }}'
+        lines.append(f'__attribute__((visibility("hidden"))) int missing_{name}() {answer}')
+        lines.append(f'int {name}() __attribute__((weak, alias("missing_{name}")));')
+    answers = ", ".join(f"(const void*)missing_{name}" for name in names)
+    lines.append(f"extern const void* const softwareGpuMissingOnes[] = {{{answers}, 0}};")
     return "\n".join([*lines, "}", ""])
 
 

@@ -90,6 +90,24 @@ def test_rungs_are_worked_out_one_job_each_and_can_be_cancelled(open_app, jobs, 
     assert len(jobs.submitted) == asked + len(possible)
 
 
+def test_two_cancels_at_once_are_one(jobs, monkeypatch):
+    """While one waits for the manager the page, in another thread, does the same."""
+    jobs.compile_answer = {"state": "queued"}
+    key = runs._key("rung", request_of(LADDER.by_id("v01"), PROBLEM, "L4"), "")
+    submitted = {key: jobs.submit(request_of(LADDER.by_id("v01"), PROBLEM, "L4"), "rung")}
+    monkeypatch.setattr(runs.st, "session_state", {runs._COMPILES: submitted})
+    cancel = jobs.cancel
+
+    def meanwhile(job_id):
+        cancel(job_id)
+        submitted.pop(key, None)
+
+    monkeypatch.setattr(jobs, "cancel", meanwhile)
+    runs.cancel_queued_compiles()
+    assert jobs.cancelled == ["job-1"]
+    assert not submitted
+
+
 def test_what_failed_is_a_sentence_and_not_tried_again(open_app, jobs):
     jobs.compile_answer = {"state": "failed", "error": "nvdisasm is not installed."}
     at = open_app("ladder", gpu="L4", H="8", S="1024")

@@ -383,6 +383,25 @@ def test_a_piece_of_what_is_marked_gpu_passes_on_it() -> None:
     assert "11 passed" in done.stdout
 
 
+# Of these CUDA 13's header, or CUDA 12's, has a newer version that the driver lacks.
+VERSIONS = """
+import ctypes
+driver = ctypes.CDLL("libcuda.so.1")
+assert driver.cuInit(0) == 0
+for name in ("CtxSynchronize", "CtxGetDevice", "LaunchHostFunc", "StreamGetCtx"):
+    found, status = ctypes.c_void_p(), ctypes.c_int()
+    asked = (f"cu{name}".encode(), ctypes.byref(found), 13000, ctypes.c_uint64(0))
+    assert driver.cuGetProcAddress_v2(*asked, ctypes.byref(status)) == 0
+    own = ctypes.cast(driver[f"cu{name}"], ctypes.c_void_p)
+    print(found.value == own.value)
+"""
+
+
+def test_a_function_is_found_in_the_version_that_is_there() -> None:
+    said = softgpu(sys.executable, "-c", VERSIONS, more=("--without-cupy",))
+    assert said.splitlines() == ["True"] * 4
+
+
 @pytest.mark.parametrize("way", ["option", "variable"])
 def test_an_endless_kernel_of_a_script_is_stopped_with_a_sentence(way: str) -> None:
     option = ("--launch-seconds", "1.5") if way == "option" else ()

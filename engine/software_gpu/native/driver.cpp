@@ -30,16 +30,26 @@ CUresult cuGetExportTable(const void** table, const CUuuid*) {
     return driver::refuse(CUDA_ERROR_NOT_SUPPORTED, "%s has NVIDIA's runtime in it, which does not start here: what it does (CUB, Thrust, libraries of NVIDIA's, PyTorch) cannot be done.", caller.dli_fname);
 }
 
-// The newest version of a function, as CUDA's header chooses it.
+// What answers so, up to a null; absent where this file is linked alone.
+extern const void* const softwareGpuMissingOnes[] __attribute__((weak));
+
+// The newest version of a function that is there, else one that says that it is not.
 CUresult cuGetProcAddress(const char* name, void** out, int, cuuint64_t, CUdriverProcAddressQueryResult* status) {
     REQUIRE(name && out)
     static void* const self = [] {
         Dl_info info;
         return dladdr(reinterpret_cast<void*>(&cuInit), &info) ? dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD) : nullptr;
     }();
+    static const std::set<const void*>& missing = *new std::set<const void*>([] {
+        std::set<const void*> found;
+        for (const void* const* each = softwareGpuMissingOnes; each && *each; each++) found.insert(*each);
+        return found;
+    }());
     *out = nullptr;
-    for (const char* version : {"_v4", "_v3", "_v2", ""})
-        if (self && !*out) *out = dlsym(self, (std::string(name) + version).c_str());
+    for (const char* version : {"_v4", "_v3", "_v2", ""}) {
+        void* const known = self ? dlsym(self, (std::string(name) + version).c_str()) : nullptr;
+        if (known && (!*out || missing.count(*out))) *out = known;
+    }
     if (status) *status = *out ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     return *out ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
