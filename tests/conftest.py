@@ -129,13 +129,6 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     return None
 
 
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """One more than there are cores, where these are few: a test that waits leaves its core to
-    another. The slow tests of `.ci/run` have a second run beside them instead."""
-    cores = os.cpu_count() or 1
-    return cores + 1 if cores <= 2 and "not slow" in config.option.markexpr else None
-
-
 @pytest.fixture
 def software_nvml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SoftwareNvml:
     from software_nvml import SoftwareNvml

@@ -190,6 +190,7 @@ def test_points_of_a_csv_validate_and_calibrate(open_app):
     assert at.query_params["calibrate"] == "false"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calibrate", ["true", "false"])
 def test_what_was_measured_is_not_overruled(open_app, calibrate):
     at = upload(open_batch(open_app, batch_tab="Table", calibrate=calibrate), SERIES)
@@ -368,6 +369,7 @@ def test_a_link_carries_the_uploaded_points(open_app):
     assert "points_file" not in opened.query_params
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "words"),
     [("0" * 16, "not kept on this machine: upload it"), ("../secret", "points\\_file=../secret")],

@@ -377,6 +377,7 @@ def test_a_sweep_of_the_command_line_is_looked_at(open_app, cache_dir):
     book.path.unlink()
 
 
+@pytest.mark.slow
 def test_the_best_is_kept_taken_and_forgotten(open_app, finished, monkeypatch):
     monkeypatch.setattr(jobs, "_manager", finished)
     at = open_app("tune", gpu="L4", variant="v05", S="64")

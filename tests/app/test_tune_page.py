@@ -96,6 +96,7 @@ def test_a_link_restores_every_choice(open_app):
     assert at.select_slider(key="v05.num_splits").value == 16
 
 
+@pytest.mark.slow
 def test_how_to_execute_is_kept_while_its_expander_is_closed(open_app):
     at = open_app()
     at.session_state["execution"] = True

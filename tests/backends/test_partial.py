@@ -64,7 +64,7 @@ def plan_of(variant_id, problem):
     one_in(len(LADDER), [v for v in LADDER if v.page_rows is None], offset=4, slow=22),
     ids=lambda v: v.id,
 )
-@pytest.mark.parametrize("check", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("check", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 def test_the_ladder_in_part(backend, variant, check):
     """Splits and second passes belong to the rows that they work on."""
     for problem in (SMALL, LARGE):
@@ -117,7 +117,7 @@ NO_CTA = (
         ("out[O_HEAD", "out[(int)O_HEAD", OUTSIDE.format(162, "out")),
     ],
 )
-@pytest.mark.parametrize("check", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("check", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 def test_a_32_bit_offset_is_found(backend, tmp_path, old, new, expected, check):
     """In a problem that is larger than what the host's memory would be asked for."""
     problem = replace(LARGE, batch=1056) if "unsigned" in new else LARGE
@@ -172,6 +172,7 @@ def test_what_cannot_be_executed_in_part(backend, tmp_path):
         backend.choose_part(grouped, OPTIONS, 1e9)
 
 
+@pytest.mark.slow
 def test_few_ctas_that_stay_are_no_wrong_offset(backend):
     """More of them than heads, and fewer than query tiles."""
     plan = plan_of("v19", Problem(1, 16, 16384, 128))
@@ -180,6 +181,7 @@ def test_few_ctas_that_stay_are_no_wrong_offset(backend):
         backend.choose_part(plan, OPTIONS, 1e9)
 
 
+@pytest.mark.slow
 def test_an_evaluation_says_that_it_is_partial():
     request = EvaluationRequest("v06", LARGE, backend="cpu")
     with untimed() as evaluator:

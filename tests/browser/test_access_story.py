@@ -86,6 +86,7 @@ def test_pages_of_other_ports_reach_nothing_and_get_no_cookie(
     context.close()
 
 
+@pytest.mark.exhaustive
 def test_the_token_given_under_localhost_leads_to_the_servers_own_name(
     browser: Browser, closed: tuple[Server, str]
 ) -> None:

@@ -40,6 +40,7 @@ def test_only_a_chart_that_changes_is_drawn_again(new_tab):
     assert app.page.evaluate(what_if) == 0
 
 
+@pytest.mark.exhaustive
 def test_a_chart_fills_the_screen_and_goes_back(new_tab):
     app = new_tab("/batch?variant=v02&S=512")
     found = app.page.locator(chart("batch_curves"))

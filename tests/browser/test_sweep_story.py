@@ -180,6 +180,7 @@ def test_the_table_is_downloaded_and_an_axis_is_checked(new_tab):
     app.no_exception()
 
 
+@pytest.mark.exhaustive
 def test_no_word_of_the_form_is_cut_off_in_a_narrow_window(new_tab):
     app = new_tab("/sweep?variant=v05&S=64")
     app.page.set_viewport_size({"width": 1024, "height": 900})

@@ -86,7 +86,7 @@ def test_choose_run_read_save_reload_and_open_again(new_tab, server):
     other.see_metric("Waves", "48 CTAs")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_run_takes_what_was_entered_though_the_page_has_not_followed_yet(new_tab):
     app = new_tab("/?variant=v05&S=130")
     app.see_metric("Latency", "predicted")
@@ -97,7 +97,7 @@ def test_run_takes_what_was_entered_though_the_page_has_not_followed_yet(new_tab
         app.see_metric("Correctness", "Passed")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.exhaustive)])
 def test_source_and_machine_code_are_linked_both_ways(new_tab, scheme):
     app = new_tab("/?variant=v08&S=64&tab=Machine+code", color_scheme=scheme)
@@ -140,7 +140,7 @@ def test_dark_mode_follows_the_system(new_tab):
             assert read["texts"] > 50
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_run_is_a_few_tabs_away_and_what_has_the_focus_shows_it(new_tab):
     app = new_tab()
     app.see_metric("Latency", "predicted")
@@ -160,7 +160,7 @@ def test_run_is_a_few_tabs_away_and_what_has_the_focus_shows_it(new_tab):
     assert app.page.evaluate(switch) == "solid"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_long_run_is_cancelled_from_another_tab(new_tab):
     path = "/?B=8&H=32&S=4096&D=128&causal=true&timeout=600"
     first = new_tab(path)
@@ -212,7 +212,7 @@ def _is_local(url: str) -> bool:
     return bool(re.match(r"(https?|wss?)://127\.0\.0\.1[:/]|data:|blob:", url))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_machine_code_is_executed_and_says_so(new_tab):
     app = new_tab("/?variant=v02&S=65&D=32&gpu=L4")
     app.page.get_by_text("Execution", exact=True).first.click()

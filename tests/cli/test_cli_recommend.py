@@ -67,7 +67,7 @@ def test_bad_input_is_one_sentence(
     assert "Traceback" not in captured
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_one_kernel_and_batch_for_a_mix(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     traffic = tmp_path / "traffic.csv"
     traffic.write_text("# a day\ncount,B,H,S,D\n1000,1,4,32,32\n")

@@ -75,7 +75,7 @@ def test_a_time_says_its_clock_and_what_binds_it(
     assert end <= 1.05 * boost["latency"]["median_us"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_launches_stand_in_one_trace(
     source: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,7 +81,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [event for event in events if event["event"] == "evaluation"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_killed_worker_costs_no_row(cluster: LocalCluster, tmp_path: Path) -> None:
     """One of two workers is killed in mid-sweep: all is as when one process does it alone."""
     path = tmp_path / "cluster.jsonl"

@@ -190,7 +190,7 @@ _RUNS = [(v, p, s) for v in TAKING for p in PROBLEMS for s in ("in_order", "rand
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant_id", "problem", "schedule"),
-    one_in(59, _RUNS, slow=997),
+    one_in(199, _RUNS, slow=997),
     ids=lambda value: value.label() if isinstance(value, Problem) else value,
 )
 def test_kernels_are_right(
@@ -293,7 +293,7 @@ def test_every_planted_bug_has_its_place() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant_id", "problem", "old", "new", "code"),
-    one_in(9, _BUGS, slow=199),
+    one_in(19, _BUGS, slow=199),
     ids=lambda value: value.label() if isinstance(value, Problem) else value[:30],
 )
 def test_a_planted_bug_is_found_and_named(

@@ -86,6 +86,7 @@ def cpu() -> Iterator[CpuBackend]:
     backend.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant_id", "how", "problem"),
     of_each(_RUNS, every=12, slow=8),

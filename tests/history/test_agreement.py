@@ -67,7 +67,7 @@ CASES = [
         "L4",
         tuple((replace(CAUSAL, seqlen=s), us) for s, us in ((256, 25.0), (1024, 190.0))),
     ),
-    Case("recorded", "v08", MEDIUM, "L4", ((MEDIUM, 61.0),)),
+    Case("recorded", "v08", MEDIUM, "L4", ((MEDIUM, 61.0),), is_long=True),
     Case(
         "another source",
         "v01",

@@ -106,7 +106,7 @@ def emulator_of(plan: LaunchPlan, compiled: CompiledKernel) -> Emulator:
     return Emulator(program_of(cubin, entry.name), entry, launch_of_pass(plan, 0))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "gpu", "mma"), [("v13", "A100 80GB SXM", "HMMA"), ("v19", "H200", "HGMMA")]
 )

@@ -62,7 +62,7 @@ def standing(manager: JobManager, job_id: str) -> JobStatus:
     return status
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_tabs_read_one_stream_to_its_end(manager: JobManager) -> None:
     job_id = manager.submit_stream(REQUEST)
     assert manager.read_stream(job_id).samples == ()
@@ -121,6 +121,7 @@ def look_away(manager: JobManager, job_id: str, for_s: float = UNSEEN_S) -> None
     os.utime(manager._run.stream(job_id).with_suffix(".seen"), (long_ago, long_ago))
 
 
+@pytest.mark.slow
 def test_it_ends_by_itself_when_nobody_looks_any_more(manager: JobManager) -> None:
     live = manager.submit_stream(REQUEST)
     wait_until(lambda: bool(manager.read_stream(live).samples))

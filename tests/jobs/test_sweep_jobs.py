@@ -226,7 +226,7 @@ time.sleep(600)
         found.close()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_server_and_worker_killed_together(tmp_path: Path) -> None:
     first = JobManager(tmp_path / "jobs")
     job_id = first.submit_sweep(spec(16))
@@ -304,7 +304,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_worker_without_its_gpu_starts_anew_and_goes_on(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     run.create()

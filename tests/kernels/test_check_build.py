@@ -109,7 +109,7 @@ def noticed(cpu: CpuBackend, variant_id: str, number: int, folder: Path) -> tupl
     return name, seen
 
 
-@pytest.mark.parametrize(("variant_id", "number"), slow_ones(96, REMOVED))
+@pytest.mark.parametrize(("variant_id", "number"), slow_ones(192, REMOVED))
 def test_nothing_that_orders_can_go(
     cpu: CpuBackend, variant_id: str, number: int, tmp_path: Path
 ) -> None:

@@ -40,7 +40,7 @@ def evaluator() -> Iterator[Evaluator]:
 
 @pytest.mark.parametrize(
     ("problem", "variant"),
-    one_in(40, list(itertools.product(CASES, SUPPORTING)), slow=108),
+    one_in(80, list(itertools.product(CASES, SUPPORTING)), slow=108),
     ids=lambda value: value if isinstance(value, str) else value.label(),
 )
 def test_right_with_shared_heads(evaluator: Evaluator, variant: str, problem: Problem) -> None:

@@ -32,7 +32,7 @@ def _checked(cpu: CpuBackend, variant_id: str, config: dict[str, int], folder: P
 @pytest.mark.parametrize(
     ("variant_id", "config"),
     [
-        ("v19", {"block_n": 64, "most_growth": 8}),
+        pytest.param("v19", {"block_n": 64, "most_growth": 8}, marks=pytest.mark.slow),
         pytest.param("v19", {"block_n": 64}, marks=pytest.mark.exhaustive),
         pytest.param("v20", {"block_n": 64}, marks=pytest.mark.exhaustive),
     ],

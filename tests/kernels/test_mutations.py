@@ -68,8 +68,6 @@ def test_a_bug_that_the_checker_was_not_tuned_on_is_found(
 
 _OF_FIFTH = (
     ("v01", "the sink is left out"),
-    ("warp_rows.cu", "weights read before they are there"),
-    ("packed_running.cu", "l is not rescaled"),
     ("v02", "heads of all sequences in one line"),
 )
 
@@ -92,7 +90,6 @@ def test_a_bug_of_the_fifth_set_is_found(
         for m in THIN
         if (m.variants[0], m.name)
         in (
-            ("v21", "the first rows of every page"),
             ("v16", "boxes of K and V half as far apart"),
             ("v16", "every box of Q from column 0"),
         )

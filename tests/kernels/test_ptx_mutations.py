@@ -51,7 +51,7 @@ MUTATIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", one_in(9, list(MUTATIONS), slow=12))
+@pytest.mark.parametrize("name", one_in(17, list(MUTATIONS), slow=12))
 def test_a_mutation_is_found(cpu, tmp_path, name):
     old, new, number, variant_id = MUTATIONS[name]
     arch = "sm_75" if name.startswith("sm_75") else DEFAULT_ARCH

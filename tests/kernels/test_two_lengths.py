@@ -70,7 +70,7 @@ def _assert_right(
         assert verdict.passed, f"{config}: {verdict.reason}"
 
 
-@pytest.mark.parametrize(("variant_id", "number"), of_each(CASES, every=6, slow=8))
+@pytest.mark.parametrize(("variant_id", "number"), of_each(CASES, every=12, slow=8))
 def test_variant_is_right(cpu: CpuBackend, variant_id: str, number: int) -> None:
     variant = by_id(variant_id)
     _assert_right(cpu, variant, _problem(variant, number), number)
@@ -78,7 +78,7 @@ def test_variant_is_right(cpu: CpuBackend, variant_id: str, number: int) -> None
 
 @pytest.mark.parametrize(
     ("variant_id", "number"),
-    slow_ones(17, [(v.id, n) for v in LADDER for n in (3, 6)]),
+    slow_ones(51, [(v.id, n) for v in LADDER for n in (3, 6)]),
 )
 def test_the_check_build_finds_nothing(cpu: CpuBackend, variant_id: str, number: int) -> None:
     variant = by_id(variant_id)

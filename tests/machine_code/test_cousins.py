@@ -145,7 +145,7 @@ def test_streams_are_right() -> None:
     np.testing.assert_array_equal(turned, matrix.T)
 
 
-@pytest.mark.parametrize("cousin", slow_ones(4, COUSINS), ids=str)
+@pytest.mark.parametrize("cousin", slow_ones(8, COUSINS), ids=str)
 def test_a_cousin_takes_what_the_original_took(cousin: Cousin) -> None:
     """Else the model has changed, and what is counted is out of date."""
     original = POINTS[cousin.series, cousin.name].as_shipped_us
@@ -192,6 +192,7 @@ def test_an_instruction_that_comes_late_is_shared_as_well() -> None:
     assert timed.touched_bytes == pytest.approx(3 * 4096 * 4096 * 2, rel=0.01)
 
 
+@pytest.mark.slow
 def test_cousins_are_launched_with_the_arguments_that_their_kernels_take() -> None:
     """Of the sizes that their cubins name, each array at an address of its own."""
     for cousin in COUSINS:

@@ -220,7 +220,7 @@ def test_clusters_share_their_memory() -> None:
     assert check_output(inputs, result, plan=plan).passed
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_two_ctas_load_each_others_keys(causal: bool) -> None:
     """v19's pairs by multicast, the last of an odd number of query tiles among them."""
     problem = Problem(1, 4, 300, 64, causal, "bfloat16", num_heads_kv=2)
@@ -233,6 +233,7 @@ def test_two_ctas_load_each_others_keys(causal: bool) -> None:
     assert check_output(inputs, result, plan=plan).passed
 
 
+@pytest.mark.slow
 def test_evaluate_never_takes_a_latency_from_it(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["evaluate", "v08", "-S", "65", "-H", "2", "-D", "32", "--gpu", "L4", "--json"]
     assert main([*argv, "--backend", "machine-code"]) == 0

@@ -351,7 +351,7 @@ def group_sources() -> str:
     )
 
 
-@pytest.mark.parametrize("in_registers", [False, True])
+@pytest.mark.parametrize("in_registers", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("kinds", "sums", "columns"), GROUPS)
 def test_products_of_a_warpgroup(
     kinds: tuple[str, str], sums: str, columns: int, in_registers: bool

@@ -14,7 +14,7 @@ from fitting import fitting_config
 from planted_bugs import cases, look
 from planted_bugs.compiler import COMPILER
 from planted_bugs.mutation import Mutation
-from slow_cases import one_in, slow_ones
+from slow_cases import slow_ones
 from untimed import untimed
 from words import says
 
@@ -248,7 +248,9 @@ def test_a_barrier_of_others_orders_nothing(cubin_file: Path) -> None:
 
 
 @pytest.mark.parametrize("barrier", [True, False])
-@pytest.mark.parametrize("use", ["x[T] = *there", "*there = T", "atomicAdd((int*)there, 1)"])
+@pytest.mark.parametrize(
+    "use", slow_ones(3, ["x[T] = *there", "*there = T", "atomicAdd((int*)there, 1)"])
+)
 def test_a_cta_that_exits_while_its_cluster_uses_its_memory(
     tmp_path: Path, use: str, barrier: bool
 ) -> None:
@@ -404,7 +406,8 @@ def test_only_files_are_executed(capsys: pytest.CaptureFixture[str]) -> None:
 ODD = Problem(1, 2, 70, 64, causal=True)
 
 
-@pytest.mark.parametrize("arch", slow_ones(2, ["sm_80", "sm_90"]))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_the_ladder_has_no_hazards(arch: str) -> None:
     for variant in LADDER:
         if variant.arch_specific and arch != "sm_90":
@@ -440,16 +443,15 @@ def test_what_orders_the_ladder_is_missed(
     assert seen.named, seen.text
 
 
-# Of each bug its first variant.
-_ALONE = [(variant, bug) for bug in COMPILER for variant in bug.variants[:1]]
-_OTHERS = [(variant, bug) for bug in COMPILER for variant in bug.variants[1:]]
+_BY_COMPILER = [(variant, bug) for bug in COMPILER for variant in bug.variants]
+_QUICKEST = next(n for n, (variant, _) in enumerate(_BY_COMPILER) if variant == "v08")
 
 
 @pytest.mark.parametrize(
     ("variant", "bug"),
     [
-        *one_in(len(_ALONE), _ALONE, offset=1, slow=len(_ALONE)),
-        *(pytest.param(*case, marks=pytest.mark.exhaustive) for case in _OTHERS),
+        pytest.param(*case, marks=pytest.mark.slow if n == _QUICKEST else pytest.mark.exhaustive)
+        for n, case in enumerate(_BY_COMPILER)
     ],
     ids=str,
 )

@@ -59,7 +59,7 @@ def _of_plan(plan: LaunchPlan, arch: str) -> tuple[Overlap, ...]:
     return overlaps(disassembled(read_cubin(compiled.cubin)).program(entry))
 
 
-@pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 @pytest.mark.parametrize(
     ("variant", "head_dim", "arch", "what", "least"), one_in(9, CLAIMS, offset=0, slow=9)
 )

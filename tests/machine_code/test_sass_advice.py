@@ -279,7 +279,7 @@ def test_a_clean_kernel_has_no_advice(tmp_path: Path) -> None:
     [
         # What v10 mends is what v08 lacks, by its own header.
         ("v08", "L4", {"copy_ahead"}),
-        ("v10", "L4", set()),
+        pytest.param("v10", "L4", set(), marks=pytest.mark.exhaustive),
         # Persistent CTAs: the loop that copies lies in one over query tiles.
         pytest.param("v13", "L4", set(), marks=pytest.mark.exhaustive),
         # What v19 and v20 mend; named barriers and mbarriers cannot be left out.

@@ -41,7 +41,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize(("name", "problem", "config"), one_in(7, CASES, slow=4))
+@pytest.mark.parametrize(("name", "problem", "config"), one_in(len(CASES), CASES, slow=4))
 def test_it_runs_and_is_right(name: str, problem: Problem, config: dict[str, int]) -> None:
     """Compiled by NVRTC and for the CPU, its output and LSE checked, its latency predicted."""
     request = EvaluationRequest(name, problem, config, gpu="L4", backend="cpu")
@@ -112,7 +112,7 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("old", "new", "words"), one_in(3, WRONG, offset=1))
+@pytest.mark.parametrize(("old", "new", "words"), one_in(7, WRONG, offset=1, slow=3))
 def test_a_wrong_lse_is_an_incorrect_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, words: str
 ) -> None:

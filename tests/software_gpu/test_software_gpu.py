@@ -402,7 +402,8 @@ def test_a_function_is_found_in_the_version_that_is_there() -> None:
     assert said.splitlines() == ["True"] * 4
 
 
-@pytest.mark.parametrize("way", ["option", "variable"])
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["option", pytest.param("variable", marks=pytest.mark.exhaustive)])
 def test_an_endless_kernel_of_a_script_is_stopped_with_a_sentence(way: str) -> None:
     option = ("--launch-seconds", "1.5") if way == "option" else ()
     variable = {"ATTUNE_SOFTWARE_GPU_LAUNCH_S": "1.5"} if way == "variable" else {}
