@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from slow_cases import of_each
+from slow_cases import of_each, slow_ones
 from words import raises
 
 from engine.backends.base import RunOptions
@@ -112,8 +112,7 @@ def test_every_rung_writes_it(cpu: CpuBackend, variant_id: str, how: str, proble
     assert judged.passed, judged.sentence
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("variant_id", ["v01", "v19"])
+@pytest.mark.parametrize("variant_id", slow_ones(2, ["v01", "v11", "v19", "v14"]))
 def test_it_costs_nothing_where_it_is_not_asked_for(variant_id: str) -> None:
     """The parameter and the code are there with it alone."""
     variant = by_id(variant_id)

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from slow_cases import one_in
+from slow_cases import one_in, slow_ones
 from untimed import untimed
 from words import says
 
@@ -55,8 +55,9 @@ def test_it_runs_and_is_right(name: str, problem: Problem, config: dict[str, int
 
 
 @pytest.mark.usefixtures("kernels")
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["fa2_params", "flash_split"])
+@pytest.mark.parametrize(
+    "name", slow_ones(2, ["fa2_params", "naive_flash", "flash_split", "split_decode"])
+)
 def test_the_check_build_finds_nothing(name: str) -> None:
     request = EvaluationRequest(
         name, Problem(1, 2, 65, 64), gpu="L4", backend="cpu", check=True, schedule="random"

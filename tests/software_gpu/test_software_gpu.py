@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
@@ -75,12 +76,17 @@ except cp.cuda.runtime.CUDARuntimeError as error:
 """
 
 
-def softgpu(*command: str, gpus: str = "L4", more: tuple[str, ...] = ()) -> str:
-    """What the command prints on the software GPU."""
+def run_softgpu(
+    *command: str,
+    gpus: str = "L4",
+    more: tuple[str, ...] = (),
+    variables: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """The command, run to its end on the software GPU; skips if CuPy's source cannot be had."""
     done = subprocess.run(
         [sys.executable, "-m", "engine", "softgpu", "--gpus", gpus, *more, "--", *command],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | dict(variables or {}),
         capture_output=True,
         text=True,
         timeout=280,
@@ -88,6 +94,12 @@ def softgpu(*command: str, gpus: str = "L4", more: tuple[str, ...] = ()) -> str:
     )
     if "cannot be fetched" in done.stderr:
         pytest.skip(done.stderr.strip())
+    return done
+
+
+def softgpu(*command: str, gpus: str = "L4", more: tuple[str, ...] = ()) -> str:
+    """What the command prints on the software GPU."""
+    done = run_softgpu(*command, gpus=gpus, more=more)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -406,19 +418,8 @@ def test_a_function_is_found_in_the_version_that_is_there() -> None:
 @pytest.mark.parametrize("way", ["option", pytest.param("variable", marks=pytest.mark.exhaustive)])
 def test_an_endless_kernel_of_a_script_is_stopped_with_a_sentence(way: str) -> None:
     option = ("--launch-seconds", "1.5") if way == "option" else ()
-    variable = {"ATTUNE_SOFTWARE_GPU_LAUNCH_S": "1.5"} if way == "variable" else {}
-    command = [sys.executable, "-m", "engine", "softgpu", *option, "--"]
-    done = subprocess.run(
-        [*command, sys.executable, "-c", ENDLESS],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | variable,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    if "cannot be fetched" in done.stderr:
-        pytest.skip(done.stderr.strip())
+    variables = {"ATTUNE_SOFTWARE_GPU_LAUNCH_S": "1.5"} if way == "variable" else {}
+    done = run_softgpu(sys.executable, "-c", ENDLESS, more=option, variables=variables)
     assert done.stdout == "702\n", done.stderr  # cudaErrorLaunchTimeout
     (said,) = (x for x in done.stderr.splitlines() if x.startswith("software GPU: "))
     assert re.search(
