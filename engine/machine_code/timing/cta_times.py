@@ -240,6 +240,14 @@ def _of_starts(
     return min(max(0.0, cycles - apart), most)
 
 
+def _longer(
+    cycles: float, longer: float, known: Mapping[int, float], resident: int, count: int, most: float
+) -> float:
+    """What they take where as many as start at once take `longer` times theirs; else as there."""
+    start = _of_starts(cycles, known, resident, count, most)
+    return start + longer * (cycles - start)
+
+
 class _Queue(NamedTuple):
     """Equal CTAs that one SM is simulated with."""
 
@@ -307,18 +315,12 @@ def measure(
             shorter = dict(zip(counts, cycles[-1], strict=True))
             alone = dict(zip(queue.counts, ends.tolist(), strict=True))
             longer = alone[full] / shorter[full]
-
-            def extended(before: float, count: int, starts: int) -> float:
-                start = _of_starts(before, shorter, full, count, starts * start_cycles)
-                return start + longer * (before - start)
-
-            cycles.append(
-                tuple(
-                    alone[n] if n in alone else extended(shorter[n], n, (n - 1) // full)
-                    for n in counts
-                )
-            )
-            rounds.append(extended(rounds[-1], full, 1))
+            extended = [
+                _longer(shorter[n], longer, shorter, full, n, (n - 1) // full * start_cycles)
+                for n in counts
+            ]
+            cycles.append(tuple(alone.get(n, x) for n, x in zip(counts, extended, strict=True)))
+            rounds.append(_longer(rounds[-1], longer, shorter, full, full, start_cycles))
             continue
         cycles.append(tuple(ends[: len(counts)].tolist()))
         if settles:
