@@ -83,7 +83,7 @@ _ROUNDS = 3  # of CTAs, up to which all counts are simulated; what follows repea
 _FEWEST_SETTLED, _MOST_SETTLED = 2, 32  # behind those, over which a further one's time is taken
 _MOST_EXACT = 4  # resident CTAs up to here are simulated at every count
 # Warp instructions on all lengths together. Those too long for it are simulated for one round:
-# further rounds are to it what they are at the length before.
+# further rounds are to it what they are at the length before, but for starts.
 _MOST_SIMULATED = 5_000_000
 _LEAST_SETTLING = 1_500_000  # of them for rounds that settle, where these are short
 _MOST_MIXED = 400_000  # in the queue that tells how CTAs of several lengths overlap
