@@ -196,7 +196,8 @@ class CtaTimes:
         first = (y[1] - y[0]) / (x[1] - x[0])
         result: FloatArray = np.interp(lengths, x, y)
         result += np.minimum(0.0, lengths - x[0]) * first
-        result += np.maximum(0.0, lengths - x[-1]) * self._slope(known, count)
+        if (beyond := np.maximum(0.0, lengths - x[-1])).any():
+            result += beyond * self._slope(known, count)
         return result
 
     def _slope(self, known: Sequence[float], count: int) -> float:
