@@ -203,7 +203,8 @@ class CtaTimes:
         first = (y[1] - y[0]) / (x[1] - x[0])
         result: FloatArray = np.interp(lengths, x, y)
         result += np.minimum(0.0, lengths - x[0]) * first
-        result += np.maximum(0.0, lengths - x[-1]) * self._slope(known, count, starts)
+        if (beyond := np.maximum(0.0, lengths - x[-1])).any():
+            result += beyond * self._slope(known, count, starts)
         return result
 
     def _slope(self, known: Sequence[float], count: int, starts: int) -> float:
