@@ -15,7 +15,7 @@ from annotated_types import MaxLen
 
 from engine.base.errors import Status
 from engine.base.table import Bars, Table, Tabular
-from engine.base.units import format_bytes, format_count, format_us
+from engine.base.units import format_bytes, format_count, format_thread_fill, format_us
 from engine.coverage import LineCoverage
 from engine.problem import Problem
 from engine.schema import (
@@ -258,7 +258,7 @@ class Occupancy(Stored, Tabular):
             ("tail CTAs", self.tail_ctas),
             ("wave efficiency", _percent(self.wave_efficiency)),
             ("SM fill", _percent(self.sm_fill)),
-            ("thread fill", _percent(self.thread_fill)),
+            ("thread fill", _thread_fill(self.thread_fill)),
             ("CTAs to fill the GPU's threads", self.ctas_to_fill),
         ]
 
@@ -281,6 +281,10 @@ class Occupancy(Stored, Tabular):
     def _check_file(self, raw: Mapping[str, Any]) -> None:
         if raw.get("idle_ctas", 1) < 1 or self.idle_ctas >= max(self.ctas, 1):
             raise FieldError("it is left out where it is 0, and less than ctas", "idle_ctas")
+
+
+def _thread_fill(share: float | None) -> str | None:
+    return None if share is None else format_thread_fill(share)
 
 
 def _percent(share: float | None) -> str | None:

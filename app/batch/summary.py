@@ -9,7 +9,7 @@ import streamlit as st
 from app.batch.question import Question
 from app.shared.terms import TERMS
 from app.shared.widgets import busy, plain_markdown, tile, tile_row
-from engine.base.units import format_bytes, format_us
+from engine.base.units import format_bytes, format_thread_fill, format_us
 from engine.batch.batch_table import Recommendation
 from engine.batch.types import BatchResult
 
@@ -30,7 +30,7 @@ def draw_bound(question: Question) -> None:
             f"{question.unit} = {problem.batch:,}",
             "bound by roofline",
             f"at least {format_us(bound_us)} per launch" if bound_us is not None else "",
-            term="The batch in the sidebar.",
+            term=f"The batch in the sidebar. {TERMS['thread_fill']}",
         )
         tile("Recommended", "–", "simulating", term=TERMS["plateau"])
     busy("Simulating the kernel's machine code: the recommendation follows.")
@@ -71,7 +71,7 @@ def _tiles(result: BatchResult, axis: str) -> None:
             f"{axis} = {result.problem.batch:,}",
             f"{now['speedup_per_unit']:.3g}× per unit",
             f"{format_us(now['latency_us'])} per launch {now['origin']}, "
-            f"{now['sm_fill']:.0%} SM fill, {now['thread_fill']:.0%} thread fill",
+            f"{now['sm_fill']:.0%} SM fill, thread fill {format_thread_fill(now['thread_fill'])}",
             term="The batch in the sidebar.",
         )
         tile(

@@ -6,7 +6,7 @@ from app.evaluation.view import EvaluationView
 from app.shared.palette import ORIGIN_COLOR, STATUS_COLOR, STATUS_ICON
 from app.shared.terms import TERMS
 from app.shared.widgets import tile, tile_row
-from engine.base.units import format_bytes, format_count, format_us
+from engine.base.units import format_bytes, format_count, format_thread_fill, format_us
 from engine.evaluation import Correctness, Evaluation, Occupancy, Resources
 from engine.sessions.goal import deltas
 
@@ -161,7 +161,7 @@ def _gpu_fill(occupancy: Occupancy | None, is_compiling: bool, delta: str | None
         f"{occupancy.sm_fill:.0%} of {occupancy.num_sms} SMs",
         delta
         or f"occupancy {occupancy.occupancy:.0%}, waves {occupancy.wave_efficiency:.0%}, "
-        f"threads {occupancy.thread_fill:.0%}",
+        f"threads {format_thread_fill(occupancy.thread_fill or 0.0)}",
         term=term,
         color="orange" if idle else "gray",
     )

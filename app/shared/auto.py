@@ -8,12 +8,17 @@ from app.shared import known_times, runs, selection
 from app.shared.machine import device_of
 from app.shared.terms import TERMS
 from app.shared.widgets import busy, plain_markdown
-from engine.auto import Choice, choose
+from engine.auto import Choice, choose, decided_by
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
 from kernels.variant import AUTO
 
 _POLL_S = 1.0
+_MOST_KEPT = 64
+
+# The last final choices, with what they follow from: a page asks for the same one each time that it
+# is drawn, and each has some ten kernels to predict.
+_kept: dict[tuple[Problem, str], tuple[tuple[object, ...], Choice]] = {}
 
 
 def choice_for(problem: Problem | None, gpu: str | None) -> Choice | None:
@@ -24,7 +29,19 @@ def choice_for(problem: Problem | None, gpu: str | None) -> Choice | None:
     """
     if problem is None:
         return None
-    return choose(problem, device_of(gpu), None, known_times.history())
+    history, device = known_times.history(), device_of(gpu)
+    if device is None:
+        return choose(problem, device, None, history)
+    basis, key = decided_by(problem, device, history), (problem, device.name)
+    kept = _kept.get(key)
+    if kept is not None and kept[0] == basis:
+        return kept[1]
+    choice = choose(problem, device, None, history)
+    if choice.is_final:
+        while len(_kept) >= _MOST_KEPT:
+            _kept.pop(next(iter(_kept)), None)
+        _kept[key] = basis, choice
+    return choice
 
 
 def label(choice: Choice | None) -> str:

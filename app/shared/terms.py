@@ -90,7 +90,10 @@ TERMS: dict[str, str] = {
     "wave takes as long as a full one.",
     "gpu_fill": "How full the GPU is: the share of all its warp slots that hold a warp with work, "
     "over all waves. It is occupancy (of a full SM) × wave efficiency (the last wave is part of a "
-    "wave). Beside it: SMs that get a CTA, and the launch's threads over those that the GPU holds.",
+    "wave). Beside it: SMs that get a CTA, and the launch's threads over those that the GPU holds "
+    "at once, its thread slots.",
+    "thread_fill": "Thread fill: all threads of a launch over those that the GPU holds at once, "
+    "its thread slots. Of 2.9× the slots, most wait for others to end.",
     "thread_capacity": "Threads of the launch compared with all threads that the GPU can hold at "
     "once (SMs × threads per SM).",
     "roofline": "FLOPs of the launch (4·B·H·S·KV·D, half of it when causal) per byte that it "

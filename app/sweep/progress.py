@@ -69,8 +69,9 @@ def _tiles(job: JobStatus, progress: JobProgress) -> None:
         else:
             rate = f"{progress.per_minute:,.0f} / min" if progress.per_minute else "–"
             tile("Rate", rate, term=TERMS["sweep_rate"])
-            left = format_duration(progress.eta_s) if progress.eta_s is not None else "–"
-            between = format_durations(*progress.eta_range_s) if progress.eta_range_s else ""
+            left_s = job.left_s
+            left = format_duration(left_s[0]) if left_s is not None else "–"
+            between = format_durations(*left_s[1:]) if left_s and progress.eta_range_s else ""
             tile("Left", left, between, term=TERMS["sweep_left"])
         untimed = 0 if progress.best else progress.passed  # without a compiler for the GPU
         tile(

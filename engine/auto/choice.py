@@ -32,6 +32,7 @@ from engine.history.known_time import is_of_this_source
 from engine.measure.statistics import RANKING_ERROR
 from engine.model.calibrate import fits, fitting_config
 from engine.model.kernel import Kernel
+from engine.plan import variant_sources
 from engine.problem import Problem
 from kernels.variant import AUTO, Config, Variant
 
@@ -145,6 +146,35 @@ def candidates_for(problem: Problem, device: DeviceSpec, history: History) -> li
             )
         )
     )
+
+
+def decided_by(problem: Problem, device: DeviceSpec, history: History) -> tuple[object, ...]:
+    """All that a final choice (`Choice.is_final`) follows from, found without predicting a time.
+
+    As long as it compares equal, `choose` with a history that only looks up takes the same kernel
+    for the same reason.
+    """
+    kernels = candidates_for(problem, device, history)
+    variants = dict.fromkeys(kernel.variant.id for kernel in kernels)
+    times = history.times
+    return (
+        problem,
+        device,
+        _table(device, problem),
+        _tuned(history, problem, device),
+        kernels,
+        [_source_of(kernel.variant) for kernel in kernels],
+        history.at(problem, device.name),
+        [times.on(device.name, name=name) for name in variants] if times is not None else [],
+    )
+
+
+def _source_of(variant: Variant) -> str:
+    """The hash of what it is compiled from; empty where that cannot be read."""
+    try:
+        return variant_sources(variant).source_sha256
+    except AttuneError:
+        return ""
 
 
 def rank_of(cost: float | None, variant: str) -> tuple[bool, float, str]:

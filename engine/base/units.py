@@ -77,6 +77,11 @@ def format_durations(low_s: float, high_s: float) -> str:
     return low if low == high else f"{low} to {high}"
 
 
+def format_thread_fill(share: float) -> str:
+    """The threads of a launch over those that a GPU holds at once: `37%`, `2.9× the slots`."""
+    return f"{share:.0%}" if share <= 1 else f"{share:.2g}× the slots"
+
+
 def format_speedup(speedup: float) -> str:
     """A speed-up in words: `1.31× faster`, `45× slower`, `as fast` within half a per cent."""
     if abs(speedup - 1) < 0.005:

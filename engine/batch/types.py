@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.base.table import Table, Tabular
-from engine.base.units import format_bytes, format_us
+from engine.base.units import format_bytes, format_thread_fill, format_us
 from engine.batch.alternatives import Option
 from engine.batch.batch_table import DEFAULT_TARGETS, Recommendation
 from engine.batch.cost import Saving, TrafficUnit, WaitPlan
@@ -147,7 +147,7 @@ class BatchResult(Tabular):
                 "latency": format_us(r.latency_us),
                 "origin": r.origin,
                 "per unit": format_us(r.per_unit_us),
-                "thread fill": f"{r.thread_fill:.0%}",
+                "thread fill": format_thread_fill(r.thread_fill),
                 "memory": format_bytes(r.memory_bytes),
             }
             for r in self.recommendations

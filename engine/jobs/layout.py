@@ -200,6 +200,7 @@ class JobStatus:
     log: str = ""
     kind: JobKind = "evaluate"
     progress: JobProgress | None = None  # of a sweep
+    progressed: float | None = None  # Unix time of that progress, where it is not of just now
     # Of a sweep that is done: "finished" or "budget"; of a latency stream: "unseen" or "full", and
     # empty where its kernel was not right.
     end: str = ""
@@ -212,6 +213,23 @@ class JobStatus:
         if self.started is None:
             return 0.0
         return (self.ended or time.time()) - self.started
+
+    @property
+    def left_s(self) -> tuple[float, float, float] | None:
+        """Of a sweep that runs: the seconds that are left at this moment, and their range.
+
+        None before anything was timed. They count down while points are evaluated, and stand still
+        where these take longer than was estimated: the other points are still to come.
+        """
+        p = self.progress
+        if p is None or p.eta_s is None:
+            return None
+        waited_s = max(0.0, time.time() - self.progressed) if self.progressed is not None else 0.0
+        left = p.total - p.done
+        to_come = max(0, left - p.workers) / left if left > 0 else 0.0
+        low_s, high_s = p.eta_range_s or (p.eta_s, p.eta_s)
+        now_s = (max(s - waited_s, to_come * s) for s in (p.eta_s, low_s, high_s))
+        return next(now_s), next(now_s), next(now_s)
 
     @property
     def is_over(self) -> bool:
@@ -242,7 +260,8 @@ class JobStatus:
         if kind == "part":
             return replace(self, part=event.get("result"))
         if kind == "progress":
-            return replace(self, progress=decode(JobProgress, event["progress"]))
+            progress = decode(JobProgress, event["progress"])
+            return replace(self, progress=progress, progressed=when)
         if kind == "finished":
             return replace(
                 self,

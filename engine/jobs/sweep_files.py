@@ -62,7 +62,12 @@ class SweepFiles:
                 return None
             opened = self._open(path)
             progress = opened.progress(job)
-            return replace(job, progress=progress, started=opened.began or job.submitted)
+            return replace(
+                job,
+                progress=progress,
+                progressed=opened.progressed,
+                started=opened.began or job.submitted,
+            )
 
     def rows(self, job_id: str) -> list[SweepRow]:
         """What it has evaluated so far, in the order in which points were first done."""
@@ -155,6 +160,13 @@ class _Opened:
             for row in self.journal.rows.values():
                 self._tally.add(row)
             self._history.append((time.monotonic(), self._tally.done))
+
+    @property
+    def progressed(self) -> float | None:
+        """Unix time of the last row that came in while this was looked at."""
+        if not self._history:
+            return None
+        return time.time() - (time.monotonic() - self._history[-1][0])
 
     def progress(self, job: JobStatus) -> JobProgress:
         self.poll()

@@ -17,13 +17,14 @@ from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from engine.base import files
-from engine.base.errors import AttuneError, Status
+from engine.base.errors import AttuneError, Status, StoreError
 from engine.jobs.layout import JobProgress, JobStatus
 from engine.jobs.supervisor import JobRunner
 from engine.pipeline.evaluation_run import EvaluationOutcome
@@ -159,26 +160,48 @@ def run_sweep_job(runner: JobRunner, job: JobStatus, spec: SweepSpec) -> None:
 
 
 class _Reporter:
-    """Turns progress into events, a few a second."""
+    """Turns progress into events, a few a second; the last of several is written as well."""
 
     def __init__(self, runner: JobRunner, job_id: str) -> None:
         self._runner, self._job_id = runner, job_id
+        self._lock = threading.Lock()
         self._latest: Progress | None = None
+        self._written: Progress | None = None
         self._reported_at = 0.0
+        self._timer: threading.Timer | None = None
 
     def __call__(self, progress: Progress) -> None:
-        # What is evaluated first is said at once: its end may be minutes away.
-        begins = progress.under_way and (self._latest is None or not self._latest.under_way)
-        self._latest = progress
-        if begins or time.monotonic() - self._reported_at >= _PROGRESS_S:
-            self._reported_at = time.monotonic()
-            self.finish()
+        with self._lock:
+            # What is evaluated first is said at once: its end may be minutes away.
+            begins = progress.under_way and (self._latest is None or not self._latest.under_way)
+            self._latest = progress
+            rest_s = _PROGRESS_S - (time.monotonic() - self._reported_at)
+            if begins or rest_s <= 0:
+                self._write()
+            elif self._timer is None:  # the next one may be minutes away, too
+                self._timer = threading.Timer(rest_s, self._write_late)
+                self._timer.daemon = True
+                self._timer.start()
 
     def finish(self) -> None:
         """Write the latest progress."""
-        if self._latest is not None:
-            progress = JobProgress.of(self._latest, self._latest.best.values())
-            self._runner.event(self._job_id, "progress", progress=encode(progress))
+        with self._lock:
+            self._write()
+
+    def _write_late(self) -> None:
+        with self._lock, suppress(StoreError):  # a full disk is met, and said, by the next row
+            self._timer = None
+            self._write()
+
+    def _write(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._latest is None or self._latest is self._written:
+            return
+        self._reported_at, self._written = time.monotonic(), self._latest
+        progress = JobProgress.of(self._latest, self._latest.best.values())
+        self._runner.event(self._job_id, "progress", progress=encode(progress))
 
 
 @dataclass(frozen=True, slots=True)

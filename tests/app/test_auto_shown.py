@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
 import pytest
 from app_driver import metric, texts
+from made_up_history import Times
 from test_compare_page import save
 from test_known_times_shown import taken
 
+from app.shared import auto, known_times
+from engine.auto import choice as engine_choice
 from engine.auto import choose
 from engine.config import find_variant
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
-from engine.history import History
+from engine.history import History, Time
+from engine.history.known_time import times_of
 from engine.problem import Problem
 
 LOOKED_UP = History(work="look up")
@@ -60,3 +67,46 @@ def test_a_sweep_of_auto_goes_by_times_that_sessions_hold(open_app):
         assert not at.error
         drawn = {w.label for w in at.text_input if w.key.removeprefix("sweep_").islower()}
         assert drawn - {"Run on"} == {t.name.replace("_", " ") for t in variant.tunables}
+
+
+@dataclass(frozen=True)
+class _Asked(History):
+    """Every kernel as if simulated; counts how often a time was asked for."""
+
+    work: str = "look up"
+    us: float | None = 5.0
+    asked: tuple[list[None], ...] = ([],)
+
+    def time_of(self, *_):
+        self.asked[0].append(None)
+        if self.us is None:
+            return None
+        return Time(self.us, self.us, self.us, "predicted", "machine code", 0, "", "")
+
+
+def test_a_final_choice_is_worked_out_once_until_something_changes(monkeypatch):
+    problem = Problem(3, 8, 640, 64)
+    history = _Asked(Times({}))
+
+    def ask(history):
+        history.asked[0].clear()
+        monkeypatch.setattr(known_times, "history", lambda: history)
+        return auto.choice_for(problem, "L4"), len(history.asked[0])
+
+    monkeypatch.setattr(auto, "_kept", {})
+    assert ask(replace(history, us=None))[1] > 0
+    first, number = ask(history)  # what was not final is asked again
+    assert (first.is_final, number > 0) == (True, True)
+    assert ask(history) == (first, 0)
+    # A time of this problem; one of another problem, which may calibrate; another source.
+    here = replace(taken(0.5, 128, "ab" * 32), problem=problem)
+    mine = replace(taken(9.5, 128, "ab" * 32), variant=first.variant.id)
+    for evaluation, changes in ((taken(0.5, 128, "ab" * 32), False), (here, True), (mine, True)):
+        times = Times({"L4": times_of([evaluation], session="mine")})
+        assert (ask(replace(history, times=times))[1] > 0) == changes
+        ask(history)
+    monkeypatch.setattr(
+        engine_choice, "variant_sources", lambda _: SimpleNamespace(source_sha256="changed")
+    )
+    assert ask(history)[1] > 0
+    assert ask(history)[1] == 0

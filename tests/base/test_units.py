@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.base.units import format_bytes, format_count, format_duration, format_us, format_usd
+from engine.base.units import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_thread_fill,
+    format_us,
+    format_usd,
+)
 
 
 @pytest.mark.parametrize(
@@ -83,3 +90,10 @@ def test_dollars_are_not_rounded_away() -> None:
 )
 def test_durations(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0.366, "37%"), (1.0, "100%"), (2.94, "2.9× the slots")]
+)
+def test_more_threads_than_slots_are_no_per_cent(share: float, text: str) -> None:
+    assert format_thread_fill(share) == text

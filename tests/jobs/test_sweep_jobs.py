@@ -10,12 +10,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from words import says
 
-from engine.jobs.layout import RunDir
+from engine.jobs import sweep_job
+from engine.jobs.layout import JobProgress, RunDir
 from engine.jobs.manager import ENDED, JobManager, JobStatus
 from engine.jobs.supervisor import JobTable
 from engine.measure.statistics import MedianInterval
@@ -25,7 +29,7 @@ from engine.schema import decode, encode
 from engine.search.autotune import ProblemResult
 from engine.search.ranking import RankedPoint
 from engine.search.space import Space, SweepOptions
-from engine.search.sweep.journal import SweepJournal, SweepSpec
+from engine.search.sweep.journal import Progress, SweepCounts, SweepJournal, SweepSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 FAST = SweepOptions(gpu="L4", backend="cpu", execute=False)  # compile and predict: no CPU run
@@ -95,6 +99,57 @@ def test_a_sweep_runs_to_its_end_with_rows_and_progress(shared: JobManager) -> N
     results = shared.results(job.job_id)
     assert len(results) == len(wanted.space.problems)
     assert {r.origin for r in results} == {"predicted"}
+
+
+COUNTS = SweepCounts(
+    done=6,
+    total=10,
+    passed=6,
+    skipped=0,
+    failed=0,
+    resumed=0,
+    elapsed_s=60.0,
+    per_minute=6.0,
+    eta_s=40.0,
+    eta_range_s=(30.0, 60.0),
+)
+
+
+def test_what_is_left_counts_down_while_a_point_is_evaluated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = encode(JobProgress.of(COUNTS, ()))
+    job = JobStatus("a", "running", {}, kind="sweep").after(
+        {"event": "progress", "t": 1000.0, "progress": told}
+    )
+    for now, left_s in (
+        (1000.0, (40.0, 30.0, 60.0)),
+        (1004.0, (36.0, 26.0, 56.0)),
+        (1012.0, (30.0, 22.5, 48.0)),  # three of four points are still to come
+        (2000.0, (30.0, 22.5, 45.0)),
+    ):
+        monkeypatch.setattr(time, "time", lambda now=now: now)
+        assert job.left_s == left_s
+    assert replace(job, progress=replace(job.progress, eta_s=None)).left_s is None
+
+
+def test_the_point_under_way_is_said_however_soon_it_began() -> None:
+    """It may take minutes, in which no other progress comes."""
+    told: list[str] = []
+
+    def event(_: str, __: str, progress: dict[str, Any]) -> None:
+        told.append(progress["under_way"])
+
+    report = sweep_job._Reporter(cast(Any, SimpleNamespace(event=event)), "a")
+    figures = {f.name: getattr(COUNTS, f.name) for f in fields(SweepCounts)}
+    for name in ("v01", "v02", "v03"):
+        report(Progress(**(figures | {"under_way": name}), best={}, last=None))
+    deadline = time.monotonic() + 60
+    while told[-1] != "v03" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert told == ["v01", "v03"]
+    report.finish()
+    assert told == ["v01", "v03"]  # nothing new
 
 
 def test_a_final_survives_the_journal() -> None:
