@@ -59,6 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Once per run: the workers of xdist inherit the environment of their parent."""
+    gc.disable()  # what is imported and collected stays: it need not be walked again and again
     if config.option.cpu_time:
         config.pluginmanager.register(CpuTime())
     if hasattr(config, "workerinput"):
@@ -145,6 +146,7 @@ def pytest_collection_finish() -> None:
     """What was imported and collected stays: no collection of garbage walks it again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
