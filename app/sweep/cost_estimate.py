@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from app.shared import known_times
 from app.shared.machine import local_gpu
+from engine.machine_code.native_library import are_libraries_built
 from engine.own_kernels.registry import all_variants
 from engine.schema import decode, encode
 from engine.search.space import SweepPoint
@@ -37,8 +38,8 @@ def estimate(spec: SweepSpec) -> SweepEstimate:
         InvalidProblem, UnknownName: The space is invalid.
     """
     speeds = tuple(sorted(learned().items()))
-    tenths = round(10 * load())
-    return _estimate(json.dumps(encode(spec)), _on_gpu(spec), all_variants(), (speeds, tenths))
+    now = (speeds, round(10 * load()), are_libraries_built())
+    return _estimate(json.dumps(encode(spec)), _on_gpu(spec), all_variants(), now)
 
 
 def _on_gpu(spec: SweepSpec) -> bool:
@@ -52,10 +53,10 @@ def _estimate(
     text: str,
     on_gpu: bool,
     _variants: tuple[Variant, ...],
-    _speeds: tuple[object, ...],
+    _now: tuple[object, ...],
 ) -> SweepEstimate:
-    """The estimate of a spec. `_variants` make it follow an edited kernel description, `_speeds`
-    what sweeps took meanwhile and the load."""
+    """The estimate of a spec. `_variants` make it follow an edited kernel description, `_now` what
+    sweeps took meanwhile, the load, and what was built."""
     spec = decode(SweepSpec, json.loads(text))
     count = spec.space.count(spec.options.gpu)
     if count > _MAX_ENUMERATED:

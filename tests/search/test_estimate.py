@@ -23,6 +23,7 @@ def nothing_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sweeps of other tests keep what they took where an estimator looks for it."""
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(estimate, "load", lambda: 1.0)
+    monkeypatch.setattr(estimate, "are_libraries_built", lambda: True)
 
 
 def in_all_s(request: EvaluationRequest, on_gpu: bool) -> float:
@@ -140,10 +141,10 @@ def test_the_range_narrows_as_points_end() -> None:
         return left.high_s / left.low_s
 
     before = width()
-    assert before > 4
+    assert before == pytest.approx(4)
     for p in points[:4]:
         estimator.finish(p, in_all_s(p.request, False))
-    assert width() < before / 3
+    assert width() < before / 2
 
 
 SPLITS = [point("v05", num_splits=s) for s in (1, 2, 4, 8, 16)] + [
@@ -176,10 +177,14 @@ def test_a_sweep_of_what_was_simulated_before_says_nothing_of_simulations_to_com
 
 def test_it_is_looked_up_what_has_yet_to_be_done() -> None:
     history = History()
-    assert work_ahead(SPLITS, history) == {"compile": 1.0, "simulate": 1.0}
-    on_no_gpu = [replace(p, request=replace(p.request, gpu=None)) for p in SPLITS]
+    of_one = SPLITS[:5]
+    assert work_ahead(of_one, history) == {"compile": 1.0, "simulate": 1.0}
+    on_no_gpu = [replace(p, request=replace(p.request, gpu=None)) for p in of_one]
     if not runs_on_gpu(on_no_gpu[0].request):
         assert work_ahead(on_no_gpu, history) == {"compile": 0.0, "simulate": 0.0}
+    # All problems of a kernel share what it compiles to and its simulation.
+    lengths = [point("v05", replace(SMALL, seqlen=s)) for s in (128, 256, 512, 1024)]
+    assert work_ahead(lengths, history) == {"compile": 0.25, "simulate": 0.25}
     assert work_ahead([], history) == {"compile": 0.0, "simulate": 0.0}
 
 
@@ -194,6 +199,29 @@ def test_points_that_were_simulated_before_do_not_rule_out_others() -> None:
     assert left.high_s > (rest_s[0] + rest_s[1]) / 2
 
 
+def test_a_first_range_under_load_is_one_to_go_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was 55 s to 47 min. What is unsure of machine and load is not so at once in full."""
+    monkeypatch.setattr(estimate, "load", lambda: 4.0)
+    left = Estimator(SPLITS, on_gpu=False).left()
+    assert left.high_s / left.low_s < 8
+    middle_s = sum(in_all_s(p.request, on_gpu=False) for p in SPLITS) * 4
+    for off in (0.5, 2.0):  # a machine or a load of half and of twice what was thought
+        assert left.low_s < off * middle_s < left.high_s
+
+
+def test_a_new_machine_builds_the_simulator_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead = {"compile": 1.0, "simulate": 1.0}
+    usual = Estimator(SPLITS, on_gpu=False, ahead=ahead).left()
+    monkeypatch.setattr(estimate, "are_libraries_built", lambda: False)
+    sweep = Estimator(SPLITS, on_gpu=False, ahead=ahead)
+    more_s = sweep.left().expected_s - usual.expected_s
+    assert 10 < more_s < 60
+    assert sweep.left().low_s < usual.expected_s + more_s < sweep.left().high_s
+    for p in SPLITS[:3]:  # they were built meanwhile
+        sweep.finish(p, in_all_s(p.request, on_gpu=False))
+    assert sweep.left().expected_s < usual.expected_s
+
+
 def test_under_load_an_estimate_grows_and_widens(monkeypatch: pytest.MonkeyPatch) -> None:
     idle = Estimator(SPLITS, on_gpu=False)
     for p in SPLITS[:4]:
@@ -204,7 +232,7 @@ def test_under_load_an_estimate_grows_and_widens(monkeypatch: pytest.MonkeyPatch
     under_load = Estimator(SPLITS, on_gpu=False)
     left = under_load.left()
     assert left.expected_s == pytest.approx(4 * before.expected_s)
-    assert left.high_s / left.low_s > 2 * before.high_s / before.low_s
+    assert left.high_s / left.low_s > 1.5 * before.high_s / before.low_s
     for p in SPLITS[:4]:  # four times as slow: as the load says
         took_s, stages = spent(p.request, 1.0)
         under_load.finish(p, 4 * took_s, {stage: 4 * s for stage, s in stages.items()})

@@ -22,12 +22,15 @@ from typing import Final
 from engine.base.errors import AttuneError
 from engine.base.files import cache_root, read_entry, write_entry
 from engine.history import History
+from engine.machine_code.native_library import are_libraries_built
 from engine.pipeline.request import Effort, EvaluationRequest, resolve
 from engine.search.space import SweepPoint
 
 STAGES: Final = ("compile", "check", "simulate")
 
-# Seconds, from runs on 2 cores of a desktop CPU. The first finished points correct them.
+# Seconds of CPU time, from 2 cores of a desktop CPU. The first finished points correct them.
+# On another machine, two threads of one core of a server, 12 rungs took 1.9 to 5.6 s a point where
+# these come to 3.0, libraries that were built once left out.
 _COMPILE_S = 0.2  # NVRTC takes 0.05 to 0.3 s a kernel
 _SIMULATE_S = 2.0  # of one SM: 0.3 to 8 s by kernel, none where it was simulated before
 _HOST_COMPILE_S = 0.6  # the same kernel for the CPU
@@ -35,6 +38,7 @@ _CHECK_S = 0.1  # reference, SDPA and the comparison of a small problem
 _CPU_FLOPS_PER_S = 1.1e9  # the CPU backend's fast build: v01 at S=512, D=64 in 60 ms
 _CHECK_BUILD_SLOWDOWN = 20.0
 _REFERENCE_FLOPS_PER_S = 2e10
+_LIBRARIES_S = 25.0  # the simulator's own libraries, once on a machine
 _RUNS = 2  # every kernel is executed twice and compared with itself
 # Warm-up and rounds: of the kernel alone, or of warm, cold and end to end beside the baselines.
 _MEASURE_S: Mapping[Effort, float] = {"quick": 1.0, "full": 12.0}
@@ -44,7 +48,7 @@ _RECENT = 100  # evaluations that say how fast this machine is
 _NEWEST = 10  # of them count as much as all together: the rate may change while a sweep runs
 _LEFT_OUT = 0.2  # of the shortest and of the longest, so that odd ones do not decide
 _LEFT_OUT_SPREAD = 2.0  # a normal spread without them is half as wide
-_UNSURE = 3.0  # a default may be so much too long or too short
+_UNSURE = 2.0  # a default may be so much too long or too short
 _LEAST_UNSURE = 1.1
 _SPREAD = 1.65  # standard errors: nine sweeps of ten end within the range
 _DONE_BEFORE = 0.05  # of the default: who compiles or simulates in less found it done
@@ -106,7 +110,16 @@ def work_ahead(points: Sequence[SweepPoint], history: History) -> dict[str, floa
         needs = {work for _, _, work in looked.missing}
         counts["compile"] += "compile" in needs
         counts["simulate"] += bool(needs)
-    return {stage: count / max(1, len(sample)) for stage, count in counts.items()}
+    # The problems of one kernel share what is compiled and simulated of it.
+    first = len({_kernel_of(p.request) for p in runnable}) / max(1, len(runnable))
+    return {stage: first * count / max(1, len(sample)) for stage, count in counts.items()}
+
+
+def _kernel_of(request: EvaluationRequest) -> tuple[object, ...]:
+    """What is compiled and simulated once, whatever batch, heads and lengths it then runs on."""
+    p = request.problem
+    like = (p.head_dim, p.head_dim_v, p.dtype, p.causal, p.direction, tuple(p.features))
+    return request.variant, tuple(sorted(request.config.items())), request.gpu, like
 
 
 class Estimator:
@@ -178,23 +191,28 @@ class Estimator:
     def left(self) -> TimeLeft:
         """Time left for all points that are not finished, under the load of the moment."""
         slowed = load()
-        expected_s, low_s, high_s, variance, drift_s = 0.0, 0.0, 0.0, 0.0, 0.0
+        by_load = sqrt(slowed)  # others may end, or more begin
+        expected_s = low_s = high_s = variance = drift_s = 0.0
         for stage in STAGES:
             left_s, share = max(0.0, self._left_s[stage]) * slowed, self._share(stage)
             overall, newest = self._ratios(stage)
-            ratio, unsure = (overall + newest) / 2, self._unsure(stage)
+            ratio = (overall + newest) / 2
+            off = _either(self._unsure(stage), by_load)
             found_s = left_s * (1 - share) * self._ratio_found(stage)
             expected_s += left_s * share * ratio + found_s
-            low_s += left_s * share * ratio / unsure + found_s
-            high_s += left_s * share * ratio * unsure + found_s
+            low_s += left_s * share * ratio / off + found_s / by_load
+            high_s += left_s * share * ratio * off + found_s * by_load
             drift_s += left_s * share * abs(overall - newest) / 2
             variance += left_s**2 * self._variance(stage, share, ratio)
         if any(len(_usual(r for r, _ in seen)) > 1 for seen in self._seen.values()):
             either_way_s = _SPREAD * sqrt(variance) + drift_s
-            low_s = max(0.0, min(expected_s - either_way_s, expected_s / _LEAST_UNSURE))
-            high_s = max(expected_s + either_way_s, expected_s * _LEAST_UNSURE)
-        by_load = sqrt(slowed)  # others may end, or more begin
-        return TimeLeft(expected_s, low_s / by_load, high_s * by_load)
+            low_s = max(0.0, min(expected_s - either_way_s, expected_s / _LEAST_UNSURE)) / by_load
+            high_s = max(expected_s + either_way_s, expected_s * _LEAST_UNSURE) * by_load
+        elif self._waits_for_libraries():
+            libraries_s, off = _LIBRARIES_S * slowed, _either(_UNSURE, by_load)
+            expected_s += libraries_s
+            low_s, high_s = low_s + libraries_s / off, high_s + libraries_s * off
+        return TimeLeft(expected_s, low_s, high_s)
 
     def learn(self) -> None:
         """Keep how fast this machine was, for the estimate before the next sweep."""
@@ -210,6 +228,12 @@ class Estimator:
                 kept[name] = (sqrt(ratio * old[0]), (old[1] + off) / 2)
         if kept:
             write_entry(_learned_path(), json.dumps({**learned(), **kept}).encode())
+
+    def _waits_for_libraries(self) -> bool:
+        """Whether the first simulation here will build what it runs on."""
+        if self._seen["simulate"] or self._left_s["simulate"] * self._share("simulate") == 0:
+            return False
+        return not are_libraries_built()
 
     def _worked(self, stage: str) -> list[float]:
         """Actual over default of the points at which there was something to do."""
@@ -251,6 +275,12 @@ class Estimator:
         if off is not None:
             return min(max(exp(_SPREAD * off[1]), 1.3), _UNSURE**2)
         return sqrt(_UNSURE) if self._worked(stage) else _UNSURE
+
+
+def _either(*factors: float) -> float:
+    """How far off what is uncertain by each of these factors may be, where none knows of another:
+    not by all of them at once."""
+    return exp(sqrt(sum(log(factor) ** 2 for factor in factors)))
 
 
 def _usual(ratios: Iterable[float]) -> list[float]:
