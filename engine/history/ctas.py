@@ -342,6 +342,7 @@ def _read(payload: bytes) -> KernelCtas | None:
                 start_share=float(times["start_share"]),
                 cta_spread=float(times["cta_spread"]),
                 fetch_cycles=float(times["fetch_cycles"]),
+                cta_start_cycles=float(times["cta_start_cycles"]),
             ),
             cycles_per_us=float(fields["cycles_per_us"]),
             spread=float(fields["spread"]),

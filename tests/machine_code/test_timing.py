@@ -387,6 +387,7 @@ def times_of(alone: float, together: float, more: float, **other: float) -> CtaT
         "start_share": 0.0,
         "cta_spread": 0.0,
         "fetch_cycles": 0.0,
+        "cta_start_cycles": 0.0,
     }
     return CtaTimes(
         resident=2,
@@ -410,6 +411,50 @@ def test_ctas_beyond_those_simulated_take_as_many_rounds_more() -> None:
     assert [times.of(n, 4.0) for n in (3, 4, 6)] == [4 * 280, 4 * 304, 4 * (304 + 144)]
 
 
+def test_a_start_does_not_grow_with_the_length() -> None:
+    def queues(start: float) -> CtaTimes:
+        """Of CTAs of 100 cycles a bit of length, of which one runs at a time."""
+        ends = tuple(tuple(n * 100 * x + (n - 1) * start for n in (1, 2, 3)) for x in (1.0, 2.0))
+        rounds = (100 + start, 200 + start)
+        return CtaTimes(
+            1,
+            (1.0, 2.0),
+            (1, 2, 3),
+            ends,
+            rounds,
+            (1.0, 1.0),
+            0.0,
+            0.0,
+            0.0,
+            cta_start_cycles=start,
+        )
+
+    for start in (0.0, 50.0):
+        for count in (1, 2, 3, 8):
+            found = queues(start).of(count, 50.0)
+            assert found == pytest.approx(count * 5000 + (count - 1) * start)
+        assert queues(start).beside([50.0])[0, 1] == pytest.approx(5000 + start)
+
+
+@pytest.mark.parametrize("most", [5_000_000, 20_000])
+def test_long_ctas_behind_each_other_end_as_simulated(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seven times the longest that is known; by the smaller figure that one has no second round."""
+    monkeypatch.setattr("engine.machine_code.timing.cta_times._MOST_SIMULATED", most)
+    monkeypatch.setattr("engine.machine_code.timing.cta_times._LEAST_SETTLING", 0)
+    traces = {n: flash_trace(n) for n in (128, 256, 1792)}
+    code, long = traces[1792]
+    kernel = sm_kernel(
+        code, gpu_rates(find_device("H200")), "shared", 47 * 1024, fetches_code=False
+    )
+    kernel.machine.cta_start_cycles = 3000  # beside the 4,900 and 8,500 of such CTAs
+    times = measure(kernel, kernel, [traces[n][1] for n in (128, 256)], (128.0, 256.0), 1)
+    for count in (2, 4, 6):
+        full = simulate_sm(kernel, [long], [0] * count, 1).cycles
+        assert times.of(count, 1792.0) == pytest.approx(full, rel=0.01)
+
+
 def test_long_ctas_first_end_sooner_than_long_ctas_last() -> None:
     times = times_of(100, 160, 160)
     lengths = np.repeat([4.0, 3.0, 2.0, 1.0], 8)
@@ -420,7 +465,7 @@ def test_long_ctas_first_end_sooner_than_long_ctas_last() -> None:
 def test_ctas_of_several_lengths_are_followed_one_by_one() -> None:
     """One at a time on each SM, sixteen lengths in turn: each goes where it is done first."""
     one = CtaTimes(
-        1, (1.0, 2.0), (1,), ((100.0,), (200.0,)), (100.0, 200.0), (1.0, 1.0), 0.0, 0.0, 0.0
+        1, (1.0, 2.0), (1,), ((100.0,), (200.0,)), (100.0, 200.0), (1.0, 1.0), 0.0, 0.0, 0.0, 0.0
     )
     lengths = np.tile(np.arange(16.0, 0.0, -1.0), 48)
     sms = [0.0] * 58

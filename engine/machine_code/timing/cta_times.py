@@ -83,7 +83,7 @@ _ROUNDS = 3  # of CTAs, up to which all counts are simulated; what follows repea
 _FEWEST_SETTLED, _MOST_SETTLED = 2, 32  # behind those, over which a further one's time is taken
 _MOST_EXACT = 4  # resident CTAs up to here are simulated at every count
 # Warp instructions on all lengths together. Those too long for it are simulated for one round:
-# further rounds are to it what they are at the length before.
+# further rounds are to it what they are at the length before, but for starts.
 _MOST_SIMULATED = 5_000_000
 _LEAST_SETTLING = 1_500_000  # of them for rounds that settle, where these are short
 _MOST_MIXED = 400_000  # in the queue that tells how CTAs of several lengths overlap
@@ -114,6 +114,7 @@ class CtaTimes:
     start_share: float
     cta_spread: float  # standard deviation of the time of such CTAs, as a share of it
     fetch_cycles: float  # what the first CTAs' code adds
+    cta_start_cycles: float  # from a CTA's end to its successor's first instruction
 
     def of(self, count: int, length: float) -> float:
         """Cycles of `count` CTAs of one length on one SM."""
@@ -133,7 +134,7 @@ class CtaTimes:
         more = np.maximum(0, -(-(per_sm - self.counts[-1]) // self.resident))
         base = self._queues(x, (per_sm - more * self.resident)[:, np.newaxis])[:, 0]
         result: FloatArray = (
-            base + more * self._at(x, self.round_cycles, self.resident) + self.fetch_cycles
+            base + more * self._at(x, self.round_cycles, self.resident, 1) + self.fetch_cycles
         )
         return result
 
@@ -147,7 +148,7 @@ class CtaTimes:
         `[n, resident + 1]`."""
         x, at_once = np.asarray(lengths, np.float64), self.table(lengths)
         shares = np.interp(x, self.lengths, self.mixed_shares)
-        full = shares * self._at(x, self.round_cycles, self.resident) / at_once[:, -1]
+        full = shares * self._at(x, self.round_cycles, self.resident, 1) / at_once[:, -1]
         others = np.arange(self.resident + 1) - (self.resident > 1)
         share = np.clip(others / max(1, self.resident - 1), 0.0, 1.0)
         result: FloatArray = at_once * (1 + (full - 1)[:, np.newaxis] * share)
@@ -177,7 +178,7 @@ class CtaTimes:
         """Cycles of as many CTAs, at most the last of `counts`, `[n, m]`; queued: `[n or 1, m]`."""
         counts = np.array((0, *self.counts))
         columns = [
-            np.maximum(1.0, self._at(lengths, column, count))
+            np.maximum(1.0, self._at(lengths, column, count, (count - 1) // self.resident))
             for column, count in zip(zip(*self.cycles, strict=True), self.counts, strict=True)
         ]
         known = np.stack([np.zeros(len(lengths)), *columns], axis=1)
@@ -188,8 +189,14 @@ class CtaTimes:
         result: FloatArray = known[row, below] * (1 - share) + known[row, above] * share
         return result
 
-    def _at(self, lengths: FloatArray, known: Sequence[float], count: int) -> FloatArray:
-        """`known` of each length, which `count` CTAs take, for other lengths."""
+    def _at(
+        self, lengths: FloatArray, known: Sequence[float], count: int, starts: int
+    ) -> FloatArray:
+        """`known` of each length, which `count` CTAs take, for other lengths.
+
+        Args:
+            starts: of them that wait for a CTA's end, one behind the other.
+        """
         if len(self.lengths) == 1:
             return np.full(len(lengths), known[0])
         x, y = np.array(self.lengths), np.array(known)
@@ -197,21 +204,49 @@ class CtaTimes:
         result: FloatArray = np.interp(lengths, x, y)
         result += np.minimum(0.0, lengths - x[0]) * first
         if (beyond := np.maximum(0.0, lengths - x[-1])).any():
-            result += beyond * self._slope(known, count)
+            result += beyond * self._slope(known, count, starts)
         return result
 
-    def _slope(self, known: Sequence[float], count: int) -> float:
+    def _slope(self, known: Sequence[float], count: int, starts: int) -> float:
         """What each further bit of length adds to `known`, beyond the longest.
 
         Of up to `resident` CTAs, what it adds over the last three quarters of the longest length;
-        queues grow as those of as many as start at once do.
+        queues grow as those of as many as start at once do, but for their starts.
         """
         x, counts = self.lengths, (0, *self.counts)
         far = min(int(np.searchsorted(x[:-1], x[-1] / 4)), len(x) - 2)
         at_once = min(count, self.resident)
         long, short = (np.interp(at_once, counts, (0.0, *self.cycles[i])) for i in (-1, far))
-        grown = known[-1] / long if count >= self.resident else 1.0
+        grown = 1.0
+        if count >= self.resident:
+            alike = dict(zip(self.counts, self.cycles[-1], strict=True))
+            start = starts * self.cta_start_cycles
+            grown = (known[-1] - _of_starts(known[-1], alike, self.resident, count, start)) / long
         return float(grown * (long - short) / (x[-1] - x[far]))
+
+
+def _of_starts(
+    cycles: float, known: Mapping[int, float], resident: int, count: int, most: float
+) -> float:
+    """What of the time of `count` CTAs is due to CTAs that start behind others, whatever their
+    length: what they take beyond as many that start at once, round for round.
+
+    Args:
+        known: cycles of 1, … `resident` CTAs that start at once.
+        most: cycles, if nothing runs beside a start.
+    """
+    rounds, rest = divmod(count, resident)
+    counts = (0, *known)
+    apart = rounds * known[resident] + float(np.interp(rest, counts, (0.0, *known.values())))
+    return min(max(0.0, cycles - apart), most)
+
+
+def _longer(
+    cycles: float, longer: float, known: Mapping[int, float], resident: int, count: int, most: float
+) -> float:
+    """What they take where as many as start at once take `longer` times theirs; else as there."""
+    start = _of_starts(cycles, known, resident, count, most)
+    return start + longer * (cycles - start)
 
 
 class _Queue(NamedTuple):
@@ -273,19 +308,20 @@ def measure(
     def run(queue: _Queue) -> FloatArray:
         return simulate_counts(kernel, queue.trace, queue.counts, resident)
 
+    start_cycles = float(kernel.machine.cta_start_cycles)
     cycles: list[tuple[float, ...]] = []
     rounds: list[float] = []
     for queue, ends in zip(queues, in_parallel(run, queues), strict=True):
-        if len(queue.counts) < len(counts):
-            longer = float(ends[-1]) / cycles[-1][counts.index(full)]
+        if len(queue.counts) < len(counts) + settles:
+            shorter = dict(zip(counts, cycles[-1], strict=True))
             alone = dict(zip(queue.counts, ends.tolist(), strict=True))
-            cycles.append(
-                tuple(
-                    alone.get(n, longer * before)
-                    for n, before in zip(counts, cycles[-1], strict=True)
-                )
-            )
-            rounds.append(longer * rounds[-1])
+            longer = alone[full] / shorter[full]
+            extended = [
+                _longer(shorter[n], longer, shorter, full, n, (n - 1) // full * start_cycles)
+                for n in counts
+            ]
+            cycles.append(tuple(alone.get(n, x) for n, x in zip(counts, extended, strict=True)))
+            rounds.append(_longer(rounds[-1], longer, shorter, full, full, start_cycles))
             continue
         cycles.append(tuple(ends[: len(counts)].tolist()))
         if settles:
@@ -305,6 +341,7 @@ def measure(
         start_share=1.0,
         cta_spread=0.0,
         fetch_cycles=max(0.0, with_fetch.cycles - cycles[first][0]),
+        cta_start_cycles=start_cycles,
     )
     if not mixed or len(by_length) == 1 or (most is not None and most == 1):
         return times
@@ -331,9 +368,9 @@ def _with_near_shares(
         timing = simulate_sm(kernel, traces, queue, times.resident, stalls=False)
         is_amid = (timing.started > 0) & (timing.finished <= timing.started.max())
         of_amid = np.array((length, shorter_length))[np.array(queue)[is_amid]]
-        equal = times._at(of_amid, times.round_cycles, times.resident)
+        equal = times._at(of_amid, times.round_cycles, times.resident, 1)
         # With what its place waits for it, as a round of equal ones has it.
-        took = (timing.finished - timing.started)[is_amid] + kernel.machine.cta_start_cycles
+        took = (timing.finished - timing.started)[is_amid] + times.cta_start_cycles
         share = float(took.sum() / equal.sum())
         return share, took / (share * equal) - 1
 
