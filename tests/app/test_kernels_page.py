@@ -97,9 +97,9 @@ def test_auto_is_simulated_once_every_rung_is_there(open_app, monkeypatch, is_co
     asked = []
     known = [replace(rung("v10", 33.0), is_complete=is_complete), rung("v01", 2370.0)]
     monkeypatch.setattr(rungs, "of", lambda _: (known, []))
-    monkeypatch.setattr(auto, "simulate_candidates", lambda *args: asked.append(args))
-    open_app("ladder", gpu="L4", H="8", S="1027")
-    assert bool(asked) == is_complete
+    monkeypatch.setattr(auto, "simulate_candidates", lambda *args: asked.append(args[1:]))
+    open_app("ladder", gpu="L4", H="8", S="1027", variant="v01")
+    assert ((Problem(1, 8, 1027, 64), "L4") in asked) == is_complete
 
 
 def test_two_cancels_at_once_are_one(jobs, monkeypatch):
