@@ -37,6 +37,9 @@ def _draw_rungs(selection: Selection) -> None:
     known, waiting = rungs.of(selection)
     choice = selection.choice or auto.choice_for(selection.problem, selection.gpu)
     overview.draw(known, waiting, choice)
+    if choice is not None and all(rung.is_complete for rung in known) and not rungs.is_stopped():
+        # Beside a table with faster ones, a choice whose time is not known would stay for good.
+        auto.simulate_candidates(choice, selection.problem, selection.gpu)
     overview.draw_tree()
     rung_by_rung.draw(known, selection.variant.id)
     overview.draw_times(selection, known)

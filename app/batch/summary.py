@@ -71,7 +71,7 @@ def _tiles(result: BatchResult, axis: str) -> None:
             f"{axis} = {result.problem.batch:,}",
             f"{now['speedup_per_unit']:.3g}× per unit",
             f"{format_us(now['latency_us'])} per launch {now['origin']}, "
-            f"{now['sm_fill']:.0%} SM fill, thread fill {format_thread_fill(now['thread_fill'])}",
+            f"SM fill {now['sm_fill']:.0%}, thread fill {format_thread_fill(now['thread_fill'])}",
             term="The batch in the sidebar.",
         )
         tile(

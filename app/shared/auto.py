@@ -49,6 +49,15 @@ def label(choice: Choice | None) -> str:
     return AUTO if choice is None else f"{AUTO}: {selection.variant_label(choice.variant)}"
 
 
+def simulate_candidates(choice: Choice, problem: Problem, gpu: str | None) -> None:
+    """Have those without a time simulated by the worker: another may be taken then."""
+    if choice.is_final:
+        return
+    job = runs.simulate_job(EvaluationRequest(AUTO, problem, gpu=gpu, execute=False))
+    if job is not None and not job.is_over:
+        runs.rerun_as_jobs_end([job], _POLL_S, lambda _: busy("Simulating auto's candidates."))
+
+
 def draw(choice: Choice, problem: Problem | None, gpu: str | None, gpu_name: str) -> None:
     """The config in place of the tunables, and the reason; candidates without a time are simulated
     by the worker, and another may be taken then."""
@@ -56,10 +65,8 @@ def draw(choice: Choice, problem: Problem | None, gpu: str | None, gpu_name: str
     shown = plain_markdown(f"{choice.variant.id}, {config or 'no tunables'}")
     st.markdown(f":material/auto_awesome: **auto takes** {shown}", help=TERMS["auto"])
     st.caption(plain_markdown(choice.reason))
-    if problem is not None and not choice.is_final:
-        job = runs.simulate_job(EvaluationRequest(AUTO, problem, gpu=gpu, execute=False))
-        if job is not None and not job.is_over:
-            runs.rerun_as_jobs_end([job], _POLL_S, lambda _: busy("Simulating the candidates."))
+    if problem is not None:
+        simulate_candidates(choice, problem, gpu)
     if problem is not None:
         st.button(
             "Go on by hand",

@@ -71,6 +71,7 @@ _RUNGS: Mapping[str, tuple[str, str]] = {
     "tensor_idle": ("v10", "v11"),
     "few_ctas": ("v02", "v05"),
 }
+_FAULT = re.compile(r"[\w.-]+\.cuh?:\d+: (?P<kind>[\w ]+) in kernel ")
 _PLACE = re.compile(r"(?<![\w/])([\w.-]+\.cuh?)[:(](\d{1,7})")
 
 
@@ -166,6 +167,7 @@ class LaunchVerdict:
     awaits_whole: bool = False  # the part was judged first: all CTAs are being executed
     in_tf32: bool = False  # its FP32 tensors are multiplied in TF32 on purpose, and judged by that
     finding: str = ""  # what is wrong, of an incorrect output
+    fault: str = ""  # what stopped a launch: "uninitialised shared memory"
     place: Place | None = None  # where
     remedy: str = ""  # of a launch that failed
     time: VerdictTime | None = None
@@ -211,6 +213,8 @@ class LaunchVerdict:
             "passed": "Right",
         }
         said = words.get(self.result, self.result.replace("_", " ").capitalize())
+        if self.fault:
+            said = f"{said}: {self.fault}"
         if self.in_tf32 and self.result == "passed":
             said = "Right in TF32"
         if not self.partial:
@@ -354,12 +358,23 @@ def next_step(status: Status, reason: str, run: Execution | None = None) -> str:
     Args:
         run: how it was executed; None where it was not.
     """
-    if status is Status.LAUNCH_ERROR and place_in(reason) is not None:
+    has_place = place_in(reason) is not None
+    if status is Status.OUT_OF_BOUNDS and has_place:
+        return "Guard the access or mend its offset."
+    if status is Status.LAUNCH_ERROR and has_place and "uninitialised" in _fault(reason):
+        return "Put a barrier before the read, or mend the index that is written or read."
+    if status is Status.LAUNCH_ERROR and has_place:
         return "Look at the line that is named: a run stops at the first fault that it finds."
     on_gpu = run is not None and run.backend == "cuda"
     is_of_size = status is Status.LAUNCH_ERROR and on_gpu
     remedy = _GPU_LAUNCH_REMEDY if is_of_size else REMEDIES[status]
     return f"{remedy[0].upper()}{remedy[1:]}."
+
+
+def _fault(reason: str) -> str:
+    """The kind of fault that a build names with its line; empty for other reasons."""
+    found = _FAULT.match(reason)
+    return found["kind"] if found is not None else ""
 
 
 def place_in(text: str) -> Place | None:
@@ -393,6 +408,7 @@ def _failed(evaluation: Evaluation) -> LaunchVerdict:
     return LaunchVerdict(
         status.lower(),
         finding=finding,
+        fault=_fault(evaluation.reason) if status is Status.LAUNCH_ERROR else "",
         place=_place(evaluation),
         remedy=f"{remedy[0].lower()}{remedy[1:]}",
     )

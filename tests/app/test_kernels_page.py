@@ -12,7 +12,7 @@ from words import says
 from app.ladder import charts as ladder_charts
 from app.ladder import history as history_tab
 from app.ladder import overview, rungs
-from app.shared import runs
+from app.shared import auto, runs
 from app.shared.palette import DARK, LIGHT
 from app.tune import polling, run_state
 from engine.evaluation import Latency
@@ -88,6 +88,18 @@ def test_rungs_are_worked_out_one_job_each_and_can_be_cancelled(open_app, jobs, 
     assert len(jobs.submitted) == asked
     at.button(key="kernels_go_on").click().run()
     assert len(jobs.submitted) == asked + len(possible)
+
+
+@pytest.mark.usefixtures("jobs")
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_auto_is_simulated_once_every_rung_is_there(open_app, monkeypatch, is_complete):
+    """Beside faster rungs of the table a time that is not known would be no answer."""
+    asked = []
+    known = [replace(rung("v10", 33.0), is_complete=is_complete), rung("v01", 2370.0)]
+    monkeypatch.setattr(rungs, "of", lambda _: (known, []))
+    monkeypatch.setattr(auto, "simulate_candidates", lambda *args: asked.append(args[1:]))
+    open_app("ladder", gpu="L4", H="8", S="1027", variant="v01")
+    assert ((Problem(1, 8, 1027, 64), "L4") in asked) == is_complete
 
 
 def test_two_cancels_at_once_are_one(jobs, monkeypatch):

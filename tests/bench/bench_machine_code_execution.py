@@ -1,20 +1,25 @@
 """Machine code executed with values: rung × architecture, right or not, and seconds of CPU time.
 
-`python tests/bench/bench_machine_code_execution.py [--speed]` prints a line for each kernel of the
+`python tests/bench/bench_machine_code_execution.py` prints a line for each kernel of the
 ladder: on each architecture, how many of the problems it takes came out right (FP16 and BF16, each
 plain, causal and with shared heads, S odd; the backward pass where a kernel computes that) and what
-all of them took; with `--speed` warp instructions per second of CPU time instead, of the quickest
-of ten runs.
+all of them took. With `--speed [KERNEL …] [--beside COMMIT]` it prints warp instructions per second
+of CPU time instead, of the quickest of ten runs, by turns with the executor of another commit.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import math
+import subprocess
 import sys
+import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -26,9 +31,11 @@ from engine.backends.machine_code import MachineCodeBackend
 from engine.base.errors import AttuneError, CompileError
 from engine.correctness import check_output
 from engine.correctness.gradients import with_forward
+from engine.cuda_on_host.build import build_library
+from engine.machine_code import execution
 from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import read_cubin
-from engine.machine_code.execution import GlobalBuffer, execute, load_module
+from engine.machine_code.execution import GlobalBuffer, load_module
 from engine.machine_code.launch import buffer_address
 from engine.plan import compile_plan, launch_of_pass, make_plan
 from engine.problem import Direction, Problem
@@ -36,6 +43,7 @@ from engine.tensors import make_inputs
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 
+ROOT = Path(__file__).resolve().parents[2]
 ARCHS = ("sm_75", "sm_80", "sm_89", "sm_90", "sm_120")
 PROBLEMS = tuple(
     replace(problem, dtype=dtype)
@@ -46,14 +54,9 @@ PROBLEMS = tuple(
         Problem(1, 4, 71, 64, num_heads_kv=2),
     )
 )
-SPEED = (
-    ("v01", "sm_89", Problem(1, 1, 512, 64)),
-    ("v06", "sm_89", Problem(1, 1, 512, 64)),
-    ("v08", "sm_89", Problem(1, 16, 512, 128)),
-    ("v11", "sm_89", Problem(1, 16, 512, 128)),
-    ("v15", "sm_90", Problem(1, 16, 512, 128)),
-    ("v19", "sm_90", Problem(1, 16, 512, 128)),
-)
+# The first that a kernel takes.
+SPEED = (Problem(1, 4, 512, 128), Problem(1, 4, 512, 64), Problem(1, 4, 256, 64))
+RUNS = 10
 
 
 def outcome(variant: Variant, arch: str, problem: Problem) -> tuple[str, float]:
@@ -98,47 +101,80 @@ def table() -> None:
         print(f"| {variant.id} | " + " | ".join(cells) + " |", flush=True)
 
 
-def speed() -> None:
-    for name, arch, problem in SPEED:
-        variant = LADDER.by_id(name)
-        plan = make_plan(variant, problem, fitting_config(variant, problem))
-        compiled = compile_plan(plan, arch)
-        cubin = read_cubin(compiled.cubin)
-        module, (launch,) = load_module(cubin), plan.passes
-        tensors = make_inputs(problem).in_layouts(plan.layouts, plan.pages)
-        symbol = compiled.symbols.get(launch.entry, launch.entry)
-        took = math.inf
-        for _ in range(10):  # the first one also decodes
+def speed(kernels: list[str], commits: list[str]) -> None:
+    """By turns with the executors of `commits`, whose outputs must be the same to the last bit."""
+    with ExitStack() as stack:
+        libraries = {commit: library_of(commit, stack) for commit in commits}
+        libraries["these files"] = execution._library()
+        for variant in LADDER.every():
+            if kernels and variant.id not in kernels:
+                continue
+            direction: Direction = "backward" if variant.is_backward else "forward"
+            problem = next(p for p in SPEED if is_taken(variant, replace(p, direction=direction)))
+            print(line(variant, replace(problem, direction=direction), libraries), flush=True)
+
+
+def library_of(commit: str, stack: ExitStack) -> ctypes.CDLL:
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    command = ["git", "-C", str(ROOT), "archive", commit, "engine/machine_code/native"]
+    files = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+    subprocess.run(["tar", "-x", "-C", folder], check=True, input=files.stdout)
+    library = ctypes.CDLL(str(build_library(folder / "engine/machine_code/native/execute.cpp")))
+    library.sass_decode.restype = ctypes.c_void_p
+    return library
+
+
+def line(variant: Variant, problem: Problem, libraries: dict[str, ctypes.CDLL]) -> str:
+    """`v08 sm_89 …: 843,000 warp instructions, 31.0 M and 20.1 GFLOP a second (these files)`."""
+    arch = "sm_89" if variant.min_compute_capability <= (8, 9) else "sm_90"
+    plan = make_plan(variant, problem, fitting_config(variant, problem))
+    compiled = compile_plan(plan, arch)
+    cubin = read_cubin(compiled.cubin)
+    module, inputs = load_module(cubin), make_inputs(problem)
+    inputs = with_forward(inputs) if variant.is_backward else inputs
+    tensors = inputs.in_layouts(plan.layouts, plan.pages)
+    took = dict.fromkeys(libraries, math.inf)
+    outputs: dict[str, list[bytes]] = {}
+    for _ in range(RUNS):  # the first one also decodes
+        for name, library in libraries.items():
             buffers = [
                 GlobalBuffer(n, buffer_address(k), bytes_of(tensors.get(n), size))
                 for k, (n, size) in enumerate(plan.buffer_bytes.items())
             ]
-            begin = time.process_time()
-            executed = execute(
-                program_of(cubin, symbol),
-                module.entries[symbol],
-                launch_of_pass(plan, 0),
-                [*buffers, *module.buffers],
-            )
-            took = min(took, time.process_time() - begin)
-        rates = f"{executed / took / 1e6:.1f} M and {problem.flops / took / 1e9:.1f} GFLOP a second"
-        print(
-            f"{name} {arch} {problem.label()}: {executed:,} warp instructions in {took:.2f} s of "
-            f"CPU time, {rates}",
-            flush=True,
-        )
+            executed, run_s = 0, 0.0
+            for n, launch in enumerate(plan.passes):
+                symbol = compiled.symbols.get(launch.entry, launch.entry)
+                program, entry = program_of(cubin, symbol), module.entries[symbol]
+                what, memory = launch_of_pass(plan, n), [*buffers, *module.buffers]
+                with patch.object(execution, "_library", lambda library=library: library):
+                    begin = time.process_time()
+                    executed += execution.execute(
+                        program, entry, what, memory, cluster=launch.cluster
+                    )
+                    run_s += time.process_time() - begin
+            took[name] = min(took[name], run_s)
+            outputs[name] = [buffer.data.tobytes() for buffer in buffers]
+    rates = "; ".join(
+        f"{executed / run_s / 1e6:.1f} M and {problem.flops / run_s / 1e9:.1f} GFLOP a second "
+        f"({name}{'' if outputs[name] == outputs['these files'] else ', OTHER BITS'})"
+        for name, run_s in took.items()
+    )
+    return f"{variant.id} {arch} {problem.label()}: {executed:,} warp instructions, {rates}"
 
 
 def bytes_of(tensor: np.ndarray | None, size: int) -> np.ndarray:
     if tensor is None:
         return np.zeros(size, np.uint8)
-    return np.ascontiguousarray(tensor).reshape(-1).view(np.uint8)
+    return np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).copy()
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kernels", nargs="*", metavar="KERNEL", help="with --speed: of these alone")
     parser.add_argument("--speed", action="store_true")
+    parser.add_argument("--beside", action="append", default=[], metavar="COMMIT")
+    args = parser.parse_args()
     try:
-        speed() if parser.parse_args().speed else table()
+        speed(args.kernels, args.beside) if args.speed else table()
     except AttuneError as error:
         sys.exit(str(error))

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_fp8_executed import group_source, warp_source
 
 from engine.cuda_source import compile_kernel
 from engine.machine_code.execution import _SOURCE as EXECUTES
@@ -51,13 +52,22 @@ def cubins(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"everything-{arch}.cubin").write_bytes(cubin)
     tiles = compile_kernel(KERNELS / "flash_wgmma.cu", (), "sm_90a", (), (KERNELS,)).cubin
     (folder / "flash_wgmma.cubin").write_bytes(tiles)
+    formats = ("e4m3", "e5m2")
+    fp8 = {
+        "sm_89": warp_source(formats, 32, "f32"),
+        "sm_90a": group_source(formats, "f32", 64, False, (1, 1)),
+    }
+    for arch, text in fp8.items():
+        source.write_text(text)
+        (folder / f"fp8-{arch}.cubin").write_bytes(compile_kernel(source, (), arch, ()).cubin)
     return folder
 
 
 def build_watched(folder: Path, sanitizers: list[str]) -> Path:
     """The package's native libraries, built to end at the first access out of bounds."""
     for source in (*_sources(), EXECUTES):
-        flags = ["-std=c++17", "-O0", "-fPIC", "-shared", "-w", *sanitizers]
+        # With the vector code that is executed here.
+        flags = ["-std=c++17", "-O0", "-march=native", "-fPIC", "-shared", "-w", *sanitizers]
         subprocess.run(
             ["g++", *flags, str(source), "-o", str(folder / f"{source.stem}.so")], check=True
         )

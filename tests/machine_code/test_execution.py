@@ -100,6 +100,7 @@ def test_a_rung_is_right(variant: str, arch: str, problem: Problem) -> None:
         pytest.param("v11", "sm_80", ODD, marks=pytest.mark.slow),
         pytest.param("v13", "sm_120", ODD_BF16, marks=pytest.mark.slow),
         pytest.param("v15", "sm_90", ODD, marks=pytest.mark.slow),
+        pytest.param("v20", "sm_90", ODD_BF16, marks=pytest.mark.slow),
         pytest.param("v21", "sm_90", DECODE, marks=pytest.mark.slow),
     ],
 )

@@ -497,3 +497,48 @@ def test_least_and_greatest_with_and_without_lanes_switched_off(arch: str, tmp_p
         run(tmp_path, body, arch=arch)[:32].view(np.uint32),
         (out & 0xFFFFFFFF).astype(np.uint32),
     )
+
+
+def mixed(x: int) -> int:
+    """What `MIXED` computes of a word."""
+    u = x * 2654435761 & 0xFFFFFFFF
+    w = u << 32 | u ^ 0xFFFF
+    left, right = w << (x & 63) & (1 << 64) - 1, w >> (x & 63)
+    signed = u - (1 << 32) if u >> 31 else u
+    total = w + left + right + (u * (u ^ 77) >> 32) + abs(signed)
+    if u >> 31:
+        total += 5 * (w >> 40)
+    f = float("nan") if x % 5 == 0 else x - 16.0
+    true = (not f < 3.0, not f > -4.0, not f <= 1.0, not f >= 7.0, f != 2.0)
+    total += sum(1 << 3 * n for n, each in enumerate(true) if each)
+    return (total ^ total >> 32) & 0xFFFFFFFF
+
+
+MIXED = """
+__device__ __noinline__ unsigned mixed(unsigned x) {
+    unsigned u = x * 2654435761u;
+    unsigned long long w = (unsigned long long)u << 32 | (u ^ 0xffff);
+    unsigned long long total = w + (w << (x & 63)) + (w >> (x & 63)) + __umulhi(u, u ^ 77);
+    total += abs((int)u);
+    if (u >> 31) total += 5 * (w >> 40);
+    float f = x % 5 == 0 ? __int_as_float(0x7fc00000) : (float)(int)x - 16.0f;
+    total += !(f < 3.0f) + 8 * !(f > -4.0f) + 64 * !(f <= 1.0f) + 512 * !(f >= 7.0f);
+    total += 4096 * (f != 2.0f);
+    return (unsigned)(total ^ total >> 32);
+}
+"""
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_120"])
+@pytest.mark.parametrize("lanes", ["true", "t % 3 == 1", "t > 20", "t == 9"])
+def test_lanes_that_are_switched_off_keep_what_they_have(
+    arch: str, lanes: str, tmp_path: Path
+) -> None:
+    body = f"int t = threadIdx.x; if ({lanes}) data[t] = mixed(data[t]) + 7 * data[t + 32];"
+    data = run(tmp_path, body, arch=arch, top=MIXED)
+    condition = lanes.replace("true", "True")
+    for t in range(32):
+        takes_part = eval(condition, {"t": t})
+        expected = (mixed(t) + 7 * (t + 32)) & 0xFFFFFFFF if takes_part else t
+        assert int(data[t]) & 0xFFFFFFFF == expected, t
+    np.testing.assert_array_equal(data[32:], np.arange(32, 64))

@@ -168,6 +168,23 @@ def test_an_incorrect_output_is_told_by_its_first_finding() -> None:
     assert verdict_of(run, V08, PROBLEM, is_running=True).result == "running"
 
 
+def test_a_fault_that_is_named_says_what_it_is_and_what_to_do() -> None:
+    """Not to look for the line that stands there."""
+    unwritten = (
+        "mma.cuh:38: uninitialised shared memory in kernel attention_forward, CTA (0,0,0): byte 144"
+    )
+    run = replace(PASSED, status=Status.LAUNCH_ERROR, reason=unwritten, correctness=None)
+    found = verdict_of(run, V08, PROBLEM)
+    assert found.parts[0].with_place() == "Launch error: uninitialised shared memory at mma.cuh:38"
+    assert found.remedy.startswith("put a barrier before the read")
+    reason = "my.cu:132: global memory out of bounds in kernel attention_forward: 4-byte read."
+    named = verdict_of(replace(run, status=Status.OUT_OF_BOUNDS, reason=reason), V08, PROBLEM)
+    assert named.parts[0].with_place() == "Out of bounds at my.cu:132"
+    assert "check build" not in named.remedy
+    of_gpu = replace(run, status=Status.OUT_OF_BOUNDS, reason="An illegal address.")
+    assert "check build" in verdict_of(of_gpu, V08, PROBLEM).remedy
+
+
 @pytest.mark.parametrize("status", [Status.PASSED, Status.INCORRECT, Status.OUT_OF_BOUNDS])
 def test_a_part_is_told_while_the_rest_runs(status: Status) -> None:
     some = replace(FAST, partial="partial: 9 of 4,096 CTAs")

@@ -11,7 +11,7 @@ from search_data import SMALL, Landscape, bowl, point
 from engine.history import History
 from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest, runs_on_gpu
-from engine.search.space import Space, SweepOptions
+from engine.search.space import Space, SweepOptions, SweepPoint
 from engine.search.sweep import SweepJournal, SweepSpec, estimate, run, run_sweep
 from engine.search.sweep.estimate import Estimator, prior_s, work_ahead
 
@@ -96,16 +96,23 @@ class Clock:
 def test_a_sweep_says_how_long_it_takes_once_its_first_points_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Simulation takes ten times what the default says, compiling a tenth, a check as long."""
+    """Simulation takes ten times what the default says, compiling a tenth, a check as long; a
+    kernel that was simulated on the problem before is found so."""
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
     clock, landscape = Clock(), Landscape(bowl)
     monkeypatch.setattr(run, "time", clock)
     told = []
+    kernels: set[tuple[tuple[str, int], ...]] = set()
 
     def evaluate(request: EvaluationRequest) -> EvaluationOutcome:
         prior = prior_s(request, on_gpu=False)
         uneven = 1 + 0.2 * (len(landscape.asked) % 3 - 1)
-        spent = {"compile": 0.1 * prior["compile"], "simulate": 10 * uneven * prior["simulate"]}
+        is_new = tuple(request.config.items()) not in kernels
+        kernels.add(tuple(request.config.items()))
+        spent = {
+            "compile": 0.1 * prior["compile"],
+            "simulate": is_new * 10 * uneven * prior["simulate"],
+        }
         clock.now_s += prior["check"] + sum(spent.values())
         return replace(landscape(request), spent_s=spent)
 
@@ -128,7 +135,8 @@ def test_a_sweep_says_how_long_it_takes_once_its_first_points_ended(
         assert low_s < progress.eta_s < high_s
     within = sum(p.eta_range_s[0] <= clock.now_s - t <= p.eta_range_s[1] for t, p in asked)
     assert within >= 0.9 * len(asked) > 0
-    later = Estimator(spec.space.points(spec.options), on_gpu=False).left()
+    points = spec.space.points(spec.options)
+    later = Estimator(points, on_gpu=False, ahead=work_ahead(points, History())).left()
     assert later.expected_s == pytest.approx(took_s, rel=0.15)
 
 
@@ -166,12 +174,13 @@ def test_a_sweep_of_what_was_simulated_before_says_nothing_of_simulations_to_com
         for p in SPLITS:
             sweep.finish(p, *spent(p.request, simulate))
         sweep.learn()
-    took_s = sum(spent(p.request, 1.0)[0] for p in SPLITS)
-    left = Estimator(SPLITS, on_gpu=False, ahead={"compile": 1.0, "simulate": 1.0}).left()
+    kernels = SPLITS[:5]
+    took_s = sum(spent(p.request, 1.0)[0] for p in kernels)
+    left = Estimator(kernels, on_gpu=False, ahead={"compile": 1.0, "simulate": 1.0}).left()
     assert left.low_s < took_s < left.high_s
     assert left.expected_s == pytest.approx(took_s, rel=0.1)
-    known = Estimator(SPLITS, on_gpu=False, ahead={"compile": 0.0, "simulate": 0.0}).left()
-    assert known.low_s < sum(prior_s(p.request, False)["check"] for p in SPLITS) < known.high_s
+    known = Estimator(kernels, on_gpu=False, ahead={"compile": 0.0, "simulate": 0.0}).left()
+    assert known.low_s < sum(prior_s(p.request, False)["check"] for p in kernels) < known.high_s
     assert known.expected_s < left.expected_s - 10
 
 
@@ -237,6 +246,25 @@ def test_under_load_an_estimate_grows_and_widens(monkeypatch: pytest.MonkeyPatch
         took_s, stages = spent(p.request, 1.0)
         under_load.finish(p, 4 * took_s, {stage: 4 * s for stage, s in stages.items()})
     assert under_load.left().expected_s == pytest.approx(idle.left().expected_s)
+
+
+def test_the_first_points_of_each_kernel_say_little_of_the_others() -> None:
+    """The first problem's points compile and simulate what those of all others find done."""
+    problems = [replace(SMALL, batch=b) for b in range(1, 9)]
+    points = [point("v05", p, num_splits=s) for p in problems for s in (1, 2, 4, 8)]
+    sweep = Estimator(points, on_gpu=False, ahead=work_ahead(points, History()))
+
+    def took(p: SweepPoint, n: int) -> tuple[float, dict[str, float]]:
+        return spent(p.request, 1.0 if n < 4 else 0.0)
+
+    in_all = [took(p, n)[0] for n, p in enumerate(points)]
+    left = sweep.left()
+    assert left.low_s < sum(in_all) < left.high_s
+    for n, p in enumerate(points[:4]):
+        sweep.finish(p, *took(p, n))
+    left = sweep.left()
+    assert left.expected_s < 2 * sum(in_all[4:])  # and not as if all were to be simulated
+    assert left.low_s < sum(in_all[4:]) < left.high_s
 
 
 def test_a_rate_that_changes_while_it_runs_is_followed() -> None:

@@ -312,7 +312,7 @@ def test_a_slice_has_its_part_of_the_gpu() -> None:
     ("gpu", "setting", "said"),
     [
         ("H200 MIG 1g.18gb", "", "None 16 18"),
-        ("L4", "driver_version=12020", "The NVIDIA driver supports CUDA 12.2 and CuPy needs 13."),
+        ("L4", "driver_version=11080", "The NVIDIA driver supports CUDA 11.8 and CuPy needs 1"),
         ("L4", "cuInit=100", "The NVIDIA driver finds no GPU"),
     ],
 )

@@ -111,6 +111,7 @@ struct Code {
 #if EXECUTES
     std::vector<Quick> quick;  // of each instruction
     std::deque<Lanes> constants;  // which `quick` points to
+    std::vector<GroupForm> groups;  // of which a product of a warpgroup has the number in `offset`
 #endif
 };
 
@@ -595,7 +596,7 @@ void decode_all(Code& code, const char* p, const int32_t* target, int count) {
         code.instructions.push_back(std::move(i));
     }
 #if EXECUTES
-    code.quick = bound(code.instructions, code.constants);
+    code.quick = bound(code.instructions, code.constants, code.groups);
 #endif
 }
 

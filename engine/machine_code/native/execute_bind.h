@@ -28,12 +28,20 @@ struct Binder {
 
     bool sets(int words = 1) {  // the destination: registers of its own
         if (i.s.empty() || !is_register(i.s[0], words)) return false;
-        q.to = i.s[0].reg;
+        q.to = i.s[0].reg, q.words = static_cast<uint8_t>(words);
         return true;
     }
-    bool sets_uniform() {
-        if (i.s.empty() || i.s[0].kind != Kind::UREG || i.s[0].reg == RZ) return false;
-        q.to = i.s[0].reg;
+    bool sets_uniform(int words = 1) {
+        if (i.s.empty() || i.s[0].kind != Kind::UREG || i.s[0].reg + words > RZ) return false;
+        q.to = i.s[0].reg, q.any = true;
+        return true;
+    }
+    bool take_pair(size_t n, Source& s) {  // 64 bits of the uniform datapath
+        if (n >= i.s.size()) return false;
+        const Operand& o = i.s[n];
+        if (o.inv || o.abs || o.whole_float) return false;
+        if (o.kind != Kind::IMM && (o.kind != Kind::CONST || o.reg != RZ) && (o.kind != Kind::UREG || (o.reg != RZ && o.reg + 2 > RZ))) return false;
+        s.kind = o.kind, s.neg = o.neg, s.reg = o.reg, s.operand = &o;
         return true;
     }
     // A predicate at most, which it writes.
@@ -59,6 +67,14 @@ struct Binder {
         return true;
     }
     QuickRun add() {
+        if (i.width == 8 && i.uniform) {
+            q.a.kind = q.b.kind = q.c.kind = Kind::NONE;
+            Source* const of[] = {&q.a, &q.b, &q.c};
+            if (i.s.size() < 2 || i.s.size() > 4 || !i.pd.empty() || i.has(MOD_X) || !sets_uniform(2)) return nullptr;
+            for (size_t n = 1; n < i.s.size(); n++)
+                if (!take_pair(n, *of[n - 1])) return nullptr;
+            return quick_uniform_add_wide;
+        }
         if (i.width == 8 || i.s.size() < 2 || i.s.size() > 4) return nullptr;
         Source* const into[] = {&q.a, &q.b, &q.c};
         q.a.kind = q.b.kind = q.c.kind = Kind::IMM;
@@ -75,12 +91,25 @@ struct Binder {
     }
 
     QuickRun multiply_add() {
-        if (i.uniform || i.has(MOD_HI) || i.has(MOD_X) || !i.pd.empty() || i.s.size() != 4) return nullptr;
-        if (!take_integer(1, q.a) || !take_integer(2, q.b) || !take_integer(3, q.c)) return nullptr;
-        if (!i.has(MOD_WIDE)) return sets() ? quick_multiply_add : nullptr;
-        if (!sets(2) || !q.c.plain() || (q.c.kind == Kind::IMM && (i.s[3].imm < 0 || i.s[3].imm > FULL))) return nullptr;
+        const bool high = i.has(MOD_HI), wide = i.has(MOD_WIDE);
+        if (!i.pd.empty() || i.s.size() != 4 || !take_integer(1, q.a) || !take_integer(2, q.b)) return nullptr;
+        if (i.uniform) {
+            if (high || i.has(MOD_X)) return nullptr;
+            if (!wide) return take_integer(3, q.c) && sets_uniform() ? quick_uniform_multiply_add : nullptr;
+            if (!take_pair(3, q.c) || !sets_uniform(2)) return nullptr;
+            return i.has(MOD_U32) ? quick_uniform_multiply_wide<true> : quick_uniform_multiply_wide<false>;
+        }
+        if (!take_integer(3, q.c)) return nullptr;
+        if (i.has(MOD_X)) {
+            if (high || wide || i.ps.size() != 1 || i.ps[0].kind != Kind::PRED || !sets()) return nullptr;
+            q.offset = i.ps[0].reg, q.how = i.ps[0].inv;
+            return quick_multiply_add_carry;
+        }
+        if (!high && !wide) return sets() ? quick_multiply_add : nullptr;
+        if (!sets(high ? 1 : 2) || !q.c.plain() || (q.c.kind == Kind::IMM && (i.s[3].imm < 0 || i.s[3].imm > FULL))) return nullptr;
         if (q.c.kind == Kind::REG && q.c.reg != RZ && q.c.reg + 1 >= RZ) return nullptr;
-        return i.has(MOD_U32) ? quick_multiply_wide<true> : quick_multiply_wide<false>;
+        if (high) return i.has(MOD_U32) ? quick_multiply_wide<true, true> : quick_multiply_wide<false, true>;
+        return i.has(MOD_U32) ? quick_multiply_wide<true, false> : quick_multiply_wide<false, false>;
     }
 
     QuickRun extreme() {
@@ -95,8 +124,14 @@ struct Binder {
 
     QuickRun scaled_add() {
         const bool high = i.has(MOD_HI), wide = high && !i.has(MOD_SX32);
-        if (i.uniform || i.s.size() != (wide ? 5 : 4) || i.s.back().kind != Kind::IMM || !sets() || !sets_predicate()) return nullptr;
+        if (i.s.size() != (wide ? 5 : 4) || i.s.back().kind != Kind::IMM) return nullptr;
         if (!take_plain(1, q.a) || !take_plain(2, q.b) || (wide && !take_plain(3, q.c))) return nullptr;
+        if (i.uniform) {
+            if (i.has(MOD_X) || !i.pd.empty() || !sets_uniform()) return nullptr;
+            q.offset = static_cast<int32_t>(i.s.back().imm & 31);
+            return wide ? quick_uniform_scaled_add<LEA_WIDE> : high ? quick_uniform_scaled_add<LEA_SIGN> : quick_uniform_scaled_add<LEA_LOW>;
+        }
+        if (!sets() || !sets_predicate()) return nullptr;
         int16_t reg = 0;
         bool inverted = false, is_there = false;
         if (i.has(MOD_X) && !carry(1, reg, inverted, is_there)) return nullptr;
@@ -106,6 +141,13 @@ struct Binder {
     }
 
     QuickRun shift() {
+        const bool wide = i.has(MOD_U64) || i.has(MOD_S64), is_left = i.has(MOD_L), is_high = i.has(MOD_HI);
+        if (!i.uniform && is_left == is_high) {
+            if (i.s.size() != 4 || !take_plain(1, q.a) || !take_plain(2, q.b) || !take_plain(3, q.c) || !sets()) return nullptr;
+            const bool is_signed = !is_left && (i.has(MOD_S64) || i.has(MOD_S32));
+            q.how = i.has(MOD_W), q.offset = wide ? 63 : 32;
+            return is_left ? quick_funnel<SHIFT_LEFT> : is_signed ? quick_funnel<SHIFT_SIGNED> : quick_funnel<SHIFT_RIGHT>;
+        }
         if (i.has(MOD_U64) || i.has(MOD_S64) || i.s.size() != 4 || !take_plain(2, q.b)) return nullptr;
         q.how = i.has(MOD_W);
         int form;
@@ -131,8 +173,12 @@ struct Binder {
 
     QuickRun comparison() {
         if (i.s.size() != 2 || i.has(MOD_EX) || i.has(MOD_U64) || i.has(MOD_S64) || i.width == 8) return nullptr;
-        for (const Modifier other : {MOD_T, MOD_F, MOD_NUM, MOD_NAN_, MOD_NAN, MOD_LTU, MOD_LEU, MOD_GTU, MOD_GEU, MOD_EQU, MOD_NEU})
+        for (const Modifier other : {MOD_T, MOD_F, MOD_NUM, MOD_NAN_, MOD_NAN})
             if (i.has(other)) return nullptr;
+        q.any = true;
+        if (i.op == OP_FSETP)
+            for (const auto& [unordered, how] : {std::pair(MOD_GEU, NOT_LESS), std::pair(MOD_GTU, NOT_LESS_EQUAL), std::pair(MOD_LEU, NOT_GREATER), std::pair(MOD_LTU, NOT_GREATER_EQUAL), std::pair(MOD_NEU, NOT_EQUAL), std::pair(MOD_EQU, NOT_UNEQUAL)})
+                if (i.has(unordered)) return q.how = static_cast<uint8_t>(how), !i.rounds && take(0, q.a) && take(1, q.b) && !q.a.inv && !q.b.inv ? quick_compare<float> : nullptr;
         q.how = i.has(MOD_LT) ? LESS : i.has(MOD_LE) ? LESS_EQUAL : i.has(MOD_GT) ? GREATER : i.has(MOD_GE) ? GREATER_EQUAL : i.has(MOD_EQ) ? EQUAL : UNEQUAL;
         if (i.op == OP_FSETP) return !i.rounds && take(0, q.a) && take(1, q.b) && !q.a.inv && !q.b.inv ? quick_compare<float> : nullptr;
         if (!take_integer(0, q.a) || !take_integer(1, q.b)) return nullptr;
@@ -224,7 +270,7 @@ struct Binder {
         if (!i.has(MOD_BFLY) || i.s.size() != 4 || !sets() || !sets_predicate() || q.predicate != PT || !is_register(i.s[1])) return nullptr;
         const Operand &by = i.s[2], &clamp = i.s[3];
         if (by.kind != Kind::IMM || clamp.kind != Kind::IMM || clamp.imm != 31) return nullptr;
-        q.a.reg = i.s[1].reg, q.offset = static_cast<int32_t>(by.imm & 31);
+        q.a.reg = i.s[1].reg, q.offset = static_cast<int32_t>(by.imm & 31), q.words = 0;
         return quick_butterfly;
     }
 
@@ -236,7 +282,7 @@ struct Binder {
         if ((b.reg != RZ && b.reg + 2 > RZ) || (c.reg != RZ && c.reg + 4 > RZ)) return nullptr;
         for (const Operand& o : i.s)
             if (o.neg || o.abs || o.inv) return nullptr;
-        q.a.reg = i.s[1].reg, q.b.reg = b.reg, q.c.reg = c.reg;
+        q.a.reg = i.s[1].reg, q.b.reg = b.reg, q.c.reg = c.reg, q.words = 0;
         return i.has(MOD_BF16) ? quick_multiply<true> : quick_multiply<false>;
 #else
         return nullptr;
@@ -255,8 +301,27 @@ struct Binder {
         return take_integer(1, q.a) && take_integer(2, q.b) ? quick_select : nullptr;
     }
 
+    QuickRun special() {
+        if (i.s.size() != 2 || i.s[1].kind != Kind::SPECIAL || i.s[1].imm < 0 || i.s[1].imm >= SR_OTHER) return nullptr;
+        const int which = static_cast<int>(i.s[1].imm);
+        const bool of_cta = which >= SR_CTAX && which <= SR_CTAZ;
+        q.how = static_cast<uint8_t>(which);
+        if (i.s[0].kind == Kind::UREG) return of_cta && sets_uniform() ? quick_uniform_special : nullptr;
+        return (of_cta || which == SR_LANE || which == SR_TIDX) && sets() ? quick_special : nullptr;
+    }
+
+    QuickRun constants() {
+        if (i.s.size() != 2 || !i.pd.empty() || i.width < 4 || i.width > 16 || i.s[1].kind != Kind::CONST || i.s[1].reg != RZ) return nullptr;
+        const int words = i.width / 4;
+        q.a.operand = &i.s[1], q.how = static_cast<uint8_t>(words);
+        if (i.s[0].kind == Kind::UREG) return sets_uniform(words) ? quick_uniform_constants : nullptr;
+        return sets(words) ? quick_constants : nullptr;
+    }
+
     QuickRun find() {
-        if (!i.straight || !i.unknown.empty()) return nullptr;
+        if (!i.unknown.empty()) return nullptr;
+        if (i.op == OP_HGMMA || i.op == OP_WARPGROUP || i.op == OP_LDGDEPBAR || i.op == OP_DEPBAR || i.op == OP_UTMACMDFLUSH) return quick_asynchronous;
+        if (!i.straight) return nullptr;
         switch (i.op) {
         case OP_MOV:
             if (i.width == 8 || !take_integer(1, q.a)) return nullptr;
@@ -269,6 +334,9 @@ struct Binder {
             return !i.uniform && i.s.size() > 1 && i.s[1].kind == Kind::REG && sets(q.how ? 2 : 1) ? quick_zeros : nullptr;
         case OP_IADD3: return add();
         case OP_IMAD: return multiply_add();
+        case OP_LDC: return constants();
+        case OP_S2R: return special();
+        case OP_IABS: return !i.uniform && sets() && take_plain(1, q.a) ? quick_absolute : nullptr;
         case OP_LEA: return scaled_add();
         case OP_IMNMX: case OP_IMNMX3: return extreme();
         case OP_SHF: return shift();
@@ -291,12 +359,16 @@ struct Binder {
     }
 };
 
-std::vector<Quick> bound(const std::vector<Instruction>& code, std::deque<Lanes>& constants) {
+std::vector<Quick> bound(const std::vector<Instruction>& code, std::deque<Lanes>& constants, std::vector<GroupForm>& groups) {
     std::vector<Quick> quick;
     quick.reserve(code.size());
     for (const Instruction& i : code) {
         Binder binder(i);
         binder.q.run = binder.find();
+        if (i.op == OP_HGMMA) {
+            binder.q.offset = static_cast<int32_t>(groups.size());
+            groups.emplace_back(i);
+        }
         for (Source* s : {&binder.q.a, &binder.q.b, &binder.q.c}) {
             s->as_it_is = s->kind == Kind::REG && s->plain();
             if (s->kind != Kind::IMM || !s->plain()) continue;

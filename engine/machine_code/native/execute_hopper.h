@@ -215,18 +215,22 @@ inline uint64_t swizzled(const TensorMap& map, uint64_t address) {
 
 // Calls f(byte of shared memory, address in the tensor or 0 where the box is outside of it, bytes) for
 // all of a box: units of 16 bytes, which stay together whatever the swizzle, and single elements
-// where the tensor ends within one, or where `singly` asks for them.
-template <typename F>
-void for_box(const TensorMap& map, const uint32_t* coordinates, uint64_t shared, bool singly, F f) {
+// where the tensor ends within one, or where `singly` asks for them. A row of whole units is first
+// offered to `row`, of the same arguments before the swizzle, which says whether it took it.
+template <typename R, typename F>
+void for_box(const TensorMap& map, const uint32_t* coordinates, uint64_t shared, bool singly, R row, F f) {
     const uint32_t e = map.element_bytes, unit = 16 / e;
     uint64_t rows = 1;
     for (uint32_t d = 1; d < map.rank; d++) rows *= map.box[d];
+    uint32_t at[5] = {};
     for (uint64_t r = 0; r < rows; r++) {
-        uint64_t rest = r, start = map.base;
-        bool inside = true;
+        uint64_t start = map.base;
+        bool inside = true, next = r > 0;
         for (uint32_t d = 1; d < map.rank; d++) {
-            const int64_t index = static_cast<int32_t>(coordinates[d]) + static_cast<int64_t>(rest % map.box[d]);
-            rest /= map.box[d];
+            if (next) at[d]++;
+            next = next && at[d] == map.box[d];
+            if (next) at[d] = 0;
+            const int64_t index = static_cast<int32_t>(coordinates[d]) + static_cast<int64_t>(at[d]);
             inside = inside && index >= 0 && index < static_cast<int64_t>(map.dims[d]);
             start += static_cast<uint64_t>(index) * map.stride_bytes[d - 1];
         }
@@ -234,6 +238,7 @@ void for_box(const TensorMap& map, const uint32_t* coordinates, uint64_t shared,
         const uint64_t place = shared + r * map.box[0] * e, address = start + static_cast<uint64_t>(first) * e;
         const bool outside = !inside || first + width <= 0 || first >= end, within = inside && first >= 0 && first + width <= end;
         if (!singly && (outside || (within && address % 16 == 0)) && place % 16 == 0 && width % unit == 0) {
+            if (row(place, outside ? 0 : address, map.box[0] * e)) continue;
             for (uint64_t b = 0; b < map.box[0] * e; b += 16) f(swizzled(map, place + b), outside ? 0 : address + b, 16);
             continue;
         }
@@ -294,7 +299,8 @@ void Warp::load_tile(const Instruction& i) {
         owner.tiles.push_back(tile);
         owner.wake();
     }
-    for_box(tile.map, tile.coordinates, 0, looked_for() != nullptr, [&](uint64_t, uint64_t address, int size) {
+    const auto is_inside = [&](uint64_t, uint64_t address, uint32_t size) { return !address || bytes_at(cta, address, size); };
+    for_box(tile.map, tile.coordinates, 0, looked_for() != nullptr, is_inside, [&](uint64_t, uint64_t address, int size) {
         if (!address) return;
         global_byte(i, address, size);
         if (looked_for() && address % 4 == 0) touch_copied(address, 4, false);
@@ -310,11 +316,22 @@ void Cta::land_tiles(uint64_t mbarrier) {
             continue;
         }
         int64_t bytes = 0;
-        const Instruction nobody;
+        static const Instruction nobody;
         const bool looked_for = !tile.known.empty();
         const uint32_t epoch = ++copies_landed;
         const size_t copies = looked_for ? cluster->races.copies_of(rank) : 0;
-        for_box(tile.map, tile.coordinates, tile.to, looked_for, [&](uint64_t to, uint64_t from, int size) {
+        const auto copy_row = [&](uint64_t to, uint64_t from, uint32_t size) {
+            const uint8_t* const row = from ? bytes_at(*this, from, size) : nullptr;
+            if (from && !row) return false;
+            for (uint32_t b = 0; b < size; b += 16) {
+                uint8_t* const unit = &smem[swizzled(tile.map, to + b)];
+                if (row) std::memcpy(unit, row + b, 16);
+                else std::memset(unit, 0, 16);
+            }
+            bytes += size;
+            return true;
+        };
+        for_box(tile.map, tile.coordinates, tile.to, looked_for, copy_row, [&](uint64_t to, uint64_t from, int size) {
             if (looked_for) shadow.write(cluster->races, to, size, copies, tile.at, epoch, tile.known, request.cta);
             if (from) std::memcpy(&smem[to], warps[0]->global_byte(nobody, from, size), static_cast<size_t>(size));
             else std::memset(&smem[to], 0, static_cast<size_t>(size));
@@ -337,7 +354,14 @@ void Warp::store_tile(const Instruction& i) {
     const TensorMap map = map_at(*this, i, U[target.ureg] | static_cast<uint64_t>(U[target.ureg + 1]) << 32);
     const uint64_t shared = from[0] & (SHARED_WINDOW - 1);
     if (shared % 128) misaligned(i, shared, 128);
-    for_box(map, from + 1, shared, looked_for() || cta.request.last_write, [&](uint64_t place, uint64_t address, int size) {
+    const auto copy_row = [&](uint64_t place, uint64_t address, uint32_t size) {
+        uint8_t* const row = address ? bytes_at(cta, address, size) : nullptr;
+        if (!row || place + size > cta.smem.size() / 128 * 128) return false;
+        writes_to(i, cta.last_buffer);
+        for (uint32_t b = 0; b < size; b += 16) std::memcpy(row + b, &cta.smem[swizzled(map, place + b)], 16);
+        return true;
+    };
+    for_box(map, from + 1, shared, looked_for() || cta.request.last_write, copy_row, [&](uint64_t place, uint64_t address, int size) {
         const uint8_t* bytes = &cta.smem[shared_at(cta, i, place, size)];
         const uint64_t at = place & (SHARED_WINDOW - 1);
         if (address && at % 16 == 0 && at + 16 <= cta.smem.size()) note_reading(at, stored_from);
@@ -368,24 +392,33 @@ struct SharedMatrix {
         row_bytes = 256u >> layout, log_columns = 7 - layout;
     }
     // Of 8 numbers in 16 bytes, the first of which is (mn, k): along K, or transposed along M or N.
-    uint32_t address(uint32_t mn, uint32_t k) const {
+    uint32_t address(uint32_t mn, uint32_t k) const { return swizzled(place(mn, k)); }
+    uint32_t place(uint32_t mn, uint32_t k) const {
         const uint32_t column = mn & ((1u << log_columns) - 1);
-        const uint32_t at = transposed ? start + (mn >> log_columns) * leading + k / 8 * stride + k % 8 * row_bytes + column * 2
-                                       : start + mn / 8 * stride + mn % 8 * row_bytes + k * 2;
-        return at ^ (at >> 7 & (row_bytes / 16 - 1)) << 4;
+        return transposed ? start + (mn >> log_columns) * leading + k / 8 * stride + k % 8 * row_bytes + column * 2
+                          : start + mn / 8 * stride + mn % 8 * row_bytes + k * 2;
     }
+    uint32_t swizzled(uint32_t place) const { return place ^ (place >> 7 & (row_bytes / 16 - 1)) << 4; }
 };
 
 #ifdef QUICK_MULTIPLY
-// 8 rows of A or columns of B with 8 numbers along K each, as they lie.
+// 8 rows of A or columns of B with 8 numbers along K each, as they lie: f takes each one's number and
+// bytes. `mn` and `k` are multiples of 8, so that the eight are as far apart as rows of the swizzle.
+template <typename F>
+__attribute__((always_inline)) inline void for_rows(Warp& warp, const Instruction& i, const SharedMatrix& from, uint32_t mn, uint32_t k, F f) {
+    const Cta& cta = warp.cta;
+    const uint32_t first = from.place(mn, k), last = first + 7 * from.row_bytes;
+    if ((last | 127) >= cta.smem.size())
+        for (uint32_t n = 0; n < 8; n++) shared_at(cta, i, from.swizzled(first + n * from.row_bytes), 16);
+    const uint8_t* const smem = cta.smem.data();
+#pragma GCC unroll 8
+    for (uint32_t n = 0; n < 8; n++) f(n, _mm_loadu_si128(reinterpret_cast<const __m128i*>(smem + from.swizzled(first + n * from.row_bytes))));
+    if (warp.looked_for())
+        for (uint32_t n = 0; n < 8; n++) warp.note_reading(from.swizzled(first + n * from.row_bytes), warp.multiplied);
+}
+
 inline void load_rows(Warp& warp, const Instruction& i, const SharedMatrix& from, uint32_t mn, uint32_t k, __m128i rows[8]) {
-    const bool is_noted = warp.looked_for() != nullptr;
-    const uint8_t* const smem = warp.cta.smem.data();
-    for (uint32_t n = 0; n < 8; n++) {
-        const uint32_t address = from.transposed ? from.address(mn, k + n) : from.address(mn + n, k);
-        rows[n] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(smem + shared_at(warp.cta, i, address, 16)));
-        if (is_noted) warp.note_reading(address, warp.multiplied);
-    }
+    for_rows(warp, i, from, mn, k, [&](uint32_t n, __m128i row) { rows[n] = row; });
 }
 
 // This warp's 16 rows of A, as a product of its own has them.
@@ -413,19 +446,58 @@ inline void multiply_columns(Warp& warp, const Instruction& i, const Factors& fa
     }
 }
 
+// B as multiplied. The other warps of a warpgroup multiply by the same one, each after many others: it is
+// kept under its descriptor, and taken again if the numbers are what they were.
+struct KeptColumns {
+    alignas(64) Columns columns[32];
+    __m128i rows[32][2][8];
+    uint64_t descriptor;
+    int count = 0;  // of columns; 0: none
+    bool bfloat, transposed;
+};
+
+template <bool BFLOAT>
+const Columns* columns_of_group(Warp& warp, const Instruction& i, const SharedMatrix& from, uint64_t descriptor) {
+    constexpr size_t MOST = 64;
+    static thread_local const std::unique_ptr<KeptColumns[]> all(new KeptColumns[MOST]);
+    static thread_local uint64_t descriptors[MOST] = {};
+    static thread_local size_t oldest = 0;
+    size_t which = 0;
+    while (which < MOST && descriptors[which] != descriptor) which++;
+    if (which == MOST) which = oldest, oldest = (oldest + 1) % MOST;
+    descriptors[which] = descriptor;
+    KeptColumns& kept = all[which];
+    const bool alike = kept.count == i.count && kept.descriptor == descriptor && kept.bfloat == BFLOAT && kept.transposed == from.transposed;
+    bool same = alike;
+    const int blocks = i.count / 8;
+    int block = 0;
+    for (; same && block < blocks; block++) {
+        __m128i others = _mm_setzero_si128();
+        for (uint32_t part = 0; part < 2; part++) {
+            const __m128i* const before = kept.rows[block][part];
+            for_rows(warp, i, from, static_cast<uint32_t>(8 * block), 8 * part, [&](uint32_t n, __m128i row) { others = _mm_or_si128(others, _mm_xor_si128(row, before[n])); });
+        }
+        same = _mm_testz_si128(others, others);
+    }
+    if (same) return kept.columns;
+    kept.count = 0;  // until all are there
+    for (block = std::max(0, block - 1); block < blocks; block++) {
+        __m128i rows[2][8];
+        for (uint32_t part = 0; part < 2; part++) load_rows(warp, i, from, static_cast<uint32_t>(8 * block), 8 * part, rows[part]);
+        std::memcpy(kept.rows[block], rows, sizeof rows);
+        columns_of_rows<BFLOAT>(rows, from.transposed, kept.columns[block]);
+    }
+    kept.descriptor = descriptor, kept.count = i.count, kept.bfloat = BFLOAT, kept.transposed = from.transposed;
+    return kept.columns;
+}
+
 template <bool BFLOAT>
 void multiply_group_quickly(Warp& warp, const Instruction& i, const Warp::GroupOperands& given) {
     Lanes a[4];
     load_factors(warp, i, given, a);
     const Factors& factors = factors_of<BFLOAT>(a);
     const SharedMatrix from(i, given.b, given.b_transposed);
-    alignas(64) static thread_local Columns columns[32];  // first all, then the products: they wait for none
-    for (int block = 0; block < i.count / 8; block++) {
-        __m128i rows[2][8];
-        for (uint32_t part = 0; part < 2; part++) load_rows(warp, i, from, static_cast<uint32_t>(8 * block), 8 * part, rows[part]);
-        columns_of_rows<BFLOAT>(rows, from.transposed, columns[block]);
-    }
-    multiply_columns(warp, i, factors, columns, given.sums);
+    multiply_columns(warp, i, factors, columns_of_group<BFLOAT>(warp, i, from, given.b), given.sums);
 }
 
 // Products of 8 bits: those of the first two of each four k, then those of the last two, in FP16, as
@@ -454,42 +526,49 @@ inline void multiply_group_of_bytes(Warp& warp, const Instruction& i, const Warp
 }
 #endif
 
-void Warp::multiply_group(const Instruction& i) {  // this warp's 16 rows of the warpgroup's 64
-    const int columns = i.count;
+GroupForm::GroupForm(const Instruction& i) {
     const Fp8Formats fp8(i);
-    const bool in_bytes = starts(i.name, "QGMMA") && fp8.is_known, half_sums = i.has(MOD_F16) && !i.has(MOD_F32);
-    const std::string shape = ".64x" + std::to_string(columns) + (in_bytes ? "x32." : "x16.");
-    if (!(in_bytes || starts(i.name, "HGMMA")) || !(i.has(MOD_F32) || half_sums) || columns < 8 || columns > 256 || columns % 8 || i.name.find(shape) == std::string::npos)
-        fail(i, "is a warpgroup operation that is not executed here");
-    if (on != FULL) fail(i, "runs with lanes switched off, where its result is undefined");
-    if (i.raw.empty() || i.raw[0].kind != Kind::REG) fail(i, "has no registers for its sums");
+    in_bytes = starts(i.name, "QGMMA") && fp8.is_known;
+    const bool half_sums = i.has(MOD_F16) && !i.has(MOD_F32);
+    const std::string shape = ".64x" + std::to_string(i.count) + (in_bytes ? "x32." : "x16.");
+    is_known = (in_bytes || starts(i.name, "HGMMA")) && (i.has(MOD_F32) || half_sums) && i.count >= 8 && i.count <= 256 && i.count % 8 == 0 && i.name.find(shape) != std::string::npos;
     const Operand* descriptor = nullptr;
     for (const Operand& o : i.raw)
         if (o.text.find("gdesc") != std::string::npos) descriptor = &o;
-    if (!descriptor || descriptor->ureg < 0) fail(i, "has no descriptor that is known here");
-    auto pair = [&](int n) { return U[n] | static_cast<uint64_t>(U[n + 1]) << 32; };
+    for (const Operand& o : i.raw) closes += o.text == "gsb0";
+    if (!descriptor || descriptor->ureg < 0) return;
+    descriptors = descriptor->ureg;
     const auto says = [&](const char* word) { return descriptor->text.find(word) != std::string::npos; };
-    const bool in_registers = i.raw.size() > 1 && i.raw[1].kind == Kind::REG;
-    const int uniform = descriptor->ureg;  // A's descriptor, in the next two registers B's
-    const bool a_negated = in_registers ? i.raw[1].neg : says(".negA"), b_negated = says(".negB");
+    a_in_registers = i.raw.size() > 1 && i.raw[1].kind == Kind::REG;
+    a_transposed = says(".tnspA"), b_transposed = says(".tnspB");
+    negated = (a_in_registers ? i.raw[1].neg : says(".negA")) != says(".negB");
+    plainly = half_sums || (a_in_registers ? i.raw[1].neg : says(".negA")) || says(".negB");
     // The accumulator is the register operand behind the descriptor; a predicate that is off drops it.
-    const Operand* sums = nullptr;
     for (const Operand& o : i.raw)
         if (&o > descriptor && o.kind == Kind::REG) sums = &o;
-    uint32_t adds = sums && sums->reg != RZ ? FULL : 0;
+}
+
+void Warp::multiply_group(const Instruction& i) {  // this warp's 16 rows of the warpgroup's 64
+    const Code& code = *cta.request.code;
+    const GroupForm& form = code.groups[static_cast<size_t>(code.quick[static_cast<size_t>(index)].offset)];
+    if (!form.is_known) fail(i, "is a warpgroup operation that is not executed here");
+    if (on != FULL) fail(i, "runs with lanes switched off, where its result is undefined");
+    if (i.raw.empty() || i.raw[0].kind != Kind::REG) fail(i, "has no registers for its sums");
+    if (form.descriptors < 0) fail(i, "has no descriptor that is known here");
+    auto pair = [&](int n) { return U[n] | static_cast<uint64_t>(U[n + 1]) << 32; };
+    uint32_t adds = form.sums && form.sums->reg != RZ ? FULL : 0;
     for (const Operand& p : i.ps) adds &= predicate(p);
-    const GroupOperands given = {in_registers ? &i.raw[1] : nullptr, pair(uniform), pair(uniform + 2), says(".tnspA"), says(".tnspB"), adds ? sums : nullptr};
-    if (in_bytes && (given.a_transposed || given.b_transposed)) fail(i, "has transposed operands of 8 bits, which no GPU takes");
+    const GroupOperands given = {form.a_in_registers ? &i.raw[1] : nullptr, pair(form.descriptors), pair(form.descriptors + 2), form.a_transposed, form.b_transposed, adds ? form.sums : nullptr};
+    if (form.in_bytes && (given.a_transposed || given.b_transposed)) fail(i, "has transposed operands of 8 bits, which no GPU takes");
 #ifdef QUICK_MULTIPLY
-    if (half_sums || a_negated || b_negated) multiply_group_plainly(i, given, a_negated != b_negated);
-    else if (in_bytes) multiply_group_of_bytes(*this, i, given, fp8);
+    if (form.plainly) multiply_group_plainly(i, given, form.negated);
+    else if (form.in_bytes) multiply_group_of_bytes(*this, i, given, Fp8Formats(i));
     else if (i.has(MOD_BF16)) multiply_group_quickly<true>(*this, i, given);
     else multiply_group_quickly<false>(*this, i, given);
 #else
-    multiply_group_plainly(i, given, a_negated != b_negated);
+    multiply_group_plainly(i, given, form.negated);
 #endif
-    for (const Operand& o : i.raw)
-        if (o.text == "gsb0") multiplied.groups.push_back(multiplied.addresses.size());  // it closes its group
+    for (int n = 0; n < form.closes; n++) multiplied.groups.push_back(multiplied.addresses.size());  // it closes its group
 }
 
 // Also with sums in FP16, and with the products subtracted.

@@ -160,6 +160,22 @@ inline uint8_t* Warp::shared_byte(const Instruction& i, uint64_t address, int wi
     return &owner->smem[shared_at(*owner, i, address, width)];
 }
 
+// The buffer that an address lies in, or null.
+inline const Buffer* buffer_at(Cta& cta, uint64_t address) {
+    const Buffer* b = cta.last_buffer;
+    if (b && address - b->base < b->size) return b;
+    const Buffer* const end = cta.request.buffers + cta.request.buffer_count;
+    b = std::upper_bound(cta.request.buffers, end, address, [](uint64_t a, const Buffer& x) { return a < x.base; });
+    if (b == cta.request.buffers || address - (b - 1)->base >= (b - 1)->size) return nullptr;
+    return cta.last_buffer = b - 1;
+}
+
+// What lies at an address, or null where not all of `size` bytes are in one buffer.
+inline uint8_t* bytes_at(Cta& cta, uint64_t address, uint32_t size) {
+    const Buffer* const b = buffer_at(cta, address);
+    return b && size <= b->size - (address - b->base) ? b->host + (address - b->base) : nullptr;
+}
+
 inline uint8_t* Warp::global_byte(const Instruction& i, uint64_t address, int width) {
     if (address % static_cast<uint64_t>(width)) misaligned(i, address, width);
     const Buffer* const b = cta.last_buffer;

@@ -153,6 +153,30 @@ void quick_move(Warp& w, const Quick& q) {
     QUICK_LOOP d[l] = x[l];
 }
 
+void quick_absolute(Warp& w, const Quick& q) {
+    Lanes ta;
+    const uint32_t* x = integers(w, q.a, ta);
+    uint32_t* d = w.R[q.to].v;
+    QUICK_LOOP d[l] = static_cast<int32_t>(x[l]) < 0 ? 0u - x[l] : x[l];
+}
+
+// S2R of the thread's x in a block of one dimension, its number in the warp, or the CTA's place.
+void quick_special(Warp& w, const Quick& q) {
+    const Request& r = w.cta.request;
+    uint32_t* d = w.R[q.to].v;
+    if (q.how == SR_CTAX || q.how == SR_CTAY || q.how == SR_CTAZ) {
+        spread_word(r.cta[q.how - SR_CTAX], w.R[q.to]);
+    } else if (q.how == SR_LANE) {
+        for (uint32_t l = 0; l < 32; l++) d[l] = l;
+    } else if (static_cast<uint64_t>(r.block[1]) * r.block[2] == 1) {
+        const uint32_t first = 32 * static_cast<uint32_t>(w.number);
+        for (uint32_t l = 0; l < 32; l++) d[l] = first + l;
+    } else {
+        w.arithmetic(*q.full);
+    }
+}
+void quick_uniform_special(Warp& w, const Quick& q) { w.U[q.to] = w.cta.request.cta[q.how - SR_CTAX]; }
+
 void quick_zeros(Warp& w, const Quick& q) {
     std::memset(w.R[q.to].v, 0, sizeof w.R[q.to].v);
     if (q.how) std::memset(w.R[q.to + 1].v, 0, sizeof w.R[q.to].v);
@@ -192,7 +216,15 @@ void quick_multiply_add(Warp& w, const Quick& q) {
     QUICK_LOOP d[l] = x[l] * y[l] + z[l];
 }
 
-template <bool UNSIGNED>
+void quick_multiply_add_carry(Warp& w, const Quick& q) {  // P[q.offset], or its complement
+    Lanes ta, tb, tc;
+    const uint32_t *x = integers(w, q.a, ta), *y = integers(w, q.b, tb), *z = integers(w, q.c, tc);
+    const uint32_t carry = q.how ? ~w.P[q.offset] : w.P[q.offset];
+    uint32_t* d = w.R[q.to].v;
+    QUICK_LOOP d[l] = x[l] * y[l] + z[l] + (carry >> l & 1);
+}
+
+template <bool UNSIGNED, bool HIGH>
 void quick_multiply_wide(Warp& w, const Quick& q) {
     Lanes ta, tb, tc, te, low, high;
     const uint32_t *x = integers(w, q.a, ta), *y = integers(w, q.b, tb);
@@ -202,7 +234,8 @@ void quick_multiply_wide(Warp& w, const Quick& q) {
         const uint64_t total = product + (z[l] | static_cast<uint64_t>(upper[l]) << 32);
         low[l] = static_cast<uint32_t>(total), high[l] = static_cast<uint32_t>(total >> 32);
     }
-    w.R[q.to] = low, w.R[q.to + 1] = high;
+    if (HIGH) w.R[q.to] = high;
+    else w.R[q.to] = low, w.R[q.to + 1] = high;
 }
 
 // The least or greatest of two (`c` of no kind) or three.
@@ -217,6 +250,13 @@ void quick_extreme(Warp& w, const Quick& q) {
 
 enum { LEA_LOW, LEA_WIDE, LEA_SIGN };
 template <int FORM>  // HI takes the upper bits of a register pair, or of a number with its sign
+inline uint32_t scaled(uint32_t x, uint32_t upper, int shift) {
+    if (FORM == LEA_LOW) return x << shift;
+    if (FORM == LEA_WIDE) return static_cast<uint32_t>((x | static_cast<uint64_t>(upper) << 32) << shift >> 32);
+    return static_cast<uint32_t>(static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(x))) << shift >> 32);
+}
+
+template <int FORM>
 void quick_scaled_add(Warp& w, const Quick& q) {
     Lanes ta, tb, tc;
     const uint32_t *x = lanes_of(w, q.a, ta), *y = lanes_of(w, q.b, tb), *z = FORM == LEA_WIDE ? lanes_of(w, q.c, tc) : x;
@@ -225,11 +265,7 @@ void quick_scaled_add(Warp& w, const Quick& q) {
     alignas(64) uint32_t out[32];
     uint32_t* d = w.R[q.to].v;
     QUICK_LOOP {
-        uint32_t scaled;
-        if (FORM == LEA_LOW) scaled = x[l] << shift;
-        else if (FORM == LEA_WIDE) scaled = static_cast<uint32_t>((x[l] | static_cast<uint64_t>(z[l]) << 32) << shift >> 32);
-        else scaled = static_cast<uint32_t>(static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(x[l]))) << shift >> 32);
-        const uint64_t total = static_cast<uint64_t>(scaled) + y[l] + (carry >> l & 1);
+        const uint64_t total = static_cast<uint64_t>(scaled<FORM>(x[l], z[l], shift)) + y[l] + (carry >> l & 1);
         d[l] = static_cast<uint32_t>(total);
         out[l] = total >> 32 ? FULL : 0;
     }
@@ -248,6 +284,21 @@ void quick_shift(Warp& w, const Quick& q) {  // SHF: one word, `a` by b
         if (FORM == SHIFT_LEFT) d[l] = n > 31 ? 0 : x[l] << (n & 31);
         else if (FORM == SHIFT_SIGNED) d[l] = static_cast<uint32_t>(static_cast<int32_t>(x[l]) >> (n > 31 ? 31 : n));
         else d[l] = n > 31 ? 0 : x[l] >> (n & 31);
+    }
+}
+
+template <int FORM>  // SHF: of the pair a and c, by b up to q.offset, the upper word (left) or the lower one
+void quick_funnel(Warp& w, const Quick& q) {
+    Lanes ta, tb, tc;
+    const uint32_t *low = lanes_of(w, q.a, ta), *by = lanes_of(w, q.b, tb), *high = lanes_of(w, q.c, tc);
+    const uint32_t most = static_cast<uint32_t>(q.offset), wrap = !q.how ? FULL : most == 63 ? 63 : 31;
+    uint32_t* d = w.R[q.to].v;
+    QUICK_LOOP {
+        const uint32_t n = std::min(by[l] & wrap, most);
+        const uint64_t both = low[l] | static_cast<uint64_t>(high[l]) << 32;
+        if (FORM == SHIFT_LEFT) d[l] = static_cast<uint32_t>(both << n >> 32);
+        else if (FORM == SHIFT_SIGNED) d[l] = static_cast<uint32_t>(static_cast<int64_t>(both) >> n);
+        else d[l] = static_cast<uint32_t>(both >> n);
     }
 }
 
@@ -321,7 +372,7 @@ inline void quick_compare_by(Warp& w, const Quick& q, const uint32_t* x, const u
     if (i.pd.size() > 1) w.write_predicate(i.pd[1], join(i, ~result, other));
 }
 
-enum { LESS, LESS_EQUAL, GREATER, GREATER_EQUAL, EQUAL, UNEQUAL };
+enum { LESS, LESS_EQUAL, GREATER, GREATER_EQUAL, EQUAL, UNEQUAL, NOT_LESS, NOT_LESS_EQUAL, NOT_GREATER, NOT_GREATER_EQUAL, NOT_EQUAL, NOT_UNEQUAL };
 template <typename T>
 void quick_compare(Warp& w, const Quick& q) {
     Lanes ta, tb;
@@ -333,6 +384,13 @@ void quick_compare(Warp& w, const Quick& q) {
     case GREATER: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return a > b; });
     case GREATER_EQUAL: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return a >= b; });
     case EQUAL: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return a == b; });
+    // Beside NaN these are true: GEU, GTU, LEU, LTU, NEU and EQU.
+    case NOT_LESS: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return !(a < b); });
+    case NOT_LESS_EQUAL: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return !(a <= b); });
+    case NOT_GREATER: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return !(a > b); });
+    case NOT_GREATER_EQUAL: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return !(a >= b); });
+    case NOT_EQUAL: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return !(a == b); });
+    case NOT_UNEQUAL: return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return !((a < b) | (a > b)); });
     default:  // as ordered: false beside NaN
         return quick_compare_by<T>(w, q, x, y, [](T a, T b) { return (a < b) | (a > b); });
     }
@@ -341,16 +399,40 @@ void quick_compare(Warp& w, const Quick& q) {
 // ---- the uniform datapath ----
 
 void quick_uniform_move(Warp& w, const Quick& q) { w.U[q.to] = scalar(w, q.a); }
-void quick_uniform_add(Warp& w, const Quick& q) {
-    const auto of = [&](const Source& s) {
-        const uint32_t v = scalar(w, s);
-        return s.neg ? 0u - v : s.inv ? ~v : v;
-    };
-    w.U[q.to] = of(q.a) + of(q.b) + of(q.c);
+inline uint32_t changed_scalar(Warp& w, const Source& s) {
+    const uint32_t v = scalar(w, s);
+    return s.neg ? 0u - v : s.inv ? ~v : v;
+}
+inline uint64_t scalar_pair(Warp& w, const Source& s) {
+    uint64_t v = 0;
+    if (s.kind == Kind::UREG && s.reg != RZ) v = w.U[s.reg] | static_cast<uint64_t>(w.U[s.reg + 1]) << 32;
+    else if (s.kind == Kind::IMM) v = static_cast<uint64_t>(s.operand->imm);
+    else if (s.kind == Kind::CONST) v = w.constant(*s.operand, 0) | static_cast<uint64_t>(w.constant(*s.operand, 1)) << 32;
+    return s.neg ? 0 - v : v;
+}
+inline void set_pair(Warp& w, const Quick& q, uint64_t v) { w.U[q.to] = static_cast<uint32_t>(v), w.U[q.to + 1] = static_cast<uint32_t>(v >> 32); }
+void quick_uniform_add(Warp& w, const Quick& q) { w.U[q.to] = changed_scalar(w, q.a) + changed_scalar(w, q.b) + changed_scalar(w, q.c); }
+void quick_uniform_add_wide(Warp& w, const Quick& q) { set_pair(w, q, scalar_pair(w, q.a) + scalar_pair(w, q.b) + scalar_pair(w, q.c)); }
+void quick_uniform_multiply_add(Warp& w, const Quick& q) { w.U[q.to] = changed_scalar(w, q.a) * changed_scalar(w, q.b) + changed_scalar(w, q.c); }
+template <bool UNSIGNED>
+void quick_uniform_multiply_wide(Warp& w, const Quick& q) {
+    const uint32_t x = changed_scalar(w, q.a), y = changed_scalar(w, q.b);
+    const uint64_t product = UNSIGNED ? static_cast<uint64_t>(x) * y : static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(x)) * static_cast<int32_t>(y));
+    set_pair(w, q, product + scalar_pair(w, q.c));
+}
+template <int FORM>
+void quick_uniform_scaled_add(Warp& w, const Quick& q) { w.U[q.to] = scaled<FORM>(scalar(w, q.a), FORM == LEA_WIDE ? scalar(w, q.c) : 0, q.offset) + scalar(w, q.b); }
+// LDC and ULDC from one place.
+void quick_uniform_constants(Warp& w, const Quick& q) {
+    uint32_t v[4];
+    for (int n = 0; n < q.how; n++) v[n] = w.constant(*q.a.operand, n);
+    std::copy(v, v + q.how, w.U + q.to);
+}
+void quick_constants(Warp& w, const Quick& q) {
+    for (int n = 0; n < q.how; n++) spread_word(w.constant(*q.a.operand, n), w.R[q.to + n]);
 }
 void quick_uniform_logic(Warp& w, const Quick& q) {
-    const auto of = [&](const Source& s) { return s.inv ? ~scalar(w, s) : scalar(w, s); };
-    w.U[q.to] = lut3(of(q.a), of(q.b), of(q.c), q.how);
+    w.U[q.to] = lut3(changed_scalar(w, q.a), changed_scalar(w, q.b), changed_scalar(w, q.c), q.how);
 }
 template <int FORM>
 void quick_uniform_shift(Warp& w, const Quick& q) {
@@ -442,16 +524,6 @@ void quick_shared(Warp& w, const Quick& q) {
     transfer<WIDTH, LOADS>(w, q, w.cta.smem.data(), offset);
 }
 
-// The buffer that an address lies in, or null.
-inline const Buffer* buffer_at(Cta& cta, uint64_t address) {
-    const Buffer* b = cta.last_buffer;
-    if (b && address - b->base < b->size) return b;
-    const Buffer* const end = cta.request.buffers + cta.request.buffer_count;
-    b = std::upper_bound(cta.request.buffers, end, address, [](uint64_t a, const Buffer& x) { return a < x.base; });
-    if (b == cta.request.buffers || address - (b - 1)->base >= (b - 1)->size) return nullptr;
-    return cta.last_buffer = b - 1;
-}
-
 // The buffer in which all lanes' addresses lie, aligned, and where in it; or null. They are a register
 // or a pair (`how` & 1), a uniform register (`uniform`, -1: none) or a pair (`how` & 2), and a number.
 template <int WIDTH>
@@ -526,6 +598,13 @@ void quick_butterfly(Warp& w, const Quick& q) {
     uint32_t* d = w.R[q.to].v;
     const int by = q.offset;
     for (int l = 0; l < 32; l++) d[l] = x[l ^ by];
+}
+
+// ---- what lets nobody wait ----
+
+void quick_asynchronous(Warp& w, const Quick& q) {
+    bool moves = true;
+    w.asynchronous(*q.full, moves);
 }
 
 // ---- tensor cores ----

@@ -1,6 +1,17 @@
 // Runs of instructions without a branch that parts lanes or anything that waits: lanes keep together,
 // and only their number is looked after. Included by emulator.cpp.
 
+// In the lanes `on` alone: what it writes in the others comes back.
+void Warp::run_in_part(const Quick& q) {
+    Lanes before[4];
+    for (int n = 0; n < q.words; n++) before[n] = R[q.to + n];
+    const uint32_t flags = P[q.predicate];
+    q.run(*this, q);
+    for (int n = 0; n < q.words; n++)
+        for (int l = 0; l < 32; l++) R[q.to + n][l] = on >> l & 1 ? R[q.to + n][l] : before[n][l];
+    P[q.predicate] = (flags & ~on) | (P[q.predicate] & on);
+}
+
 // Whether anything was executed: from `here` on, by the lanes `active` of those that are `ready`.
 bool Warp::go_straight(int here, uint32_t active, uint32_t ready) {
     // Up to where others wait to be joined.
@@ -21,11 +32,12 @@ bool Warp::go_straight(int here, uint32_t active, uint32_t ready) {
             const uint32_t guard = q.guard_uniform ? UP[q.guard] : P[q.guard];
             lanes &= q.guard_not ? ~guard : guard;
         }
-        if (q.run && lanes == FULL && plainly) {
+        if (q.run && plainly && (lanes == FULL || (lanes && (q.any || q.words)))) {
             executed++;
             index = n++;
-            on = FULL;
-            q.run(*this, q);
+            on = lanes;
+            if (lanes == FULL || q.any) q.run(*this, q);
+            else run_in_part(q);
             continue;
         }
         const Instruction& i = code[n];

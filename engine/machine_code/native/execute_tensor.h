@@ -225,10 +225,14 @@ __attribute__((always_inline)) inline void add_products(const __m256* pairs, con
 
 inline void multiply_sums(const Factors& factors, const Columns& columns, const Lanes* const* before, Lanes* after) {
     // The upper rows' sums may lie where the lower rows' go to, if they do not stay where they are.
-    alignas(32) float upper[2][32];
-    for (int parity = 0; parity < 2; parity++) std::memcpy(upper[parity], before[2 + parity]->v, sizeof upper[parity]);
+    Lanes upper[2];
+    const Lanes* sums[4] = {before[0], before[1], before[2], before[3]};
+    if (before[2] == after || before[2] == after + 1 || before[3] == after || before[3] == after + 1) {
+        upper[0] = *before[2], upper[1] = *before[3];
+        sums[2] = upper, sums[3] = upper + 1;
+    }
     for (int half = 0; half < 2; half++) {
-        const float* const from[2] = {half ? upper[0] : reinterpret_cast<const float*>(before[0]->v), half ? upper[1] : reinterpret_cast<const float*>(before[1]->v)};
+        const float* const from[2] = {reinterpret_cast<const float*>(sums[2 * half]->v), reinterpret_cast<const float*>(sums[2 * half + 1]->v)};
         __m256 even[4], odd[4];
 #pragma GCC unroll 4
         for (int pair = 0; pair < 4; pair++) even[pair] = _mm256_load_ps(from[0] + 8 * pair), odd[pair] = _mm256_load_ps(from[1] + 8 * pair);

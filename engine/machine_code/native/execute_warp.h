@@ -43,6 +43,7 @@ void note_write(uint64_t address, int width);
 void note_landed(const AsyncCopy& copy);
 
 bool go_straight(int here, uint32_t active, uint32_t ready);
+void run_in_part(const Quick& q);
 void execute(const Instruction& i);  // a load, store, atomic or copy
 void load_matrices(const Instruction& i);
 void local_memory(const Instruction& i);

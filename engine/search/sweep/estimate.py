@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -144,6 +144,11 @@ class Estimator:
             s: deque(maxlen=_RECENT) for s in STAGES
         }
         self._ahead = dict.fromkeys(STAGES, 1.0) | dict(ahead or {})
+        # The first point of a kernel compiles and simulates it, for all others that there are.
+        self._kernels = {p.id: _kernel_of(p.request) for p in points} if ahead is not None else {}
+        self._new = set(self._kernels.values())
+        self._new_share = len(self._new) / max(1, len(points))
+        self._counts = Counter[tuple[str, bool, bool]]()  # points: stage, kernel is new, to do
         self._kind = _kind(points[0].request, on_gpu) if points else ""
         self._before = learned()  # of earlier sweeps
         self._is_measured = False
@@ -171,6 +176,9 @@ class Estimator:
         prior = self._priors.pop(point.id, None)
         if prior is None:
             return
+        kernel = self._kernels.get(point.id)
+        is_new = kernel in self._new
+        self._new.discard(kernel)
         for stage in STAGES:
             self._left_s[stage] -= prior[stage]
         if elapsed_s <= 0:
@@ -187,6 +195,7 @@ class Estimator:
                 ratio = seconds / prior[stage]
                 to_do = stage == "check" or spent_s is None or ratio >= _DONE_BEFORE
                 self._seen[stage].append((ratio / slowed, to_do))
+                self._counts[stage, is_new, to_do] += 1
 
     def left(self) -> TimeLeft:
         """Time left for all points that are not finished, under the load of the moment."""
@@ -243,8 +252,21 @@ class Estimator:
         """Of the points at which there is something to do."""
         if stage == "check":
             return 1.0
+        if self._kernels:
+            new = len(self._new) / max(1, self.points_left)
+            of_new = min(1.0, self._ahead[stage] / max(self._new_share, 1e-9))
+            return min(
+                1.0,
+                new * self._share_of(stage, True, of_new)
+                + (1 - new) * self._share_of(stage, False, 0.0),
+            )
         worked, seen = len(self._worked(stage)), len(self._seen[stage])
         return (worked + _PRIOR_POINTS * self._ahead[stage]) / (seen + _PRIOR_POINTS)
+
+    def _share_of(self, stage: str, is_new: bool, before: float) -> float:
+        """Of the points whose kernel is new, or is not; `before` any of them ended, so much."""
+        to_do, done = (self._counts[stage, is_new, x] for x in (True, False))
+        return (to_do + _PRIOR_POINTS * before) / (to_do + done + _PRIOR_POINTS)
 
     def _variance(self, stage: str, share: float, ratio: float) -> float:
         """Of the mean over the points left, with what is not known of it: actual over default."""
