@@ -161,7 +161,7 @@ def _gpu_fill(occupancy: Occupancy | None, is_compiling: bool, delta: str | None
         f"{occupancy.sm_fill:.0%} of {occupancy.num_sms} SMs",
         delta
         or f"occupancy {occupancy.occupancy:.0%}, waves {occupancy.wave_efficiency:.0%}, "
-        f"threads {format_thread_fill(occupancy.thread_fill or 0.0)}",
+        f"threads {format_thread_fill(occupancy.thread_fill)}",
         term=term,
         color="orange" if idle else "gray",
     )

@@ -9,16 +9,16 @@ from app.shared.machine import device_of
 from app.shared.terms import TERMS
 from app.shared.widgets import busy, plain_markdown
 from engine.auto import Choice, choose, decided_by
+from engine.base.newest import Newest
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
 from kernels.variant import AUTO
 
 _POLL_S = 1.0
-_MOST_KEPT = 64
 
 # The last final choices, with what they follow from: a page asks for the same one each time that it
 # is drawn, and each has some ten kernels to predict.
-_kept: dict[tuple[Problem, str], tuple[tuple[object, ...], Choice]] = {}
+_kept: Newest[tuple[Problem, str], tuple[tuple[object, ...], Choice]] = Newest(64)
 
 
 def choice_for(problem: Problem | None, gpu: str | None) -> Choice | None:
@@ -38,8 +38,6 @@ def choice_for(problem: Problem | None, gpu: str | None) -> Choice | None:
         return kept[1]
     choice = choose(problem, device, None, history)
     if choice.is_final:
-        while len(_kept) >= _MOST_KEPT:
-            _kept.pop(next(iter(_kept)), None)
         _kept[key] = basis, choice
     return choice
 
@@ -67,7 +65,6 @@ def draw(choice: Choice, problem: Problem | None, gpu: str | None, gpu_name: str
     st.caption(plain_markdown(choice.reason))
     if problem is not None:
         simulate_candidates(choice, problem, gpu)
-    if problem is not None:
         st.button(
             "Go on by hand",
             key="auto_by_hand",

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from engine.base.errors import InvalidProblem
 from engine.base.files import read_entry, write_entry
+from engine.base.newest import Newest
 from engine.cuda_source import CompiledKernel, cache_root
 from engine.devices.spec import DeviceSpec
 from engine.history.persistent import FIRST_ROWS, LATER_ROWS, PersistentCtas
@@ -243,7 +244,6 @@ def _slices(config: Config, launches: Launches) -> IntArray:
 
 KernelCtas: TypeAlias = SimulatedCtas | PersistentCtas
 REGIMES: tuple[Regime, ...] = ("alone", "shared")
-_MOST_KEPT = 256
 _VERSION = 24
 # K/V rows of the simulated CTAs. How far CTAs of an SM overlap varies from tile to tile and settles
 # after some of them, which long CTAs show, as far as they are quick to simulate. Short ones show
@@ -295,7 +295,8 @@ def path_of(
     return cache_root() / "sass" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.entry"
 
 
-_kept: dict[Path, KernelCtas] = {}  # what was read; what is not there may come any time
+# What was read; what is not there may come any time.
+_kept: Newest[Path, KernelCtas] = Newest(256)
 
 
 def find(path: Path) -> KernelCtas | None:
@@ -304,8 +305,6 @@ def find(path: Path) -> KernelCtas | None:
         return kept
     if (payload := read_entry(path)) is None or (read := _read(payload)) is None:
         return None
-    while len(_kept) >= _MOST_KEPT:
-        _kept.pop(next(iter(_kept)), None)
     _kept[path] = read
     return read
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.base.files import cache_root, read_entry, write_entry
+from engine.base.newest import Newest
 from engine.base.units import format_us
 from engine.cuda_source.sources import read_source
 from engine.devices.spec import DeviceSpec, at_clock
@@ -126,8 +127,7 @@ def main_pass_traffic(
 
 _FORMAT = "5"
 _RESIDENCIES = (1, 2, 3, 4)
-_MOST_KEPT = 16
-_kept: dict[Path, MachineCode] = {}
+_kept: Newest[Path, MachineCode] = Newest(16)
 
 
 def known_machine_code(request: EvaluationRequest, history: History) -> MachineCode | None:
@@ -278,8 +278,6 @@ def _find(path: Path) -> MachineCode | None:
         read = decode(MachineCode, json.loads(zlib.decompress(payload)))
     except (ValueError, zlib.error, AttuneError):
         return None  # it is made again
-    while len(_kept) >= _MOST_KEPT:
-        _kept.pop(next(iter(_kept)), None)
     _kept[path] = read
     return read
 

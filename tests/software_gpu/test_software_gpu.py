@@ -30,13 +30,14 @@ from engine.jobs.worker import _Stream
 from engine.machine_code.cubin import read_cubin
 from engine.model.occupancy import ctas_per_sm
 from engine.software_gpu import environment
-from engine.software_gpu.environment import device_table
+from engine.software_gpu.environment import cuda_and_cupy, device_table
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
 pytest.importorskip("cuda.bindings.driver", reason="cuda.bindings is not installed")
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+TOO_OLD = "The NVIDIA driver supports CUDA 11.8 and CuPy needs"
 KERNELS = """
 __device__ int total = 7;
 extern "C" __global__ void add(int* x, int n) { x[threadIdx.x] += n; }
@@ -312,7 +313,7 @@ def test_a_slice_has_its_part_of_the_gpu() -> None:
     ("gpu", "setting", "said"),
     [
         ("H200 MIG 1g.18gb", "", "None 16 18"),
-        ("L4", "driver_version=11080", "The NVIDIA driver supports CUDA 11.8 and CuPy needs 1"),
+        ("L4", "driver_version=11080", f"{TOO_OLD} {cuda_and_cupy()[0]}."),
         ("L4", "cuInit=100", "The NVIDIA driver finds no GPU"),
     ],
 )
