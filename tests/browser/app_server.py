@@ -223,6 +223,25 @@ class Driver:
                 return
         raise AssertionError("the chart took none of the drags")
 
+    def click_point(self, point: Locator, text: str) -> None:
+        """Click a point of a chart until the page says `text`: a click is lost where the chart is
+        laid anew under it, and before the chart knows what the mouse is over."""
+        seen = self.page.get_by_text(text).first
+        label = self.page.locator(".hoverlayer .hovertext").first
+        for _ in range(8):
+            with contextlib.suppress(Error, AssertionError):
+                point.evaluate("point => point.scrollIntoView({block: 'center'})", timeout=WAIT_MS)
+                box = point.bounding_box(timeout=WAIT_MS)
+                if box is None:
+                    continue
+                middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+                self.page.mouse.move(*middle)
+                expect(label).to_be_visible(timeout=5_000)
+                self.page.mouse.click(*middle)
+                expect(seen).to_be_visible(timeout=WAIT_MS / 8)
+                return
+        raise AssertionError("the chart took none of the clicks")
+
     def quiet(self, count: str, still_ms: int = 1000) -> None:
         """Wait until what the JavaScript `count` counts has not grown for a while."""
         grown = f"window.counted = [{count}, performance.now()]"

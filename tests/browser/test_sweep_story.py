@@ -81,11 +81,7 @@ def test_start_watch_cancel_resume_and_take_the_best_to_tune(new_tab, server):
     # A point of the scatter leads to the Tune page.
     point = app.page.locator(".js-plotly-plot .scatterlayer .point").first
     expect(point).to_be_visible(timeout=WAIT_MS)
-    point.evaluate("point => point.scrollIntoView({block: 'center'})")
-    box = point.bounding_box()
-    app.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    app.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    app.see("Open in Tune")
+    app.click_point(point, "Open in Tune")
     app.no_exception()
     picked = app.key("sweep_picked_scatter")
     splits = re.search(r"num_splits=(\d+)", picked.inner_text())[1]
