@@ -5,7 +5,7 @@
 // Constraints: D in {32, 64, 96, 128}; H num_splits <= 65535; B <= 65535; any KV and num_splits.
 // Passes: 1, attention_forward; grid (ceil(S / 64), num_heads * num_splits, batch).
 // Source: the threadFenceReduction sample of the CUDA toolkit; stream-K's fix-up does the same.
-// Weakness: two launches at once must not share the counters; every CTA pays a barrier and an atomic.
+// Weakness: two launches at once must not share the counters; each CTA pays an ordered atomic.
 /* attune
 idea = "The CTA that finishes a query tile last fuses its splits: one launch instead of two."
 head_dims = [32, 64, 96, 128]

@@ -58,6 +58,7 @@ conflict_ways = 1
 shares = "key tiles"
 start_tiles = "max(2, block_m // block_n) if causal else 2"
 */
+#include "arch.cuh"
 #include "arrival.cuh"
 #include "async_copy.cuh"
 #include "exp2.cuh"
@@ -74,9 +75,9 @@ constexpr int TILE = BLOCK_N * HEAD_DIM;  // elements of K or V in a tile
 constexpr bool Q_IN_SMEM = ROW_TILES * (HEAD_DIM + BLOCK_N) > 192;
 // Whether tiles with nothing to mask have a loop of their own: not where two loops would spill.
 constexpr bool TWO_LOOPS =
-    IS_CAUSAL ? !Q_IN_SMEM && __CUDA_ARCH__ < 1200
-              : !(Q_IN_SMEM && (__CUDA_ARCH__ == 750 || __CUDA_ARCH__ == 1000 ||
-                                (__CUDA_ARCH__ >= 1200 && HEAD_DIM == 96)));
+    IS_CAUSAL ? !Q_IN_SMEM && !V13_CAUSAL_LOOP_SPILLS
+              : !(Q_IN_SMEM &&
+                  (V13_FULL_LOOP_SPILLS || (V13_FULL_LOOP_SPILLS_AT_96 && HEAD_DIM == 96)));
 // P of a tile's first EARLY steps of keys is worked out beside the products before, of the others
 // beside the next tile's S: not where Q would be read from shared memory twice, nor at D = 128,
 // where registers end.
