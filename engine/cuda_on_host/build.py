@@ -168,13 +168,13 @@ _translated = functools.lru_cache(maxsize=64)(translate)
 # In a source: what it runs depends on the target GPU; and the same where a limit says how.
 _OF_ARCH = re.compile(r"__CUDA_ARCH|[cC]luster")
 _COMPARES = re.compile(r"__CUDA_ARCH__ (<|<=|>|>=|==|!=) (\d+)\b")
-_CONSTANT = re.compile(r"\bconstexpr bool (\w+) =[^;{}]*;")
+_MACRO = re.compile(r"^#define (\w+) \(__CUDA_ARCH__ [^\n]*", re.MULTILINE)
 
 
 def _arch_flags(texts: Sequence[str], arch: str) -> tuple[str, ...]:
     """None where one library serves every GPU; those of `DEFAULT_ARCH` where all that the sources
     ask of the GPU is as there."""
-    texts = _without_unused_constants(texts)
+    texts = _without_unused_macros(texts)
     asked = sum(len(_OF_ARCH.findall(text)) for text in texts)
     if not asked:
         return ()
@@ -184,12 +184,11 @@ def _arch_flags(texts: Sequence[str], arch: str) -> tuple[str, ...]:
     return arch_macros(DEFAULT_ARCH) if is_alike else macros
 
 
-def _without_unused_constants(texts: Sequence[str]) -> list[str]:
+def _without_unused_macros(texts: Sequence[str]) -> list[str]:
     """A header may say of an arch what this kernel does not ask."""
     words = Counter(word for text in texts for word in re.findall(r"\w+", text))
     return [
-        _CONSTANT.sub(lambda constant: "" if words[constant[1]] == 1 else constant[0], text)
-        for text in texts
+        _MACRO.sub(lambda macro: "" if words[macro[1]] == 1 else macro[0], text) for text in texts
     ]
 
 
