@@ -225,7 +225,8 @@ backward_loop(const element* __restrict__ q,     // [batch, num_heads, seqlen, H
         // dQ needs dS of all warps' keys.
         __syncthreads();
 
-        load_rows(visit + 1);  // after the largest products: no register is free during them
+        // Behind the largest products, which leave no register free, and before dQ's atomics.
+        load_rows(visit + 1);
         // With one stage the next Q and dO take the place of these, which nobody reads any more.
         if (STAGES == 1) start_copies(visit + 1);
 
