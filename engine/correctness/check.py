@@ -314,7 +314,8 @@ def with_order_of_threads(
     """The verdict on a wrong output, knowing what the launch gives in another order of threads.
 
     Where they differ by more than the tolerance, or end differently, what the first order gave is
-    no bug's own output: the causes and places that were found for it are left out.
+    no bug's own output: the causes and places that were found for it are left out, but for what
+    nobody wrote.
 
     Args:
         result: the run that was judged.
@@ -340,7 +341,9 @@ def with_order_of_threads(
         f"{seen} when the threads run in another order: a barrier or a wait is missing, or threads "
         "write to the same place. The check build (--check) names the lines."
     )
-    return replace(wrong, findings=(Finding(FindingCode.ORDER_OF_THREADS, sentence, 1.0),))
+    kept = (f for f in wrong.findings if f.pattern == FindingCode.UNWRITTEN)
+    finding = Finding(FindingCode.ORDER_OF_THREADS, sentence, 1.0)
+    return replace(wrong, findings=(finding, *kept))
 
 
 def _outputs(result: RunResult) -> Mapping[str, RawArray]:

@@ -6,7 +6,7 @@ Nothing is compiled, executed or simulated here: it is said of what others found
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
@@ -385,8 +385,12 @@ def _fault(reason: str) -> str:
 
 def place_in(text: str) -> Place | None:
     """The first line of a kernel's source that a text names as `file.cu:line`."""
-    found = _PLACE.search(text)
-    return Place(found[1], int(found[2])) if found is not None else None
+    return next(places_in(text), None)
+
+
+def places_in(text: str) -> Iterator[Place]:
+    """Every line that a text names so."""
+    return (Place(found[1], int(found[2])) for found in _PLACE.finditer(text))
 
 
 def _percent(share: float) -> str:

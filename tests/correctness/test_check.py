@@ -373,6 +373,13 @@ class TestOrderOfThreads:
         assert finding.pattern == "order_of_threads"
         assert finding.sentence.startswith("32 of 4,096 elements come out otherwise")
 
+    def test_what_nobody_wrote_is_told_besides(self) -> None:
+        gap = right(self.inputs)
+        gap[0, 0, 9].view(np.uint16)[:] = POISON_BITS
+        first, other = (RunResult(status=Status.PASSED, out=x) for x in (gap, self.out))
+        found = with_order_of_threads(check_output(self.inputs, first), first, other, "float16")
+        assert [f.pattern for f in found.findings] == ["order_of_threads", "unwritten"]
+
     def test_rounding_is_no_other_output(self) -> None:
         nudged = self.out.copy()
         nudged[0, 0, 0, 0] = np.nextafter(nudged[0, 0, 0, 0], np.float16(np.inf))
