@@ -4,6 +4,7 @@ faults with instruction and source line."""
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from engine.base.launch import PassLaunch, TensorArg
 from engine.cuda_source import compile_kernel
 from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import read_cubin
+from engine.machine_code.disassembly import NO_BARRIER, Control, Instruction, pipe_of
 from engine.machine_code.execution import (
     ExecutionFault,
     ExecutionTimeout,
@@ -542,3 +544,45 @@ def test_lanes_that_are_switched_off_keep_what_they_have(
         expected = (mixed(t) + 7 * (t + 32)) & 0xFFFFFFFF if takes_part else t
         assert int(data[t]) & 0xFFFFFFFF == expected, t
     np.testing.assert_array_equal(data[32:], np.arange(32, 64))
+
+
+def instruction(opcode: str, *operands: str, predicate: str = "") -> Instruction:
+    name, *modifiers = opcode.split(".")
+    control = Control(0, False, NO_BARRIER, NO_BARRIER, 0, 0)
+    return Instruction(0, name, tuple(modifiers), operands, predicate, control, pipe_of(name))
+
+
+@pytest.mark.parametrize(
+    "writes",
+    [
+        instruction("IADD3", "R6", "P0", "R0", "0x1", "RZ", predicate="P1"),
+        instruction("LEA", "R6", "P0", "R0", "R0", "0x2", predicate="P1"),
+        instruction("LOP3.LUT", "P0", "R6", "R0", "0x20", "RZ", "0xc0", "!PT", predicate="P1"),
+    ],
+    ids=str,
+)
+def test_lanes_that_are_switched_off_keep_their_predicate(
+    writes: Instruction, tmp_path: Path
+) -> None:
+    """No compiler can be held to such code: it stands between a load and a store of one."""
+    data = np.arange(64, dtype=np.int32)
+    path = tmp_path / "k.cu"
+    path.write_text('extern "C" __global__ void k(int* data, int n) { data[threadIdx.x] ^= n; }')
+    cubin = read_cubin(compile_kernel(path, (), "sm_75", ("k",)).cubin)
+    program = program_of(cubin, "k")
+    changes = next(n for n, i in enumerate(program.instructions) if i.opcode == "LOP3")
+    assert str(program.instructions[changes - 1]) == "LDG.E.SYS R0, [R2]"
+    assert str(program.instructions[changes + 1]) == "STG.E.SYS [R2], R5"
+    middle = (
+        instruction("ISETP.GT.AND", "P0", "PT", "R0", "0x10", "PT"),
+        instruction("ISETP.GT.AND", "P1", "PT", "R0", "0x17", "PT"),
+        writes,  # a predicate that is off in all the lanes that it runs in
+        instruction("SEL", "R5", "R0", "RZ", "P0"),
+    )
+    before, after = program.instructions[:changes], program.instructions[changes + 1 :]
+    program = replace(program, instructions=(*before, *middle, *after), cubin_sha256="")
+    arguments = (struct.pack("<Q", buffer_address(0)), struct.pack("<i", 64))
+    memory = [GlobalBuffer("data", buffer_address(0), data.view(np.uint8))]
+    launch = Launch((1, 1, 1), (32, 1, 1), 0, arguments)
+    execute(program, load_module(cubin).entries["k"], launch, memory)
+    assert data[:32].tolist() == [t if 16 < t < 24 else 0 for t in range(32)]
