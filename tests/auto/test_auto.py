@@ -88,7 +88,7 @@ class Simulated(History):
     taken_us: Mapping[str, float] = field(default_factory=dict)  # measured here
     spilling: tuple[str, ...] = ()  # of the others it is known that they do not
 
-    def resources(self, kernel: Kernel, problem: Problem) -> tuple[Resources, ...]:
+    def resources(self, kernel: Kernel, _: Problem) -> tuple[Resources, ...]:
         spilled = 8 * (kernel.variant.id in self.spilling)
         return (Resources("attention_forward", "sm_89", 128, 255, 0, 0, spilled, 0, 0),)
 
