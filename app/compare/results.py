@@ -192,7 +192,10 @@ def _winners(comparison: SessionComparison) -> None:
     if (frame["runner_up"] != "").sum() > 1:
         st.caption("Over all sessions selected. Hatched: a tie of the kernels that are named.")
         plot.draw(charts.winner_map(frame, theme()), key="winner_map")
-    tables.draw(winners_table(comparison).frame(), rows=_ROWS)
+    winners = winners_table(comparison).frame().dropna(axis="columns", how="all")
+    # As wide as its names: the first rows, by which a column is measured, may have none.
+    wide = {"runner-up": st.column_config.TextColumn(width="large")}
+    tables.draw(winners, rows=_ROWS, columns=wide)
 
 
 def _unmatched(comparison: SessionComparison) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
@@ -16,7 +15,7 @@ from app.shared.widgets import empty, plain_markdown, show_log
 from engine.base.errors import AttuneError
 from engine.coverage import LEGEND, LineCoverage, format_ranges, marked_source
 from engine.kernel_figures.changes import fork_diff
-from engine.pipeline.verdict import Place
+from engine.pipeline.verdict import Place, places_in
 from engine.sessions.tables import passes_table
 
 TITLE = "Source and resources"
@@ -38,7 +37,7 @@ class ShownLine(NamedTuple):
 
 
 def line_links(view: EvaluationView, text: str, key: str, tabs_key: str) -> bool:
-    """A button for each line of this very source that the text names as `file.cu:line`.
+    """A button for each line of this source, and of its headers, that a text names (`file.cu:1`).
 
     Pressed, it opens the source tab of the tabs with that key, at the line.
 
@@ -47,28 +46,31 @@ def line_links(view: EvaluationView, text: str, key: str, tabs_key: str) -> bool
     """
     if view.is_stale or not view.source:
         return False
-    lines = view.source.splitlines()
-    named = re.findall(rf"(?<![\w/]){re.escape(view.source_name)}[:(](\d{{1,7}})", text)
-    numbers = [n for n in dict.fromkeys(map(int, named)) if 0 < n <= len(lines)][:_MOST_LINKS]
-    for line in numbers:
-        words = lines[line - 1].strip().replace("`", "'")[:_MOST_CHARACTERS]
+    places = [place for place in dict.fromkeys(places_in(text)) if has_line(view, place)]
+    for place in places[:_MOST_LINKS]:
+        line = _text_of(view, place.file).splitlines()[place.line - 1]
+        words = line.strip().replace("`", "'")[:_MOST_CHARACTERS]
+        of_header = "" if place.file == view.source_name else f"_{place.file}"
         st.button(
-            f"{plain_markdown(view.source_name)}:{line} `{words or ' '}`",
-            key=f"{key}_{line}",
+            f"{plain_markdown(place.file)}:{place.line} `{words or ' '}`",
+            key=f"{key}{of_header}_{place.line}",
             type="tertiary",
             icon=":material/code:",
             help="Open this line of the source.",
             on_click=_open,
-            args=(view.source_name, line, tabs_key),
+            args=(place.file, place.line, tabs_key),
         )
-    return bool(numbers)
+    return bool(places)
+
+
+def _text_of(view: EvaluationView, file: str) -> str:
+    """The source's or a header's; empty where it is neither."""
+    return view.source if file == view.source_name else view.headers.get(file, "")
 
 
 def has_line(view: EvaluationView, place: Place) -> bool:
-    """Whether it is a line of this very source."""
-    if view.is_stale or place.file != view.source_name:
-        return False
-    return 0 < place.line <= len(view.source.splitlines())
+    """Whether it is a line of this very source, or of a header of it."""
+    return not view.is_stale and 0 < place.line <= len(_text_of(view, place.file).splitlines())
 
 
 def line_button(
@@ -114,6 +116,9 @@ def draw(view: EvaluationView) -> None:
             "compiled and run."
         )
     shown: ShownLine | None = st.session_state.get(_SHOWN)
+    if shown is not None and shown.file in view.headers:
+        _header(view, shown)
+        return
     if shown is not None and shown.file != view.source_name:
         shown = None
     _path(view, shown.line if shown else 1)
@@ -127,6 +132,24 @@ def draw(view: EvaluationView) -> None:
         _headers(coverage)
     elif not view.is_recorded:
         st.caption("A run in the check build that ends without a fault shows which lines ran.")
+    _code(source, shown)
+
+
+def _header(view: EvaluationView, shown: ShownLine) -> None:
+    """The header of which a line was asked for, in the source's place."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.code(shown.file, language=None)
+        st.button(
+            plain_markdown(view.source_name),
+            key="source_of_kernel",
+            icon=":material/arrow_back:",
+            help="Show the kernel, which includes this header.",
+            on_click=lambda: st.session_state.pop(_SHOWN),
+        )
+    _code(view.headers[shown.file], shown)
+
+
+def _code(source: str, shown: ShownLine | None) -> None:
     with st.container(key=_CODE):
         st.code(source, language="cpp", line_numbers=True, height=620)
     if shown is not None:

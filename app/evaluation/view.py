@@ -46,6 +46,7 @@ class EvaluationView:
     source_name: str
     source_path: str  # of this machine's file; empty where it is a snapshot's
     source: str
+    headers: Mapping[str, str]  # their texts by file name, where they are known
     flags: tuple[str, ...]
     log: str
     is_recorded: bool

@@ -225,6 +225,7 @@ def _view_of(snapshot: Snapshot, index: int) -> EvaluationView:
         source_name=source.name if source else "",
         source_path="",
         source=source.text if source else "",
+        headers={},
         flags=evaluation.flags,
         log=evaluation.log,
         is_recorded=True,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from app.evaluation.maps import ErrorMapView
 from app.evaluation.view import EvaluationView, Residencies
@@ -172,6 +174,7 @@ def view_of(selection: Selection, state: RunState) -> EvaluationView:
         source_name=selection.variant.source.name,
         source_path=str(selection.variant.source),
         source=_text(selection.variant),
+        headers=_headers(selection.variant),
         flags=compiled.flags if compiled else (),
         log=compiled.log if compiled else "",
         is_recorded=False,
@@ -227,6 +230,14 @@ def pinnable(state: RunState) -> Evaluation | None:
     if evaluation is None and state.preview is not None and state.preview.passes:
         evaluation = evaluation_of_preview(state.preview, "Pinned without being executed.")
     return evaluation
+
+
+def _headers(variant: Variant) -> Mapping[str, str]:
+    try:
+        included = variant_sources(variant).included
+    except CompileError:
+        return {}
+    return {Path(each.name).name: each.text for each in included}
 
 
 def _text(variant: Variant) -> str:

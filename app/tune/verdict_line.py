@@ -184,7 +184,7 @@ def _button(
         )
     else:
         st.button(
-            "races unchecked: use the check build",
+            f"{part.text} (check build)",
             key="verdict_check",
             type="tertiary",
             icon=":material/bug_report:",

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 MAX_LINES = 200
+_CENT = 0.01
 _MANY = 64  # a batch that fills a GPU with most problems
 _NAMES = {"B": "batch", "H": "num_heads", "S": "seqlen", "D": "head_dim"}
 _COLUMNS = ("count", "batch", "num_heads", "seqlen", "head_dim", "causal", "dtype")
@@ -135,13 +136,22 @@ class MixResult(Tabular):
         """What the batch gains, if it gains anything."""
         if abs(self.hours / self.hours_now - 1) < 0.005:
             return ", as long as batched today: this batch gains nothing"
-        money = ""
-        if self.usd_per_day is not None and self.usd_per_day_now is not None:
-            money = f" ({format_usd(self.usd_per_day)} against {format_usd(self.usd_per_day_now)})"
+        money = self._money()
         today = f"{_gpu_time(self.hours_now)} as batched today"
         if self.hours < self.hours_now:
             return f"{money}, not {today}"
         return f"{money}, and in {today}, which is to be kept"
+
+    def _money(self) -> str:
+        """What a day costs against today; of less than a cent, what a million sequences do."""
+        if self.usd_per_day is None or self.usd_per_day_now is None:
+            return ""
+        unit, factor = "a day", 1.0
+        if self.usd_per_day < _CENT:
+            sequences = sum(p.line.count * p.line.problem.batch for p in self.problems)
+            unit, factor = "per million sequences", 1e6 / sequences
+        then, now = (format_usd(x * factor) for x in (self.usd_per_day, self.usd_per_day_now))
+        return f" ({then} against {now} {unit})"
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object of `recommend-batch --mix --json`."""

@@ -4,6 +4,7 @@ from engine.correctness.check import (
     check_against,
     check_output,
     check_with_maps,
+    with_order_of_threads,
     with_passing_inputs,
 )
 from engine.correctness.expected import Expected, ExpectedOutputs, expect
@@ -21,5 +22,6 @@ __all__ = [
     "inputs_of",
     "maps_from_arrays",
     "maps_to_arrays",
+    "with_order_of_threads",
     "with_passing_inputs",
 ]

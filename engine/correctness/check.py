@@ -22,6 +22,7 @@ says `tf32 = true` is judged by twice the error of attention whose products are 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -29,10 +30,11 @@ from pathlib import Path
 import numpy as np
 
 from engine.backends.base import RunResult
+from engine.base.errors import Status
 from engine.correctness.diagnosis import diagnose, place_of
 from engine.correctness.expected import Expected, expect, row_factor_rms, with_wrong_slices
 from engine.correctness.finding_codes import FindingCode
-from engine.correctness.gradient_check import check_gradients
+from engine.correctness.gradient_check import NAMES, check_gradients
 from engine.correctness.gradients import ExpectedGradients, expect_gradients
 from engine.correctness.output_error import (
     BrokenElements,
@@ -54,7 +56,16 @@ from engine.correctness.suspected_bugs import Case, SuspectedBug, small_bugs, sp
 from engine.evaluation import Correctness, Finding
 from engine.plan import LaunchPlan
 from engine.problem import Problem
-from engine.tensors import FIXED_BOUNDS, NOISE, FloatArray, Inputs, absolute_tolerance
+from engine.tensors import (
+    FIXED_BOUNDS,
+    NOISE,
+    FloatArray,
+    Inputs,
+    RawArray,
+    absolute_tolerance,
+    decode,
+)
+from kernels.variant import Dtype
 
 # The second, sharper statement: an output may pass and yet err in a way that rounding does not.
 #
@@ -295,6 +306,51 @@ def _not_repeatable(result: RunResult, plan: LaunchPlan | None) -> tuple[Finding
     return (
         Finding(FindingCode.NOT_REPEATABLE, f"{sentence[0].upper()}{sentence[1:]}", 1.0, where),
     )
+
+
+def with_order_of_threads(
+    wrong: Correctness, result: RunResult, other: RunResult, dtype: Dtype
+) -> Correctness:
+    """The verdict on a wrong output, knowing what the launch gives in another order of threads.
+
+    Where they differ by more than the tolerance, or end differently, what the first order gave is
+    no bug's own output: the causes and places that were found for it are left out, but for what
+    nobody wrote.
+
+    Args:
+        result: the run that was judged.
+        other: of the same build on the same inputs.
+    """
+    different, total = 0, 0
+    if other.status is Status.PASSED:
+        tolerances = {each.name: each.tolerance for each in wrong.outputs}
+        second = _outputs(other)
+        for name, raw in _outputs(result).items():
+            a, b = decode(raw, dtype), decode(second[name], dtype)
+            with np.errstate(invalid="ignore"):
+                is_near = np.abs(a - b) <= tolerances.get(name, wrong.tolerance)
+            same = is_near | (a == b) | (np.isnan(a) & np.isnan(b))
+            different += int(np.count_nonzero(~same))
+            total += same.size
+        if not different:
+            return wrong
+        seen = f"{different:,} of {total:,} elements come out otherwise"
+    else:
+        seen = f"The launch ends as {other.status}"
+    sentence = (
+        f"{seen} when the threads run in another order: a barrier or a wait is missing, or threads "
+        "write to the same place. The check build (--check) names the lines."
+    )
+    kept = (f for f in wrong.findings if f.pattern == FindingCode.UNWRITTEN)
+    finding = Finding(FindingCode.ORDER_OF_THREADS, sentence, 1.0)
+    return replace(wrong, findings=(finding, *kept))
+
+
+def _outputs(result: RunResult) -> Mapping[str, RawArray]:
+    """O, or the gradients by their names."""
+    if result.gradients is not None:
+        return {NAMES[name]: raw for name, raw in result.gradients.items()}
+    return {} if result.out is None else {"O": result.out}
 
 
 def with_passing_inputs(wrong: Correctness, source: Path) -> Correctness:

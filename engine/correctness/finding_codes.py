@@ -36,6 +36,7 @@ class FindingCode(StrEnum):
     ONE_ROW = "one_row"
     ONLINE_RESCALE = "online_rescale"
     OPERAND = "operand"
+    ORDER_OF_THREADS = "order_of_threads"
     PAGES = "pages"
     PRECISION = "precision"
     QUERY_INDEX = "query_index"

@@ -254,7 +254,7 @@ def _findings(
         if over:
             found += _wrong_values(expected, each, tiles, over / total)
     source = plan.source if plan is not None else None
-    return tuple(replace(f, place=place_of(f.pattern, source)) for f in found[:16])
+    return tuple(replace(f, place=place_of(f.pattern, source, f.sentence)) for f in found[:16])
 
 
 def _wrong_values(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -115,11 +116,14 @@ def ordinal(n: int) -> str:
 
 
 _EXP = r"\b_*exp2?f?\s*\("
-_STORE = (r"\bout\w*\s*\[.*\]\s*=", r"\bout\w*\s*\+", r"=\s*to_element")
+_STORE = (r"=\s*to_element", r"\bout\w*\s*\[.*\]\s*=", r"\bout\w*\s*\+")
 _MASK = (r"\bvisible\s*=", r"-INFINITY.*[?:]|[?:].*-INFINITY", r"-INFINITY")
 _KEY_LOOP = (r"\bfor\s*\(.*\bn0\b", r"\bkv_end\s*=", r"\bfor\s*\(.*(key|tile)")
+_END_OF_KEYS = (r"\b(chunk|kv)_end\s*=", *_KEY_LOOP)
 _SUM = (r"1\.0f?\s*/", r"/\s*l\b", r"\brow_sum\s*\(")
 _MAXIMUM = (r"=\s*row_max\s*\(", r"\bfmaxf\s*\(", _EXP)
+_RESCALE = (r"\bcorrection\b.*=", _EXP)
+_HEAD = r"\b\w*head\w*\s*="
 _FUSION = (r"\bweight\w*\s*=", _EXP)
 _CHUNKS = (r"\bchunk_\w+\s*=", r"NUM_SPLITS|NUM_WARPS")
 
@@ -135,22 +139,26 @@ _LINES: Mapping[str, Sequence[str]] = {
     FindingCode.SINKS: (r"\bsinks?\w*\b", *_SUM),
     FindingCode.KV_SCALE: (r"\b[kv]_scale\w*\b", r"\*=?\s*softmax_scale", *_MASK),
     FindingCode.SEQUENCE_LENGTH: (r"\bseqlens\s*\[", *_KEY_LOOP),
-    FindingCode.SOFTMAX_SCALE: (r"\*=?\s*softmax_scale", *_MASK),
-    FindingCode.NOT_NORMALISED: _SUM,
+    FindingCode.SOFTMAX_SCALE: (
+        r"\bsoftmax_scale\s*\*|\*=?\s*softmax_scale",
+        r"\b\w*scale\w*\s*=",
+        *_MASK,
+    ),
+    FindingCode.NOT_NORMALISED: (*_STORE, *_SUM),
     FindingCode.ROW_FACTOR: _SUM,
     FindingCode.SCORE_PRECISION: (r"\bs_\w+\s*\[.*\]\s*=", _EXP),
-    FindingCode.ONLINE_RESCALE: (r"\bcorrection\b.*=", _EXP),
+    FindingCode.ONLINE_RESCALE: _RESCALE,
     FindingCode.LANE_MAXIMUM: _MAXIMUM,
     FindingCode.ROW_MAXIMUM: _MAXIMUM,
     FindingCode.FUSION_RESCALE: _FUSION,
     FindingCode.SPLIT_MISSING: _CHUNKS,
     FindingCode.KV_SPLIT_SEAM: _CHUNKS,
     FindingCode.KEY_TILE: _KEY_LOOP,
-    FindingCode.TAIL_TILE: _KEY_LOOP,
+    FindingCode.TAIL_TILE: _END_OF_KEYS,
     FindingCode.FIRST_KEY: _KEY_LOOP,
-    FindingCode.KEY_COUNT: _KEY_LOOP,
+    FindingCode.KEY_COUNT: _END_OF_KEYS,
     FindingCode.QUERY_INDEX: (r"\(q_smem\b.*\bq\b", r"\bq\s*\+"),
-    FindingCode.HEAD_STRIDE: (r"\b\w*head\w*\s*=",),
+    FindingCode.HEAD_STRIDE: (_HEAD,),
     FindingCode.DESCRIPTOR: (r"wgmma_descriptor|desc", r"tma_load"),
     FindingCode.PAGES: (r"\bblock_table\s*[\[+]", r"\w*page\w*\s*="),
     FindingCode.OPERAND: (r"\(k_smem\b.*\bk\b", r"\bk\s*\+"),
@@ -161,23 +169,70 @@ _LINES: Mapping[str, Sequence[str]] = {
     FindingCode.UNWRITTEN: _STORE,
     FindingCode.NOT_REPEATABLE: (r"\batomic\w*\s*\(",),
 }
+# Looked for in the functions before the kernel first, which only calls them.
+_IN_FUNCTIONS: Mapping[str, Sequence[str]] = {FindingCode.LANE_MAXIMUM: (r"\bfmaxf\s*\(.*__shfl",)}
+
+
+def _loads(name: str) -> tuple[str, ...]:
+    """Where one of Q, K and V is loaded, else where its head begins.
+
+    Where a head begins is worked out once for Q and O, and once for K and V: it is right where one
+    of the two is.
+    """
+    return (rf"\b{name}_smem\b.*\b{name}(_map)?\b", rf"\b{name}\s*\+", rf"\b{name}\s*\[", _HEAD)
+
+
+# What a finding's words narrow down, tried first: (pattern, words, what its line contains).
+_CLOSER: Sequence[tuple[FindingCode, str, Sequence[str]]] = (
+    (
+        FindingCode.HEAD_STRIDE,
+        "matches K and V of a head",
+        (r"\bkv_\w*\s*=.*(\bseqlen|KV_BEGIN)", r"\bkv_head\w*\s*="),
+    ),
+    (FindingCode.HEAD_STRIDE, "matches K of a head", _loads("k")),
+    (FindingCode.HEAD_STRIDE, "matches V of a head", _loads("v")),
+    (FindingCode.HEAD_STRIDE, "matches Q of a head", _loads("q")),
+    (FindingCode.UNWRITTEN, "Never written: every row of", (_HEAD,)),
+    (FindingCode.CAUSAL_MASK, "upper bound of the key loop", _END_OF_KEYS),
+    (FindingCode.KV_SPLIT_SEAM, "counting the first", (r"\bchunk_end\s*=", *_END_OF_KEYS)),
+    (FindingCode.ONLINE_RESCALE, "rescales O but not l", (r"\bl\w*(\[\w+\])*\s*\*=", *_RESCALE)),
+    (
+        FindingCode.ONLINE_RESCALE,
+        "rescales l but not O",
+        (r"\bacc\w*.*\*=.*\bcorrection", *_RESCALE),
+    ),
+    (FindingCode.ONLINE_RESCALE, "combined with wrong weights", (r"\*=\s*correction", *_RESCALE)),
+    (FindingCode.MMA_FRAGMENT, " of V not transposed", (r"ldmatrix\w*\s*\(.*\bv_",)),
+)
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 
 
-def place_of(pattern: str, source: Path | None) -> str:
-    """`file.cu:line`, or an empty text."""
-    wanted = _LINES.get(pattern)
-    if wanted is None or source is None:
+def place_of(pattern: str, source: Path | None, sentence: str = "") -> str:
+    """`file.cu:line`, or an empty text.
+
+    Args:
+        sentence: the finding's, which may narrow the line down.
+    """
+    closer = [lines for code, words, lines in _CLOSER if code == pattern and words in sentence]
+    wanted = [*chain.from_iterable(closer), *_LINES.get(pattern, ())]
+    if not wanted or source is None:
         return ""
     try:
         text = source.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return ""
     code = _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text).splitlines()
-    # Functions and constants stand before the kernel that uses them.
+    # Functions and constants stand before the kernel that uses them, which is looked through first.
     begin = next((i for i, line in enumerate(code) if "__global__" in line), 0)
-    for expression in wanted:
-        for number in range(begin, len(code)):
-            if re.search(expression, code[number]):
-                return f"{source.name}:{number + 1}"
-    return ""
+    found = (
+        _line_of(_IN_FUNCTIONS.get(pattern, ()), code, range(begin))
+        or _line_of(wanted, code, range(begin, len(code)))
+        or _line_of(wanted, code, range(begin))
+    )
+    return f"{source.name}:{found}" if found else ""
+
+
+def _line_of(wanted: Sequence[str], code: Sequence[str], lines: range) -> int:
+    """Counted from 1; 0 where no line fits."""
+    pairs = ((expression, i) for expression in wanted for i in lines)
+    return next((i + 1 for expression, i in pairs if re.search(expression, code[i])), 0)

@@ -6,7 +6,7 @@ Nothing is compiled, executed or simulated here: it is said of what others found
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
@@ -15,6 +15,7 @@ from engine.auto import Choice, choose
 from engine.base.errors import AttuneError, Status
 from engine.base.units import format_us
 from engine.config import default_config, find_variant
+from engine.correctness.finding_codes import FindingCode
 from engine.evaluation import Evaluation, Execution, Finding, Latency, Origin
 from engine.history import History
 from engine.machine_code.advice import NEXT_WORDS
@@ -151,7 +152,9 @@ class VerdictPart:
     place: Place | None = None
 
     def with_place(self) -> str:
-        """The text, with the place where it does not name it itself."""
+        """The text, with the place or the option where it does not name it itself."""
+        if self.code == "check":
+            return f"{self.text} (--check)"
         if self.place is None or self.code not in ("result", "finding"):
             return self.text
         where = f"{self.place.file}:{self.place.line}"
@@ -175,7 +178,8 @@ class LaunchVerdict:
     limit: Limit | None = None
     next: NextStep | None = None
     auto: AutoPick | None = None
-    races_unchecked: bool = False  # it is right, in a build that looks for no races
+    # Right, or other threads first give another output, in a build that looks for no races.
+    races_unchecked: bool = False
 
     @property
     def parts(self) -> tuple[VerdictPart, ...]:
@@ -183,6 +187,8 @@ class LaunchVerdict:
         made = [VerdictPart("result", self._result(), None if self.finding else self.place)]
         if self.finding:
             made.append(VerdictPart("finding", self.finding.rstrip("."), self.place))
+        if self.finding and self.races_unchecked:
+            return (*made, VerdictPart("check", "next: look for the race"))
         if self.remedy:
             return (*made, VerdictPart("next", f"next: {self.remedy}"))
         figures = [text for text in (self._time(), self._roof(), self._limit()) if text]
@@ -193,7 +199,7 @@ class LaunchVerdict:
         if self.auto is not None:
             made.append(VerdictPart("auto", self._auto(self.auto)))
         if self.races_unchecked:
-            made.append(VerdictPart("check", "races unchecked (--check)"))
+            made.append(VerdictPart("check", "races unchecked"))
         return tuple(made)
 
     @property
@@ -379,8 +385,12 @@ def _fault(reason: str) -> str:
 
 def place_in(text: str) -> Place | None:
     """The first line of a kernel's source that a text names as `file.cu:line`."""
-    found = _PLACE.search(text)
-    return Place(found[1], int(found[2])) if found is not None else None
+    return next(places_in(text), None)
+
+
+def places_in(text: str) -> Iterator[Place]:
+    """Every line that a text names so."""
+    return (Place(found[1], int(found[2])) for found in _PLACE.finditer(text))
 
 
 def _percent(share: float) -> str:
@@ -400,10 +410,11 @@ def _was_executed(evaluation: Evaluation) -> bool:
 
 def _failed(evaluation: Evaluation) -> LaunchVerdict:
     status = evaluation.status
-    finding = ""
+    finding, by_order = "", False
     if status is Status.INCORRECT:
         told = _findings(evaluation)
         finding = told[0].sentence if told else evaluation.reason
+        by_order = any(f.pattern == FindingCode.ORDER_OF_THREADS for f in told)
     remedy = next_step(status, evaluation.reason, evaluation.execution).rstrip(".")
     return LaunchVerdict(
         status.lower(),
@@ -411,6 +422,7 @@ def _failed(evaluation: Evaluation) -> LaunchVerdict:
         fault=_fault(evaluation.reason) if status is Status.LAUNCH_ERROR else "",
         place=_place(evaluation),
         remedy=f"{remedy[0].lower()}{remedy[1:]}",
+        races_unchecked=by_order,
     )
 
 

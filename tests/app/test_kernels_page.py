@@ -21,6 +21,7 @@ from engine.gate.figures import Answer, Figures
 from engine.gate.trees import NoTree
 from engine.gate.verdicts import Finding, GateVerdict
 from engine.history.known_time import KnownTime
+from engine.kernel_figures import changes
 from engine.kernel_figures.rung import Rung, TileCounts, known_rung, request_of
 from engine.problem import Problem
 from engine.schema import encode
@@ -138,6 +139,20 @@ def test_the_tree_is_worked_out_once_it_is_opened(open_app, monkeypatch):
     at.run()
     assert asked
     assert "v01 and so on" in [c.value for c in at.code]
+
+
+@pytest.mark.usefixtures("jobs")
+def test_the_forecasts_stand_beside_what_came_of_them(open_app, monkeypatch):
+    times = {"v01": 100.0, "v02": 40.0, "v03": 10.0, "v04": 9.0, "v05": 8.0, "v11": 5.0}
+    monkeypatch.setattr(changes, "_simulated_us", lambda name, _: times.get(name))
+    at = open_app("ladder", gpu="L4")
+    at.session_state["kernels_forecasts"] = True
+    at.run()
+    assert not at.exception
+    [table] = [d.value for d in at.dataframe if "expected" in d.value]
+    # v13 is not simulated yet.
+    assert list(table["simulated"]) == ["2.5×", "1.1×", "12×", "–"]
+    assert list(table["came out"]) == ["as expected", "less", "more", "–"]
 
 
 def test_known_figures_are_table_and_chart(open_app, monkeypatch):

@@ -27,6 +27,7 @@ from engine.pipeline.verdict import AutoPick
 from engine.problem import Problem
 from engine.schema import encode
 from kernels.ladder import by_id
+from kernels.variant import KERNELS_DIR
 
 PREDICTED = Latency("predicted", 540.0, 110.0, 2600.0, "One CTA takes most of it.")
 BASE = Evaluation(
@@ -255,6 +256,24 @@ def test_the_verdict_leads_to_the_line(open_app, jobs, answer, key):
     assert not at.exception
     assert at.session_state["tab"] == "Source and resources"
     assert at.session_state["source_line"].line == 99
+
+
+def test_the_verdict_leads_to_the_line_of_a_header_and_back(open_app, jobs):
+    jobs.answer = done(replace(NOT_RUN, status=Status.RACE, reason="element.cuh:20: a race."))
+    at = run(open_app())
+    assert "Race" in texts(at)
+    at.button(key="verdict_line").click().run()
+    assert not at.exception
+    assert at.session_state["source_line"][:2] == ("element.cuh", 20)
+    header = (KERNELS_DIR / "element.cuh").read_text().strip()
+    kernel = by_id("v01").source.read_text().strip()
+    shown = [c.value for c in at.code]
+    assert header in shown
+    assert kernel not in shown
+    at.button(key="source_of_kernel").click().run()
+    shown = [c.value for c in at.code]
+    assert header not in shown
+    assert kernel in shown
 
 
 @pytest.mark.parametrize("state", ["failed", "crashed"])

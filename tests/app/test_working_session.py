@@ -87,6 +87,13 @@ def test_the_target_is_judged_and_a_note_is_kept(open_app, jobs):  # noqa: F811
     at.button(key="target_set").click().run()
     assert not at.exception
     assert "Met" in texts(at)
+    hypothesis = next(t for t in at.text_area if t.key.startswith("working_hypothesis."))
+    hypothesis.set_value("Splits halve the time.").run()
+    assert "Hypothesis: Splits halve the time." in texts(at)
+    assert "Confirmed. Met: 2.5×" in texts(at)
+    at.number_input(key="target_value").set_value(3.0).run()
+    at.button(key="target_set").click().run()
+    assert "Refuted. Missed by" in texts(at)
     note = next(t for t in at.text_input if t.key.startswith("working_note."))
     note.set_value("wider tiles spill").run()
     assert not at.exception

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -48,6 +50,29 @@ def test_a_kernel_that_cannot_be_launched_with_the_most_counts(
     assert (most.config["num_splits"], most.batch) == (1, 3)
 
 
+RESULT = mix.MixResult(
+    variant="v05",
+    config={},
+    device="L4",
+    batch=2,
+    target=0.9,
+    method=METHODS[0],
+    hours_now=2.0,
+    hours=1.0,
+    low_hours=0.9,
+    high_hours=1.1,
+    own_hours=1.0,
+    plateau_hours=0.9,
+    usd_per_day=None,
+    usd_per_day_now=None,
+    gpus_needed=1,
+    problems=(),
+    kernels=(),
+    curve=((1, 2.0), (2, 1.0)),
+    notes=(),
+)
+
+
 @pytest.mark.parametrize(
     ("hours_now", "words"),
     [
@@ -57,25 +82,23 @@ def test_a_kernel_that_cannot_be_launched_with_the_most_counts(
     ],
 )
 def test_the_reason_says_what_the_batch_gains(hours_now: float, words: str) -> None:
-    result = mix.MixResult(
-        variant="v05",
-        config={},
-        device="L4",
-        batch=2,
-        target=0.9,
-        method=METHODS[0],
-        hours_now=hours_now,
-        hours=1.0,
-        low_hours=0.9,
-        high_hours=1.1,
-        own_hours=1.0,
-        plateau_hours=0.9,
-        usd_per_day=None,
-        usd_per_day_now=None,
-        gpus_needed=1,
-        problems=(),
-        kernels=(),
-        curve=((1, hours_now), (2, 1.0)),
-        notes=(),
+    assert words in replace(RESULT, hours_now=hours_now).reason
+
+
+@pytest.mark.parametrize(
+    ("usd_per_day", "words"),
+    [
+        (2.5, "a day ($2.50 against $5.00 a day), not"),
+        # A launch of 4 sequences a day.
+        (3.11e-8, "a day ($0.00777 against $0.0155 per million sequences), not"),
+    ],
+)
+def test_small_traffic_is_priced_by_the_million(usd_per_day: float, words: str) -> None:
+    line = mix.MixLine(1, Problem(4, 8, 128, 64))
+    result = replace(
+        RESULT,
+        usd_per_day=usd_per_day,
+        usd_per_day_now=2 * usd_per_day,
+        problems=(mix.MixProblem(line, 2.0, 1.0, 100, 1.0, "v05", 1.0),),
     )
     assert words in result.reason

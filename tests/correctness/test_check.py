@@ -13,7 +13,7 @@ from words import raises, says
 
 from engine.backends.base import RunResult
 from engine.base.errors import Status
-from engine.correctness import check_output, check_with_maps
+from engine.correctness import check_output, check_with_maps, with_order_of_threads
 from engine.correctness.check import FIXED_BOUNDS, absolute_tolerance
 from engine.correctness.output_error import NOT_COMPARED
 from engine.correctness.reference import emulated_attention, everything, reference
@@ -350,3 +350,42 @@ def test_an_output_is_needed() -> None:
     inputs = make_inputs(Problem(1, 1, 4, 32))
     with raises(ValueError, "without_an_output"):
         check_output(inputs, RunResult(status=Status.CRASHED))
+
+
+class TestOrderOfThreads:
+    """What another order of threads gives says whether the output is a bug's own."""
+
+    inputs = make_inputs(Problem(1, 2, 64, 32))
+    out = right(inputs)
+    out[0, 1, 3] = np.nan
+
+    def found(self, other: RunResult) -> Correctness:
+        first = RunResult(status=Status.PASSED, out=self.out)
+        return with_order_of_threads(check_output(self.inputs, first), first, other, "float16")
+
+    def test_the_same_output_keeps_its_findings(self) -> None:
+        again = self.found(RunResult(status=Status.PASSED, out=self.out.copy()))
+        assert [f.pattern for f in again.findings] == ["nan_row"]
+
+    def test_another_output_has_no_other_cause(self) -> None:
+        other = RunResult(status=Status.PASSED, out=right(self.inputs))
+        (finding,) = self.found(other).findings
+        assert finding.pattern == "order_of_threads"
+        assert finding.sentence.startswith("32 of 4,096 elements come out otherwise")
+
+    def test_what_nobody_wrote_is_told_besides(self) -> None:
+        gap = right(self.inputs)
+        gap[0, 0, 9].view(np.uint16)[:] = POISON_BITS
+        first, other = (RunResult(status=Status.PASSED, out=x) for x in (gap, self.out))
+        found = with_order_of_threads(check_output(self.inputs, first), first, other, "float16")
+        assert [f.pattern for f in found.findings] == ["order_of_threads", "unwritten"]
+
+    def test_rounding_is_no_other_output(self) -> None:
+        nudged = self.out.copy()
+        nudged[0, 0, 0, 0] = np.nextafter(nudged[0, 0, 0, 0], np.float16(np.inf))
+        again = self.found(RunResult(status=Status.PASSED, out=nudged))
+        assert [f.pattern for f in again.findings] == ["nan_row"]
+
+    def test_another_end_is_told(self) -> None:
+        (finding,) = self.found(RunResult(status=Status.TIMEOUT)).findings
+        assert finding.sentence.startswith("The launch ends as TIMEOUT when")

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from engine.correctness.reference import everything
-from engine.correctness.regions import Region, ordinal, span
+from engine.correctness.regions import Region, ordinal, place_of, span
 from engine.problem import Problem
+from kernels.ladder import by_id
 
 
 @pytest.mark.parametrize(
@@ -53,3 +54,29 @@ def test_regions(marked: object, words: str) -> None:
     mask = np.zeros((6, 10, 8), bool)
     mask[marked] = True
     assert Region.of(mask, everything(Problem(2, 3, 10, 8))).words() == words
+
+
+@pytest.mark.parametrize(
+    ("variant", "pattern", "sentence", "line"),
+    [
+        ("v08", "head_stride", "The output matches K and V of a head read", "size_t kv_head = "),
+        ("v08", "head_stride", "The output matches K of a head read", "(k_smem, k + kv_head"),
+        ("v08", "head_stride", "The output matches V of a head read", "(v_smem, v + kv_head"),
+        ("v12", "head_stride", "The output matches V of a head read", "(v_smem, v + kv_head"),
+        ("v15", "head_stride", "The output matches K of a head read", "&k_map"),
+        ("v02", "head_stride", "The output matches Q of a head read", "(q_smem, q + q_head"),
+        ("v02", "unwritten", "Never written: every row of batch 1", "size_t head_index = "),
+        ("v08", "softmax_scale", "The output matches scores", "softmax_scale * LOG2_E"),
+        ("v08", "lane_maximum", "Look at the row maximum", "fmaxf(x, __shfl"),
+        ("v11", "tail_mask", "The output matches a missing tail mask", "const bool visible ="),
+        ("v06", "kv_split_seam", "matches counting the first key tile twice", "chunk_end ="),
+        ("v02", "online_rescale", "matches one that rescales O but not l", "l *= correction;"),
+    ],
+)
+def test_a_finding_names_the_line_it_speaks_of(
+    variant: str, pattern: str, sentence: str, line: str
+) -> None:
+    source = by_id(variant).source
+    name, number = place_of(pattern, source, sentence).split(":")
+    assert name == source.name
+    assert line in source.read_text().splitlines()[int(number) - 1]

@@ -62,6 +62,17 @@ def mutate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Mutate:
     return apply
 
 
+def test_a_missing_barrier_is_told_by_another_order_of_threads(
+    evaluator: Evaluator, mutate: Mutate
+) -> None:
+    """In order every element is NaN, which could have many causes."""
+    mutate("__syncthreads();", "")
+    found = evaluator.evaluate(request(gpu=None)).evaluation
+    assert found.status is Status.INCORRECT
+    assert found.correctness is not None
+    assert [f.pattern for f in found.correctness.findings] == ["order_of_threads"]
+
+
 def test_a_right_kernel_passes_with_a_prediction(evaluator: Evaluator) -> None:
     stages: list[str] = []
     outcome = evaluator.evaluate(request(), stages.append)

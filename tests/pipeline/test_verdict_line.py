@@ -147,6 +147,18 @@ def test_products_in_tf32_are_named_by_verdict_and_roof() -> None:
     assert exact.sentence.startswith("Right ·")
 
 
+def test_what_another_order_of_threads_changes_is_to_be_checked_for_a_race() -> None:
+    finding = Finding("order_of_threads", "5 elements come out otherwise.", 1.0)
+    wrong = replace(RIGHT, passed=False, bad_count=5, findings=(finding,))
+    run = replace(
+        PASSED, status=Status.INCORRECT, reason="5 are off.", correctness=wrong, latency=None
+    )
+    found = verdict_of(run, V08, PROBLEM)
+    said = "Incorrect · 5 elements come out otherwise · next: look for the race (--check)"
+    assert found.sentence == said
+    assert found.parts[-1].code == "check"
+
+
 def test_an_incorrect_output_is_told_by_its_first_finding() -> None:
     wrong = replace(
         RIGHT,
@@ -163,6 +175,7 @@ def test_an_incorrect_output_is_told_by_its_first_finding() -> None:
     found = verdict_of(run, V08, PROBLEM)
     assert (found.result, found.finding) == ("incorrect", "Only head 2 is wrong.")
     assert found.place == Place("v08_mma_sync.cu", 113)
+    assert found.parts[-1].code == "next"
     stale = verdict_of(run, V08, PROBLEM, is_stale=True)
     assert (stale.result, stale.finding) == ("stale", "")
     assert verdict_of(run, V08, PROBLEM, is_running=True).result == "running"

@@ -14,6 +14,7 @@ from engine.evaluation import BaselineTiming, Evaluation
 from engine.problem import Problem
 from engine.sessions.goal import describe_goal, goal_status
 from engine.sessions.snapshot import Goal
+from engine.sessions.tables import hypothesis_state
 
 
 def timed(median_us: float, baseline_us: float = 25.0, **changes: Any) -> Evaluation:
@@ -36,6 +37,19 @@ def test_speed_up(value: float, state: str, said: str) -> None:
     status = goal_status(speedup(value), [timed(12.5)])
     assert (status.state, status.value) == (state, 2.0)
     assert said in status.sentence
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        (None, "open. The session has no target"),
+        (speedup(1.9), "confirmed. Met: 2×"),
+        (speedup(2.0), "open. "),
+        (speedup(2.5), "refuted. Missed by 20%"),
+    ],
+)
+def test_a_hypothesis_ends_by_the_numbers(target: Goal | None, words: str) -> None:
+    assert hypothesis_state(target, [timed(12.5)]).startswith(words)
 
 
 def test_the_worst_problem_decides_and_the_best_variant_speaks_for_each() -> None:

@@ -53,7 +53,7 @@ def diagnose(
         Findings in order of how much they tell; none when nothing is wrong.
     """
     findings = _findings(inputs, broken, compared, tiles)
-    return tuple(replace(f, place=place_of(f.pattern, source)) for f in findings)
+    return tuple(replace(f, place=place_of(f.pattern, source, f.sentence)) for f in findings)
 
 
 def _findings(
@@ -178,7 +178,12 @@ def _nan_hint(region: Region, tiles: Tiles) -> str:
             "overflows, as exp(m_new − m_old) does in the place of exp(m_old − m_new)"
             + _of_scratch(tiles)
         )
-    return "a row without a visible key divides 0 by 0" + _of_scratch(tiles)
+    if problem.window or problem.seqlens is not None:
+        return "a row without a visible key divides 0 by 0" + _of_scratch(tiles)
+    return (
+        "something is read before it is written, as shared memory starts as NaN, or a row behind "
+        "the last of Q, K or V is, which holds NaN" + _of_scratch(tiles)
+    )
 
 
 def _of_scratch(tiles: Tiles) -> str:
