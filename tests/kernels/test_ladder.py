@@ -296,4 +296,3 @@ def test_one_thread_orders_an_arrival_for_its_cta() -> None:
     for path in KERNELS_DIR.glob("*.cu*"):
         code = without_comments(path.read_text(encoding="utf-8"))
         assert "__threadfence" not in code, path.name
-        assert "arrivals" not in code or "arrive_at_counter(tile_arrivals)" in code, path.name
