@@ -411,7 +411,7 @@ struct SharedMatrix {
     }
     // The last byte that an operand of so many rows or columns can have; `start` is in its first one's row.
     uint32_t last(uint32_t count) const {
-        return start + 9 * row_bytes - 1 + (transposed ? (count - 1 >> log_columns) * leading + stride : (count - 1) / 8 * stride);
+        return start + 9 * row_bytes - 1 + (transposed ? ((count - 1) >> log_columns) * leading + stride : (count - 1) / 8 * stride);
     }
     uint32_t swizzled(uint32_t place) const { return place ^ (place >> 7 & (row_bytes / 16 - 1)) << 4; }
 };

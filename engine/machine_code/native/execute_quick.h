@@ -548,7 +548,7 @@ void quick_shared(Warp& w, const Quick& q) {
     if (!all_inside<WIDTH>(offset, w.cta.smem.size())) { w.memory(*q.full); return; }
     if (!LOADS) {
         uint64_t pages = 0;
-        for (int l = 0; l < 32; l++) pages |= uint64_t{1} << (offset[l] >> Cta::Changes::LOG_PAGE & 63);
+        for (int l = 0; l < 32; l++) pages |= uint64_t{1} << Cta::Changes::page(offset[l]);
         w.cta.changes.pages(pages);
     }
     transfer<WIDTH, LOADS>(w, q, w.cta.smem.data(), offset);
