@@ -43,7 +43,7 @@ def _run(cpu: CpuBackend, plan: LaunchPlan, inputs: Inputs, seed: int) -> RunRes
     of_each(
         [(v.id, *case) for v in LADDER for case in SHAPES if is_taken(v, Problem(1, 2, *case))],
         every=8,
-        slow=9,
+        slow=18,
     ),
 )
 def test_no_false_alarm(
