@@ -166,6 +166,11 @@ class Resources(Stored):
     def spill_bytes(self) -> int:
         return self.spill_store_bytes + self.spill_load_bytes
 
+    @property
+    def uses_local_memory(self) -> bool:
+        """Whether a thread has a stack, or spills."""
+        return self.spill_bytes > 0 or self.stack_bytes > 0
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Occupancy(Stored, Tabular):

@@ -1,10 +1,11 @@
 // cp.async of sm_80 and later: copies from global to shared memory that take no registers and run
 // on while the thread computes. On sm_75 a load and a store, behind which the thread goes on.
 #pragma once
+#include "arch.cuh"
 
 // 16 bytes to shared memory past the L1 cache; zeros when not `valid` (`source` is then not read).
 __device__ __forceinline__ void cp_async_16(unsigned destination, const void* source, bool valid) {
-#if __CUDA_ARCH__ >= 800
+#if HAS_CP_ASYNC
     const int source_bytes = valid ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :
@@ -25,7 +26,7 @@ __device__ __forceinline__ void cp_async_16(void* destination, const void* sourc
 
 // Closes a group: the copies that this thread started since the last one. It may be empty.
 __device__ __forceinline__ void cp_async_commit() {
-#if __CUDA_ARCH__ >= 800
+#if HAS_CP_ASYNC
     asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
@@ -34,14 +35,14 @@ __device__ __forceinline__ void cp_async_commit() {
 // threads see them after a barrier on top.
 template <int UNDER_WAY>
 __device__ __forceinline__ void cp_async_wait() {
-#if __CUDA_ARCH__ >= 800
+#if HAS_CP_ASYNC
     asm volatile("cp.async.wait_group %0;" ::"n"(UNDER_WAY) : "memory");
 #endif
 }
 
 // Waits for this thread's own copies; other threads see them after a barrier on top.
 __device__ __forceinline__ void cp_async_wait_all() {
-#if __CUDA_ARCH__ >= 800
+#if HAS_CP_ASYNC
     asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }

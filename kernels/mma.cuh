@@ -1,5 +1,6 @@
 // The tensor-core instructions of sm_75 and later, each behind one function.
 #pragma once
+#include "arch.cuh"
 #include "element.cuh"
 
 // Two elements in one 32-bit register, as the instructions take them; `low` is the first of them.
@@ -51,7 +52,7 @@ __device__ __forceinline__ void ldmatrix_x4_transposed(unsigned (&fragment)[4],
 // D [16, 8] += A [16, 16] @ B [16, 8], in FP32.
 __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0,
                                              unsigned b1) {
-#if __CUDA_ARCH__ >= 800 || IS_BF16
+#if HAS_MMA_K16 || IS_BF16
     asm volatile(MMA_M16N8K16 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));

@@ -1,11 +1,11 @@
 // v06 KV split, one pass: the CTA that finishes a query tile last fuses it; no second launch.
 // Idea: a counter per query tile tells each CTA whether the other chunks are already in memory.
-// Changed: against v05, attention_fuse is gone; fence, count, and the last CTA merges the partials.
+// Changed: against v05, attention_fuse is gone; CTAs count, and the last one merges the partials.
 // Limiter: as v05; the fusion now runs on one CTA per query tile, so many splits make a long tail.
 // Constraints: D in {32, 64, 96, 128}; H num_splits <= 65535; B <= 65535; any KV and num_splits.
 // Passes: 1, attention_forward; grid (ceil(S / 64), num_heads * num_splits, batch).
 // Source: the threadFenceReduction sample of the CUDA toolkit; stream-K's fix-up does the same.
-// Weakness: two launches at once must not share the counters; every CTA pays a fence and an atomic.
+// Weakness: two launches at once must not share the counters; each CTA pays an ordered atomic.
 /* attune
 idea = "The CTA that finishes a query tile last fuses its splits: one launch instead of two."
 head_dims = [32, 64, 96, 128]
@@ -42,6 +42,7 @@ query_rows = "block_m"
 kv_rows = "ceil_div(ceil_div(seqlen_kv, block_n), num_splits) * block_n"
 conflict_ways = 1
 */
+#include "arrival.cuh"
 #include "element.cuh"
 #include "exp2.cuh"
 #include "lse.cuh"
@@ -239,17 +240,14 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         }
     }
 
-    // Release: whoever sees this CTA's arrival also sees the partials written above.
-    __threadfence();
-    // Thread 0 arrives for the whole CTA, so all of its threads must have written and fenced.
+    // Thread 0 arrives for the whole CTA, so all of its threads must have written.
     __syncthreads();
     int* tile_arrivals = arrivals + head_index * gridDim.x + tile_index;
     const bool came_last =
-        threadIdx.x == 0 && atomicAdd(tile_arrivals, 1) == NUM_SPLITS - 1;
-    // Only thread 0 knows who came last: the barrier hands its answer to all threads.
+        threadIdx.x == 0 && arrive_at_counter(tile_arrivals) == NUM_SPLITS - 1;
+    // Only thread 0 knows who came last: the barrier hands its answer to all threads, and what the
+    // other splits wrote.
     if (!__syncthreads_or(came_last)) return;
-    // Acquire: the partials of the other splits are read after the count that announced them.
-    __threadfence();
     if (threadIdx.x == 0) *tile_arrivals = 0;  // all have arrived: ready for the next launch
     if (query >= seqlen) return;
 

@@ -47,6 +47,7 @@ kv_rows = "round_up(seqlen_kv, block_n)"
 conflict_ways = 1
 */
 #define TAKES_PACKED 1
+#include "arch.cuh"
 #include "async_copy.cuh"
 #include "exp2.cuh"
 #include "features.cuh"
@@ -67,7 +68,7 @@ constexpr bool Q_IN_SMEM = ROW_TILES * (HEAD_DIM + BLOCK_N) > 192;
 constexpr bool TWO_LOOPS =
     WINDOW == 0 &&
     !(IS_CAUSAL && Q_IN_SMEM &&
-      (ROW_TILES * BLOCK_N >= 128 || (__CUDA_ARCH__ == 900 && HEAD_DIM == 96)));
+      (ROW_TILES * BLOCK_N >= 128 || (V11_CAUSAL_LOOP_SPILLS_AT_96 && HEAD_DIM == 96)));
 // P of a tile's first EARLY steps of keys is worked out beside the products before, of the others
 // beside the next tile's S: not where Q would be read from shared memory twice, nor at D = 128,
 // where registers end.
@@ -75,11 +76,10 @@ constexpr int EARLY = Q_IN_SMEM || HEAD_DIM >= 128 ? KEY_STEPS : KEY_STEPS / 2;
 // Steps of keys whose first fragment waits in registers when a tile begins: as many as are free.
 constexpr int AHEAD = HEAD_DIM >= 128 ? 0 : Q_IN_SMEM ? 1 : 2;
 // Whether copies start before V is read. At D = 128 they are so many that its fragments wait for
-// them, which costs less than a later arrival only where one CTA fits on an SM. sm_80 would spill
-// with a causal mask.
+// them, which costs less than a later arrival only where one CTA fits on an SM.
 constexpr bool COPIES_FIRST =
-    HEAD_DIM < 128 || ROW_TILES == 1 ||
-    !(__CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000 || (__CUDA_ARCH__ == 800 && !IS_CAUSAL));
+    HEAD_DIM < 128 || ROW_TILES == 1 || !HAS_LARGE_SMEM ||
+    (IS_CAUSAL && V11_CAUSAL_LATE_COPIES_SPILL);
 constexpr int RING_ROWS = (STAGES * STAGE + HEAD_DIM - 1) / HEAD_DIM;  // as wide as Q's
 constexpr unsigned FULL_WARP = 0xffffffffu;
 

@@ -58,6 +58,8 @@ conflict_ways = 1
 shares = "key tiles"
 start_tiles = "max(2, block_m // block_n) if causal else 2"
 */
+#include "arch.cuh"
+#include "arrival.cuh"
 #include "async_copy.cuh"
 #include "exp2.cuh"
 #include "lse.cuh"
@@ -73,9 +75,9 @@ constexpr int TILE = BLOCK_N * HEAD_DIM;  // elements of K or V in a tile
 constexpr bool Q_IN_SMEM = ROW_TILES * (HEAD_DIM + BLOCK_N) > 192;
 // Whether tiles with nothing to mask have a loop of their own: not where two loops would spill.
 constexpr bool TWO_LOOPS =
-    IS_CAUSAL ? !Q_IN_SMEM && __CUDA_ARCH__ < 1200
-              : !(Q_IN_SMEM && (__CUDA_ARCH__ == 750 || __CUDA_ARCH__ == 1000 ||
-                                (__CUDA_ARCH__ >= 1200 && HEAD_DIM == 96)));
+    IS_CAUSAL ? !Q_IN_SMEM && !V13_CAUSAL_LOOP_SPILLS
+              : !(Q_IN_SMEM &&
+                  (V13_FULL_LOOP_SPILLS || (V13_FULL_LOOP_SPILLS_AT_96 && HEAD_DIM == 96)));
 // P of a tile's first EARLY steps of keys is worked out beside the products before, of the others
 // beside the next tile's S: not where Q would be read from shared memory twice, nor at D = 128,
 // where registers end.
@@ -575,19 +577,15 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                         make_float4(o[0], o[1], o[2], o[3]);
                 }
             }
-            // Release: whoever sees this CTA's arrival also sees the partials written above.
-            __threadfence();
-            // Thread 0 arrives for the whole CTA, so all of its threads must have written and
-            // fenced.
+            // Thread 0 arrives for the whole CTA, so all of its threads must have written.
             __syncthreads();
             int* tile_arrivals = arrivals + (size_t)head * query_tiles + tile_index;
             const bool came_last =
-                threadIdx.x == 0 && atomicAdd(tile_arrivals, 1) == last_cta - first_cta;
-            // Only thread 0 knows who came last: the barrier hands its answer to all threads.
+                threadIdx.x == 0 && arrive_at_counter(tile_arrivals) == last_cta - first_cta;
+            // Only thread 0 knows who came last: the barrier hands its answer to all threads, and
+            // what the other CTAs wrote.
             is_stored_here = __syncthreads_or(came_last);
             if (is_stored_here) {
-                // Acquire: the other partials are read after the count that announced them.
-                __threadfence();
                 if (threadIdx.x == 0) *tile_arrivals = 0;  // all have arrived: for the next launch
 
                 // m = max over the pieces, finite: the first holds key 0, which every row sees.

@@ -154,7 +154,7 @@ backward_loop(const element* __restrict__ q,     // [batch, num_heads, seqlen, H
     };
     start_copies(0);
 
-    // LSE, in base 2, and D of a query of the next visit, on their way while this one is computed.
+    // LSE, in base 2, and D of a query of the next visit, on their way while dQ is computed.
     float2 next_rows = make_float2(0.0f, 0.0f);
     const auto load_rows = [&](int visit) {
         const int query = m_begin + visit % tiles * BLOCK_M + threadIdx.x;
@@ -176,7 +176,6 @@ backward_loop(const element* __restrict__ q,     // [batch, num_heads, seqlen, H
         // Every warp reads rows that other warps copied; and dS of the tile before is read by
         // nobody any more.
         __syncthreads();
-        load_rows(visit + 1);
 
         // S^T = K @ Q^T and dP^T = V @ dO^T [16, BLOCK_M]: this warp's keys, all queries.
         float p_rmem[BLOCK_M / 8][4] = {};
@@ -226,6 +225,8 @@ backward_loop(const element* __restrict__ q,     // [batch, num_heads, seqlen, H
         // dQ needs dS of all warps' keys.
         __syncthreads();
 
+        // Behind the largest products, which leave no register free, and before dQ's atomics.
+        load_rows(visit + 1);
         // With one stage the next Q and dO take the place of these, which nobody reads any more.
         if (STAGES == 1) start_copies(visit + 1);
 

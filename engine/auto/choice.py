@@ -1,8 +1,9 @@
 """Which kernel to take for a problem on a GPU, and why.
 
 Candidates are the first and second of the tables' nearest rows, a person's tuned configs and every
-kernel that was timed. They are ranked by their times for this problem on this
-GPU, those that every page and command shows (`engine.history`): the fastest is taken.
+kernel that was timed. Those that spill registers here and were not timed are left out. The others
+are ranked by their times for this problem on this GPU, those that every page and command shows
+(`engine.history`): the fastest is taken.
 """
 
 from __future__ import annotations
@@ -113,7 +114,10 @@ def choose(
         kernel = kernel.with_config(**given)
         reason = why or f"{kernel.variant.idea} With what is given no kernel takes the problem."
         return Choice(kernel, _sentences(device, problem, reason, tuned_note), tuple(given))
-    candidates = _ranked(list(dict.fromkeys(offering)), problem, history)
+    offering = list(dict.fromkeys(offering))
+    # Where all spill, the fastest of them is better than none.
+    unspilled = _unspilled(offering, problem, history) or offering
+    candidates = _ranked(unspilled, problem, history)
     pick = candidates[0]
     reason = _reason(candidates, problem, device, {k.values for k in tuned})
     if table is not None and pick.time is None:
@@ -164,6 +168,7 @@ def decided_by(problem: Problem, device: DeviceSpec, history: History) -> tuple[
         _tuned(history, problem, device),
         kernels,
         [_source_of(kernel.variant) for kernel in kernels],
+        _unspilled(kernels, problem, history.doing("look up")),
         history.at(problem, device.name),
         [times.on(device.name, name=name) for name in variants] if times is not None else [],
     )
@@ -210,6 +215,27 @@ def chosen_variants(
             raise InvalidProblem(choices[0][1].reason, code="auto_takes_none")
     chosen = [one for name in names for one in (taken if name == AUTO else [name])]
     return tuple(dict.fromkeys(chosen))
+
+
+def _unspilled(kernels: Sequence[Kernel], problem: Problem, history: History) -> list[Kernel]:
+    """Those whose registers all fit, as `engine.auto.renew` asks of a table's rows, those that were
+    timed, and those that are not known to be otherwise."""
+    if history.work == "look up":
+        history = history.doing("look up")  # what is missing, the times will say
+        spill = [_spills(history, kernel, problem) for kernel in kernels]
+    else:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            spill = list(pool.map(lambda k: _spills(history, k, problem), kernels))
+    return [kernel for kernel, spills in zip(kernels, spill, strict=True) if not spills]
+
+
+def _spills(history: History, kernel: Kernel, problem: Problem) -> bool:
+    if history.taken(kernel, problem) is not None:
+        return False
+    try:
+        return any(r.uses_local_memory for r in history.resources(kernel, problem))
+    except AttuneError:
+        return False
 
 
 def _ranked(kernels: Sequence[Kernel], problem: Problem, history: History) -> list[_Candidate]:

@@ -301,7 +301,7 @@ class _Ranking:
         """Simulated; None where it cannot run or be simulated, or has registers in local memory."""
         kernel = Kernel.of(candidate.variant, self._device, candidate.config)
         try:
-            if any(r.spill_bytes or r.stack_bytes for r in kernel.resources(problem)):
+            if any(r.uses_local_memory for r in kernel.resources(problem)):
                 return None
             result = _HISTORY.estimate(kernel, problem)
         except AttuneError:

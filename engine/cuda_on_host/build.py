@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -167,11 +168,13 @@ _translated = functools.lru_cache(maxsize=64)(translate)
 # In a source: what it runs depends on the target GPU; and the same where a limit says how.
 _OF_ARCH = re.compile(r"__CUDA_ARCH|[cC]luster")
 _COMPARES = re.compile(r"__CUDA_ARCH__ (<|<=|>|>=|==|!=) (\d+)\b")
+_MACRO = re.compile(r"^#define (\w+) \(__CUDA_ARCH__ [^\n]*", re.MULTILINE)
 
 
 def _arch_flags(texts: Sequence[str], arch: str) -> tuple[str, ...]:
     """None where one library serves every GPU; those of `DEFAULT_ARCH` where all that the sources
     ask of the GPU is as there."""
+    texts = _without_unused_macros(texts)
     asked = sum(len(_OF_ARCH.findall(text)) for text in texts)
     if not asked:
         return ()
@@ -179,6 +182,14 @@ def _arch_flags(texts: Sequence[str], arch: str) -> tuple[str, ...]:
     limits = [match for text in texts for match in _COMPARES.findall(text)]
     is_alike = asked == len(limits) and _side(limits, arch) == _side(limits, DEFAULT_ARCH)
     return arch_macros(DEFAULT_ARCH) if is_alike else macros
+
+
+def _without_unused_macros(texts: Sequence[str]) -> list[str]:
+    """A header may say of an arch what this kernel does not ask."""
+    words = Counter(word for text in texts for word in re.findall(r"\w+", text))
+    return [
+        _MACRO.sub(lambda macro: "" if words[macro[1]] == 1 else macro[0], text) for text in texts
+    ]
 
 
 def _side(limits: Sequence[tuple[str, str]], arch: str) -> list[bool]:

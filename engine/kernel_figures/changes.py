@@ -315,7 +315,7 @@ def _code_lines(variant: Variant) -> list[str]:
 
 
 def _instructions(rung: Rung) -> list[str]:
-    from engine.machine_code.analysis import disassembled
+    from engine.machine_code.analysis import program_of
     from engine.machine_code.cubin import read_cubin
     from engine.machine_code.disassembly import find_entry
     from engine.model.kernel import launch_plan
@@ -330,7 +330,7 @@ def _instructions(rung: Rung) -> list[str]:
     name = plan.passes[0].entry
     entry = find_entry(cubin, compiled.symbols.get(name, name))
     lines = []
-    for each in disassembled(cubin).program(entry.name).instructions:
+    for each in program_of(cubin, entry.name).instructions:
         predicate = f"@{each.predicate} " if each.predicate else ""
         operands = "" if each.target is not None else ", ".join(each.operands)
         text = f"{predicate}{'.'.join([each.opcode, *each.modifiers])} {operands}"

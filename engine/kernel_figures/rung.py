@@ -109,7 +109,7 @@ def _path(plan: LaunchPlan, compiled: CompiledKernel) -> Path:
 
 
 def _count(variant: Variant, plan: LaunchPlan, compiled: CompiledKernel) -> TileCounts:
-    from engine.machine_code.analysis import disassembled
+    from engine.machine_code.analysis import program_of
     from engine.machine_code.cubin import read_cubin
     from engine.machine_code.disassembly import find_entry
     from engine.machine_code.emulation import EXECUTED, IDEAL_WAVEFRONTS, WAVEFRONTS, Emulator
@@ -118,7 +118,7 @@ def _count(variant: Variant, plan: LaunchPlan, compiled: CompiledKernel) -> Tile
     number = plan.problem.main_of(range(len(plan.passes)))
     name = plan.passes[number].entry
     entry = find_entry(cubin, compiled.symbols.get(name, name))
-    program = disassembled(cubin).program(entry.name)
+    program = program_of(cubin, entry.name)
 
     def longest_cta(at: LaunchPlan) -> FloatArray:
         """The longer of the first and the last CTA: a mask may leave one of them little."""

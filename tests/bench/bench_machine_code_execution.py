@@ -4,7 +4,9 @@
 ladder: on each architecture, how many of the problems it takes came out right (FP16 and BF16, each
 plain, causal and with shared heads, S odd; the backward pass where a kernel computes that) and what
 all of them took. With `--speed [KERNEL …] [--beside COMMIT]` it prints warp instructions per second
-of CPU time instead, of the quickest of ten runs, by turns with the executor of another commit.
+of CPU time instead, of the quickest of ten runs, by turns with the executor of another commit; and
+how many there could be at most, if nothing took time but the multiply-adds that the problem asks
+for, at the rate that this core has by turns with them for those of 32-bit floats in registers.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +60,28 @@ PROBLEMS = tuple(
 # The first that a kernel takes.
 SPEED = (Problem(1, 4, 512, 128), Problem(1, 4, 512, 64), Problem(1, 4, 256, 64))
 RUNS = 10
+# 2^20 times twelve vectors of eight floats, each of which waits for none but itself: GFLOP.
+PEAK_GFLOP = 2**20 * 12 * 8 * 2 / 1e9
+PEAK_SOURCE = """
+#if defined(__AVX2__) && defined(__FMA__)
+#include <immintrin.h>
+extern "C" float multiply_adds() {
+    __m256 sums[12];
+    for (int n = 0; n < 12; n++) {
+        sums[n] = _mm256_set1_ps(1.0f + n);
+        asm volatile("" : "+x"(sums[n]));
+    }
+    const __m256 factor = _mm256_set1_ps(0.999f), term = _mm256_set1_ps(0.001f);
+    for (int i = 0; i < 1 << 20; i++) {
+#pragma GCC unroll 12
+        for (int n = 0; n < 12; n++) sums[n] = _mm256_fmadd_ps(factor, sums[n], term);
+        asm volatile("");
+    }
+    for (int n = 1; n < 12; n++) sums[0] = _mm256_add_ps(sums[0], sums[n]);
+    return _mm256_cvtss_f32(sums[0]);
+}
+#endif
+"""
 
 
 def outcome(variant: Variant, arch: str, problem: Problem) -> tuple[str, float]:
@@ -106,12 +131,20 @@ def speed(kernels: list[str], commits: list[str]) -> None:
     with ExitStack() as stack:
         libraries = {commit: library_of(commit, stack) for commit in commits}
         libraries["these files"] = execution._library()
+        peak = multiply_adds(stack)
         for variant in LADDER.every():
             if kernels and variant.id not in kernels:
                 continue
             direction: Direction = "backward" if variant.is_backward else "forward"
             problem = next(p for p in SPEED if is_taken(variant, replace(p, direction=direction)))
-            print(line(variant, replace(problem, direction=direction), libraries), flush=True)
+            print(line(variant, replace(problem, direction=direction), libraries, peak), flush=True)
+
+
+def multiply_adds(stack: ExitStack) -> Callable[[], object] | None:
+    """`PEAK_GFLOP` of them; None where this processor has no vectors of eight."""
+    path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "peak.cpp"
+    path.write_text(PEAK_SOURCE)
+    return getattr(ctypes.CDLL(str(build_library(path))), "multiply_adds", None)
 
 
 def library_of(commit: str, stack: ExitStack) -> ctypes.CDLL:
@@ -124,8 +157,14 @@ def library_of(commit: str, stack: ExitStack) -> ctypes.CDLL:
     return library
 
 
-def line(variant: Variant, problem: Problem, libraries: dict[str, ctypes.CDLL]) -> str:
-    """`v08 sm_89 …: 843,000 warp instructions, 31.0 M and 20.1 GFLOP a second (these files)`."""
+def line(
+    variant: Variant,
+    problem: Problem,
+    libraries: dict[str, ctypes.CDLL],
+    peak: Callable[[], object] | None,
+) -> str:
+    """`v08 sm_89 …: 843,000 warp instructions, 31.0 M and 20.1 GFLOP a second (these files); at
+    most 132.1 M with 85.1 GFLOP a second`."""
     arch = "sm_89" if variant.min_compute_capability <= (8, 9) else "sm_90"
     plan = make_plan(variant, problem, fitting_config(variant, problem))
     compiled = compile_plan(plan, arch)
@@ -134,6 +173,7 @@ def line(variant: Variant, problem: Problem, libraries: dict[str, ctypes.CDLL]) 
     inputs = with_forward(inputs) if variant.is_backward else inputs
     tensors = inputs.in_layouts(plan.layouts, plan.pages)
     took = dict.fromkeys(libraries, math.inf)
+    peak_s = math.inf
     outputs: dict[str, list[bytes]] = {}
     for _ in range(RUNS):  # the first one also decodes
         for name, library in libraries.items():
@@ -154,12 +194,21 @@ def line(variant: Variant, problem: Problem, libraries: dict[str, ctypes.CDLL]) 
                     run_s += time.process_time() - begin
             took[name] = min(took[name], run_s)
             outputs[name] = [buffer.data.tobytes() for buffer in buffers]
+        if peak is not None:
+            begin = time.process_time()
+            peak()
+            peak_s = min(peak_s, time.process_time() - begin)
     rates = "; ".join(
         f"{executed / run_s / 1e6:.1f} M and {problem.flops / run_s / 1e9:.1f} GFLOP a second "
         f"({name}{'' if outputs[name] == outputs['these files'] else ', OTHER BITS'})"
         for name, run_s in took.items()
     )
-    return f"{variant.id} {arch} {problem.label()}: {executed:,} warp instructions, {rates}"
+    bound = ""
+    if peak is not None:
+        products_s = problem.flops / (PEAK_GFLOP * 1e9 / peak_s)
+        most = executed / products_s / 1e6
+        bound = f"; at most {most:.1f} M with {PEAK_GFLOP / peak_s:.1f} GFLOP a second"
+    return f"{variant.id} {arch} {problem.label()}: {executed:,} warp instructions, {rates}{bound}"
 
 
 def bytes_of(tensor: np.ndarray | None, size: int) -> np.ndarray:

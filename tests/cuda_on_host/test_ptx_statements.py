@@ -239,11 +239,16 @@ def test_the_target_gpu_is_known_to_the_source(tmp_path):
     assert len(paths) == 3
     asks_less = tmp_path / "less.cu"
     asks_less.write_text(
-        "#if __CUDA_ARCH__ < 800\n#error another arch\n#endif\n"
+        "#define IS_AMPERE (__CUDA_ARCH__ == 800)\n"  # used nowhere
+        "#define IS_OLD (__CUDA_ARCH__ < 800)\n"
+        "#if IS_OLD\n#error another arch\n#endif\n"
         'extern "C" __global__ void k(unsigned *out) { out[0] = 1; }\n'
     )
     newer = [build_kernels(asks_less, ["k"], arch=arch).path for arch in ("sm_80", "sm_120")]
     assert newer[0] == newer[1]
+    asks_less.write_text(asks_less.read_text() + "constexpr int WARPS = IS_AMPERE ? 1 : 2;\n")
+    newer += [build_kernels(asks_less, ["k"], arch=arch).path for arch in ("sm_80", "sm_120")]
+    assert len(set(newer)) == 3
     with pytest.raises(CompileError, match="another arch"):
         build_kernels(asks_less, ["k"], arch="sm_75")
     with pytest.raises(CompileError, match="another arch"):

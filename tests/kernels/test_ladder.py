@@ -84,7 +84,7 @@ def test_macros_of_the_file_are_the_tunables(variant: Variant) -> None:
     tunables = {tunable.macro for tunable in variant.tunables}
     features: set[str] = set()
     included = set(re.findall(r'#include "([^"]+)"', source))
-    for name in {"features.cuh", "fp8.cuh"} & included | {"lse.cuh"}:
+    for name in {"arch.cuh", "features.cuh", "fp8.cuh"} & included | {"lse.cuh"}:
         header = (KERNELS_DIR / name).read_text(encoding="utf-8")
         features |= set(re.findall(r"#define ([A-Z][A-Z0-9_]+)", header))
         features |= {"IS_CAUSAL"} & set(re.findall(r"\w+", header))  # in the macros of visibility
@@ -280,3 +280,12 @@ def test_readme_shows_which_rung_builds_on_which() -> None:
         assert abs(int(told) - int(kept)) <= 5
     listed = [line.lstrip(" │├└─").split()[0] for line in now.splitlines()]
     assert sorted(listed) == sorted(variant.id for variant in LADDER.every())
+
+
+def test_conditions_of_archs_stand_in_one_header() -> None:
+    asking = {
+        path.name
+        for path in KERNELS_DIR.glob("*.cu*")
+        if "__CUDA_ARCH__" in without_comments(path.read_text(encoding="utf-8"))
+    }
+    assert asking == {"arch.cuh"}

@@ -586,3 +586,59 @@ def test_lanes_that_are_switched_off_keep_their_predicate(
     launch = Launch((1, 1, 1), (32, 1, 1), 0, arguments)
     execute(program, load_module(cubin).entries["k"], launch, memory)
     assert data[:32].tolist() == [t if 16 < t < 24 else 0 for t in range(32)]
+
+
+WARPGROUP = """
+__device__ void multiply(unsigned long long b, float (&d)[4]) {
+    asm volatile("fence.proxy.async;");
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, 0, 0; "
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, {%5, %5, %5, %5}, "
+        "%4, p, 1, 1, 0; }"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "l"(b), "r"(0x3c003c00));
+    asm volatile("wgmma.commit_group.sync.aligned;");
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+"""
+SHARED_WRITES = {
+    "by a warp": "if (t < 32) ((volatile unsigned*)place)[t % 4] = one;",
+    "by a lane": "if (t == 0) *(uint4*)place = make_uint4(one, one, one, one);",
+    "at a generic address": (
+        'if (t == 0) asm volatile("st.v4.u32 [%0], {%1, %1, %1, %1};" '
+        ':: "l"(n ? place : (char*)data), "r"(one) : "memory");'
+    ),
+    "by atomics": "if (t < 4) atomicExch((unsigned*)place + t, one);",
+    "by cp.async": (
+        'data[60 + t % 4] = one; __syncthreads(); if (t == 0) asm volatile("cp.async.cg.shared.'
+        'global [%0], [%1], 16; cp.async.wait_all;" :: "r"(at), "l"(data + 60) : "memory");'
+    ),
+    "by stmatrix": (
+        'if (t < 32) asm volatile("stmatrix.sync.aligned.m8n8.x1.shared.b16 [%0], {%1};" '
+        ':: "r"(at), "r"(one) : "memory");'
+    ),
+}
+
+
+@pytest.mark.parametrize("way", SHARED_WRITES)
+def test_a_product_of_a_warpgroup_reads_what_was_stored_since_the_last_one(
+    way: str, tmp_path: Path
+) -> None:
+    """Eight ones at K 0 to 7 of column 1, in the swizzle's place, where zeros were multiplied."""
+    body = f"""
+    __shared__ __align__(1024) unsigned s[256];
+    const int t = threadIdx.x; const unsigned one = 0x3c003c00;
+    for (int k = t; k < 256; k += 128) s[k] = 0;
+    __syncthreads();
+    char* const place = (char*)s + 144;
+    const unsigned at = (unsigned)__cvta_generic_to_shared(place);
+    const unsigned long long b = at - 144 >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
+    float before[4] = {{}}, after[4] = {{}};
+    multiply(b, before);
+    __syncthreads();
+    {SHARED_WRITES[way]}
+    __syncthreads();
+    multiply(b, after);
+    if (t % 32 == 0)
+        for (int k = 0; k < 4; k++) data[t / 4 + k] = before[k], data[t / 4 + 4 + k] = after[k];"""
+    data = run(tmp_path, body, arch="sm_90a", threads=128, top=WARPGROUP)
+    assert data[:32].tolist() == 4 * [0, 0, 0, 0, 0, 8, 0, 8]

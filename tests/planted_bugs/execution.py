@@ -97,26 +97,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("barrier", "uninitialised", "exited", "lane"),
     ),
     # ---- the counter of v06 ----
-    Mutation(
-        "no release fence",
-        ("v06",),
-        "__threadfence();",
-        ";",
-        ("fence", "in this launch"),
-        nth=0,
-    ),
-    Mutation(
-        "no acquire fence",
-        ("v06",),
-        "__threadfence();",
-        ";",
-        ("fence", "in this launch"),
-        nth=1,
-    ),
     *(
         Mutation(
             name,
-            ("v14", "v21"),
+            ("v06", "v14", "v21"),
             "atom.acq_rel.gpu",
             f"atom.{order}.{scope}",
             ("fence", "in this launch", "no release", "no acquire"),
@@ -130,16 +114,16 @@ MUTATIONS: tuple[Mutation, ...] = (
         )
     ),
     Mutation(
-        "thread 0 alone fences",
+        "the arrival is a relaxed atomic",
         ("v06",),
-        "    __threadfence();\n    // Thread 0 arrives",
-        "    if (threadIdx.x == 0) __threadfence();\n    // Thread 0 arrives",
-        ("fence", "in this launch"),
+        "arrive_at_counter(tile_arrivals)",
+        "atomicAdd(tile_arrivals, 1)",
+        ("fence", "in this launch", "no release", "no acquire"),
     ),
     Mutation(
         "counter not atomic",
         ("v06",),
-        "atomicAdd(tile_arrivals, 1)",
+        "arrive_at_counter(tile_arrivals)",
         "(*tile_arrivals)++",
         ("arrivals",),
     ),
@@ -380,8 +364,13 @@ MUTATIONS: tuple[Mutation, ...] = (
                 (*_RACE, "in this launch"),
             ),
             ("no barrier before the next piece", "__syncthreads();", ";", 5, _RACE),
-            ("no release fence", "__threadfence();", ";", 0, ("fence", "in this launch")),
-            ("no acquire fence", "__threadfence();", ";", 1, ("fence", "in this launch")),
+            (
+                "the arrival is a relaxed atomic",
+                "arrive_at_counter(tile_arrivals)",
+                "atomicAdd(tile_arrivals, 1)",
+                None,
+                ("fence", "in this launch", "no release", "no acquire"),
+            ),
             (
                 "fused one piece early",
                 "== last_cta - first_cta;",

@@ -13,6 +13,7 @@ constexpr bool REAL = EXECUTES;
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <map>
 #include <stdexcept>
 

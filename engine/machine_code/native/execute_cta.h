@@ -3,6 +3,26 @@
 struct Cluster* cluster = nullptr;
 uint32_t rank = 0;                     // in its cluster
 const Buffer* last_buffer = nullptr;   // the one that was used last
+// When what lies in its shared memory may have changed: what was made of it may be used again if not.
+struct Changes {
+    static constexpr int LOG_PAGE = 12, PAGES = 64;
+    uint64_t now = 0, everywhere = 0, of_page[PAGES] = {};
+    static uint64_t page(uint64_t address) { return std::min<uint64_t>(address >> LOG_PAGE, PAGES - 1); }
+    void all() { everywhere = ++now; }
+    void pages(uint64_t which) {
+        now++;
+        for (; which; which &= which - 1) of_page[__builtin_ctzll(which)] = now;
+    }
+    void range(uint64_t first, uint64_t last) {
+        now++;
+        for (uint64_t n = page(first); n <= page(last); n++) of_page[n] = now;
+    }
+    uint64_t latest(uint64_t first, uint64_t last) const {
+        uint64_t latest = everywhere;
+        for (uint64_t n = page(first); n <= page(last); n++) latest = std::max(latest, of_page[n]);
+        return latest;
+    }
+} changes;
 int polls = 0;                         // loads in this turn that may wait for another CTA
 int cluster_phase = 0;                 // how often it was complete
 Shadow shadow;
@@ -47,6 +67,9 @@ bool advance(int64_t turn, bool& moved) {
     constexpr int POLLS = 1 << 10;
     const int64_t ends = steps + turn;
     polls = 0;
+    static std::atomic<uint64_t> turns{0};
+    changes.now = ++turns << 32;  // nobody else's
+    changes.all();
     for (;;) {
         bool progress = false, left = false;
         const int64_t before = steps;

@@ -320,15 +320,25 @@ void Cta::land_tiles(uint64_t mbarrier) {
         const bool looked_for = !tile.known.empty();
         const uint32_t epoch = ++copies_landed;
         const size_t copies = looked_for ? cluster->races.copies_of(rank) : 0;
+        const uint64_t ahead = 4 * tile.map.stride_bytes[0];
         const auto copy_row = [&](uint64_t to, uint64_t from, uint32_t size) {
             const uint8_t* const row = from ? bytes_at(*this, from, size) : nullptr;
             if (from && !row) return false;
-            for (uint32_t b = 0; b < size; b += 16) {
-                uint8_t* const unit = &smem[swizzled(tile.map, to + b)];
-                if (row) std::memcpy(unit, row + b, 16);
-                else std::memset(unit, 0, 16);
-            }
             bytes += size;
+            if (!row || size != 128) {
+                for (uint32_t b = 0; b < size; b += 16) {
+                    uint8_t* const unit = &smem[swizzled(tile.map, to + b)];
+                    if (row) std::memcpy(unit, row + b, 16);
+                    else std::memset(unit, 0, 16);
+                }
+                return true;
+            }
+            // Rows lie apart: the next ones are on their way while this one is copied.
+            __builtin_prefetch(reinterpret_cast<const uint8_t*>(reinterpret_cast<uintptr_t>(row) + ahead));
+            __builtin_prefetch(reinterpret_cast<const uint8_t*>(reinterpret_cast<uintptr_t>(row) + ahead + 64));
+            uint64_t units[8][2];
+            std::memcpy(units, row, sizeof units);
+            for (uint32_t n = 0; n < 8; n++) std::memcpy(&smem[swizzled(tile.map, to + 16 * n)], units[n], 16);
             return true;
         };
         for_box(tile.map, tile.coordinates, tile.to, looked_for, copy_row, [&](uint64_t to, uint64_t from, int size) {
@@ -338,6 +348,7 @@ void Cta::land_tiles(uint64_t mbarrier) {
             bytes += size;
         });
         known->second.bytes -= bytes;
+        changes.range(tile.to, tile.to + static_cast<uint64_t>(bytes));
         if (looked_for) {
             tile.known[copies] = epoch;
             join(known->second.pending_clock, tile.known);
@@ -398,6 +409,10 @@ struct SharedMatrix {
         return transposed ? start + (mn >> log_columns) * leading + k / 8 * stride + k % 8 * row_bytes + column * 2
                           : start + mn / 8 * stride + mn % 8 * row_bytes + k * 2;
     }
+    // The last byte that an operand of so many rows or columns can have; `start` is in its first one's row.
+    uint32_t last(uint32_t count) const {
+        return start + 9 * row_bytes - 1 + (transposed ? (count - 1 >> log_columns) * leading + stride : (count - 1) / 8 * stride);
+    }
     uint32_t swizzled(uint32_t place) const { return place ^ (place >> 7 & (row_bytes / 16 - 1)) << 4; }
 };
 
@@ -436,14 +451,16 @@ inline void load_factors(Warp& warp, const Instruction& i, const Warp::GroupOper
     }
 }
 
-inline void multiply_columns(Warp& warp, const Instruction& i, const Factors& factors, const Columns* columns, const Operand* sums) {
-    for (int block = 0; block < i.count / 8; block++) {
-        const Lanes* before[4];
-        for (int word = 0; word < 4; word++) before[word] = sums ? &warp.R[warp.register_of(*sums, 4 * block + word)] : &warp.R[RZ];
-        const int to = warp.register_of(i.raw[0], 4 * block + 3);
-        Lanes nowhere[4];
-        multiply_sums(factors, columns[block], before, to == RZ ? nowhere : &warp.R[to - 3]);
-    }
+// Sums that begin at 0 where none are given.
+inline void multiply_columns(Warp& warp, const Instruction& i, const GroupFactors& factors, const Columns* columns, const Operand* sums) {
+    const int registers = i.count / 2, last = warp.register_of(i.raw[0], registers - 1);
+    const Lanes* before = sums ? &warp.R[warp.register_of(*sums, registers - 1) - (registers - 1)] : nullptr;
+    Lanes* const after = last == RZ ? nullptr : &warp.R[last - (registers - 1)];
+    if (!sums || before == after) return multiply_group_sums(factors, columns, i.count / 8, before, after);
+    alignas(64) static thread_local Lanes apart[128];  // they move: one may lie where another one goes to
+    std::copy(before, before + registers, apart);
+    multiply_group_sums(factors, columns, i.count / 8, apart, apart);
+    if (after) std::copy(apart, apart + registers, after);
 }
 
 // B as multiplied. The other warps of a warpgroup multiply by the same one, each after many others: it is
@@ -451,23 +468,28 @@ inline void multiply_columns(Warp& warp, const Instruction& i, const Factors& fa
 struct KeptColumns {
     alignas(64) Columns columns[32];
     __m128i rows[32][2][8];
-    uint64_t descriptor;
-    int count = 0;  // of columns; 0: none
+    uint64_t descriptor, seen;  // when the numbers were looked at
+    int count = 0;              // of columns; 0: none
     bool bfloat, transposed;
 };
 
 template <bool BFLOAT>
 const Columns* columns_of_group(Warp& warp, const Instruction& i, const SharedMatrix& from, uint64_t descriptor) {
     constexpr size_t MOST = 64;
-    static thread_local const std::unique_ptr<KeptColumns[]> all(new KeptColumns[MOST]);
-    static thread_local uint64_t descriptors[MOST] = {};
-    static thread_local size_t oldest = 0;
-    size_t which = 0;
-    while (which < MOST && descriptors[which] != descriptor) which++;
-    if (which == MOST) which = oldest, oldest = (oldest + 1) % MOST;
-    descriptors[which] = descriptor;
-    KeptColumns& kept = all[which];
+    static thread_local struct {
+        const std::unique_ptr<KeptColumns[]> all{new KeptColumns[MOST]};
+        uint64_t descriptors[MOST] = {};
+        size_t oldest = 0, latest = 0;
+    } group;
+    // They come in the order in which they came before.
+    size_t which = (group.latest + 1) % MOST;
+    for (size_t n = 1; n < MOST && group.descriptors[which] != descriptor; n++) which = (which + 1) % MOST;
+    if (group.descriptors[which] != descriptor) which = group.oldest, group.oldest = (group.oldest + 1) % MOST;
+    group.descriptors[which] = descriptor, group.latest = which;
+    KeptColumns& kept = group.all[which];
     const bool alike = kept.count == i.count && kept.descriptor == descriptor && kept.bfloat == BFLOAT && kept.transposed == from.transposed;
+    if (alike && !warp.looked_for() && warp.cta.changes.latest(from.start - from.start % from.row_bytes, from.last(static_cast<uint32_t>(i.count))) <= kept.seen) return kept.columns;
+    kept.seen = warp.cta.changes.now;
     bool same = alike;
     const int blocks = i.count / 8;
     int block = 0;
@@ -495,9 +517,8 @@ template <bool BFLOAT>
 void multiply_group_quickly(Warp& warp, const Instruction& i, const Warp::GroupOperands& given) {
     Lanes a[4];
     load_factors(warp, i, given, a);
-    const Factors& factors = factors_of<BFLOAT>(a);
     const SharedMatrix from(i, given.b, given.b_transposed);
-    multiply_columns(warp, i, factors, columns_of_group<BFLOAT>(warp, i, from, given.b), given.sums);
+    multiply_columns(warp, i, group_factors_of<BFLOAT>(a), columns_of_group<BFLOAT>(warp, i, from, given.b), given.sums);
 }
 
 // Products of 8 bits: those of the first two of each four k, then those of the last two, in FP16, as
@@ -521,7 +542,7 @@ inline void multiply_group_of_bytes(Warp& warp, const Instruction& i, const Warp
     }
     for (int which = 0; which < 2; which++) {
         for (int part = 0; part < 4; part++) a[part] = fp8_pairs(bytes[part], which, fp8.a);
-        multiply_columns(warp, i, factors_of<false>(a), columns[which], which ? &i.raw[0] : given.sums);
+        multiply_columns(warp, i, group_factors_of<false>(a), columns[which], which ? &i.raw[0] : given.sums);
     }
 }
 #endif

@@ -217,9 +217,16 @@ uint8_t* Warp::local_byte(const Instruction& i, uint64_t address, int width, int
 }
 
 uint8_t* Warp::generic_byte(const Instruction& i, uint64_t address, int width, int lane) {
-    if (address >> 32 == SHARED_HIGH) return shared_byte(i, address & FULL, width);
+    if (address >> 32 == SHARED_HIGH) {
+        changes_shared();
+        return shared_byte(i, address & FULL, width);
+    }
     if (address >> 32 == LOCAL_HIGH) return local_byte(i, address & FULL, width, lane);
     return global_byte(i, address, width);
+}
+
+void Warp::changes_shared() {  // or may do so, in any CTA of the cluster
+    for (Cta* each : cta.cluster->ctas) each->changes.all();
 }
 
 void Warp::load_matrices(const Instruction& i) {  // LDSM, STSM
@@ -237,6 +244,10 @@ void Warp::load_matrices(const Instruction& i) {  // LDSM, STSM
             for (int r = 0; r < 8; r++) rows[r] = &cta.smem[where[8 * m + r]];
         else
             for (int r = 0; r < 8; r++) rows[r] = shared_byte(i, where[8 * m + r], 16);
+        uint64_t pages = 0;
+        for (int r = 0; r < 8; r++) pages |= uint64_t{1} << Cta::Changes::page(where[8 * m + r] & (SHARED_WINDOW - 1));
+        if (stores)
+            for (Cta* each : cta.cluster->ctas) each->changes.pages(pages);
         if (looked_for())
             for (int r = 0; r < 8; r++) {
                 const uint64_t place = where[8 * m + r];
@@ -454,6 +465,7 @@ void Warp::execute(const Instruction& i) {
     // All lanes in one piece of memory that they may reach: nothing is looked up lane by lane.
     const uint64_t size = static_cast<uint64_t>(width);  // sums could wrap: addresses are anything
     const bool loads = i.op == OP_LDS || i.op == OP_LDG || i.op == OP_LD;
+    if (shared && !loads) changes_shared();
     uint8_t* piece = nullptr;
     uint64_t from = 0;  // address of its first byte
     if (bits % size) {

@@ -521,6 +521,11 @@ void quick_shared(Warp& w, const Quick& q) {
     alignas(64) uint32_t offset[32];
     shared_offsets(w, q, offset);
     if (!all_inside<WIDTH>(offset, w.cta.smem.size())) { w.memory(*q.full); return; }
+    if (!LOADS) {
+        uint64_t pages = 0;
+        for (int l = 0; l < 32; l++) pages |= uint64_t{1} << (offset[l] >> Cta::Changes::LOG_PAGE & 63);
+        w.cta.changes.pages(pages);
+    }
     transfer<WIDTH, LOADS>(w, q, w.cta.smem.data(), offset);
 }
 

@@ -156,6 +156,21 @@ inline void multiply_sums(const Factors& factors, const Columns& columns, const 
         for (int parity = 0; parity < 2; parity++)
             _mm512_store_ps(after[2 * (rows >> 1) + parity].v + rows % 2 * 16, sums[rows][parity]);
 }
+
+typedef Factors GroupFactors;
+template <bool BFLOAT>
+const GroupFactors& group_factors_of(const Lanes* a) { return factors_of<BFLOAT>(a); }
+
+// Of the registers `before`, null: of zeros. `after` null: nobody wants them.
+inline void multiply_group_sums(const GroupFactors& factors, const Columns* columns, int blocks, const Lanes* before, Lanes* after) {
+    alignas(64) static const Lanes zeros = {};
+    if (!after) return;
+    for (int block = 0; block < blocks; block++) {
+        const Lanes* sums[4];
+        for (int word = 0; word < 4; word++) sums[word] = before ? before + 4 * block + word : &zeros;
+        multiply_sums(factors, columns[block], sums, after + 4 * block);
+    }
+}
 #elif defined(WIDE_MULTIPLY)
 #define QUICK_MULTIPLY 1
 
@@ -250,6 +265,75 @@ inline void multiply_sums(const Factors& factors, const Columns& columns, const 
             _mm256_store_ps(reinterpret_cast<float*>(after[2 * half + 1].v) + 8 * pair, odd[pair]);
         }
     }
+}
+
+// For products with many columns: A's 16 rows, and vectors of one row's four even and four odd columns,
+// which takes fewer loads for as many sums as there are registers for.
+struct alignas(32) GroupFactors {
+    float of[16][16];  // A: [row][k]
+};
+
+template <bool BFLOAT>
+inline GroupFactors group_factors_of(const Lanes* a) {
+    GroupFactors factors;
+    for (int part = 0; part < 4; part++) {
+        const auto* rows = reinterpret_cast<const __m128i*>(a[part].v);
+        float(*to)[16] = factors.of + 8 * (part & 1);
+#pragma GCC unroll 8
+        for (int row = 0; row < 8; row++) _mm256_store_ps(to[row] + 8 * (part >> 1), widened(_mm_load_si128(rows + row), BFLOAT));
+    }
+    return factors;
+}
+
+// Rows `FIRST` to `FIRST` + `ROWS` of `BLOCKS` times eight columns, whose sums stay where they are.
+template <int FIRST, int ROWS, int BLOCKS>
+__attribute__((always_inline)) inline void add_rows(const float* factors, const float* columns, const Lanes* before, Lanes* after) {
+    __m256 sums[ROWS][BLOCKS];
+#pragma GCC unroll 8
+    for (int n = 0; n < ROWS; n++)
+#pragma GCC unroll 2
+        for (int block = 0; block < BLOCKS; block++) {
+            const Lanes* const from = before + 4 * block + (FIRST + n) / 8 * 2;
+            const float *even = reinterpret_cast<const float*>(from[0].v) + (FIRST + n) % 8 * 4, *odd = even + 32;
+            sums[n][block] = before ? _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_load_ps(even)), _mm_load_ps(odd), 1) : _mm256_setzero_ps();
+        }
+#pragma GCC unroll 16
+    for (int k = 0; k < 16; k++) {
+        __m256 of_k[BLOCKS];
+#pragma GCC unroll 2
+        for (int block = 0; block < BLOCKS; block++) of_k[block] = _mm256_load_ps(columns + 128 * block + 8 * k);
+#pragma GCC unroll 8
+        for (int n = 0; n < ROWS; n++) {
+            const __m256 factor = _mm256_broadcast_ss(factors + 16 * (FIRST + n) + k);
+#pragma GCC unroll 2
+            for (int block = 0; block < BLOCKS; block++) sums[n][block] = _mm256_fmadd_ps(factor, of_k[block], sums[n][block]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int n = 0; n < ROWS; n++)
+#pragma GCC unroll 2
+        for (int block = 0; block < BLOCKS; block++) {
+            Lanes* const to = after + 4 * block + (FIRST + n) / 8 * 2;
+            float *even = reinterpret_cast<float*>(to[0].v) + (FIRST + n) % 8 * 4, *odd = even + 32;
+            _mm_store_ps(even, _mm256_castps256_ps128(sums[n][block]));
+            _mm_store_ps(odd, _mm256_extractf128_ps(sums[n][block], 1));
+        }
+}
+
+template <int BLOCKS>
+__attribute__((always_inline)) inline void multiply_rows(const GroupFactors& factors, const Columns* columns, const Lanes* before, Lanes* after) {
+    const float *a = factors.of[0], *b = columns[0][0];
+    asm volatile("" : "+r"(a), "+r"(b) : : "memory");  // one address in a register, not one of each factor
+    add_rows<0, 6, BLOCKS>(a, b, before, after), add_rows<6, 5, BLOCKS>(a, b, before, after);
+    add_rows<11, 5, BLOCKS>(a, b, before, after);
+}
+
+// Of the registers `before`, null: of zeros. `after` null: nobody wants them.
+inline void multiply_group_sums(const GroupFactors& factors, const Columns* columns, int blocks, const Lanes* before, Lanes* after) {
+    if (!after) return;
+    for (int block = 0; block + 1 < blocks; block += 2) multiply_rows<2>(factors, columns + block, before ? before + 4 * block : nullptr, after + 4 * block);
+    const int last = blocks - 1;
+    if (blocks % 2) multiply_rows<1>(factors, columns + last, before ? before + 4 * last : nullptr, after + 4 * last);
 }
 #endif
 

@@ -45,6 +45,7 @@ void note_landed(const AsyncCopy& copy);
 bool go_straight(int here, uint32_t active, uint32_t ready);
 void run_in_part(const Quick& q);
 void execute(const Instruction& i);  // a load, store, atomic or copy
+void changes_shared();
 void load_matrices(const Instruction& i);
 void local_memory(const Instruction& i);
 void copy_asynchronously(const Instruction& i);
@@ -82,6 +83,7 @@ void land_copies(size_t open_groups) {
     if (committed <= open_groups) return;
     const size_t count = groups[committed - open_groups - 1];
     const bool is_noted = looked_for() != nullptr;
+    if (count) changes_shared();
     for (size_t n = 0; n < count; n++) {
         const AsyncCopy& copy = in_flight[n];
         if (copy.size == 16) std::memcpy(copy.to, copy.data, 16);

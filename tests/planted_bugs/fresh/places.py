@@ -55,11 +55,11 @@ PLACES: tuple[Unseen, ...] = (
             (r"arriv", r"again", r"second (run|launch)"),
         ),
         (
-            "no fence behind the partial results",
+            "an arrival that orders nothing",
             ("v06",),
-            "    __threadfence();\n    // Thread 0 arrives",
-            "    // Thread 0 arrives",
-            (r"__threadfence",),
+            "arrive_at_counter(tile_arrivals)",
+            "atomicAdd(tile_arrivals, 1)",
+            (r"__threadfence", r"release", r"acquire"),
         ),
         (
             "an arrival that not all threads wait for",

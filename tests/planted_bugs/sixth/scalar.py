@@ -253,8 +253,8 @@ SCALAR: tuple[Unseen, ...] = (
         (
             "the last two fuse",
             ("v06",),
-            "atomicAdd(tile_arrivals, 1) == NUM_SPLITS - 1;",
-            "atomicAdd(tile_arrivals, 1) >= NUM_SPLITS - 2;",
+            "arrive_at_counter(tile_arrivals) == NUM_SPLITS - 1;",
+            "arrive_at_counter(tile_arrivals) >= NUM_SPLITS - 2;",
             (*FUSION, *UNWRITTEN, *SHARED, r"arriv", r"fuse"),
         ),
         (
