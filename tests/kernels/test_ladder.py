@@ -289,3 +289,10 @@ def test_conditions_of_archs_stand_in_one_header() -> None:
         if "__CUDA_ARCH__" in without_comments(path.read_text(encoding="utf-8"))
     }
     assert asking == {"arch.cuh"}
+
+
+def test_one_thread_orders_an_arrival_for_its_cta() -> None:
+    """A fence of every thread costs more than one ordered atomic between two barriers."""
+    for path in KERNELS_DIR.glob("*.cu*"):
+        code = without_comments(path.read_text(encoding="utf-8"))
+        assert "__threadfence" not in code, path.name
