@@ -28,6 +28,8 @@ from engine.sessions.compare.output import (
 
 _ROWS = 10  # a longer table scrolls
 _DIFF_HEIGHT_PX = 320
+_CHARACTER_PX = 6
+_PADDING_PX = 24
 
 
 def draw(comparison: SessionComparison) -> None:
@@ -192,9 +194,10 @@ def _winners(comparison: SessionComparison) -> None:
     if (frame["runner_up"] != "").sum() > 1:
         st.caption("Over all sessions selected. Hatched: a tie of the kernels that are named.")
         plot.draw(charts.winner_map(frame, theme()), key="winner_map")
-    winners = winners_table(comparison).frame().dropna(axis="columns", how="all")
-    # As wide as its names: the first rows, by which a column is measured, may have none.
-    wide = {"runner-up": st.column_config.TextColumn(width="large")}
+    winners = winners_table(comparison).frame()
+    # A column is measured by its first rows, and those may have no runner-up.
+    width_px = _CHARACTER_PX * int(winners["runner-up"].str.len().max()) + _PADDING_PX
+    wide = {"runner-up": st.column_config.TextColumn(width=width_px)}
     tables.draw(winners, rows=_ROWS, columns=wide)
 
 

@@ -56,6 +56,11 @@ def test_two_kernels_of_one_session_are_compared(open_app):
     change = dict(zip(figures["figure"], figures["change"], strict=True))
     assert change["recorded time"] == "2× faster"
     assert metric(at, "Faster") == "1"
+    # The runner-up's column is as wide as what stands in it.
+    [winners] = [d for d in at.dataframe if "runner-up" in d.value]
+    assert winners.value["runner-up"][0].startswith("v01, ")
+    width_px = json.loads(winners.proto.columns)["runner-up"]["width"]
+    assert width_px >= 6 * len(winners.value["runner-up"][0])
 
 
 def test_a_regression_comes_first_with_its_interval(open_app):

@@ -80,7 +80,7 @@ struct Binder {
         q.a.kind = q.b.kind = q.c.kind = Kind::IMM;
         for (size_t n = 1; n < i.s.size(); n++)
             if (!take_integer(n, *into[n - 1])) return nullptr;
-        if (i.uniform) return i.pd.empty() && !i.has(MOD_X) && sets_uniform() ? quick_uniform_add : nullptr;
+        if (i.uniform) return !sets_uniform() ? nullptr : i.pd.empty() && !i.has(MOD_X) ? quick_uniform_add : quick_uniform_add_carry;
         if (!sets() || !sets_predicate()) return nullptr;
         if (!i.has(MOD_X)) return q.predicate == PT ? quick_add : quick_add_carry<false>;
         int16_t reg = 0;
@@ -266,10 +266,16 @@ struct Binder {
         }
     }
 
-    QuickRun butterfly() {
-        if (!i.has(MOD_BFLY) || i.s.size() != 4 || !sets() || !sets_predicate() || q.predicate != PT || !is_register(i.s[1])) return nullptr;
+    QuickRun shuffle() {
+        const bool is_index = i.has(MOD_IDX);
+        if (!(is_index || i.has(MOD_BFLY)) || i.s.size() != 4 || !sets() || !sets_predicate() || q.predicate != PT || !is_register(i.s[1])) return nullptr;
         const Operand &by = i.s[2], &clamp = i.s[3];
-        if (by.kind != Kind::IMM || clamp.kind != Kind::IMM || clamp.imm != 31) return nullptr;
+        if (clamp.kind != Kind::IMM || clamp.imm != 31) return nullptr;
+        if (is_index) {
+            q.a.reg = i.s[1].reg, q.words = 0;
+            return take_plain(2, q.b) && q.b.kind != Kind::UREG ? quick_index : nullptr;
+        }
+        if (by.kind != Kind::IMM) return nullptr;
         q.a.reg = i.s[1].reg, q.offset = static_cast<int32_t>(by.imm & 31), q.words = 0;
         return quick_butterfly;
     }
@@ -295,10 +301,20 @@ struct Binder {
     }
 
     QuickRun selection() {
-        if (i.width == 8 || i.uniform || i.s.size() < 3 || i.ps.empty() || !sets()) return nullptr;
+        if (i.width == 8 || i.s.size() < 3 || i.ps.empty()) return nullptr;
+        if (i.uniform) return i.op == OP_SEL && take_integer(1, q.a) && take_integer(2, q.b) && sets_uniform() ? quick_uniform_select : nullptr;
+        if (!sets()) return nullptr;
         q.how = i.op == OP_FSEL;
         if (q.how) return take(1, q.a) && take(2, q.b) && !q.a.inv && !q.b.inv ? quick_select : nullptr;
         return take_integer(1, q.a) && take_integer(2, q.b) ? quick_select : nullptr;
+    }
+
+    QuickRun predicates() {
+        if (i.raw.size() < 6) return nullptr;
+        q.how = static_cast<uint8_t>(i.raw.size() > 6 ? 2 : 1), q.any = true;
+        for (size_t n = 0; n < 5; n++)
+            if (i.raw[n].kind != Kind::PRED && i.raw[n].kind != Kind::UPRED) return nullptr;
+        return i.raw[5].kind == Kind::IMM && i.raw.back().kind == Kind::IMM ? quick_predicates : nullptr;
     }
 
     QuickRun special() {
@@ -342,6 +358,7 @@ struct Binder {
         case OP_SHF: return shift();
         case OP_LOP3: return logic();
         case OP_PRMT: return i.uniform ? nullptr : permutation();
+        case OP_PLOP3: return predicates();
         case OP_SEL: case OP_FSEL: return selection();
         case OP_ISETP: case OP_FSETP: return comparison();
         case OP_FADD: case OP_FMUL: case OP_FFMA: case OP_FMNMX: case OP_F2FP: case OP_MUFU: return i.uniform ? nullptr : floating();
@@ -353,7 +370,7 @@ struct Binder {
         case OP_STG: return access<false>(true);
         case OP_LDGSTS: return copy();
         case OP_LDSM: return matrices();
-        case OP_SHFL: return butterfly();
+        case OP_SHFL: return shuffle();
         default: return nullptr;
         }
     }

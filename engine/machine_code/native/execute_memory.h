@@ -370,7 +370,6 @@ inline uint64_t combined(const Instruction& i, uint64_t old, uint64_t x, uint64_
         std::memcpy(&old, &p, 8);
         return old;
     }
-    if (i.has(MOD_F32)) return bits_of(flushed(i, float_of(a) + float_of(b)));
     if (i.has(MOD_F16x2) || i.has(MOD_BF16x2) || i.has(MOD_BF16_V2)) {
         const bool bfloat = !i.has(MOD_F16x2);
         uint32_t sums = 0;
@@ -398,9 +397,17 @@ void Warp::atomic(const Instruction& i, uint8_t* const* at) {
     };
     if (!i.has(MOD_POPC)) values(i.s.back(), x);
     if ((i.has(MOD_CAS) || i.has(MOD_CAST)) && i.s.size() >= 2) values(i.s[i.s.size() - 2], compared);
+    const bool of_floats = !wide && i.has(MOD_F32);
     for (int l = 0; l < 32; l++) {
         if (!at[l]) continue;
-        if (wide) {
+        if (of_floats) {
+            auto* place = reinterpret_cast<uint32_t*>(at[l]);
+            const float added = float_of(static_cast<uint32_t>(x[l]));
+            uint32_t seen = __atomic_load_n(place, __ATOMIC_RELAXED), sum = 0;
+            do sum = bits_of(flushed(i, float_of(seen) + added));
+            while (!__atomic_compare_exchange_n(place, &seen, sum, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
+            old[l] = seen;
+        } else if (wide) {
             auto* place = reinterpret_cast<uint64_t*>(at[l]);
             uint64_t seen = __atomic_load_n(place, __ATOMIC_RELAXED);
             while (!__atomic_compare_exchange_n(place, &seen, combined(i, seen, x[l], compared[l]), false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) {}

@@ -396,6 +396,12 @@ void quick_compare(Warp& w, const Quick& q) {
     }
 }
 
+void quick_predicates(Warp& w, const Quick& q) {  // PLOP3
+    const std::vector<Operand>& o = q.full->raw;
+    const uint32_t x = w.predicate(o[2]), y = w.predicate(o[3]), z = w.predicate(o[4]);
+    for (int n = 0; n < q.how; n++) w.write_predicate(o[static_cast<size_t>(n)], lut3(x, y, z, static_cast<uint32_t>(o[static_cast<size_t>(5 + n)].imm)));
+}
+
 // ---- the uniform datapath ----
 
 void quick_uniform_move(Warp& w, const Quick& q) { w.U[q.to] = scalar(w, q.a); }
@@ -413,6 +419,25 @@ inline uint64_t scalar_pair(Warp& w, const Source& s) {
 inline void set_pair(Warp& w, const Quick& q, uint64_t v) { w.U[q.to] = static_cast<uint32_t>(v), w.U[q.to + 1] = static_cast<uint32_t>(v >> 32); }
 void quick_uniform_add(Warp& w, const Quick& q) { w.U[q.to] = changed_scalar(w, q.a) + changed_scalar(w, q.b) + changed_scalar(w, q.c); }
 void quick_uniform_add_wide(Warp& w, const Quick& q) { set_pair(w, q, scalar_pair(w, q.a) + scalar_pair(w, q.b) + scalar_pair(w, q.c)); }
+// UIADD3 with a carry that comes in, or whose own is kept.
+void quick_uniform_add_carry(Warp& w, const Quick& q) {
+    const Instruction& i = *q.full;
+    const bool comes_in = i.has(MOD_X);
+    const int first = __builtin_ctz(w.on);
+    uint64_t total = 0;
+    for (const Source* s : {&q.a, &q.b, &q.c}) {
+        const uint32_t v = scalar(w, *s);
+        total += s->inv || (s->neg && comes_in) ? static_cast<uint64_t>(~v) : s->neg ? (uint64_t{1} << 32) - v : v;
+    }
+    if (comes_in)
+        for (const Operand& p : i.ps) total += w.predicate(p) >> first & 1;
+    for (size_t n = 0; n < i.pd.size(); n++) w.write_predicate(i.pd[n], total >> 32 > n ? FULL : 0);
+    w.U[q.to] = static_cast<uint32_t>(total);
+}
+void quick_uniform_select(Warp& w, const Quick& q) {
+    const uint32_t which = w.predicate(q.full->ps[0]);
+    w.U[q.to] = changed_scalar(w, which >> __builtin_ctz(w.on) & 1 ? q.a : q.b);
+}
 void quick_uniform_multiply_add(Warp& w, const Quick& q) { w.U[q.to] = changed_scalar(w, q.a) * changed_scalar(w, q.b) + changed_scalar(w, q.c); }
 template <bool UNSIGNED>
 void quick_uniform_multiply_wide(Warp& w, const Quick& q) {
@@ -603,6 +628,16 @@ void quick_butterfly(Warp& w, const Quick& q) {
     uint32_t* d = w.R[q.to].v;
     const int by = q.offset;
     for (int l = 0; l < 32; l++) d[l] = x[l ^ by];
+}
+
+void quick_index(Warp& w, const Quick& q) {  // SHFL.IDX among all lanes
+    Lanes t;
+    const Lanes x = w.R[q.a.reg];
+    const uint32_t* from = lanes_of(w, q.b, t);
+    uint32_t* d = w.R[q.to].v;
+    alignas(64) uint32_t out[32];
+    for (int l = 0; l < 32; l++) out[l] = x[static_cast<int>(from[l] & 31)];
+    std::copy(out, out + 32, d);
 }
 
 // ---- what lets nobody wait ----
