@@ -39,7 +39,7 @@ settings.load_profile("attune")
 
 _OF_THE_TESTS = ("ATTUNE_CHROMIUM", "ATTUNE_REQUIRE_BROWSER", "ATTUNE_SOFTWARE_", "ATTUNE_TESTS_")
 # Of the cache: what is stored by its content.
-_COMPILED = ("cpu", "software_gpu", "cubin")
+_COMPILED = ("cpu", "software_gpu", "cubin", "machine_code")
 _BUILDS = (*_COMPILED, "sass")
 _FOLDERS = ("ATTUNE_CACHE_DIR", "ATTUNE_DATA_DIR", "ATTUNE_LOCK_DIR")
 _ROOT = pytest.StashKey[Path]()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from engine.base.files import cache_root, make_private
 
-SHARED = ("cpu", "cubin", "sass", "software_gpu")
+SHARED = ("cpu", "cubin", "machine_code", "sass", "software_gpu")
 
 
 def own_cache(folder: Path, shared: Iterable[str] = SHARED) -> Path:

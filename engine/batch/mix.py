@@ -135,23 +135,24 @@ class MixResult(Tabular):
     def _against_today(self) -> str:
         """What the batch gains, if it gains anything."""
         if abs(self.hours / self.hours_now - 1) < 0.005:
-            return ", as long as batched today: this batch gains nothing"
-        money = self._money()
+            price = self._price(self.usd_per_day)
+            return f"{price}, as long as batched today: this batch gains nothing"
+        price = self._price(self.usd_per_day, self.usd_per_day_now)
         today = f"{_gpu_time(self.hours_now)} as batched today"
         if self.hours < self.hours_now:
-            return f"{money}, not {today}"
-        return f"{money}, and in {today}, which is to be kept"
+            return f"{price}, not {today}"
+        return f"{price}, and in {today}, which is to be kept"
 
-    def _money(self) -> str:
-        """What a day costs against today; of less than a cent, what a million sequences do."""
-        if self.usd_per_day is None or self.usd_per_day_now is None:
+    def _price(self, *usd_per_day: float | None) -> str:
+        """` ($2 against $3 a day)`; of less than a cent what a million sequences cost."""
+        prices = [usd for usd in usd_per_day if usd is not None]
+        if not prices:
             return ""
         unit, factor = "a day", 1.0
-        if self.usd_per_day < _CENT:
+        if min(prices) < _CENT:
             sequences = sum(p.line.count * p.line.problem.batch for p in self.problems)
             unit, factor = "per million sequences", 1e6 / sequences
-        then, now = (format_usd(x * factor) for x in (self.usd_per_day, self.usd_per_day_now))
-        return f" ({then} against {now} {unit})"
+        return f" ({' against '.join(format_usd(usd * factor) for usd in prices)} {unit})"
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object of `recommend-batch --mix --json`."""

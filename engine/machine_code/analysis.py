@@ -213,7 +213,7 @@ def _cubin_path(cubin: Cubin, what: str) -> Path:
 
 
 def _folder() -> Path:
-    return cache_root() / "sass"
+    return cache_root() / "machine_code"
 
 
 # The figures of a launch that people read: by pipe, by memory, by loop, by source line.

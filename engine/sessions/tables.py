@@ -165,7 +165,7 @@ def hypothesis_state(target: Goal | None, evaluations: Sequence[Evaluation]) -> 
     """`confirmed. …`, `refuted. …` or `open. …`: by the session's own numbers, which its target is
     the test of."""
     if target is None:
-        return "open. The session has no target that its numbers could meet or miss"
+        return "open. The session has no target that its numbers could meet or miss."
     status = goal_status(target, evaluations)
     ends = {"met": "confirmed", "missed": "refuted", "undecided": "open"}
     return f"{ends[status.state]}. {status.sentence}"

@@ -116,6 +116,7 @@ def test_another_compilers_machine_code_is_tried_and_added(open_app, tmp_path, m
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("own_worker")
 def test_another_compilers_machine_code_runs_on_the_page(open_app, tmp_path, monkeypatch):
     monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path / "data"))

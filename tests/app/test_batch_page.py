@@ -155,6 +155,7 @@ def test_cost_is_that_of_the_price_and_the_traffic(open_app):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_gpu_without_a_price_says_so(open_app):
     at = until(open_app("batch", gpu="A30", batch_tab="Cost"), ready)
     assert not at.exception
@@ -324,6 +325,7 @@ def test_an_unsupported_head_dim_is_one_sentence(open_app):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ranking_compiles_and_ranks(open_app, monkeypatch):
     """A short ladder and two GPUs keep the test short; the engine's own tests rank them all."""
     from engine.batch import recommend

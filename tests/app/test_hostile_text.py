@@ -143,7 +143,7 @@ def test_figures_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", one_in(5, [0, 1, 1e-6, 255, 1024, 2**53, 1e15, 1e39, -1, None], 2)
+    "value", one_in(5, [0, 1, 1e-6, 255, 1024, 2**53, 1e15, 1e39, -1, None], 2, slow=3)
 )
 def test_figures_that_validate_break_no_view(open_app, value) -> None:
     """One value at every place that takes it; a tab may say a sentence, and none fails."""

@@ -146,6 +146,7 @@ def test_filtered_to_nothing_says_so(swept):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_sweep_in_which_everything_is_excluded_says_why(open_app):
     problems = (Problem(1, 1, 64, 100),)
     manager().submit_sweep(SweepSpec(Space(("v01",), problems), SweepOptions(gpu="L4")))
@@ -378,6 +379,7 @@ def test_a_sweep_of_the_command_line_is_looked_at(open_app, cache_dir):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_best_is_kept_taken_and_forgotten(open_app, finished, monkeypatch):
     monkeypatch.setattr(jobs, "_manager", finished)
     at = open_app("tune", gpu="L4", variant="v05", S="64")

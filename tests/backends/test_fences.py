@@ -76,7 +76,7 @@ def changed_plan(folder: Path, changes):
     return replace(PLAN, source=source)
 
 
-@pytest.mark.parametrize("mutation", one_in(4, list(MUTATIONS), slow=3))
+@pytest.mark.parametrize("mutation", one_in(4, list(MUTATIONS), slow=9))
 def test_a_missing_fence_is_found_in_every_order(backend, tmp_path, mutation):
     changes, what_is_missing = MUTATIONS[mutation]
     plan = changed_plan(tmp_path, changes)

@@ -173,6 +173,7 @@ def test_what_cannot_be_executed_in_part(backend, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_few_ctas_that_stay_are_no_wrong_offset(backend):
     """More of them than heads, and fewer than query tiles."""
     plan = plan_of("v19", Problem(1, 16, 16384, 128))

@@ -86,14 +86,18 @@ def test_the_reason_says_what_the_batch_gains(hours_now: float, words: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("usd_per_day", "words"),
+    ("usd_per_day", "words", "alone"),
     [
-        (2.5, "a day ($2.50 against $5.00 a day), not"),
+        (2.5, "a day ($2.50 against $5.00 a day), not", "$2.50 a day"),
         # A launch of 4 sequences a day.
-        (3.11e-8, "a day ($0.00777 against $0.0155 per million sequences), not"),
+        (
+            3.11e-8,
+            "a day ($0.00777 against $0.0155 per million sequences), not",
+            "$0.00777 per million sequences",
+        ),
     ],
 )
-def test_small_traffic_is_priced_by_the_million(usd_per_day: float, words: str) -> None:
+def test_small_traffic_is_priced_by_the_million(usd_per_day: float, words: str, alone: str) -> None:
     line = mix.MixLine(1, Problem(4, 8, 128, 64))
     result = replace(
         RESULT,
@@ -102,3 +106,5 @@ def test_small_traffic_is_priced_by_the_million(usd_per_day: float, words: str) 
         problems=(mix.MixProblem(line, 2.0, 1.0, 100, 1.0, "v05", 1.0),),
     )
     assert words in result.reason
+    alike = replace(result, hours_now=result.hours)
+    assert f"a day ({alone}), as long as batched today" in alike.reason

@@ -121,7 +121,13 @@ def test_evaluate_prints_the_whole_object(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("extra", [["--check"], ["--schedule", "random", "--seed", "7"]])
+@pytest.mark.parametrize(
+    "extra",
+    [
+        pytest.param(["--check"], marks=pytest.mark.exhaustive),
+        ["--schedule", "random", "--seed", "7"],
+    ],
+)
 def test_evaluate_in_other_builds_and_orders(
     capsys: pytest.CaptureFixture[str], extra: list[str]
 ) -> None:

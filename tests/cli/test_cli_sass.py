@@ -121,6 +121,7 @@ def test_a_kernel_may_be_described_beside_its_source(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_kernel_may_describe_itself(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

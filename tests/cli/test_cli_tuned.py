@@ -63,6 +63,7 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_evaluate_says_where_its_config_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["evaluate", "v05", "--seqlen", "128", "--gpu", "L4", "--backend", "cpu", "--json"]
     assert main(asked) == 0

@@ -22,6 +22,7 @@ def run_json(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, dict[
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_evaluate_decodes(capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--backend", "cpu", "--config", "num_splits=32", "--json")
     code, out = run_json(capsys, "evaluate", "v05", *DECODE, *options)

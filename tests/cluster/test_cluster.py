@@ -121,6 +121,7 @@ def test_a_killed_worker_costs_no_row(cluster: LocalCluster, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_cancelling_releases_what_is_on_the_cluster(cluster: LocalCluster, tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     end, results, _ = sweep(

@@ -89,7 +89,7 @@ def cpu() -> Iterator[CpuBackend]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant_id", "how", "problem"),
-    of_each(_RUNS, every=12, slow=8),
+    of_each(_RUNS, every=12, slow=16),
     ids=lambda value: value.label() if isinstance(value, Problem) else value,
 )
 def test_every_rung_writes_it(cpu: CpuBackend, variant_id: str, how: str, problem: Problem) -> None:
@@ -112,7 +112,7 @@ def test_every_rung_writes_it(cpu: CpuBackend, variant_id: str, how: str, proble
     assert judged.passed, judged.sentence
 
 
-@pytest.mark.parametrize("variant_id", slow_ones(2, ["v01", "v11", "v19", "v14"]))
+@pytest.mark.parametrize("variant_id", slow_ones(4, ["v01", "v11", "v19", "v14"]))
 def test_it_costs_nothing_where_it_is_not_asked_for(variant_id: str) -> None:
     """The parameter and the code are there with it alone."""
     variant = by_id(variant_id)

@@ -108,7 +108,7 @@ def _is_rounded_once(bits: int, exact: Fraction, mantissa_bits: int) -> bool:
     return magnitude == 0 or (bits >> 15 == 1) == (exact < 0)
 
 
-@pytest.mark.parametrize("kind", ["f16", pytest.param("bf16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["f16", pytest.param("bf16", marks=pytest.mark.exhaustive)])
 def test_rounding_is_once_and_to_nearest_even(kind, client, tmp_path):
     dtype, mantissa_bits = (torch.float16, 10) if kind == "f16" else (torch.bfloat16, 7)
     bits = np.random.default_rng(1).integers(0, 1 << 16, (COUNT, 3), dtype=np.uint16)

@@ -89,7 +89,7 @@ LAUNCHES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "gpu", "problem", "allowed"), slow_ones(7, LAUNCHES))
+@pytest.mark.parametrize(("name", "gpu", "problem", "allowed"), slow_ones(13, LAUNCHES))
 def test_a_predicted_launch_is_the_simulated_one(
     name: str, gpu: str, problem: Problem, allowed: float
 ) -> None:

@@ -57,6 +57,7 @@ def test_the_cache_is_filled_before_anybody_asks() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_does_not_compile_stops_nobody() -> None:
     wrong = EvaluationRequest("v02", Problem(1, 1, 64, 80), gpu="L4", execute=False)
     good = requests(1)

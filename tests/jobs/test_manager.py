@@ -172,6 +172,7 @@ def test_a_restarted_server_finds_the_running_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_servers_do_not_mix(tmp_path: Path, manager: JobManager) -> None:
     other = JobManager(tmp_path / "jobs")
     try:

@@ -176,6 +176,7 @@ def test_a_cluster_that_cannot_be_is_one_sentence_and_the_sweep_can_go_on_here(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_cancel_keeps_the_rows_and_resume_does_the_rest(manager: JobManager) -> None:
     wanted = spec(16)
     first = manager.submit_sweep(wanted)
@@ -320,6 +321,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_point_that_kills_the_worker_is_crashed_and_the_rest_is_done(
     manager: JobManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,8 +42,8 @@ def _run(cpu: CpuBackend, plan: LaunchPlan, inputs: Inputs, seed: int) -> RunRes
     ("variant_id", "seqlen", "head_dim", "causal", "dtype"),
     of_each(
         [(v.id, *case) for v in LADDER for case in SHAPES if is_taken(v, Problem(1, 2, *case))],
-        every=8,
-        slow=9,
+        every=24,
+        slow=18,
     ),
 )
 def test_no_false_alarm(

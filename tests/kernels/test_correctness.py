@@ -76,7 +76,7 @@ def _numbers(variant: Variant) -> list[int]:
 
 @pytest.mark.parametrize(
     ("variant_id", "number"),
-    of_each([(v.id, number) for v in LADDER for number in _numbers(v)], every=6, slow=4),
+    of_each([(v.id, number) for v in LADDER for number in _numbers(v)], every=9, slow=4),
 )
 def test_variant_is_right(cpu: CpuBackend, variant_id: str, number: int) -> None:
     variant, case = by_id(variant_id), _cases(variant_id)[number]

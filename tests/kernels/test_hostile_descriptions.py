@@ -150,7 +150,7 @@ UNGUESSED = {
 }
 
 
-@pytest.mark.parametrize("kind", slow_ones(6, list(UNGUESSED)))
+@pytest.mark.parametrize("kind", slow_ones(9, list(UNGUESSED)))
 def test_a_megabyte_without_a_block_is_guessed_at_in_linear_time(kind: str) -> None:
     begin = time.process_time()
     with contextlib.suppress(InvalidKernel):

@@ -127,7 +127,7 @@ def test_a_mistake_between_the_ctas_of_a_cluster_is_found_and_named(
     assert seen.named or mutation.name == NOT_NAMED, seen.text
 
 
-@pytest.mark.parametrize("mutation", slow_ones(32, LEGAL), ids=_id)
+@pytest.mark.parametrize("mutation", slow_ones(99, LEGAL), ids=_id)
 def test_nothing_is_said_of_a_legal_change(
     evaluator: Evaluator, mutation: Unseen, tmp_path: Path
 ) -> None:

@@ -70,7 +70,7 @@ def _assert_right(
         assert verdict.passed, f"{config}: {verdict.reason}"
 
 
-@pytest.mark.parametrize(("variant_id", "number"), of_each(CASES, every=12, slow=8))
+@pytest.mark.parametrize(("variant_id", "number"), of_each(CASES, every=24, slow=8))
 def test_variant_is_right(cpu: CpuBackend, variant_id: str, number: int) -> None:
     variant = by_id(variant_id)
     _assert_right(cpu, variant, _problem(variant, number), number)

@@ -17,7 +17,8 @@ from tests.slow_cases import one_in
 
 ARCHS = [
     pytest.param("sm_80"),
-    *(pytest.param(a, marks=pytest.mark.slow) for a in ("sm_75", "sm_90", "sm_100", "sm_120")),
+    *(pytest.param(a, marks=pytest.mark.slow) for a in ("sm_75", "sm_120")),
+    *(pytest.param(a, marks=pytest.mark.exhaustive) for a in ("sm_90", "sm_100")),
 ]
 
 # Each thread stores as often as an integer hash says: every kind of integer instruction takes part.

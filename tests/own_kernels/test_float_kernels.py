@@ -95,6 +95,7 @@ def test_a_copy_of_a_rung_finds_the_headers_of_the_ladder(folder: Path) -> None:
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_long_sum_one_term_after_another_is_right() -> None:
     """SDPA sums in blocks and errs less than half as much."""
     for seqlen in (1, 8, 1024):
@@ -141,7 +142,7 @@ def test_a_bug_in_fp32_is_no_tf32(folder: Path) -> None:
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     "causal",
-    [pytest.param(False, marks=pytest.mark.exhaustive), pytest.param(True, marks=pytest.mark.slow)],
+    [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.exhaustive)],
 )
 def test_packed_tensors_and_what_runs_on_in_global_memory(causal: bool) -> None:
     """The second run of all launches finds the fills again, or it would not repeat."""

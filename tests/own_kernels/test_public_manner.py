@@ -56,7 +56,7 @@ def test_it_runs_and_is_right(name: str, problem: Problem, config: dict[str, int
 
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize(
-    "name", slow_ones(2, ["fa2_params", "naive_flash", "flash_split", "split_decode"])
+    "name", slow_ones(4, ["fa2_params", "naive_flash", "flash_split", "split_decode"])
 )
 def test_the_check_build_finds_nothing(name: str) -> None:
     request = EvaluationRequest(

@@ -66,7 +66,10 @@ def test_another_number_of_splits_gives_other_bits(evaluator: Evaluator) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seqlen", "causal"), [(512, True), (512, False), (128, False)])
+@pytest.mark.parametrize(
+    ("seqlen", "causal"),
+    [(512, True), pytest.param(512, False, marks=pytest.mark.exhaustive), (128, False)],
+)
 def test_tiles_cut_by_the_number_of_ctas_depend_on_the_batch(
     evaluator: Evaluator, seqlen: int, causal: bool
 ) -> None:

@@ -107,6 +107,7 @@ def test_kill_9_leaves_the_old_state_or_the_whole_new_file(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_servers_that_share_a_store_do_not_damage_it(tmp_path: Path) -> None:
     args = [sys.executable, "-c", PREAMBLE + SAVER, str(ROOT / "tests"), str(tmp_path / "s")]
     savers = [

@@ -99,7 +99,7 @@ for read in (loads, import_measurements):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and limits the address space")
-@pytest.mark.parametrize("kind", one_in(15, list(GREEDY), slow=12))
+@pytest.mark.parametrize("kind", one_in(15, list(GREEDY), slow=24))
 def test_memory_stays_bounded(kind: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WATCHED, str(Path(__file__).parent), str(ROOT), kind],

@@ -442,6 +442,7 @@ def test_a_gpu_that_cannot_be_made_is_one_sentence() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("variant", [pytest.param("v01", marks=pytest.mark.exhaustive), "v17"])
 def test_an_evaluation_is_right_and_carries_no_measured_time(variant: str) -> None:
     size = ("-B1", "-H2", "-S65", "-D64", "--gpu", "H200", "--json")

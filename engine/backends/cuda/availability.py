@@ -20,6 +20,7 @@ from engine.devices.spec import DeviceSpec, is_software, modelled_name
 # cudaError_t, from driver_types.h
 _INSUFFICIENT_DRIVER = 35
 _NO_DEVICE = 100
+_OLDEST_CUDA = 12  # that CuPy and an extra of pyproject.toml are for
 _MIG = " MIG "  # "NVIDIA H200 MIG 1g.18gb", as CUDA calls a slice; NVML names the whole GPU
 
 
@@ -65,10 +66,11 @@ def explain_missing(error_code: int, message: str, driver: int, runtime: int) ->
     if error_code == _INSUFFICIENT_DRIVER and driver == 0:
         return "No NVIDIA driver is installed on this machine, so there is no GPU to run on."
     if error_code == _INSUFFICIENT_DRIVER:
+        major = driver // 1000
+        other = f", or pip install -e '.[cuda{major}]'" if major >= _OLDEST_CUDA else ""
         return (
             f"The NVIDIA driver supports CUDA {_version(driver)} and CuPy needs "
-            f"{_version(runtime)}: update the driver, or install Attune's extra for CUDA "
-            f"{driver // 1000}."
+            f"{_version(runtime)}: update the driver{other}."
         )
     if error_code == _NO_DEVICE:
         return (

@@ -28,7 +28,12 @@ def fresh() -> Iterator[None]:
             35,
             12020,
             "The NVIDIA driver supports CUDA 12.2 and CuPy needs 13.0: update the driver, or "
-            "install Attune's extra for CUDA 12.",
+            "pip install -e '.[cuda12]'.",
+        ),
+        (  # for which there is no CuPy of these versions
+            35,
+            11080,
+            "The NVIDIA driver supports CUDA 11.8 and CuPy needs 13.0: update the driver.",
         ),
         (
             100,
