@@ -293,9 +293,11 @@ __attribute__((always_inline)) inline void add_rows(const float* factors, const 
     for (int n = 0; n < ROWS; n++)
 #pragma GCC unroll 2
         for (int block = 0; block < BLOCKS; block++) {
+            sums[n][block] = _mm256_setzero_ps();
+            if (!before) continue;
             const Lanes* const from = before + 4 * block + (FIRST + n) / 8 * 2;
-            const float *even = reinterpret_cast<const float*>(from[0].v) + (FIRST + n) % 8 * 4, *odd = even + 32;
-            sums[n][block] = before ? _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_load_ps(even)), _mm_load_ps(odd), 1) : _mm256_setzero_ps();
+            const float *even = reinterpret_cast<const float*>(from[0].v) + (FIRST + n) % 8 * 4, *odd = reinterpret_cast<const float*>(from[1].v) + (FIRST + n) % 8 * 4;
+            sums[n][block] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_load_ps(even)), _mm_load_ps(odd), 1);
         }
 #pragma GCC unroll 16
     for (int k = 0; k < 16; k++) {
@@ -314,7 +316,7 @@ __attribute__((always_inline)) inline void add_rows(const float* factors, const 
 #pragma GCC unroll 2
         for (int block = 0; block < BLOCKS; block++) {
             Lanes* const to = after + 4 * block + (FIRST + n) / 8 * 2;
-            float *even = reinterpret_cast<float*>(to[0].v) + (FIRST + n) % 8 * 4, *odd = even + 32;
+            float *even = reinterpret_cast<float*>(to[0].v) + (FIRST + n) % 8 * 4, *odd = reinterpret_cast<float*>(to[1].v) + (FIRST + n) % 8 * 4;
             _mm_store_ps(even, _mm256_castps256_ps128(sums[n][block]));
             _mm_store_ps(odd, _mm256_extractf128_ps(sums[n][block], 1));
         }
