@@ -425,6 +425,9 @@ def test_the_ladder_has_no_hazards(arch: str) -> None:
         assert (result.status, result.reason) == (Status.PASSED, ""), variant.id
 
 
+_ARRIVAL = "arrive_at_counter(tile_arrivals)"
+
+
 @pytest.mark.parametrize(
     ("variant", "old", "config", "said"),
     slow_ones(
@@ -436,14 +439,15 @@ def test_the_ladder_has_no_hazards(arch: str) -> None:
             ("v17", "mbarrier_arrive(k_empty + stage);", {"block_n": 64}, "deadlock"),
             ("v16", "async_proxy_fence();", {"block_n": 64}, "no fence.proxy.async lies between"),
             ("v19", "tma_store_wait();", {"block_n": 64, "num_ctas": 2}, "still reads"),
-            ("v06", "__threadfence();", {}, "no strong write behind a fence"),
+            ("v06", _ARRIVAL, {}, "no strong write behind a fence"),
         ],
     ),
 )
 def test_what_orders_the_ladder_is_missed(
     variant: str, old: str, config: dict[str, int], said: str, tmp_path: Path
 ) -> None:
-    bug = Mutation(f"without {old}", (variant,), old, ";", (said,), nth=0, config=config)
+    new = "atomicAdd(tile_arrivals, 1)" if old == _ARRIVAL else ";"  # which orders nothing
+    bug = Mutation(f"without {old}", (variant,), old, new, (said,), nth=0, config=config)
     with untimed() as evaluator:
         seen = look(evaluator, bug, variant, "machine code", tmp_path)
     assert seen.found
