@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.base.errors import InvalidProblem, UnknownName
+from engine.base.errors import InvalidProblem
 from engine.history import History
 from engine.pipeline.request import BackendChoice, EvaluationRequest, ResolvedRequest, resolve
 from kernels.variant import AUTO, DTYPES, Dtype
@@ -156,7 +156,7 @@ def problem_from(args: ProblemOptions) -> Problem:
         "seqlen": args.seqlen,
         "head_dim": args.head_dim,
         "causal": args.causal,
-        "dtype": DTYPES[args.dtype] if args.dtype else _only_dtype(args),
+        "dtype": _dtype(args),
         "seqlen_kv": args.seqlen_kv,
         "num_heads_kv": args.heads_kv,
         "head_dim_v": args.head_dim_v,
@@ -197,18 +197,20 @@ def features_from(args: FeatureOptions) -> dict[str, Any]:
     return given
 
 
-def _only_dtype(args: ProblemOptions) -> Dtype | None:
-    """What the variant takes where that is one format; None where there is a choice, or no name."""
-    name = getattr(args, "variant", None)
-    if not isinstance(name, str) or name == AUTO:
-        return None
-    from engine.config import find_variant
+def _dtype(args: ProblemOptions) -> Dtype | None:
+    """None where it is left out, and the preset or FP16 stands."""
+    if args.dtype:
+        return DTYPES[args.dtype]
+    names = getattr(args, "variants", None) or [getattr(args, "variant", None)]
+    dtype = dtype_from(None, [name for name in names if isinstance(name, str)])
+    return None if dtype == "float16" else dtype
 
-    try:
-        dtypes = find_variant(name).dtypes
-    except UnknownName:
-        return None  # said where the variant is looked up
-    return dtypes[0] if len(dtypes) == 1 else None
+
+def dtype_from(name: str | None, variants: Iterable[str]) -> Dtype:
+    """The format of `--dtype`; where it is left out, as `engine.config.usual_dtype`."""
+    from engine.config import usual_dtype
+
+    return DTYPES[name] if name is not None else usual_dtype(variants)
 
 
 def kernel(text: str) -> str:

@@ -32,7 +32,7 @@ def test_the_import_is_light_and_its_names_are_there() -> None:
     assert heavy & set(done.stdout.split()) == set()
     for name in attune.__all__:
         assert getattr(attune, name) is not None
-        assert name in dir(attune)
+    assert sorted(dir(attune)) == sorted(attune.__all__)
     with raises(AttributeError, "no_attribute_module", "kernels"):
         attune.kernels  # noqa: B018
 
@@ -121,6 +121,10 @@ def test_tensors_that_do_not_belong_together_are_one_sentence(q: Any, k: Any, sa
         (lambda: attune.sweep("v01", seqlen=[]), attune.InvalidProblem, "seqlen has no value"),
         (lambda: attune.sweep("v01", tunables={"nope": 1}), attune.UnknownName, "nope"),
         (lambda: attune.compare("nowhere", "v01"), attune.UnknownName, "nowhere"),
+        (lambda: attune.compare("nowhere", "v01", seqlen=64), attune.InvalidProblem, "seqlen"),
+        (lambda: attune.compare(None, 3), attune.InvalidProblem, "NoneType"),
+        (lambda: attune.kernel(None), attune.UnknownName, "NoneType"),
+        (lambda: attune.recommend_mix("auto", ["1,1,4,64"], gpu="L4"), attune.UnknownName, "list"),
     ],
 )
 def test_mistakes_are_sentences(call: Any, kind: type[Exception], says: str) -> None:
