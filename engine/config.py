@@ -53,18 +53,19 @@ def find_variant(name: str) -> Variant:
     return file.variant
 
 
-def usual_dtype(names: Iterable[str]) -> Dtype:
+def usual_dtype(variants: Iterable[str | Variant]) -> Dtype:
     """The format of a problem that leaves it out: FP16 where the variants take it, else the first
     one that all of them take.
 
     A name that there is not takes no part: it is said where the variant is looked up.
     """
     taken: list[tuple[Dtype, ...]] = []
-    for name in names:
-        if name == AUTO:
+    for variant in variants:
+        if variant == AUTO:
             return "float16"
         with contextlib.suppress(UnknownName, InvalidKernel):
-            taken.append(find_variant(name).dtypes)
+            named = find_variant(variant) if isinstance(variant, str) else variant
+            taken.append(named.dtypes)
     common = [d for d in (taken[0] if taken else ()) if all(d in others for others in taken)]
     return common[0] if common and "float16" not in common else "float16"
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from engine.base.errors import InvalidProblem
 from engine.history import History
 from engine.pipeline.request import BackendChoice, EvaluationRequest, ResolvedRequest, resolve
-from kernels.variant import AUTO, DTYPES, Dtype
+from kernels.variant import AUTO, DTYPES, Dtype, Variant
 
 if TYPE_CHECKING:
     from engine.problem import Problem
@@ -140,8 +140,11 @@ PROBLEM = (
 )
 
 
-def problem_from(args: ProblemOptions) -> Problem:
+def problem_from(args: ProblemOptions, variant: Variant | None = None) -> Problem:
     """The problem that the options of `[shared.problem]` describe.
+
+    Args:
+        variant: whose format it has where that is left out; None: that of the options' own.
 
     Raises:
         InvalidProblem, UnknownName: sizes out of range, no such preset.
@@ -156,7 +159,7 @@ def problem_from(args: ProblemOptions) -> Problem:
         "seqlen": args.seqlen,
         "head_dim": args.head_dim,
         "causal": args.causal,
-        "dtype": _dtype(args),
+        "dtype": _dtype(args, variant),
         "seqlen_kv": args.seqlen_kv,
         "num_heads_kv": args.heads_kv,
         "head_dim_v": args.head_dim_v,
@@ -197,16 +200,17 @@ def features_from(args: FeatureOptions) -> dict[str, Any]:
     return given
 
 
-def _dtype(args: ProblemOptions) -> Dtype | None:
+def _dtype(args: ProblemOptions, variant: Variant | None) -> Dtype | None:
     """None where it is left out, and the preset or FP16 stands."""
     if args.dtype:
         return DTYPES[args.dtype]
     names = getattr(args, "variants", None) or [getattr(args, "variant", None)]
-    dtype = dtype_from(None, [name for name in names if isinstance(name, str)])
+    named = [variant] if variant is not None else [n for n in names if isinstance(n, str)]
+    dtype = dtype_from(None, named)
     return None if dtype == "float16" else dtype
 
 
-def dtype_from(name: str | None, variants: Iterable[str]) -> Dtype:
+def dtype_from(name: str | None, variants: Iterable[str | Variant]) -> Dtype:
     """The format of `--dtype`; where it is left out, as `engine.config.usual_dtype`."""
     from engine.config import usual_dtype
 

@@ -67,6 +67,23 @@ def check_keywords(given: Iterable[str], known: Collection[str]) -> None:
             raise unknown("keyword", name, known)
 
 
+def check_choice(what: str, given: object, kind: Any) -> None:
+    """UnknownName for what is none of a literal type's values, with the nearest ones."""
+    known = get_args(kind)
+    if given not in known:
+        raise unknown(what, str(given), known)
+
+
+def check_number(name: str, given: object, *, least: float, whole: bool = False) -> None:
+    """InvalidProblem for what is no number, or a smaller one."""
+    kind = "a whole number" if whole else "a number"
+    is_one = isinstance(given, int if whole else int | float) and not isinstance(given, bool)
+    if not is_one or not given >= least:  # type: ignore[operator]
+        raise InvalidProblem(
+            f"{name} is {kind} of {least:g} or more, not {given!r}.", code="number_of_an_option"
+        )
+
+
 def named_keywords(*further: str) -> Callable[[Callable[Given, Answer]], Callable[Given, Answer]]:
     """A function that answers a keyword which it does not have by `check_keywords`.
 
@@ -313,7 +330,7 @@ def kernel(name: str | Path, *, gpu: str | None = None, **config: int) -> Attent
     """
     found = variant_name(name)
     if gpu is not None:
-        find_device(gpu)
+        find_device(str(gpu))
     if found != AUTO:
         found = find_variant(found).id
         check_given(find_variant(found), config)
@@ -376,7 +393,8 @@ class AttentionKernel:
             inputs: what Q, K and V hold: see `engine.tensors.MEANINGS`.
 
         Raises:
-            InvalidProblem: sizes that cannot be.
+            InvalidProblem: sizes that cannot be, or such a seed or limit.
+            UnknownName: no such backend or order.
 
         Example:
             >>> import engine as attune
@@ -388,6 +406,10 @@ class AttentionKernel:
             >>> done.to_frame()["problem"].item()
             'B1 H1 S70 D32 fp16'
         """
+        check_choice("backend", backend, BackendChoice)
+        check_choice("schedule", schedule, Schedule)
+        check_number("seed", seed, least=0, whole=True)
+        check_number("timeout_s", timeout_s, least=0.1)
         request = replace(
             self._request(sizes),
             check=thorough,

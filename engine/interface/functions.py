@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +22,8 @@ from engine.evaluation import Evaluation
 from engine.interface.attention_kernel import (
     AttentionKernel,
     Sizes,
+    check_choice,
+    check_number,
     dtype_of,
     evaluator,
     kernel,
@@ -65,7 +67,7 @@ def recommend_batch(
     gpu: str | None = None,
     seqlen: int,
     head_dim: int = 64,
-    targets: Sequence[float] = (0.7, 0.9, 0.95),
+    targets: float | Sequence[float] = (0.7, 0.9, 0.95),
     dtype: str | None = None,
     **options: Any,
 ) -> BatchResult:
@@ -75,7 +77,7 @@ def recommend_batch(
         of: a kernel, its name, its file, or "auto".
         gpu: the GPU, where `of` does not say it.
         seqlen, head_dim: of each request.
-        targets: shares of the highest throughput, 0 to 1, rising.
+        targets: one or several shares of the highest throughput, 0 to 1, rising.
         options: further fields of `engine.batch.BatchRequest`: `heads`, `causal`, `seqlen_kv`,
             `heads_kv`, `max_batch`, `measured` (a CSV of times to calibrate on), `prices`, …;
             `direction="backward"` for kernels of the backward pass.
@@ -109,7 +111,7 @@ def recommend_batch(
         head_dim=head_dim,
         dtype=dtype_of(dtype, asked.name),
         config=asked.config,
-        targets=tuple(targets),
+        targets=(targets,) if isinstance(targets, int | float) else tuple(targets),
         **options,
     )
     return recommend_for_choice(request, evaluator().history)
@@ -392,8 +394,9 @@ def sweep(
         on_progress: called before and after every point.
 
     Raises:
-        UnknownName, InvalidKernel: as `kernel`, or a tunable that no kernel has.
-        InvalidProblem: sizes that cannot be, too many points, or kernels for different GPUs.
+        UnknownName, InvalidKernel: as `kernel`, or no such tunable, strategy or backend.
+        InvalidProblem: sizes or limits that cannot be, too many points, no kernel, or kernels for
+            different GPUs.
         StoreError: the journal cannot be written, or another process runs this sweep.
         ToolMissing: the strategy needs a package that is not installed.
 
@@ -407,8 +410,22 @@ def sweep(
         >>> sorted(set(found.to_frame()["origin"]))
         ['predicted']
     """
+    check_choice("strategy", strategy, StrategyName)
+    check_choice("backend", backend, BackendChoice)
+    check_number("seed", seed, least=0, whole=True)
+    if evaluations is not None:
+        check_number("evaluations", evaluations, least=1, whole=True)
+    if seconds is not None:
+        check_number("seconds", seconds, least=0.1)
+    if (other := next((p for p in problems if not isinstance(p, Problem)), None)) is not None:
+        raise InvalidProblem(
+            f"problems are attune.Problem(batch, num_heads, seqlen, head_dim), not {other!r}.",
+            code="no_problem_of_a_sweep",
+        )
     listed: Sequence[str | Path | AttentionKernel]
-    listed = [kernels] if isinstance(kernels, str | Path | AttentionKernel) else kernels
+    listed = kernels if isinstance(kernels, list | tuple) else [kernels]  # type: ignore[list-item]
+    if not listed:
+        raise InvalidProblem("A sweep has no kernel: name one or more.")
     named = [k for k in listed if isinstance(k, AttentionKernel)]
     gpus = {k.gpu for k in named if k.gpu} | ({gpu} if gpu else set())
     if len(gpus) > 1:
@@ -452,7 +469,9 @@ def sweep(
 
 
 def _several(name: str, given: OneOrMore) -> tuple[int, ...]:
-    values = (given,) if isinstance(given, int) else tuple(given)
+    values = (
+        tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+    )
     if not values:
         raise InvalidProblem(f"{name} has no value: give one or more.")
     return values

@@ -34,7 +34,7 @@ PartCode: TypeAlias = Literal["result", "finding", "time", "roof", "limit", "nex
 
 REMEDIES: Mapping[Status, str] = {
     Status.SKIPPED: "select another variant, config, problem or target GPU",
-    Status.COMPILE_ERROR: "mend the line that the log names",
+    Status.COMPILE_ERROR: "mend what the reason or the log names, in the source or its description",
     Status.LAUNCH_ERROR: "mend what the reason or the log names, in the source or its description",
     Status.OUT_OF_MEMORY: "use a smaller batch, fewer heads or a shorter sequence",
     Status.INCORRECT: "see the maps of the error; the check build finds races and accesses out of "
