@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 POLL_S = 0.02
 IDLE_CHECK_S = 300.0  # an idle worker looks this often whether any server still wants it
 HISTORY_COMMITS = 30
+EXECUTOR_AFTER_S = 10.0  # without a job: what executes machine code is built
 PYTORCH_AFTER_S = 1.0  # of idleness after a job: PyTorch is loaded ahead of the next one
 
 
@@ -272,8 +273,13 @@ BESIDE_TYPES: Mapping[JobKind, JobType[Any]] = {
 }
 
 
-def _build_simulator(can_simulate: threading.Event) -> None:
-    """Build what simulates, and then what executes machine code, ahead of their first use."""
+def _build_simulator(can_simulate: threading.Event, is_busy: threading.Event) -> None:
+    """Build what simulates, and what executes machine code, ahead of their first use.
+
+    Args:
+        is_busy: a job is served. The first Run comes when the first prediction is there, and is not
+            to share its core with a compiler that it does not need: a host build judges it.
+    """
     from engine.machine_code.execution import prepare
     from engine.machine_code.native_library import build_libraries
 
@@ -281,9 +287,19 @@ def _build_simulator(can_simulate: threading.Event) -> None:
         with contextlib.suppress(AttuneError):  # the first simulation says what is missing
             build_libraries()
             can_simulate.set()
-            prepare()  # a host build judges until it is there
+            _wait_for_quiet(is_busy, EXECUTOR_AFTER_S)
+            prepare()
     finally:
         can_simulate.set()
+
+
+def _wait_for_quiet(is_busy: threading.Event, quiet_s: float) -> None:
+    """Wait until no job was seen for so many seconds."""
+    since = time.monotonic()
+    while time.monotonic() - since < quiet_s:
+        if is_busy.is_set():
+            since = time.monotonic()
+        time.sleep(POLL_S)
 
 
 def _build_host_runtime() -> None:
@@ -325,7 +341,8 @@ def main(argv: list[str]) -> int:
     can_simulate = threading.Event()
     # Side by side: on two cores the first prediction comes in half the time.
     threading.Thread(target=_build_host_runtime, daemon=True).start()
-    threading.Thread(target=_build_simulator, args=(can_simulate,), daemon=True).start()
+    is_busy = threading.Event()
+    threading.Thread(target=_build_simulator, args=(can_simulate, is_busy), daemon=True).start()
     pytorch: threading.Thread | None = None
     has_served = False
     idle_since = time.monotonic()
@@ -343,7 +360,9 @@ def main(argv: list[str]) -> int:
         while True:
             waiting = runner.waiting()
             if waiting:
+                is_busy.set()
                 runner.serve(waiting[0])
+                is_busy.clear()
                 has_served = True
                 idle_since = time.monotonic()
             elif time.monotonic() - idle_since > IDLE_CHECK_S:

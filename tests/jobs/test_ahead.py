@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from engine.jobs import worker
 from engine.jobs.sweep_job import CompileAhead
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import cached_kernel, make_plan
@@ -78,6 +80,7 @@ def test_a_killed_parent_leaves_no_process_behind() -> None:
 import sys, time
 sys.path.insert(0, sys.argv[1])
 from test_ahead import requests
+from engine.jobs import worker
 from engine.jobs.sweep_job import CompileAhead
 if __name__ == "__main__":
     with CompileAhead(requests(4), on_cpu=False, processes=1):
@@ -96,3 +99,20 @@ if __name__ == "__main__":
     for process in alive:
         process.kill()
     assert not alive
+
+
+def test_the_executor_is_built_once_no_job_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its compiler would share the core with the first Run, which a host build judges."""
+    built = threading.Event()
+    monkeypatch.setattr(worker, "EXECUTOR_AFTER_S", 0.1)
+    monkeypatch.setattr("engine.machine_code.native_library.build_libraries", lambda: None)
+    monkeypatch.setattr("engine.machine_code.execution.prepare", built.set)
+    can_simulate, is_busy = threading.Event(), threading.Event()
+    is_busy.set()
+    thread = threading.Thread(target=worker._build_simulator, args=(can_simulate, is_busy))
+    thread.start()
+    assert can_simulate.wait(10)
+    assert not built.wait(0.3)
+    is_busy.clear()
+    assert built.wait(10)
+    thread.join(10)
