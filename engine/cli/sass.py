@@ -273,7 +273,7 @@ def _of_variant(
                 )
         variant = find_variant(args.kernel)
     given = given_config(args)
-    problem = problem_from(args)
+    problem = problem_from(args, variant)
     if args.defaults_only:
         config = default_config(variant, given, device)
     else:
