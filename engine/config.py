@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -27,10 +27,10 @@ from engine.base.units import format_us
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import Origin
 from engine.own_kernels.registry import OWN, all_variants
-from engine.problem import Problem
+from engine.problem import SHORT_DTYPES, Problem
 from engine.schema import Integer, Microseconds, Stored, decode, encode
 from kernels.ladder import LADDER
-from kernels.variant import AUTO, Variant
+from kernels.variant import AUTO, Dtype, Variant
 
 
 def find_variant(name: str) -> Variant:
@@ -51,6 +51,23 @@ def find_variant(name: str) -> Variant:
     if file.error is not None or file.variant is None:
         raise InvalidKernel(str(file.error), code=file.error.code if file.error is not None else "")
     return file.variant
+
+
+def usual_dtype(variants: Iterable[str | Variant]) -> Dtype:
+    """The format of a problem that leaves it out: FP16 where the variants take it, else the first
+    one that all of them take.
+
+    A name that there is not takes no part: it is said where the variant is looked up.
+    """
+    taken: list[tuple[Dtype, ...]] = []
+    for variant in variants:
+        if variant == AUTO:
+            return "float16"
+        with contextlib.suppress(UnknownName, InvalidKernel):
+            named = find_variant(variant) if isinstance(variant, str) else variant
+            taken.append(named.dtypes)
+    common = [d for d in (taken[0] if taken else ()) if all(d in others for others in taken)]
+    return common[0] if common and "float16" not in common else "float16"
 
 
 def variant_from(source: Path, name: str) -> Variant:
@@ -117,7 +134,7 @@ class TunedConfig(Stored):
 def problem_class(problem: Problem) -> str:
     """`D64 fp16 causal S129-256 BH5-8`: the powers of two that S and B·H lie between; and KV's,
     where there are other keys than queries. `BH17-32 G4`: 4 query heads share a K/V head."""
-    dtype = "fp16" if problem.dtype == "float16" else "bf16"
+    dtype = SHORT_DTYPES[problem.dtype]
     mask = "".join(f" {word}" for word in problem.words())
     heads = _octave(problem.batch * problem.num_heads)
     keys = "" if problem.seqlen_kv is None else f" KV{_octave(problem.seqlen_kv)}"

@@ -7,7 +7,7 @@ timing. Expected failures are statuses with a reason, never exceptions that reac
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar, cast
 
@@ -252,7 +252,7 @@ class Occupancy(Stored, Tabular):
         """The figures in reading order, by name."""
         limits = ", ".join(f"{name} {count}" for name, count in self.limits.items())
         return [
-            ("GPU filled", _percent(self.gpu_fill)),
+            ("GPU filled", _shown(self.gpu_fill)),
             ("CTAs", self.ctas),
             *([("CTAs with keys to visit", self.useful_ctas)] if self.idle_ctas else []),
             ("CTAs per SM", self.ctas_per_sm),
@@ -261,9 +261,9 @@ class Occupancy(Stored, Tabular):
             ("occupancy", f"{self.occupancy:.1%}"),
             ("waves", self.waves),
             ("tail CTAs", self.tail_ctas),
-            ("wave efficiency", _percent(self.wave_efficiency)),
-            ("SM fill", _percent(self.sm_fill)),
-            ("thread fill", _thread_fill(self.thread_fill)),
+            ("wave efficiency", _shown(self.wave_efficiency)),
+            ("SM fill", _shown(self.sm_fill)),
+            ("thread fill", _shown(self.thread_fill, format_thread_fill)),
             ("CTAs to fill the GPU's threads", self.ctas_to_fill),
         ]
 
@@ -288,12 +288,8 @@ class Occupancy(Stored, Tabular):
             raise FieldError("it is left out where it is 0, and less than ctas", "idle_ctas")
 
 
-def _thread_fill(share: float | None) -> str | None:
-    return None if share is None else format_thread_fill(share)
-
-
-def _percent(share: float | None) -> str | None:
-    return None if share is None else f"{share:.1%}"
+def _shown(share: float | None, text: Callable[[float], str] = "{:.1%}".format) -> str | None:
+    return None if share is None else text(share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -545,7 +541,7 @@ class Evaluation(Stored, Tabular):
         """One row: what it was, how it ended, time in µs, resources, occupancy, errors."""
         import pandas as pd
 
-        latency = self.latency
+        latency, timed = self.latency, ("origin", "median_us", "low_us", "high_us")
         return pd.DataFrame(
             [
                 {
@@ -555,10 +551,7 @@ class Evaluation(Stored, Tabular):
                     "variant": self.variant,
                     "problem": self.problem.label(),
                     **{f"config.{name}": value for name, value in self.config.items()},
-                    "origin": latency.origin if latency else None,
-                    "median_us": latency.median_us if latency else None,
-                    "low_us": latency.low_us if latency else None,
-                    "high_us": latency.high_us if latency else None,
+                    **{name: getattr(latency, name, None) for name in timed},
                     **figures_of(encode(self)),
                 }
             ]

@@ -160,7 +160,8 @@ def _gpu_fill(occupancy: Occupancy | None, is_compiling: bool, delta: str | None
         _percent(occupancy.gpu_fill),
         f"{occupancy.sm_fill:.0%} of {occupancy.num_sms} SMs",
         delta
-        or f"occupancy {occupancy.occupancy:.0%}, waves {occupancy.wave_efficiency:.0%}, "
+        or f"occupancy {occupancy.occupancy:.0%}, "
+        f"waves {format_thread_fill(occupancy.wave_efficiency)}, "
         f"threads {format_thread_fill(occupancy.thread_fill)}",
         term=term,
         color="orange" if idle else "gray",

@@ -30,7 +30,7 @@ from app.shared.selection import (
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown
 from engine.auto import Choice
-from engine.config import default_config, fitting_defaults
+from engine.config import default_config, fitting_defaults, usual_dtype
 from engine.devices import all_devices, find_device
 from engine.own_kernels.registry import OWN, all_variants
 from engine.presets import Preset, presets
@@ -211,6 +211,7 @@ def _variant(choice: Choice | None) -> tuple[Variant, bool]:
         LADDER[0].id,
         format_func=labels.__getitem__,
         help=TERMS["variant"],
+        on_change=_take_its_format,
     )
     is_auto = selected == AUTO
     variant = variants.get(selected) or (choice.variant if choice is not None else LADDER[0])
@@ -218,6 +219,14 @@ def _variant(choice: Choice | None) -> tuple[Variant, bool]:
     for error in (*LADDER.errors, *OWN.errors):
         st.error(plain_markdown(str(error)))
     return variant, is_auto
+
+
+def _take_its_format() -> None:
+    """A kernel that was chosen gets a format that it takes: of float tensors none other."""
+    present, chosen = st.session_state.get("dtype"), st.session_state["variant"]
+    dtypes = next((v.dtypes for v in all_variants() if v.id == chosen), ("float16", "bfloat16"))
+    if present is not None and present not in dtypes:
+        st.session_state["dtype"] = usual_dtype([chosen])
 
 
 def _apply_preset() -> None:

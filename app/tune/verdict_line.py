@@ -49,6 +49,8 @@ def draw(chosen: Selection, state: RunState, view: EvaluationView, tabs_key: str
             _words(told)
             told = []
             source.line_button(view, first.place, "verdict", tabs_key)
+            if first.other is not None:
+                source.line_button(view, first.other, "verdict_other", tabs_key)
         for part in rest:
             if not _has_button(part, verdict, view, chosen.choice):
                 told.append(plain_markdown(part.with_place()))

@@ -78,8 +78,10 @@ def format_durations(low_s: float, high_s: float) -> str:
 
 
 def format_thread_fill(share: float) -> str:
-    """The threads of a launch over those that a GPU holds at once: `37%`, `2.9× the slots`."""
-    return f"{share:.0%}" if share <= 1 else f"{share:.2g}× the slots"
+    """The threads of a launch over those that a GPU holds: `37%`, `0.3%`, `2.9× the slots`."""
+    if share > 1:
+        return f"{share:.2g}× the slots"
+    return f"{share:.0%}" if share >= 0.1 or not share else f"{100 * share:.2g}%"
 
 
 def format_speedup(speedup: float) -> str:

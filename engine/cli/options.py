@@ -13,10 +13,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.base.errors import InvalidProblem, UnknownName
+from engine.base.errors import InvalidProblem
 from engine.history import History
 from engine.pipeline.request import BackendChoice, EvaluationRequest, ResolvedRequest, resolve
-from kernels.variant import AUTO, DTYPES, Dtype
+from kernels.variant import AUTO, DTYPES, Dtype, Variant
 
 if TYPE_CHECKING:
     from engine.problem import Problem
@@ -140,8 +140,11 @@ PROBLEM = (
 )
 
 
-def problem_from(args: ProblemOptions) -> Problem:
+def problem_from(args: ProblemOptions, variant: Variant | None = None) -> Problem:
     """The problem that the options of `[shared.problem]` describe.
+
+    Args:
+        variant: whose format it has where that is left out; None: that of the options' own.
 
     Raises:
         InvalidProblem, UnknownName: sizes out of range, no such preset.
@@ -156,7 +159,7 @@ def problem_from(args: ProblemOptions) -> Problem:
         "seqlen": args.seqlen,
         "head_dim": args.head_dim,
         "causal": args.causal,
-        "dtype": DTYPES[args.dtype] if args.dtype else _only_dtype(args),
+        "dtype": _dtype(args, variant),
         "seqlen_kv": args.seqlen_kv,
         "num_heads_kv": args.heads_kv,
         "head_dim_v": args.head_dim_v,
@@ -197,18 +200,21 @@ def features_from(args: FeatureOptions) -> dict[str, Any]:
     return given
 
 
-def _only_dtype(args: ProblemOptions) -> Dtype | None:
-    """What the variant takes where that is one format; None where there is a choice, or no name."""
-    name = getattr(args, "variant", None)
-    if not isinstance(name, str) or name == AUTO:
-        return None
-    from engine.config import find_variant
+def _dtype(args: ProblemOptions, variant: Variant | None) -> Dtype | None:
+    """None where it is left out, and the preset or FP16 stands."""
+    if args.dtype:
+        return DTYPES[args.dtype]
+    names = getattr(args, "variants", None) or [getattr(args, "variant", None)]
+    named = [variant] if variant is not None else [n for n in names if isinstance(n, str)]
+    dtype = dtype_from(None, named)
+    return None if dtype == "float16" else dtype
 
-    try:
-        dtypes = find_variant(name).dtypes
-    except UnknownName:
-        return None  # said where the variant is looked up
-    return dtypes[0] if len(dtypes) == 1 else None
+
+def dtype_from(name: str | None, variants: Iterable[str | Variant]) -> Dtype:
+    """The format of `--dtype`; where it is left out, as `engine.config.usual_dtype`."""
+    from engine.config import usual_dtype
+
+    return DTYPES[name] if name is not None else usual_dtype(variants)
 
 
 def kernel(text: str) -> str:

@@ -20,6 +20,7 @@ from engine.cli.options import (
     KvSizes,
     ScoreOptions,
     config_from,
+    dtype_from,
     fields_from,
     first_given,
     number,
@@ -33,7 +34,6 @@ from engine.pipeline.invariance import BatchInvariance, batch_invariance
 from engine.pipeline.request import EvaluationRequest
 from engine.schema import encode
 from engine.sessions.known_times import open_history
-from kernels.variant import DTYPES
 
 _TRAFFIC: tuple[TrafficUnit, ...] = ("requests", "tokens", "queries")
 
@@ -91,7 +91,7 @@ class RecommendBatchOptions(KvSizes, ScoreOptions, ConfigOptions, DefaultsOption
     heads_free: bool
     causal: bool
     backward: bool
-    dtype: str
+    dtype: str | None
     max_batch: int
     target: list[float] | None
     measured: str | None
@@ -127,7 +127,7 @@ def run(args: RecommendBatchOptions) -> int:
         raise InvalidProblem("--measured-kernel says whose points --measured holds: give both.")
     request = BatchRequest(
         **fields_from(args, BatchRequest, "dtype", "config", "predict"),
-        dtype=DTYPES[args.dtype],
+        dtype=dtype_from(args.dtype, [args.variant]),
         features=scores_from(args) | ({"direction": "backward"} if args.backward else {}),
         config=config_from(args, args.variant),
         targets=tuple(args.target) if args.target else DEFAULT_TARGETS,
@@ -161,7 +161,8 @@ def _run_mix(args: RecommendBatchOptions) -> int:
     if (extra := first_given(args, _NOT_OF_A_MIX)) is not None:
         option = "--" + extra.replace("_", "-")
         raise InvalidProblem(f"{option} goes with one problem, not with --mix: leave one out.")
-    rest = {"head_dim": args.head_dim, "causal": args.causal, "dtype": DTYPES[args.dtype]}
+    dtype = dtype_from(args.dtype, [args.variant])
+    rest = {"head_dim": args.head_dim, "causal": args.causal, "dtype": dtype}
     lines: list[MixLine] = []
     for given in args.mix:
         is_line = "," in given and not Path(given).exists()

@@ -35,7 +35,7 @@ from engine.config import default_config, find_variant, resolve_config, variant_
 from engine.cuda_source import compile_kernel
 from engine.cuda_source.nvrtc import compiler_flag
 from engine.devices import DeviceSpec, find_device
-from engine.machine_code.analysis import Analysis, analyse
+from engine.machine_code.analysis import Analysis, analyse, following_registers
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.launch import Content, Launch, arguments_and_memory, tables
 from engine.machine_code.timing.timeline import beside, timeline, write_timeline
@@ -274,7 +274,7 @@ def _of_variant(
                 )
         variant = find_variant(args.kernel)
     given = given_config(args)
-    problem = problem_from(args)
+    problem = problem_from(args, variant)
     if args.defaults_only:
         config = default_config(variant, given, device)
     else:
@@ -293,8 +293,9 @@ def _timed(
     time_at: Callable[[DeviceSpec], Sequence[TimedLaunch]],
 ) -> list[Result]:
     """Times at the clock that is asked for, and what to know of it."""
-    at = device_at(device, args.clock, analyses, lambda: time_at(device))
-    timed = time_at(at)
+    with following_registers(analyses):
+        at = device_at(device, args.clock, analyses, lambda: time_at(device))
+        timed = time_at(at)
     note = clock_note(at, analyses, timed)
     return [Result(*pair, note, at) for pair in zip(analyses, timed, strict=True)]
 

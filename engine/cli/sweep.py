@@ -26,7 +26,7 @@ from engine.cli.options import (
     first_given,
 )
 from engine.cli.output import print_json, print_table, unfiltered
-from engine.config import find_variant, forget_tuned, load_tuned, tuned_path
+from engine.config import find_variant, forget_tuned, load_tuned, tuned_path, usual_dtype
 from engine.cuda_source import cache_root
 from engine.devices import find_device
 from engine.pipeline.request import runs_on_gpu, target_device
@@ -168,7 +168,7 @@ def print_results(
     """A table of the best for every problem, and one of what has no time and why."""
     for table in result_tables(rows, results):
         print_table(table)
-    if not results:
+    if not results and any(row.device == "unknown" for row in rows):
         print("No point has a latency: name a target GPU with --gpu to have one predicted.")
     how = {"finished": "Finished", "budget": "The budget is spent", "cancelled": "Cancelled"}
     print(
@@ -435,6 +435,8 @@ def _problems(args: CommandOptions) -> tuple[Any, ...]:
         axes["causal"] = {"no": (False,), "yes": (True,), "both": (False, True)}[args.causal]
     if args.dtype is not None:
         axes["dtype"] = tuple(_dtype(name.strip()) for name in args.dtype.split(","))
+    elif axes or not presets:
+        axes["dtype"] = (usual_dtype(args.variants),)
     problems = presets
     if axes or not presets:
         problems = tuple(dict.fromkeys((*presets, *ProblemAxes(**axes).problems())))

@@ -22,11 +22,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from operator import eq, ge, gt, le, lt, ne
 from pathlib import Path
 from typing import IO
 
@@ -42,6 +40,7 @@ from engine.cuda_on_host.toolchain import (
     DEFAULT_ARCH,
     PACKAGE,
     Toolchain,
+    arch_flags,
     changed,
     find_toolchain,
     host_cpu,
@@ -102,7 +101,7 @@ def build_kernels(
     standard = sorted(FOR_DEVICE.intersection(sources.foreign) - _ALWAYS_INCLUDED)
     _require_entries(files, entries)
     flags = (f"-std={cpp}", *toolchain.compile_flags(check))
-    flags += _arch_flags([file.text for file in files], arch)
+    flags += arch_flags([file.text for file in files], arch)
     exports = "".join(f"COH_EXPORT({i}, {entry})\n" for i, entry in enumerate(entries))
     # In the source and no options, because the runtime's headers come before it.
     macros = implied(sources.foreign)
@@ -164,56 +163,6 @@ def build_kernels(
 
 # A build that is there already is looked up by its translation, at every run of a kernel.
 _translated = functools.lru_cache(maxsize=64)(translate)
-
-# In a source: what it runs depends on the target GPU; and the same where a limit says how.
-_OF_ARCH = re.compile(r"__CUDA_ARCH|[cC]luster")
-_COMPARES = re.compile(r"__CUDA_ARCH__ (<|<=|>|>=|==|!=) (\d+)\b")
-_MACRO = re.compile(r"^#define (\w+) \(__CUDA_ARCH__ [^\n]*", re.MULTILINE)
-
-
-def _arch_flags(texts: Sequence[str], arch: str) -> tuple[str, ...]:
-    """None where one library serves every GPU; those of `DEFAULT_ARCH` where all that the sources
-    ask of the GPU is as there."""
-    texts = _without_unused_macros(texts)
-    asked = sum(len(_OF_ARCH.findall(text)) for text in texts)
-    if not asked:
-        return ()
-    macros = arch_macros(arch)
-    limits = [match for text in texts for match in _COMPARES.findall(text)]
-    is_alike = asked == len(limits) and _side(limits, arch) == _side(limits, DEFAULT_ARCH)
-    return arch_macros(DEFAULT_ARCH) if is_alike else macros
-
-
-def _without_unused_macros(texts: Sequence[str]) -> list[str]:
-    """A header may say of an arch what this kernel does not ask."""
-    words = Counter(word for text in texts for word in re.findall(r"\w+", text))
-    return [
-        _MACRO.sub(lambda macro: "" if words[macro[1]] == 1 else macro[0], text) for text in texts
-    ]
-
-
-def _side(limits: Sequence[tuple[str, str]], arch: str) -> list[bool]:
-    """Which of `(">=", "800")` and the like hold of an arch."""
-    holds = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
-    number = int(re.sub(r"\D", "", arch)) * 10
-    return [holds[operator](number, int(limit)) for operator, limit in limits]
-
-
-def arch_macros(arch: str) -> tuple[str, ...]:
-    """`-D` options for what nvcc defines about its target: "sm_90a" → `__CUDA_ARCH__` 900 and the
-    macros of its arch-specific instructions."""
-    match = re.fullmatch(r"sm_(\d+)([af]?)", arch)
-    if match is None:
-        raise CompileError(
-            f"{arch!r} is not a GPU arch: write it like sm_89 or sm_90a.", code="not_an_arch"
-        )
-    number, kind = f"{match[1]}0", match[2]
-    macros = [f"-DCOH_CUDA_ARCH={number}"]
-    if kind == "a":
-        macros += [f"-D__CUDA_ARCH_FEAT_SM{match[1]}_ALL=1", f"-D__CUDA_ARCH_SPECIFIC__={number}"]
-    if kind:
-        macros.append(f"-D__CUDA_ARCH_FAMILY_SPECIFIC__={number}")
-    return tuple(macros)
 
 
 def build_runtime(toolchain: Toolchain) -> Path:

@@ -7,16 +7,19 @@ import hashlib
 import importlib.util
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import eq, ge, gt, le, lt, ne
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from engine.base.errors import ToolMissing
+from engine.base.errors import CompileError, ToolMissing
 
 # How a host build is made and run where nobody says otherwise.
 
@@ -215,3 +218,54 @@ def _digest(files: Iterable[Path]) -> str:
         digest.update(f"{file.relative_to(PACKAGE)}\0".encode())
         digest.update(file.read_bytes())
     return digest.hexdigest()
+
+
+# In a source: what it runs depends on the target GPU; and the same where a limit says how.
+_OF_ARCH = re.compile(r"__CUDA_ARCH|[cC]luster")
+_COMPARES = re.compile(r"__CUDA_ARCH__ (<|<=|>|>=|==|!=) (\d+)\b")
+_MACRO = re.compile(r"^#define (\w+) \(__CUDA_ARCH__ [^\n]*", re.MULTILINE)
+
+
+def arch_flags(texts: Sequence[str], arch: str) -> tuple[str, ...]:
+    """None where one library serves every GPU; those of `DEFAULT_ARCH` where all that the sources
+    ask of the GPU is as there."""
+    texts = _without_unused_macros(texts)
+    asked = sum(len(_OF_ARCH.findall(text)) for text in texts)
+    if not asked:
+        return ()
+    macros = arch_macros(arch)
+    limits = [match for text in texts for match in _COMPARES.findall(text)]
+    is_alike = asked == len(limits) and _side(limits, arch) == _side(limits, DEFAULT_ARCH)
+    return arch_macros(DEFAULT_ARCH) if is_alike else macros
+
+
+def _without_unused_macros(texts: Sequence[str]) -> list[str]:
+    """A header may say of an arch what this kernel does not ask."""
+    words = Counter(word for text in texts for word in re.findall(r"\w+", text))
+    return [
+        _MACRO.sub(lambda macro: "" if words[macro[1]] == 1 else macro[0], text) for text in texts
+    ]
+
+
+def _side(limits: Sequence[tuple[str, str]], arch: str) -> list[bool]:
+    """Which of `(">=", "800")` and the like hold of an arch."""
+    holds = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
+    number = int(re.sub(r"\D", "", arch)) * 10
+    return [holds[operator](number, int(limit)) for operator, limit in limits]
+
+
+def arch_macros(arch: str) -> tuple[str, ...]:
+    """`-D` options for what nvcc defines about its target: "sm_90a" → `__CUDA_ARCH__` 900 and the
+    macros of its arch-specific instructions."""
+    match = re.fullmatch(r"sm_(\d+)([af]?)", arch)
+    if match is None:
+        raise CompileError(
+            f"{arch!r} is not a GPU arch: write it like sm_89 or sm_90a.", code="not_an_arch"
+        )
+    number, kind = f"{match[1]}0", match[2]
+    macros = [f"-DCOH_CUDA_ARCH={number}"]
+    if kind == "a":
+        macros += [f"-D__CUDA_ARCH_FEAT_SM{match[1]}_ALL=1", f"-D__CUDA_ARCH_SPECIFIC__={number}"]
+    if kind:
+        macros.append(f"-D__CUDA_ARCH_FAMILY_SPECIFIC__={number}")
+    return tuple(macros)

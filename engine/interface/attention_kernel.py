@@ -12,8 +12,8 @@ from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, get_args
 
 import numpy as np
 
-from engine.base.errors import InvalidProblem, unknown
-from engine.config import check_given, find_variant
+from engine.base.errors import InvalidProblem, UnknownName, unknown
+from engine.config import check_given, find_variant, usual_dtype
 from engine.cuda_on_host.toolchain import Schedule
 from engine.devices import find_device
 from engine.evaluation import Evaluation, Occupancy
@@ -46,7 +46,7 @@ class Sizes(TypedDict, total=False):
     seqlen: int  # 128
     head_dim: int  # 64
     causal: bool  # False
-    dtype: str  # "fp16", "bf16" or "fp32"; fp16, or the one that the kernel takes
+    dtype: str  # "fp16", "bf16" or "fp32"; fp16, or the first one that the kernel takes
     seqlen_kv: int | None  # length of K and V where it differs, as in decoding
     heads_kv: int | None  # heads of K and V where query heads share them
     head_dim_v: int | None  # columns of V and O where K has others
@@ -65,6 +65,23 @@ def check_keywords(given: Iterable[str], known: Collection[str]) -> None:
     for name in given:
         if name not in known:
             raise unknown("keyword", name, known)
+
+
+def check_choice(what: str, given: object, kind: Any) -> None:
+    """UnknownName for what is none of a literal type's values, with the nearest ones."""
+    known = get_args(kind)
+    if given not in known:
+        raise unknown(what, str(given), known)
+
+
+def check_number(name: str, given: object, *, least: float, whole: bool = False) -> None:
+    """InvalidProblem for what is no number, or a smaller one."""
+    kind = "a whole number" if whole else "a number"
+    is_one = isinstance(given, int if whole else int | float) and not isinstance(given, bool)
+    if not is_one or not given >= least:  # type: ignore[operator]
+        raise InvalidProblem(
+            f"{name} is {kind} of {least:g} or more, not {given!r}.", code="number_of_an_option"
+        )
 
 
 def named_keywords(*further: str) -> Callable[[Callable[Given, Answer]], Callable[Given, Answer]]:
@@ -104,7 +121,7 @@ def problem_of(sizes: Sizes, variant: Variant | None = None) -> Problem:
         seqlen=sizes.get("seqlen", longest or 128),
         head_dim=sizes.get("head_dim", 64),
         causal=sizes.get("causal", False),
-        dtype=dtype_of(sizes.get("dtype"), variant),
+        dtype=dtype_of(sizes.get("dtype"), *([variant.id] if variant is not None else [])),
         seqlen_kv=sizes.get("seqlen_kv", longest),
         num_heads_kv=sizes.get("heads_kv"),
         window=sizes.get("window"),
@@ -128,7 +145,7 @@ def _changed(preset: Problem, sizes: Sizes) -> Problem:
     names = {"heads": "num_heads", "heads_kv": "num_heads_kv"}
     given: dict[str, Any] = {names.get(n, n): x for n, x in sizes.items() if n != "preset"}
     if "dtype" in sizes:
-        given["dtype"] = dtype_of(sizes["dtype"], None)
+        given["dtype"] = dtype_of(sizes["dtype"])
     if "kv_dtype" in sizes:
         given["kv_dtype"] = _kv_dtype_of(sizes["kv_dtype"])
     if sizes.get("seqlens"):
@@ -142,17 +159,28 @@ def _changed(preset: Problem, sizes: Sizes) -> Problem:
     return replace(preset, **given)
 
 
-def dtype_of(name: str | None, variant: Variant | None) -> Dtype:
-    """InvalidProblem for a name that there is not."""
+def dtype_of(name: str | None, *variants: str) -> Dtype:
+    """The format of this name, or the usual one of these variants; InvalidProblem for a name that
+    there is not."""
     if name is None:
-        return variant.dtypes[0] if variant is not None and len(variant.dtypes) == 1 else "float16"
+        return usual_dtype(variants)
     if name not in DTYPES:
         raise InvalidProblem(f"dtype is one of {', '.join(sorted(DTYPES))}, not {name!r}.")
     return DTYPES[name]
 
 
 def variant_name(kernel: str | Path) -> str:
-    """As `kernel_named`; a path may be a `Path`, too."""
+    """As `kernel_named`; a path may be a `Path`, too.
+
+    Raises:
+        UnknownName, InvalidKernel: as `kernel_named`, or it is no text and no path.
+    """
+    if not isinstance(kernel, str | Path):
+        raise UnknownName(
+            f"A kernel is named by a text or a path, not by {type(kernel).__name__}: give 'v08' "
+            "or 'my.cu'.",
+            code="kernel_of_no_name",
+        )
     return kernel_named(str(kernel) if isinstance(kernel, str) else str(kernel.expanduser()))
 
 
@@ -302,7 +330,7 @@ def kernel(name: str | Path, *, gpu: str | None = None, **config: int) -> Attent
     """
     found = variant_name(name)
     if gpu is not None:
-        find_device(gpu)
+        find_device(str(gpu))
     if found != AUTO:
         found = find_variant(found).id
         check_given(find_variant(found), config)
@@ -365,7 +393,8 @@ class AttentionKernel:
             inputs: what Q, K and V hold: see `engine.tensors.MEANINGS`.
 
         Raises:
-            InvalidProblem: sizes that cannot be.
+            InvalidProblem: sizes that cannot be, or such a seed or limit.
+            UnknownName: no such backend or order.
 
         Example:
             >>> import engine as attune
@@ -377,6 +406,10 @@ class AttentionKernel:
             >>> done.to_frame()["problem"].item()
             'B1 H1 S70 D32 fp16'
         """
+        check_choice("backend", backend, BackendChoice)
+        check_choice("schedule", schedule, Schedule)
+        check_number("seed", seed, least=0, whole=True)
+        check_number("timeout_s", timeout_s, least=0.1)
         request = replace(
             self._request(sizes),
             check=thorough,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from engine.auto import chosen_variants
 from engine.base.errors import InvalidProblem
@@ -21,6 +21,9 @@ from engine.environment import collect_environment
 from engine.evaluation import Evaluation
 from engine.interface.attention_kernel import (
     AttentionKernel,
+    Sizes,
+    check_choice,
+    check_number,
     dtype_of,
     evaluator,
     kernel,
@@ -64,7 +67,7 @@ def recommend_batch(
     gpu: str | None = None,
     seqlen: int,
     head_dim: int = 64,
-    targets: Sequence[float] = (0.7, 0.9, 0.95),
+    targets: float | Sequence[float] = (0.7, 0.9, 0.95),
     dtype: str | None = None,
     **options: Any,
 ) -> BatchResult:
@@ -74,7 +77,7 @@ def recommend_batch(
         of: a kernel, its name, its file, or "auto".
         gpu: the GPU, where `of` does not say it.
         seqlen, head_dim: of each request.
-        targets: shares of the highest throughput, 0 to 1, rising.
+        targets: one or several shares of the highest throughput, 0 to 1, rising.
         options: further fields of `engine.batch.BatchRequest`: `heads`, `causal`, `seqlen_kv`,
             `heads_kv`, `max_batch`, `measured` (a CSV of times to calibrate on), `prices`, …;
             `direction="backward"` for kernels of the backward pass.
@@ -106,9 +109,9 @@ def recommend_batch(
         gpu=target,
         seqlen=seqlen,
         head_dim=head_dim,
-        dtype=dtype_of(dtype, asked.variant),
+        dtype=dtype_of(dtype, asked.name),
         config=asked.config,
-        targets=tuple(targets),
+        targets=(targets,) if isinstance(targets, int | float) else tuple(targets),
         **options,
     )
     return recommend_for_choice(request, evaluator().history)
@@ -116,7 +119,7 @@ def recommend_batch(
 
 @named_keywords(*MIX_OPTIONS)
 def recommend_mix(
-    lines: str | Path | Sequence[str],
+    lines: str | Path | Sequence[str | Sequence[object]],
     of: AttentionKernel | str | Path = AUTO,
     *,
     gpu: str | None = None,
@@ -129,7 +132,8 @@ def recommend_mix(
     """One kernel, batch and number of splits for a mix of problems, and what it costs.
 
     Args:
-        lines: a file, or lines `count,B,H,S[,D[,causal[,dtype]]]`: launches a day at today's batch.
+        lines: a file, or lines `count,B,H,S[,D[,causal[,dtype]]]`, each a text or its values:
+            launches a day at today's batch.
         of: a kernel, its name, its file, or "auto" to choose among those of each line.
         gpu: the GPU, where `of` does not say it.
         target: the share of the highest throughput that is enough, above 0 to 1.
@@ -143,7 +147,7 @@ def recommend_mix(
 
     Example:
         >>> import engine as attune
-        >>> traffic = ["1000,1,4,64", "50,8,4,128"]
+        >>> traffic = ["1000,1,4,64", (50, 8, 4, 128)]
         >>> found = attune.recommend_mix(traffic, "v01", gpu="L4", head_dim=32, max_batch=256)
         >>> found.batch > 1, found.hours < found.hours_now
         (True, True)
@@ -159,19 +163,20 @@ def recommend_mix(
     device = target_device(gpu or own_gpu)
     if device is None:
         raise InvalidProblem("A mix is answered for a GPU: name one, for instance gpu='L4'.")
-    rest: dict[str, Any] = {"head_dim": head_dim, "causal": causal, "dtype": dtype_of(dtype, None)}
+    usual = dtype_of(dtype, name)
+    rest: dict[str, Any] = {"head_dim": head_dim, "causal": causal, "dtype": usual}
     if isinstance(lines, Path) or (isinstance(lines, str) and "," not in lines):
         read = read_mix(lines, **rest)
     else:
-        read = parse_mix(lines if isinstance(lines, str) else "\n".join(lines), **rest)
+        listed = [lines] if isinstance(lines, str) else lines
+        texts = (x if isinstance(x, str) else ",".join(map(str, x)) for x in listed)
+        read = parse_mix("\n".join(texts), **rest)
     return recommend_mix_of(
         read, device, evaluator().history, variant=name, given=given, target=target, **options
     )
 
 
 # `compare(…)`: two sessions, or what was evaluated just now, problem by problem.
-
-Compared: TypeAlias = str | Path | Evaluation | Sequence[Evaluation]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -203,41 +208,70 @@ class Comparison(Tabular):
         return rows_frame(self.comparison)
 
 
-@named_keywords()
+@named_keywords(*Sizes.__annotations__)
 def compare(
-    before: Compared, after: Compared, *, pairing: Pairing = "auto", across: bool = False
+    before: Compared,
+    after: Compared,
+    *,
+    pairing: Pairing = "auto",
+    across: bool = False,
+    **sizes: Unpack[Sizes],
 ) -> Comparison:
     """Kernels before and after, problem by problem: right, faster or slower, resources.
 
     Args:
-        before, after: snapshot files, names in the store, or evaluations that `check` returned.
+        before, after: snapshot files, names in the store, evaluations that `check` returned, what
+            `sweep` returned, or kernels, which are checked first.
         pairing: "same" variant and config, the "best" of each side, or "auto": the same where both
             have it, else the best.
         across: give verdicts across different GPUs, drivers and clocks too.
+        sizes: the problem of kernels, as `AttentionKernel.check` takes it.
 
     Raises:
         UnknownName, SnapshotError: there is no such session, or it is damaged.
+        InvalidProblem: nothing that can be compared, sizes that cannot be, or sizes without a
+            kernel.
 
     Example:
         >>> import engine as attune
-        >>> sizes = dict(seqlen=64, head_dim=32)
-        >>> one, two = (attune.kernel(n, gpu="L4").check(**sizes) for n in ("v01", "v02"))
-        >>> attune.compare(one, two).to_frame()[["baseline_variant", "variant"]].values.tolist()
+        >>> one, two = (attune.kernel(name, gpu="L4") for name in ("v01", "v02"))
+        >>> found = attune.compare(one, two, seqlen=64, head_dim=32)
+        >>> found.to_frame()[["baseline_variant", "variant"]].values.tolist()
         [['v01', 'v02']]
     """
-    sessions = {"before": _session(before), "after": _session(after)}
+    if sizes and not isinstance(before, AttentionKernel) and not isinstance(after, AttentionKernel):
+        raise InvalidProblem(
+            "A problem is of kernels that are still to be checked, and neither side is one: leave "
+            f"{', '.join(sizes)} out.",
+            code="sizes_without_a_kernel",
+        )
+    sessions = {"before": _session(before, sizes), "after": _session(after, sizes)}
     return Comparison(compare_sessions(sessions, "before", pairing=pairing, across=across))
 
 
-def _session(given: Compared) -> Snapshot:
+def _session(given: Compared, sizes: Sizes) -> Snapshot:
     if isinstance(given, str | Path):
         return open_session(str(given))
-    evaluations = [given] if isinstance(given, Evaluation) else list(given)
+    if isinstance(given, AttentionKernel):
+        given = given.check(**sizes)
+    elif isinstance(given, SweepResult):
+        given = given.evaluations
+    evaluations = [given] if isinstance(given, Evaluation) else given
+    if not isinstance(evaluations, Sequence) or not all(
+        isinstance(one, Evaluation) for one in evaluations
+    ):
+        raise InvalidProblem(
+            "Compared are sessions, evaluations, sweeps and kernels, not "
+            f"{type(given).__name__}: give a file, or what check or sweep returned.",
+            code="not_to_be_compared",
+        )
     return make_snapshot(evaluations, environment=collect_environment())
 
 
 # `sweep(…)`: many evaluations, and the best of them.
-
+Compared: TypeAlias = (
+    "str | Path | AttentionKernel | Evaluation | Sequence[Evaluation] | SweepResult"
+)
 OneOrMore: TypeAlias = int | Sequence[int]
 
 
@@ -256,7 +290,7 @@ class SweepResult(Tabular):
         return tuple(by_point[r.places[0].point] for r in self.results if r.places)
 
     def brief(self) -> Table:
-        """How it ended, and the best of each problem."""
+        """How it ended, and the best of each problem; where none has a time, why."""
         timed = sum(row.median_us is not None for row in self.rows)
         title = f"Sweep, {self.end}: {len(self.rows):,} evaluated, {timed:,} with a time"
         records = (
@@ -270,7 +304,9 @@ class SweepResult(Tabular):
             for row in self.best
             if row.interval is not None
         )
-        return Table.of(title, records)
+        best = Table.of(title, records)
+        why = () if best.rows else self.tables()[-1:]
+        return replace(why[0], title=title) if why else best
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
@@ -328,7 +364,7 @@ def sweep(
     seqlen: OneOrMore = 128,
     head_dim: OneOrMore = 64,
     causal: bool | Sequence[bool] = False,
-    dtype: str | Sequence[str] = "fp16",
+    dtype: str | Sequence[str] | None = None,
     problems: Sequence[Problem] = (),
     tunables: Mapping[str, OneOrMore] | None = None,
     defaults_only: bool = False,
@@ -347,6 +383,7 @@ def sweep(
         kernels: names, files, "auto", or what `kernel` made (whose given values then count).
         gpu: the target GPU; None: that of the kernels, or the one in this machine.
         batch, heads, seqlen, head_dim, causal, dtype: one value or several; all combinations.
+            dtype is fp16, or what the kernels take, where left out.
         problems: instead of these sizes.
         tunables: only these values, by name.
         defaults_only: the tunables that are not given take their defaults alone.
@@ -357,8 +394,9 @@ def sweep(
         on_progress: called before and after every point.
 
     Raises:
-        UnknownName, InvalidKernel: as `kernel`, or a tunable that no kernel has.
-        InvalidProblem: sizes that cannot be, too many points, or kernels for different GPUs.
+        UnknownName, InvalidKernel: as `kernel`, or no such tunable, strategy or backend.
+        InvalidProblem: sizes or limits that cannot be, too many points, no kernel, or kernels for
+            different GPUs.
         StoreError: the journal cannot be written, or another process runs this sweep.
         ToolMissing: the strategy needs a package that is not installed.
 
@@ -372,8 +410,22 @@ def sweep(
         >>> sorted(set(found.to_frame()["origin"]))
         ['predicted']
     """
+    check_choice("strategy", strategy, StrategyName)
+    check_choice("backend", backend, BackendChoice)
+    check_number("seed", seed, least=0, whole=True)
+    if evaluations is not None:
+        check_number("evaluations", evaluations, least=1, whole=True)
+    if seconds is not None:
+        check_number("seconds", seconds, least=0.1)
+    if (other := next((p for p in problems if not isinstance(p, Problem)), None)) is not None:
+        raise InvalidProblem(
+            f"problems are attune.Problem(batch, num_heads, seqlen, head_dim), not {other!r}.",
+            code="no_problem_of_a_sweep",
+        )
     listed: Sequence[str | Path | AttentionKernel]
-    listed = [kernels] if isinstance(kernels, str | Path | AttentionKernel) else kernels
+    listed = kernels if isinstance(kernels, list | tuple) else [kernels]  # type: ignore[list-item]
+    if not listed:
+        raise InvalidProblem("A sweep has no kernel: name one or more.")
     named = [k for k in listed if isinstance(k, AttentionKernel)]
     gpus = {k.gpu for k in named if k.gpu} | ({gpu} if gpu else set())
     if len(gpus) > 1:
@@ -386,7 +438,10 @@ def sweep(
         seqlen=_several("seqlen", seqlen),
         head_dim=_several("head_dim", head_dim),
         causal=(causal,) if isinstance(causal, bool) else tuple(causal),
-        dtype=tuple(dtype_of(d, None) for d in ([dtype] if isinstance(dtype, str) else dtype)),
+        dtype=tuple(
+            dtype_of(d, *names)
+            for d in ([dtype] if dtype is None or isinstance(dtype, str) else dtype)
+        ),
     )
     asked = tuple(problems) or axes.problems()
     history = evaluator().history
@@ -414,7 +469,9 @@ def sweep(
 
 
 def _several(name: str, given: OneOrMore) -> tuple[int, ...]:
-    values = (given,) if isinstance(given, int) else tuple(given)
+    values = (
+        tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+    )
     if not values:
         raise InvalidProblem(f"{name} has no value: give one or more.")
     return values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import io
@@ -48,7 +49,7 @@ _MOST_PROGRAMS = 16  # kept in memory
 _ARRAYS = ("totals", "work", "data_branch", "data_address", "stand_in")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Analysis:
     """One launch: its code, and what it executes."""
 
@@ -56,7 +57,15 @@ class Analysis:
     entry: Entry
     launch: Launch
     counts: LaunchCounts
-    live_registers: dict[int, int]  # {address: general registers alive there}; empty: not known
+    cubin: Cubin
+
+    @functools.cached_property
+    def live_registers(self) -> dict[int, int]:
+        """{address: general registers alive there}; empty: not known.
+
+        Half a second of nvdisasm, the first time.
+        """
+        return live_registers(self.cubin, self.entry.name)
 
     @property
     def most_live(self) -> int | None:
@@ -128,11 +137,16 @@ def analyse(cubin: bytes, entry: str | None, launch: Launch) -> Analysis:
     """
     read = read_cubin(cubin)
     described = find_entry(read, entry)
-    with ThreadPoolExecutor(1) as pool:  # nvdisasm runs beside the emulator
-        live = pool.submit(live_registers, read, described.name)
-        program = program_of(read, described.name)
-        counts = _counted(program, described, launch)
-        return Analysis(program, described, launch, counts, live.result())
+    program = program_of(read, described.name)
+    return Analysis(program, described, launch, _counted(program, described, launch), read)
+
+
+@contextlib.contextmanager
+def following_registers(analyses: Sequence[Analysis]) -> Iterator[None]:
+    """Have nvdisasm follow the registers of each launch beside what the block does."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: [analysis.live_registers for analysis in analyses])
+        yield
 
 
 def count(cubin: bytes, entry: str | None, launch: Launch) -> LaunchCounts:

@@ -18,7 +18,11 @@ from engine.own_kernels.accessors import (
     with_sizes_named,
 )
 from engine.own_kernels.block_index import BlockIndices
-from engine.own_kernels.head_dims import chosen_head_dims, with_head_dim_named
+from engine.own_kernels.head_dims import (
+    chosen_head_dims,
+    most_head_dim,
+    with_head_dim_named,
+)
 from engine.own_kernels.host_launch import (
     HostLaunch,
     Parameter,
@@ -46,7 +50,7 @@ from engine.own_kernels.parameter_names import (
 )
 from kernels.arguments import KNOWN
 from kernels.formula import RESERVED as _RESERVED
-from kernels.variant import PACKED, TENSORS
+from kernels.variant import PACKED, TENSORS, Dtype
 
 RESERVED: Final = _RESERVED | set(KNOWN)  # names that no buffer can have
 _CTYPES: Final = {
@@ -69,6 +73,10 @@ _ELEMENT_NAMES: Final = frozenset(
 )
 _FILL: Final = re.compile(r'fill = "zero"(?:, each_launch = true)?|fill = "-inf"')
 _NULL: Final = "nullptr"
+# `AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, q.scalar_type(), …)`
+_DISPATCH: Final = re.compile(
+    r"\bAT_DISPATCH_FLOATING_TYPES(?P<types>(?:_AND_?\w*)?)\s*\((?P<first>[^\"\[]{0,200})"
+)
 _FP8: Final = re.compile(r"__nv_fp8_e\w+|float_e[45]m[23]\w*")
 _FP16: Final = frozenset(["half", "__half", "half2", "__half2", "half_t", "at::Half", "c10::Half"])
 _BF16: Final = frozenset(
@@ -396,6 +404,10 @@ class _Guess:
         # `row` of `q_strides` is what `q_strides_row` would be.
         name = f"{structure}_{parameter.name}" if "stride" in structure else parameter.name
         value = self._meaning(name, is_float=ctype.startswith("float"))
+        # Host code that says which size it gives knows better than a name that it may stand for.
+        if value in SIZES and (given := self._launched(parameter)) in SIZES and given != value:
+            self.told.add(given)
+            value = given
         plain = "float32" if value in ("softmax_scale", "softmax_scale_log2") else "int32"
         if value and ctype == plain and " " not in value:
             return f'"{value}"'
@@ -484,12 +496,14 @@ class _Guess:
         if self.told & {"head_dim"} or self._knows("head_dim", "HEAD_DIM"):
             if chosen := chosen_head_dims(self.text, self.kernel, _constants(self.text)):
                 return chosen
-            given = any(number.isdigit() for number in self.kernel.launched_with)
-            return (64,) if given else (32, 64, 128)
+            if any(number.isdigit() for number in self.kernel.launched_with):
+                return (64,)
+            most = most_head_dim(self.kernel, _constants(self.text))
+            return tuple(dim for dim in (32, 64, 128) if dim <= most) or (most,)
         sizes = [int(n) for name, n in _constants(self.text) if is_head_dim(joined_words(name))]
         return (sizes[0],) if sizes and 1 <= sizes[0] <= 1024 else (64,)
 
-    def _dtypes(self) -> tuple[str, ...]:
+    def _dtypes(self) -> tuple[Dtype, ...]:
         tensors = [p for p in pointers_of(self.kernel.parameters) if self._is_tensor(p)]
         pointed = {p.type for p in tensors}
         if pointed and pointed <= {"float", "float2", "float4"}:
@@ -497,7 +511,7 @@ class _Guess:
         if "element_type" in self.told and "float" in self.kernel.launched_with:
             return ("float32",)
         if "element_type" in self.told or "IS_BF16" in self.text:
-            return ("float16", "bfloat16")
+            return _dispatched(self.text) or ("float16", "bfloat16")
         return ("bfloat16",) if pointed & _BF16 and not pointed & _FP16 else ("float16",)
 
     def _adds_to_out(self) -> bool:
@@ -539,6 +553,17 @@ class _Guess:
         """Whether the usual macros do no harm: none is a name that the file gives itself."""
         own = r"(?:#[ \t]*define[ \t]+|\b(?:int|bool|auto|size_t|unsigned)\s+)"
         return not re.search(rf"{own}(?:HEAD_DIM|IS_CAUSAL|IS_BF16)\b", self.text)
+
+
+def _dispatched(text: str) -> tuple[Dtype, ...]:
+    """The formats for which PyTorch's macro makes a template; none without one."""
+    macro = _DISPATCH.search(text)
+    if macro is None:
+        return ()
+    named = macro["types"], macro["first"]
+    is_half = "HALF" in named[0] or "Half" in named[1]
+    is_bf16 = "BFLOAT16" in named[0] or "BFloat16" in named[1]
+    return (*(["float16"] if is_half else ()), *(["bfloat16"] if is_bf16 else ()), "float32")
 
 
 def _constants(text: str) -> list[tuple[str, str]]:

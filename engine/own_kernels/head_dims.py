@@ -24,6 +24,12 @@ _SWITCH = re.compile(r"\bswitch\s*(?=\()")
 _CASE = re.compile(r"\bcase\s+(\d+)\s*:")
 _EQUALS = re.compile(r"\b(\w+)\s*==\s*(\d+)\b")
 _TOKEN = re.compile(r"\w+|\S")
+# `float acc[64]`, also behind a comma; `for (int d = 0; d < head_dim; …`
+_ARRAY = re.compile(
+    r"(?P<before>\b(?:__shared__\s+)?(?:float|double|half|__half)\s[^;(){}]{0,200}?)"
+    r"\b(?P<name>\w+)\s*\[\s*(?P<length>\w+)\s*\]"
+)
+_LOOP = re.compile(r"\bfor\s*\([^;]{0,60};\s*(?P<index>\w+)\s*<\s*(?P<end>\w+)\s*;")
 _LAST_AXIS = re.compile(r"\bsizes?\s*\(\s*(?:3|-1)\s*\)\s*$")  # `q.size(3)`
 
 
@@ -65,6 +71,23 @@ def chosen_head_dims(
     for one in kernels_of(text):
         host = host.replace(one.body, "")
     return tuple(sorted({dim for dim in _compared(host) if 1 <= dim <= _MOST}))
+
+
+def most_head_dim(kernel: Signature, constants: Sequence[tuple[str, str]]) -> int:
+    """The largest D for which a thread's own arrays are long enough: 64 of `float acc[64]` where a
+    loop over D indexes it. 1024 where none tells."""
+    lengths = {}
+    for match in _ARRAY.finditer(kernel.body):
+        numbers = [number for name, number in constants if name == match["length"]]
+        number = match["length"] if match["length"].isdigit() else "".join(numbers[:1])
+        if number and "__shared__" not in match["before"]:
+            lengths[match["name"]] = int(number)
+    most = _MOST
+    for loop in _LOOP.finditer(kernel.body):
+        if is_head_dim(joined_words(loop["end"])):
+            indexed = re.compile(rf"\b(\w+)\s*\[\s*{loop['index']}\s*\]")
+            most = min([most, *(lengths.get(n, _MOST) for n in indexed.findall(kernel.body))])
+    return max(most, 1)
 
 
 def with_head_dim_named(text: str, kernel: Signature, constants: Sequence[tuple[str, str]]) -> str:

@@ -175,6 +175,10 @@ def use_kernel(path: Path) -> Variant:
     return variant
 
 
+# What is no name of a variant; without a description `use_kernel` says what it takes.
+_SOURCES: Final = (".cu", ".cubin", ".cuh", ".cpp", ".ptx", ".py")
+
+
 def kernel_named(text: str) -> str:
     """A variant by its name as it is, or by the path of an own kernel, which is taken into use.
 
@@ -182,8 +186,14 @@ def kernel_named(text: str) -> str:
         UnknownName: there is no such file.
         InvalidKernel: it has no description, or one with a mistake.
     """
-    if "/" not in text and "\\" not in text and not text.endswith((".cu", ".cubin")):
+    if "/" not in text and "\\" not in text and not text.endswith(_SOURCES):
         return text
+    if text.endswith(".py"):
+        raise InvalidKernel(
+            f"{text} is Python: write the CUDA source that it holds, as that of a RawKernel, to a "
+            ".cu file and name that.",
+            code="python_file",
+        )
     return use_kernel(source_named(text)).id
 
 

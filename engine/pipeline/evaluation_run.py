@@ -111,7 +111,7 @@ class EvaluationRun:
             config=resolved.config,
             device=resolved.device.name if resolved.device else "unknown",
             when=datetime.now(UTC).isoformat(timespec="seconds"),
-            notes=_notes(resolved),
+            notes=resolved.notes,
         )
 
     def outcome(self) -> EvaluationOutcome:
@@ -593,9 +593,3 @@ def _other_order(backend: Backend, request: EvaluationRequest) -> Schedule:
     if request.schedule != "in_order":
         return "in_order"
     return "random" if backend.name == "cpu" else "reverse"
-
-
-def _notes(resolved: ResolvedRequest) -> tuple[str, ...]:
-    """What the request's resolution has to say."""
-    chosen = resolved.choice.note() if resolved.choice is not None else ""
-    return tuple(filter(None, [chosen, resolved.config_origin.error]))

@@ -21,7 +21,7 @@ from engine.devices.spec import DeviceSpec, at_clock
 from engine.history import History
 from engine.history.simulation import TimedLaunch, resident_of, time_launch
 from engine.machine_code.advice import Advice, Rerun, advise
-from engine.machine_code.analysis import Analysis, code_digest
+from engine.machine_code.analysis import Analysis, code_digest, following_registers
 from engine.machine_code.report import Hint, MachineCode, PassReport, own_line, report
 from engine.machine_code.timing.power import BURST_US, SustainedClock, sustained_clock, work_of
 from engine.machine_code.timing.simulate import residency_ratios
@@ -171,7 +171,8 @@ def read_machine_code(request: EvaluationRequest, history: History) -> MachineCo
     if (known := _find(path)) is not None:
         return known
     analyses = analyse_plan(plan, device.arch)
-    timed, no_time = _timed(predicted, analyses)
+    with following_registers(analyses):
+        timed, no_time = _timed(predicted, analyses)
     made = MachineCode(
         variant=variant.id,
         config=" ".join(f"{k}={v}" for k, v in sorted(kernel.config.items())),

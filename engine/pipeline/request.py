@@ -91,6 +91,12 @@ class ResolvedRequest:
         return None if self.device is None else Kernel.of(self.variant, self.device, self.config)
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What choosing variant and config has to say."""
+        chosen = self.choice.note() if self.choice is not None else ""
+        return tuple(filter(None, [chosen, self.config_origin.error]))
+
+    @property
     def arch(self) -> str:
         """What a CPU build says the GPU is: the target, else the least that the variant needs, from
         sm_80 on, which has BF16 on its tensor cores; that of its first cubin, where it has one.

@@ -34,7 +34,7 @@ PartCode: TypeAlias = Literal["result", "finding", "time", "roof", "limit", "nex
 
 REMEDIES: Mapping[Status, str] = {
     Status.SKIPPED: "select another variant, config, problem or target GPU",
-    Status.COMPILE_ERROR: "mend the line that the log names",
+    Status.COMPILE_ERROR: "mend what the reason or the log names, in the source or its description",
     Status.LAUNCH_ERROR: "mend what the reason or the log names, in the source or its description",
     Status.OUT_OF_MEMORY: "use a smaller batch, fewer heads or a shorter sequence",
     Status.INCORRECT: "see the maps of the error; the check build finds races and accesses out of "
@@ -150,14 +150,16 @@ class VerdictPart:
     code: PartCode
     text: str
     place: Place | None = None
+    other: Place | None = None  # of a race: the access that the first one is not ordered with
 
     def with_place(self) -> str:
-        """The text, with the place or the option where it does not name it itself."""
+        """The text, with the places or the option where it does not name them itself."""
         if self.code == "check":
             return f"{self.text} (--check)"
         if self.place is None or self.code not in ("result", "finding"):
             return self.text
-        where = f"{self.place.file}:{self.place.line}"
+        places = (self.place, self.other) if self.other is not None else (self.place,)
+        where = " and ".join(f"{place.file}:{place.line}" for place in places)
         return f"{where}: {self.text}" if self.code == "finding" else f"{self.text} at {where}"
 
 
@@ -172,6 +174,7 @@ class LaunchVerdict:
     finding: str = ""  # what is wrong, of an incorrect output
     fault: str = ""  # what stopped a launch: "uninitialised shared memory"
     place: Place | None = None  # where
+    other: Place | None = None  # of a race: the other access
     remedy: str = ""  # of a launch that failed
     time: VerdictTime | None = None
     roof: RoofShare | None = None
@@ -180,15 +183,22 @@ class LaunchVerdict:
     auto: AutoPick | None = None
     # Right, or other threads first give another output, in a build that looks for no races.
     races_unchecked: bool = False
+    reads_unchecked: bool = False  # NaN, in a build that does not see what is read unwritten
 
     @property
     def parts(self) -> tuple[VerdictPart, ...]:
         """The parts in reading order; the first is always there."""
-        made = [VerdictPart("result", self._result(), None if self.finding else self.place)]
+        places = (None, None) if self.finding else (self.place, self.other)
+        made = [VerdictPart("result", self._result(), *places)]
         if self.finding:
             made.append(VerdictPart("finding", self.finding.rstrip("."), self.place))
         if self.finding and self.races_unchecked:
             return (*made, VerdictPart("check", "next: look for the race"))
+        if self.finding and self.reads_unchecked:
+            return (
+                *made,
+                VerdictPart("check", "next: see whether it is read before it is written"),
+            )
         if self.remedy:
             return (*made, VerdictPart("next", f"next: {self.remedy}"))
         figures = [text for text in (self._time(), self._roof(), self._limit()) if text]
@@ -371,6 +381,11 @@ def next_step(status: Status, reason: str, run: Execution | None = None) -> str:
         return "Put a barrier before the read, or mend the index that is written or read."
     if status is Status.LAUNCH_ERROR and has_place:
         return "Look at the line that is named: a run stops at the first fault that it finds."
+    if status is Status.LAUNCH_ERROR and run is not None and _looks_for_no_races(run):
+        return (
+            f"{REMEDIES[status][0].upper()}{REMEDIES[status][1:]}; the check build (--check) "
+            "names the line of an access out of bounds."
+        )
     on_gpu = run is not None and run.backend == "cuda"
     is_of_size = status is Status.LAUNCH_ERROR and on_gpu
     remedy = _GPU_LAUNCH_REMEDY if is_of_size else REMEDIES[status]
@@ -410,19 +425,25 @@ def _was_executed(evaluation: Evaluation) -> bool:
 
 def _failed(evaluation: Evaluation) -> LaunchVerdict:
     status = evaluation.status
-    finding, by_order = "", False
+    finding, by_order, is_nan = "", False, False
     if status is Status.INCORRECT:
         told = _findings(evaluation)
         finding = told[0].sentence if told else evaluation.reason
         by_order = any(f.pattern == FindingCode.ORDER_OF_THREADS for f in told)
-    remedy = next_step(status, evaluation.reason, evaluation.execution).rstrip(".")
+        is_nan = bool(told) and told[0].pattern == FindingCode.NAN_ROW
+    run, place = evaluation.execution, _place(evaluation)
+    remedy = next_step(status, evaluation.reason, run).rstrip(".")
+    is_race = status is Status.RACE
+    other = next((p for p in places_in(evaluation.reason) if is_race and p != place), None)
     return LaunchVerdict(
         status.lower(),
         finding=finding,
         fault=_fault(evaluation.reason) if status is Status.LAUNCH_ERROR else "",
-        place=_place(evaluation),
+        place=place,
+        other=other,
         remedy=f"{remedy[0].lower()}{remedy[1:]}",
         races_unchecked=by_order,
+        reads_unchecked=is_nan and run is not None and _looks_for_no_races(run),
     )
 
 

@@ -96,7 +96,9 @@ def test_a_float_kernel_is_shown_and_selected_in_its_own_format(open_app, tmp_pa
     at.run()
     assert at.session_state["variant"] == "float_rows"
     at.selectbox(key="variant").set_value("v02").run()
-    assert at.session_state["variant"] == "v02"
+    assert (at.session_state["variant"], at.session_state["dtype"]) == ("v02", "float16")
+    at.selectbox(key="variant").set_value("float_rows").run()
+    assert at.session_state["dtype"] == "float32"
 
 
 @pytest.mark.slow

@@ -93,7 +93,7 @@ def test_durations(seconds: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "text"), [(0.366, "37%"), (1.0, "100%"), (2.94, "2.9× the slots")]
+    ("share", "text"), [(0.0029, "0.29%"), (0.366, "37%"), (1.0, "100%"), (2.94, "2.9× the slots")]
 )
 def test_more_threads_than_slots_are_no_per_cent(share: float, text: str) -> None:
     assert format_thread_fill(share) == text

@@ -21,11 +21,13 @@ from engine.base.errors import (
     UnknownName,
 )
 from engine.cli import main, parser
+from engine.cli.sweep import Reporter
 from engine.config import load_tuned
 from engine.evaluation import Evaluation
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
+from engine.search.sweep.journal import Progress
 
 SMALL_SWEEP = ["v01", "v05", "--seqlen", "32", "--head-dim", "32", "--gpu", "L4"]
 SMALL_SWEEP += ["--tunable", "num_splits=1,3", "--defaults-only"]
@@ -149,6 +151,20 @@ def test_failures_are_shown_and_end_in_exit_code_1(
     assert "1 failed" in shown.out
     assert str(tmp_path / "s.jsonl") in shown.err
     assert "2 points, 2 to evaluate" in shown.err
+
+
+def test_a_line_of_progress_counts_the_workers_of_a_cluster(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for workers in (1, 2):
+        counts = {"done": 1, "total": 4, "passed": 1, "skipped": 0, "failed": 0, "resumed": 0}
+        pace: dict[str, Any] = {"elapsed_s": 1.0, "per_minute": 60.0, "eta_s": 3.0}
+        with Reporter(quiet=False) as reporter:
+            reporter(Progress(**counts, **pace, workers=workers, best={}, last=None))
+    assert capsys.readouterr().err.splitlines() == [
+        "1/4 · 60/min · 3 s left",
+        "1/4 · 60/min · 3 s left · 2 workers",
+    ]
 
 
 def test_a_search_keeps_to_its_budget(tmp_path: Path, made_up: list[EvaluationRequest]) -> None:

@@ -151,7 +151,6 @@ def test_the_command_line_on_a_cluster(
     shown = capsys.readouterr()
     assert "4 passed" in shown.out
     assert f"workers at {cluster.address}" in shown.err
-    assert "2 workers ·" in shown.err
     assert main(["sweep", "--resume", journal, "--dask", cluster.address, "--json"]) == 0
     out = json.loads(capsys.readouterr().out)
     assert (out["resumed"], out["passed"]) == (4, 4)

@@ -32,7 +32,7 @@ def test_the_import_is_light_and_its_names_are_there() -> None:
     assert heavy & set(done.stdout.split()) == set()
     for name in attune.__all__:
         assert getattr(attune, name) is not None
-        assert name in dir(attune)
+    assert sorted(dir(attune)) == sorted(attune.__all__)
     with raises(AttributeError, "no_attribute_module", "kernels"):
         attune.kernels  # noqa: B018
 
@@ -121,6 +121,21 @@ def test_tensors_that_do_not_belong_together_are_one_sentence(q: Any, k: Any, sa
         (lambda: attune.sweep("v01", seqlen=[]), attune.InvalidProblem, "seqlen has no value"),
         (lambda: attune.sweep("v01", tunables={"nope": 1}), attune.UnknownName, "nope"),
         (lambda: attune.compare("nowhere", "v01"), attune.UnknownName, "nowhere"),
+        (lambda: attune.compare("nowhere", "v01", seqlen=64), attune.InvalidProblem, "seqlen"),
+        (lambda: attune.sweep("v01", seqlen="64"), attune.InvalidProblem, "seqlen"),
+        (lambda: attune.sweep("v01", strategy="randm"), attune.UnknownName, "mean random"),
+        (lambda: attune.sweep("v01", evaluations=0), attune.InvalidProblem, "evaluations"),
+        (lambda: attune.sweep("v01", problems=["small"]), attune.InvalidProblem, "small"),
+        (lambda: attune.sweep([]), attune.InvalidProblem, "no kernel"),
+        (lambda: attune.sweep(None), attune.UnknownName, "NoneType"),
+        (lambda: attune.kernel("v01").check(backend="gpu"), attune.UnknownName, "cpu"),
+        (lambda: attune.kernel("v01").check(schedule="rnd"), attune.UnknownName, "random"),
+        (lambda: attune.kernel("v01").check(seed="x"), attune.InvalidProblem, "seed"),
+        (lambda: attune.kernel("v01").check(timeout_s=0), attune.InvalidProblem, "timeout_s"),
+        (lambda: attune.kernel("v01", gpu=4), attune.UnknownName, "T4"),
+        (lambda: attune.compare(None, 3), attune.InvalidProblem, "NoneType"),
+        (lambda: attune.kernel(None), attune.UnknownName, "NoneType"),
+        (lambda: attune.recommend_mix("auto", ["1,1,4,64"], gpu="L4"), attune.UnknownName, "list"),
     ],
 )
 def test_mistakes_are_sentences(call: Any, kind: type[Exception], says: str) -> None:

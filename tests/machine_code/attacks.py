@@ -227,7 +227,7 @@ def attack(data: bytes, whole: bytes, rng: random.Random, listing: bool) -> str:
     emulator._request.max_steps = MOST_STEPS
     counts = count_launch(emulator)
     if program.arch in DEVICES and not listing:
-        analysis = Analysis(program, entry, launch, counts, {})
+        analysis = Analysis(program, entry, launch, counts, cubin)
         time_launch(analysis, find_device(DEVICES[program.arch]), quick=True)
     return "counted" if was_read else "counted by the undamaged listing"
 

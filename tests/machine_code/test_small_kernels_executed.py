@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from small_kernels import executed
 from words import raises
 
 from engine.backends.base import RunOptions
@@ -24,53 +24,16 @@ from engine.machine_code.execution import (
     ExecutionFault,
     ExecutionTimeout,
     GlobalBuffer,
-    Hazard,
     KeptMemory,
     execute,
     load_module,
 )
-from engine.machine_code.launch import Launch, buffer_address, parse_arguments
+from engine.machine_code.launch import Launch, buffer_address
 from engine.plan import LaunchPlan
 from engine.problem import Problem
 from engine.tensors import make_inputs
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
-
-
-def run(
-    folder: Path,
-    body: str,
-    *,
-    arch: str = "sm_80",
-    threads: int = 32,
-    grid: int = 1,
-    timeout_s: float = 20.0,
-    top: str = "",
-    reverse: bool = False,
-    host_threads: int = 2,
-    data: NDArray[np.int32] | None = None,
-) -> NDArray[np.int32]:
-    """`k(int* data, int n)` on 64 words that count up, n = 64; what they are then.
-
-    Words that are given are kept.
-    """
-    path = folder / "k.cu"
-    path.write_text(f'{top}\nextern "C" __global__ void k(int* data, int n) {{\n{body}\n}}\n')
-    cubin = read_cubin(compile_kernel(path, (), arch, ("k",)).cubin)
-    kept = data is not None
-    data = np.arange(64, dtype=np.int32) if data is None else data
-    arguments = (struct.pack("<Q", buffer_address(0)), struct.pack("<i", 64))
-    module = load_module(cubin)
-    execute(
-        program_of(cubin, "k"),
-        module.entries["k"],
-        Launch((grid, 1, 1), (threads, 1, 1), 0, arguments),
-        [GlobalBuffer("data", buffer_address(0), data.view(np.uint8), kept), *module.buffers],
-        timeout_s=timeout_s,
-        reverse=reverse,
-        threads=host_threads,
-    )
-    return data
 
 
 @pytest.mark.parametrize(
@@ -87,7 +50,7 @@ def run(
 def test_memory_that_is_kept_is_never_written(tmp_path: Path, body: str) -> None:
     data = np.arange(64, dtype=np.int32)
     with pytest.raises(KeptMemory, match=r"k\.cu:3.* writes to 'data', which is kept as it is"):
-        run(tmp_path, f"if (data[n - 1] == 63) {{ {body} }}", data=data)
+        executed(tmp_path, f"if (data[n - 1] == 63) {{ {body} }}", data=data)
     assert data.tolist() == list(range(64))
 
 
@@ -146,36 +109,14 @@ def test_inputs_that_a_kernel_changes_are_named(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_fault_names_instruction_and_line(tmp_path: Path, body: str, what: str) -> None:
     with pytest.raises(ExecutionFault, match=what) as fault:
-        run(tmp_path, body)
+        executed(tmp_path, body)
     assert str(fault.value).startswith("k (k.cu:3): ")
     assert str(fault.value).endswith(" (CTA 0, 0, 0).")
 
 
 def test_a_kernel_that_never_ends_is_stopped(tmp_path: Path) -> None:
     with raises(ExecutionTimeout, "execution_time_limit"):
-        run(tmp_path, "while (((volatile int*)data)[0] == 0) {}", timeout_s=0.5)
-
-
-@pytest.mark.timeout(60)
-def test_a_cluster_that_never_ends_is_stopped(tmp_path: Path) -> None:
-    path = tmp_path / "k.cu"
-    path.write_text(
-        """
-extern "C" __global__ void __cluster_dims__(2, 1, 1) k(volatile int* data) {
-    while (data[0] == 0) data[1] += 1;
-}"""
-    )
-    cubin = read_cubin(compile_kernel(path, (), "sm_90", ("k",)).cubin)
-    data = np.zeros(64, np.int32)
-    with raises(ExecutionTimeout, "execution_time_limit"):
-        execute(
-            program_of(cubin, "k"),
-            cubin.entries["k"],
-            Launch((2, 1, 1), (32, 1, 1), 0, (struct.pack("<Q", buffer_address(0)),)),
-            [GlobalBuffer("data", buffer_address(0), data.view(np.uint8))],
-            cluster=(2, 1, 1),
-            timeout_s=0.5,
-        )
+        executed(tmp_path, "while (((volatile int*)data)[0] == 0) {}", timeout_s=0.5)
 
 
 def test_ctas_that_wait_for_one_another_take_turns(tmp_path: Path) -> None:
@@ -185,7 +126,7 @@ def test_ctas_that_wait_for_one_another_take_turns(tmp_path: Path) -> None:
     if (blockIdx.x == 0) { while (flag[1] != 1000) {} flag[2] = 7; }
     if (blockIdx.x == gridDim.x - 1) flag[1] = 1000;
     """
-    assert run(tmp_path, body, grid=24)[2] == 7
+    assert executed(tmp_path, body, grid=24)[2] == 7
 
 
 SHUFFLE = """__device__ __noinline__ int of_partner(int value) {
@@ -203,14 +144,14 @@ def test_lanes_that_parted_meet_again_at_a_shuffle(tmp_path: Path) -> None:
     """
     partner = np.arange(32) ^ 1
     expected = partner + np.where(partner % 3, 100, 200)
-    assert np.array_equal(run(tmp_path, body, top=SHUFFLE, arch="sm_90")[:32], expected)
+    assert np.array_equal(executed(tmp_path, body, top=SHUFFLE, arch="sm_90")[:32], expected)
 
 
 def test_a_shuffle_whose_mask_lacks_a_lane_that_executes_it(tmp_path: Path) -> None:
     body = "data[threadIdx.x] = threadIdx.x % 3 ? of_partner(1) : of_partner(2);"
     top = SHUFFLE.replace("0xffffffffu", "0xffffu")
     with pytest.raises(ExecutionFault, match=r"WARPSYNC.* lanes that its mask does not have"):
-        run(tmp_path, body, top=top, arch="sm_90")
+        executed(tmp_path, body, top=top, arch="sm_90")
 
 
 def test_a_copy_that_is_not_waited_for_has_not_come(tmp_path: Path) -> None:
@@ -229,8 +170,8 @@ def test_a_copy_that_is_not_waited_for_has_not_come(tmp_path: Path) -> None:
     data[threadIdx.x] = s[threadIdx.x];
     """
     wait = 'asm volatile("cp.async.wait_group 0;");'
-    assert run(tmp_path, body.replace("{wait}", wait))[:32].tolist() == list(range(32))
-    assert set(run(tmp_path, body.replace("{wait}", ""))[:32].tolist()) == {-1}
+    assert executed(tmp_path, body.replace("{wait}", wait))[:32].tolist() == list(range(32))
+    assert set(executed(tmp_path, body.replace("{wait}", ""))[:32].tolist()) == {-1}
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
@@ -262,142 +203,7 @@ def test_a_copy_of_fewer_bytes_fills_up_with_zeros(arch: str, width: int, tmp_pa
     __syncwarp();
     data[32 + threadIdx.x] = right;
     """
-    assert run(tmp_path, body, arch=arch)[32:].tolist() == [1] * 32
-
-
-def test_an_mbarrier_waits_for_bytes_that_are_only_expected(tmp_path: Path) -> None:
-    """expect_tx and complete_tx arrive for nobody."""
-    test = """{
-        int done;
-        asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], 0;"
-                     " selp.s32 %0, 1, 0, p; }" : "=r"(done) : "r"(at) : "memory");
-        data[PLACE + threadIdx.x] = done;
-        __syncwarp();
-    }"""
-    body = f"""
-    __shared__ __align__(8) unsigned long long bar;
-    unsigned at = (unsigned)__cvta_generic_to_shared(&bar);
-    const bool first = threadIdx.x == 0;
-    if (first) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(at) : "memory");
-    __syncwarp();
-    if (first) {{
-        asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;"
-                     :: "r"(at), "r"(n) : "memory");
-        asm volatile("{{ .reg .b64 s; mbarrier.arrive.shared::cta.b64 s, [%0]; }}"
-                     :: "r"(at) : "memory");
-    }}
-    __syncwarp();
-    {test.replace("PLACE", "0")}
-    if (first)
-        asm volatile("mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%0], %1;"
-                     :: "r"(at), "r"(n) : "memory");
-    __syncwarp();
-    {test.replace("PLACE", "32")}
-    """
-    for arch in ("sm_90", "sm_120"):
-        assert run(tmp_path, body, arch=arch).tolist() == [0] * 32 + [1] * 32
-
-
-def test_lanes_arrive_at_mbarriers_of_their_own(tmp_path: Path) -> None:
-    body = """
-    __shared__ __align__(8) unsigned long long bars[4];
-    unsigned at = (unsigned)__cvta_generic_to_shared(&bars[threadIdx.x / 8]);
-    if (threadIdx.x % 8 == 0)
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
-                     :: "r"(at), "r"(5 + (threadIdx.x == 24)) : "memory");
-    __syncwarp();
-    if (threadIdx.x % 8 < 5)
-        asm volatile("{ .reg .b64 s; mbarrier.arrive.shared::cta.b64 s, [%0]; }"
-                     :: "r"(at) : "memory");
-    __syncwarp();
-    for (int b = 0; b < 4; b++) {
-        int done;
-        unsigned of = (unsigned)__cvta_generic_to_shared(&bars[b]);
-        asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], 0;"
-                     " selp.s32 %0, 1, 0, p; }" : "=r"(done) : "r"(of) : "memory");
-        data[b] = done;
-    }
-    """
-    assert run(tmp_path, body, arch="sm_90")[:4].tolist() == [1, 1, 1, 0]
-
-
-def test_a_clusters_barrier_waits_for_no_warp_that_has_exited(tmp_path: Path) -> None:
-    """Here the second one exits when the first one waits already."""
-    path = tmp_path / "k.cu"
-    path.write_text(
-        """
-extern "C" __global__ void __cluster_dims__(2, 1, 1) k(int* data) {
-    if (threadIdx.x / 32 == 1) return;
-    asm volatile("barrier.cluster.arrive; barrier.cluster.wait;" ::: "memory");
-    data[blockIdx.x * 64 + threadIdx.x] = 7;
-}"""
-    )
-    cubin = read_cubin(compile_kernel(path, (), "sm_90", ("k",)).cubin)
-    data = np.zeros((4, 32), np.int32)
-    execute(
-        program_of(cubin, "k"),
-        cubin.entries["k"],
-        Launch((2, 1, 1), (64, 1, 1), 0, (struct.pack("<Q", buffer_address(0)),)),
-        [GlobalBuffer("data", buffer_address(0), data.reshape(-1).view(np.uint8))],
-        cluster=(2, 1, 1),
-    )
-    assert data[:, 0].tolist() == [7, 0, 7, 0]
-    assert np.ptp(data, axis=1).tolist() == [0] * 4
-
-
-@pytest.mark.parametrize("mask", [1, 2, 3])
-def test_a_multicast_brings_its_tile_to_the_ctas_of_its_mask(mask: int, tmp_path: Path) -> None:
-    path = tmp_path / "k.cu"
-    path.write_text(
-        """
-struct alignas(64) Map { char bytes[128]; };
-#define CLUSTER asm volatile("barrier.cluster.arrive; barrier.cluster.wait;" ::: "memory")
-extern "C" __global__ void __cluster_dims__(2, 1, 1)
-k(const __grid_constant__ Map map, int* out, int mask) {
-    extern __shared__ __align__(128) int s[];
-    unsigned to = (unsigned)__cvta_generic_to_shared(s), bar = to + 1024;
-    const bool first = threadIdx.x == 0, takes = mask >> blockIdx.x & 1;
-    if (first) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(bar) : "memory");
-    CLUSTER;
-    if (first && takes)
-        asm volatile("{ .reg .b64 s; mbarrier.arrive.expect_tx.shared::cta.b64 s, [%0], 1024; }"
-                     :: "r"(bar) : "memory");
-    if (first && blockIdx.x == 0)
-        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile"
-                     ".mbarrier::complete_tx::bytes.multicast::cluster"
-                     " [%0], [%1, {%2, %2}], [%3], %4;"
-                     :: "r"(to), "l"(&map), "r"(0), "r"(bar), "h"((short)mask) : "memory");
-    if (takes) {
-        asm volatile("{ .reg .pred p; L: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0;"
-                     " @!p bra L; }" :: "r"(bar) : "memory");
-        for (int i = threadIdx.x; i < 256; i += 32) out[256 * blockIdx.x + i] = s[i];
-    }
-    CLUSTER;
-}"""
-    )
-    cubin = read_cubin(compile_kernel(path, (), "sm_90a", ("k",)).cubin)
-    given = np.arange(256, dtype=np.int32)
-    out = np.zeros((2, 256), np.int32)
-    found: list[Hazard] = []
-    execute(
-        program_of(cubin, "k"),
-        cubin.entries["k"],
-        Launch(
-            (2, 1, 1),
-            (32, 1, 1),
-            2048,
-            parse_arguments(["tensormap:f16[64,8]box[64,8]", "ptr", f"i32:{mask}"]),
-        ),
-        [
-            GlobalBuffer("tensor", buffer_address(0), given.view(np.uint8)),
-            GlobalBuffer("out", buffer_address(1), out.reshape(-1).view(np.uint8)),
-        ],
-        cluster=(2, 1, 1),
-        hazards=found,
-    )
-    assert found == []
-    for rank in range(2):
-        assert out[rank].tolist() == (given.tolist() if mask >> rank & 1 else [0] * 256)
+    assert executed(tmp_path, body, arch=arch)[32:].tolist() == [1] * 32
 
 
 def test_what_nobody_wrote_is_no_number(tmp_path: Path) -> None:
@@ -411,7 +217,7 @@ def test_what_nobody_wrote_is_no_number(tmp_path: Path) -> None:
     data[32 + threadIdx.x] = local[data[n - 1 - threadIdx.x] & 63] != 0;
     """
     for arch in ("sm_80", "sm_90"):
-        assert run(tmp_path, body, arch=arch).tolist() == [1] * 64
+        assert executed(tmp_path, body, arch=arch).tolist() == [1] * 64
 
 
 def test_a_table_of_functions_is_in_nobodys_way(tmp_path: Path) -> None:
@@ -421,9 +227,9 @@ def test_a_table_of_functions_is_in_nobodys_way(tmp_path: Path) -> None:
     __constant__ int (*table[2])(int) = {one, two};
     """
     body = "data[threadIdx.x] = n == {number} ? table[data[1]](5) : 7;"
-    assert set(run(tmp_path, body.replace("{number}", "3"), top=top)[:32].tolist()) == {7}
+    assert set(executed(tmp_path, body.replace("{number}", "3"), top=top)[:32].tolist()) == {7}
     with pytest.raises(ExecutionFault, match="goes to an address in a register"):
-        run(tmp_path, body.replace("{number}", "64"), top=top)
+        executed(tmp_path, body.replace("{number}", "64"), top=top)
 
 
 def test_what_nothing_orders_ends_otherwise_in_reverse(tmp_path: Path) -> None:
@@ -440,12 +246,14 @@ def test_what_nothing_orders_ends_otherwise_in_reverse(tmp_path: Path) -> None:
     """
     with_barrier = body.replace("{barrier}", "__syncthreads();")
     for reverse in (False, True):
-        found = run(tmp_path, with_barrier, threads=64, grid=2, reverse=reverse, host_threads=1)
+        found = executed(
+            tmp_path, with_barrier, threads=64, grid=2, reverse=reverse, host_threads=1
+        )
         assert found[0] == 5
         assert found[1] == 1 - reverse
     without = body.replace("{barrier}", "")
-    assert run(tmp_path, without, threads=64)[0] == 5
-    assert run(tmp_path, without, threads=64, reverse=True)[0] != 5
+    assert executed(tmp_path, without, threads=64)[0] == 5
+    assert executed(tmp_path, without, threads=64, reverse=True)[0] != 5
 
 
 def test_variables_of_the_module_keep_their_values(tmp_path: Path) -> None:
@@ -459,7 +267,7 @@ def test_variables_of_the_module_keep_their_values(tmp_path: Path) -> None:
     """
     for arch in ("sm_75", "sm_120"):
         expected = [37 + 100 * (3, 1, 4, 1)[t & 3] for t in range(32)]
-        assert run(tmp_path, body, arch=arch, top=top)[:32].tolist() == expected
+        assert executed(tmp_path, body, arch=arch, top=top)[:32].tolist() == expected
 
 
 def test_local_memory_has_generic_addresses_too(tmp_path: Path) -> None:
@@ -471,7 +279,7 @@ def test_local_memory_has_generic_addresses_too(tmp_path: Path) -> None:
     """
     for arch in ("sm_80", "sm_90"):
         expected = [3 * ((t - 1) & 7) for t in range(32)]
-        assert run(tmp_path, body, arch=arch)[:32].tolist() == expected
+        assert executed(tmp_path, body, arch=arch)[:32].tolist() == expected
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
@@ -496,7 +304,7 @@ def test_least_and_greatest_with_and_without_lanes_switched_off(arch: str, tmp_p
     later = np.maximum(np.maximum(y, x), 64) ^ np.minimum(np.minimum(v, u), 77)
     out += np.where(lane % 3, later, 0)
     assert np.array_equal(
-        run(tmp_path, body, arch=arch)[:32].view(np.uint32),
+        executed(tmp_path, body, arch=arch)[:32].view(np.uint32),
         (out & 0xFFFFFFFF).astype(np.uint32),
     )
 
@@ -537,7 +345,7 @@ def test_lanes_that_are_switched_off_keep_what_they_have(
     arch: str, lanes: str, tmp_path: Path
 ) -> None:
     body = f"int t = threadIdx.x; if ({lanes}) data[t] = mixed(data[t]) + 7 * data[t + 32];"
-    data = run(tmp_path, body, arch=arch, top=MIXED)
+    data = executed(tmp_path, body, arch=arch, top=MIXED)
     condition = lanes.replace("true", "True")
     for t in range(32):
         takes_part = eval(condition, {"t": t})
@@ -586,59 +394,3 @@ def test_lanes_that_are_switched_off_keep_their_predicate(
     launch = Launch((1, 1, 1), (32, 1, 1), 0, arguments)
     execute(program, load_module(cubin).entries["k"], launch, memory)
     assert data[:32].tolist() == [t if 16 < t < 24 else 0 for t in range(32)]
-
-
-WARPGROUP = """
-__device__ void multiply(unsigned long long b, float (&d)[4]) {
-    asm volatile("fence.proxy.async;");
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, 0, 0; "
-        "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, {%5, %5, %5, %5}, "
-        "%4, p, 1, 1, 0; }"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "l"(b), "r"(0x3c003c00));
-    asm volatile("wgmma.commit_group.sync.aligned;");
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-}
-"""
-SHARED_WRITES = {
-    "by a warp": "if (t < 32) ((volatile unsigned*)place)[t % 4] = one;",
-    "by a lane": "if (t == 0) *(uint4*)place = make_uint4(one, one, one, one);",
-    "at a generic address": (
-        'if (t == 0) asm volatile("st.v4.u32 [%0], {%1, %1, %1, %1};" '
-        ':: "l"(n ? place : (char*)data), "r"(one) : "memory");'
-    ),
-    "by atomics": "if (t < 4) atomicExch((unsigned*)place + t, one);",
-    "by cp.async": (
-        'data[60 + t % 4] = one; __syncthreads(); if (t == 0) asm volatile("cp.async.cg.shared.'
-        'global [%0], [%1], 16; cp.async.wait_all;" :: "r"(at), "l"(data + 60) : "memory");'
-    ),
-    "by stmatrix": (
-        'if (t < 32) asm volatile("stmatrix.sync.aligned.m8n8.x1.shared.b16 [%0], {%1};" '
-        ':: "r"(at), "r"(one) : "memory");'
-    ),
-}
-
-
-@pytest.mark.parametrize("way", SHARED_WRITES)
-def test_a_product_of_a_warpgroup_reads_what_was_stored_since_the_last_one(
-    way: str, tmp_path: Path
-) -> None:
-    """Eight ones at K 0 to 7 of column 1, in the swizzle's place, where zeros were multiplied."""
-    body = f"""
-    __shared__ __align__(1024) unsigned s[256];
-    const int t = threadIdx.x; const unsigned one = 0x3c003c00;
-    for (int k = t; k < 256; k += 128) s[k] = 0;
-    __syncthreads();
-    char* const place = (char*)s + 144;
-    const unsigned at = (unsigned)__cvta_generic_to_shared(place);
-    const unsigned long long b = at - 144 >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
-    float before[4] = {{}}, after[4] = {{}};
-    multiply(b, before);
-    __syncthreads();
-    {SHARED_WRITES[way]}
-    __syncthreads();
-    multiply(b, after);
-    if (t % 32 == 0)
-        for (int k = 0; k < 4; k++) data[t / 4 + k] = before[k], data[t / 4 + 4 + k] = after[k];"""
-    data = run(tmp_path, body, arch="sm_90a", threads=128, top=WARPGROUP)
-    assert data[:32].tolist() == 4 * [0, 0, 0, 0, 0, 8, 0, 8]

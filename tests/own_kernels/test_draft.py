@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from engine.base.errors import InvalidKernel, Status
 from engine.base.launch import ScalarArg
 from engine.own_kernels.draft import Draft, draft_of
 from engine.own_kernels.host_launch import fields_of, kernels_of
-from engine.own_kernels.registry import VARIABLE, check_kernel
+from engine.own_kernels.registry import VARIABLE, check_kernel, kernel_named
 from engine.pipeline.request import EvaluationRequest
 from engine.pipeline.trial import described, explain, why_arguments_differ, write_description
 from engine.plan import make_plan
@@ -376,6 +377,31 @@ torch::Tensor forward(torch::Tensor q, torch::Tensor k, torch::Tensor v) {
 }
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("forward", &forward); }
 """
+
+
+def test_what_the_host_code_says_wins_over_what_a_name_may_mean() -> None:
+    """C is the head dimension here, and as many channels as all heads have elsewhere."""
+    code = re.sub(r"\bdim\b", "C", EXTENSION).replace("D = q.size(3)", "C = q.size(3)")
+    found = draft(code.replace("S, D, 1.0f / sqrtf(D)", "S, C, 1.0f / sqrtf(C)"))
+    assert '"head_dim",  # int C' in found.args
+    assert found.dtypes == ("float16", "float32")
+    wide = code.replace("TYPES_AND_HALF(", "TYPES_AND2(at::kHalf, at::kBFloat16, ")
+    assert draft(wide).dtypes == ("float16", "bfloat16", "float32")
+
+
+@pytest.mark.parametrize(
+    ("length", "dims"), [("64", (32, 64)), ("MAX_D", (32,)), ("96", (32, 64)), ("8", (8,))]
+)
+def test_a_threads_own_array_bounds_the_head_dimension(length: str, dims: tuple[int, ...]) -> None:
+    code = EXTENSION.replace("acc[64]", f"acc[{length}]").replace(
+        "#include <vector>", "#define MAX_D 32"
+    )
+    assert draft(code).head_dims == dims
+
+
+def test_python_is_told_to_be_written_to_a_cu_file() -> None:
+    with raises(InvalidKernel, "python_file", "mine.py"):
+        kernel_named("mine.py")
 
 
 @pytest.mark.slow

@@ -10,8 +10,10 @@ import pytest
 from untimed import untimed
 from words import says
 
+import engine as attune
 from engine.base.errors import Status
 from engine.cli import main
+from engine.config import usual_dtype
 from engine.evaluation import Evaluation
 from engine.own_kernels.host_launch import kernels_of
 from engine.own_kernels.registry import VARIABLE
@@ -185,3 +187,28 @@ def test_the_only_format_of_a_kernel_needs_no_option(capsys: pytest.CaptureFixtu
     assert main(["occupancy", "float_rows", "--seqlen", "64", "--gpu", "L4"]) == 0
     assert "fp32" in capsys.readouterr().out
     assert main(["occupancy", "float_rows", "--seqlen", "64", "--gpu", "L4", "--dtype=bf16"]) != 0
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_format_that_is_left_out_is_the_one_that_the_kernels_take(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = attune.sweep("float_rows", gpu="L4", seqlen=9, execute=False)
+    assert {row.problem.dtype for row in found.rows} == {"float32"}
+    source = str(folder / "float_rows.cu")
+    for options, told in (
+        (["sweep", source, "--dry-run"], '"runnable": 1'),
+        (["recommend-batch", source, "--max-batch", "2"], '"dtype": "float32"'),
+        (["variants", source], '"not here, because": null'),
+    ):
+        assert main([*options, "-S", "9", "--gpu", "L4", "--json"]) == 0
+        assert told in capsys.readouterr().out
+    # Where no format is taken by all, FP16 stands, and the kernels that do not take it say so.
+    assert usual_dtype(["float_rows", "v01"]) == usual_dtype(["v99"]) == "float16"
+    assert usual_dtype(["float_rows", "auto"]) == "float16"
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_sweep_without_a_time_says_why() -> None:
+    found = attune.sweep("float_rows", gpu="L4", seqlen=9, dtype="fp16")
+    assert "does not take float16" in str(found)

@@ -13,6 +13,7 @@ from words import says
 
 from engine.auto import Choice
 from engine.base.errors import Status
+from engine.correctness.finding_codes import FindingCode
 from engine.devices import find_device
 from engine.evaluation import Execution, Finding, Latency
 from engine.machine_code.advice import NEXT_WORDS
@@ -265,3 +266,37 @@ def test_a_kernel_that_does_not_take_the_problem_is_not_told_of() -> None:
     choice = Choice(V11, "No rung takes FP32.")
     assert verdict_of(None, V08, PROBLEM, latency=PREDICTED, choice=choice).auto is not None
     assert verdict_of(None, V08, floats, latency=PREDICTED, choice=choice).auto is None
+
+
+def test_a_race_names_both_lines() -> None:
+    reason = (
+        "my.cu:22: shared memory race in kernel k, CTA (0,0,0): read is not ordered with the "
+        "earlier write by thread (63,0,0) at my.cu:19: no barrier stands between the two."
+    )
+    failed = replace(PASSED, status=Status.RACE, reason=reason, correctness=None, latency=None)
+    found = verdict_of(failed, V08, PROBLEM)
+    assert (found.place, found.other) == (Place("my.cu", 22), Place("my.cu", 19))
+    assert "my.cu:22 and my.cu:19" in found.sentence
+
+
+@pytest.mark.parametrize("build", ["fast", "check"])
+def test_nan_is_looked_for_by_the_check_build(build: str) -> None:
+    finding = Finding(FindingCode.NAN_ROW, "NaN.", 1.0)
+    wrong = replace(RIGHT, passed=False, reason="NaN.", findings=(finding,))
+    failed = replace(
+        PASSED,
+        status=Status.INCORRECT,
+        reason="NaN.",
+        correctness=wrong,
+        latency=None,
+        execution=replace(FAST, build=build),
+    )
+    found = verdict_of(failed, V08, PROBLEM)
+    assert (codes(found)[-1], found.reads_unchecked) == (
+        ("check", True) if build == "fast" else ("next", False)
+    )
+
+
+def test_a_launch_that_stops_without_a_line_is_sent_to_the_check_build() -> None:
+    told = [next_step(Status.LAUNCH_ERROR, "It stopped.", run) for run in (FAST, None)]
+    assert ["--check" in text for text in told] == [True, False]

@@ -234,21 +234,26 @@ def test_a_reader_follows_while_it_runs(tmp_path: Path) -> None:
     assert reader.poll() == []
 
 
-def test_an_estimate_learns_from_the_first_points(tmp_path: Path) -> None:
+def test_an_estimate_learns_from_the_first_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 100.0
+    clock = SimpleNamespace(monotonic=lambda: now_s)
+    monkeypatch.setattr("engine.search.sweep.run.time", clock)
+
     def slow(request: EvaluationRequest) -> EvaluationOutcome:
-        time.sleep(0.01)
+        nonlocal now_s
+        now_s += 0.01
         return Landscape(bowl)(request)
 
     told: list[Progress] = []
-    start = time.monotonic()
     run_sweep(SPEC, slow, SweepJournal(tmp_path / "s.jsonl"), told.append)
-    took_s = time.monotonic() - start
     assert told[0].eta_s is None
-    middle = told[POINTS // 2]
-    assert middle.eta_s is not None
-    assert 0.2 * took_s < middle.eta_s < 1.5 * took_s
-    assert middle.per_minute is not None
-    assert 500 < middle.per_minute < 6100
+    later = next(each for each in told if each.done == 2 * POINTS // 3)
+    left_s = 0.01 * (later.total - later.done)
+    assert later.eta_s is not None
+    assert left_s / 2 < later.eta_s < 2 * left_s
+    assert later.per_minute == pytest.approx(6000)
 
 
 def test_several_evaluations_at_once(tmp_path: Path) -> None:
