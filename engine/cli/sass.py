@@ -171,6 +171,7 @@ class SassOptions(ProblemOptions, ConfigOptions, DefaultsOption):
     grid: str | None
     block: str | None
     smem: int
+    cold: bool
     cluster: str | None
     save: str | None
 
@@ -184,8 +185,8 @@ def run(args: SassOptions) -> int:
 
 def _run(args: SassOptions) -> int:
     device = find_device(args.gpu) if args.gpu else None
-    for flag in ("clock", "timeline"):
-        if device is None and getattr(args, flag) is not None:
+    for flag in ("clock", "timeline", "cold"):
+        if device is None and getattr(args, flag):
             raise InvalidProblem(f"--{flag} is of simulated times: name a GPU (--gpu L4).")
     if args.clock is not None:
         given_clock(args.clock)
@@ -265,7 +266,7 @@ def _of_variant(
 ) -> list[Result]:
     """Each pass; its time is what `evaluate` and the pages predict."""
     if variant is None:
-        for flag in ("entry", "define", "include", "flag", "arg", "grid", "block", "smem"):
+        for flag in ("entry", "define", "include", "flag", "arg", "grid", "block", "smem", "cold"):
             if getattr(args, flag):
                 raise InvalidProblem(
                     f"--{flag} is for a FILE.cu or FILE.cubin: {args.kernel} says itself how it "
@@ -319,7 +320,7 @@ def _execute(args: SassOptions, device: DeviceSpec | None) -> int:
             "executed by `evaluate --backend machine-code`.",
             code="sass_executes_files",
         )
-    for flag in ("clock", "timeline", "listing"):
+    for flag in ("clock", "timeline", "listing", "cold"):
         if getattr(args, flag):
             raise InvalidProblem(f"--{flag} is of a simulation, and --execute only executes.")
     launch, contents = _launch_of_file(args, path)
@@ -356,7 +357,7 @@ def _of_file(args: SassOptions, device: DeviceSpec | None) -> list[Result]:
     if device is None:
         return [Result(analysis, None)]
     _check_runs_on(analysis.program.arch, device)
-    return _timed(args, device, [analysis], lambda d: [time_launch(analysis, d)])
+    return _timed(args, device, [analysis], lambda d: [time_launch(analysis, d, is_cold=args.cold)])
 
 
 def _launch_of_file(args: SassOptions, path: Path) -> tuple[Launch, tuple[Content | None, ...]]:

@@ -353,6 +353,7 @@ def time_launch(
     *,
     tensor_bytes: float | None = None,
     quick: bool = False,
+    is_cold: bool = False,
 ) -> TimedLaunch:
     """Simulate the launch with as many resident CTAs as the GPU holds.
 
@@ -361,6 +362,7 @@ def time_launch(
         tensor_bytes: size of all its tensors. Taken as what reaches DRAM of persistent CTAs that
             are too long to be run: in their order each finds in L2 what others have read.
         quick: simulate a single round of CTAs, for callers that take the time from a prediction.
+        is_cold: L2 holds none of its data when it begins.
 
     Raises:
         InvalidProblem: the GPU cannot hold a CTA, or its row in the table lacks a figure.
@@ -377,14 +379,14 @@ def time_launch(
     if device.l2_bytes is not None and device.num_sms is not None:
         running = resident * device.num_sms
         kept = kept_l2_bytes(device.arch, device.l2_bytes)
-        traffic = launch_traffic(groups, launch.grid, running, kept)
+        traffic = launch_traffic(groups, launch.grid, running, kept, is_cold=is_cold)
         is_alone = moved is None and launch.ctas <= running
         if traffic.dram_bytes and is_alone and takes_several_tiles(longest):
             # Persistent CTAs take tiles that others took before: nothing but a run shows it.
             together = persistent_touch(emulator, analysis.counts.executed)
             if together is not None:
                 touched = together.touched_bytes
-                traffic = persistent_traffic(together, kept)
+                traffic = persistent_traffic(together, kept, is_cold)
             elif tensor_bytes is not None and tensor_bytes < touched:
                 written = float(min(written_bytes(groups, launch.grid), tensor_bytes))
                 traffic = Traffic(tensor_bytes, 1.0, tensor_bytes / touched, written)

@@ -429,9 +429,9 @@ def notes(
     by_unknown_map = copies_by_unknown_map(counts)
     if by_unknown_map.any():
         yield (
-            f"The tensor maps at {_lines(analysis, by_unknown_map)} are not among the kernel's "
-            "parameters: what is copied by them is in no figure of DRAM. A parameter that is a map "
-            "itself is known by --arg tensormap:…"
+            f"The tensor maps at {_lines(analysis, by_unknown_map)} are not known: what is copied "
+            "by them is in no figure of DRAM. A parameter that is a map is known by --arg "
+            "tensormap:…, one that points to a map by --arg ptr:tensormap:…"
         )
     if counts.stand_in.any():
         names = sorted(

@@ -168,7 +168,8 @@ _USAGE = (
     "f32: or f64: with a number, bytes: with hexadecimal digits in which @ptr stands for an "
     "address, file:PATH for a table whose content decides addresses, same:1 for the address of the "
     "first pointer again, tensormap:f16[4096,4096]box[64,128]swizzle128 (innermost dimension "
-    "first; the swizzle may be left out, strides[8192] in bytes stand before the box), or "
+    "first; the swizzle may be left out, strides[8192] in bytes stand before the box), such a map "
+    "in memory ptr:tensormap:f16[64,64]box[64,64], or "
     "struct:24;0=ptr:4096;8=i32:64 (a structure of 24 bytes, or of a file's, struct:params.bin;…, "
     "with arguments at their offsets)"
 )
@@ -249,6 +250,9 @@ def _parse(text: str, first_buffer: int) -> tuple[bytes, list[Content | None]]:
     kind, colon, value = text.partition(":")
     if not colon:
         raise _mistake(text)
+    if kind == "ptr" and value.startswith("tensormap:"):  # the map itself lies in memory
+        held, tensor = _parse(value, first_buffer + 1)
+        return _address(first_buffer), [Content("", len(held), held), *tensor]
     if kind == "ptr":
         return _address(first_buffer), [_content(text, value)]
     if kind == "file":

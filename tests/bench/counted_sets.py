@@ -7,7 +7,8 @@ change with the model; `bench_sass_validation.py` simulates the series that were
 
 At which clock a series is simulated was set before any of it was: the one that its source locked or
 logged; where kernels are launched again and again, the one that the energy model says; in bursts
-and where memory binds, boost.
+and where memory binds, boost. What L2 holds when a launch begins is as the source's benchmark
+leaves it: nothing of it where each launch has other inputs.
 
 Two rules came when all series had been seen, each with a reason of its own: lanes arrive at an
 mbarrier one after the other, as atomics on one word do, and the tags of L1 answer for four lines at

@@ -83,6 +83,9 @@ def test_a_template_with_a_structure_is_counted_and_timed(
     latency = result["latency"]
     assert latency["origin"] == "simulated"
     assert 0 < latency["low_us"] < latency["median_us"] < latency["high_us"]
+    cold = printed(capfd, str(source), *entry, *options(source), *LAUNCH, "--cold")
+    assert cold["dram_bytes"] > result["dram_bytes"] == 0
+    assert cold["latency"]["median_us"] > latency["median_us"]
 
 
 @pytest.mark.slow
@@ -174,6 +177,8 @@ def test_passes_of_a_variant_add_up(capfd: pytest.CaptureFixture[str]) -> None:
         (["v08", "--gpu", "L5"], "L5"),
         (["v08", "--gpu", "L4", "--grid", "4"], "--grid is for a FILE.cu or FILE.cubin"),
         (["v08", "--gpu", "L4", "--arg", "ptr"], "--arg is for a FILE.cu or FILE.cubin"),
+        (["v08", "--gpu", "L4", "--cold"], "--cold is for a FILE.cu or FILE.cubin"),
+        (["k.cu", "--arch", "sm_80", "--cold"], "--cold is of simulated times"),
         (["k.cu", "--arch", "sm_80"], "k.cu needs --grid"),
         (["k.cu", "--arch", "sm_80", "--config", "a=3"], "--config is of a variant"),
         (["k.cu", "--arch", "sm_80", "--grid", "4"], "k.cu needs --block"),

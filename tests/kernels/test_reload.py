@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from shared_builds import own_cache
+from untimed import untimed
 from words import raises
 
 from engine.base.errors import InvalidKernel
 from engine.cli import main
 from engine.config import find_variant
-from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest, preview
 from engine.problem import Problem
 from kernels.ladder import LADDER, Ladder
@@ -150,7 +150,7 @@ def test_the_description_is_that_of_the_source_that_is_launched(tmp_path: Path) 
     """Of a given file, that is; one without a block, as in old snapshots, takes the ladder's."""
     folder = Folder(tmp_path)
     folder.edit('default = 4, meaning = "warps', 'default = 2, meaning = "warps')
-    with Evaluator() as evaluator:
+    with untimed() as evaluator:
         assert evaluator.evaluate(REQUEST).evaluation.config["num_warps"] == 4
         edited = evaluator.evaluate(REQUEST, source=folder.v08).evaluation
         assert edited.config["num_warps"] == 2
@@ -169,7 +169,7 @@ def test_an_edited_block_compiles_nothing_again(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(own_cache(tmp_path / "cache")))
-    with Evaluator() as evaluator:
+    with untimed() as evaluator:
         first = evaluator.evaluate(REQUEST).evaluation
         folder.edit('kv_rows = "round_up(seqlen_kv, block_n)"', 'kv_rows = "seqlen_kv"')
         assert not preview(REQUEST).needs_compile

@@ -16,10 +16,16 @@ from slow_cases import slow_ones
 
 from engine.cuda_source import compile_kernel
 from engine.history.simulation import time_launch
-from engine.machine_code.analysis import analyse, notes, program_of
+from engine.machine_code.analysis import analyse, launch_figures, notes, program_of
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.execution import GlobalBuffer, Hazard, execute
-from engine.machine_code.launch import Launch, buffer_address, parse_arguments
+from engine.machine_code.launch import (
+    Launch,
+    arguments_and_memory,
+    buffer_address,
+    parse_arguments,
+    tables,
+)
 from tests.bench.counted_sets import counted_points
 from tests.machine_code.cousins import (
     BF16,
@@ -166,7 +172,7 @@ def test_what_tma_copies_is_touched_on_every_arch() -> None:
         assert not any("tensor maps" in note for note in notes(analysis))
 
 
-def test_a_map_that_is_no_parameter_is_said(tmp_path: Path) -> None:
+def test_a_map_that_is_no_parameter_is_said_or_given_in_memory(tmp_path: Path) -> None:
     source = tmp_path / "k.cu"
     text = (KERNELS / "streams.cu").read_text()
     old = "const __grid_constant__ TensorMap from,"
@@ -175,11 +181,19 @@ def test_a_map_that_is_no_parameter_is_said(tmp_path: Path) -> None:
     source.write_text(text)
     (tmp_path / "hopper.cuh").write_text((KERNELS / "hopper.cuh").read_text())
     cubin = compile_kernel(source, (), "sm_90a", ("transpose",)).cubin
-    arguments = parse_arguments(["ptr", "tensormap:f32[64,64]box[32,32]"])
-    launch = Launch((2, 2, 1), (1024, 1, 1), 0, arguments)
-    said = [n for n in notes(analyse(cubin, "transpose", launch)) if "tensor maps" in n]
+    grid, block = (2, 2, 1), (1024, 1, 1)
+    mapped = "tensormap:f32[64,64]box[32,32]"
+    arguments = parse_arguments(["ptr", mapped])
+    analysis = analyse(cubin, "transpose", Launch(grid, block, 0, arguments))
+    said = [n for n in notes(analysis) if "tensor maps" in n]
     assert len(said) == 1
     assert "k.cu:" in said[0] or "hopper.cuh:" in said[0]
+    # Where it is given as it lies in memory, what it copies is touched.
+    arguments, contents = arguments_and_memory([f"ptr:{mapped}", mapped])
+    known = analyse(cubin, "transpose", Launch(grid, block, 0, arguments, tables(contents)))
+    assert not any("tensor maps" in note for note in notes(known))
+    (sectors, before) = (launch_figures(a.counts).global_sectors for a in (known, analysis))
+    assert sectors - before == 64 * 64 * 4 // 32
 
 
 @pytest.mark.slow

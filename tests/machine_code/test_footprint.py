@@ -159,6 +159,21 @@ def test_a_listed_order_is_followed_wave_by_wave() -> None:
     assert turned.dram_bytes == 4000
 
 
+def test_a_cold_launch_reads_each_unit_once_and_leaves_what_it_writes_in_l2() -> None:
+    read = SharedBytes(1000, (2, 1, 1))
+    written = SharedBytes(500, (1, 1, 1), None, 500)
+    grid, touched = (8, 1, 1), 4 * 1000 + 8 * 500
+    assert launch_traffic([read, written], grid, 2, touched).dram_bytes == 0
+    cold = launch_traffic([read, written], grid, 2, touched, is_cold=True)
+    assert (cold.dram_bytes, cold.written_bytes, cold.miss_share) == (4000, 0, 1)
+    # Where L2 does not hold all, a launch is as cold as another one.
+    short = launch_traffic([read, written], grid, 2, touched - 1, is_cold=True)
+    assert short == launch_traffic([read, written], grid, 2, touched - 1)
+    assert short.dram_bytes == touched
+    together = PersistentTouch(10_000, 2500, ((3000, 2000), (1000, 9000)))
+    assert persistent_traffic(together, 20_000, is_cold=True).dram_bytes == 7500
+
+
 def test_ctas_that_stay_read_again_what_l2_did_not_keep() -> None:
     touch = PersistentTouch(10_000, 2500, ((3000, 2000), (1000, 9000)))
     assert persistent_traffic(touch, 20_000).dram_bytes == 0

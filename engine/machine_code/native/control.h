@@ -150,15 +150,18 @@ int Warp::barriers(const Instruction& i, bool& moves) {
     }
 }
 
-// What a TMA copy touches, where its tensor map lies among the launch's parameters.
+// What a TMA copy touches, where its tensor map lies among the launch's parameters or in a table.
 void Warp::touch_box(const Instruction& i, Row& row, const uint32_t* coordinates) {
     const Operand& o = address_of(i, 1);
     const Request& request = cta.request;
-    if (o.ureg < 0 || !request.constants[0]) return;
+    if (o.ureg < 0) return;
     const uint64_t at = U[o.ureg] | static_cast<uint64_t>(U[o.ureg + 1]) << 32;
-    if (request.constant_bytes[0] < 128 || at > static_cast<uint64_t>(request.constant_bytes[0]) - 128) return;
-    TensorMap map;
-    std::memcpy(&map, request.constants[0] + at, sizeof map);
+    TensorMap map{};
+    const auto read_from = [&](const uint8_t* bytes, uint64_t count, uint64_t offset) {
+        if (bytes && count >= sizeof map && offset <= count - sizeof map) std::memcpy(&map, bytes + offset, sizeof map);
+    };
+    read_from(request.constants[0], static_cast<uint64_t>(std::max(request.constant_bytes[0], 0)), at);
+    for (int n = 0; n < 2; n++) read_from(request.known[n], request.known_bytes[n], at - request.known_at[n]);
     if (map.magic == TENSOR_MAP_MAGIC && is_possible(map)) count_box(cta, map, coordinates, row);
 }
 

@@ -97,7 +97,7 @@ _MOST_WAVES = 256  # enough to see what a longer launch repeats
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """One launch's bytes beyond L2, warm: what fits was there before."""
+    """One launch's bytes beyond L2; of a warm one what fits was there before."""
 
     dram_bytes: float
     kv_reads: float  # how often a byte that several CTAs share (K and V) is read from DRAM
@@ -236,16 +236,18 @@ def launch_traffic(
     running: int,
     kept_bytes: int,
     axes: AxisOrder = AS_LAUNCHED,
+    is_cold: bool = False,
 ) -> Traffic:
-    """Bytes from and to DRAM of one warm launch of any kernel.
+    """Bytes from and to DRAM of one launch of any kernel.
 
     Args:
         groups: what its CTAs have in common (`shared_bytes`).
         running: CTAs that all SMs hold together.
         axes: another order of the grid's axes, to see what it would change.
+        is_cold: L2 holds none of its data when it begins; else all of it, where it fits.
     """
     touched = touched_bytes(groups, grid)
-    if touched <= kept_bytes:
+    if touched <= kept_bytes and not is_cold:
         return Traffic(0.0, 0.0, 0.0)
     orders = [(_order(group, grid, axes), float(group.unit_bytes)) for group in groups]
     reads = _reads(orders, running, kept_bytes)
@@ -253,6 +255,8 @@ def launch_traffic(
     missing = sum(read.miss_share * size for read, size in zip(reads, sizes, strict=True))
     moved = sum(read.units * size for read, size in zip(reads, sizes, strict=True))
     written = float(written_bytes(groups, grid))
+    if touched <= kept_bytes:  # what is written stays in L2, and goes out when the launch is over
+        moved, written = moved - written, 0.0
     return Traffic(moved, moved / touched, missing / sum(sizes), written)
 
 
@@ -265,13 +269,14 @@ def _order(group: SharedBytes, grid: tuple[int, int, int], axes: AxisOrder) -> _
     return _ListedOrder(placed.transpose(2 - z, 2 - y, 2 - x).reshape(-1))
 
 
-def persistent_traffic(touch: PersistentTouch, kept_bytes: int) -> Traffic:
-    """Bytes from and to DRAM of one warm launch whose CTAs all run at once."""
-    if touch.touched_bytes <= kept_bytes:
+def persistent_traffic(touch: PersistentTouch, kept_bytes: int, is_cold: bool = False) -> Traffic:
+    """The same of a launch whose CTAs all run at once."""
+    if touch.touched_bytes <= kept_bytes and not is_cold:
         return Traffic(0.0, 0.0, 0.0)
-    moved = touch.moved_bytes(kept_bytes)
+    moved, written = touch.moved_bytes(kept_bytes), float(touch.written_bytes)
     used = touch.touched_bytes + sum(size for size, _ in touch.again)
-    written = float(touch.written_bytes)
+    if touch.touched_bytes <= kept_bytes:
+        moved, written = moved - touch.written_bytes, 0.0
     return Traffic(float(moved), moved / touch.touched_bytes, moved / used, written)
 
 
