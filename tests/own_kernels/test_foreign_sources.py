@@ -44,7 +44,7 @@ def test_the_launch_of_a_foreign_source_is_guessed(name: str) -> None:
 
 
 def test_types_and_strides_of_extensions_are_guessed() -> None:
-    assert drafted("extension_dispatch").dtypes == ("float16", "bfloat16")
+    assert drafted("extension_dispatch").dtypes == ("float16", "bfloat16", "float32")
     strides = drafted("extension_strides")
     assert strides.layout == "bshd"
     for name in ("q_stride_b", "k_stride_b", "stride_h", "stride_s"):

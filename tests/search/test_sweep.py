@@ -237,6 +237,8 @@ def test_a_reader_follows_while_it_runs(tmp_path: Path) -> None:
 def test_an_estimate_learns_from_the_first_points(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))  # where paces of other sweeps are kept
+    monkeypatch.setattr("engine.search.sweep.estimate.load", lambda: 1.0)
     now_s = 100.0
     clock = SimpleNamespace(monotonic=lambda: now_s)
     monkeypatch.setattr("engine.search.sweep.run.time", clock)
