@@ -375,6 +375,8 @@ def next_step(status: Status, reason: str, run: Execution | None = None) -> str:
         run: how it was executed; None where it was not.
     """
     has_place = place_in(reason) is not None
+    if status is Status.COMPILE_ERROR and has_place:
+        return "Mend the line that is named."
     if status is Status.OUT_OF_BOUNDS and has_place:
         return "Guard the access or mend its offset."
     if status is Status.LAUNCH_ERROR and has_place and "uninitialised" in _fault(reason):

@@ -254,7 +254,7 @@ def test_zeros_and_the_mean_of_v_are_recognised() -> None:
     [
         (slice(None), "never written: look at the store"),
         (slice(192, None), "rows 192–199 of every head, every column, the last, partial"),
-        (slice(64, 65), "row 64 of every head"),
+        (slice(64, 65), "row 64 of every head, every column. Look at the launch's grid"),
     ],
 )
 def test_unwritten_rows(rows: slice, words: str) -> None:

@@ -299,4 +299,5 @@ def test_nan_is_looked_for_by_the_check_build(build: str) -> None:
 
 def test_a_launch_that_stops_without_a_line_is_sent_to_the_check_build() -> None:
     told = [next_step(Status.LAUNCH_ERROR, "It stopped.", run) for run in (FAST, None)]
+    assert "line" in next_step(Status.COMPILE_ERROR, "my.cu(38): expected")
     assert ["--check" in text for text in told] == [True, False]

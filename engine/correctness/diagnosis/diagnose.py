@@ -139,7 +139,10 @@ def _unwritten(mask: BoolArray, coverage: Coverage, tiles: Tiles, share: float) 
     if mask.all():
         text = "The output was never written: look at the store of O and at the launch's grid."
     else:
-        text = f"Never written: {region.words()}{_tail(region, tiles)}."
+        has_all_columns = len(region.columns) == region.problem.value_dim
+        grid = "the launch's grid, its threads per CTA and the guard of the store"
+        where = grid if has_all_columns else "the store of O"
+        text = f"Never written: {region.words()}{_tail(region, tiles)}. Look at {where}."
     return Finding(FindingCode.UNWRITTEN, text, share)
 
 
