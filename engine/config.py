@@ -174,7 +174,7 @@ def load_tuned(path: Path | None = None) -> list[TunedConfig]:
         return []
     except OSError as error:
         raise InvalidStore(
-            f"The tuned configs in {path} cannot be read ({error.strerror}): mend the file's "
+            f"The tuned configs in {path} cannot be read ({error.strerror}): fix the file's "
             "permissions or set ATTUNE_TUNED to another file.",
             code="tuned_file_unreadable",
         ) from error

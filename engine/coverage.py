@@ -115,7 +115,7 @@ def largest_block(
     condition = _condition_above(lines, first - 1)
     if not condition:
         return None
-    what = f"Lines {first}–{last}, the largest block that never ran, stand behind `{condition}`: "
+    what = f"Lines {first}–{last}, the largest block that never ran, depend on `{condition}`: "
     # Constants of the condition are often made of tunables further up.
     names = set(re.findall(r"\b[A-Z][A-Z0-9_]*\b", condition))
     made_of = {

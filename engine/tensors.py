@@ -60,11 +60,12 @@ _PEAKS = 4  # of a head
 MEANINGS: Mapping[str, str] = {
     NORMAL: "N(0, 1)",
     "large_logits": "Q and K times 4: scores of about ±60",
-    "structured_v": "V tells its own row and column: a wrong one shows as a large error",
+    "structured_v": "V encodes its row and column: reading a wrong one gives a large error",
     "scaled": f"Q and K times {DEFAULT_FACTOR:g}, or scaled:FACTOR for any other factor",
     "huge_v": f"V times {_HUGE_V:g}: unnormalised sums leave FP16's range",
     "huge_key": f"one key of every head times {_HUGE_KEY:g}, which decides half of the rows",
-    "negative_scores": f"every score about −{_FAR:g}: exp of it, without its maximum, is 0",
+    "negative_scores": f"every score about −{_FAR:g}: exp underflows to 0 unless the maximum is "
+    "subtracted",
     "constant_rows": "all K rows of a head equal: softmax is uniform",
     "climbing": f"scores that climb from −{_FAR:g} to 0 in steps of {_STEP_KEYS} keys: every key "
     "tile raises the maximum",

@@ -45,7 +45,7 @@ def _quality(result: BatchResult, question: Question) -> None:
         rest = (
             "the figures below are that kernel's."
             if result.kernel
-            else f"the figures below are those of {name}, and the points prove nothing for it."
+            else f"the figures below are those of {name}, and the points do not validate them."
         )
         st.info(plain_markdown(f"{whose}: {rest}"), icon=":material/fork_right:")
     quality = result.calibration_quality()

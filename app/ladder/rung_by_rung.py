@@ -123,7 +123,7 @@ def _draw_rung(rung: Rung, by_id: Mapping[str, Rung]) -> None:
     )
     if code.open:
         with code, errors_as_sentences():
-            st.caption("Registers and predicates stand without their numbers.")
+            st.caption("Register and predicate numbers are left out.")
             _draw_diff(machine_code_diff(earlier, rung))
 
 

@@ -16,7 +16,7 @@ from engine.sessions.tables import hypothesis_state, spent_rows, spent_table
 
 _OUTCOMES = ("kept", "dropped", "next")
 _AMOUNTS = {
-    "hours": "Hours of people",
+    "hours": "Person-hours",
     "gpu_hours": "GPU-hours",
     "cost_usd": "Cost, US$",
     "budget_usd": "Budget, US$",

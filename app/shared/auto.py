@@ -48,7 +48,7 @@ def label(choice: Choice | None) -> str:
 
 
 def simulate_candidates(choice: Choice, problem: Problem, gpu: str | None) -> None:
-    """Have those without a time simulated by the worker: another may be taken then."""
+    """Have the worker simulate candidates without a time; the choice may change after that."""
     if choice.is_final:
         return
     job = runs.simulate_job(EvaluationRequest(AUTO, problem, gpu=gpu, execute=False))
@@ -57,8 +57,10 @@ def simulate_candidates(choice: Choice, problem: Problem, gpu: str | None) -> No
 
 
 def draw(choice: Choice, problem: Problem | None, gpu: str | None, gpu_name: str) -> None:
-    """The config in place of the tunables, and the reason; candidates without a time are simulated
-    by the worker, and another may be taken then."""
+    """Draw the chosen config in place of the tunables, and the reason.
+
+    Candidates without a time are simulated by the worker; the choice may change after that.
+    """
     if not choice.is_taken:
         st.caption(plain_markdown(choice.reason))
         return
@@ -69,7 +71,7 @@ def draw(choice: Choice, problem: Problem | None, gpu: str | None, gpu_name: str
     if problem is not None:
         simulate_candidates(choice, problem, gpu)
         st.button(
-            "Go on by hand",
+            "Edit this choice",
             key="auto_by_hand",
             type="tertiary",
             help="Select this variant with this config, to change it.",

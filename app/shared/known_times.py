@@ -40,8 +40,8 @@ def unread() -> str:
     if times is None or not times.unread:
         return ""
     return (
-        f"The times in {times.unread:,} saved sessions are still being read, the newest first: "
-        "they are taken in as the page is drawn again."
+        f"The times in {times.unread:,} saved sessions are still being read, the newest first; "
+        "they appear when the page is drawn again."
     )
 
 

@@ -425,7 +425,7 @@ def _draw_execution() -> None:
             DEFAULT_FACTOR,
             low=low,
             high=high,
-            help="What Q and K are multiplied by.",
+            help="Factor by which Q and K are multiplied.",
         )
     low, high = _SEEDS
     url_state.number(st, "Seed", "seed", 0, low=low, high=high, help=TERMS["seed"])

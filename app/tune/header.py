@@ -85,7 +85,7 @@ def problems(state: RunState) -> None:
     elif compiled is not None and compiled.status is Status.COMPILE_ERROR:
         failure(compiled.status, compiled.reason, compiled.log, says_next=False)
         if state.evaluation is not None:
-            st.caption("Correctness below is that of the last source that compiled.")
+            st.caption("Correctness below belongs to the last version of the source that compiled.")
     else:
         _without_verdict(state)
     if said := known_times.unread():

@@ -101,7 +101,7 @@ def rank_options(
     if other_method:
         names = ", ".join(dict.fromkeys(a.variant for a in other_method))
         notes.append(
-            f"Not predicted by the method of what is run now, so not comparable with it: {names}."
+            f"Predicted by another method than the present kernel, so not comparable: {names}."
         )
     for (_, _, title), answer in zip(others, answers, strict=True):
         if isinstance(answer, str):
@@ -121,7 +121,7 @@ def rank_options(
 
 
 def _different_bases(options: Iterable[Option], devices: Mapping[str, DeviceSpec]) -> str:
-    """What is rented for each price, where that is not the same for all options; else empty."""
+    """A sentence on what each price rents if the options differ in that; else empty."""
     bases = {
         o.device: devices[o.device].price_basis
         for o in options
@@ -130,11 +130,13 @@ def _different_bases(options: Iterable[Option], devices: Mapping[str, DeviceSpec
     if len(set(bases.values())) < 2:
         return ""
     listing = "; ".join(f"{name}: {basis}" for name, basis in bases.items())
-    return f"These prices are not of one kind ({listing}): give your own before you compare them."
+    return (
+        f"These prices are for different offers ({listing}): give your own before comparing them."
+    )
 
 
 def _rank(option: Option) -> tuple[bool, bool, tuple[bool, float, str]]:
-    """Cheapest query first; what has no price, or no comparison, comes after what has one."""
+    """Sort key: cheapest query first; options without a price or a comparison last."""
     dollars = option.usd_per_billion_queries
     cost = option.per_query_us if dollars is None else dollars
     return option.speedup is None, dollars is None, rank_of(cost, option.variant)

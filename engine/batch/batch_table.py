@@ -403,7 +403,7 @@ def _reason(table: pd.DataFrame, i: int, share: float, device: DeviceSpec) -> st
     if row.binds in ("DRAM", "L2"):
         return f"{reached} ({gain}): from here {row.binds} bandwidth binds, and time grows with B."
     if row.binds == "launch floor":
-        return f"{reached} ({gain}): the launch itself is the largest part, shared by more units."
+        return f"{reached} ({gain}): launch overhead is the largest part, and more units share it."
     if first.sm_fill < 1 and row.load_per_sm == 1:
         return (
             f"{reached} ({gain}): SMs were idle (B={first.batch:,} gives work to "
@@ -417,8 +417,8 @@ def _reason(table: pd.DataFrame, i: int, share: float, device: DeviceSpec) -> st
         )
     return (
         f"{reached} ({gain}): every SM has {row.load_per_sm:,} "
-        f"CTA{'s' if row.load_per_sm > 1 else ''} to work through, and more of them add time "
-        f"almost in proportion."
+        f"CTA{'s' if row.load_per_sm > 1 else ''} to work through, and more CTAs add time almost "
+        f"in proportion."
     )
 
 

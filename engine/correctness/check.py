@@ -132,16 +132,16 @@ def systematic_error(expected: Expected, compared: ComparedOutput, tiles: Tiles)
         return _imprecise(rms, expected, compared)
     if not biased:
         return (
-            f"The output passes, but each row is off by a factor of its own, {factor:.3%} in RMS, "
-            f"where {expected.baseline_name} leaves {expected.baseline_row_factor:.3%}: look for "
-            "lost precision in what a row shares, such as a row sum l, its reciprocal or a "
-            "correction that is held in 16 bits."
+            f"The output passes, but each row is scaled by its own error, {factor:.3%} in RMS "
+            f"({expected.baseline_name}: {expected.baseline_row_factor:.3%}): look for lost "
+            "precision in a value shared by a row, such as the row sum l, its reciprocal or a "
+            "correction held in 16 bits."
         )
     return (
         f"The output passes, but it is systematically too {'small' if bias < 0 else 'large'}, by "
-        f"{abs(bias):.2%} on average, where rounding leaves no mean ({significance:.0f} standard "
+        f"{abs(bias):.2%} on average, and rounding has no bias ({significance:.0f} standard "
         "errors): look for weights that are truncated instead of rounded, and for a row sum that "
-        f"holds {'more' if bias < 0 else 'less'} than the weights do."
+        f"is {'larger' if bias < 0 else 'smaller'} than the sum of the weights."
     )
 
 
@@ -157,8 +157,8 @@ def _imprecise(rms: float, expected: Expected, compared: ComparedOutput) -> str 
         return None
     return (
         f"The output passes, but its {name} error is {times:.2g} times that of "
-        f"{expected.baseline_name}: look for lost precision in what is added up, such as O or a "
-        "partial result that is rounded to 16 bits on its way."
+        f"{expected.baseline_name}: look for lost precision in a sum, such as O or a partial "
+        "result that is rounded to 16 bits in between."
     )
 
 
@@ -298,8 +298,8 @@ def _not_repeatable(result: RunResult, plan: LaunchPlan | None) -> tuple[Finding
     counters = ""
     if kept:
         counters = (
-            f"the second launch finds {' and '.join(kept)} as the first has left it: check where "
-            "the kernel resets it, and "
+            f"the second launch finds {' and '.join(kept)} as the first left it: check where the "
+            "kernel resets it, and "
         )
     sentence = f"{counters}look for a race: the check build in random order may name it."
     where = place_of(FindingCode.NOT_REPEATABLE, plan.source if plan else None)
@@ -313,9 +313,8 @@ def with_order_of_threads(
 ) -> Correctness:
     """The verdict on a wrong output, knowing what the launch gives in another order of threads.
 
-    Where they differ by more than the tolerance, or end differently, what the first order gave is
-    no bug's own output: the causes and places that were found for it are left out, but for what
-    nobody wrote.
+    If the two differ by more than the tolerance, or end differently, the first output is not
+    typical of one bug: its causes and places are dropped, except for unwritten elements.
 
     Args:
         result: the run that was judged.
@@ -334,7 +333,7 @@ def with_order_of_threads(
             total += same.size
         if not different:
             return wrong
-        seen = f"{different:,} of {total:,} elements come out otherwise"
+        seen = f"{different:,} of {total:,} elements differ"
     else:
         seen = f"The launch ends as {other.status}"
     sentence = (
@@ -361,9 +360,9 @@ def with_passing_inputs(wrong: Correctness, source: Path) -> Correctness:
         return wrong
     cause = Finding(
         FindingCode.ROW_MAXIMUM,
-        "It passes on the other inputs, whose scores lie near 0, where a wrong row maximum does no "
-        "harm. Check the maximum that is subtracted from the scores: it must start at −inf and "
-        "cover all keys of its own row, and of no other.",
+        "It passes on the other inputs, whose scores are near 0, so that a wrong row maximum does "
+        "no harm. Check the maximum that is subtracted from the scores: it must start at −inf and "
+        "cover all keys of its own row and of no other row.",
         1.0,
         place_of(FindingCode.ROW_MAXIMUM, source),
     )
@@ -438,8 +437,8 @@ def _as_tf32(
         return ()
     sentence = (
         "The errors are no larger than those of TF32, which keeps 10 bits of a mantissa, or of "
-        "FP16 in between: right but for that. If the kernel multiplies in TF32 on purpose, write "
-        "tf32 = true into its description."
+        "intermediate FP16: the output is right apart from that. If the kernel multiplies in TF32 "
+        "on purpose, write tf32 = true into its description."
     )
     return (Finding("tf32", sentence, 1.0, place_of("tf32", plan.source if plan else None)),)
 

@@ -512,5 +512,5 @@ class AttentionKernel:
         resolved = resolve(request, evaluator().history)
         if resolved.kernel is None:
             why = resolved.device_reason
-            raise InvalidProblem(f"This is of a GPU: name one, for instance gpu='L4'. {why}")
+            raise InvalidProblem(f"This needs a GPU: name one, for instance gpu='L4'. {why}")
         return resolved.kernel, request.problem

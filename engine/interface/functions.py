@@ -241,8 +241,8 @@ def compare(
     """
     if sizes and not isinstance(before, AttentionKernel) and not isinstance(after, AttentionKernel):
         raise InvalidProblem(
-            "A problem is of kernels that are still to be checked, and neither side is one: leave "
-            f"{', '.join(sizes)} out.",
+            "Problem sizes are for kernels, and neither side is a kernel: leave out "
+            f"{', '.join(sizes)}.",
             code="sizes_without_a_kernel",
         )
     sessions = {"before": _session(before, sizes), "after": _session(after, sizes)}
@@ -261,8 +261,8 @@ def _session(given: Compared, sizes: Sizes) -> Snapshot:
         isinstance(one, Evaluation) for one in evaluations
     ):
         raise InvalidProblem(
-            "Compared are sessions, evaluations, sweeps and kernels, not "
-            f"{type(given).__name__}: give a file, or what check or sweep returned.",
+            "Only sessions, evaluations, sweeps and kernels can be compared, not "
+            f"{type(given).__name__}: give a file, or the result of check or sweep.",
             code="not_to_be_compared",
         )
     return make_snapshot(evaluations, environment=collect_environment())

@@ -305,10 +305,10 @@ def _without(variant: Variant, request: EvaluationRequest, why_not: str) -> Rung
 
 
 REMARK = (
-    "Registers, shared memory and spills are the compiler's, occupancy the calculator's. "
-    "Instructions and conflicts are counted in the machine code, for 64 query rows and 64 keys: a "
-    "warp's instructions, and shared-memory wavefronts for each that is needed. Simulated times "
-    "come from that machine code, with a 90 % interval; nothing was measured unless it says so."
+    "Registers, shared memory and spills are the compiler's; occupancy is calculated. Instructions "
+    "of a warp and bank conflicts (shared-memory wavefronts per wavefront needed) are counted in "
+    "the machine code, for 64 query rows and 64 keys. Simulated times come from that machine code, "
+    "with a 90 % interval. Only times marked measured were measured."
 )
 
 

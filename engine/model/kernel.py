@@ -308,13 +308,15 @@ def estimate_backward(
         floor_us = len(passes) * Parameters().floor_us
         compute_us = sm_us = max(peak_us, dram_us) / _ASSUMED_EFFICIENCY
         cta_us, factor = 0.0, _ASSUMED_FACTOR
-        what = f"Its products at {_ASSUMED_EFFICIENCY:.0%} of the math units' peak are assumed."
+        what = (
+            f"Its products are assumed to run at {_ASSUMED_EFFICIENCY:.0%} of the math units' peak."
+        )
     total_us = floor_us + compute_us
     note = _method_note(None, None)
     if times is not None:
         note = (
-            "By machine code: each pass is simulated by itself, and their sum is taken; the "
-            "interval comes from kernels that were measured and simulated."
+            "By machine code: the sum of the passes, each simulated by itself; the interval comes "
+            "from kernels that were both measured and simulated."
         )
     reason = f"{what} {note} At {kernel.device.clock_label}."
     if spilled := sum(p.resources.spill_bytes for p in passes):
@@ -395,14 +397,11 @@ def _method_note(calibration: Calibration | None, curve: CtaCurve | None) -> str
     if curve is not None:
         method = "By machine code: a CTA's time is simulated on one SM"
         if calibration is None:
-            return f"{method}; the interval comes from kernels that were measured and simulated."
+            return f"{method}; the interval comes from kernels both measured and simulated."
     else:
         method = "By roofline: a CTA's time is assumed"
         if calibration is None:
-            return (
-                f"{method}. Not calibrated on times of this very source, so that the interval is "
-                "wide."
-            )
+            return f"{method}. Not calibrated on times of this source, so the interval is wide."
     s = "s" if calibration.points > 1 else ""
     return f"{method}. {CALIBRATED} {calibration.points} measured point{s}."
 

@@ -206,8 +206,8 @@ class EvaluationRun:
         if any(each.spill_bytes for each in before):
             return ""
         return (
-            f"It spills {spilled:,} bytes per thread, and the default config none: not ranked by a "
-            "predicted time (--allow-spills ranks it)."
+            f"It spills {spilled:,} bytes per thread and the default config none, so it is not "
+            "ranked by a predicted time (--allow-spills ranks it)."
         )
 
     def _estimate(self, plan: LaunchPlan, compiled: CompiledKernel, *, simulates: bool) -> Estimate:
@@ -264,7 +264,7 @@ class EvaluationRun:
         if judged.status not in NOT_HERE:
             return judged
         self.base = before
-        self._note(f"Executed by a host build, as its machine code is not: {judged.reason}")
+        self._note(f"Executed by a host build, because its machine code cannot be: {judged.reason}")
         return None
 
     def _judge_some_ctas_first(self, plan: LaunchPlan, name: BackendName) -> None:

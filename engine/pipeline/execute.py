@@ -65,8 +65,8 @@ def where_to_execute(
     """
     name, why_not = choose_backend(request, resolved.device)
     if plan.cubins and name == "cpu":
-        why = f"{plan.source.name} describes machine code, of which no host build can be made: "
-        why += "leave --backend out, and it is executed in software."
+        why = f"{plan.source.name} describes machine code, which has no host build: "
+        why += "leave --backend out to execute it in software."
         return "machine-code", why if request.backend == "cpu" else None
     if name != "cpu" or request.backend != "auto":
         return name, why_not
@@ -158,8 +158,8 @@ def shared_heads(problem: Problem, reason: str) -> str:
     ):
         return ""
     return (
-        f" K and V have {problem.kv_heads:,} heads where Q has {problem.num_heads:,}: one that "
-        "takes the query head for the K/V head reads past their end."
+        f" K and V have {problem.kv_heads:,} heads and Q has {problem.num_heads:,}: a kernel that "
+        "indexes K or V by the query head reads past their end."
     )
 
 
@@ -263,17 +263,17 @@ def disagreement(
     options: RunOptions,
     result: RunResult,
 ) -> str:
-    """What the host build says of a kernel whose machine code gave a wrong output.
+    """Compare the host build with a kernel whose machine code gave a wrong output.
 
     Args:
         result: of the machine code, with its output.
 
     Returns:
-        One or two sentences; empty where the host build cannot be had.
+        One or two sentences; empty if there is no host build.
     """
     found = host.run(plan, inputs, replace(options, check=False, repeat=False))
     if found.out is None or result.out is None:
-        return f"The host build of the same source ends otherwise: {found.reason}".strip()
+        return f"The host build of the same source ends differently: {found.reason}".strip()
     ours, theirs = (decode(out, plan.problem.dtype) for out in (result.out, found.out))
     verdict = check_output(inputs, found, plan=plan)
     off = np.abs(ours - theirs)
@@ -282,11 +282,14 @@ def disagreement(
         if verdict.passed:
             return (
                 "The host build of the same source passes, and no element differs by more than "
-                f"{verdict.tolerance:.3g}: what is wrong is smaller than that, or shows on average."
+                f"{verdict.tolerance:.3g}: the error is smaller than that, or shows only on "
+                "average."
             )
-        return "The host build of the same source errs in the same elements: look at the source."
+        return (
+            "The host build of the same source is wrong in the same elements: look at the source."
+        )
     if not verdict.passed:
-        said = "is wrong, too, in another way"
+        said = "is also wrong, but differently"
     else:
         said = "is right"
     batch, head, row, column = (int(n) for n in differing[0])

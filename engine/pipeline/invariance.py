@@ -101,8 +101,8 @@ class BatchInvariance(Stored, Tabular):
         if not self.depends_on_splits:
             return f"{kernel} is batch-invariant: the same bits {orders}."
         words = (
-            f"{kernel} gives the same bits {orders}, as long as num_splits stays what it is: "
-            "another number gives others, so choose one for all batches."
+            f"{kernel} gives the same bits {orders}, but only for a fixed num_splits: choose one "
+            "number for all batches."
         )
         if self.choice is None:
             return words
@@ -116,8 +116,8 @@ class BatchInvariance(Stored, Tabular):
     def _remedy(self) -> str:
         if (other := self.instead) is None:
             return (
-                "Take a kernel whose CTAs do not share a sequence's keys by arrival or by the "
-                "grid's size."
+                "Take a kernel whose CTAs do not divide a sequence's keys by order of arrival or "
+                "by grid size."
             )
         share = other.slowdown - 1.0
         price = "takes as long"

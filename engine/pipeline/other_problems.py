@@ -255,8 +255,8 @@ def offset_warning(
     if result.code not in (ErrorKind.GLOBAL_BOUNDS, ErrorKind.ILLEGAL_ADDRESS):
         return None
     return (
-        f"The output passes, but at {large.label()} ({large.elements:,} elements), which the "
-        f"kernel takes, it does not: {result.reason} Look for a product of batch, heads, rows and "
+        f"The output passes here, but fails at {large.label()} ({large.elements:,} elements), "
+        f"which the kernel takes: {result.reason} Look for a product of batch, heads, rows and "
         "columns in 32 bits: past 2^31 one factor has to be a size_t."
     )
 

@@ -345,7 +345,7 @@ def evaluation_of_preview(seen: Preview, reason: str) -> Evaluation:
         ValueError: the kernel is not compiled.
     """
     if seen.plan is None or seen.device is None:
-        raise ValueError("there is no launch to speak of")
+        raise ValueError("there is no launch")
     compiled = cached_kernel(seen.plan, seen.device.arch)
     if compiled is None:
         raise ValueError("the kernel is not compiled")

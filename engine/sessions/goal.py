@@ -152,8 +152,8 @@ def goal_status(goal: Goal, evaluations: Sequence[Evaluation]) -> GoalStatus:
         figure = _worst(goal, figures)
         return GoalStatus(
             "undecided",
-            f"Undecided: only predictions so far, by which it would {words[expected.state]} "
-            f"({_shown(goal, figure)}), and {_aim(goal)} needs a measured or recorded latency.",
+            f"Undecided: there are only predictions, by which it would {words[expected.state]} "
+            f"({_shown(goal, figure)}); {_aim(goal)} needs a measured or recorded latency.",
         )
     return _verdict(goal, hard)
 
@@ -170,7 +170,7 @@ def _verdict(goal: Goal, figures: Sequence[Figure]) -> GoalStatus:
     text = {
         "met": f"Met{many}: {_shown(goal, worst)} against {_aim(goal)}.",
         "missed": f"Missed by {by}%{many}: {_shown(goal, worst)} against {_aim(goal)}.",
-        "undecided": f"Undecided{many}: {_shown(goal, worst)}, an interval that holds "
+        "undecided": f"Undecided{many}: {_shown(goal, worst)}, an interval that includes "
         f"{_aim(goal)}.",
     }[state]
     return GoalStatus(state, text, worst.value, worst.low, worst.high, worst.problem)

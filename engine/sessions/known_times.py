@@ -457,7 +457,7 @@ def score(predicted: Sequence[Prediction], times: Iterable[KnownTime]) -> Ledger
 def ledger_table(ledger: Ledger) -> Table:
     """The scores as people read them."""
     return Table.of(
-        "Predictions against times",
+        "Predictions and later times",
         (
             {
                 "predicted, UTC": s.prediction.when[:16].replace("T", " "),

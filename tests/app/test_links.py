@@ -47,7 +47,7 @@ def notes_of(at: AppTest) -> list[str]:
 def test_values_of_another_page_are_named_with_the_page(open_app) -> None:
     at = open_app("batch", max_batch="256", **{"v05.num_splits": "4", "tab": "Variants"})
     assert notes_of(at) == [
-        "The link's tab=Variants is left out: the Tune page has such values, this page does not."
+        "The link's tab=Variants is left out: only the Tune page can use such a value."
     ]
     assert set(at.query_params) >= {"max_batch"}
     at = open_app("sweep", max_batch="256", points="csv", sweep_block_n="64")

@@ -99,7 +99,7 @@ def test_units_stalls_lines_and_the_listing(open_app, readings):
     assert lines["wavefronts"].tolist() == ["128 (2.0×)"]
     assert listings(at)["listing"]["listing"]["text"] == list(LISTING.text)
     assert HOSTILE not in shown  # Markdown gets it disarmed
-    assert "It gains 2–10% (v03 does it" in shown  # as the verdict says it
+    assert "It saves 2–10% (v03 does it" in shown  # as the verdict says it
     assert not at.exception
 
 

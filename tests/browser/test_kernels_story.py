@@ -15,7 +15,7 @@ def test_the_ladder_is_read_from_top_to_bottom(new_tab):
     # Rungs fill in; whoever does not want to wait cancels, and goes on later. First of all: what
     # follows may take longer than the rungs do.
     app.press("kernels_stop")
-    app.see("rungs are not worked out")
+    app.see("rungs are not computed")
     app.press("kernels_go_on")
     app.see("auto takes")
     app.see("an XOR puts the 8 in 8 groups of 4 banks")  # the rung of the link
