@@ -132,8 +132,8 @@ def systematic_error(expected: Expected, compared: ComparedOutput, tiles: Tiles)
         return _imprecise(rms, expected, compared)
     if not biased:
         return (
-            f"The output passes, but each row is scaled by its own error, {factor:.3%} in RMS "
-            f"({expected.baseline_name}: {expected.baseline_row_factor:.3%}): look for lost "
+            f"The output passes, but each row is off by a factor of its own, {factor:.3%} in "
+            f"RMS ({expected.baseline_name}: {expected.baseline_row_factor:.3%}): look for lost "
             "precision in a value shared by a row, such as the row sum l, its reciprocal or a "
             "correction held in 16 bits."
         )

@@ -260,7 +260,7 @@ def test_a_wrong_kernel_gets_no_stream_and_the_page_says_why(open_tab, jobs):
     at.run()
     assert not at.exception
     assert "INCORRECT" in at.error[0].value
-    assert "512 elements are off. So it is not measured." in at.error[0].value
+    assert "512 elements are off. Therefore the kernel is not measured." in at.error[0].value
     assert not charts(at)
     assert not switch(at).value
 
@@ -279,7 +279,7 @@ def test_a_dead_worker_leaves_what_was_measured(open_tab, jobs, state):
 
 
 @pytest.mark.parametrize(
-    ("end", "words"), [("unseen", "no tab showed it"), ("full", "holds no more samples")]
+    ("end", "words"), [("unseen", "no tab showed it"), ("full", "the stream is full")]
 )
 def test_one_that_ended_by_itself_says_why(open_tab, jobs, end, words):
     at = flip(open_tab(), on=True)

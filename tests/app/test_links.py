@@ -52,8 +52,8 @@ def test_values_of_another_page_are_named_with_the_page(open_app) -> None:
     assert set(at.query_params) >= {"max_batch"}
     at = open_app("sweep", max_batch="256", points="csv", sweep_block_n="64")
     assert notes_of(at) == [
-        "The link's max_batch=256, points=csv are left out: the Batch size page has such values, "
-        "this page does not."
+        "The link's max_batch=256, points=csv are left out: only the Batch size page can use "
+        "such a value."
     ]
 
 

@@ -107,7 +107,7 @@ def test_code_without_lines_says_so(open_app, readings):
     """Another compiler may write none."""
     readings["v01"] = Reading(replace(CODE, passes=(replace(REPORT, lines=()),)))
     at = open_app(tab="Machine code", gpu="L4")
-    assert "does not say which source lines" in texts(at)
+    assert "contains no source line numbers" in texts(at)
     assert not at.exception
 
 

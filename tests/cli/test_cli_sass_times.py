@@ -102,8 +102,8 @@ def test_two_launches_stand_in_one_trace(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--against", "v09"], "name its FILE"),
-        (["--against", "v08", "--timeline", "t"], "takes another kernel"),
+        (["--against", "v09"], "give --timeline FILE"),
+        (["--against", "v08", "--timeline", "t"], "needs a kernel other than"),
     ],
 )
 def test_a_second_launch_needs_a_trace_and_another_kernel(
