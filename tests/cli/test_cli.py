@@ -275,7 +275,10 @@ def test_an_option_out_of_range_is_named(
         ("variants --forget nope", "no added kernel called 'nope': there is none at all."),
         ("variants --into x.md", "--into writes what --markdown or --tree print"),
         ("variants --seqlen 64", "--seqlen needs a GPU: give --gpu."),
-        ("occupancy --gpu L4 --threads 128 --registers 32 --seqlen-kv 64", "--seqlen-kv is of a"),
+        (
+            "occupancy --gpu L4 --threads 128 --registers 32 --seqlen-kv 64",
+            "--seqlen-kv needs a variant",
+        ),
         ("roofline --sweep nowhere.jsonl", "There is no file nowhere.jsonl"),
         (f"evaluate {'a' * 5000}.cu", "aaa… is longer than a file's name may be: name another."),
         (f"report {'a' * 5000} -o x.md", "aaa… is longer than a file's name may be: name another."),

@@ -138,8 +138,8 @@ def test_flags_as_people_write_them() -> None:
     [
         ([*ON_L4, "--clock", "0"], "L4 does not run at 0 MHz: give --clock a number from 100"),
         ([*ON_L4, "--clock", "fast"], "--clock takes a number of MHz, boost or sustained"),
-        ([*PLAIN, "--arch", "sm_89", "--clock", "900"], "--clock is of simulated times: name a"),
-        ([*PLAIN, "--arch", "sm_89", "--timeline", "x"], "--timeline is of simulated times"),
+        ([*PLAIN, "--arch", "sm_89", "--clock", "900"], "--clock needs a simulated time: name a"),
+        ([*PLAIN, "--arch", "sm_89", "--timeline", "x"], "--timeline needs a simulated time"),
         ([*ON_L4, "--timeline", "nowhere/x.json"], "nowhere for the --timeline"),
         (
             [*PLAIN, "--gpu", "GH200", "--clock", "sustained"],
