@@ -1,4 +1,4 @@
-"""Which kernel to take for a problem on a GPU, and why.
+"""Choose the kernel for a problem on a GPU, and say why.
 
 Candidates are the first and second of the tables' nearest rows, a person's tuned configs and every
 kernel that was timed. Those that spill registers here and were not timed are left out. The others
@@ -163,10 +163,11 @@ def candidates_for(problem: Problem, device: DeviceSpec, history: History) -> li
 
 
 def decided_by(problem: Problem, device: DeviceSpec, history: History) -> tuple[object, ...]:
-    """All that a final choice (`Choice.is_final`) follows from, found without predicting a time.
+    """Everything that determines a final choice (`Choice.is_final`), found without predicting a
+    time.
 
-    As long as it compares equal, `choose` with a history that only looks up takes the same kernel
-    for the same reason.
+    While it compares equal, `choose` with a look-up-only history returns the same kernel and
+    reason.
     """
     kernels = candidates_for(problem, device, history)
     variants = dict.fromkeys(kernel.variant.id for kernel in kernels)
@@ -185,7 +186,7 @@ def decided_by(problem: Problem, device: DeviceSpec, history: History) -> tuple[
 
 
 def _source_of(variant: Variant) -> str:
-    """The hash of what it is compiled from; empty where that cannot be read."""
+    """The hash of the kernel's source; empty if it cannot be read."""
     try:
         return variant_sources(variant).source_sha256
     except AttuneError:
@@ -228,8 +229,8 @@ def chosen_variants(
 
 
 def _unspilled(kernels: Sequence[Kernel], problem: Problem, history: History) -> list[Kernel]:
-    """Those whose registers all fit, as `engine.auto.renew` asks of a table's rows, those that were
-    timed, and those that are not known to be otherwise."""
+    """The kernels without register spills (as `engine.auto.renew` requires of a table's rows), and
+    those that were timed or whose spills are not known."""
     if history.work == "look up":
         history = history.doing("look up")  # what is missing, the times will say
         spill = [_spills(history, kernel, problem) for kernel in kernels]

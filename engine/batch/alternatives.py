@@ -1,8 +1,8 @@
 """What to do when the batch cannot grow: other variants, a smaller GPU, waiting, or accepting it.
 
-Every option is put in the same two figures, latency and dollars per 10⁹ queries, and ranked by
-what a query costs. `auto`'s candidates are among them, in `auto`'s order where nothing but the
-kernel differs.
+Every option has the same two figures, latency and dollars per 10⁹ queries, and options are ranked
+by the cost of a query. They include `auto`'s candidates, in `auto`'s order if only the kernel
+differs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SPREADING_TUNABLES = ("num_splits", "block_m")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One thing to do, with its predicted figures."""
+    """One option, with its predicted figures."""
 
     kind: OptionKind
     title: str
@@ -54,7 +54,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What is run now, at the batch that cannot grow."""
+    """The present kernel, at the batch that cannot grow."""
 
     kernel: Kernel
     problem: Problem
@@ -230,7 +230,8 @@ def _article(name: str) -> str:
 
 
 def _carried(calibration: Calibration | None, variant: Variant) -> Calibration | None:
-    """What a calibration says about another GPU or config: its medians, as unsure as a prior."""
+    """A calibration carried over to another GPU or config: its medians, with the uncertainty of a
+    prior."""
     if calibration is None:
         return None
     covariance = tuple(tuple(row) for row in prior_covariance(variant).tolist())

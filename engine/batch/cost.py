@@ -1,4 +1,4 @@
-"""Waiting to collect requests: what batching costs each of them, and what it brings.
+"""Waiting to collect requests: added latency and gain of batching; and the cost of queries.
 
 Requests arrive at random (Poisson) and are launched together once B of them are there. The k-th of
 a batch waits for B − k further arrivals; over all positions the chance to wait longer than t is
@@ -28,7 +28,7 @@ _CURVE_POINTS = 32
 
 @dataclass(frozen=True, slots=True)
 class WaitPoint:
-    """What collecting `batch` requests costs and brings."""
+    """Added latency and GPU time of collecting `batch` requests."""
 
     batch: int
     added_p95_us: float

@@ -1,4 +1,4 @@
-"""One kernel and one batch for a mix of problems: a person's own traffic, and what it costs.
+"""Recommend one kernel and one batch for mixed traffic, with its cost.
 
 A line of traffic says how often a day a problem is launched at the batch used today. The same
 sequences can be launched B at a time: the fewest GPU-hours over all lines decide, and the smallest
@@ -85,7 +85,8 @@ class MixKernel:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MixResult(Tabular):
-    """The answer: `kernel` (with its splits) launched `batch` at a time. All is predicted."""
+    """The recommendation: `kernel` (with its splits) launched `batch` at a time. All figures are
+    predicted."""
 
     variant: str
     config: dict[str, int]

@@ -291,7 +291,7 @@ def check_against(
 
 
 def _not_repeatable(result: RunResult, plan: LaunchPlan | None) -> tuple[Finding, ...]:
-    """What a second run that differs from the first says."""
+    """The finding about a second run that differs from the first."""
     if result.repeatable:
         return ()
     kept = [s.name for s in plan.scratch if s.fill == "zero" and not s.each_launch] if plan else []
@@ -353,8 +353,8 @@ def _outputs(result: RunResult) -> Mapping[str, RawArray]:
 
 
 def with_passing_inputs(wrong: Correctness, source: Path) -> Correctness:
-    """A verdict on harsh inputs, knowing that the same kernel passed on others: what differs is how
-    far scores lie from 0."""
+    """Judge a failure on harsh inputs of a kernel that passed on others: only the range of the
+    scores differs."""
     explained = {FindingCode.ROW_MAXIMUM, FindingCode.SCORE_PRECISION}
     if any(finding.pattern in explained for finding in wrong.findings):
         return wrong
@@ -370,7 +370,7 @@ def with_passing_inputs(wrong: Correctness, source: Path) -> Correctness:
 
 
 def _problems(compared: ComparedOutput, result: RunResult, broken: BrokenElements) -> list[str]:
-    """What is wrong, most telling first; empty when the output passes."""
+    """What is wrong, the most informative first; empty if the output passes."""
     problems = []
     total = math.prod(compared.coverage.problem.out_shape)
     for mask, what in (
@@ -415,7 +415,7 @@ def _reason(
 
 
 def _margin(problem: Problem) -> str:
-    """What is allowed beside the baseline's error, in words."""
+    """The tolerance beside the baseline's error, in words."""
     if problem.dtype != "float32" or problem.num_keys == 1:
         return "half a rounding step"
     return f"the rounding of a sum of {problem.num_keys:,} terms"

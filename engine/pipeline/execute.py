@@ -1,9 +1,8 @@
-"""Where a plan is executed, and how much of it.
+"""Choose where a plan is executed and how much of it.
 
 `where_to_execute` chooses the backend. A launch that takes too long is executed in part
-(`PartialRun`). `execute` launches on tensors that somebody
-gives: nothing is checked, timed or kept. `disagreement` tells how two ways of executing one source
-differ.
+(`PartialRun`). `execute` launches on given tensors, without checking, timing or keeping anything.
+`disagreement` compares two ways of executing one source.
 """
 
 from __future__ import annotations
@@ -55,13 +54,13 @@ NOT_HERE = frozenset({Status.SKIPPED, Status.COMPILE_ERROR})
 def where_to_execute(
     request: EvaluationRequest, resolved: ResolvedRequest, plan: LaunchPlan
 ) -> tuple[BackendName, str | None]:
-    """Where a plan is executed, and the sentence why the backend asked for cannot be used.
+    """Choose the backend of a plan; also say why the requested backend cannot be used.
 
-    Whoever executes a kernel asks here: the command line, jobs, sweeps, pages and the Python
-    interface. Without a GPU it is a host build, or machine code in software where that is faster: a
-    kernel of tensor cores that is compiled for a target GPU, on a problem of some size, of which no
-    thorough check, other schedule or part is asked. It is for the caller to take the host build
-    where the machine code ends in `NOT_HERE`. A cubin has no other way.
+    The command line, jobs, sweeps, pages and the Python interface all ask here. Without a GPU the
+    answer is a host build, or machine code in software where that is faster: for a large enough
+    problem of a tensor-core kernel compiled for a target GPU, without a thorough check, another
+    schedule or a partial run. The caller falls back to the host build if the machine code ends in
+    `NOT_HERE`. A cubin can only be executed as machine code.
     """
     name, why_not = choose_backend(request, resolved.device)
     if plan.cubins and name == "cpu":
@@ -126,7 +125,7 @@ def execute(evaluator: Evaluator, request: EvaluationRequest, inputs: Inputs) ->
 def alone_on_gpu(
     name: BackendName, purpose: str, on_wait: Callable[[str], None] = lambda _: None
 ) -> AbstractContextManager[None]:
-    """Hold the GPU's lock, so that no other process measures meanwhile; nothing on a CPU."""
+    """Hold the GPU's lock, so that no other process measures meanwhile; does nothing on a CPU."""
     if name != "cuda":
         return nullcontext()
     from engine.measure.device_lock import gpu_lock
@@ -137,7 +136,7 @@ def alone_on_gpu(
 def execution_of(
     request: EvaluationRequest, name: BackendName, result: RunResult, partial: str
 ) -> Execution:
-    """What an evaluation keeps of a run.
+    """The record of a run in an evaluation.
 
     Args:
         partial: `Part.counts()`; empty where all CTAs ran.

@@ -1,9 +1,8 @@
 """Batch-invariance: whether a sequence gets the same bits alone and in a batch.
 
-Servers that must answer the same whatever else they serve ask it of an attention kernel. It is
-found out by execution, in several orders of CTAs and with every number of splits; what the choice
-of one number of splits for all batches costs is predicted, and what another kernel costs where
-this one is not invariant.
+A server needs it if its answers must not depend on the rest of the batch. It is tested by
+execution, in several orders of CTAs and with every number of splits. The cost of one number of
+splits for all batches is predicted, and the cost of another kernel if this one is not invariant.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class Instead(Stored):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BatchInvariance(Stored, Tabular):
-    """What was found of one kernel."""
+    """The result for one kernel."""
 
     variant: str
     problem: Problem  # the one sequence that was compared
@@ -87,7 +86,7 @@ class BatchInvariance(Stored, Tabular):
 
     @property
     def sentence(self) -> str:
-        """The answer, and what to do."""
+        """One sentence with the result and what to do."""
         kernel = self.variant
         most = max(c.batch for c in self.comparisons)
         orders = f"alone and in batches of up to {most}, CTAs in order, reversed and at random"

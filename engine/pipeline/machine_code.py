@@ -1,4 +1,4 @@
-"""A counted launch's simulated time on one GPU, the clock that it is of, and what pages read."""
+"""Simulated times of counted launches on a GPU, their clock, and the report that pages show."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ def _with_prediction(
 def advise_launch(
     analysis: Analysis, device: DeviceSpec | None = None, timed: TimedLaunch | None = None
 ) -> tuple[Advice, ...]:
-    """What the launch wastes; with what mending it would gain where it was timed on `device`."""
+    """Advice on what the launch wastes, with the gain of a fix if the launch was timed on
+    `device`."""
     if device is None or timed is None:
         return advise(analysis)
     return advise(analysis, Rerun(analysis, device, timed.simulated), timed.shared)
@@ -119,7 +120,8 @@ def advise_launch(
 def main_pass_traffic(
     variant: Variant, plan: LaunchPlan, device: DeviceSpec, analysis: Analysis
 ) -> Traffic | None:
-    """What a plan's main pass moves from DRAM by the order of its CTAs; None where unclear."""
+    """DRAM traffic of a plan's main pass, from the order of its CTAs; None if it cannot be
+    determined."""
     return traffic_by_order(variant, plan, device, resident_of(analysis, device))
 
 
@@ -328,7 +330,7 @@ def device_at(
     analyses: Sequence[Analysis],
     time_at_boost: Callable[[], Sequence[TimedLaunch]],
 ) -> DeviceSpec:
-    """The GPU at the clock that the word says (None: boost).
+    """The GPU at the clock that the word names (None: boost).
 
     Args:
         time_at_boost: simulates the launches; called for `sustained` alone.

@@ -1,4 +1,4 @@
-"""What a description means on one problem, and one trial of the kernel before it is added."""
+"""Explain a kernel's description on one problem, and try the kernel once before it is added."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ _TIMEOUT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of it."""
+    """The result of the trial."""
 
     passed: bool
     sentence: str

@@ -1,6 +1,6 @@
-"""The verdict on one launch, in one line: is it right, how near the roof, what to do next.
+"""A one-line verdict on a launch: is it right, how near is it to the roof, what to do next.
 
-Nothing is compiled, executed or simulated here: it is said of what others found out.
+Nothing is compiled, executed or simulated here; the verdict summarizes results.
 """
 
 from __future__ import annotations
@@ -517,7 +517,7 @@ def _next(
 
 
 def step_of(hint: Hint, kernel: Kernel, problem: Problem, history: History | None) -> NextStep:
-    """A piece of advice with its gain, which that of the rung that does it is inside.
+    """Advice with its gain, whose range includes the gain of the rung that follows the advice.
 
     Args:
         hint: of `kernel`'s machine code, with a simulated gain.
@@ -557,8 +557,8 @@ def _rung_us(name: str, kernel: Kernel, problem: Problem, history: History) -> f
 def _auto(
     choice: Choice, kernel: Kernel | None, problem: Problem, time: VerdictTime | None
 ) -> AutoPick | None:
-    """None where it is this very kernel, one that does not take the problem (no rung may), or one
-    that is known to be no faster."""
+    """None if auto's choice is this kernel, does not take the problem, or is known to be no
+    faster."""
     picked = choice.kernel
     if kernel is None or picked == kernel or picked.unsupported(problem) is not None:
         return None

@@ -1,4 +1,4 @@
-"""The final of a sweep, and the configs that are kept of it.
+"""The final round of a sweep, and the tuned configs saved from it.
 
 Successive halving: few rounds drop the slow candidates, then the best are timed longer.
 """

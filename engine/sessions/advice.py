@@ -1,8 +1,7 @@
 """What to try next: predicted from the limiter, the waves and the ladder, best gain first.
 
-Every gain is a prediction over a prediction by one method: the time of the kernel as it is over its
-time with what is suggested, both as every page predicts them. Nothing here is measured, and nothing
-is stored.
+Every gain is the ratio of two predictions by the same method: the time of the present kernel over
+that with the suggestion, both as predicted on every page. Nothing here is measured or stored.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A sweep's journal: what was asked, then one line per evaluation; all else follows from it."""
+"""A sweep's journal: the request, then one line per evaluation; everything else is derived from
+it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What got worse between two evaluations, each a finding with its sentence."""
+"""Compare sessions problem by problem: regressions, verdicts and their reasons."""
 
 from __future__ import annotations
 
@@ -314,7 +314,7 @@ def _unmatched(
     evaluations: Mapping[str, Sequence[Evaluation]],
     matched: Sequence[Pair],
 ) -> Iterator[Unmatched]:
-    """What stands against nothing, of every session and the baseline."""
+    """The evaluations of every session and the baseline without a counterpart."""
     for name in others:
         pairs = [pair for pair in matched if pair.after_session == name]
         sides = (
@@ -486,7 +486,7 @@ def _judge_predicted(
 
 
 def _order(row: ComparedRow) -> tuple[int, float]:
-    """Broken ones, then slower ones by how much, other findings, faster ones, the rest."""
+    """Sort key: broken kernels, slower ones by how much, other findings, faster ones, the rest."""
     speedup = row.speedup or 1.0
     if row.broken:
         return 0, 0.0
