@@ -48,6 +48,7 @@ def assert_correct(
             ...
         AssertionError: v01 at B1 H1 S128 D48 fp16 is SKIPPED: ...
     """
+    __tracebackhide__ = True  # pytest shows the line of the test
     asked = of if isinstance(of, AttentionKernel) else kernel(of)
     asked = asked.on(gpu) if gpu is not None else asked
     done = asked.check(thorough=thorough, seed=seed, inputs=inputs, timeout_s=timeout_s, **sizes)

@@ -59,6 +59,9 @@ def simulate_candidates(choice: Choice, problem: Problem, gpu: str | None) -> No
 def draw(choice: Choice, problem: Problem | None, gpu: str | None, gpu_name: str) -> None:
     """The config in place of the tunables, and the reason; candidates without a time are simulated
     by the worker, and another may be taken then."""
+    if not choice.is_taken:
+        st.caption(plain_markdown(choice.reason))
+        return
     config = ", ".join(f"{name}={value}" for name, value in choice.config.items())
     shown = plain_markdown(f"{choice.variant.id}, {config or 'no tunables'}")
     st.markdown(f":material/auto_awesome: **auto takes** {shown}", help=TERMS["auto"])

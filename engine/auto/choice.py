@@ -50,6 +50,8 @@ class Choice:
     # False: not all candidates are simulated yet, so that another may turn out to be faster.
     is_final: bool = True
     time: Time | None = None  # taken or by machine code; None where it is not known
+    # False: no kernel takes the problem; this one is there for the pipeline to say what is wrong.
+    is_taken: bool = True
 
     @property
     def variant(self) -> Variant:
@@ -64,8 +66,10 @@ class Choice:
         return self.kernel.describe()
 
     def note(self) -> str:
-        """`auto takes v12 num_warps=4 …: reason`."""
-        return f"{AUTO} takes {self.describe()}. {self.reason}"
+        """`auto takes v12 num_warps=4 …: reason`; the reason alone where no kernel can be taken."""
+        return (
+            self.reason if not self.is_taken else f"{AUTO} takes {self.describe()}. {self.reason}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,9 @@ def choose(
             )
         kernel = kernel.with_config(**given)
         reason = why or f"{kernel.variant.idea} With what is given no kernel takes the problem."
-        return Choice(kernel, _sentences(device, problem, reason, tuned_note), tuple(given))
+        is_taken = fits(kernel.variant, problem, kernel.config, device)
+        told = _sentences(device, problem, reason, tuned_note)
+        return Choice(kernel, told, tuple(given), is_taken=is_taken)
     offering = list(dict.fromkeys(offering))
     # Where all spill, the fastest of them is better than none.
     unspilled = _unspilled(offering, problem, history) or offering

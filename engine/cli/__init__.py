@@ -21,7 +21,7 @@ from engine.schema import file_label
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
+    """Run one command and return its exit code; without one, show which there are."""
     with shown_output():
         return _run(argv)
 
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     given = sys.argv[1:] if argv is None else list(argv)
     try:
-        args = parser(only=given[0] if given else "").parse_args(given)
+        args = parser(only=given[0] if given else "").parse_args(given or ["--help"])
         _check_cache()
         code: int = args.run(options_of(args))
         sys.stdout.flush()  # what does not fit must fail here

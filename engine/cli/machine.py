@@ -27,7 +27,12 @@ def run_devices(args: DevicesOptions) -> int:
         if args.json:
             print_json(asdict(spec))
         else:
-            rows = asdict(spec).items()
+            told = asdict(spec) | {
+                "aliases": ", ".join(spec.aliases),
+                "compute_capability": ".".join(map(str, spec.compute_capability)),
+                "halves_fp32_sums": "yes" if spec.halves_fp32_sums else "no",
+            }
+            rows = told.items()
             print_figures(spec.name, ((k, "unknown" if v is None else v) for k, v in rows))
         return 0
     local = detect_local()
@@ -41,7 +46,7 @@ def run_devices(args: DevicesOptions) -> int:
             }
         )
         return 0
-    print(f"This machine: {reason or (local.spec.name if not isinstance(local, str) else '')}")
+    print(local if isinstance(local, str) else f"This machine: {local.spec.name}")
     for difference in () if isinstance(local, str) else local.differences:
         print(f"  {difference}")
     records = (

@@ -49,6 +49,11 @@ _SHARED = re.compile(
     r"(?:\s*\[(?P<second>[^\[\]]*)\])?\s*[;,=]"
 )
 _LOOP = re.compile(r"\bfor\s*\([^;]{0,80}?(\w{1,60})\s*=[^;]{0,200};\s*\1\s*<\s*([\w*\s]{1,100});")
+# `for (int i = threadIdx.x; …; i += 128)`
+_STRIDED = re.compile(
+    r"\bfor\s*\(\s*[\w\s]{1,40}?(?P<name>\b\w+)\s*=\s*threadIdx_x\s*;[^;]{1,200};"
+    r"\s*(?P=name)\s*\+=\s*(\w+)\s*\)"
+)
 _MOST_STATEMENTS = 400
 _MOST_TERMS = 64
 _MOST_FACTORS = 16
@@ -88,9 +93,17 @@ class BlockIndices:
     def threads(self) -> tuple[int, ...] | None:
         """Threads of a CTA in x, and in y where that is used; None where the body does not tell.
 
-        An array in shared memory that each thread has one element of has as many, and the size of
+        A loop from one thread's index in steps of a number has that many threads. An array in
+        shared memory that each thread has one element of has as many, and the size of
         a tile of rows that each thread takes one of is theirs.
         """
+        alone = "threadIdx_y" not in self._body
+        if (
+            alone
+            and (strided := _STRIDED.search(self._body))
+            and (step := self._number(strided[2], ()))
+        ):
+            return (step,) if 32 <= step <= 1024 else None
         x, y = self._names_of("threadIdx_x"), self._names_of("threadIdx_y")
         if "threadIdx_y" in self._body:
             for match in _SHARED.finditer(self._body):
@@ -214,7 +227,9 @@ class BlockIndices:
                 factors = [f for f in term if not size_named(f) and "stride" not in f]
                 if is_address and len(factors) == len(term):  # a row's length as a number
                     plain = [f for f in factors if f.isdigit()]
-                    factors = [f for f in factors if f not in plain[:1]] + plain[1:]
+                    known = [f for f in plain if f in self._lengths()]
+                    for length in (known or plain)[:1]:
+                        factors.remove(length)
                 found = Counter(factors)
                 common = found if common is None else common & found
         product = divisor = 1
@@ -227,6 +242,11 @@ class BlockIndices:
             else:
                 product *= number
         return product // divisor or None
+
+    def _lengths(self) -> set[str]:
+        """Numbers that rows of a whole sequence are multiplied by in an address."""
+        terms = [term for axis in self._axes.values() for term in axis.addresses]
+        return {f for t in terms if "seqlen" in map(size_named, t) for f in t if f.isdigit()}
 
     # ---- reading ----
 

@@ -542,3 +542,9 @@ def test_no_row_takes_what_is_slower_than_its_rival_by_more_than_3_percent(
     made = _row(Problem(1, 8, 512, 64), [(lower, 10.0 * slower), (higher, 10.0)])
     assert made.variant == pick
     assert made.us <= 1.03 * made.beside_us
+
+
+def test_where_no_kernel_takes_the_problem_none_is_said_to_be_taken() -> None:
+    none = choose(replace(SMALL, dtype="float32"), L4)
+    assert (none.is_taken, none.note()) == (False, none.reason)
+    assert choose(SMALL, L4).is_taken

@@ -268,8 +268,12 @@ def test_a_damaged_cubin_is_one_sentence(tmp_path: Path, capfd: pytest.CaptureFi
 
 
 def test_without_nvdisasm_one_sentence_says_how_to_get_it(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    # No listing that another test or run has left.
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("engine.machine_code.analysis._programs", {})
+
     def missing(*_: object) -> str:
         raise ToolMissing("NVIDIA's disassembler nvdisasm is not installed.")
 

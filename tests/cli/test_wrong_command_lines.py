@@ -333,3 +333,10 @@ def test_settings_that_name_no_place_are_wrong_input(
     name, _, value = setting.partition("=")
     monkeypatch.setenv(name, value.format(**places))
     test_wrong_input_is_one_sentence_and_exit_code_2(command, places, capsys, tmp_path, request)
+
+
+def test_no_command_at_all_shows_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 0
+    assert "selfcheck" in capsys.readouterr().out

@@ -153,8 +153,10 @@ def test_what_is_wrong_is_a_status_and_fails_an_assertion(tmp_path: Path) -> Non
         shutil.copy(header, tmp_path)
     mine = attune.kernel(wrong)
     assert mine.check(**SMALL).status is attune.Status.INCORRECT
-    with pytest.raises(AssertionError, match="is INCORRECT"):
+    with pytest.raises(AssertionError, match="is INCORRECT") as failed:
         attune.testing.assert_correct(mine, **SMALL)
+    # What pytest then shows is the line of the test.
+    assert failed.traceback[-1].ishidden(failed)
 
 
 @pytest.fixture(scope="module")

@@ -399,6 +399,22 @@ def test_a_threads_own_array_bounds_the_head_dimension(length: str, dims: tuple[
     assert draft(code).head_dims == dims
 
 
+def test_a_tile_of_rows_and_a_warp_that_strides_over_it_are_read() -> None:
+    code = """
+__global__ void rows(const half* Q, const half* K, const half* V, half* O, int S, float scale) {
+  __shared__ float acc[16 * 64];
+  const int tile = blockIdx.x, bh = blockIdx.y;
+  const half* q = Q + ((size_t)bh * S + tile * 16) * 64;
+  const half* k = K + (size_t)bh * S * 64;
+  for (int i = threadIdx.x; i < 16 * 64; i += 32) acc[i] = q[i] * k[i];
+  for (int i = threadIdx.x; i < 16 * 64; i += 32) O[((size_t)bh * S + tile * 16) * 64 + i] = acc[i];
+}
+"""
+    found = draft(code)
+    assert found.threads == "32"
+    assert found.grid == ("ceil_div(seqlen, 16)", "batch * num_heads", "1")
+
+
 def test_python_is_told_to_be_written_to_a_cu_file() -> None:
     with raises(InvalidKernel, "python_file", "mine.py"):
         kernel_named("mine.py")
