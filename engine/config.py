@@ -70,6 +70,11 @@ def usual_dtype(variants: Iterable[str | Variant]) -> Dtype:
     return common[0] if common and "float16" not in common else "float16"
 
 
+def usual_head_dim(variant: Variant | None) -> int:
+    """D of a problem that leaves it out: 64 where the variant takes that, else its first one."""
+    return 64 if variant is None or 64 in variant.head_dims else variant.head_dims[0]
+
+
 def variant_from(source: Path, name: str) -> Variant:
     """The variant that a `.cu` file describes, to be launched from that file.
 

@@ -6,6 +6,7 @@ Every command imports this, and few have a problem or a kernel: what those need 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -13,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.base.errors import InvalidProblem
+from engine.base.errors import AttuneError, InvalidProblem
 from engine.history import History
 from engine.pipeline.request import BackendChoice, EvaluationRequest, ResolvedRequest, resolve
 from kernels.variant import AUTO, DTYPES, Dtype, Variant
@@ -157,7 +158,7 @@ def problem_from(args: ProblemOptions, variant: Variant | None = None) -> Proble
         "batch": args.batch,
         "num_heads": args.heads,
         "seqlen": args.seqlen,
-        "head_dim": args.head_dim,
+        "head_dim": _head_dim(args, variant) if args.head_dim is None else args.head_dim,
         "causal": args.causal,
         "dtype": _dtype(args, variant),
         "seqlen_kv": args.seqlen_kv,
@@ -198,6 +199,18 @@ def features_from(args: FeatureOptions) -> dict[str, Any]:
         given |= {"seqlens": args.seqlens, "batch": len(args.seqlens)}
         given |= {"seqlen": longest, "seqlen_kv": longest}
     return given
+
+
+def _head_dim(args: ProblemOptions, variant: Variant | None) -> int | None:
+    """None where a preset or the usual D stands."""
+    name = getattr(args, "variant", None)
+    if args.preset is not None or (variant is None and (not isinstance(name, str) or name == AUTO)):
+        return None
+    from engine.config import find_variant, usual_head_dim
+
+    with contextlib.suppress(AttuneError):  # said where the variant is looked up
+        return usual_head_dim(variant or find_variant(str(name)))
+    return None
 
 
 def _dtype(args: ProblemOptions, variant: Variant | None) -> Dtype | None:

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, get_args
 import numpy as np
 
 from engine.base.errors import InvalidProblem, UnknownName, unknown
-from engine.config import check_given, find_variant, usual_dtype
+from engine.config import check_given, find_variant, usual_dtype, usual_head_dim
 from engine.cuda_on_host.toolchain import Schedule
 from engine.devices import find_device
 from engine.evaluation import Evaluation, Occupancy
@@ -44,7 +44,7 @@ class Sizes(TypedDict, total=False):
     batch: int  # 1 where left out
     heads: int  # 1
     seqlen: int  # 128
-    head_dim: int  # 64
+    head_dim: int  # 64, or the first one that the kernel takes
     causal: bool  # False
     dtype: str  # "fp16", "bf16" or "fp32"; fp16, or the first one that the kernel takes
     seqlen_kv: int | None  # length of K and V where it differs, as in decoding
@@ -119,7 +119,7 @@ def problem_of(sizes: Sizes, variant: Variant | None = None) -> Problem:
         batch=sizes.get("batch", len(lengths) if lengths else 1),
         num_heads=sizes.get("heads", 1),
         seqlen=sizes.get("seqlen", longest or 128),
-        head_dim=sizes.get("head_dim", 64),
+        head_dim=sizes.get("head_dim", usual_head_dim(variant)),
         causal=sizes.get("causal", False),
         dtype=dtype_of(sizes.get("dtype"), *([variant.id] if variant is not None else [])),
         seqlen_kv=sizes.get("seqlen_kv", longest),

@@ -201,7 +201,9 @@ def _fetch_cupy(version: str, folder: Path, tools: Path) -> Path:
     )
     archive = next(folder.glob("cupy-*.tar.gz"))
     with tarfile.open(archive) as content:
-        content.extractall(folder, filter="data")
+        if hasattr(tarfile, "data_filter"):  # Python 3.11.4 and later
+            content.extraction_filter = tarfile.data_filter
+        content.extractall(folder)
     return folder / f"cupy-{version}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from words import says
 import engine as attune
 from engine.base.errors import Status
 from engine.cli import main
-from engine.config import usual_dtype
+from engine.config import usual_dtype, usual_head_dim
 from engine.evaluation import Evaluation
 from engine.own_kernels.host_launch import kernels_of
 from engine.own_kernels.registry import VARIABLE
@@ -212,3 +213,17 @@ def test_a_format_that_is_left_out_is_the_one_that_the_kernels_take(
 def test_a_sweep_without_a_time_says_why() -> None:
     found = attune.sweep("float_rows", gpu="L4", seqlen=9, dtype="fp16")
     assert "does not take float16" in str(found)
+
+
+def test_a_head_dimension_that_is_left_out_is_one_that_the_kernel_takes(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = folder / "float_rows.cu"
+    dims = re.compile(r"^head_dims = .*$", re.MULTILINE)
+    wide = dims.sub("head_dims = [128]", source.read_text(encoding="utf-8"), count=1)
+    source.write_text(wide, encoding="utf-8")
+    assert main(["occupancy", str(source), "-S", "9", "--gpu", "L4"]) == 0
+    assert "D128 fp32" in capsys.readouterr().out
+    assert attune.kernel(source).variant.head_dims == (128,)  # type: ignore[union-attr]
+    assert usual_head_dim(attune.kernel(source).variant) == 128
+    assert usual_head_dim(attune.kernel("v01").variant) == 64

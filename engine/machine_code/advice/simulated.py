@@ -222,11 +222,11 @@ def _iterations(rerun: Rerun, trace: CtaTrace) -> int:
 def _grid_order(rerun: Rerun, groups: tuple[SharedBytes, ...]) -> Iterator[tuple[Advice, Gain]]:
     grid = rerun.analysis.launch.grid
     simulated, gpu = rerun.simulated, rerun.gpu
-    if simulated.dram_us == 0:
-        return
     running = simulated.resident_ctas * gpu.num_sms
-    best = best_order(groups, grid, running, gpu.kept_bytes)
     now = launch_traffic(groups, grid, running, gpu.kept_bytes)
+    if simulated.dram_us == 0 or now.dram_bytes == 0:
+        return  # in any order each byte comes from DRAM once at most
+    best = best_order(groups, grid, running, gpu.kept_bytes)
     then = launch_traffic(groups, grid, running, gpu.kept_bytes, best)
     if now.dram_bytes < _LEAST_TRAFFIC * then.dram_bytes:
         return
