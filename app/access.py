@@ -1,10 +1,10 @@
-"""Who may reach the app: under which names, inside which frames, and with which token.
+"""Access control of the app: host names, frames and the token.
 
-The app compiles and runs native code, so it listens on this machine alone. That leaves foreign web
-pages, those of other ports of this machine included, which could rebind a name of their own to
-127.0.0.1, connect from their own or frame the app, and other users of this machine. Streamlit
-compares the Host of its WebSocket alone, takes every local Origin, for any other asks an outside
-server for this machine's address, and sends no frame policy.
+The app compiles and runs native code, so it listens on this machine alone. It still has to refuse
+other users of this machine, and foreign web pages (those of other ports of this machine included),
+which could rebind their own name to 127.0.0.1, connect from their own address or frame the app.
+Streamlit checks only the Host of its WebSocket, accepts every local Origin, asks an outside server
+for this machine's address for any other, and sends no frame policy.
 """
 
 from __future__ import annotations
@@ -133,7 +133,8 @@ class AccessControl:
         )
 
     def _session(self, host: str) -> str:
-        """What a visitor who brought the token shows from then on, under this name alone."""
+        """The session cookie of a visitor who presented the token, valid for this host name
+        only."""
         return hmac.new(self._secret, host.encode(), "sha256").hexdigest()
 
 
@@ -142,7 +143,7 @@ def _is_equal(given: str, expected: str) -> bool:
 
 
 def own_name(token: str) -> str:
-    """The name that only who has the token knows, or "" where Streamlit would not take it.
+    """The secret host name that follows from the token, or "" if Streamlit would not accept it.
 
     Browsers resolve all names under `localhost` to this machine and send a name's cookies to every
     port of it: those of `localhost` itself to whatever else listens on this machine.

@@ -1,4 +1,4 @@
-"""Kernels: the ladder on one problem, from the slow start to the fastest rung, and why."""
+"""Kernels: the figures of every rung of the ladder on one problem, and what each rung changed."""
 
 from __future__ import annotations
 

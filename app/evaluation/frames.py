@@ -159,7 +159,7 @@ def terms(prediction: Terms) -> pd.DataFrame:
 
 
 def error_numbers(c: Correctness) -> pd.DataFrame:
-    """The error figures, each with what it is judged by."""
+    """The error figures, each with its limit."""
     yes = {True: "yes", False: "no"}
     rule = f"2 × SDPA's {c.baseline_err:.3g} + half a rounding step"
     old = "within" if c.within_fixed_bound else "over"

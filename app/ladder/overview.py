@@ -73,7 +73,7 @@ def draw(known: list[Rung], waiting: list[JobStatus], choice: Choice | None) -> 
 
 
 def draw_tree() -> None:
-    """Which rung builds on which; worked out once it is opened."""
+    """Draw which rung builds on which; computed when it is opened."""
     opened = st.expander("Which kernel builds on which", key="kernels_tree", on_change="rerun")
     if not opened.open:
         return
@@ -103,7 +103,7 @@ def draw_times(selection: Selection, known: list[Rung]) -> None:
 
 
 def draw_forecasts() -> None:
-    """What the study expected of four ideas; worked out once it is opened."""
+    """Draw the study's forecasts for four ideas; computed when they are opened."""
     opened = st.expander(
         "The study's forecasts, and what came of them",
         key="kernels_forecasts",

@@ -1,4 +1,4 @@
-"""What a session cost and what was decided: the form, the line below the target, the sums."""
+"""Cost and decision of a session: the form, the line below the target, and the totals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the model's predictions fared: predicted against measured, over all sessions."""
+"""Predicted against measured or recorded times, over all sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`auto` in the sidebar: what it takes, why, and a way to go on from there by hand."""
+"""`auto` in the sidebar: its choice, the reason, and a button to edit the choice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _kept: Newest[tuple[Problem, str], tuple[tuple[object, ...], Choice]] = Newest(6
 
 
 def choice_for(problem: Problem | None, gpu: str | None) -> Choice | None:
-    """What `auto` takes; None without a valid problem.
+    """The choice of `auto`; None without a valid problem.
 
     Args:
         gpu: as the sidebar's; None is this machine's.

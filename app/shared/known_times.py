@@ -1,4 +1,4 @@
-"""What is known of times, for every page; what was saved or run since is taken in."""
+"""The known times for every page, including those saved or measured since the last draw."""
 
 from __future__ import annotations
 

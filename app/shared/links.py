@@ -1,4 +1,4 @@
-"""What a link asks for and this app does not have: each in one sentence, and left out."""
+"""Report and remove the values of a link that this app does not have."""
 
 from __future__ import annotations
 

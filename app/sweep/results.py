@@ -163,7 +163,7 @@ def _filters(all_rows: ResultRows) -> tuple[str | None, tuple[str, ...]]:
 
 
 def _origins(rows: FilteredRows) -> None:
-    """Where the times come from; predicted is said in words."""
+    """Draw the origins of the times, with a sentence for predicted ones."""
     assert rows.origin is not None  # there are times
     with st.container(horizontal=True, vertical_alignment="center"):
         st.markdown(origin_badge(rows.origin))
@@ -274,7 +274,8 @@ def _parallel(rows: FilteredRows) -> None:
 
 
 def _of_one_problem(rows: FilteredRows, label: str, key: str) -> tuple[str, pd.DataFrame]:
-    """One problem, to be chosen where there are several, and its points: others do not compare."""
+    """Choose one problem if there are several, and return its points; other problems do not
+    compare."""
     problems = rows.timed["problem"].unique().tolist()
     name = _one_of(label, problems, key) if len(problems) > 1 else problems[0]
     ranked = rows.ranked

@@ -121,7 +121,7 @@ def _progress(job: JobStatus | None) -> None:
 
 
 def _notice(job: JobStatus | None, view: StreamView) -> None:
-    """Why there is nothing, or how it ended."""
+    """Draw why there are no samples, or how the stream ended."""
     notices.draw(latency_stream_jobs.NOTICES)
     if job is None:
         empty(
@@ -191,7 +191,7 @@ def _tiles(view: StreamView, summary: StreamSummary) -> None:
 
 
 def _origin(view: StreamView) -> None:
-    """What kind of time this is, of what, and which panels are left out and why."""
+    """Draw the kind of time, the device, and which panels are left out and why."""
     device = plain_markdown(view.device)
     with st.container(
         horizontal=True, vertical_alignment="center", gap="small", key="latency_stream_origin"

@@ -1,4 +1,4 @@
-"""Save what the page shows as a snapshot: of the source as it stands, or saying what is missing."""
+"""Save what the page shows as a snapshot, for the present source."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ COMPOSED = "composed"
 
 
 def baseline_names(problem: Problem) -> tuple[str, ...]:
-    """What a problem is timed beside: the backends, and `COMPOSED` where they cannot compute it."""
+    """The baselines of a problem: the SDPA backends, and `COMPOSED` if they cannot compute it."""
     return (*BACKENDS, COMPOSED) if unsupported_features(problem) else tuple(BACKENDS)
 
 

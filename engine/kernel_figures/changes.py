@@ -157,7 +157,7 @@ def machine_code_diff(before: Rung, after: Rung) -> Diff:
 
 
 def counts_diff(before: Rung, after: Rung) -> Table:
-    """Figures of both that differ, the more telling first."""
+    """Figures in which the two rungs differ, the most informative first."""
     rows = []
     for (name, old, shown_old), (_, new, shown_new) in zip(
         _figures(before), _figures(after), strict=True
@@ -244,7 +244,8 @@ FORECASTS = (
 
 
 def forecasts_table(history: History) -> Table:
-    """The study's forecasts beside what came of them: both times of a pair by one simulation."""
+    """The study's forecasts beside the simulated results; both times of a pair come from the same
+    simulation."""
     rows = []
     for forecast in FORECASTS:
         pair = (forecast.before, forecast.after)

@@ -1,8 +1,8 @@
 """Fit the latency model to measured points of one variant on one GPU.
 
-As many parameters are fitted as the points can tell apart, the most telling first; the others keep
-their priors, and the calibration says which. Errors are judged in per cent (logarithms), because a
-series spans microseconds to milliseconds.
+Only as many parameters are fitted as the points can identify, the most informative first; the
+others keep their priors, and the calibration says which. Errors are judged in per cent
+(logarithms), because a series spans microseconds to milliseconds.
 """
 
 from __future__ import annotations

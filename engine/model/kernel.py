@@ -1,4 +1,4 @@
-"""`Kernel`: one variant in one config on one GPU, which all figures and times are of.
+"""`Kernel`: one variant in one config on one GPU, to which all figures and times belong.
 
 The estimate of a launch is made here alone: plan → resources → occupancy → predicted latency.
 `engine.history` asks for it with what it knows of the kernel; a latency is always labelled
@@ -128,8 +128,8 @@ class Estimate:
 
     @property
     def bound_us(self) -> float | None:
-        """What the launch takes at least, where no more is known of its time than the roofline;
-        None where it is predicted, or cannot be."""
+        """Lower bound of the launch if only the roofline is known; None if the time is predicted or
+        cannot be."""
         if self.terms is None or self.latency is None or not self.latency.is_bound:
             return None
         return float(self.terms.bound_us[0])
@@ -407,7 +407,7 @@ def _method_note(calibration: Calibration | None, curve: CtaCurve | None) -> str
 
 
 def _binding_sentence(terms: Terms, device: DeviceSpec) -> str:
-    """The term that binds the one launch, in words."""
+    """One sentence on the limiting term of a launch."""
     binds = terms.binding()
     if binds == "launch floor":
         return f"Launch overhead is the largest part ({format_us(terms.floor_us[0])})."
@@ -435,7 +435,7 @@ def _binding_sentence(terms: Terms, device: DeviceSpec) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A variant, a config without gaps, and a GPU. Cheap to make and to compare; hashable."""
+    """A variant, a complete config and a GPU. Cheap to create and to compare; hashable."""
 
     variant: Variant
     values: tuple[tuple[str, int], ...]  # the config, in the variant's order
@@ -498,7 +498,7 @@ class Kernel:
 
 
 class Known(Protocol):
-    """What is known of kernels beforehand, as the models ask for it.
+    """Known figures of kernels, in the form that the models need.
 
     `engine.history.History` is it; it looks up, compiles or simulates as it was opened to.
     """
@@ -514,7 +514,7 @@ class Known(Protocol):
         ...
 
     def calibration(self, kernel: Kernel, problem: Problem) -> Calibration | None:
-        """What predictions of such problems are calibrated on; None where nothing was timed."""
+        """The calibration for such problems; None if nothing was timed."""
         ...
 
     def batch_curve(

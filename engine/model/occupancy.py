@@ -64,7 +64,7 @@ def max_active_clusters(
 
 
 def no_clusters(compute_capability: tuple[int, int]) -> InvalidProblem:
-    """What a GPU that launches no clusters says."""
+    """The error for a GPU that launches no clusters."""
     major, minor = compute_capability
     return InvalidProblem(
         f"Clusters of CTAs need compute capability 9.0 or newer, and this GPU has {major}.{minor}: "
@@ -361,7 +361,7 @@ def configs_of(variant: Variant) -> Iterator[dict[str, int]]:
 
 @lru_cache(maxsize=256)
 def named_obstacle(variant: Variant, problem: Problem, device: DeviceSpec, why: str) -> str:
-    """What stands in the way of a problem, where a constraint refuses one config.
+    """Why no config runs a problem of which a constraint refuses one config.
 
     Args:
         why: the sentence of that constraint.
