@@ -333,7 +333,7 @@ class _Reader:
             dtype,
             self.scope.tuple_function(self._expressions(table, "shape", "a list of formulas")),
             fill,
-            # Nobody counts down to −∞: what a maximum grows from is written before each launch.
+            # A running maximum never returns to −∞, so its buffer is filled before each launch.
             table.get("each_launch", bool, "true or false", fill == "-inf"),
         )
 

@@ -60,8 +60,8 @@ _STALLS: Mapping[str, str] = {
     StallReason.NO_INSTRUCTION.label: "instruction fetch",
     StallReason.GMMA.label: "the warpgroup's products",
 }
-# The rung that follows a piece of advice, and the one that does not yet: what lies between is what
-# the advice gains as a whole, told by the same model.
+# For each kind of advice, the last rung without the change and the first one with it: their
+# difference is the whole gain of the advice, by the same model.
 _RUNGS: Mapping[str, tuple[str, str]] = {
     "conflicts": ("v08", "v09"),
     "sectors": ("v02", "v03"),
@@ -180,7 +180,7 @@ class LaunchVerdict:
     limit: Limit | None = None
     next: NextStep | None = None
     auto: AutoPick | None = None
-    # Right, or other threads first give another output, in a build that looks for no races.
+    # Right, or the output depends on the order of threads, in a build without race checks.
     races_unchecked: bool = False
     reads_unchecked: bool = False  # NaN, in a build that does not see what is read unwritten
 
