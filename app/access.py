@@ -1,10 +1,10 @@
-"""Who may reach the app: under which names, inside which frames, and with which token.
+"""Access control of the app: host names, frames and the token.
 
-The app compiles and runs native code, so it listens on this machine alone. That leaves foreign web
-pages, those of other ports of this machine included, which could rebind a name of their own to
-127.0.0.1, connect from their own or frame the app, and other users of this machine. Streamlit
-compares the Host of its WebSocket alone, takes every local Origin, for any other asks an outside
-server for this machine's address, and sends no frame policy.
+The app compiles and runs native code, so it listens on this machine alone. It still has to refuse
+other users of this machine, and foreign web pages (those of other ports of this machine included),
+which could rebind their own name to 127.0.0.1, connect from their own address or frame the app.
+Streamlit checks only the Host of its WebSocket, accepts every local Origin, asks an outside server
+for this machine's address for any other, and sends no frame policy.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ _LOOPBACK = ("localhost", "127.0.0.1")
 
 
 def access_token(arguments: Sequence[str]) -> str:
-    """The token that visitors must bring, or "" where none is asked for.
+    """The token that visitors must present, or "" where none is required.
 
-    `ATTUNE_TOKEN` names one; `--token` makes one. It is no value of the option, because other users
-    of a machine see the arguments of its processes.
+    `ATTUNE_TOKEN` gives the token; `--token` makes a new one. The option takes no value, because
+    other users of a machine can see the arguments of its processes.
     """
     parser = argparse.ArgumentParser(prog="streamlit run app/main.py --", allow_abbrev=False)
     parser.add_argument(
-        "--token", action="store_true", help="only who has the URL printed at start gets in"
+        "--token",
+        action="store_true",
+        help="require the URL with a token that is printed at the start",
     )
     wants_one = parser.parse_args(arguments).token
     return os.environ.get("ATTUNE_TOKEN") or (secrets.token_urlsafe(24) if wants_one else "")
@@ -60,7 +62,7 @@ def started(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
             port = st.get_option("server.port")
             query = urlencode({_PARAMETER: token})
             url = f"http://{own_name(token) or 'localhost'}:{port}/?{query}"
-            print(f"\n  Open this, and give it to nobody: {url}\n", flush=True)
+            print(f"\n  Open this URL and share it with nobody: {url}\n", flush=True)
         prepare()
         yield
 
@@ -95,18 +97,18 @@ class AccessControl:
             await send({"type": "websocket.close", "code": 1008})
 
     def _refusal(self, connection: HTTPConnection) -> Response | None:
-        """The answer to a connection that goes no further, or None."""
+        """The response that refuses a connection, or None where it is allowed."""
         host = _host_name(connection.headers.get("host", ""))
         if host not in _allowed_hosts() and not (self._name and host == self._name):
             return PlainTextResponse(
-                f"Attune does not answer under this name. If {host or 'it'} is this machine's own, "
-                "start it with --server.allowedHosts and that name.",
+                f"Attune does not answer to this host name. If {host or 'it'} is a name of this "
+                "machine, start Attune with --server.allowedHosts and that name.",
                 status_code=421,
             )
         if not _is_own_page(connection):
             return PlainTextResponse(
-                "This came from a page of another address: only Attune's own pages may ask for it. "
-                "Behind a proxy, let it pass the Host header on unchanged.",
+                "Refused: the request comes from a page of another address than Attune's own. "
+                "Behind a proxy, have the proxy pass on the Host header unchanged.",
                 status_code=403,
             )
         if not self._token:
@@ -126,12 +128,13 @@ class AccessControl:
         if _is_equal(connection.cookies.get(cookie, ""), self._session(host)):
             return None
         return PlainTextResponse(
-            "This Attune was started with a token: open the URL that it printed at its start.",
+            "This server requires a token: open the URL that it printed at its start.",
             status_code=403,
         )
 
     def _session(self, host: str) -> str:
-        """What a visitor who brought the token shows from then on, under this name alone."""
+        """The session cookie of a visitor who presented the token, valid for this host name
+        only."""
         return hmac.new(self._secret, host.encode(), "sha256").hexdigest()
 
 
@@ -140,7 +143,7 @@ def _is_equal(given: str, expected: str) -> bool:
 
 
 def own_name(token: str) -> str:
-    """The name that only who has the token knows, or "" where Streamlit would not take it.
+    """The secret host name that follows from the token, or "" if Streamlit would not accept it.
 
     Browsers resolve all names under `localhost` to this machine and send a name's cookies to every
     port of it: those of `localhost` itself to whatever else listens on this machine.

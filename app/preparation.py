@@ -1,4 +1,4 @@
-"""What a server gets ready at its start, while the first visitor's browser still loads the page."""
+"""Prepare the server at its start, while the first visitor's browser still loads the page."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Attune: is a CUDA attention kernel right, what does it occupy, how fast is it.
+"""Attune: correctness, occupancy and speed of CUDA attention kernels.
 
     >>> import engine as attune
     >>> k = attune.kernel("v01", gpu="L4", block_n=64)
     >>> str(k.check(seqlen=70, head_dim=32).status)
     'PASSED'
 
-What stands in `__all__` is for other people's programs; each is imported when it is first used, so
-that this import takes a few milliseconds. Mistakes are `AttuneError`s of one sentence.
+The names in `__all__` are the public interface. Each is imported at first use, so that `import
+engine` takes a few milliseconds. Errors are raised as `AttuneError` with a one-sentence message.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Which variant a name means, and which values its tunables take: those given, else tuned ones (one
-JSON file), else defaults."""
+"""Look up a variant by name and choose the values of its tunables: given values first, then tuned
+configs (one JSON file), then defaults."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def find_variant(name: str) -> Variant:
 
 
 def usual_dtype(variants: Iterable[str | Variant]) -> Dtype:
-    """The format of a problem that leaves it out: FP16 where the variants take it, else the first
-    one that all of them take.
+    """The dtype of a problem without one: FP16 if all variants take it, else the first dtype that
+    they have in common.
 
-    A name that there is not takes no part: it is said where the variant is looked up.
+    Unknown names are ignored here; looking up the variant reports them.
     """
     taken: list[tuple[Dtype, ...]] = []
     for variant in variants:
@@ -132,7 +132,8 @@ class TunedConfig(Stored):
         return ", ".join(f"{k}={v}" for k, v in self.config.items()) or "no tunables"
 
     def outranks(self, other: TunedConfig) -> bool:
-        """Whether `other` must not take its place: a prediction never replaces a measurement."""
+        """True if `other` must not replace this entry: a prediction never replaces a
+        measurement."""
         return _TRUST.index(self.origin) > _TRUST.index(other.origin)
 
 
@@ -179,7 +180,7 @@ def load_tuned(path: Path | None = None) -> list[TunedConfig]:
         return []
     except OSError as error:
         raise InvalidStore(
-            f"The tuned configs in {path} cannot be read ({error.strerror}): mend the file's "
+            f"The tuned configs in {path} cannot be read ({error.strerror}): fix the file's "
             "permissions or set ATTUNE_TUNED to another file.",
             code="tuned_file_unreadable",
         ) from error
@@ -225,7 +226,7 @@ def keep_tuned(entry: TunedConfig, path: Path | None = None) -> bool:
 
 
 def forget_tuned(entry: TunedConfig, path: Path | None = None) -> bool:
-    """Drop what is kept for this entry's GPU, variant and class. False: there was nothing.
+    """Delete the entry of this GPU, variant and class; False if there was none.
 
     Raises:
         StoreError: the file cannot be read or written.
@@ -260,7 +261,7 @@ ConfigOrigin: TypeAlias = Literal["given", "auto", "tuned", "default"]
 
 @dataclass(frozen=True, slots=True)
 class ResolvedConfig:
-    """A config without gaps, and where each value comes from."""
+    """A complete config, with the origin of each value."""
 
     values: dict[str, int]
     origins: Mapping[str, ConfigOrigin] = field(default_factory=dict)  # by tunable
@@ -299,10 +300,10 @@ def default_config(
 def fitting_defaults(
     variant: Variant, given: Mapping[str, int], problem: Problem, device: DeviceSpec | None
 ) -> dict[str, int]:
-    """The defaults, overridden by what is given.
+    """The defaults, overridden by the given values.
 
-    Where the problem's columns are too many for them (D = 256): what differs from them in fewest
-    values and takes it.
+    If they do not take the problem's head_dim (D = 256), the config that does and differs from them
+    in the fewest values.
     """
     values = default_config(variant, given, device)
     narrow = replace(problem, head_dim=variant.head_dims[0], head_dim_v=None)

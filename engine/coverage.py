@@ -1,4 +1,4 @@
-"""Which lines of a kernel's source ran, for people: ranges, sentences, the marked source."""
+"""Show which lines of a kernel's source ran: line ranges, sentences, and the source with marks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def coverage_of(executed: ExecutedStatements, kernel: str) -> tuple[LineCoverage
 
 
 def describe_lines(coverage: tuple[LineCoverage, ...]) -> str:
-    """What the verdict says of source that was not executed, in one sentence."""
+    """One sentence on the source lines that were not executed."""
     if not coverage:
         return ""
     kernel, *headers = coverage
@@ -97,7 +97,7 @@ class Block:
 def largest_block(
     source: str, coverage: LineCoverage, tunables: Mapping[str, Sequence[int]], config: Config
 ) -> Block | None:
-    """What the largest block that never ran stands behind, and which config reaches it.
+    """The condition of the largest block that never ran, and a config that reaches it.
 
     Args:
         source: the text of the file that `coverage` speaks of.
@@ -115,7 +115,7 @@ def largest_block(
     condition = _condition_above(lines, first - 1)
     if not condition:
         return None
-    what = f"Lines {first}–{last}, the largest block that never ran, stand behind `{condition}`: "
+    what = f"Lines {first}–{last}, the largest block that never ran, depend on `{condition}`: "
     # Constants of the condition are often made of tunables further up.
     names = set(re.findall(r"\b[A-Z][A-Z0-9_]*\b", condition))
     made_of = {

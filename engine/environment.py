@@ -1,4 +1,4 @@
-"""What the numbers were made on: GPU, driver, clocks, libraries, system, commit.
+"""The environment of a measurement: GPU, driver, clocks, libraries, system, commit.
 
 Every field is None when it cannot be found out; nothing here raises. Library versions come from
 the packages' metadata, so that asking for them imports neither CuPy nor torch.

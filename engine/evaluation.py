@@ -1,4 +1,4 @@
-"""The result nouns: what one evaluation found out. Frozen, typed, impossible states rejected.
+"""The result of one evaluation, as frozen dataclasses that reject impossible states.
 
 An evaluation is variant × config × problem × device → status, resources, occupancy, correctness,
 timing. Expected failures are statuses with a reason, never exceptions that reach a page.
@@ -113,8 +113,8 @@ class Latency(Stored):
 
     @property
     def is_bound(self) -> bool:
-        """True if by roofline alone, whose assumed CTA time is no prediction: shown in its place is
-        what the launch takes at least (`engine.model.equations.Terms.bound_us`)."""
+        """True if predicted by roofline only. Its CTA time is assumed, so pages show a lower bound
+        instead (`engine.model.equations.Terms.bound_us`)."""
         return self.method == METHODS[1] and CALIBRATED not in self.reason
 
 
@@ -204,7 +204,7 @@ class Occupancy(Stored, Tabular):
 
     @property
     def limiter(self) -> Limiter:
-        """The first of what binds."""
+        """The first limiting resource."""
         binding = self.binding if self.ctas_per_sm else ()
         return cast("Limiter", next(iter(binding), "does not fit"))
 
@@ -220,7 +220,7 @@ class Occupancy(Stored, Tabular):
         return tuple(name for name, n in self.limits.items() if n == fewest)
 
     def limited_by(self) -> str:
-        """What binds, in words: `registers and shared memory`."""
+        """The limiting resources in words: `registers and shared memory`."""
         names = {"ctas": "CTA slots"}
         return (
             " and ".join(names.get(n, n) for n in self.binding)
@@ -402,7 +402,7 @@ class Execution(Stored):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Evaluation(Stored, Tabular):
-    """Everything one evaluation found, as far as it got."""
+    """Everything that one evaluation found before it ended."""
 
     derived: ClassVar[tuple[str, ...]] = ("resources", "occupancy")
     omitted_defaults: ClassVar[tuple[str, ...]] = ("line_coverage", "counts")
@@ -507,8 +507,8 @@ class Evaluation(Stored, Tabular):
 
     @property
     def executed_as(self) -> str:
-        """What of the kernel was executed where that was no GPU: "machine code for sm_89, in
-        software"; empty of a host build."""
+        """What was executed without a GPU: "machine code for sm_89, in software"; empty for a host
+        build."""
         if self.execution is None or self.execution.backend != "machine-code":
             return ""
         of = f" for {self.main_pass.resources.arch}" if self.main_pass is not None else ""
@@ -558,7 +558,7 @@ class Evaluation(Stored, Tabular):
         )
 
     def as_recorded(self) -> Evaluation:
-        """The evaluation as it is shown once its file is opened: "measured" is "recorded"."""
+        """The evaluation as read from a file: "measured" becomes "recorded"."""
         return replace(
             self,
             latency=_recorded(self.latency),

@@ -1,9 +1,9 @@
 """The command line as tools of the Model Context Protocol, over standard input and output.
 
-Each call is one command in a process of its own: it has a limit of time, ends when the call is
-cancelled, and its answer is cut to what another program reads. Files outside of the folder that the
-server was started in are refused. Nothing is written but the cache of compiled kernels, unless the
-server was started with `--write`, and no native code of a kernel is run, unless with `--run`.
+Each call runs one command in its own process, which has a time limit and ends when the call is
+cancelled; long answers are shortened. Files outside the folder that the server was started in are
+refused. Without `--write` the server writes nothing but the cache of compiled kernels, and without
+`--run` it runs no native code of a kernel.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""K and V in pages, as servers keep them: a pool of pages, and a table of which are whose.
+"""Paged K and V, as in servers: a pool of pages and a block table that assigns them to sequences.
 
-The problem stays the dense one: its K and V are scattered into pages before the launch, in an order
-that is random and the same every time, and what no key fills is NaN.
+The problem itself stays dense: its K and V are scattered into pages before the launch, in a fixed
+random order, and rows without a key are NaN.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Pages:
         return self.table_bytes + 2 * (self.kv_bytes - keys_bytes)
 
     def table(self) -> npt.NDArray[np.int32]:
-        """Which page holds keys `i · rows` and on of a sequence: `[batch, per_sequence]`."""
+        """The block table: the page that holds the keys of a sequence from `i · rows` on, `[batch,
+        per_sequence]`."""
         order = np.random.default_rng(_SEED).permutation(self.count)
         used = order[: self.problem.batch * self.per_sequence]
         return used.astype(np.int32).reshape(self.problem.batch, self.per_sequence)

@@ -107,7 +107,7 @@ class ScratchBuffer:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """One compile (source + defines) and the launches that use it, in order."""
+    """One compilation (source and defines) and the launches that use it, in order."""
 
     variant: str
     problem: Problem
@@ -338,7 +338,7 @@ def _cluster_mistake(launch: PassLaunch) -> str | None:
 
 
 def _register_mistake(launch: PassLaunch) -> str | None:
-    """Why the warpgroups cannot hold so many registers, as above."""
+    """Why the warpgroups cannot hold so many registers, to end a sentence; None if they can."""
     budgets = launch.warpgroup_registers
     if not budgets:
         return None
@@ -456,9 +456,10 @@ def target_arch(plan: LaunchPlan, arch: str) -> str:
 
 
 def variant_sources(variant: Variant) -> Sources:
-    """The texts of a variant of now. Raises CompileError as `read_sources`.
+    """The present source texts of a variant.
 
-    Of a kernel in a cubin the text ends in a line on each file, so that its hash is theirs too.
+    Raises CompileError as `read_sources`. For a kernel in a cubin, the text ends with a line for
+    each file, so that the hash covers the files too.
     """
     return _texts(variant.source, variant.include_folders, variant.cubins)
 
@@ -487,7 +488,7 @@ def analyse_plan(plan: LaunchPlan, arch: str) -> tuple[Analysis, ...]:
 
 
 def code_digest(plan: LaunchPlan, compiled: CompiledKernel) -> str:
-    """SHA-256 of the machine code and of how it is launched: what is equal runs alike."""
+    """SHA-256 of the machine code and its launches: plans with equal digests run alike."""
     launches = [
         (p.grid, p.block, p.dynamic_smem_bytes, p.args, p.cluster, p.warpgroup_registers)
         for p in plan.passes
@@ -549,9 +550,9 @@ def launch_of_pass(plan: LaunchPlan, number: int) -> Launch:
 
 
 def plan_budget_mistake(plan: LaunchPlan, compiled: CompiledKernel) -> str | None:
-    """Why a plan's code does not keep to its register budgets; None where it does.
+    """Why a plan's code exceeds its register budgets; None if it does not.
 
-    Without nvdisasm only what the compiler says is known.
+    Without nvdisasm, only the compiler's messages are known.
     """
     for launch in plan.passes:
         if launch.warpgroup_registers:

@@ -201,7 +201,7 @@ class Problem(Stored):
 
     @property
     def features(self) -> tuple[Feature, ...]:
-        """What the problem asks for beyond plain and square causal attention."""
+        """Features that the problem needs beyond plain and square causal attention."""
         has_positions = self.causal or self.window is not None or self.alibi
         offset = has_positions and self.seqlen_kv is not None
         used: dict[Feature, bool] = {
@@ -389,8 +389,8 @@ class Problem(Stored):
 
     @property
     def rest(self) -> tuple[object, ...]:
-        """A key of all but batch and query heads: problems that share it lie on one curve over
-        either."""
+        """A key of everything but batch and query heads; problems with the same key lie on one
+        curve over either."""
         kind = (self.direction, self.words(), self.seqlens)
         return (self.lengths(), self.dims(), self.dtype, *kind)
 
@@ -448,7 +448,7 @@ def _sum_clipped(start: int, stop: int, most: int) -> int:
 
 
 def features_of(problem: Problem) -> dict[str, Any]:
-    """The fields of its features that say something, by name."""
+    """The feature fields that are not at their defaults, by name."""
     values = {name: getattr(problem, name) for name in _LEFT_OUT}
     return {name: value for name, value in values.items() if value != _DEFAULTS[name]}
 

@@ -1,4 +1,5 @@
-"""How the nouns are held in files: bounds and texts as annotations, the base of what is stored.
+"""The file schema of the stored dataclasses: bounds and text forms as annotations, and their base
+class.
 
 The dataclasses are their own schema: pydantic reads their annotations when something is first
 encoded or decoded (`engine.schema`). Importing this does not import pydantic.

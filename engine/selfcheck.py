@@ -1,6 +1,6 @@
-"""What works on this machine: one check per thing that a measurement or a page rests on.
+"""Check what works on this machine, one check for each tool that a measurement or a page needs.
 
-Checks run in order: those without a GPU, then those on it.
+Checks without a GPU run first, then those on it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from kernels.ladder import LADDER
 
 
 class State(StrEnum):
-    """What came of a check."""
+    """The result of a check."""
 
     OK = "OK"
     FAILED = "FAILED"
@@ -64,15 +64,15 @@ class CheckResult:
 
 
 class CheckFailed(AttuneError):
-    """What was checked does not work; the text says what to do."""
+    """A check failed; the text says what to do."""
 
 
 Check: TypeAlias = Callable[[], str]  # the sentence of a check that passed
 
 
 def perform(name: str, check: Check) -> CheckResult:
-    """Run one check. Whatever it raises is its result: a tool that is missing makes it impossible,
-    anything else is a failure."""
+    """Run one check. ToolMissing means that the check is not possible here; any other exception is
+    a failure."""
     try:
         return CheckResult(name, State.OK, check())
     except ToolMissing as error:
@@ -336,7 +336,7 @@ def graph_timing(backend: CudaBackend) -> str:
 
 
 def aa_floor(backend: CudaBackend) -> str:
-    """How far identical runs seem apart."""
+    """The difference measured between identical runs."""
     if backend.is_software:
         raise ToolMissing(SOFTWARE_TIMES)
     plan = first_plan()

@@ -1,4 +1,4 @@
-"""Input tensors on the host: their formats, what they are filled with, how fine each format is.
+"""Input tensors on the host: formats, contents, and the resolution of each format.
 
 NumPy has no bfloat16, so a *raw* array is `numpy.float16` for FP16, `numpy.uint16` (the bit
 patterns) for BF16 and `numpy.float32` for FP32. `encode` and `decode` translate to and from
@@ -60,11 +60,12 @@ _PEAKS = 4  # of a head
 MEANINGS: Mapping[str, str] = {
     NORMAL: "N(0, 1)",
     "large_logits": "Q and K times 4: scores of about ±60",
-    "structured_v": "V tells its own row and column: a wrong one shows as a large error",
+    "structured_v": "V encodes its row and column: reading a wrong one gives a large error",
     "scaled": f"Q and K times {DEFAULT_FACTOR:g}, or scaled:FACTOR for any other factor",
     "huge_v": f"V times {_HUGE_V:g}: unnormalised sums leave FP16's range",
     "huge_key": f"one key of every head times {_HUGE_KEY:g}, which decides half of the rows",
-    "negative_scores": f"every score about −{_FAR:g}: exp of it, without its maximum, is 0",
+    "negative_scores": f"every score about −{_FAR:g}: exp underflows to 0 unless the maximum is "
+    "subtracted",
     "constant_rows": "all K rows of a head equal: softmax is uniform",
     "climbing": f"scores that climb from −{_FAR:g} to 0 in steps of {_STEP_KEYS} keys: every key "
     "tile raises the maximum",
@@ -159,7 +160,8 @@ def shape_inputs(
 
 
 def told_before(kind: InputKind, schedule: str) -> str:
-    """What a run was given that is not the usual, before its reason; empty where all is."""
+    """A clause on unusual inputs or thread order, to put before the reason; empty for the
+    defaults."""
     if kind == NORMAL:
         return ""
     order = f", threads in {schedule} order" if schedule else ""
@@ -537,7 +539,7 @@ def make_inputs(problem: Problem, seed: int = 0, kind: InputKind = NORMAL) -> In
 
 
 def _rounded_to_fp8(raw: RawArray, dtype: Dtype, turn: int) -> tuple[RawArray, FloatArray]:
-    """What K or V is once it was kept in FP8, and the factor of each head, `[num_heads_kv]`.
+    """K or V after rounding to FP8, and the scale of each head, `[num_heads_kv]`.
 
     A factor brings the head's largest number into E4M3's range, and has three bits, so that its
     products with FP8's four are numbers of FP16 and BF16 without a rounding: what differs from the

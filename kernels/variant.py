@@ -407,13 +407,13 @@ class Variant:
             return f"{self.id} does not take {problem.dtype}: choose {' or '.join(self.dtypes)}."
         if problem.kv_heads != problem.num_heads and not self.gqa:
             return (
-                f"{self.id} gives every query head a K/V head of its own, and here "
-                f"{problem.num_heads:,} query heads share {problem.kv_heads:,} (GQA): choose a "
-                "variant that supports GQA, or as many K/V heads as query heads."
+                f"{self.id} needs a K/V head for every query head, and here {problem.num_heads:,} "
+                f"query heads share {problem.kv_heads:,} (GQA): choose a variant that supports "
+                "GQA, or as many K/V heads as query heads."
             )
         if problem.causal not in self.causal:
-            known = "causal" if self.causal[0] else "problems without a causal mask"
-            return f"{self.id} computes {known} alone: choose such a problem."
+            known = "causal problems" if self.causal[0] else "problems without a causal mask"
+            return f"{self.id} computes only {known}: choose such a problem."
         if (why := self._untaken(problem.features)) is not None:
             return why
         if (why := self.unoffered(config)) is not None:
@@ -430,8 +430,8 @@ class Variant:
         """Why it cannot compute what a problem asks for, or None when it can."""
         if self.is_backward and "backward" not in features:
             return (
-                f"{self.id} computes the backward pass alone (dQ, dK and dV): ask for "
-                "backward, or choose a variant that computes O."
+                f"{self.id} computes only the backward pass (dQ, dK and dV): ask for backward, or "
+                "choose a variant that computes O."
             )
         taken = (*self.takes, "lse") if self.lse is not None else self.takes
         missing = [FEATURES[name] for name in features if name not in taken]
@@ -439,7 +439,7 @@ class Variant:
             return None
         if "backward" in features and not self.is_backward:
             return (
-                f"{self.id} computes the forward pass alone: choose one of v23 to v26, which "
+                f"{self.id} computes only the forward pass: choose one of v23 to v26, which "
                 "compute dQ, dK and dV, or leave backward out."
             )
         what = " and ".join(", ".join(missing).rsplit(", ", 1))

@@ -1,4 +1,4 @@
-"""Compare: kernels beside each other, problem by problem: what got worse, before and after."""
+"""Compare: kernels side by side for each problem, with what got worse first."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ def page() -> None:
             **{name: st.column_config.NumberColumn(format="localized") for name in _LARGE},
             "$/hour": st.column_config.NumberColumn(
                 format="%.2f",
-                help="A list price, and what is rented for it differs: enter your own on the Batch "
-                "size page.",
+                help="List price; what is rented for it differs between providers. Enter your own "
+                "price on the Batch size page.",
             ),
         },
     )

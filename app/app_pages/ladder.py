@@ -1,4 +1,4 @@
-"""Kernels: the ladder on one problem, from the slow start to the fastest rung, and why."""
+"""Kernels: the figures of every rung of the ladder on one problem, and what each rung changed."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def page() -> None:
 def _draw_rungs(selection: Selection) -> None:
     assert selection.problem is not None
     st.markdown(
-        "A rung is one CUDA file with one idea more than the rung that it builds on. Read from top "
-        "to bottom: what each idea costs and gains on the problem and GPU of the sidebar, then one "
-        "rung in its own words, with what changed in its source and in its machine code."
+        "Each rung is one CUDA file that adds one idea to the rung it builds on. The table shows "
+        "what each idea costs and gains on the problem and GPU of the sidebar; below it, one rung "
+        "is described, with its changes in source and machine code."
     )
     known, waiting = rungs.of(selection)
     choice = selection.choice or auto.choice_for(selection.problem, selection.gpu)

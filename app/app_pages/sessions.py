@@ -1,4 +1,4 @@
-"""Sessions: the snapshot that is opened, what is being worked on, the snapshots people keep."""
+"""Sessions: the opened snapshot, the working session, and the list of snapshots."""
 
 from __future__ import annotations
 

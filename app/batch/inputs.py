@@ -185,12 +185,12 @@ def price_table() -> None:
             {
                 "GPU": d.name,
                 "$ per hour": edited.get(d.name, d.price_usd_per_hour),
-                "rented for it": d.price_basis or "no list price is known",
+                "price basis": d.price_basis or "no list price is known",
                 "price from": d.price_source or "unknown",
             }
             for d in all_devices()
         ],
-        disabled=["GPU", "rented for it", "price from"],
+        disabled=["GPU", "price basis", "price from"],
         hide_index=True,
         key="price_editor",
         on_change=_take_prices,

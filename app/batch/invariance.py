@@ -1,4 +1,4 @@
-"""Beside the recommended batch: does a sequence get the same bits in every batch?"""
+"""Check whether a sequence gets the same bits in every batch; shown beside the recommendation."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _found(found: BatchInvariance) -> None:
 
 
 def _source(variant: Variant) -> str:
-    """Changes with the kernel's text: what was found of another is asked for again."""
+    """A key that changes with the kernel's source, so that an older result is not reused."""
     try:
         return variant_sources(variant).source_sha256
     except CompileError:

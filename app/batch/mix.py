@@ -47,8 +47,8 @@ def draw(question: Question) -> tuple[JobStatus, ...]:
         empty(
             "nothing yet",
             "No traffic yet",
-            "Write a line for each problem that you run: how often a day it is launched, and its "
-            "B, H and S. D, causal and dtype may follow; else those of the sidebar count.",
+            "Write one line for each problem that you run: launches a day, B, H, S, and optionally "
+            "D, causal and dtype (default: those of the sidebar).",
         )
         return ()
     one = chosen.problem
@@ -70,7 +70,7 @@ def draw(question: Question) -> tuple[JobStatus, ...]:
     except AttuneError as error:
         jobs = missing_kernels.jobs_for(history, question.local_gpu)
         if waiting := tuple(job for job in jobs if not job.is_over):
-            busy("Compiling the kernels that come into question.")
+            busy("Compiling the candidate kernels.")
         else:
             problem(str(error))
         return waiting
@@ -88,8 +88,8 @@ def _answer(result: MixResult) -> None:
     st.success(plain_markdown(result.reason), icon=":material/recommend:")
     st.caption(
         plain_markdown(
-            f"Predicted for {result.device} by {result.method}; with every time at the ends of its "
-            f"90 % interval {result.interval} a day."
+            f"Predicted for {result.device} by {result.method}; {result.interval} a day with every "
+            "time at the low or the high end of its 90 % interval."
         )
     )
     lines, kernels = result.tables()

@@ -49,7 +49,7 @@ class MeasuredPoints:
 
     @property
     def is_from_here(self) -> bool:
-        """Whether they were measured by this Attune, and not recorded elsewhere."""
+        """True if they were measured by this Attune, not recorded elsewhere."""
         return self.title == _TITLES[_MEASURED_HERE]
 
     @property
@@ -95,7 +95,7 @@ def draw(selection: Selection, device: DeviceSpec) -> MeasuredPoints:
 
 
 def _follow(default: str, sources: list[str]) -> None:
-    """Points that nobody selected change with the variant, config and GPU."""
+    """Points selected by default follow the variant, config and GPU."""
     before = st.session_state.get(_DEFAULT, default)
     st.session_state[_DEFAULT] = default
     selected = st.session_state.get("points")

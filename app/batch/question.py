@@ -1,4 +1,4 @@
-"""Ask the batch model from a page: missing kernels are compiled, calibrations are kept."""
+"""Ask the batch model from a page; missing kernels are compiled and calibrations kept."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Question:
             time.sleep(0.01)
 
     def bound_us(self) -> float | None:
-        """What a launch of the present batch takes at least, by roofline."""
+        """Lower bound of a launch of the present batch, by roofline."""
         request = self.request()
         kernel = Kernel.of(request.variant, self.device, request.config)
         problem = self.selection.problem

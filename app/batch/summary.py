@@ -21,7 +21,7 @@ def draw(result: BatchResult, question: Question) -> None:
 
 
 def draw_bound(question: Question) -> None:
-    """What is known until the kernel is simulated: the roofline is a bound and predicts nothing."""
+    """Draw the roofline bound, until the kernel is simulated; it is not a prediction."""
     problem, bound_us = question.selection.problem, question.bound_us()
     assert problem is not None
     with tile_row():
@@ -37,7 +37,7 @@ def draw_bound(question: Question) -> None:
 
 
 def _quality(result: BatchResult, question: Question) -> None:
-    """How far the figures below can be trusted, and whose they are."""
+    """Draw how accurate the figures below are, and which kernel they belong to."""
     points = question.points
     if points.measurements and not points.is_own_file:
         name = question.selection.variant.id
@@ -45,7 +45,7 @@ def _quality(result: BatchResult, question: Question) -> None:
         rest = (
             "the figures below are that kernel's."
             if result.kernel
-            else f"the figures below are those of {name}, and the points prove nothing for it."
+            else f"the figures below are those of {name}, and the points do not validate them."
         )
         st.info(plain_markdown(f"{whose}: {rest}"), icon=":material/fork_right:")
     quality = result.calibration_quality()

@@ -153,7 +153,7 @@ def _kernel(container: Any, label: str, key: str, labels: list[str], default: st
     if st.session_state.get(key) not in labels:  # of sessions that were selected before
         linked = st.query_params.get(key)
         if linked and key not in st.session_state and linked not in labels:
-            url_state.note(f"The link's {key}={linked} is none of the kernels that are compared.")
+            url_state.note(f"The link's {key}={linked} is not one of the compared kernels.")
         st.session_state[key] = linked if linked in labels else default
     chosen: str = container.selectbox(label, labels, key=key)
     url_state.write(key, chosen)

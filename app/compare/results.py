@@ -45,7 +45,7 @@ def draw(comparison: SessionComparison) -> None:
     _side_by_side(comparison)
     _winners(comparison)
     if comparison.differences:
-        st.markdown("#### What differs besides")
+        st.markdown("#### Other differences")
     for differences in comparison.differences:
         _differences(comparison, differences)
     _unmatched(comparison)
@@ -86,8 +86,9 @@ def _side_by_side(comparison: SessionComparison) -> None:
         empty(
             "nothing yet",
             "No problem is in both sessions",
-            "Kernels are compared on the same problem, and PyTorch's SDPA alone is none: repeat "
-            "one session's on the other machine, for instance with `attune rerun`.",
+            "Kernels are compared on problems that both sessions have, and PyTorch's SDPA does not "
+            "count as a kernel. Repeat one session on the other machine, for instance with "
+            "`attune rerun`.",
         )
         return
     chosen = 0

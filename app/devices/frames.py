@@ -20,7 +20,7 @@ def devices(specs: Iterable[DeviceSpec], wanted: str = "") -> pd.DataFrame:
             "boost MHz": d.boost_clock_mhz,
             "memory": d.memory,
             "$/hour": d.price_usd_per_hour,
-            "rented for it": d.price_basis or "no list price",
+            "price basis": d.price_basis or "no list price",
             "memory GB/s": d.memory_gb_per_s,
             "L2": format_bytes(d.l2_bytes) if d.l2_bytes else "unknown",
             "FP16 tensor TFLOP/s": d.fp16_tensor_tflops,

@@ -30,7 +30,7 @@ def draw(view: EvaluationView, *, tabs_key: str) -> None:
         return
     if view.is_stale:
         st.warning(
-            "This verdict is of an older source: the file has changed since. Press Run.",
+            "This verdict is for an older version of the source file. Press Run.",
             icon=":material/history:",
         )
     if evaluation.correctness is None:
@@ -109,7 +109,7 @@ def _findings(view: EvaluationView, correctness: Correctness, tabs_key: str) -> 
         if not line_links(view, names, f"finding_{i}", tabs_key) and finding.place:
             st.caption(f"See {plain_markdown(finding.place)}.")
     if not correctness.findings and (correctness.bad_count or correctness.nonfinite_count):
-        st.markdown("It fits no known pattern: look at the maps.")
+        st.markdown("The errors match no known pattern: look at the maps.")
     if correctness.first_bad_index is not None:
         batch, head, row, column = correctness.first_bad_index
         st.caption(f"First wrong element: batch {batch}, head {head}, row {row}, column {column}.")
@@ -117,7 +117,7 @@ def _findings(view: EvaluationView, correctness: Correctness, tabs_key: str) -> 
 
 def _maps(view: EvaluationView, correctness: Correctness) -> None:
     if not view.maps:
-        st.caption("No error maps are kept of this evaluation.")
+        st.caption("No error maps were saved for this evaluation.")
         return
     blank = "" if all(m.compared.all() for m in view.maps) else "; blank: not compared in float64"
     st.markdown(

@@ -67,9 +67,9 @@ def _error(template: str) -> str:
     if scheme in _SCHEMES and "{path}" in template and _SAFE.fullmatch(template):
         return ""
     return (
-        f"{_VARIABLE}={template} is no link to an editor: it begins with one of "
-        f"{', '.join(_SCHEMES)} and holds {{path}}, and {{line}} where the editor takes one; for "
-        f"example {_DEFAULT}. {_OFF!r} shows no link."
+        f"{_VARIABLE}={template} is not a link to an editor: it must begin with one of "
+        f"{', '.join(_SCHEMES)} and contain {{path}}, and {{line}} if the editor takes a line; for "
+        f"example {_DEFAULT}. {_OFF!r} turns the link off."
     )
 
 

@@ -159,7 +159,7 @@ def terms(prediction: Terms) -> pd.DataFrame:
 
 
 def error_numbers(c: Correctness) -> pd.DataFrame:
-    """The error figures, each with what it is judged by."""
+    """The error figures, each with its limit."""
     yes = {True: "yes", False: "no"}
     rule = f"2 × SDPA's {c.baseline_err:.3g} + half a rounding step"
     old = "within" if c.within_fixed_bound else "over"
@@ -178,7 +178,7 @@ def error_numbers(c: Correctness) -> pd.DataFrame:
                     "largest change by FP8 alone",
                     f"{c.fp8_err:.3g}",
                     "",
-                    "what K and V in FP8 change of O: no fault of a kernel",
+                    "how much FP8 K and V change O: not a fault of the kernel",
                 )
             ]
             if c.fp8_err is not None

@@ -1,4 +1,4 @@
-"""The latency tab: the time, where it comes from, what binds, and PyTorch beside it."""
+"""The latency tab: the time, its origin, the limiting term, and PyTorch's times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The row of figures at the top: status, latency, resources, how full the GPU is and why."""
+"""The row of figures at the top: status, latency, resources, and the fill of the GPU."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _correctness(evaluation: Evaluation | None, is_stale: bool, delta: str | Non
 
 
 def _judged_by(c: Correctness) -> tuple[str, str]:
-    """What decided: elements that are no number before errors within the tolerance."""
+    """The figure that decided the verdict: non-finite elements first, then errors."""
     if c.unwritten_count:
         return f"{format_count(c.unwritten_count)} unwritten", "elements never written"
     if c.nonfinite_count:
@@ -149,7 +149,7 @@ def _waves(occupancy: Occupancy | None, is_compiling: bool, delta: str | None) -
 
 
 def _gpu_fill(occupancy: Occupancy | None, is_compiling: bool, delta: str | None) -> None:
-    """How full the GPU is; the shares that it is made of stand below it."""
+    """Draw how full the GPU is, with its factors below."""
     label, term = "GPU filled", TERMS["gpu_fill"]
     if occupancy is None or occupancy.gpu_fill is None:
         _pending(label, term, is_compiling and occupancy is None)

@@ -175,7 +175,7 @@ def _against_parent(source: Path) -> None:
     if not diff.text:
         st.caption(f":material/fork_right: A copy of {parent}, not changed yet.")
         return
-    label = f"Against {parent}, which this is a copy of: {diff.summary()}"
+    label = f"Changes from {parent}, the original of this copy: {diff.summary()}"
     with st.expander(plain_markdown(label), icon=":material/fork_right:", expanded=True):
         st.code(diff.text, language="diff", height=min(620, 40 + 22 * diff.text.count("\n")))
 

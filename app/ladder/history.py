@@ -25,8 +25,8 @@ def draw(selection: Selection) -> None:
     assert selection.problem is not None
     variant = selection.variant
     st.markdown(
-        f"{plain_markdown(variant.id)} over the last commits of git that touched its file or its "
-        "headers: each version compiled with its default config and simulated, nothing executed."
+        f"{plain_markdown(variant.id)} over the last git commits that touched its file or its "
+        "headers. Each version is compiled with its default config and simulated, not executed."
     )
     commit = last_commit(variant.source.parent)
     request = EvaluationRequest(variant.id, selection.problem, gpu=selection.gpu, execute=False)
@@ -38,7 +38,7 @@ def draw(selection: Selection) -> None:
     else:
         problem(job.error, job.log)
         st.button(
-            "Work it out again",
+            "Compute again",
             key="history_again",
             icon=":material/refresh:",
             on_click=runs.forget_history,
@@ -107,7 +107,7 @@ def _draw_diff(history: KernelHistory) -> None:
             is_long = step.diff.count("\n") > _DIFF_LINES
             st.code(step.diff, language="diff", height=_DIFF_PX if is_long else "content")
         else:
-            st.caption("It is the first of these commits: there is none before to compare with.")
+            st.caption("The oldest of these commits: there is no earlier one to compare with.")
 
 
 def _label(step: Step) -> str:

@@ -30,7 +30,7 @@ _CONFIG_REMARK = (
 )
 _ROWS = 12  # a longer table scrolls: what follows is in sight
 _ORDER_HELP = (
-    "Against the rung before. ✓: simulated times are so far apart that their order holds. "
+    "Compared with the rung before. ✓: the simulated times differ enough for their order to hold. "
     "{threshold}"
 )
 DETAIL = "kernels_rung"  # the id of the rung that is shown below the table
@@ -73,14 +73,14 @@ def draw(known: list[Rung], waiting: list[JobStatus], choice: Choice | None) -> 
 
 
 def draw_tree() -> None:
-    """Which rung builds on which; worked out once it is opened."""
+    """Draw which rung builds on which; computed when it is opened."""
     opened = st.expander("Which kernel builds on which", key="kernels_tree", on_change="rerun")
     if not opened.open:
         return
     with opened:
         st.caption(
-            "The percentage is the share of the lines of code of the kernel above that this one "
-            "keeps: kernels/README.md says why it is small where it is."
+            "The percentage is the share of the parent's lines of code that a kernel keeps; "
+            "kernels/README.md explains the small ones."
         )
         st.code(_tree(tuple(v.source.stat().st_mtime_ns for v in LADDER.every())), language=None)
 
@@ -103,7 +103,7 @@ def draw_times(selection: Selection, known: list[Rung]) -> None:
 
 
 def draw_forecasts() -> None:
-    """What the study expected of four ideas; worked out once it is opened."""
+    """Draw the study's forecasts for four ideas; computed when they are opened."""
     opened = st.expander(
         "The study's forecasts, and what came of them",
         key="kernels_forecasts",
@@ -139,9 +139,9 @@ def _progress(known: list[Rung], waiting: list[JobStatus]) -> None:
         return
     with st.container(horizontal=True, vertical_alignment="center", key="kernels_progress"):
         if rungs.is_stopped():
-            st.markdown(f"{left} rungs are not worked out.", width="content")
+            st.markdown(f"{left} rungs are not computed.", width="content")
             st.button(
-                "Work them out",
+                "Compute them",
                 key="kernels_go_on",
                 icon=":material/play_arrow:",
                 on_click=rungs.go_on,

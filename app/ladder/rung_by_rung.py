@@ -1,4 +1,4 @@
-"""Below the table, what a learner reads: one rung's header, and what it changed."""
+"""The part below the table: one rung's header and its changes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _go(name: str) -> None:
 
 
 def draw_out_of_reach(device: DeviceSpec | None) -> None:
-    """What the GPU could do that no rung does."""
+    """Draw which instructions of the GPU no rung uses."""
     if device is not None and (sentence := out_of_reach(device)):
         st.caption(plain_markdown(sentence))
 
@@ -123,7 +123,7 @@ def _draw_rung(rung: Rung, by_id: Mapping[str, Rung]) -> None:
     )
     if code.open:
         with code, errors_as_sentences():
-            st.caption("Registers and predicates stand without their numbers.")
+            st.caption("Register and predicate numbers are left out.")
             _draw_diff(machine_code_diff(earlier, rung))
 
 

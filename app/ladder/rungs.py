@@ -1,4 +1,4 @@
-"""The rungs of the ladder for what is selected: known at once, or worked out by the job worker."""
+"""The rungs of the ladder for the selection, from the caches or computed by the job worker."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def of(selection: Selection) -> tuple[list[Rung], list[JobStatus]]:
 
 
 def is_stopped() -> bool:
-    """Whether the person cancelled, and did not go on since."""
+    """True if the person cancelled and has not resumed."""
     return bool(st.session_state.get(_STOPPED))
 
 
@@ -53,5 +53,5 @@ def stop() -> None:
 
 
 def go_on() -> None:
-    """Work out the rest after all; a button's callback."""
+    """Compute the rest after all; a button's callback."""
     st.session_state[_STOPPED] = False

@@ -106,6 +106,6 @@ def ledger(frame: pd.DataFrame, theme: Theme) -> go.Figure:
         showlegend=True,
         legend={"orientation": "h", "y": 1.0, "yanchor": "bottom"},
         margin={"t": 28},
-        xaxis=time_axis(theme, low, high, "time that was taken (logarithmic)"),
+        xaxis=time_axis(theme, low, high, "measured or recorded time (logarithmic)"),
         yaxis=time_axis(theme, low, high, "predicted (logarithmic)"),
     )

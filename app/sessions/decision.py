@@ -1,4 +1,4 @@
-"""What a session cost and what was decided: the form, the line below the target, the sums."""
+"""Cost and decision of a session: the form, the line below the target, and the totals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engine.sessions.tables import hypothesis_state, spent_rows, spent_table
 
 _OUTCOMES = ("kept", "dropped", "next")
 _AMOUNTS = {
-    "hours": "Hours of people",
+    "hours": "Person-hours",
     "gpu_hours": "GPU-hours",
     "cost_usd": "Cost, US$",
     "budget_usd": "Budget, US$",

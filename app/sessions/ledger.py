@@ -1,4 +1,4 @@
-"""How the model's predictions fared: predicted against measured, over all sessions."""
+"""Predicted against measured or recorded times, over all sessions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROWS = 7  # a longer table scrolls
 def draw() -> None:
     """A folded part of the page; nothing is read while it is folded."""
     part = st.expander(
-        "Predictions against times that were taken later",
+        "Predictions and the times measured or recorded later",
         icon=":material/target:",
         key="ledger",
         on_change="rerun",
@@ -39,8 +39,8 @@ def draw() -> None:
         with chart:
             plot.draw(charts.ledger(frames.ledger(ledger), theme()), key="ledger_chart")
             st.caption(
-                "On the line a prediction is right; bars are 90 % intervals. Open markers do not "
-                "count: another source was timed, or the prediction came afterwards."
+                "A prediction on the line is exact; bars are 90 % intervals. Open markers do not "
+                "count: another source was timed, or the prediction was made after the time."
             )
         with table:
             tables.draw(ledger_table(ledger).frame(), rows=_ROWS, key="ledger_table")

@@ -1,4 +1,4 @@
-"""`auto` in the sidebar: what it takes, why, and a way to go on from there by hand."""
+"""`auto` in the sidebar: its choice, the reason, and a button to edit the choice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _kept: Newest[tuple[Problem, str], tuple[tuple[object, ...], Choice]] = Newest(6
 
 
 def choice_for(problem: Problem | None, gpu: str | None) -> Choice | None:
-    """What `auto` takes; None without a valid problem.
+    """The choice of `auto`; None without a valid problem.
 
     Args:
         gpu: as the sidebar's; None is this machine's.
@@ -48,7 +48,7 @@ def label(choice: Choice | None) -> str:
 
 
 def simulate_candidates(choice: Choice, problem: Problem, gpu: str | None) -> None:
-    """Have those without a time simulated by the worker: another may be taken then."""
+    """Have the worker simulate candidates without a time; the choice may change after that."""
     if choice.is_final:
         return
     job = runs.simulate_job(EvaluationRequest(AUTO, problem, gpu=gpu, execute=False))
@@ -57,8 +57,10 @@ def simulate_candidates(choice: Choice, problem: Problem, gpu: str | None) -> No
 
 
 def draw(choice: Choice, problem: Problem | None, gpu: str | None, gpu_name: str) -> None:
-    """The config in place of the tunables, and the reason; candidates without a time are simulated
-    by the worker, and another may be taken then."""
+    """Draw the chosen config in place of the tunables, and the reason.
+
+    Candidates without a time are simulated by the worker; the choice may change after that.
+    """
     if not choice.is_taken:
         st.caption(plain_markdown(choice.reason))
         return
@@ -69,7 +71,7 @@ def draw(choice: Choice, problem: Problem | None, gpu: str | None, gpu_name: str
     if problem is not None:
         simulate_candidates(choice, problem, gpu)
         st.button(
-            "Go on by hand",
+            "Edit this choice",
             key="auto_by_hand",
             type="tertiary",
             help="Select this variant with this config, to change it.",

@@ -1,4 +1,4 @@
-"""What is known of times, for every page; what was saved or run since is taken in."""
+"""The known times for every page, including those saved or measured since the last draw."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def unread() -> str:
     if times is None or not times.unread:
         return ""
     return (
-        f"The times in {times.unread:,} saved sessions are still being read, the newest first: "
-        "they are taken in as the page is drawn again."
+        f"The times in {times.unread:,} saved sessions are still being read, the newest first; "
+        "they appear when the page is drawn again."
     )
 
 

@@ -1,4 +1,4 @@
-"""What a link asks for and this app does not have: each in one sentence, and left out."""
+"""Report and remove the values of a link that this app does not have."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _note_names(page: str) -> None:
     for name in not_understood[:_MOST_NOTES]:
         url_state.note(_left_out(name, st.query_params[name], names, variants))
     if more := not_understood[_MOST_NOTES:]:
-        url_state.note(f"{len(more)} more names of the link are not understood and left out.")
+        url_state.note(f"{len(more)} more unknown names of the link are left out.")
     for name in others:
         del st.query_params[name]
 
@@ -101,17 +101,17 @@ def _tunable_names(page: str, variants: Iterable[Variant]) -> Iterable[str]:
 
 
 def _of_other_pages(names: Sequence[str], pages: Sequence[str]) -> str:
-    """The sentence: which values of the link are left out here, and where they can be had."""
+    """The sentence that names the ignored values of a link and the pages that have them."""
     asked = ", ".join(f"{name}={_short(st.query_params[name])}" for name in names[:_MOST_NOTES])
     more = f" and {len(names) - _MOST_NOTES} more" if len(names) > _MOST_NOTES else ""
     *first, last = pages
-    listed = f"{', '.join(first)} and {last} have" if first else f"the {last} page has"
+    listed = f"the pages {', '.join(first)} and {last}" if first else f"the {last} page"
     are = "are" if len(names) > 1 else "is"
-    return f"The link's {asked}{more} {are} left out: {listed} such values, this page does not."
+    return f"The link's {asked}{more} {are} left out: only {listed} can use such a value."
 
 
 def _left_out(name: str, value: str, names: Iterable[str], variants: Iterable[Variant]) -> str:
-    """The sentence: what is left out, and what it should be."""
+    """The sentence that names an ignored value of a link and what it should be."""
     asked = f"The link's {_short(name)}={_short(value)} is left out"
     having = [v for v in variants if any(t.name == name for t in v.tunables)]
     if having:
@@ -128,7 +128,7 @@ def _left_out(name: str, value: str, names: Iterable[str], variants: Iterable[Va
     folded = {known.casefold(): known for known in names}
     if near := get_close_matches(name.casefold(), folded, n=1):
         return f"{asked}: did you mean {folded[near[0]]}={_short(value)}?"
-    return f"{asked}: no page has such a value. Copy link, in the sidebar, writes those it has."
+    return f"{asked}: no page has such a value. Copy link, in the sidebar, makes a valid link."
 
 
 def _short(text: str) -> str:

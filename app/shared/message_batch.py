@@ -79,7 +79,7 @@ def together() -> Iterator[None]:
 
 
 def send() -> None:
-    """What this run has said so far is to be seen now."""
+    """Send this run's messages so far to the browser."""
     batch: _Batch | None = getattr(_running, "batch", None)
     if batch is not None:
         batch.send()

@@ -1,4 +1,4 @@
-"""What a button's callback has to say: it runs before the page, which shows it when drawn next."""
+"""Messages of button callbacks, which run before the page and are shown when it is drawn next."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _ICON: dict[Kind, str] = {
 
 
 def add(place: str, text: str, kind: Kind = "success") -> None:
-    """Say this where `draw(place)` stands."""
+    """Add a message for `draw(place)` to show."""
     st.session_state.setdefault(_key(place), []).append((kind, text))
 
 
 def clear(place: str) -> None:
-    """Forget what was said there."""
+    """Remove the messages at `place`."""
     st.session_state.pop(_key(place), None)
 
 
@@ -40,7 +40,7 @@ def errors_to(place: str, kind: Kind = "error") -> Iterator[None]:
 
 
 def draw(place: str, *, once: bool = True) -> None:
-    """Draw what was said, and forget it. With `once=False` it stays until `clear`."""
+    """Draw the messages and remove them. With `once=False` it stays until `clear`."""
     for kind, text in st.session_state.get(_key(place), ()):
         box = {"success": st.success, "warning": st.warning, "error": st.error}[kind]
         box(plain_markdown(text), icon=_ICON[kind])

@@ -1,4 +1,4 @@
-"""The pinned baseline on the pages: pin what is shown, say what is pinned, unpin."""
+"""The pinned baseline on the pages: pin, show and unpin it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def button(shown: Callable[[], Evaluation | None], *, disabled: bool) -> None:
 
 
 def draw() -> None:
-    """What is pinned, and a button to let go of it."""
+    """Draw the pinned baseline with a button to unpin it."""
     notices.draw(_NOTICES)
     baseline = pinned()
     if baseline is None:

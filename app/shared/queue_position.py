@@ -1,4 +1,4 @@
-"""What a queued job waits for, in words, and a button to end that."""
+"""A line that says what a queued job waits for, with a button to stop that job."""
 
 from __future__ import annotations
 

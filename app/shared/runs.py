@@ -48,7 +48,7 @@ def evaluation_of(job: JobStatus) -> Evaluation | None:
 
 
 def part_of(job: JobStatus) -> Evaluation | None:
-    """What a few CTAs of a run computed; None where that is not known (yet)."""
+    """The evaluation of a run's first few CTAs; None if not known (yet)."""
     return decode(Evaluation, job.part, name="The result of a part") if job.part else None
 
 
@@ -103,7 +103,7 @@ def machine_code_job(request: EvaluationRequest, version: str = "") -> JobStatus
 
 
 def is_machine_code_asked(request: EvaluationRequest, version: str = "") -> bool:
-    """Whether this tab has asked for it, and it is not there yet."""
+    """True if this tab has asked for the machine code and it is not there yet."""
     submitted: dict[str, str] = st.session_state.get(_COMPILES, {})
     job_id = submitted.get(_key("machine_code", request, version))
     return job_id is not None and _is_open(job_id)
@@ -141,7 +141,7 @@ def history_job(request: EvaluationRequest, commit: str) -> JobStatus | None:
 
 
 def stage_of(job_id: str) -> str:
-    """What a job does now, in words."""
+    """The present stage of a job, in words."""
     job = manager().status(job_id)
     if job is None or job.state == "queued":
         return "Waiting for the worker process"
@@ -149,7 +149,7 @@ def stage_of(job_id: str) -> str:
 
 
 def forget_history(request: EvaluationRequest, commit: str) -> None:
-    """Let the next `history_job` begin anew; a button's callback."""
+    """Let the next `history_job` start again; a button's callback."""
     st.session_state.get(_COMPILES, {}).pop(_key("history", request, commit), None)
 
 

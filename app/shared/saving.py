@@ -23,7 +23,7 @@ def save(page: str, make: Callable[[], Snapshot]) -> None:
 
 
 def draw_outcome(page: str) -> None:
-    """What the page's last save came to: a link to the snapshot, or why it failed."""
+    """Draw the result of the page's last save: a link to the snapshot, or why it failed."""
     notices.draw("saving")
     saved_on, name, when = st.session_state.get(_SAVED, ("", "", 0.0))
     if saved_on != page or time.monotonic() - when > _SHOWN_S:

@@ -153,7 +153,7 @@ def _subject(
     read: _Read,
     config_of: Callable[[Variant, Problem | None], dict[str, int]],
 ) -> _Subject:
-    """What is run, from values that `read` gives without drawing their widgets."""
+    """The kernel and problem from values that `read` gives without drawing their widgets."""
     variants = {v.id: v for v in all_variants()}
     name = read("variant", LADDER[0].id, {name: name for name in (AUTO, *variants)}.get)
     values: dict[str, Any] = {
@@ -222,7 +222,7 @@ def _variant(choice: Choice | None) -> tuple[Variant, bool]:
 
 
 def _take_its_format() -> None:
-    """A kernel that was chosen gets a format that it takes: of float tensors none other."""
+    """Set the dtype to one that the chosen kernel takes."""
     present, chosen = st.session_state.get("dtype"), st.session_state["variant"]
     dtypes = next((v.dtypes for v in all_variants() if v.id == chosen), ("float16", "bfloat16"))
     if present is not None and present not in dtypes:
@@ -273,7 +273,7 @@ def _problem(draggable: tuple[str, ...]) -> tuple[Problem | None, str]:
 
 
 def _features() -> dict[str, Any]:
-    """What servers ask for besides; open where something of it is set."""
+    """Draw further features of the problem; open if one is set."""
     is_set = any(url_state.value_of(name, *how) != how[0] for name, how in _FEATURES.items())
     if is_set and not st.session_state.get("features_set"):
         st.session_state["features"] = True  # and stays so when the last one is taken out
@@ -425,7 +425,7 @@ def _draw_execution() -> None:
             DEFAULT_FACTOR,
             low=low,
             high=high,
-            help="What Q and K are multiplied by.",
+            help="Factor by which Q and K are multiplied.",
         )
     low, high = _SEEDS
     url_state.number(st, "Seed", "seed", 0, low=low, high=high, help=TERMS["seed"])

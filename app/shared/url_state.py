@@ -99,7 +99,9 @@ def seed(key: str, default: T, parse: Callable[[str], T | None]) -> None:
         text = st.query_params.get(key)
         value = parse(text) if text is not None else None
         if text and value is None:
-            note(f"The link asks for {key}={text}, which cannot be had here: {key} is unchanged.")
+            note(
+                f"The link asks for {key}={text}, which is not available here: {key} is unchanged."
+            )
         st.session_state[key] = default if value is None else value
 
 
@@ -266,7 +268,7 @@ def _note_left_out(key: str, choices: Sequence[str]) -> None:
         return
     named = [part.strip() for part in st.query_params.get(key, "").split(",")]
     if missing := ", ".join(name for name in dict.fromkeys(named) if name and name not in choices):
-        note(f"The link asks for {key}={missing}, which cannot be had here and is left out.")
+        note(f"The link asks for {key}={missing}, which is not available here and is left out.")
 
 
 def _choice(options: Sequence[T]) -> Callable[[str], T | None]:

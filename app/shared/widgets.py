@@ -142,8 +142,8 @@ def show_error(error: Exception) -> bool:
     else:
         _LOG.exception("a view failed")  # callers are in its `except`
         problem(
-            f"This part cannot be shown ({type(error).__name__}): its file may hold figures that "
-            "no kernel has. The server's log says more."
+            f"This part cannot be shown ({type(error).__name__}): its file may contain impossible "
+            "figures. The server's log has the details."
         )
     return True
 

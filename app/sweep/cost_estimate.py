@@ -1,4 +1,4 @@
-"""What a sweep would do before it starts: points, what constraints exclude, about how long."""
+"""Estimate a sweep before it starts: its points, those excluded by constraints, and its time."""
 
 from __future__ import annotations
 

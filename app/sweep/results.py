@@ -163,7 +163,7 @@ def _filters(all_rows: ResultRows) -> tuple[str | None, tuple[str, ...]]:
 
 
 def _origins(rows: FilteredRows) -> None:
-    """Where the times come from; predicted is said in words."""
+    """Draw the origins of the times, with a sentence for predicted ones."""
     assert rows.origin is not None  # there are times
     with st.container(horizontal=True, vertical_alignment="center"):
         st.markdown(origin_badge(rows.origin))
@@ -274,7 +274,8 @@ def _parallel(rows: FilteredRows) -> None:
 
 
 def _of_one_problem(rows: FilteredRows, label: str, key: str) -> tuple[str, pd.DataFrame]:
-    """One problem, to be chosen where there are several, and its points: others do not compare."""
+    """Choose one problem if there are several, and return its points; other problems do not
+    compare."""
     problems = rows.timed["problem"].unique().tolist()
     name = _one_of(label, problems, key) if len(problems) > 1 else problems[0]
     ranked = rows.ranked
@@ -331,7 +332,7 @@ def _best_so_far(rows: FilteredRows) -> None:
     picked = point_links.chart(figure, "sweep_so_far", rows)
     left_out = frame["problem"].nunique() - len(problems)
     st.caption(
-        "The best time of each problem after so much evaluation, all processes together. Click a "
+        "Best time of each problem by evaluation time spent, summed over all processes. Click a "
         "point to open it in Tune."
         + (f" {left_out} more problems: select one above." if left_out else "")
     )
@@ -366,7 +367,7 @@ def _roofline(rows: FilteredRows) -> None:
     """Every point of one GPU at one level of memory beneath the GPU's roofs."""
     frame = rows.cached("roofline", lambda: _roofline_frame(rows))
     if frame.empty:
-        empty("nothing yet", "No roofline", "No point has a time on a GPU whose figures are known.")
+        empty("nothing yet", "No roofline", "No point has a time on a GPU of the device table.")
         return
     device = _one_of_several("GPU", frame["device"].unique().tolist(), "sweep_roofline_gpu")
     here = frame[frame["device"] == device]
@@ -382,7 +383,8 @@ def _roofline(rows: FilteredRows) -> None:
     drawn = "" if len(few) == len(of_level[level]) else f"The {len(few):,} nearest to a roof. "
     st.caption(
         f"{drawn}Times are {' and '.join(sorted(few['origin'].unique()))}; bytes are modelled, of "
-        "a warm launch: what stays in L2 does not come from DRAM. Click a point to open it in Tune."
+        "a warm launch: data that stays in L2 is not read from DRAM. Click a point to open it in "
+        "Tune."
     )
     point_links.draw(picked, rows, "roofline")
     tables.draw(roofline_table(few).frame(), rows=10)

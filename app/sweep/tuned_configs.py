@@ -77,8 +77,8 @@ def _line(number: int, entry: TunedConfig, kept: TunedConfig | None) -> None:
 
 def _now(kept: TunedConfig | None) -> str:
     if kept is None:
-        return "Nothing is kept yet."
-    return f"Kept now: {plain_markdown(kept.values())}, of {plain_markdown(kept.describe())}."
+        return "Nothing is saved yet."
+    return f"Saved now: {plain_markdown(kept.values())}, of {plain_markdown(kept.describe())}."
 
 
 def _why_not(entry: TunedConfig, kept: TunedConfig | None) -> str | None:
@@ -86,7 +86,7 @@ def _why_not(entry: TunedConfig, kept: TunedConfig | None) -> str | None:
     if kept is None:
         return None
     if kept.outranks(entry):
-        return f"The kept one was {kept.origin}: a time that is {entry.origin} never replaces it."
+        return f"The saved config is {kept.origin}: a {entry.origin} time never replaces it."
     same = (kept.config, kept.origin, kept.median_us) == (
         entry.config,
         entry.origin,

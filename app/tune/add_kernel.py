@@ -223,7 +223,7 @@ def _try_button(
     failed = st.session_state.get(_FAILED) == tried
     help_of = {"beside it": TERMS["add_beside"], "in the source": TERMS["add_inside"]}
     st.button(
-        f"{label} all the same" if failed else label,
+        f"{label} anyway" if failed else label,
         key=key,
         type="secondary" if where == "in the source" else "primary",
         help=help_of.get(where or ""),
@@ -244,7 +244,7 @@ def _fields(key: str, guess: Draft) -> Draft:
         field = f"add_{name}_{key}"
         return str(container.text_input(label, value, key=field, help=TERMS[term]))
 
-    st.caption("Guessed from the source: look each field over.")
+    st.caption("Guessed from the source: check each field.")
     entry = text(st, "Entry", "entry", guess.entry, "add_entry")
     columns = st.columns(3, gap="small")
     grid = tuple(

@@ -69,9 +69,9 @@ def _run_what_is_selected() -> None:
 
 
 def problems(state: RunState) -> None:
-    """The most fundamental problem that there is; then how the last run ended.
+    """Draw the most fundamental problem, then how the last run ended.
 
-    The verdict's line says what to do.
+    The verdict line says what to do.
     """
     working_session.draw_notices()
     notices.draw("run")
@@ -85,7 +85,7 @@ def problems(state: RunState) -> None:
     elif compiled is not None and compiled.status is Status.COMPILE_ERROR:
         failure(compiled.status, compiled.reason, compiled.log, says_next=False)
         if state.evaluation is not None:
-            st.caption("Correctness below is that of the last source that compiled.")
+            st.caption("Correctness below belongs to the last version of the source that compiled.")
     else:
         _without_verdict(state)
     if said := known_times.unread():
@@ -99,7 +99,7 @@ def problems(state: RunState) -> None:
 
 
 def _without_verdict(state: RunState) -> None:
-    """Why the last run has none. The Correctness tab says it too, with the log."""
+    """Draw why the last run has no verdict. The Correctness tab shows it too, with the log."""
     run = state.evaluation
     if run is None or run.correctness is not None or state.is_stale or state.is_running:
         return

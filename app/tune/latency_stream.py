@@ -29,19 +29,19 @@ from engine.schema import decode
 _POLL_S = 0.5  # also while nothing is measured: another tab may begin
 
 _TERMS = {
-    "switch": "Checks the kernel once, then measures it again and again until this is switched off "
-    "in any tab. Runs and compiles are executed in between. It follows the sidebar, and stops by "
-    "itself when no tab shows it any more.",
+    "switch": "Checks the kernel once, then measures it repeatedly until this is switched off in "
+    "any tab. Runs and compiles are executed in between. The measurement follows the sidebar and "
+    "stops when no tab shows it any more.",
     "median": "Median of all valid samples so far, with its 95 % confidence interval, which "
     "assumes no distribution.",
     "spread": "The 5th and the 95th percentile: nine of ten samples lie between them.",
-    "samples": "A sample does not count when the GPU was throttled, or when the SM clock was under "
-    "95 % of its median: the rule of every measurement here.",
+    "samples": "A sample is left out when the GPU was throttled or the SM clock was below 95 % of "
+    "its median, as in every measurement of Attune.",
     "duration": "From the first sample to the last.",
 }
 _ENDS = {
-    "unseen": "Stopped by itself, because no tab showed it any more",
-    "full": "Stopped by itself, because one stream holds no more samples",
+    "unseen": "Stopped because no tab showed it any more",
+    "full": "Stopped because the stream is full",
 }
 
 
@@ -121,7 +121,7 @@ def _progress(job: JobStatus | None) -> None:
 
 
 def _notice(job: JobStatus | None, view: StreamView) -> None:
-    """Why there is nothing, or how it ended."""
+    """Draw why there are no samples, or how the stream ended."""
     notices.draw(latency_stream_jobs.NOTICES)
     if job is None:
         empty(
@@ -138,7 +138,7 @@ def _notice(job: JobStatus | None, view: StreamView) -> None:
         when, stays = "before the first sample", ""
     else:
         when = f"after measuring for {format_duration(view.summary.lasted_s)}"
-        stays = " What was measured stays here."
+        stays = " The samples are kept."
     if job.state == "cancelled":
         st.info(
             f"Stopped {when}.{stays} Switch on to measure again.",
@@ -151,7 +151,7 @@ def _notice(job: JobStatus | None, view: StreamView) -> None:
         problem(f"{job.error}{stays}{again}", job.log)
     elif job.result is not None:
         result = decode(Evaluation, job.result, name="The result")
-        failure(result.status, f"{result.reason} So it is not measured.", result.log)
+        failure(result.status, f"{result.reason} Therefore the kernel is not measured.", result.log)
     else:
         end = _ENDS.get(job.end, "Ended")
         st.info(f"{end}, {when}.{stays} Switch on to measure again.", icon=":material/timer_off:")
@@ -178,7 +178,7 @@ def _tiles(view: StreamView, summary: StreamSummary) -> None:
         tile(
             "Samples",
             format_count(summary.samples),
-            f"{summary.dropped:,} do not count" if summary.dropped else "all count",
+            f"{summary.dropped:,} left out" if summary.dropped else "all count",
             term=_TERMS["samples"],
             color="orange" if summary.dropped else "gray",
         )
@@ -191,7 +191,7 @@ def _tiles(view: StreamView, summary: StreamSummary) -> None:
 
 
 def _origin(view: StreamView) -> None:
-    """What kind of time this is, of what, and which panels are left out and why."""
+    """Draw the kind of time, the device, and which panels are left out and why."""
     device = plain_markdown(view.device)
     with st.container(
         horizontal=True, vertical_alignment="center", gap="small", key="latency_stream_origin"
@@ -214,7 +214,7 @@ def _left_out(view: StreamView) -> str:
         return ""
     if not view.has_gpu_state:
         missing.append("throttling")
-    return f" Its driver does not report {' or '.join(missing)}, so that is left out."
+    return f" The driver does not report {' or '.join(missing)}: left out."
 
 
 def _download(job: JobStatus, view: StreamView) -> None:
@@ -227,7 +227,9 @@ def _download(job: JobStatus, view: StreamView) -> None:
         key="latency_stream_csv",
         type="secondary",
         disabled=not job.is_over,
-        help=None if job.is_over else "Switch off first: the file holds a finished measurement.",
+        help=None
+        if job.is_over
+        else "Switch off first: only a finished measurement can be downloaded.",
     )
     thinned = ""
     if view.times is not None and view.summary is not None:
@@ -238,6 +240,6 @@ def _download(job: JobStatus, view: StreamView) -> None:
                 "slowest of each slice of time."
             )
     st.caption(
-        "Line: the median so far. Band: its 95 % interval. Crosses: samples that do not count. "
+        "Line: the median so far. Band: its 95 % interval. Crosses: samples left out. "
         f"Drag to zoom, double-click to zoom out.{thinned}"
     )

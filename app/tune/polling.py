@@ -17,7 +17,8 @@ _IDLE_S = 2.0
 
 
 def rerun_on_change(selection: Selection, state: RunState) -> RunState:
-    """Run what changed since this tab ran it last; while a run is under way, wait for its end.
+    """Run again if something changed since this tab's last run; wait for the end of a run under
+    way.
 
     A file that is restored has changed, too: what ran last was the edited one.
     """

@@ -1,4 +1,4 @@
-"""Save what the page shows as a snapshot: of the source as it stands, or saying what is missing."""
+"""Save what the page shows as a snapshot, for the present source."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _snapshot_of(state: RunState) -> Snapshot:
     evaluation = shown_evaluation(state)
     if evaluation is None:
         raise StoreError(
-            "The source has changed and is not compiled yet: save again once its registers are "
+            "The source has changed and is not compiled yet: save again when its registers are "
             "shown."
         )
     sources = sources_of(evaluation)

@@ -98,11 +98,11 @@ def draw(selection: Selection) -> None:
     for note in sorted(notes):
         st.caption(f":material/info: {plain_markdown(note)}")
     st.caption(
-        "Predictions are for the config that a sweep found best, else for the tuned or default "
-        "one. Correctness is that of kernels that were run. Against SDPA: SDPA's time divided by "
-        "the variant's; left out where a time was imported, as it is not known how it was taken. "
-        "Brown: another kernel that was launched like a variant, under its own name. Order: "
-        f"against the fastest that is simulated; ✓ holds. {default_threshold()}"
+        "Predictions are for a sweep's best config, else for the tuned or the default config. "
+        "Correctness is shown for kernels that were run. Against SDPA: SDPA's time divided by the "
+        "variant's; left out for imported times, whose method is unknown. Brown: another kernel "
+        "launched like a variant, under its own name. Order: compared with the fastest simulated "
+        f"variant; ✓ the order holds. {default_threshold()}"
     )
     rerun_as_jobs_end(
         waiting,

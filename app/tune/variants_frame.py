@@ -32,7 +32,7 @@ class Line:
 
     @property
     def latency(self) -> Latency | None:
-        """What was taken of this variant, else what is predicted."""
+        """The variant's measured or recorded time, else the prediction."""
         if self.known is not None:
             return self.known.latency
         return self.seen.predicted if self.seen is not None else None
@@ -78,7 +78,7 @@ def frame(lines: Iterable[Line]) -> pd.DataFrame:
 
 
 def _orders(lines: Sequence[Line]) -> list[str]:
-    """Against the fastest of those that are simulated: whether the order of the two holds."""
+    """For each variant, whether its order against the fastest simulated variant holds."""
     simulated = {
         each.variant: x.median_us
         for each in lines

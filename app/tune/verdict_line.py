@@ -1,4 +1,4 @@
-"""The line under the tiles: the verdict, and what one click from it does."""
+"""The line under the tiles: the verdict, with buttons for what follows from it."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def _button(
     view: EvaluationView,
     tabs_key: str,
 ) -> None:
-    """What follows from a part, one click away."""
+    """Draw the button that belongs to a part of the verdict."""
     if part.code == "next" and part.place is None:  # of an incorrect output
         st.button(
             plain_markdown(part.text),

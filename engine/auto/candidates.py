@@ -1,4 +1,4 @@
-"""Which kernels ranked first by simulated time, in a table for each compute capability and pass.
+"""Tables of the kernels that ranked first by simulated time, for each compute capability and pass.
 
     attune auto --renew    writes them; see `engine.auto.renew`
 
@@ -34,18 +34,19 @@ _BY_MAJOR = {
 
 
 def own_instructions(device: DeviceSpec) -> str:
-    """What they are, with their name; empty where the GPU's architecture has none of its own."""
+    """The architecture's own instructions, with their name; empty if it has none."""
     return _BY_MAJOR.get(device.compute_capability[0], "")
 
 
 def own_rungs(device: DeviceSpec, direction: Direction = "forward") -> list[Variant]:
-    """The rungs that use them."""
+    """The rungs that use the architecture's own instructions."""
     capability, rungs = device.compute_capability, eligible(direction)
     return [v for v in rungs if v.arch_specific and v.min_compute_capability == capability]
 
 
 def out_of_reach(device: DeviceSpec) -> str:
-    """Which of them no rung uses, as a sentence; empty where there is nothing."""
+    """A sentence on the architecture's own instructions that no rung uses; empty if there are
+    none."""
     own = own_instructions(device)
     if not own or own_rungs(device):
         return ""
@@ -240,6 +241,6 @@ def eligible(direction: Direction = "forward") -> tuple[Variant, ...]:
 
 
 def changed_since(table: Table, variants: Iterable[Variant]) -> list[str]:
-    """Ids of variants whose code is not what was ranked, those that are new among them."""
+    """Ids of variants that are new or whose code has changed since the ranking."""
     may_be = [v for v in variants if v.page_rows is None]
     return [v.id for v in may_be if table.sources.get(v.id) != code_digest(v)]

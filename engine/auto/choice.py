@@ -1,4 +1,4 @@
-"""Which kernel to take for a problem on a GPU, and why.
+"""Choose the kernel for a problem on a GPU, and say why.
 
 Candidates are the first and second of the tables' nearest rows, a person's tuned configs and every
 kernel that was timed. Those that spill registers here and were not timed are left out. The others
@@ -116,7 +116,9 @@ def choose(
                 f"{AUTO} takes {kernel.variant.id} here. {unoffered}", code="auto_takes_other"
             )
         kernel = kernel.with_config(**given)
-        reason = why or f"{kernel.variant.idea} With what is given no kernel takes the problem."
+        reason = (
+            why or f"{kernel.variant.idea} No kernel takes the problem with the given tunables."
+        )
         is_taken = fits(kernel.variant, problem, kernel.config, device)
         told = _sentences(device, problem, reason, tuned_note)
         return Choice(kernel, told, tuple(given), is_taken=is_taken)
@@ -127,7 +129,9 @@ def choose(
     pick = candidates[0]
     reason = _reason(candidates, problem, device, {k.values for k in tuned})
     if table is not None and pick.time is None:
-        reason += " Its time here is not known yet: the nearest row of the table is taken."
+        reason += (
+            " Its time here is not known yet, so it is chosen by the nearest row of the table."
+        )
     changed = _changed(table, pick.kernel.variant)
     return Choice(
         pick.kernel,
@@ -159,10 +163,11 @@ def candidates_for(problem: Problem, device: DeviceSpec, history: History) -> li
 
 
 def decided_by(problem: Problem, device: DeviceSpec, history: History) -> tuple[object, ...]:
-    """All that a final choice (`Choice.is_final`) follows from, found without predicting a time.
+    """Everything that determines a final choice (`Choice.is_final`), found without predicting a
+    time.
 
-    As long as it compares equal, `choose` with a history that only looks up takes the same kernel
-    for the same reason.
+    While it compares equal, `choose` with a look-up-only history returns the same kernel and
+    reason.
     """
     kernels = candidates_for(problem, device, history)
     variants = dict.fromkeys(kernel.variant.id for kernel in kernels)
@@ -181,7 +186,7 @@ def decided_by(problem: Problem, device: DeviceSpec, history: History) -> tuple[
 
 
 def _source_of(variant: Variant) -> str:
-    """The hash of what it is compiled from; empty where that cannot be read."""
+    """The hash of the kernel's source; empty if it cannot be read."""
     try:
         return variant_sources(variant).source_sha256
     except AttuneError:
@@ -224,8 +229,8 @@ def chosen_variants(
 
 
 def _unspilled(kernels: Sequence[Kernel], problem: Problem, history: History) -> list[Kernel]:
-    """Those whose registers all fit, as `engine.auto.renew` asks of a table's rows, those that were
-    timed, and those that are not known to be otherwise."""
+    """The kernels without register spills (as `engine.auto.renew` requires of a table's rows), and
+    those that were timed or whose spills are not known."""
     if history.work == "look up":
         history = history.doing("look up")  # what is missing, the times will say
         spill = [_spills(history, kernel, problem) for kernel in kernels]
@@ -356,7 +361,7 @@ def _by_order(problem: Problem, device: DeviceSpec, note: str) -> tuple[Kernel, 
     for variant in reversed(variants):
         if (config := fitting_config(variant, problem, device)) is not None:
             why = note or f"No table has a row for {device.name} ({device.arch}) and this problem."
-            why += f" {variant.id} is the highest rung that takes it."
+            why += f" {variant.id} is the highest rung that takes the problem."
             return Kernel.of(variant, device, config), why
     # The pipeline says what is wrong with it.
     can = [v for v in variants if v.min_compute_capability <= device.compute_capability]
@@ -400,7 +405,7 @@ def _beside_in_words(candidates: Sequence[_Candidate], time: Time) -> str:
         return f"{shown} ({_words(beside).lower()})"
     if (ratio := beside.us / time.us) >= 1 + RANKING_ERROR or time.origin != "predicted":
         return f"{shown}, {ratio:.2f}×"
-    return f"{shown}, which is within the error of ranking ({RANKING_ERROR:.0%})"
+    return f"{shown}, within the error of the ranking ({RANKING_ERROR:.0%})"
 
 
 def _words(time: Time) -> str:
@@ -417,8 +422,8 @@ def _changed(table: Table | None, variant: Variant) -> str:
     if table is None or table.sources.get(variant.id) in (None, code_digest(variant)):
         return ""
     return (
-        f"Its source has changed since the candidates were ranked ({table.made}): attune "
-        "auto --renew ranks again."
+        f"Its source has changed since the candidates were ranked ({table.made}): rank again with "
+        "attune auto --renew."
     )
 
 
@@ -433,8 +438,8 @@ def _not_ranked(device: DeviceSpec, problem: Problem) -> str:
         return ""
     use, are, their = ("uses", "is", "its") if len(missing) == 1 else ("use", "are", "their")
     return (
-        f"{', '.join(missing)} {use} {own_instructions(device)}, and {are} not in the table: "
-        f"{their} defaults alone are compared."
+        f"{', '.join(missing)} {use} {own_instructions(device)} and {are} not in the table: only "
+        f"{their} defaults are compared."
     )
 
 

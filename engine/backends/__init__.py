@@ -1,1 +1,1 @@
-"""What executes kernels: `base` is the seam, then the CPU, CUDA, and PyTorch's SDPA."""
+"""Backends that execute kernels: the interface `base`, the CPU, CUDA, and PyTorch's SDPA."""

@@ -1,4 +1,4 @@
-"""The seam between the pipeline and whatever executes kernels."""
+"""The interface between the pipeline and the backends that execute kernels."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunResult(JobResult):
-    """One execution for correctness: what came of its launches, and the attention they wrote.
+    """One execution for correctness: the status of its launches, and their output.
 
     `status` is PASSED ("it ran"), COMPILE_ERROR, OUT_OF_MEMORY, TIMEOUT, one of FAULTS, or SKIPPED:
     not executed here. `out` is None unless it is PASSED.
@@ -47,7 +47,7 @@ class RunResult(JobResult):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What of a launch is executed where all of it would be too much."""
+    """The part of a launch to execute when all of it would take too long."""
 
     problem: Problem  # the chosen slices as a problem of their own, one head for each
     pairs: tuple[tuple[int, int], ...]  # (batch, head) of each of them

@@ -250,8 +250,8 @@ def _run(
             else:
                 repeatable = all(_is_part_of(memory[n], first[n]) for n in first)
                 repeated = (
-                    f"The second run, which has to give the same bits, was of {len(some):,} of "
-                    f"the {plan.passes[0].ctas:,} CTAs."
+                    f"The second run, which must give the same bits, covered {len(some):,} of the "
+                    f"{plan.passes[0].ctas:,} CTAs."
                 )
     except KeptMemory:
         raise

@@ -36,7 +36,7 @@ COMPOSED = "composed"
 
 
 def baseline_names(problem: Problem) -> tuple[str, ...]:
-    """What a problem is timed beside: the backends, and `COMPOSED` where they cannot compute it."""
+    """The baselines of a problem: the SDPA backends, and `COMPOSED` if they cannot compute it."""
     return (*BACKENDS, COMPOSED) if unsupported_features(problem) else tuple(BACKENDS)
 
 
@@ -129,8 +129,8 @@ def baseline(name: str, problem: Problem, inputs: Inputs) -> Iterator[SdpaTimer]
     torch = require_torch_on_gpu()
     if name != COMPOSED and (what := unsupported_features(problem)):
         raise MeasureError(
-            f"PyTorch's SDPA has no way to compute {what}: {COMPOSED}, which is matmul, softmax "
-            "and what lies between as operations of their own, is the baseline.",
+            f"PyTorch's SDPA cannot compute {what}: the baseline is {COMPOSED}, separate matmul, "
+            "softmax and elementwise operations.",
             code="composed_baseline",
         )
     timer = SdpaTimer(name, problem, inputs)

@@ -43,8 +43,8 @@ class AttuneError(Exception):
 
 
 class BadInput(AttuneError):
-    """What was given cannot be taken: a name, a value, a file. The command line then exits with 2,
-    and with 1 for every other AttuneError."""
+    """Invalid input: a name, a value or a file. The command line exits with 2 for it, and with 1
+    for every other AttuneError."""
 
 
 class InvalidProblem(BadInput):
@@ -132,8 +132,9 @@ class StoreError(AttuneError):
 
 
 class InvalidStore(StoreError, BadInput):
-    """What a setting names is no place for sessions or tuned configs, or holds something else."""
+    """A setting names a place that cannot hold sessions or tuned configs, or that holds something
+    else."""
 
 
 class ClusterError(AttuneError):
-    """The Dask cluster of a sweep cannot be reached, has no worker that will do, or is gone."""
+    """The Dask cluster of a sweep cannot be reached, has no suitable worker, or is gone."""

@@ -63,7 +63,7 @@ def as_sentence(what: str, remedy: str = "", *, named: bool = False) -> Iterator
 
 
 def make_folder(folder: Path) -> None:
-    """The folder, and those above it that are missing, for their owner alone; OSError."""
+    """Create the folder and its missing parents, accessible only to their owner. Raises OSError."""
     if not folder.parent.exists():
         make_folder(folder.parent)
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -335,7 +335,7 @@ def read_entry(path: Path) -> bytes | None:
 
 
 def is_private(path: Path) -> bool:
-    """Whether only this user and root can have written it: what is read there is executed.
+    """True if only this user and root can have written the file, whose content will be executed.
 
     Raises:
         OSError: it is not there.
@@ -392,7 +392,7 @@ def append_event(path: Path, event: Mapping[str, Any], remedy: str = CACHE_REMED
     """Add one event.
 
     Args:
-        remedy: what to do when it cannot be written, for the error.
+        remedy: what to do if the file cannot be written, for the error.
 
     Raises:
         StoreError: the disk is full or the folder cannot be written.

@@ -1,7 +1,7 @@
-"""Arguments of a launch: what stands in the plan, and the bytes that a kernel is given.
+"""Arguments of a launch, as in the plan and as bytes for the kernel.
 
-Both backends take their arguments from here, so that a kernel sees the same bytes on either; but
-for tensor maps, whose bytes on a GPU are known to its driver alone.
+Both backends encode arguments here, so that a kernel sees the same bytes on either, except for
+tensor maps, whose bytes on a GPU only the driver knows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What was read or worked out once in a process, as much of it as is worth its memory."""
+"""A bounded cache of values that a process has read or computed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ Value = TypeVar("Value")
 
 
 class Newest(dict[Key, Value], Generic[Key, Value]):
-    """A dictionary of at most `most` entries, which threads may share: for a new one the oldest
-    goes."""
+    """A thread-safe dictionary of at most `most` entries; a new entry replaces the oldest."""
 
     def __init__(self, most: int) -> None:
         super().__init__()

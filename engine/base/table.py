@@ -1,4 +1,4 @@
-"""Results as tables and bars: what the command line prints, a report writes and the app shows."""
+"""Tables and bar charts of results, for the command line, reports and the app."""
 
 from __future__ import annotations
 
@@ -166,11 +166,11 @@ class Tabular:
         return next(iter(self.tables()), Table(type(self).__name__, (), (), "Nothing in it."))
 
     def tables(self) -> tuple[Table, ...]:
-        """The result as a person reads it, what matters most first."""
+        """The result as tables, the most important first."""
         raise NotImplementedError
 
     def to_frame(self) -> pd.DataFrame:
-        """The figures as numbers, a row for each thing that was found out."""
+        """The figures as a DataFrame of numbers."""
         return self.tables()[0].frame()
 
     def bars(self) -> Bars:

@@ -1,8 +1,8 @@
 """What to do when the batch cannot grow: other variants, a smaller GPU, waiting, or accepting it.
 
-Every option is put in the same two figures, latency and dollars per 10⁹ queries, and ranked by
-what a query costs. `auto`'s candidates are among them, in `auto`'s order where nothing but the
-kernel differs.
+Every option has the same two figures, latency and dollars per 10⁹ queries, and options are ranked
+by the cost of a query. They include `auto`'s candidates, in `auto`'s order if only the kernel
+differs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SPREADING_TUNABLES = ("num_splits", "block_m")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One thing to do, with its predicted figures."""
+    """One option, with its predicted figures."""
 
     kind: OptionKind
     title: str
@@ -54,7 +54,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What is run now, at the batch that cannot grow."""
+    """The present kernel, at the batch that cannot grow."""
 
     kernel: Kernel
     problem: Problem
@@ -101,7 +101,7 @@ def rank_options(
     if other_method:
         names = ", ".join(dict.fromkeys(a.variant for a in other_method))
         notes.append(
-            f"Not predicted by the method of what is run now, so not comparable with it: {names}."
+            f"Predicted by another method than the present kernel, so not comparable: {names}."
         )
     for (_, _, title), answer in zip(others, answers, strict=True):
         if isinstance(answer, str):
@@ -121,7 +121,7 @@ def rank_options(
 
 
 def _different_bases(options: Iterable[Option], devices: Mapping[str, DeviceSpec]) -> str:
-    """What is rented for each price, where that is not the same for all options; else empty."""
+    """A sentence on what each price rents if the options differ in that; else empty."""
     bases = {
         o.device: devices[o.device].price_basis
         for o in options
@@ -130,11 +130,13 @@ def _different_bases(options: Iterable[Option], devices: Mapping[str, DeviceSpec
     if len(set(bases.values())) < 2:
         return ""
     listing = "; ".join(f"{name}: {basis}" for name, basis in bases.items())
-    return f"These prices are not of one kind ({listing}): give your own before you compare them."
+    return (
+        f"These prices are for different offers ({listing}): give your own before comparing them."
+    )
 
 
 def _rank(option: Option) -> tuple[bool, bool, tuple[bool, float, str]]:
-    """Cheapest query first; what has no price, or no comparison, comes after what has one."""
+    """Sort key: cheapest query first; options without a price or a comparison last."""
     dollars = option.usd_per_billion_queries
     cost = option.per_query_us if dollars is None else dollars
     return option.speedup is None, dollars is None, rank_of(cost, option.variant)
@@ -228,7 +230,8 @@ def _article(name: str) -> str:
 
 
 def _carried(calibration: Calibration | None, variant: Variant) -> Calibration | None:
-    """What a calibration says about another GPU or config: its medians, as unsure as a prior."""
+    """A calibration carried over to another GPU or config: its medians, with the uncertainty of a
+    prior."""
     if calibration is None:
         return None
     covariance = tuple(tuple(row) for row in prior_covariance(variant).tolist())

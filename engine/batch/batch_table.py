@@ -1,8 +1,8 @@
 """From a predicted curve to a batch size: table, recommendations, wave steps, certainty.
 
-Two readings of one launch stand side by side, because they were once mistaken for each other: the
-launch's latency rises with the batch while the cost of a unit of work (one head of one batch
-element, B·H of them) falls, until the GPU is full.
+The table shows two figures of a launch that are easily confused: its latency rises with the batch,
+while the cost of a unit of work (one head of one batch element, B·H of them) falls until the GPU is
+full.
 """
 
 from __future__ import annotations
@@ -403,7 +403,7 @@ def _reason(table: pd.DataFrame, i: int, share: float, device: DeviceSpec) -> st
     if row.binds in ("DRAM", "L2"):
         return f"{reached} ({gain}): from here {row.binds} bandwidth binds, and time grows with B."
     if row.binds == "launch floor":
-        return f"{reached} ({gain}): the launch itself is the largest part, shared by more units."
+        return f"{reached} ({gain}): launch overhead is the largest part, and more units share it."
     if first.sm_fill < 1 and row.load_per_sm == 1:
         return (
             f"{reached} ({gain}): SMs were idle (B={first.batch:,} gives work to "
@@ -417,13 +417,13 @@ def _reason(table: pd.DataFrame, i: int, share: float, device: DeviceSpec) -> st
         )
     return (
         f"{reached} ({gain}): every SM has {row.load_per_sm:,} "
-        f"CTA{'s' if row.load_per_sm > 1 else ''} to work through, and more of them add time "
-        f"almost in proportion."
+        f"CTA{'s' if row.load_per_sm > 1 else ''} to work through, and more CTAs add time almost "
+        f"in proportion."
     )
 
 
 def explain_knee(main: Occupancy, table: pd.DataFrame, device: DeviceSpec) -> str:
-    """Why the curve bends where it does: how many CTAs run at once, and not how many threads fit.
+    """Explain the knee of the curve: the number of CTAs that run at once, not of threads that fit.
 
     Args:
         main: occupancy of the main pass at any batch.
@@ -494,7 +494,7 @@ def _ordinal(n: int) -> str:
 
 
 def memory_feasible(device_bytes: np.ndarray[Any, Any], device: DeviceSpec) -> int:
-    """How many of the first batches fit in the GPU's memory, which must grow with the batch.
+    """The number of first batches that fit in the GPU's memory; the bytes must grow with the batch.
 
     Raises:
         InvalidProblem: not even the first one fits.
@@ -515,9 +515,10 @@ def memory_feasible(device_bytes: np.ndarray[Any, Any], device: DeviceSpec) -> i
 def largest_launchable(
     variant: Variant, config: Mapping[str, int], problem: Problem, max_batch: int
 ) -> tuple[int, str]:
-    """The batch, and why there is none beyond it; empty where `max_batch` can be launched.
+    """The largest batch that can be launched, and why no larger one can; empty if `max_batch` can.
 
-    By halving: what CUDA's grid or the variant refuses, it refuses for every larger batch.
+    Found by bisection, as a batch that CUDA's grid or the variant refuses implies that larger ones
+    are refused.
     """
 
     def refused(batch: int) -> str:

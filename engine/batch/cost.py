@@ -1,4 +1,4 @@
-"""Waiting to collect requests: what batching costs each of them, and what it brings.
+"""Waiting to collect requests: added latency and gain of batching; and the cost of queries.
 
 Requests arrive at random (Poisson) and are launched together once B of them are there. The k-th of
 a batch waits for B − k further arrivals; over all positions the chance to wait longer than t is
@@ -28,7 +28,7 @@ _CURVE_POINTS = 32
 
 @dataclass(frozen=True, slots=True)
 class WaitPoint:
-    """What collecting `batch` requests costs and brings."""
+    """Added latency and GPU time of collecting `batch` requests."""
 
     batch: int
     added_p95_us: float
@@ -104,8 +104,8 @@ def plan_waiting(latency_us: FloatArray, rate_per_s: float, budget_ms: float) ->
     if not keeps_up.any():
         best = float(np.max(1e6 * batches / latency_us))
         return (
-            f"{format_count(rate_per_s)} requests a second are more than one GPU takes at any "
-            f"batch ({format_count(best)}): share them among {math.ceil(rate_per_s / best)} GPUs."
+            f"{format_count(rate_per_s)} requests a second exceed what one GPU can serve at any "
+            f"batch ({format_count(best)}): use {math.ceil(rate_per_s / best)} GPUs."
         )
     budget_us = 1e3 * budget_ms
 
@@ -120,9 +120,9 @@ def plan_waiting(latency_us: FloatArray, rate_per_s: float, budget_ms: float) ->
     if len(possible) == 0:
         least = int(batches[keeps_up][0])
         return (
-            f"To keep up with {format_count(rate_per_s)} requests a second takes batches of "
-            f"{least:,}, and collecting them adds {format_us(added_us(least, 0.95))}, over the "
-            f"budget of {format_us(budget_us)}: add a GPU or allow more time."
+            f"Serving {format_count(rate_per_s)} requests a second takes batches of {least:,}, and "
+            f"waiting for them adds {format_us(added_us(least, 0.95))}, over the budget of "
+            f"{format_us(budget_us)}: add a GPU or allow more time."
         )
     per_request = latency_us[possible - 1] / possible
     cheapest = int(np.argmin(per_request))
@@ -165,7 +165,7 @@ def plan_waiting(latency_us: FloatArray, rate_per_s: float, budget_ms: float) ->
             f"{format_us(p50)} to the median request and {format_us(p95)} to the slowest 5 %, "
             f"within {format_us(budget_us)}." + longer
             if batch > 1
-            else f"Nothing is gained by waiting within {format_us(budget_us)}: launch at once."
+            else f"Waiting up to {format_us(budget_us)} gains nothing: launch at once."
         ),
     )
 

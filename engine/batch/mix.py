@@ -1,4 +1,4 @@
-"""One kernel and one batch for a mix of problems: a person's own traffic, and what it costs.
+"""Recommend one kernel and one batch for mixed traffic, with its cost.
 
 A line of traffic says how often a day a problem is launched at the batch used today. The same
 sequences can be launched B at a time: the fewest GPU-hours over all lines decide, and the smallest
@@ -85,7 +85,8 @@ class MixKernel:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MixResult(Tabular):
-    """The answer: `kernel` (with its splits) launched `batch` at a time. All is predicted."""
+    """The recommendation: `kernel` (with its splits) launched `batch` at a time. All figures are
+    predicted."""
 
     variant: str
     config: dict[str, int]
@@ -122,9 +123,9 @@ class MixResult(Tabular):
         """The recommendation in two sentences."""
         price = self.hours / self.own_hours - 1
         apart = (
-            "No line alone has a faster kernel."
+            "No line has a faster kernel of its own."
             if price < 0.005
-            else f"A kernel of its own for each line would save {1 - 1 / (1 + price):.0%} of that."
+            else f"The best kernel for each line would save {1 - 1 / (1 + price):.0%} of that."
         )
         return (
             f"{self.kernel} with B={self.batch:,} answers the mix in {_gpu_time(self.hours)} a "
@@ -136,12 +137,12 @@ class MixResult(Tabular):
         """What the batch gains, if it gains anything."""
         if abs(self.hours / self.hours_now - 1) < 0.005:
             price = self._price(self.usd_per_day)
-            return f"{price}, as long as batched today: this batch gains nothing"
+            return f"{price}, as much as with today's batches: this batch gains nothing"
         price = self._price(self.usd_per_day, self.usd_per_day_now)
-        today = f"{_gpu_time(self.hours_now)} as batched today"
+        today = f"{_gpu_time(self.hours_now)} with today's batches"
         if self.hours < self.hours_now:
             return f"{price}, not {today}"
-        return f"{price}, and in {today}, which is to be kept"
+        return f"{price}, and in {today}: keep those"
 
     def _price(self, *usd_per_day: float | None) -> str:
         """` ($2 against $3 a day)`; of less than a cent what a million sequences cost."""

@@ -56,8 +56,8 @@ __all__ = [
 # Points of the variant's file fit its simulated times about as well as assumed ones, or better.
 _AS_GOOD = 2.0
 _OF_ANOTHER = (
-    "The points fit the simulated times of {variant} worse than those of an assumed kernel: where "
-    "they are of another one, name it with --measured-kernel."
+    "The points fit the simulated times of {variant} worse than those of an assumed kernel: if "
+    "they belong to another kernel, name it with --measured-kernel."
 )
 MOST_BATCHES = 65_536  # of one curve; more rows would not be looked at
 
@@ -149,15 +149,15 @@ def recommend_batch(
         notes.append(f"The config: {resolved.describe()}.")
     if variant.is_backward and calibrated.measurements and request.calibrate:
         notes.append(
-            "Measured points stand at their batches alone: no time of a backward pass is "
-            "calibrated on them."
+            "Measured points are shown at their batches only: times of a backward pass are not "
+            "calibrated."
         )
 
     axis_notes: list[str] = []
     asked = max(request.max_batch, min(request.batch_now, MOST_BATCHES))
     if asked > request.max_batch:
         axis_notes.append(
-            f"Batches go to {asked:,}, what is run now, and not to {request.max_batch:,} alone."
+            f"Batches go up to {asked:,}, the present batch, instead of {request.max_batch:,}."
         )
     most, limit = largest_launchable(variant, config, problem, asked)
     if limit:

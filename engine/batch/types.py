@@ -188,7 +188,7 @@ class BatchResult(Tabular):
         return figure.update_layout(title=f"{self.variant} on {self.device}")
 
     def calibration_quality(self) -> tuple[str, ...]:
-        """How good the model is here, one sentence each, the error on unseen points first."""
+        """Sentences on the accuracy of the model here, the error on unseen points first."""
         calibration, loo = self.calibration, self.loo
         if calibration is None:
             return ()

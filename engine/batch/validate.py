@@ -100,9 +100,9 @@ def measure_next(
         recommended,
         now,
         then,
-        f"Measure B={batch:,} next: of all batches it narrows the recommendation most. The latency "
-        f"of B={recommended:,} is known to a factor of {now:.3g} either way, and would be to "
-        f"{then:.3g}.",
+        f"Measure B={batch:,} next: of all batches, it narrows the recommendation most. The "
+        f"latency of B={recommended:,} is now known within a factor of {now:.3g}, and would then "
+        f"be within {then:.3g}.",
     )
 
 
@@ -113,8 +113,8 @@ def measure_next(
 _WIDE = 2.0
 _GOAL_INSIDE = 0.8  # of the measured values inside the 90 % intervals
 _WORTH = {
-    False: "narrow enough to tell a good model from a poor one.",
-    True: "so wide that being inside says little; the differences below say more.",
+    False: "narrow enough to distinguish a good model from a poor one.",
+    True: "so wide that lying inside means little; see the differences below.",
 }
 
 

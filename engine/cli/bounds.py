@@ -64,7 +64,7 @@ def run_occupancy(args: OccupancyOptions) -> int:
             "Name a variant, for instance auto, or give both --threads and --registers."
         )
     if (named := first_given(args, (*PROBLEM, "config", "defaults_only"))) is not None:
-        raise InvalidProblem(f"--{named.replace('_', '-')} is of a variant: name one.")
+        raise InvalidProblem(f"--{named.replace('_', '-')} needs a variant: name one.")
     return _occupancy_of_resources(args, args.threads, args.registers)
 
 
@@ -96,7 +96,7 @@ def _occupancy_of_variant(args: OccupancyOptions, name: str) -> int:
     """Each pass, with the resources that the compiler gave it."""
     for flag in ("threads", "registers", "smem", "ctas", "cluster"):
         if getattr(args, flag) is not None:
-            raise InvalidProblem(f"{name} is compiled, which says what --{flag} is.")
+            raise InvalidProblem(f"{name} is compiled, which determines --{flag}: leave it out.")
     request = EvaluationRequest(
         name,
         problem_from(args),
@@ -158,7 +158,7 @@ def run_roofline(args: RooflineOptions) -> int:
     if args.variant is None or args.sweep is not None:
         raise InvalidProblem("Name either a variant or, with --sweep, the journal of a sweep.")
     if args.csv:
-        raise InvalidProblem("--csv is for the points of a --sweep: take --json.")
+        raise InvalidProblem("--csv is for the points of a --sweep: give --json instead.")
     return _roofline_of_variant(args, args.variant)
 
 

@@ -63,7 +63,7 @@ class _Root(_Parser):
             name = given[0].partition("=")[0]
             if get_close_matches(name, _OF_ROOT, cutoff=0.75):
                 self.error(_no_such("option", name, _OF_ROOT))
-            self.error(f"{name} comes before the command: options stand behind it")
+            self.error(f"{name} comes before the command: put options after it")
         parsed, rest = self.parse_known_args(args, namespace)
         command = _read()["commands"][parsed.command]
         if "passes_on" in command:

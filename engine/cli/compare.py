@@ -96,8 +96,8 @@ def run(args: CompareOptions) -> int:
             print(why, file=sys.stderr)
     elif missing:
         print(
-            f"The machine code of {len(missing):,} evaluations is not counted, as their sessions "
-            "do not hold its counts: --counts compiles their sources and counts it.",
+            f"The sessions hold no machine code counts of {len(missing):,} evaluations: --counts "
+            "compiles their sources and counts them.",
             file=sys.stderr,
         )
     print_comparison(comparison, args)
@@ -114,7 +114,7 @@ def print_comparison(comparison: SessionComparison, args: CompareOptions | Rerun
         sys.stdout.write(output.to_csv(comparison))
     else:
         for differences in comparison.differences:
-            print(f"\nWhat differs in {differences.session}, against {comparison.baseline}:")
+            print(f"\nDifferences of {differences.session} from {comparison.baseline}:")
             _print_differences(differences)
         print()
         for table in output.comparison_tables(comparison):
@@ -171,8 +171,8 @@ def run_rerun(args: RerunOptions) -> int:
     if foreign and not theirs:
         names = ", ".join(source.name for source in foreign)
         print(
-            f"Note: {names} of the snapshot differs from the one here. The one here is run; "
-            "--use-their-source shows theirs and asks.",
+            f"Note: the snapshot's source of {names} differs from the one here, which is run. "
+            "With --use-their-source, the snapshot's is shown and run if you agree.",
             file=sys.stderr,
         )
     outcomes = _repeat(snapshot, repeats, theirs)

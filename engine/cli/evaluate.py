@@ -99,7 +99,9 @@ def _at_clock(request: EvaluationRequest, word: str | None, history: History) ->
         return request
     resolved = resolve(request, history)
     if resolved.device is None:
-        raise InvalidProblem(f"--clock is of a GPU's predicted times: {resolved.device_reason}")
+        raise InvalidProblem(
+            f"--clock needs a GPU, whose times are predicted: {resolved.device_reason}"
+        )
     plan = launch_plan(resolved.variant, request.problem, resolved.config, resolved.device)
     device = device_of_plan(resolved.device, word, resolved.variant, plan)
     return replace(request, clock_mhz=device.boost_clock_mhz, clock=device.clock)
@@ -110,7 +112,7 @@ def _show_stage(stage: str) -> None:
 
 
 def _show_part(part: Evaluation) -> None:
-    print(f"{part.status}: {part.reason} The rest is running.", file=sys.stderr)
+    print(f"{part.status}: {part.reason} The remaining CTAs are running.", file=sys.stderr)
 
 
 def _print_human(e: Evaluation, config_origin: str) -> None:

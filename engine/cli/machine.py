@@ -59,7 +59,7 @@ def run_devices(args: DevicesOptions) -> int:
             "GB/s": d.memory_gb_per_s,
             "memory": d.memory,
             "$/h": d.price_usd_per_hour,
-            "rented for it": d.price_basis,
+            "price basis": d.price_basis,
         }
         for d in all_devices()
     )

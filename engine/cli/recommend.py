@@ -116,15 +116,17 @@ def run(args: RecommendBatchOptions) -> int:
         return _run_mix(args)
     if args.seqlen is None:
         raise InvalidProblem(
-            "A batch is recommended for a sequence length or a mix of problems: give --seqlen 128, "
-            "or --mix COUNT,B,H,S for each."
+            "A recommendation needs a sequence length or a mix of problems: give --seqlen 128, or "
+            "--mix COUNT,B,H,S for each."
         )
     traffic = {unit: getattr(args, f"{unit}_per_day") for unit in _TRAFFIC}
     named = {unit: amount for unit, amount in traffic.items() if amount is not None}
     if args.curve and not args.json:
-        raise InvalidProblem("--curve goes with --json: the curve has a row per batch.")
+        raise InvalidProblem("--curve needs --json: the curve has a row per batch.")
     if args.measured_kernel and args.measured is None:
-        raise InvalidProblem("--measured-kernel says whose points --measured holds: give both.")
+        raise InvalidProblem(
+            "--measured-kernel names the kernel of the --measured points: give both."
+        )
     request = BatchRequest(
         **fields_from(args, BatchRequest, "dtype", "config", "predict"),
         dtype=dtype_from(args.dtype, [args.variant]),
@@ -160,7 +162,7 @@ _NOT_OF_A_MIX = (
 def _run_mix(args: RecommendBatchOptions) -> int:
     if (extra := first_given(args, _NOT_OF_A_MIX)) is not None:
         option = "--" + extra.replace("_", "-")
-        raise InvalidProblem(f"{option} goes with one problem, not with --mix: leave one out.")
+        raise InvalidProblem(f"{option} is for one problem, not for --mix: leave one out.")
     dtype = dtype_from(args.dtype, [args.variant])
     rest = {"head_dim": args.head_dim, "causal": args.causal, "dtype": dtype}
     lines: list[MixLine] = []

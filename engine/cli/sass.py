@@ -187,7 +187,7 @@ def _run(args: SassOptions) -> int:
     device = find_device(args.gpu) if args.gpu else None
     for flag in ("clock", "timeline", "cold"):
         if device is None and getattr(args, flag):
-            raise InvalidProblem(f"--{flag} is of simulated times: name a GPU (--gpu L4).")
+            raise InvalidProblem(f"--{flag} needs a simulated time: name a GPU (--gpu L4).")
     if args.clock is not None:
         given_clock(args.clock)
     if args.timeline is not None and not (folder := Path(args.timeline).absolute().parent).is_dir():
@@ -195,13 +195,15 @@ def _run(args: SassOptions) -> int:
             f"There is no folder {folder} for the --timeline: make it, or name another."
         )
     if args.against is not None and args.timeline is None:
-        raise InvalidProblem("--against draws a second launch into the --timeline: name its FILE.")
+        raise InvalidProblem(
+            "--against adds a second launch to a timeline: give --timeline FILE, too."
+        )
     if args.against == args.kernel:
-        raise InvalidProblem(f"--against takes another kernel than {args.kernel}.")
+        raise InvalidProblem(f"--against needs a kernel other than {args.kernel}.")
     for flag in ("check", "cluster", "save"):
         if getattr(args, flag) and not args.execute:
             raise InvalidProblem(
-                f"--{flag} is of an execution: give --execute with it.",
+                f"--{flag} needs --execute: give both.",
                 code="sass_flag_of_execution",
             )
     if args.execute:
@@ -269,8 +271,8 @@ def _of_variant(
         for flag in ("entry", "define", "include", "flag", "arg", "grid", "block", "smem", "cold"):
             if getattr(args, flag):
                 raise InvalidProblem(
-                    f"--{flag} is for a FILE.cu or FILE.cubin: {args.kernel} says itself how it "
-                    "is launched. Give the problem and --config instead."
+                    f"--{flag} is for a FILE.cu or FILE.cubin: the launch of {args.kernel} follows "
+                    "from its description. Give the problem and --config instead."
                 )
         variant = find_variant(args.kernel)
     given = given_config(args)
@@ -322,7 +324,9 @@ def _execute(args: SassOptions, device: DeviceSpec | None) -> int:
         )
     for flag in ("clock", "timeline", "listing", "cold"):
         if getattr(args, flag):
-            raise InvalidProblem(f"--{flag} is of a simulation, and --execute only executes.")
+            raise InvalidProblem(
+                f"--{flag} belongs to a simulation, which --execute does not make: leave one out."
+            )
     launch, contents = _launch_of_file(args, path)
     cubin, entry = _code_of_file(args, path, device)
     if device is not None:
@@ -363,7 +367,8 @@ def _of_file(args: SassOptions, device: DeviceSpec | None) -> list[Result]:
 def _launch_of_file(args: SassOptions, path: Path) -> tuple[Launch, tuple[Content | None, ...]]:
     if (named := first_given(args, (*PROBLEM, "config", "defaults_only"))) is not None:
         raise InvalidProblem(
-            f"--{named.replace('_', '-')} is of a variant: give {path.name} --grid, --block, --arg."
+            f"--{named.replace('_', '-')} is for a variant: give {path.name} --grid, --block, "
+            "--arg."
         )
     for flag in ("grid", "block"):
         if getattr(args, flag) is None:

@@ -219,12 +219,12 @@ def print_results(
             _print_listing(result.analysis)
         for advice in advise_launch(result.analysis, device, result.timed):
             where = f"{_line(advice.source)}: " if advice.source else ""
-            gain = f" (gains {advice.gain} of the time, simulated)" if advice.gain else ""
+            gain = f" (saves {advice.gain} of the simulated time)" if advice.gain else ""
             print(f"Advice{gain}: {where}{advice.sentence}")
         for note in result.notes:
             print(f"Note: {note}")
     if device is None:
-        print("Counts alone: name a GPU (--gpu L4) for a simulated time.")
+        print("Only counts: name a GPU (--gpu L4) for a simulated time.")
     elif len(results) > 1:
         whole = _latency_of_all(results)
         print(f"All passes together: {format_us(whole['median_us'])} simulated.")

@@ -287,8 +287,8 @@ def run(args: CommandOptions) -> int:
     if not (args.resume or args.all or first_given(args, _POINTS)):
         print_plan(points, estimate, sys.stderr)
         raise InvalidProblem(
-            "Nothing was named, so this would be every variant and config: name variants or "
-            "problems, or say --all."
+            "Without a variant or problem, a sweep tries every variant and config: name variants "
+            "or problems, or give --all."
         )
     if not quiet:
         print_plan(points, estimate, sys.stderr)

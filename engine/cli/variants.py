@@ -68,12 +68,12 @@ def run(args: VariantsOptions) -> int:
     if args.into is not None and not (args.markdown or args.tree):
         raise InvalidProblem("--into writes what --markdown or --tree print: give one of them.")
     if args.gpu is None and (named := first_given(args, PROBLEM)) is not None:
-        raise InvalidProblem(f"--{named.replace('_', '-')} is of the figures on a GPU: give --gpu.")
+        raise InvalidProblem(f"--{named.replace('_', '-')} needs a GPU: give --gpu.")
     whole = args.diff or args.forecasts or args.tree or (args.markdown and args.gpu is None)
     if args.variants and whole:
         raise InvalidProblem(
-            "Named variants go with the list and, with --gpu, with figures alone: "
-            "leave the names or the other option out.",
+            "Variants can be named only for the list or, with --gpu, for the figures: leave out "
+            "the names or the other option.",
             code="names_beside_a_fixed_list",
         )
     if args.add is not None:
@@ -85,7 +85,7 @@ def run(args: VariantsOptions) -> int:
     if args.gpu is not None:
         return _figures(args, args.gpu)
     if args.diff is not None:
-        raise InvalidProblem("--diff counts in machine code, which is made for a GPU: give --gpu.")
+        raise InvalidProblem("--diff counts machine code, which is compiled for a GPU: give --gpu.")
     if args.tree:
         from engine.kernel_figures.changes import lessons_tree
 
@@ -134,7 +134,7 @@ def _forecasts(args: VariantsOptions) -> int:
     from engine.sessions.known_times import open_history
 
     if args.gpu is not None:
-        raise InvalidProblem("--forecasts is of the study's own problem and GPU: leave --gpu out.")
+        raise InvalidProblem("--forecasts uses the study's own problem and GPU: leave --gpu out.")
     table = forecasts_table(open_history())
     if args.json:
         print_json([dict(zip(table.columns, row, strict=True)) for row in table.rows])
@@ -204,7 +204,7 @@ def _diff(variant: Variant, problem: Problem, gpu: str) -> int:
         print(f"{label}: {text}" if label else text)
     before = rung_before(variant)
     if before is None:
-        print(f"{variant.id} is the first rung: there is none to compare it with.")
+        print(f"{variant.id} is the first rung: there is no earlier one to compare it with.")
         return 0
     history = open_history()
     pair = [_worked_out(v, problem, gpu, history) for v in (before, variant)]
@@ -215,7 +215,7 @@ def _diff(variant: Variant, problem: Problem, gpu: str) -> int:
             print(f"{rung.variant.id}: {rung.why_not}")
             return 1
     print_table(counts_diff(*pair))
-    print(f"Machine code: {machine_code_diff(*pair).summary()}, registers not counted.")
+    print(f"Machine code: {machine_code_diff(*pair).summary()}, register numbers ignored.")
     return 0
 
 

@@ -421,8 +421,8 @@ class Cluster(Executor):
         """
         if self._client.status == "closed":
             raise ClusterError(
-                f"The Dask scheduler at {self._address} is gone. What is evaluated is kept: start "
-                "it again and resume the sweep.",
+                f"The Dask scheduler at {self._address} is gone. Results are kept: start it "
+                "again and resume the sweep.",
                 code="scheduler_gone",
             )
         if self._client.status != "running":
@@ -445,10 +445,7 @@ class Cluster(Executor):
     def _report_workers(self) -> None:
         """Report how many take part when that has changed."""
         if self.workers == 0:
-            sentence = (
-                f"No worker is left at {self._address}: waiting for one to come. What is evaluated "
-                "is kept."
-            )
+            sentence = f"No worker is left at {self._address}: waiting for one. Results are kept."
         else:
             several = self.measures and self.gpus > 1
             sentence = f"{self.workers} worker{'s' if self.workers > 1 else ''} at {self._address}"

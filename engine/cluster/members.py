@@ -221,7 +221,7 @@ class Members:
                 doing = "measures" if self._measuring else "predicts"
                 self.leave_out(
                     member.address,
-                    f"{about.host} has {what} that this sweep can use, and the sweep {doing}: "
+                    f"{about.host} has {what} that this sweep can use, but the sweep {doing}: "
                     "measurements and predictions are never mixed.",
                 )
                 continue

@@ -132,16 +132,16 @@ def systematic_error(expected: Expected, compared: ComparedOutput, tiles: Tiles)
         return _imprecise(rms, expected, compared)
     if not biased:
         return (
-            f"The output passes, but each row is off by a factor of its own, {factor:.3%} in RMS, "
-            f"where {expected.baseline_name} leaves {expected.baseline_row_factor:.3%}: look for "
-            "lost precision in what a row shares, such as a row sum l, its reciprocal or a "
-            "correction that is held in 16 bits."
+            f"The output passes, but each row is off by a factor of its own, {factor:.3%} in "
+            f"RMS ({expected.baseline_name}: {expected.baseline_row_factor:.3%}): look for lost "
+            "precision in a value shared by a row, such as the row sum l, its reciprocal or a "
+            "correction held in 16 bits."
         )
     return (
         f"The output passes, but it is systematically too {'small' if bias < 0 else 'large'}, by "
-        f"{abs(bias):.2%} on average, where rounding leaves no mean ({significance:.0f} standard "
+        f"{abs(bias):.2%} on average, and rounding has no bias ({significance:.0f} standard "
         "errors): look for weights that are truncated instead of rounded, and for a row sum that "
-        f"holds {'more' if bias < 0 else 'less'} than the weights do."
+        f"is {'larger' if bias < 0 else 'smaller'} than the sum of the weights."
     )
 
 
@@ -157,8 +157,8 @@ def _imprecise(rms: float, expected: Expected, compared: ComparedOutput) -> str 
         return None
     return (
         f"The output passes, but its {name} error is {times:.2g} times that of "
-        f"{expected.baseline_name}: look for lost precision in what is added up, such as O or a "
-        "partial result that is rounded to 16 bits on its way."
+        f"{expected.baseline_name}: look for lost precision in a sum, such as O or a partial "
+        "result that is rounded to 16 bits in between."
     )
 
 
@@ -291,15 +291,15 @@ def check_against(
 
 
 def _not_repeatable(result: RunResult, plan: LaunchPlan | None) -> tuple[Finding, ...]:
-    """What a second run that differs from the first says."""
+    """The finding about a second run that differs from the first."""
     if result.repeatable:
         return ()
     kept = [s.name for s in plan.scratch if s.fill == "zero" and not s.each_launch] if plan else []
     counters = ""
     if kept:
         counters = (
-            f"the second launch finds {' and '.join(kept)} as the first has left it: check where "
-            "the kernel resets it, and "
+            f"the second launch finds {' and '.join(kept)} as the first left it: check where the "
+            "kernel resets it, and "
         )
     sentence = f"{counters}look for a race: the check build in random order may name it."
     where = place_of(FindingCode.NOT_REPEATABLE, plan.source if plan else None)
@@ -313,9 +313,8 @@ def with_order_of_threads(
 ) -> Correctness:
     """The verdict on a wrong output, knowing what the launch gives in another order of threads.
 
-    Where they differ by more than the tolerance, or end differently, what the first order gave is
-    no bug's own output: the causes and places that were found for it are left out, but for what
-    nobody wrote.
+    If the two differ by more than the tolerance, or end differently, the first output is not
+    typical of one bug: its causes and places are dropped, except for unwritten elements.
 
     Args:
         result: the run that was judged.
@@ -334,7 +333,7 @@ def with_order_of_threads(
             total += same.size
         if not different:
             return wrong
-        seen = f"{different:,} of {total:,} elements come out otherwise"
+        seen = f"{different:,} of {total:,} elements differ"
     else:
         seen = f"The launch ends as {other.status}"
     sentence = (
@@ -354,16 +353,16 @@ def _outputs(result: RunResult) -> Mapping[str, RawArray]:
 
 
 def with_passing_inputs(wrong: Correctness, source: Path) -> Correctness:
-    """A verdict on harsh inputs, knowing that the same kernel passed on others: what differs is how
-    far scores lie from 0."""
+    """Judge a failure on harsh inputs of a kernel that passed on others: only the range of the
+    scores differs."""
     explained = {FindingCode.ROW_MAXIMUM, FindingCode.SCORE_PRECISION}
     if any(finding.pattern in explained for finding in wrong.findings):
         return wrong
     cause = Finding(
         FindingCode.ROW_MAXIMUM,
-        "It passes on the other inputs, whose scores lie near 0, where a wrong row maximum does no "
-        "harm. Check the maximum that is subtracted from the scores: it must start at −inf and "
-        "cover all keys of its own row, and of no other.",
+        "It passes on the other inputs, whose scores are near 0, so that a wrong row maximum does "
+        "no harm. Check the maximum that is subtracted from the scores: it must start at −inf and "
+        "cover all keys of its own row and of no other row.",
         1.0,
         place_of(FindingCode.ROW_MAXIMUM, source),
     )
@@ -371,7 +370,7 @@ def with_passing_inputs(wrong: Correctness, source: Path) -> Correctness:
 
 
 def _problems(compared: ComparedOutput, result: RunResult, broken: BrokenElements) -> list[str]:
-    """What is wrong, most telling first; empty when the output passes."""
+    """What is wrong, the most informative first; empty if the output passes."""
     problems = []
     total = math.prod(compared.coverage.problem.out_shape)
     for mask, what in (
@@ -416,7 +415,7 @@ def _reason(
 
 
 def _margin(problem: Problem) -> str:
-    """What is allowed beside the baseline's error, in words."""
+    """The tolerance beside the baseline's error, in words."""
     if problem.dtype != "float32" or problem.num_keys == 1:
         return "half a rounding step"
     return f"the rounding of a sum of {problem.num_keys:,} terms"
@@ -438,8 +437,8 @@ def _as_tf32(
         return ()
     sentence = (
         "The errors are no larger than those of TF32, which keeps 10 bits of a mantissa, or of "
-        "FP16 in between: right but for that. If the kernel multiplies in TF32 on purpose, write "
-        "tf32 = true into its description."
+        "intermediate FP16: the output is right apart from that. If the kernel multiplies in TF32 "
+        "on purpose, write tf32 = true into its description."
     )
     return (Finding("tf32", sentence, 1.0, place_of("tf32", plan.source if plan else None)),)
 

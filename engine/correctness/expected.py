@@ -1,4 +1,5 @@
-"""By which factor each row of an output is off: the part of an error that all its columns share."""
+"""The expected output and its tolerance, kept for reuse; and the error factor that all columns of a
+row share."""
 
 from __future__ import annotations
 
@@ -238,12 +239,12 @@ class ExpectedOutputs:
             del sizes[0]
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Drop everything."""
         with self._lock:
             self._prepared.clear()
 
     def close(self) -> None:
-        """Let go of everything; what is being computed is not waited for."""
+        """Drop everything, without waiting for computations that are running."""
         self.clear()
         self._pool.shutdown(wait=False, cancel_futures=True)
 

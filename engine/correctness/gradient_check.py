@@ -384,7 +384,7 @@ def _suspicion(
     coverage: Coverage,
     allowed: float,
 ) -> str:
-    """What would give these values; empty where nothing usual does."""
+    """A common mistake that would give these values; empty if there is none."""
     scale = inputs.problem.softmax_scale
     candidates = {
         'It is the base-2 logarithm: say so by `lse = {base = "2"}`.': ref / np.log(2),

@@ -1,6 +1,6 @@
 """ctypes mirror of the runtime library. Used in the child process only; standard library only.
 
-It answers one request at a time and leaves when its parent is gone. Standard library only, so that
+It answers one request at a time and exits when its parent is gone. Standard library only, so that
 it starts quickly after a crash.
 """
 

@@ -1,8 +1,8 @@
 """The child process that executes kernels: the jobs it is given, and the client that gives them.
 
 A `Job` is plain data: buffers, and launches that run in order on them. `Client` starts the child,
-sends it jobs and survives what a kernel does to it. `CpuBackend` makes a job from a launch plan;
-tests and tools that need other buffers than a plan's make their own.
+sends it jobs and survives crashes of the child. `CpuBackend` makes a job from a launch plan; tests
+and tools that need other buffers than a plan's make their own.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ Result = TypeVar("Result", bound="JobResult")
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """What came of a job. `status` PASSED means that it ran."""
+    """The result of a job. `status` PASSED means that it ran."""
 
     status: Status
     reason: str = ""  # one sentence with file.cu:line, CTA and thread where known

@@ -1,4 +1,5 @@
-"""Errors and warnings of a host execution: their codes, and the sentence for CUDA that it lacks.
+"""Errors and warnings of a host execution: their codes, and the messages for unsupported CUDA
+features.
 
 The values are what the runtime library (`native/`) says before its sentence; a test compares them.
 """
@@ -94,7 +95,7 @@ _BOUNDS = frozenset(
 
 
 def status_of(kind: ErrorKind) -> Status:
-    """What a run ends with that an error of this kind ended."""
+    """The status of a run that ended with an error of this kind."""
     if kind in _RACES:
         return Status.RACE
     return Status.OUT_OF_BOUNDS if kind in _BOUNDS else Status.LAUNCH_ERROR

@@ -1,5 +1,5 @@
-"""NVRTC in processes of their own, with limits: a source that it does not finish or dies of is one
-sentence, and the caller's process goes on.
+"""Run NVRTC in separate processes with limits: a source that hangs or crashes it raises an error,
+and the caller's process goes on.
 
 A process is started for the first compile (0.2 s) and kept for the next; each compiles one source
 at a time, and as many are there as threads compiled at once.
@@ -41,7 +41,7 @@ class _Child:
             )
 
     def stop(self) -> int:
-        """End it; the exit code it had, -9 where it was alive."""
+        """End the process and return its exit code, -9 if it was still running."""
         self.connection.close()
         self.process.kill()
         return self.process.wait()

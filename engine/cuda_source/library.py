@@ -26,7 +26,7 @@ class Compile(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """What came of it."""
+    """The result of one run of NVRTC."""
 
     code: bytes | None  # None where it does not compile: the log says why
     symbols: dict[str, str]  # by entry

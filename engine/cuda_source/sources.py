@@ -136,7 +136,7 @@ _NO_CODE = re.compile(
 
 
 def is_left_out(name: str, sources: Sources) -> bool:
-    """Whether a build does without this header: another stands for it, or nothing uses it."""
+    """True if a build leaves out this header, because another replaces it or nothing uses it."""
     return name in FOR_DEVICE or _is_empty(name, sources)
 
 
@@ -161,7 +161,7 @@ def includes_library(sources: Sources) -> bool:
 
 
 def require_libraries(sources: Sources, folders: Sequence[Path]) -> None:
-    """See that device code uses no library of headers that is in none of these folders.
+    """Check that device code uses no header library that is missing from these folders.
 
     Raises:
         CompileError: `file.cu(line)`, the library and what to do.
@@ -178,7 +178,7 @@ def require_libraries(sources: Sources, folders: Sequence[Path]) -> None:
 
 
 def uses_implicit(sources: Sources) -> bool:
-    """Whether a source counts on names that nvcc has without an include, and NVRTC has not."""
+    """True if a source uses names that nvcc, but not NVRTC, provides without an include."""
     names = [_implicit_names(file.code) for file in sources.files]
     used = {name for of_file, _ in names for name in of_file}
     return bool(used.difference(*(own for _, own in names)))
@@ -357,7 +357,7 @@ def included_files(source: Path, include_folders: Sequence[Path] = ()) -> tuple[
 
 
 class OutsideFolder(CompileError):
-    """A kernel includes a file of this machine that is not of its folder."""
+    """A kernel includes a file outside its folder."""
 
 
 # What names a file to the preprocessor, however it is spelled: a digraph, a trigraph, comments

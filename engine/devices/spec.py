@@ -1,4 +1,4 @@
-"""What the engine knows about one GPU: its row, the limits of its SMs, which one this machine has.
+"""GPU models: the device table, the limits of an SM, and the GPU of this machine.
 
 Source of the limits: CUDA C++ Programming Guide, "Compute Capabilities", table "Technical
 Specifications per Compute Capability", and `cuda_occupancy.h` of CUDA Toolkit 13 for the allocation
@@ -42,7 +42,7 @@ Amount = TypeVar("Amount", float, "NDArray[np.float64]")
 
 @dataclass(frozen=True, slots=True)
 class DramRate:
-    """How fast bytes come from DRAM and go there, as achieved."""
+    """Achieved DRAM bandwidth, reading and writing."""
 
     bytes_per_us: float  # where all are read, or all written
     mixing: float  # what a byte written between others read takes more, as a share of a byte's time

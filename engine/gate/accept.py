@@ -53,13 +53,14 @@ def accept(tree: Tree, kernels: Sequence[str], processes: int = 0) -> Renewed:
     new = [b for name in kernels for b in _added(name, settings, {o.kernel for o in old}, found)]
     if not old and not new:
         raise SettingsError(
-            f"{SETTINGS_NAME} holds no budget: name a kernel to make some for, with --kernel NAME."
+            f"{SETTINGS_NAME} holds no budget: name a kernel to add budgets for, with --kernel "
+            "NAME."
         )
     works = []
     for budget in (*old, *new):
         if budget.kernel not in found:
             raise UnknownName(
-                f"There is a budget for {budget.label}, and no such kernel any more: remove it.",
+                f"There is a budget for {budget.label}, which does not exist any more: remove it.",
                 code="budget_without_kernel",
             )
         config = settings.config.get(budget.kernel, {})

@@ -259,7 +259,7 @@ def measuring_gpu() -> str:
 
     why = why_not_cuda()
     if why is None and is_software_gpu():
-        why = "The GPU here is one in software, whose times say nothing of a GPU."
+        why = "The GPU here is a software GPU, whose times mean nothing."
     local = target_device(None) if why is None else None
     if local is None:
         why = why or "The driver does not say which GPU this is."

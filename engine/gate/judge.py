@@ -374,12 +374,12 @@ def _report(
     name = next(found.name for found in (after, before) if found is not None)
     findings: list[Finding] = []
     if after is None:
-        removed = finding(GateVerdict.REMOVED, f"{name} is no more.")
+        removed = finding(GateVerdict.REMOVED, f"{name} was removed.")
         return KernelReport(kernel, name, (), (removed,))
     if unknown := after.unknown or (before.unknown if before is not None else ""):
         return KernelReport(kernel, name, (), (finding(GateVerdict.NOT_JUDGED, unknown),))
     if after.variant is None:
-        was = "" if before is None or before.variant is None else " It was in order before."
+        was = "" if before is None or before.variant is None else " It worked before."
         broken = finding(GateVerdict.BROKEN, f"{after.fault}{was}")
         return KernelReport(kernel, name, (), (broken,))
     is_new = before is None or before.variant is None
@@ -415,7 +415,7 @@ def _report(
     if not rows and not any(f.verdict is GateVerdict.NOT_JUDGED for f in findings):
         problems = "; ".join(p.label() for p in settings.problems_of(after.variant))
         gpus = ", ".join(settings.gpus)
-        what = f"No side takes any of the problems ({problems}) on {gpus}: name others."
+        what = f"Neither version takes any of the problems ({problems}) on {gpus}: name others."
         findings.append(finding(GateVerdict.NOT_JUDGED, what))
     remarks = tuple(_changed_meaning(before, after)) if not is_new else ()
     if old_name:
@@ -445,7 +445,7 @@ def _row(
     elif after.obstacle:
         findings = (finding(GateVerdict.NOT_JUDGED, after.obstacle),)
     else:
-        findings = (finding(GateVerdict.NEW, "There is nothing to compare it with."),)
+        findings = (finding(GateVerdict.NEW, "There is no earlier version to compare with."),)
     return Row(work.kernel, problem, work.gpu, before, after, findings)
 
 
@@ -469,7 +469,9 @@ def _checked_findings(done: Sequence[tuple[Work, Done | Failed]]) -> Iterable[Fi
         if outcome.passed is False:
             yield finding(GateVerdict.INCORRECT, what)
         elif outcome.passed is None:
-            yield finding(GateVerdict.NOT_JUDGED, f"Whether it is right is not known. {what}")
+            yield finding(
+                GateVerdict.NOT_JUDGED, f"It is not known whether the output is right. {what}"
+            )
 
 
 def _changed_meaning(before: Found | None, after: Found) -> Iterable[str]:
@@ -514,7 +516,8 @@ def _remarks(
         where = " that match kernels = …" if settings.kernels else ""
         yield f"Neither side holds kernels with a description{where}."
     if changed and native:
-        yield "Results were checked by the kernels' native code, run on this CPU with your rights."
+        yield "Results were checked with host builds, run on this CPU with your rights."
+
     if changed and measured_on:
         yield (
             f"Times on {measured_on} were measured on this machine, both versions in one run in "
@@ -523,12 +526,12 @@ def _remarks(
     if changed and not native:
         yield (
             "No native code of the change was run. Results were checked by executing the machine "
-            "code in software, in two orders of warps, with bounds and races of shared memory: "
-            "--run finds missing fences and uninitialised reads too, on this CPU and with your "
-            "rights."
+            "code in software, in two orders of warps, checking bounds and shared-memory races. "
+            "--run also finds missing fences and uninitialised reads, with host builds that run on "
+            "this CPU with your rights."
         )
     if _settings_text(base) != _settings_text(head) and len(head.names) > 1:
-        yield f"The change edits {SETTINGS_NAME} too, by which it is judged: read that diff."
+        yield f"The change also edits {SETTINGS_NAME}, by which it is judged: read that diff."
 
 
 def _settings_text(tree: Tree) -> bytes:

@@ -50,7 +50,7 @@ def exceeded(budget: Budget, figures: Figures) -> tuple[Finding, ...]:
     for name, limit in budget.limits.items():
         value = getattr(figures, name)
         if value is None:
-            sentence = f"{LABELS[name]} is not known, so that its budget is not judged"
+            sentence = f"{LABELS[name]} is not known, so its budget cannot be judged"
             findings.append(finding(GateVerdict.NOT_JUDGED, sentence))
         elif value > limit:
             what = f"{LABELS[name]} {figure_text(name, value)}, its budget is "

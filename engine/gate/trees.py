@@ -123,7 +123,8 @@ def _common_ancestor(base: str, head: str | None, here: Path) -> str:
         return _git(top, "merge-base", *commits).decode().strip()[:12] if all(commits) else base
     except _GitFailed:
         raise NoTree(
-            f"{sides[0]} and {sides[1]} have no commit in common here: name the revision itself."
+            f"{sides[0]} and {sides[1]} have no common commit in this clone: name the revision "
+            "itself."
         ) from None
 
 
@@ -176,7 +177,7 @@ def last_commit(folder: Path) -> str:
     commit = _commit(top, "HEAD") if top is not None else ""
     if not commit:
         raise NoTree(
-            f"{folder} is in no git repository with a commit, and a history is that of commits.",
+            f"{folder} is not in a git repository with commits, which a history needs.",
             code="no_history",
         )
     return commit

@@ -64,9 +64,9 @@ class Threshold:
 
     def __str__(self) -> str:
         return (
-            f"Times simulated {self.share:.0%} apart or more are put in the right order in "
-            f"{self.pairs - self.wrong} of {self.pairs} recorded pairs of neighbours (so wrongly "
-            f"in at most {self.error_bound:.0%} with {_CONFIDENCE:.0%} confidence)."
+            f"Simulated times that differ by {self.share:.0%} or more are in the right order in "
+            f"{self.pairs - self.wrong} of {self.pairs} recorded pairs of neighbours (wrong in at "
+            f"most {self.error_bound:.0%} with {_CONFIDENCE:.0%} confidence)."
         )
 
 
@@ -222,7 +222,7 @@ def compare_answers(
         if before.refused and after.refused:
             return ()  # neither side takes the problem
         if before.fault and not before.refused:
-            return (finding(GateVerdict.BROKEN, f"{after.fault} It did not work before, either."),)
+            return (finding(GateVerdict.BROKEN, f"{after.fault} It did not work before either."),)
         return (finding(GateVerdict.BROKEN, after.fault),)
     if before.fault:
         return (finding(GateVerdict.FIXED, f"Before: {before.fault}"),)
@@ -304,9 +304,9 @@ def figure_text(name: str, value: float | None) -> str:
 def _undecided(before: Figures, after: Figures, thresholds: Thresholds) -> str:
     first, second = before.simulated_us, after.simulated_us
     if first is None or second is None:
-        return "The machine code differs, and nothing that is counted is worse or better."
+        return "The machine code differs, but no count is worse or better."
     return (
         f"The machine code differs; simulated {format_us(first)} → {format_us(second)} "
-        f"({second / first - 1:+.1%}) is nearer than the {thresholds.simulated:.0%} from which "
-        "simulation is known to name the faster version."
+        f"({second / first - 1:+.1%}) is less than the {thresholds.simulated:.0%} from which "
+        "simulation names the faster version reliably."
     )

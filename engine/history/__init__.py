@@ -1,4 +1,4 @@
-"""All that is known beforehand of kernels' times: `History`, and the one `Time` that it answers."""
+"""`History`: everything known about kernels' times before a run, answered as a `Time`."""
 
 from engine.history.history import History, Time, Work
 from engine.history.known_time import KnownTime, Reference, TakenTimes

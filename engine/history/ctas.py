@@ -295,7 +295,7 @@ def path_of(
     return cache_root() / "sass" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.entry"
 
 
-# What was read; what is not there may come any time.
+# Results that were read; missing ones may appear at any time.
 _kept: Newest[Path, KernelCtas] = Newest(256)
 
 

@@ -84,7 +84,8 @@ def predictions_path() -> Path:
 
 
 def keep_prediction(evaluation: Evaluation, predicted: Latency | None) -> None:
-    """Write down what was predicted of an evaluation. Nothing is lost where the disk refuses."""
+    """Record an evaluation's prediction in the ledger. A write error is ignored: the evaluation is
+    what matters."""
     if predicted is None or not evaluation.source_sha256:
         return
     path = predictions_path()
@@ -97,7 +98,7 @@ def keep_prediction(evaluation: Evaluation, predicted: Latency | None) -> None:
 
 
 def predictions() -> list[Prediction]:
-    """What was kept, oldest first; a repeated one once. Damaged lines are passed over.
+    """The recorded predictions, oldest first; repeated ones once. Damaged lines are passed over.
 
     Raises:
         StoreError: the file cannot be read.
@@ -128,7 +129,7 @@ NOT_COMPILED = "Its kernel is not compiled yet."
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Time(Tabular):
-    """What a launch takes, as every page and command shows it."""
+    """The time of a launch, as every page and command shows it."""
 
     us: float
     low_us: float
@@ -228,11 +229,12 @@ class History:
             return None
 
     def at(self, problem: Problem, device: str) -> tuple[KnownTime, ...]:
-        """All taken times of one problem on one GPU: kernels of any source, PyTorch's attention."""
+        """All measured and recorded times of one problem on one GPU: kernels of any source and
+        PyTorch's attention."""
         return self.times.on(device, problem) if self.times is not None else ()
 
     def taken(self, kernel: Kernel, problem: Problem) -> KnownTime | None:
-        """The time that was taken of this very source, config, problem and GPU."""
+        """The measured or recorded time of this source, config, problem and GPU."""
         return taken_of(self.at(problem, kernel.device.name), kernel.variant, kernel.config)
 
     def references(self, problem: Problem, device: str) -> tuple[Reference, ...]:
@@ -244,7 +246,7 @@ class History:
         return load_tuned()
 
     def keep(self, evaluation: Evaluation, predicted: Latency | None) -> None:
-        """Write down what was predicted, to be scored once a time is taken."""
+        """Record a prediction, to be scored when the launch is measured later."""
         keep_prediction(evaluation, predicted)
 
     # Predictions
@@ -292,7 +294,7 @@ class History:
         return resources(plan, self._compiled(kernel, plan))
 
     def calibration(self, kernel: Kernel, problem: Problem) -> Calibration | None:
-        """What predictions of such problems are calibrated on; raises as `estimate`."""
+        """The calibration for such problems; raises as `estimate`."""
         plan = kernel.plan(problem)
         compiled = self._compiled(kernel, plan)
         passes = pass_reports(kernel, plan, resources(plan, compiled))

@@ -1,4 +1,4 @@
-"""Times that were really taken: of a kernel, or of PyTorch's attention.
+"""Measured and recorded times of kernels and of PyTorch's attention.
 
 A time says which source it was taken of. Only those of the very file that stands here today are
 times of that kernel; any other is a `Reference`, a kernel of its own that was launched alike.
@@ -141,7 +141,7 @@ def times_of(
 
 
 def source_match(time: KnownTime, variant: Variant) -> SourceMatch:
-    """Whether a time was taken of the file that `variant` is today."""
+    """Whether a time belongs to the present source file of `variant`."""
     if not time.source_sha256:
         return "source not recorded"
     try:
@@ -152,7 +152,7 @@ def source_match(time: KnownTime, variant: Variant) -> SourceMatch:
 
 
 def is_of_this_source(time: KnownTime) -> bool:
-    """Whether it was taken of one of our kernels as it stands here."""
+    """True if the time belongs to the present source of a kernel here."""
     if time.is_sdpa or not time.source_sha256:
         return False
     try:
@@ -162,7 +162,7 @@ def is_of_this_source(time: KnownTime) -> bool:
 
 
 def references_in(times: Iterable[KnownTime]) -> tuple[Reference, ...]:
-    """The warm times that are neither PyTorch's nor of a source that stands here."""
+    """The warm times of other sources, without PyTorch's."""
     return tuple(
         Reference.of(t)
         for t in times
@@ -171,7 +171,7 @@ def references_in(times: Iterable[KnownTime]) -> tuple[Reference, ...]:
 
 
 def name_of(time: KnownTime) -> str:
-    """What it was taken of: `SDPA flash`, `v08`, or the reference's own name."""
+    """The name of what was timed: `SDPA flash`, `v08`, or the reference's own name."""
     if time.is_sdpa:
         return baseline_label(time.name)
     return time.name if is_of_this_source(time) else Reference.of(time).name
@@ -217,6 +217,6 @@ NOT_COMPARABLE = "not comparable"
 
 
 def not_comparable(origin: str, other: str) -> str:
-    """What stands in place of such a ratio: `predicted ÷ recorded, not comparable`."""
+    """The text in place of such a ratio: `predicted ÷ recorded, not comparable`."""
     first, second = (other, origin) if other == "predicted" else (origin, other)
     return f"{first} ÷ {second}, {NOT_COMPARABLE}"

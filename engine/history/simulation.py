@@ -1,4 +1,4 @@
-"""What is not known of a kernel's CTAs yet: simulated by its machine code, once.
+"""Simulate a kernel's CTAs from its machine code; done once per kernel.
 
 The main pass of a variant is emulated at ten lengths or a few more, and queues of its CTAs are
 timed on one SM; `engine.history.ctas` keeps them and makes the times of launches. A single launch

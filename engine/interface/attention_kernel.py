@@ -1,4 +1,4 @@
-"""`kernel(…)`: one kernel to check, look at, predict and run on a person's own tensors."""
+"""`kernel(…)`: check, analyse and predict one kernel, and run it on your own tensors."""
 
 from __future__ import annotations
 
@@ -61,21 +61,21 @@ class Sizes(TypedDict, total=False):
 
 
 def check_keywords(given: Iterable[str], known: Collection[str]) -> None:
-    """UnknownName for the first keyword that there is not, with the nearest ones."""
+    """Raise UnknownName for the first unknown keyword, with the nearest names."""
     for name in given:
         if name not in known:
             raise unknown("keyword", name, known)
 
 
 def check_choice(what: str, given: object, kind: Any) -> None:
-    """UnknownName for what is none of a literal type's values, with the nearest ones."""
+    """Raise UnknownName for a value that the literal type does not have, with the nearest ones."""
     known = get_args(kind)
     if given not in known:
         raise unknown(what, str(given), known)
 
 
 def check_number(name: str, given: object, *, least: float, whole: bool = False) -> None:
-    """InvalidProblem for what is no number, or a smaller one."""
+    """Raise InvalidProblem for anything but a number of at least `least`."""
     kind = "a whole number" if whole else "a number"
     is_one = isinstance(given, int if whole else int | float) and not isinstance(given, bool)
     if not is_one or not given >= least:  # type: ignore[operator]
@@ -85,7 +85,7 @@ def check_number(name: str, given: object, *, least: float, whole: bool = False)
 
 
 def named_keywords(*further: str) -> Callable[[Callable[Given, Answer]], Callable[Given, Answer]]:
-    """A function that answers a keyword which it does not have by `check_keywords`.
+    """Decorate a function to report unknown keywords by `check_keywords`.
 
     Args:
         further: what it takes besides those of its signature.
@@ -339,11 +339,11 @@ def kernel(name: str | Path, *, gpu: str | None = None, **config: int) -> Attent
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AttentionKernel:
-    """A kernel, a GPU and values of tunables, to be asked about problems. Made by `kernel`.
+    """A kernel with a GPU and values of tunables. Made by `kernel`.
 
     Every method takes the problem by keywords: `batch`, `heads`, `seqlen`, `head_dim`, `causal`,
     `dtype`, `seqlen_kv`, `heads_kv`, `window`, `softcap`, `alibi`, `sinks`, `lse`, `seqlens`
-    (see `Sizes` for what each is where it is left out), or `preset` and what differs from it.
+    (see `Sizes` for their defaults), or `preset` and the values that differ from it.
     """
 
     name: str  # the variant's, or "auto"
@@ -380,9 +380,10 @@ class AttentionKernel:
         timeout_s: float = 60.0,
         **sizes: Unpack[Sizes],
     ) -> Evaluation:
-        """Compile, execute and judge it against a float64 reference, and say how fast it is.
+        """Compile and execute the kernel, compare it with a float64 reference, and measure or
+        predict its time.
 
-        An incorrect or failed kernel is no exception: `status` and `reason` say it.
+        An incorrect or failed kernel raises nothing: see `status` and `reason`.
 
         Args:
             thorough: look for races, accesses out of bounds and uninitialised reads, too, and run
@@ -422,7 +423,7 @@ class AttentionKernel:
         return evaluator().evaluate(request).evaluation
 
     def occupancy(self, **sizes: Unpack[Sizes]) -> Occupancy:
-        """How its main pass fills the GPU, by the real compiler; no GPU needed.
+        """Occupancy of the main pass, from the real compiler; no GPU needed.
 
         Raises:
             InvalidProblem: no GPU is named and there is none here, or they do not take the problem.
@@ -437,9 +438,9 @@ class AttentionKernel:
         return kernel.occupancy(problem)
 
     def predict(self, **sizes: Unpack[Sizes]) -> Time:
-        """How long a launch takes on the GPU, by its machine code, with a 90 % interval.
+        """Predict the time of a launch from its machine code, with a 90 % interval.
 
-        Always a prediction, also where a time is known that was measured.
+        The result is a prediction even if a measured time is known.
 
         Raises:
             InvalidProblem: as `occupancy`, or the GPU's figures are not known.
@@ -460,7 +461,7 @@ class AttentionKernel:
         return time
 
     def machine_code(self, **sizes: Unpack[Sizes]) -> MachineCode:
-        """What the compiler made of it: hottest lines, what warps wait for, advice.
+        """Analyse the compiled machine code: hottest lines, stalls of warps, advice.
 
         Raises:
             As `predict`.
@@ -512,5 +513,5 @@ class AttentionKernel:
         resolved = resolve(request, evaluator().history)
         if resolved.kernel is None:
             why = resolved.device_reason
-            raise InvalidProblem(f"This is of a GPU: name one, for instance gpu='L4'. {why}")
+            raise InvalidProblem(f"This needs a GPU: name one, for instance gpu='L4'. {why}")
         return resolved.kernel, request.problem

@@ -71,7 +71,8 @@ def recommend_batch(
     dtype: str | None = None,
     **options: Any,
 ) -> BatchResult:
-    """The smallest batch that reaches a share of the highest throughput, why, and at which memory.
+    """Recommend the smallest batch that reaches a share of the highest throughput, with the reason
+    and its memory.
 
     Args:
         of: a kernel, its name, its file, or "auto".
@@ -129,7 +130,7 @@ def recommend_mix(
     dtype: str | None = None,
     **options: Any,
 ) -> MixResult:
-    """One kernel, batch and number of splits for a mix of problems, and what it costs.
+    """Recommend one kernel, batch and number of splits for a mix of problems, with the cost.
 
     Args:
         lines: a file, or lines `count,B,H,S[,D[,causal[,dtype]]]`, each a text or its values:
@@ -181,13 +182,14 @@ def recommend_mix(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Tabular):
-    """What a comparison says; `comparison` is the noun that the pages show."""
+    """The result of a comparison; `comparison` is the object that the pages show."""
 
     comparison: SessionComparison
 
     @property
     def is_worse(self) -> bool:
-        """Whether a kernel became incorrect, less accurate or slower, or is counted worse."""
+        """True if a kernel became incorrect, less accurate or slower, or its counts became
+        worse."""
         return self.comparison.exit_code == 1
 
     def tables(self) -> tuple[Table, ...]:
@@ -217,7 +219,7 @@ def compare(
     across: bool = False,
     **sizes: Unpack[Sizes],
 ) -> Comparison:
-    """Kernels before and after, problem by problem: right, faster or slower, resources.
+    """Compare kernels before and after, problem by problem: correctness, speed and resources.
 
     Args:
         before, after: snapshot files, names in the store, evaluations that `check` returned, what
@@ -241,8 +243,8 @@ def compare(
     """
     if sizes and not isinstance(before, AttentionKernel) and not isinstance(after, AttentionKernel):
         raise InvalidProblem(
-            "A problem is of kernels that are still to be checked, and neither side is one: leave "
-            f"{', '.join(sizes)} out.",
+            "Problem sizes are for kernels, and neither side is a kernel: leave out "
+            f"{', '.join(sizes)}.",
             code="sizes_without_a_kernel",
         )
     sessions = {"before": _session(before, sizes), "after": _session(after, sizes)}
@@ -261,8 +263,8 @@ def _session(given: Compared, sizes: Sizes) -> Snapshot:
         isinstance(one, Evaluation) for one in evaluations
     ):
         raise InvalidProblem(
-            "Compared are sessions, evaluations, sweeps and kernels, not "
-            f"{type(given).__name__}: give a file, or what check or sweep returned.",
+            "Only sessions, evaluations, sweeps and kernels can be compared, not "
+            f"{type(given).__name__}: give a file, or the result of check or sweep.",
             code="not_to_be_compared",
         )
     return make_snapshot(evaluations, environment=collect_environment())
@@ -277,7 +279,7 @@ OneOrMore: TypeAlias = int | Sequence[int]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SweepResult(Tabular):
-    """What a sweep found: a row for each point, and the places of each problem."""
+    """The result of a sweep: a row for each point, and the ranking of each problem."""
 
     rows: tuple[SweepRow, ...]
     results: tuple[ProblemResult, ...]

@@ -157,7 +157,7 @@ def machine_code_diff(before: Rung, after: Rung) -> Diff:
 
 
 def counts_diff(before: Rung, after: Rung) -> Table:
-    """Figures of both that differ, the more telling first."""
+    """Figures in which the two rungs differ, the most informative first."""
     rows = []
     for (name, old, shown_old), (_, new, shown_new) in zip(
         _figures(before), _figures(after), strict=True
@@ -201,21 +201,21 @@ def orders(rungs: Iterable[Rung]) -> dict[str, str]:
 
 
 def gain(before: Rung, after: Rung) -> str:
-    """`Against v08: simulated 33.7 µs where that takes 39 µs, 1.16× as fast.`"""
+    """`Against v08: 33.7 µs instead of 39 µs, simulated, 1.16× as fast.`"""
     where = f"Against {before.variant.id}:"
     old, new = before.latency, after.latency
     if old is None or new is None or not (before.is_simulated and after.is_simulated):
-        return f"{where} not both are simulated here."
+        return f"{where} only one of the two is simulated here, or neither."
     ratio = old.median_us / new.median_us
     if order_of(new.median_us, old.median_us).startswith("?"):
-        verdict = f"nearer than the {default_threshold().share:.0%} from which on the order holds"
+        verdict = f"closer than the {default_threshold().share:.0%} from which the order holds"
     elif ratio > 1:
         verdict = f"{ratio:.2f}× as fast"
     else:
         verdict = f"{1 / ratio:.2f}× as slow"
     return (
-        f"{where} simulated {format_us(new.median_us)} where that takes "
-        f"{format_us(old.median_us)}, {verdict}."
+        f"{where} {format_us(new.median_us)} instead of {format_us(old.median_us)}, simulated, "
+        f"{verdict}."
     )
 
 
@@ -244,7 +244,8 @@ FORECASTS = (
 
 
 def forecasts_table(history: History) -> Table:
-    """The study's forecasts beside what came of them: both times of a pair by one simulation."""
+    """The study's forecasts beside the simulated results; both times of a pair come from the same
+    simulation."""
     rows = []
     for forecast in FORECASTS:
         pair = (forecast.before, forecast.after)
@@ -266,7 +267,7 @@ def forecasts_table(history: History) -> Table:
         "The study's forecasts",
         rows,
         f"{STUDY_PROBLEM.label()} on {STUDY_GPU}, the study's own problem; each rung in its "
-        "default config. Nothing of it was measured.",
+        "default config. None of these times was measured.",
     )
 
 

@@ -1,7 +1,7 @@
-"""One rung of the ladder on one problem and GPU: what is counted and known of it.
+"""One rung of the ladder on one problem and GPU: counts, resources and times.
 
-What is worked out is kept on disk (compiled kernels, simulated times, counts), so that a page asks
-for what is known, and leaves the rest to a worker.
+Results are kept on disk (compiled kernels, simulated times, counts), so that a page shows known
+figures and leaves the rest to a worker.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class Rung:
 def request_of(
     variant: Variant, problem: Problem, gpu: str | None, config: Mapping[str, int] | None = None
 ) -> EvaluationRequest:
-    """What is worked out for a rung.
+    """The request that computes a rung's figures.
 
     Args:
         config: None takes the defaults, or where they do not fit (too many keys for a kernel that
@@ -230,7 +230,8 @@ def known_rung(
     request: EvaluationRequest,
     history: History | None = None,
 ) -> Rung:
-    """What is known of a rung without compiling, simulating or counting: milliseconds."""
+    """The known figures of a rung, without compiling, simulating or counting; takes
+    milliseconds."""
     history = (history or History()).doing("look up")
     try:
         seen = preview(request, history)
@@ -305,10 +306,10 @@ def _without(variant: Variant, request: EvaluationRequest, why_not: str) -> Rung
 
 
 REMARK = (
-    "Registers, shared memory and spills are the compiler's, occupancy the calculator's. "
-    "Instructions and conflicts are counted in the machine code, for 64 query rows and 64 keys: a "
-    "warp's instructions, and shared-memory wavefronts for each that is needed. Simulated times "
-    "come from that machine code, with a 90 % interval; nothing was measured unless it says so."
+    "Registers, shared memory and spills are the compiler's; occupancy is calculated. Instructions "
+    "of a warp and bank conflicts (shared-memory wavefronts per wavefront needed) are counted in "
+    "the machine code, for 64 query rows and 64 keys. Simulated times come from that machine code, "
+    "with a 90 % interval. Only times marked measured were measured."
 )
 
 

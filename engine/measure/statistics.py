@@ -217,7 +217,7 @@ def paired_verdict(
         return undecided(
             floor,
             ratios.size,
-            f"{ratios.size} rounds have both times and a 95 % interval needs {MIN_SAMPLES}.",
+            f"Only {ratios.size} rounds have both times; a 95 % interval needs {MIN_SAMPLES}.",
         )
     both = ~np.isnan(np.asarray(a_us) * np.asarray(b_us))
     step = timer_step(np.asarray(a_us)[both], np.asarray(b_us)[both])
@@ -228,7 +228,7 @@ def paired_verdict(
             undecided(
                 math.expm1(floor),
                 ratios.size,
-                f"The timer's step is {size}, too coarse to tell them apart.",
+                f"The timer's step is {size}, too coarse to distinguish them.",
             ),
             ratio=interval.median,
             low=interval.low,
@@ -279,11 +279,11 @@ def _compare(interval: MedianInterval, floor: float, pairs: int, unit: str) -> C
     elif low <= 0 <= high:
         reason = f"The interval includes equal times ({span})."
     elif math.isinf(floor):
-        reason = f"How far identical kernels differ here was not measured often enough ({span})."
+        reason = f"Run-to-run differences of identical kernels were measured too rarely ({span})."
     else:
         reason = (
-            f"A difference of {interval.median - 1:+.1%} is within what identical kernels show "
-            f"here ({max(share, MIN_DIFFERENCE):.1%}; {span})."
+            f"A difference of {interval.median - 1:+.1%} is within the run-to-run difference of "
+            f"identical kernels here ({max(share, MIN_DIFFERENCE):.1%}; {span})."
         )
     return Comparison(verdict, interval.median, interval.low, interval.high, share, pairs, reason)
 

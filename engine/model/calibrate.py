@@ -1,8 +1,8 @@
 """Fit the latency model to measured points of one variant on one GPU.
 
-As many parameters are fitted as the points can tell apart, the most telling first; the others keep
-their priors, and the calibration says which. Errors are judged in per cent (logarithms), because a
-series spans microseconds to milliseconds.
+Only as many parameters are fitted as the points can identify, the most informative first; the
+others keep their priors, and the calibration says which. Errors are judged in per cent
+(logarithms), because a series spans microseconds to milliseconds.
 """
 
 from __future__ import annotations
@@ -312,8 +312,8 @@ def _notes(fitted: tuple[str, ...], points: Points, left: FloatArray) -> tuple[s
     n = len(points.measurements)
     if kept:
         notes.append(
-            f"{n} point{'s' if n > 1 else ''} can tell {len(fitted)} of {len(PARAMETER_NAMES)} "
-            f"parameters apart: {_listing(fitted)} "
+            f"{n} point{'s' if n > 1 else ''} can identify {len(fitted)} of {len(PARAMETER_NAMES)} "
+            f"parameters: {_listing(fitted)} "
             f"{'is' if len(fitted) == 1 else 'are'} fitted, {_listing(tuple(kept))} "
             f"{'keeps its' if len(kept) == 1 else 'keep their'} assumed value."
         )
@@ -322,8 +322,8 @@ def _notes(fitted: tuple[str, ...], points: Points, left: FloatArray) -> tuple[s
     if abs(miss) > 0.15:
         point = points.measurements[worst]
         notes.append(
-            f"The model misses {point.place} by {miss:+.0%}: the points do not agree with one "
-            f"kernel of this shape."
+            f"The model misses {point.place} by {miss:+.0%}: no single kernel of "
+            f"this shape fits the points."
         )
     return tuple(notes)
 

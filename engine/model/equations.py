@@ -269,12 +269,12 @@ class Terms:
 
     @property
     def bound_us(self) -> FloatArray:
-        """What a launch takes at least: its arithmetic at the math units' peak, its bytes from
-        DRAM at the bandwidth. Nothing is assumed of a CTA's time."""
+        """Lower bound of a launch: its arithmetic at the math units' peak, its bytes from DRAM at
+        the bandwidth. Nothing is assumed about a CTA's time."""
         return np.maximum(self.peak_us, self.dram_us)
 
     def binding(self, i: int = 0) -> str:
-        """The name of the term that binds the i-th launch, one of BINDS."""
+        """The name of the limiting term of the i-th launch, one of BINDS."""
         return BINDS[int(self.binds[i])]
 
 

@@ -1,4 +1,4 @@
-"""`Kernel`: one variant in one config on one GPU, which all figures and times are of.
+"""`Kernel`: one variant in one config on one GPU, to which all figures and times belong.
 
 The estimate of a launch is made here alone: plan → resources → occupancy → predicted latency.
 `engine.history` asks for it with what it knows of the kernel; a latency is always labelled
@@ -128,8 +128,8 @@ class Estimate:
 
     @property
     def bound_us(self) -> float | None:
-        """What the launch takes at least, where no more is known of its time than the roofline;
-        None where it is predicted, or cannot be."""
+        """Lower bound of the launch if only the roofline is known; None if the time is predicted or
+        cannot be."""
         if self.terms is None or self.latency is None or not self.latency.is_bound:
             return None
         return float(self.terms.bound_us[0])
@@ -308,13 +308,15 @@ def estimate_backward(
         floor_us = len(passes) * Parameters().floor_us
         compute_us = sm_us = max(peak_us, dram_us) / _ASSUMED_EFFICIENCY
         cta_us, factor = 0.0, _ASSUMED_FACTOR
-        what = f"Its products at {_ASSUMED_EFFICIENCY:.0%} of the math units' peak are assumed."
+        what = (
+            f"Its products are assumed to run at {_ASSUMED_EFFICIENCY:.0%} of the math units' peak."
+        )
     total_us = floor_us + compute_us
     note = _method_note(None, None)
     if times is not None:
         note = (
-            "By machine code: each pass is simulated by itself, and their sum is taken; the "
-            "interval comes from kernels that were measured and simulated."
+            "By machine code: the sum of the passes, each simulated by itself; the interval comes "
+            "from kernels that were both measured and simulated."
         )
     reason = f"{what} {note} At {kernel.device.clock_label}."
     if spilled := sum(p.resources.spill_bytes for p in passes):
@@ -395,20 +397,17 @@ def _method_note(calibration: Calibration | None, curve: CtaCurve | None) -> str
     if curve is not None:
         method = "By machine code: a CTA's time is simulated on one SM"
         if calibration is None:
-            return f"{method}; the interval comes from kernels that were measured and simulated."
+            return f"{method}; the interval comes from kernels both measured and simulated."
     else:
         method = "By roofline: a CTA's time is assumed"
         if calibration is None:
-            return (
-                f"{method}. Not calibrated on times of this very source, so that the interval is "
-                "wide."
-            )
+            return f"{method}. Not calibrated on times of this source, so the interval is wide."
     s = "s" if calibration.points > 1 else ""
     return f"{method}. {CALIBRATED} {calibration.points} measured point{s}."
 
 
 def _binding_sentence(terms: Terms, device: DeviceSpec) -> str:
-    """The term that binds the one launch, in words."""
+    """One sentence on the limiting term of a launch."""
     binds = terms.binding()
     if binds == "launch floor":
         return f"Launch overhead is the largest part ({format_us(terms.floor_us[0])})."
@@ -436,7 +435,7 @@ def _binding_sentence(terms: Terms, device: DeviceSpec) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A variant, a config without gaps, and a GPU. Cheap to make and to compare; hashable."""
+    """A variant, a complete config and a GPU. Cheap to create and to compare; hashable."""
 
     variant: Variant
     values: tuple[tuple[str, int], ...]  # the config, in the variant's order
@@ -499,7 +498,7 @@ class Kernel:
 
 
 class Known(Protocol):
-    """What is known of kernels beforehand, as the models ask for it.
+    """Known figures of kernels, in the form that the models need.
 
     `engine.history.History` is it; it looks up, compiles or simulates as it was opened to.
     """
@@ -515,7 +514,7 @@ class Known(Protocol):
         ...
 
     def calibration(self, kernel: Kernel, problem: Problem) -> Calibration | None:
-        """What predictions of such problems are calibrated on; None where nothing was timed."""
+        """The calibration for such problems; None if nothing was timed."""
         ...
 
     def batch_curve(

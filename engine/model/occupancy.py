@@ -64,7 +64,7 @@ def max_active_clusters(
 
 
 def no_clusters(compute_capability: tuple[int, int]) -> InvalidProblem:
-    """What a GPU that launches no clusters says."""
+    """The error for a GPU that launches no clusters."""
     major, minor = compute_capability
     return InvalidProblem(
         f"Clusters of CTAs need compute capability 9.0 or newer, and this GPU has {major}.{minor}: "
@@ -319,7 +319,7 @@ def _reason(
             "shared memory": f"shared memory ({smem_bytes:,} bytes per CTA)",
         }
         together = " and ".join(words[name] for name in binding)
-        return f"{fits}, limited by {together} alike: less of one alone lets no more CTAs in."
+        return f"{fits}, limited equally by {together}: reducing only one lets no more CTAs in."
     if binding[0] == "warps":
         return (
             f"{fits}; another would exceed its {limits.max_warps_per_sm} warps, and "
@@ -361,7 +361,7 @@ def configs_of(variant: Variant) -> Iterator[dict[str, int]]:
 
 @lru_cache(maxsize=256)
 def named_obstacle(variant: Variant, problem: Problem, device: DeviceSpec, why: str) -> str:
-    """What stands in the way of a problem, where a constraint refuses one config.
+    """Why no config runs a problem of which a constraint refuses one config.
 
     Args:
         why: the sentence of that constraint.
@@ -382,13 +382,13 @@ def named_obstacle(variant: Variant, problem: Problem, device: DeviceSpec, why: 
         return why
     if not asked:
         none = f"No config of {variant.id} takes this problem: choose another variant."
-        return why if reasons == {why} else f"{none} With this one: {why}"
+        return why if reasons == {why} else f"{none} With this config: {why}"
     if min(asked) <= most:
         return why
     return (
-        f"No config of {variant.id} runs this problem on {device.name}: of those that take it, the "
-        f"smallest asks for {min(asked):,} bytes of shared memory a CTA, and {device.name} gives "
-        f"it {most:,}: choose another variant or GPU."
+        f"No config of {variant.id} runs this problem on {device.name}: the smallest needs "
+        f"{min(asked):,} bytes of shared memory per CTA, and {device.name} has {most:,}: choose "
+        "another variant or GPU."
     )
 
 

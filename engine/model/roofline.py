@@ -106,7 +106,7 @@ class LaunchWork:
             )
         if self.by_order:
             return "DRAM's bytes follow from the order in which the CTAs start."
-        return "DRAM's bytes are every byte once: the order of the CTAs is not known."
+        return "DRAM's bytes count every byte once: the order of the CTAs is not known."
 
 
 def launch_work(

@@ -226,10 +226,10 @@ def check_kernel(path: Path) -> Variant:
 
     if path.suffix == ".cubin":
         raise InvalidKernel(
-            f"{path.name} is machine code, which does not say how it is launched or what it "
-            f"computes: put the block below into {path.stem}.cu beside it, after a look at each "
-            "line, and name that file. Of machine code alone `attune sass FILE.cubin --grid X "
-            "--block N --arg …` gives resources, instructions and simulated time.",
+            f"{path.name} is machine code, which does not contain its launch or what it computes: "
+            f"check each line of the block below, put it into {path.stem}.cu beside the file, and "
+            "name that. Without a description, `attune sass FILE.cubin --grid X --block N --arg …` "
+            "gives resources, instructions and simulated time.",
             draft_of_cubin(path),
             code="cubin_without_description",
         )
@@ -246,8 +246,9 @@ def check_kernel(path: Path) -> Variant:
     except MissingDescription:
         block = draft_block(read_text(path), path)
         raise InvalidKernel(
-            f"{path.name} has no description: put the block below at its top, or without "
-            f"the comment marks into {path.stem}.attune.toml beside it, after a look at each line.",
+            f"{path.name} has no description: check each line of the block below and put it at the "
+            f"top of the file, or without the comment marks into {path.stem}.attune.toml beside "
+            "it.",
             block,
         ) from None
     except KernelDescriptionError as mistake:

@@ -1,4 +1,4 @@
-"""The headline table: our kernels and every SDPA backend, interleaved in one run per problem."""
+"""Measure kernels and every SDPA backend side by side, interleaved in one run per problem."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ class EvaluationRun:
         return self._check_register_budgets(plan, compiled)
 
     def _refused_spills(self, plan: LaunchPlan) -> str:
-        """Why a config that spills is not ranked; empty where it is."""
+        """Why a config that spills registers is not ranked; empty if it is ranked."""
         variant, device = self.resolved.variant, self.resolved.device
         spilled = max((p.resources.spill_bytes for p in self.base.passes), default=0)
         if not self.request.refuse_spills or not spilled or device is None:
@@ -206,8 +206,8 @@ class EvaluationRun:
         if any(each.spill_bytes for each in before):
             return ""
         return (
-            f"It spills {spilled:,} bytes per thread, and the default config none: not ranked by a "
-            "predicted time (--allow-spills ranks it)."
+            f"It spills {spilled:,} bytes per thread and the default config none, so it is not "
+            "ranked by a predicted time (--allow-spills ranks it)."
         )
 
     def _estimate(self, plan: LaunchPlan, compiled: CompiledKernel, *, simulates: bool) -> Estimate:
@@ -219,7 +219,7 @@ class EvaluationRun:
     def _check_register_budgets(
         self, plan: LaunchPlan, compiled: CompiledKernel
     ) -> Evaluation | None:
-        """A warpgroup that uses more registers than it holds ends the pipeline."""
+        """Stop the pipeline if a warpgroup uses more registers than its budget."""
         if not any(launch.warpgroup_registers for launch in plan.passes):
             return None
         why = plan_budget_mistake(plan, compiled)
@@ -255,7 +255,7 @@ class EvaluationRun:
         return self._with_prediction(plan, passed)
 
     def _judge_machine_code(self, plan: LaunchPlan) -> Evaluation | None:
-        """The verdict by what the compiler made; None where that is not executed here."""
+        """The verdict on the executed machine code; None if it cannot be executed here."""
         before = self.base
         self._judge_some_ctas_first(plan, "machine-code")
         judged = self._judge(plan, "machine-code", None)
@@ -264,7 +264,7 @@ class EvaluationRun:
         if judged.status not in NOT_HERE:
             return judged
         self.base = before
-        self._note(f"Executed by a host build, as its machine code is not: {judged.reason}")
+        self._note(f"Executed by a host build, because its machine code cannot be: {judged.reason}")
         return None
 
     def _judge_some_ctas_first(self, plan: LaunchPlan, name: BackendName) -> None:
@@ -371,7 +371,7 @@ class EvaluationRun:
         self.base = replace(self.base, line_coverage=lines)
 
     def _judge_elsewhere(self, plan: LaunchPlan, passed: Evaluation) -> Evaluation:
-        """What a thorough check finds beside the problem that was asked for."""
+        """Check further problems, as part of a thorough check."""
         from engine.backends.cpu import CpuBackend
         from engine.pipeline.other_problems import judge_elsewhere, offset_warning
 
@@ -421,7 +421,7 @@ class EvaluationRun:
         result: RunResult,
         passed: Correctness,
     ) -> Correctness:
-        """The verdict on gradients, after a second run with CTAs and threads in another order."""
+        """Judge gradients, with a second run of CTAs and threads in another order."""
         if backend.name == "cuda":  # the GPU has an order of its own
             return passed
         self.stage("Executing in another order")
@@ -438,8 +438,8 @@ class EvaluationRun:
         result: RunResult,
         wrong: Correctness,
     ) -> Correctness:
-        """The verdict on a wrong output, after a run with the threads in another order where that
-        takes no long time: a missing barrier must not be told from what it happened to give."""
+        """Judge a wrong output again after a quick run with threads in another order: the output of
+        a kernel that lacks a barrier is accidental, and no cause must be derived from it."""
         from engine.correctness import with_order_of_threads
 
         request = self.request
@@ -453,7 +453,7 @@ class EvaluationRun:
         return not self.request.software_only and not plan.cubins
 
     def _disagreement(self, plan: LaunchPlan, inputs: Inputs, result: RunResult) -> str:
-        """What the host build says of an output that the machine code got wrong."""
+        """Compare a wrong output of the machine code with the host build's."""
         from engine.backends.cpu import CpuBackend
         from engine.backends.machine_code import MachineCodeBackend
 
@@ -469,7 +469,7 @@ class EvaluationRun:
         return f" {said}" if said else ""
 
     def _largest_block(self, plan: LaunchPlan) -> Block | None:
-        """Where most of what never ran stands, and what reaches it; None where all of it ran."""
+        """The largest block that never ran, and what reaches it; None if every line ran."""
         if not self.base.line_coverage:
             return None
         tunables = {t.name: t.values for t in self.resolved.variant.tunables}
@@ -508,7 +508,8 @@ class EvaluationRun:
         )
 
     def _part(self, plan: LaunchPlan, too_big: str | None) -> PartialRun | Evaluation | None:
-        """Some CTAs to execute in place of all; None for all, an evaluation where it ends here."""
+        """Choose CTAs for a partial run; None to run all, an evaluation if the pipeline ends
+        here."""
         from engine.backends.cpu import CpuBackend
         from engine.backends.partial import PartialRunError
 
@@ -536,7 +537,8 @@ class EvaluationRun:
         return part
 
     def _predict(self, plan: LaunchPlan, evaluation: Evaluation) -> Evaluation:
-        """Last, as the C++ compiler may be at work on the simulator until then.
+        """Predict the time; the last step, because the simulator may still be compiling before
+        that.
 
         Returns:
             The evaluation, with what the simulated machine code executes.

@@ -1,9 +1,8 @@
-"""Where a plan is executed, and how much of it.
+"""Choose where a plan is executed and how much of it.
 
 `where_to_execute` chooses the backend. A launch that takes too long is executed in part
-(`PartialRun`). `execute` launches on tensors that somebody
-gives: nothing is checked, timed or kept. `disagreement` tells how two ways of executing one source
-differ.
+(`PartialRun`). `execute` launches on given tensors, without checking, timing or keeping anything.
+`disagreement` compares two ways of executing one source.
 """
 
 from __future__ import annotations
@@ -55,18 +54,18 @@ NOT_HERE = frozenset({Status.SKIPPED, Status.COMPILE_ERROR})
 def where_to_execute(
     request: EvaluationRequest, resolved: ResolvedRequest, plan: LaunchPlan
 ) -> tuple[BackendName, str | None]:
-    """Where a plan is executed, and the sentence why the backend asked for cannot be used.
+    """Choose the backend of a plan; also say why the requested backend cannot be used.
 
-    Whoever executes a kernel asks here: the command line, jobs, sweeps, pages and the Python
-    interface. Without a GPU it is a host build, or machine code in software where that is faster: a
-    kernel of tensor cores that is compiled for a target GPU, on a problem of some size, of which no
-    thorough check, other schedule or part is asked. It is for the caller to take the host build
-    where the machine code ends in `NOT_HERE`. A cubin has no other way.
+    The command line, jobs, sweeps, pages and the Python interface all ask here. Without a GPU the
+    answer is a host build, or machine code in software where that is faster: for a large enough
+    problem of a tensor-core kernel compiled for a target GPU, without a thorough check, another
+    schedule or a partial run. The caller falls back to the host build if the machine code ends in
+    `NOT_HERE`. A cubin can only be executed as machine code.
     """
     name, why_not = choose_backend(request, resolved.device)
     if plan.cubins and name == "cpu":
-        why = f"{plan.source.name} describes machine code, of which no host build can be made: "
-        why += "leave --backend out, and it is executed in software."
+        why = f"{plan.source.name} describes machine code, which has no host build: "
+        why += "leave --backend out to execute it in software."
         return "machine-code", why if request.backend == "cpu" else None
     if name != "cpu" or request.backend != "auto":
         return name, why_not
@@ -126,7 +125,7 @@ def execute(evaluator: Evaluator, request: EvaluationRequest, inputs: Inputs) ->
 def alone_on_gpu(
     name: BackendName, purpose: str, on_wait: Callable[[str], None] = lambda _: None
 ) -> AbstractContextManager[None]:
-    """Hold the GPU's lock, so that no other process measures meanwhile; nothing on a CPU."""
+    """Hold the GPU's lock, so that no other process measures meanwhile; does nothing on a CPU."""
     if name != "cuda":
         return nullcontext()
     from engine.measure.device_lock import gpu_lock
@@ -137,7 +136,7 @@ def alone_on_gpu(
 def execution_of(
     request: EvaluationRequest, name: BackendName, result: RunResult, partial: str
 ) -> Execution:
-    """What an evaluation keeps of a run.
+    """The record of a run in an evaluation.
 
     Args:
         partial: `Part.counts()`; empty where all CTAs ran.
@@ -158,8 +157,8 @@ def shared_heads(problem: Problem, reason: str) -> str:
     ):
         return ""
     return (
-        f" K and V have {problem.kv_heads:,} heads where Q has {problem.num_heads:,}: one that "
-        "takes the query head for the K/V head reads past their end."
+        f" K and V have {problem.kv_heads:,} heads and Q has {problem.num_heads:,}: a kernel that "
+        "indexes K or V by the query head reads past their end."
     )
 
 
@@ -263,17 +262,17 @@ def disagreement(
     options: RunOptions,
     result: RunResult,
 ) -> str:
-    """What the host build says of a kernel whose machine code gave a wrong output.
+    """Compare the host build with a kernel whose machine code gave a wrong output.
 
     Args:
         result: of the machine code, with its output.
 
     Returns:
-        One or two sentences; empty where the host build cannot be had.
+        One or two sentences; empty if there is no host build.
     """
     found = host.run(plan, inputs, replace(options, check=False, repeat=False))
     if found.out is None or result.out is None:
-        return f"The host build of the same source ends otherwise: {found.reason}".strip()
+        return f"The host build of the same source ends differently: {found.reason}".strip()
     ours, theirs = (decode(out, plan.problem.dtype) for out in (result.out, found.out))
     verdict = check_output(inputs, found, plan=plan)
     off = np.abs(ours - theirs)
@@ -282,11 +281,14 @@ def disagreement(
         if verdict.passed:
             return (
                 "The host build of the same source passes, and no element differs by more than "
-                f"{verdict.tolerance:.3g}: what is wrong is smaller than that, or shows on average."
+                f"{verdict.tolerance:.3g}: the error is smaller than that, or shows only on "
+                "average."
             )
-        return "The host build of the same source errs in the same elements: look at the source."
+        return (
+            "The host build of the same source is wrong in the same elements: look at the source."
+        )
     if not verdict.passed:
-        said = "is wrong, too, in another way"
+        said = "is also wrong, but differently"
     else:
         said = "is right"
     batch, head, row, column = (int(n) for n in differing[0])

@@ -1,9 +1,8 @@
 """Batch-invariance: whether a sequence gets the same bits alone and in a batch.
 
-Servers that must answer the same whatever else they serve ask it of an attention kernel. It is
-found out by execution, in several orders of CTAs and with every number of splits; what the choice
-of one number of splits for all batches costs is predicted, and what another kernel costs where
-this one is not invariant.
+A server needs it if its answers must not depend on the rest of the batch. It is tested by
+execution, in several orders of CTAs and with every number of splits. The cost of one number of
+splits for all batches is predicted, and the cost of another kernel if this one is not invariant.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class Instead(Stored):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BatchInvariance(Stored, Tabular):
-    """What was found of one kernel."""
+    """The result for one kernel."""
 
     variant: str
     problem: Problem  # the one sequence that was compared
@@ -87,7 +86,7 @@ class BatchInvariance(Stored, Tabular):
 
     @property
     def sentence(self) -> str:
-        """The answer, and what to do."""
+        """One sentence with the result and what to do."""
         kernel = self.variant
         most = max(c.batch for c in self.comparisons)
         orders = f"alone and in batches of up to {most}, CTAs in order, reversed and at random"
@@ -101,8 +100,8 @@ class BatchInvariance(Stored, Tabular):
         if not self.depends_on_splits:
             return f"{kernel} is batch-invariant: the same bits {orders}."
         words = (
-            f"{kernel} gives the same bits {orders}, as long as num_splits stays what it is: "
-            "another number gives others, so choose one for all batches."
+            f"{kernel} gives the same bits {orders}, but only for a fixed num_splits: choose one "
+            "number for all batches."
         )
         if self.choice is None:
             return words
@@ -116,8 +115,8 @@ class BatchInvariance(Stored, Tabular):
     def _remedy(self) -> str:
         if (other := self.instead) is None:
             return (
-                "Take a kernel whose CTAs do not share a sequence's keys by arrival or by the "
-                "grid's size."
+                "Take a kernel whose CTAs do not divide a sequence's keys by order of arrival or "
+                "by grid size."
             )
         share = other.slowdown - 1.0
         price = "takes as long"

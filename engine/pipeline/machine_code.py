@@ -1,4 +1,4 @@
-"""A counted launch's simulated time on one GPU, the clock that it is of, and what pages read."""
+"""Simulated times of counted launches on a GPU, their clock, and the report that pages show."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ def _with_prediction(
 def advise_launch(
     analysis: Analysis, device: DeviceSpec | None = None, timed: TimedLaunch | None = None
 ) -> tuple[Advice, ...]:
-    """What the launch wastes; with what mending it would gain where it was timed on `device`."""
+    """Advice on what the launch wastes, with the gain of a fix if the launch was timed on
+    `device`."""
     if device is None or timed is None:
         return advise(analysis)
     return advise(analysis, Rerun(analysis, device, timed.simulated), timed.shared)
@@ -119,7 +120,8 @@ def advise_launch(
 def main_pass_traffic(
     variant: Variant, plan: LaunchPlan, device: DeviceSpec, analysis: Analysis
 ) -> Traffic | None:
-    """What a plan's main pass moves from DRAM by the order of its CTAs; None where unclear."""
+    """DRAM traffic of a plan's main pass, from the order of its CTAs; None if it cannot be
+    determined."""
     return traffic_by_order(variant, plan, device, resident_of(analysis, device))
 
 
@@ -256,7 +258,7 @@ def _kernel(request: EvaluationRequest, history: History) -> Kernel:
     resolved = resolve(request, history)
     if resolved.kernel is None:
         raise InvalidProblem(
-            f"Machine code is made for one architecture: choose a GPU. {resolved.device_reason}"
+            f"Machine code is compiled for one architecture: choose a GPU. {resolved.device_reason}"
         )
     return resolved.kernel
 
@@ -328,7 +330,7 @@ def device_at(
     analyses: Sequence[Analysis],
     time_at_boost: Callable[[], Sequence[TimedLaunch]],
 ) -> DeviceSpec:
-    """The GPU at the clock that the word says (None: boost).
+    """The GPU at the clock that the word names (None: boost).
 
     Args:
         time_at_boost: simulates the launches; called for `sustained` alone.
@@ -367,25 +369,25 @@ def device_of_plan(
 def clock_note(
     device: DeviceSpec, analyses: Sequence[Analysis], timed: Sequence[TimedLaunch]
 ) -> str:
-    """What to know of the clock of these times: one sentence."""
+    """One sentence on the clock of these times."""
     total = sum(t.simulated.latency.median_us for t in timed)
     if device.clock == "given":
         return f"Times are at {device.clock_label}."
     if device.clock == SUSTAINED:
         return (
             f"Times are at {device.clock_label}: {device.power_w} W while such launches follow "
-            "each other, on random values. Published clocks that the energy model had not seen lie "
-            "within 12 %, and the interval is as much wider."
+            "each other, on random values. The energy model predicts published clocks that it was "
+            "not fitted to within 12 %, by which the interval is widened."
         )
     found = sustained_by(device, analyses, timed)
     at = f"Times are at {device.clock_label}"
     if found is None:
-        return f"{at}; its power limit is not known, so neither is what it sustains."
+        return f"{at}; its power limit, and so its sustained clock, is not known."
     if found.clock_mhz > (device.boost_clock_mhz or 0):
         held = f"{found.clock_mhz:,.0f} MHz"
-        return f"{at}; {device.power_w} W hold about {held} (--clock sustained)."
+        return f"{at}; {device.power_w} W sustain about {held} (--clock sustained)."
     if not found.is_limited:
-        return f"{at}, which {found.watts:,.0f} W of {device.power_w} hold."
+        return f"{at}, which takes {found.watts:,.0f} of {device.power_w} W."
     slower = sum(t.simulated.us_at(found.clock_mhz) for t in timed)
     lasts = "This launch" if total > BURST_US else "Launches that follow each other"
     verb = "lasts longer and falls" if total > BURST_US else "fall"

@@ -1,4 +1,4 @@
-"""Further problems that a check executes beside the one that was asked for.
+"""Further problems that a thorough check executes beside the requested one.
 
 *A sharper problem*, of about a second: several query tiles and so many key tiles that every stage
 of a ring, and every phase of its barriers, comes again; several key tiles to each split; a ragged
@@ -237,7 +237,8 @@ def _reads(plan: LaunchPlan, tunables: Mapping[str, int]) -> bool:
 def offset_warning(
     backend: CpuBackend, variant: Variant, problem: Problem, config: Config, options: RunOptions
 ) -> str | None:
-    """What goes wrong at a size that the description allows, as a warning; None where nothing does.
+    """A warning about a size that the description allows and at which the kernel fails; None if it
+    does not.
 
     Args:
         problem: the one that was checked; only its batch and heads grow.
@@ -255,14 +256,14 @@ def offset_warning(
     if result.code not in (ErrorKind.GLOBAL_BOUNDS, ErrorKind.ILLEGAL_ADDRESS):
         return None
     return (
-        f"The output passes, but at {large.label()} ({large.elements:,} elements), which the "
-        f"kernel takes, it does not: {result.reason} Look for a product of batch, heads, rows and "
+        f"The output passes here, but fails at {large.label()} ({large.elements:,} elements), "
+        f"which the kernel takes: {result.reason} Look for a product of batch, heads, rows and "
         "columns in 32 bits: past 2^31 one factor has to be a size_t."
     )
 
 
 def large_problem(problem: Problem) -> Problem | None:
-    """As `problem`, with so many batches (and heads) that Q or K passes 2³¹ elements.
+    """`problem` with enough batches (and heads) for Q or K to pass 2³¹ elements.
 
     None where no number of them brings both below 2³² elements.
     """

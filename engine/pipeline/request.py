@@ -1,4 +1,4 @@
-"""What to evaluate, with its names resolved, and what is known of it at once (`preview`)."""
+"""Evaluation requests: what to evaluate, the resolved names, and a quick `preview`."""
 
 from __future__ import annotations
 
@@ -92,14 +92,15 @@ class ResolvedRequest:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What choosing variant and config has to say."""
+        """Notes on the choice of variant and config."""
         chosen = self.choice.note() if self.choice is not None else ""
         return tuple(filter(None, [chosen, self.config_origin.error]))
 
     @property
     def arch(self) -> str:
-        """What a CPU build says the GPU is: the target, else the least that the variant needs, from
-        sm_80 on, which has BF16 on its tensor cores; that of its first cubin, where it has one.
+        """The arch that a CPU build reports. It is the target's, else the lowest that the variant
+        needs but at least sm_80, whose tensor cores have BF16; for a cubin, the arch of the first
+        one.
 
         Raises:
             InvalidCubin: that file cannot be read.
@@ -248,7 +249,7 @@ NO_RESOURCES = "No prediction without the compiled kernel's resources."
 
 @dataclass(frozen=True)
 class Preview:
-    """What is known at once, without compiling or running.
+    """What is known without compiling or running.
 
     `unsupported` is the sentence why this cannot run at all; `needs_compile` says that registers
     are not in the compile cache yet, so that occupancy and prediction wait for a compile.
@@ -345,7 +346,7 @@ def evaluation_of_preview(seen: Preview, reason: str) -> Evaluation:
         ValueError: the kernel is not compiled.
     """
     if seen.plan is None or seen.device is None:
-        raise ValueError("there is no launch to speak of")
+        raise ValueError("there is no launch")
     compiled = cached_kernel(seen.plan, seen.device.arch)
     if compiled is None:
         raise ValueError("the kernel is not compiled")

@@ -1,4 +1,4 @@
-"""What a description means on one problem, and one trial of the kernel before it is added."""
+"""Explain a kernel's description on one problem, and try the kernel once before it is added."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from kernels.variant import (
 _OF_FEATURES = {
     ALIBI_SLOPES: "float32, a slope for each query head",
     SINKS: "float32, a logit for each query head",
-    **dict.fromkeys(KV_SCALES, "float32, what the bytes of a K/V head are multiplied by"),
-    SEQLENS: "int32, keys of each sequence",
+    **dict.fromkeys(KV_SCALES, "float32, scale factor of a K/V head"),
+    SEQLENS: "int32, number of keys of each sequence",
     CU_SEQLENS_Q: "int32, first row of each sequence in Q and O",
     CU_SEQLENS_K: "int32, first row of each sequence in K and V",
 }
@@ -214,7 +214,7 @@ def write_description(path: Path, toml: str, where: Where) -> Path:
     target, content = (
         (path, f"/* attune\n{toml}*/\n{text}") if where == "in the source" else (sidecar, toml)
     )
-    remedy = "mend its permissions, or save the description elsewhere by hand"
+    remedy = "fix its permissions, or save the description elsewhere by hand"
     with files.as_sentence(f"{target} cannot be written", remedy):
         files.write(target, content.encode())
     return target
@@ -229,7 +229,7 @@ _TIMEOUT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of it."""
+    """The result of the trial."""
 
     passed: bool
     sentence: str

@@ -1,6 +1,6 @@
-"""The verdict on one launch, in one line: is it right, how near the roof, what to do next.
+"""A one-line verdict on a launch: is it right, how near is it to the roof, what to do next.
 
-Nothing is compiled, executed or simulated here: it is said of what others found out.
+Nothing is compiled, executed or simulated here; the verdict summarizes results.
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ PartCode: TypeAlias = Literal["result", "finding", "time", "roof", "limit", "nex
 
 REMEDIES: Mapping[Status, str] = {
     Status.SKIPPED: "select another variant, config, problem or target GPU",
-    Status.COMPILE_ERROR: "mend what the reason or the log names, in the source or its description",
-    Status.LAUNCH_ERROR: "mend what the reason or the log names, in the source or its description",
+    Status.COMPILE_ERROR: "fix what the reason or the log names, in the source or its description",
+    Status.LAUNCH_ERROR: "fix what the reason or the log names, in the source or its description",
     Status.OUT_OF_MEMORY: "use a smaller batch, fewer heads or a shorter sequence",
-    Status.INCORRECT: "see the maps of the error; the check build finds races and accesses out of "
-    "bounds",
+    Status.INCORRECT: "see the error maps; the check build finds races and accesses out of bounds",
     Status.RACE: "order the two accesses: a barrier, a fence, or a wait for the copy",
-    Status.OUT_OF_BOUNDS: "guard the access or mend its offset; the check build names the line",
+    Status.OUT_OF_BOUNDS: "guard the access or fix its offset; the check build names the line",
     Status.CRASHED: "run it once with the check build: it names line, CTA and thread",
     Status.TIMEOUT: "look for a loop that does not end, or raise the time limit",
     Status.THROTTLED: "let the GPU cool down or reduce its load, then run again",
@@ -58,7 +57,7 @@ _STALLS: Mapping[str, str] = {
     StallReason.MIO_THROTTLE.label: "the queue to shared memory",
     StallReason.LG_THROTTLE.label: "the queue to global memory",
     StallReason.NOT_SELECTED.label: "other warps to issue",
-    StallReason.NO_INSTRUCTION.label: "code",
+    StallReason.NO_INSTRUCTION.label: "instruction fetch",
     StallReason.GMMA.label: "the warpgroup's products",
 }
 # The rung that follows a piece of advice, and the one that does not yet: what lies between is what
@@ -86,7 +85,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class VerdictTime:
-    """What the launch takes; where it `is_bound`, at least that."""
+    """Time of the launch; a lower bound if `is_bound`."""
 
     us: float
     origin: Origin
@@ -95,7 +94,7 @@ class VerdictTime:
 
 @dataclass(frozen=True, slots=True)
 class RoofShare:
-    """How near the time is to the lower roof above it, 0 to 1."""
+    """Share of the lowest roof that the time reaches, 0 to 1."""
 
     roof: str  # "tensor", "TF32 tensor" of FP32 tensors, "FMA" or "DRAM"
     share: float
@@ -103,7 +102,7 @@ class RoofShare:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The unit that binds, or what warps wait for most; simulated."""
+    """The busiest unit if it is the bottleneck, else what warps wait for most; simulated."""
 
     kind: Literal["unit", "stall"]
     name: str  # as `PassReport.units` and `.stalls` have it
@@ -112,7 +111,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """The advice whose gain is surest."""
+    """The advice with the most certain gain."""
 
     kind: str  # an `AdviceKind`
     place: Place | None
@@ -235,7 +234,9 @@ class LaunchVerdict:
             said = "Right in TF32"
         if not self.partial:
             return said
-        return f"{said} in {self.partial}" + (", the rest is running" if self.awaits_whole else "")
+        return f"{said} in {self.partial}" + (
+            ", the rest still running" if self.awaits_whole else ""
+        )
 
     def _time(self) -> str:
         if self.time is None:
@@ -264,8 +265,8 @@ class LaunchVerdict:
     def _auto(pick: AutoPick) -> str:
         name = " ".join([pick.variant, *(f"{k}={v}" for k, v in pick.differing.items())])
         if pick.us is None:
-            return f"or {name} by auto, not simulated here yet"
-        return f"or {name} by auto, {format_us(pick.us)} {pick.origin}"
+            return f"auto takes {name}, not simulated here yet"
+        return f"auto takes {name}, {format_us(pick.us)} {pick.origin}"
 
 
 def verdict_of(
@@ -376,13 +377,13 @@ def next_step(status: Status, reason: str, run: Execution | None = None) -> str:
     """
     has_place = place_in(reason) is not None
     if status is Status.COMPILE_ERROR and has_place:
-        return "Mend the line that is named."
+        return "Fix the line that is named."
     if status is Status.OUT_OF_BOUNDS and has_place:
-        return "Guard the access or mend its offset."
+        return "Guard the access or fix its offset."
     if status is Status.LAUNCH_ERROR and has_place and "uninitialised" in _fault(reason):
-        return "Put a barrier before the read, or mend the index that is written or read."
+        return "Put a barrier before the read, or fix the index that is written or read."
     if status is Status.LAUNCH_ERROR and has_place:
-        return "Look at the line that is named: a run stops at the first fault that it finds."
+        return "Look at the line that is named: a run stops at the first fault."
     if status is Status.LAUNCH_ERROR and run is not None and _looks_for_no_races(run):
         return (
             f"{REMEDIES[status][0].upper()}{REMEDIES[status][1:]}; the check build (--check) "
@@ -516,7 +517,7 @@ def _next(
 
 
 def step_of(hint: Hint, kernel: Kernel, problem: Problem, history: History | None) -> NextStep:
-    """A piece of advice with its gain, which that of the rung that does it is inside.
+    """Advice with its gain, whose range includes the gain of the rung that follows the advice.
 
     Args:
         hint: of `kernel`'s machine code, with a simulated gain.
@@ -556,8 +557,8 @@ def _rung_us(name: str, kernel: Kernel, problem: Problem, history: History) -> f
 def _auto(
     choice: Choice, kernel: Kernel | None, problem: Problem, time: VerdictTime | None
 ) -> AutoPick | None:
-    """None where it is this very kernel, one that does not take the problem (no rung may), or one
-    that is known to be no faster."""
+    """None if auto's choice is this kernel, does not take the problem, or is known to be no
+    faster."""
     picked = choice.kernel
     if kernel is None or picked == kernel or picked.unsupported(problem) is not None:
         return None

@@ -1,4 +1,4 @@
-"""The final of a sweep, and the configs that are kept of it.
+"""The final round of a sweep, and the tuned configs saved from it.
 
 Successive halving: few rounds drop the slow candidates, then the best are timed longer.
 """
@@ -255,17 +255,17 @@ def _without_final(origin: Origin, rows: Sequence[SweepRow]) -> str:
         method = f" by {ranked[0].method}" if ranked[0].method else ""
         others = sum(row.origin == origin for row in rows) - len(ranked)
         return (
-            f"Predicted{method} for {points}, not measured: what differs by less than "
-            f"{RANKING_ERROR:.0%} is a tie."
+            f"Predicted{method} for {points}, not measured: times that differ by less than "
+            f"{RANKING_ERROR:.0%} are a tie."
         ) + (
-            f" {_points(others).capitalize()} without a simulated time, whose prediction by "
-            f"roofline is of another kind, {'is' if others == 1 else 'are'} not ranked."
+            f" {_points(others).capitalize()} without a simulated time "
+            f"{'is' if others == 1 else 'are'} not ranked: a time by roofline is not comparable."
             if others
             else ""
         )
     return (
-        f"{origin.capitalize()} one after another ({points}): what differs by less than "
-        "3 % is a tie."
+        f"{origin.capitalize()} one after another ({points}): times that differ by less than "
+        "3 % are a tie."
     )
 
 

@@ -1,4 +1,4 @@
-"""Evaluations on a GPU in a process of their own: one that loses it takes nothing else along.
+"""Evaluate on a GPU in a separate process, so that losing the GPU affects nothing else.
 
 An illegal address or an endless kernel leaves its process without a GPU for good. The process that
 serves a sweep is then replaced before the next point; what the sweep has done so far stays.

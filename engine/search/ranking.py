@@ -21,7 +21,7 @@ from engine.search.space import UNKNOWN_LOCATION, Location, SweepPoint
 
 @dataclass(frozen=True, slots=True)
 class SweepRow:
-    """What one point came to. `result` is the encoded `Evaluation`."""
+    """The result of one point. `result` is the encoded `Evaluation`."""
 
     point: str
     variant: str
@@ -126,7 +126,7 @@ def skipped_row(point: SweepPoint) -> SweepRow:
 def without_result(
     request: EvaluationRequest, status: Status, reason: str, log: str = ""
 ) -> Evaluation:
-    """The evaluation of a request that came to nothing, and why."""
+    """The evaluation of a request without a result, and the reason."""
     return Evaluation(
         status=status,
         reason=reason,

@@ -1,8 +1,7 @@
 """What to try next: predicted from the limiter, the waves and the ladder, best gain first.
 
-Every gain is a prediction over a prediction by one method: the time of the kernel as it is over its
-time with what is suggested, both as every page predicts them. Nothing here is measured, and nothing
-is stored.
+Every gain is the ratio of two predictions by the same method: the time of the present kernel over
+that with the suggestion, both as predicted on every page. Nothing here is measured or stored.
 """
 
 from __future__ import annotations
@@ -201,15 +200,15 @@ def _fill(now: Estimate, history: History) -> Iterator[Suggestion]:
         f"Grow the batch to {batch:,}",
         _us(now) / _us(then) * batch / before.batch,
         then.latency,
-        f"{_unfilled(main, capacity)}; {batch:,} sequences fill it. The gain is per query, not "
-        "per launch.",
+        f"{_unfilled(main, capacity)}; {batch:,} sequences fill all slots. The gain is per query, "
+        "not per launch.",
     )
 
 
 def _unfilled(main: Occupancy, capacity: int) -> str:
     if main.useful_ctas < capacity:
         keys = " that have keys" if main.idle_ctas else ""
-        return f"The GPU has room for {capacity:,} CTAs at once and gets {main.useful_ctas:,}{keys}"
+        return f"The GPU can run {capacity:,} CTAs at once and gets {main.useful_ctas:,}{keys}"
     waves = main.useful_ctas / capacity
     return f"{main.launched()} are {waves:.3g} waves of {capacity:,}, and the last is not full"
 
@@ -256,8 +255,8 @@ def _limiter(now: Estimate) -> Iterator[Suggestion]:
             _us(as_is) / then.latency.median_us,
             None,
             f"{main.limiter.capitalize()} limits it to {main.ctas_per_sm} CTAs per SM, and "
-            f"{main.waves:.3g} waves wait for a place; so one more fits. The gain is by "
-            "roofline on both sides, and the model does not see what the change itself costs.",
+            f"there are {main.waves:.3g} waves; with this, one more CTA fits. Both times are by "
+            "roofline, which does not include the cost of the change itself.",
         )
         return
 
@@ -272,5 +271,5 @@ def _spills(now: Estimate) -> Iterator[Suggestion]:
             None,
             None,
             f"{format_bytes(spilled)} of registers per thread go through local memory. The model "
-            "does not count it, so no gain is given: a smaller tile or more threads would show.",
+            "ignores that, so no gain is predicted: try a smaller tile or more threads.",
         )

@@ -46,8 +46,8 @@ def exported(snapshot: Snapshot, form: Format, variant: str = "", gpu: str = "")
     ]
     if not any(_taken(e) for e in chosen):
         raise InvalidProblem(
-            "There is no time in it that was measured or recorded, and predicted ones are not "
-            "written, as the other tool would take them for measured.",
+            "The session has no measured or recorded time, and predicted times are not exported, "
+            "because the other tool would show them as measured.",
             code="only_predicted_times",
         )
     made = _cache(chosen) if form == "kernel-tuner" else _results(chosen)
@@ -63,7 +63,7 @@ def _cache(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
             option = "--variant" if what == "kernel" else "--gpu"
             listed = ", ".join(sorted(names))
             raise InvalidProblem(
-                f"A Kernel Tuner cache is of one {what}, and the session has {listed}: choose one "
+                f"A Kernel Tuner cache holds one {what}, and the session has {listed}: choose one "
                 f"with {option}.",
                 code="export_of_several_kernels",
             )

@@ -108,7 +108,7 @@ def export_evaluations(path: Path, evaluations: Sequence[Evaluation], title: str
         for evaluation in evaluations:
             session.add(evaluation)
         return (
-            f"Wrote {path}: a session's journal, which attune sessions import makes a snapshot of."
+            f"Wrote {path}, a session's journal: attune sessions import turns it into a snapshot."
         )
     sources = {(s.name, s.sha256): s for e in evaluations for s in sources_of(e)}
     snapshot = make_snapshot(

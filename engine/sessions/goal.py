@@ -1,8 +1,8 @@
-"""What was tried with which gain, and goal against result: computed and never stored.
+"""The gain of each step of a session, and its goal against the result; computed, never stored.
 
-The rules are the cautious ones. A goal covers every problem that it matches, so the worst of them
-decides. Predictions never meet a goal. The interval of a ratio is that of its two ends taken
-apart; a goal inside it is undecided. Of evaluations of the same thing the last one counts.
+The rules are conservative. A goal covers every problem that it matches, and the worst of them
+decides. Predictions never meet a goal. The interval of a ratio uses the extreme ends of both times;
+a goal inside it is undecided. Of several evaluations of the same thing, the last one counts.
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ def goal_status(goal: Goal, evaluations: Sequence[Evaluation]) -> GoalStatus:
         figure = _worst(goal, figures)
         return GoalStatus(
             "undecided",
-            f"Undecided: only predictions so far, by which it would {words[expected.state]} "
-            f"({_shown(goal, figure)}), and {_aim(goal)} needs a measured or recorded latency.",
+            f"Undecided: there are only predictions, by which it would {words[expected.state]} "
+            f"({_shown(goal, figure)}); {_aim(goal)} needs a measured or recorded latency.",
         )
     return _verdict(goal, hard)
 
@@ -170,7 +170,7 @@ def _verdict(goal: Goal, figures: Sequence[Figure]) -> GoalStatus:
     text = {
         "met": f"Met{many}: {_shown(goal, worst)} against {_aim(goal)}.",
         "missed": f"Missed by {by}%{many}: {_shown(goal, worst)} against {_aim(goal)}.",
-        "undecided": f"Undecided{many}: {_shown(goal, worst)}, an interval that holds "
+        "undecided": f"Undecided{many}: {_shown(goal, worst)}, an interval that includes "
         f"{_aim(goal)}.",
     }[state]
     return GoalStatus(state, text, worst.value, worst.low, worst.high, worst.problem)
@@ -344,7 +344,7 @@ def deltas(
     main: PassReport | None,
     latency: Latency | None,
 ) -> dict[str, str]:
-    """What became of each of Tune's figures: `registers` → `+7, was 64`.
+    """The change of each of Tune's figures: `registers` → `+7, was 64`.
 
     Keys: correctness, latency, registers, occupancy, waves, gpu_fill; those of which one side is
     not known are left out. Times and errors are held against those of the same problem and GPU

@@ -1,4 +1,4 @@
-"""The taken times that shipped and own snapshots and the sessions being worked on hold.
+"""Measured and recorded times in shipped and own snapshots and in working sessions.
 
 Predictions are scored against them (`score`): the last one before a time was known counts. One that
 was made afterwards, or of another source than was timed, is listed and not counted.
@@ -49,9 +49,9 @@ _MOST_KEPT_BYTES = 256 << 20
 
 
 def open_history(most_s: float | None = None) -> History:
-    """All that is known of times on this machine.
+    """The history of all times known on this machine.
 
-    Without times of sessions on a machine that can only measure, or cannot read them.
+    Times of sessions are left out if they cannot be read or the machine can only measure.
 
     Args:
         most_s: as `KnownTimes` has it.
@@ -169,7 +169,7 @@ class KnownTimes:
         return max((answer.unread for answer in self._answers.values()), default=0)
 
     def refresh(self) -> None:
-        """Take in at once what was saved, removed or run since."""
+        """Read immediately what was saved, removed or run since."""
         with self._lock:
             begin = time.monotonic()
             try:
@@ -457,7 +457,7 @@ def score(predicted: Sequence[Prediction], times: Iterable[KnownTime]) -> Ledger
 def ledger_table(ledger: Ledger) -> Table:
     """The scores as people read them."""
     return Table.of(
-        "Predictions against times",
+        "Predictions and later times",
         (
             {
                 "predicted, UTC": s.prediction.when[:16].replace("T", " "),

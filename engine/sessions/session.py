@@ -1,8 +1,8 @@
-"""The working session: what is being tried now, on disk before anywhere else.
+"""The working session, written to disk first.
 
-The journal is the only truth. Every change is one JSON line; the state is what the lines add up to,
-so a killed server loses nothing and two tabs of one session see the same. A snapshot is made of it
-when the person saves.
+The journal is the only source of its state. Every change is one JSON line; the state is what the
+lines add up to, so a killed server loses nothing and two tabs of one session see the same. A
+snapshot is made of it when the person saves.
 """
 
 from __future__ import annotations

@@ -452,8 +452,8 @@ def advice_table(advice: Iterable[Suggestion], limits: str = "") -> Table:
             }
             for s in advice
         ),
-        "Gains are predictions: the model's time of the kernel as it is over that of what is "
-        f"suggested. The model errs by more on kernels that were never measured. {limits}".strip(),
+        "Gains are predicted: the model's time of the present kernel divided by that of the "
+        f"suggestion. The error is larger for kernels that were never measured. {limits}".strip(),
     )
 
 
@@ -534,8 +534,8 @@ def known_times_table(times: Iterable[KnownTime], variant: Variant | None = None
             }
             for t in times
         ),
-        "Of the same problem and GPU. A kernel whose source is another one, or is not recorded, is "
-        "a kernel of its own with a name of its own, launched like that variant: its time "
+        "Times of the same problem and GPU. A kernel with another source than the variant's, or "
+        "with an unrecorded one, has its own name and is only launched like the variant: its time "
         "calibrates no prediction and is compared with none.",
     )
 

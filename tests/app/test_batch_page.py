@@ -304,7 +304,7 @@ def test_saving_keeps_prediction_measurements_and_words(open_app):
 def test_a_batch_beyond_the_axis_is_not_cut_without_a_word(open_app):
     at = open_batch(open_app, B="5000")
     assert metric(at, "Now") == "B = 5,000"
-    assert "Batches go to 5,000, what is run now, and not to 4,096 alone" in texts(at)
+    assert "Batches go up to 5,000, the present batch, instead of 4,096" in texts(at)
     beyond = open_batch(open_app, B="70000")
     assert metric(beyond, "Now") == "B = 65,535"
     assert "B=70,000 cannot be run now" in texts(beyond)

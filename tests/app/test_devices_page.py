@@ -27,10 +27,10 @@ def test_no_cell_is_blank_or_reads_none() -> None:
 
 def test_prices_of_different_kinds_say_so() -> None:
     frame = devices(all_devices()).set_index("GPU")
-    assert frame.loc["L4", "rented for it"] != frame.loc["T4", "rented for it"]
+    assert frame.loc["L4", "price basis"] != frame.loc["T4", "price basis"]
     without = frame[frame["$/hour"].isna()]
-    assert (without["rented for it"] == "no list price").all()
-    assert (frame[frame["$/hour"].notna()]["rented for it"] != "no list price").all()
+    assert (without["price basis"] == "no list price").all()
+    assert (frame[frame["$/hour"].notna()]["price basis"] != "no list price").all()
 
 
 def test_a_gpu_in_software_is_not_taken_for_a_gpu(

@@ -155,7 +155,7 @@ def test_a_gpu_stream_has_every_panel_and_is_measured(open_tab, jobs):
     assert switch(at).value
     assert says(texts(at), "measuring_repeatedly")
     assert (metric(at, "Median"), badge(at, "Median")) == ("12 µs", "measured")
-    assert (metric(at, "Samples"), badge(at, "Samples")) == ("200", "50 do not count")
+    assert (metric(at, "Samples"), badge(at, "Samples")) == ("200", "50 left out")
     assert metric(at, "Measured for") == "20 s"
     assert "NVIDIA H200" in texts(at)
     drawn = figure(at)
@@ -202,7 +202,7 @@ def test_a_second_tab_shows_the_same_stream_and_stops_it_for_both(open_tab, jobs
     for at in (first.run(), second.run()):
         assert not at.exception
         assert not switch(at).value
-        assert "Stopped after measuring for 20 s. What was measured stays here." in texts(at)
+        assert "Stopped after measuring for 20 s. The samples are kept." in texts(at)
         assert metric(at, "Samples") == "200"
         assert figure(at)
     flip(first, on=True)
@@ -260,7 +260,7 @@ def test_a_wrong_kernel_gets_no_stream_and_the_page_says_why(open_tab, jobs):
     at.run()
     assert not at.exception
     assert "INCORRECT" in at.error[0].value
-    assert "512 elements are off. So it is not measured." in at.error[0].value
+    assert "512 elements are off. Therefore the kernel is not measured." in at.error[0].value
     assert not charts(at)
     assert not switch(at).value
 
@@ -272,14 +272,14 @@ def test_a_dead_worker_leaves_what_was_measured(open_tab, jobs, state):
     jobs.set(job_id, state=state, error="The worker process died.", log="Killed")
     at.run()
     assert not at.exception
-    assert "The worker process died. What was measured stays here." in at.error[0].value
+    assert "The worker process died. The samples are kept." in at.error[0].value
     assert metric(at, "Samples") == "200"
     flip(at, on=True)
     assert len(jobs.streams) == 2
 
 
 @pytest.mark.parametrize(
-    ("end", "words"), [("unseen", "no tab showed it"), ("full", "holds no more samples")]
+    ("end", "words"), [("unseen", "no tab showed it"), ("full", "the stream is full")]
 )
 def test_one_that_ended_by_itself_says_why(open_tab, jobs, end, words):
     at = flip(open_tab(), on=True)

@@ -99,7 +99,7 @@ def test_units_stalls_lines_and_the_listing(open_app, readings):
     assert lines["wavefronts"].tolist() == ["128 (2.0×)"]
     assert listings(at)["listing"]["listing"]["text"] == list(LISTING.text)
     assert HOSTILE not in shown  # Markdown gets it disarmed
-    assert "It gains 2–10% (v03 does it" in shown  # as the verdict says it
+    assert "It saves 2–10% (v03 does it" in shown  # as the verdict says it
     assert not at.exception
 
 
@@ -107,7 +107,7 @@ def test_code_without_lines_says_so(open_app, readings):
     """Another compiler may write none."""
     readings["v01"] = Reading(replace(CODE, passes=(replace(REPORT, lines=()),)))
     at = open_app(tab="Machine code", gpu="L4")
-    assert "does not say which source lines" in texts(at)
+    assert "contains no source line numbers" in texts(at)
     assert not at.exception
 
 

@@ -111,9 +111,8 @@ def test_the_fastest_by_the_times_of_this_problem_is_taken() -> None:
     small = choose(SMALL, L4, history=known)
     assert small.variant.id == "v08"
     assert small.is_final
-    assert (
-        "Simulated 3.2 µs for B1 H8 S128 D64 fp16 on L4 beside 3.3 µs of v12, which is within "
-        in (small.reason)
+    assert "Simulated 3.2 µs for B1 H8 S128 D64 fp16 on L4 beside 3.3 µs of v12, within " in (
+        small.reason
     )
     assert LADDER.by_id("v08").idea in small.reason
     far = choose(SMALL, L4, history=replace(known, us={"v12": 3.0, "v11": 6.0}))

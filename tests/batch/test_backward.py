@@ -95,5 +95,5 @@ def test_a_batch_is_recommended_for_the_backward_pass() -> None:
     assert share[enough - 1] >= 0.9 * share.max() > max(share[: enough - 1], default=0)
     assert found.next_point is None
     assert any(says(note, "the_passes_are") for note in found.notes)
-    with pytest.raises(InvalidProblem, match="computes the backward pass alone"):
+    with pytest.raises(InvalidProblem, match="computes only the backward pass"):
         recommend_batch(replace(request, features={}), Simulated())

@@ -208,7 +208,7 @@ def test_reasons_name_what_binds() -> None:
     cases = [
         (linear, {"binds": "CTAs per SM"}, 0.9, "at once"),
         (50 + linear, {"binds": "DRAM"}, 0.9, "DRAM bandwidth"),
-        (50 + 0.01 * linear, {"binds": "launch floor"}, 0.9, "launch itself"),
+        (50 + 0.01 * linear, {"binds": "launch floor"}, 0.9, "launch overhead"),
         (waves_of_58(90) - 0.5 * np.arange(1, 91), {}, 1.0, "SMs were idle"),
     ]
     for total, kwargs, target, words in cases:

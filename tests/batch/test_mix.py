@@ -76,9 +76,9 @@ RESULT = mix.MixResult(
 @pytest.mark.parametrize(
     ("hours_now", "words"),
     [
-        (2.0, "in 1 GPU-hour a day, not 2 GPU-hours as batched today; the least"),
-        (1.004, "in 1 GPU-hour a day, as long as batched today: this batch gains nothing;"),
-        (0.5, "in 1 GPU-hour a day, and in 0.5 GPU-hours as batched today, which is to be kept;"),
+        (2.0, "in 1 GPU-hour a day, not 2 GPU-hours with today's batches; the least"),
+        (1.004, "in 1 GPU-hour a day, as much as with today's batches: this batch gains nothing;"),
+        (0.5, "in 1 GPU-hour a day, and in 0.5 GPU-hours with today's batches: keep those;"),
     ],
 )
 def test_the_reason_says_what_the_batch_gains(hours_now: float, words: str) -> None:
@@ -107,4 +107,4 @@ def test_small_traffic_is_priced_by_the_million(usd_per_day: float, words: str, 
     )
     assert words in result.reason
     alike = replace(result, hours_now=result.hours)
-    assert f"a day ({alone}), as long as batched today" in alike.reason
+    assert f"a day ({alone}), as much as with today's batches" in alike.reason

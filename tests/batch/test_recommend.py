@@ -256,7 +256,7 @@ def test_the_grid_ends_the_curve(ask: Ask) -> None:
     ("changes", "error", "words"),
     [
         ({"variant": "v99"}, UnknownName, "v99"),
-        ({"variant": "v24"}, InvalidProblem, "computes the backward pass alone"),
+        ({"variant": "v24"}, InvalidProblem, "computes only the backward pass"),
         ({"gpu": "L5"}, UnknownName, "L4"),
         ({"seqlen": 0}, InvalidProblem, "seqlen must be at least 1"),
         ({"head_dim": 80}, InvalidProblem, "head_dim 80"),

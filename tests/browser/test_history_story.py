@@ -37,7 +37,7 @@ def test_where_it_became_slower(browser: Browser, own_server: Server) -> None:
     try:
         address = "/kernels?gpu=L4&S=128&H=2&variant=mine&kernels_tab=History"
         app = Driver(context.new_page(), own_server.url).open(address)
-        app.see("over the last commits of git")
+        app.see("over the last git commits")
         app.see("where it became worse in red")
         expect(app.key("history_chart")).to_be_visible(timeout=WAIT_MS)
         # The slower commit is the one that is open.

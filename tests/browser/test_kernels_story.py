@@ -11,11 +11,11 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
 
 def test_the_ladder_is_read_from_top_to_bottom(new_tab):
     app = new_tab("/kernels?gpu=L4&S=448&variant=auto&kernels_rung=v09")
-    app.see("A rung is one CUDA file with one idea more than the rung that it builds on")
+    app.see("Each rung is one CUDA file that adds one idea to the rung it builds on")
     # Rungs fill in; whoever does not want to wait cancels, and goes on later. First of all: what
     # follows may take longer than the rungs do.
     app.press("kernels_stop")
-    app.see("rungs are not worked out")
+    app.see("rungs are not computed")
     app.press("kernels_go_on")
     app.see("auto takes")
     app.see("an XOR puts the 8 in 8 groups of 4 banks")  # the rung of the link

@@ -114,7 +114,7 @@ def test_it_grows_under_a_zoom_is_shared_stopped_and_survives_its_worker(new_tab
     begin = time.monotonic()
     for app in (first, second):
         app.see("The worker process died")
-        app.see("What was measured stays here")
+        app.see("The samples are kept")
         assert samples(app) > 0
         app.no_exception()
     assert time.monotonic() - begin < WAIT_MS / 1000

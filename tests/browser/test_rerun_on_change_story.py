@@ -39,7 +39,7 @@ def test_every_save_is_compiled_and_run(browser, own_checkout, tmp_path):
     kernel.write_text(good.replace(ANCHOR, ANCHOR.replace(";", "")))
     app.see("COMPILE_ERROR")
     app.see("v01_fa1_baseline.cu")
-    app.see("the last source that compiled")
+    app.see("the last version of the source that compiled")
     app.see_metric("Correctness", "older source")
 
     kernel.write_text(good.replace(ANCHOR, ENDLESS))

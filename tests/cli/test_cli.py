@@ -274,8 +274,11 @@ def test_an_option_out_of_range_is_named(
         ("auto --renew --gpu L4", "name one with --capability, not --gpu"),
         ("variants --forget nope", "no added kernel called 'nope': there is none at all."),
         ("variants --into x.md", "--into writes what --markdown or --tree print"),
-        ("variants --seqlen 64", "--seqlen is of the figures on a GPU: give --gpu."),
-        ("occupancy --gpu L4 --threads 128 --registers 32 --seqlen-kv 64", "--seqlen-kv is of a"),
+        ("variants --seqlen 64", "--seqlen needs a GPU: give --gpu."),
+        (
+            "occupancy --gpu L4 --threads 128 --registers 32 --seqlen-kv 64",
+            "--seqlen-kv needs a variant",
+        ),
         ("roofline --sweep nowhere.jsonl", "There is no file nowhere.jsonl"),
         (f"evaluate {'a' * 5000}.cu", "aaa… is longer than a file's name may be: name another."),
         (f"report {'a' * 5000} -o x.md", "aaa… is longer than a file's name may be: name another."),
@@ -394,7 +397,7 @@ def test_occupancy_of_a_variant(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown.err.startswith("auto takes v")
     assert says(shown.out, "registers_per_thread")
     for argv, words in (
-        ("occupancy v08 --gpu L4 --threads 64", "v08 is compiled, which says what --threads is"),
+        ("occupancy v08 --gpu L4 --threads 64", "v08 is compiled, which determines --threads"),
         ("occupancy --gpu L4 --threads 64", "give both --threads and --registers"),
         ("occupancy v08 --gpu T4 --dtype bf16", "those of T4 (sm_75) have no BF16"),
     ):

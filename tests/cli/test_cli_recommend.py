@@ -95,7 +95,7 @@ def test_one_kernel_and_batch_for_a_mix(capsys: pytest.CaptureFixture[str], tmp_
         (["--mix", "10,8,4"], "lacks 'seqlen'. It takes lines count,B,H,S"),
         (["--mix", "10,8,4,x"], "line 1, column seqlen: 'x' is not a whole number"),
         (["--mix", "0,8,4,64"], "column count: '0' is not a number above 0"),
-        (["--mix", "1,8,4,64", "--alternatives"], "--alternatives goes with one problem"),
+        (["--mix", "1,8,4,64", "--alternatives"], "--alternatives is for one problem"),
         (["--mix", "none.csv"], "none.csv"),
         ([], "give --seqlen 128, or --mix COUNT,B,H,S"),
     ],

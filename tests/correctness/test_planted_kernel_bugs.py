@@ -350,7 +350,7 @@ BUGS = (
         "if (threadIdx.x == 0) *tile_arrivals = 0;",
         "",
         "not_repeatable",
-        ("finds arrivals as the first has left it",),
+        ("finds arrivals as the first left it",),
     ),
     Bug(
         "S kept in 16 bits",

@@ -186,7 +186,7 @@ __global__ void k() {
     assert block is not None
     assert block.tunable == "num_splits"
     assert block.sentence == (
-        "Lines 7–13, the largest block that never ran, stand behind `if constexpr (PARTS > 1)`: "
+        "Lines 7–13, the largest block that never ran, depend on `if constexpr (PARTS > 1)`: "
         "check with num_splits = 1 or 4, where it is 2 here."
     )
     coverage = LineCoverage("a.cu", 9, ((15, 20),), (), ())
@@ -194,7 +194,7 @@ __global__ void k() {
     assert block is not None
     assert block.tunable == ""
     assert block.sentence == (
-        "Lines 15–20, the largest block that never ran, stand behind `} else if (left > 0)`: "
+        "Lines 15–20, the largest block that never ran, depend on `} else if (left > 0)`: "
         "check a problem of other lengths, or of more heads than there are CTAs."
     )
     small = LineCoverage("a.cu", 9, ((4, 4),), (), ())

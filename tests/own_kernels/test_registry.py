@@ -159,7 +159,7 @@ def test_without_a_description_there_is_one_to_paste(
     source = folder / "naive_flash.cu"
     assert main(["evaluate", str(source)]) == 2
     printed = capsys.readouterr()
-    assert printed.err.startswith("error: naive_flash.cu has no description: put the block")
+    assert printed.err.startswith("error: naive_flash.cu has no description: check each line")
     assert printed.err.count("\n") == 1
     assert printed.out.startswith("/* attune\n")
     source.write_text(printed.out + source.read_text("utf-8"), encoding="utf-8")

@@ -149,13 +149,13 @@ def test_products_in_tf32_are_named_by_verdict_and_roof() -> None:
 
 
 def test_what_another_order_of_threads_changes_is_to_be_checked_for_a_race() -> None:
-    finding = Finding("order_of_threads", "5 elements come out otherwise.", 1.0)
+    finding = Finding("order_of_threads", "5 elements differ.", 1.0)
     wrong = replace(RIGHT, passed=False, bad_count=5, findings=(finding,))
     run = replace(
         PASSED, status=Status.INCORRECT, reason="5 are off.", correctness=wrong, latency=None
     )
     found = verdict_of(run, V08, PROBLEM)
-    said = "Incorrect · 5 elements come out otherwise · next: look for the race (--check)"
+    said = "Incorrect · 5 elements differ · next: look for the race (--check)"
     assert found.sentence == said
     assert found.parts[-1].code == "check"
 

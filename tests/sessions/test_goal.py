@@ -29,7 +29,7 @@ def speedup(value: float, **filters: Any) -> Goal:
     ("value", "state", "said"),
     [
         (1.9, "met", "Met: 2× (1.98× to 2.02×) with v05 at B1 H1 S128 D64 fp16 over flash"),
-        (2.0, "undecided", "an interval that holds the 2× aimed at"),
+        (2.0, "undecided", "an interval that includes the 2× aimed at"),
         (2.5, "missed", "Missed by 20%: 2× (1.98× to 2.02×)"),
     ],
 )

@@ -345,7 +345,7 @@ def test_it_stands_for_its_model_and_is_never_timed(monkeypatch: pytest.MonkeyPa
         evaluator=SimpleNamespace(backend=lambda _: backend),
     )
     nothing: Any = None
-    with pytest.raises(MeasureError, match=r"^This GPU is one in software"):  # the live latency
+    with pytest.raises(MeasureError, match=r"^This is a software GPU"):  # the live latency
         _Stream(runner, "job", nothing, nothing, nothing).measure_on_gpu()
     monkeypatch.setattr(availability, "_local_gpu", lambda: (None, "NVIDIA L4"))
     assert not availability.is_software_gpu()

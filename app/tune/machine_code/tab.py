@@ -108,7 +108,7 @@ def _draw_timeline(request: EvaluationRequest, code: MachineCode, report: PassRe
 
 
 def _draw_overlaps(report: PassReport) -> None:
-    """What is under way while loops compute, of those that have asynchronous work."""
+    """Draw what overlaps with the computation of each loop that has asynchronous work."""
     if report.overlaps:
         st.markdown("**Overlap in the loops** :gray[instructions of one iteration, counted]")
         tables.draw(frames.overlaps(report.overlaps))
@@ -123,18 +123,18 @@ def _by(predicted: Latency) -> str:
 
 def _compared(other: Latency, mine: Latency) -> str:
     if other.method != mine.method:
-        return f"predicted by {other.method} and by {mine.method}, which do not compare"
+        return f"predicted by {other.method} and by {mine.method}: not comparable"
     return f"predicted by {mine.method}, {other.median_us / mine.median_us:.2f} times"
 
 
 def _draw_lines(code: MachineCode, report: PassReport) -> None:
-    st.markdown("**The ten hottest lines** :gray[with what was inlined there; counted]")
+    st.markdown("**The ten hottest lines** :gray[inlined code included; counted]")
     if not report.lines:
         empty(
             "nothing yet",
             "No lines",
-            "The machine code does not say which source lines it is of: have the compiler write "
-            "them, as nvcc does with -lineinfo.",
+            "The machine code contains no source line numbers: compile it with line information, "
+            "as nvcc does with -lineinfo.",
         )
         return
     # A narrow window cuts the source, not the figures.
@@ -143,7 +143,7 @@ def _draw_lines(code: MachineCode, report: PassReport) -> None:
 
 
 def _draw_advice(request: EvaluationRequest, report: PassReport) -> None:
-    """What to change, with the gains that the verdict tells."""
+    """Draw what to change, with the same gains as the verdict line."""
     if not report.hints:
         return
     st.markdown("**Advice**")
@@ -154,14 +154,17 @@ def _draw_advice(request: EvaluationRequest, report: PassReport) -> None:
         gain = ""
         if hint.gain and kernel is not None:
             step = step_of(hint, kernel, request.problem, history)
-            gain = f" It gains {step.gain} of the time, simulated."
+            gain = f" It saves {step.gain} of the simulated time."
         st.markdown(f"- {plain_markdown(f'{where}{hint.sentence}{gain}')}")
 
 
 def _draw_registers(report: PassReport) -> None:
     if not any(report.listing.live):
         return
-    st.markdown("**Live registers along the code** :gray[loops shaded; dotted: what a thread has]")
+    st.markdown(
+        "**Live registers along the code** :gray[loops shaded; dotted: registers allocated per "
+        "thread]"
+    )
     figure = charts.live_registers(
         frames.live(report), report.registers, frames.loops(report), theme()
     )

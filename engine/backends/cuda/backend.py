@@ -25,9 +25,7 @@ from engine.evaluation import Correctness
 from engine.plan import LaunchPlan, compile_plan
 from engine.tensors import Inputs
 
-SOFTWARE_TIMES = (
-    "This GPU is one in software, whose times say nothing of a GPU: nothing is measured on it."
-)
+SOFTWARE_TIMES = "This is a software GPU, whose times mean nothing: nothing is measured on it."
 
 
 class CudaBackend:

@@ -23,7 +23,7 @@ from engine.base.launch import TensorMapArg
 from engine.cuda_source.nvrtc import compile_kernel
 from engine.cuda_source.toolkit import make_cupy_folder
 
-# What the implementation hands out and takes back, and nobody else looks into.
+# Opaque handles of the implementation.
 Kernel: TypeAlias = Any
 Graph: TypeAlias = Any
 

@@ -335,8 +335,8 @@ class DeviceTimer:
         outputs = [(self._out(i), self._out_bytes) for i in range(self._replayed)]
         if set(self._calls.fingerprints(outputs)) != {self._expected}:
             raise MeasureError(
-                "Launches that follow each other at once gave another output than a single one, "
-                "so their time says nothing: look for a race, or for scratch that is not reset."
+                "Back-to-back launches gave another output than a single one, so their time means "
+                "nothing: look for a race, or for scratch that is not reset."
             )
 
     def _launch_first(self) -> None:

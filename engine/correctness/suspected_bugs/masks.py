@@ -138,7 +138,7 @@ def _causal(case: Case) -> Iterator[SuspectedBug]:
 
 
 def _masked_as_another(case: Case) -> Iterator[SuspectedBug]:
-    """The diagonal of another row or key than the score's, as a wrong index of a lane gives."""
+    """A causal diagonal computed for the wrong row or key, as by a wrong lane index."""
     m, n, group = case.tiles.block_m, case.tiles.block_n, case.problem.head_group
     head = case.slice_index % case.problem.num_heads % group
     rows: list[tuple[str, Callable[[IntArray], IntArray]]] = [

@@ -379,7 +379,7 @@ def _whole_segments(
 
 
 def _parts_of_tiles(case: Case) -> Iterator[SuspectedBug]:
-    """Some keys of every tile that count in the row sum but not in P·V, or in neither."""
+    """Some keys of every tile missing from P·V, or from both P·V and the row sum."""
     block_n = case.tiles.block_n
     in_tile = case.keys % block_n
     for count in (1, 2, 4, 8, 16, block_n // 2):

@@ -1,4 +1,5 @@
-"""A sweep's journal: what was asked, then one line per evaluation; all else follows from it."""
+"""A sweep's journal: the request, then one line per evaluation; everything else is derived from
+it."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ class SweepJournal:
         """
         if not path.is_file():
             raise UnknownName(
-                f"There is no file {path}: name the one that `sweep` said it writes.",
+                f"There is no file {path}: name the journal that `sweep` printed.",
                 code="journal_missing",
             )
         opened = cls(path, remedy)
@@ -74,7 +75,7 @@ class SweepJournal:
             raise UnknownName(f"The sweep of {path} cannot be read here. {opened._mistake}")
         if opened._spec is None:
             raise UnknownName(
-                f"{path} is not the journal of a sweep: name the file that `sweep` said it writes.",
+                f"{path} is not the journal of a sweep: name the journal that `sweep` printed.",
                 code="journal_foreign",
             )
         return opened

@@ -1,4 +1,4 @@
-"""What got worse between two evaluations, each a finding with its sentence."""
+"""Compare sessions problem by problem: regressions, verdicts and their reasons."""
 
 from __future__ import annotations
 
@@ -314,7 +314,7 @@ def _unmatched(
     evaluations: Mapping[str, Sequence[Evaluation]],
     matched: Sequence[Pair],
 ) -> Iterator[Unmatched]:
-    """What stands against nothing, of every session and the baseline."""
+    """The evaluations of every session and the baseline without a counterpart."""
     for name in others:
         pairs = [pair for pair in matched if pair.after_session == name]
         sides = (
@@ -443,17 +443,17 @@ def _judge(
     across: bool,
 ) -> tuple[Verdict | GateVerdict | None, Comparison | None, str]:
     """Verdict, the interval it rests on, and the sentence."""
-    for e, latency, which in ((before, first, "The baseline"), (after, second, "This one")):
+    for e, latency, which in ((before, first, "The baseline"), (after, second, "This session's")):
         if not may_be_compared(e, latency):
             return None, None, f"{which} is {e.status}: {e.reason}"
     if first is None or second is None:
-        which = "The baseline has" if first is None else "This one has"
+        which = "The baseline has" if first is None else "This session has"
         return None, None, f"{which} no time of this kind."
     if "predicted" in (first.origin, second.origin):
         return _judge_predicted(before, after, first, second)
     (a, a_samples), (b, b_samples) = interval_of(first), interval_of(second)
     if a is None or b is None:
-        return None, None, "No verdict on a single figure, without samples or an interval."
+        return None, None, "No verdict on a single value without samples or an interval."
     samples = min(a_samples, b_samples)
     compared = interval_verdict(a, b, samples=samples)
     reason = compared.reason
@@ -474,19 +474,19 @@ def _judge_predicted(
 ) -> tuple[GateVerdict | None, None, str]:
     """The gate's verdict on two predicted times; none unless both are simulated for one GPU."""
     if before.device != after.device:
-        return None, None, "No verdict on times predicted for two GPUs."
+        return None, None, "No verdict on times predicted for different GPUs."
     if not (first.is_simulated and second.is_simulated):
-        return None, None, "No verdict on a predicted time, unless both are simulated."
+        return None, None, "No verdict on predicted times unless both are simulated."
     threshold = default_threshold()
     found = simulated_finding(first.median_us, second.median_us, threshold.share)
     if found is None:
-        why = f"The simulated times are nearer than {threshold.share:.0%}. {threshold}"
+        why = f"The simulated times differ by less than {threshold.share:.0%}. {threshold}"
         return GateVerdict.UNDECIDED, None, why
     return found.verdict, None, f"{found.verdict}: {found.what}, not measured."
 
 
 def _order(row: ComparedRow) -> tuple[int, float]:
-    """Broken ones, then slower ones by how much, other findings, faster ones, the rest."""
+    """Sort key: broken kernels, slower ones by how much, other findings, faster ones, the rest."""
     speedup = row.speedup or 1.0
     if row.broken:
         return 0, 0.0

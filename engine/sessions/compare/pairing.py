@@ -1,4 +1,4 @@
-"""Which evaluation of one session stands against which of another, and the fastest of each."""
+"""Pair the evaluations of two sessions, and find the fastest of each."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def was_checked(evaluation: Evaluation) -> bool:
 
 
 def may_be_compared(evaluation: Evaluation, latency: Latency | None) -> bool:
-    """Whether it is the time of a kernel that passed, or was recorded elsewhere as it is."""
+    """True for the time of a kernel that passed, or of one recorded elsewhere."""
     return was_checked(evaluation) or (
         evaluation.status is Status.SKIPPED and latency is not None and latency.origin == "recorded"
     )
