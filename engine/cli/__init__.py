@@ -1,8 +1,8 @@
-"""The command line. The app has no power that it lacks.
+"""The command line; it can do everything that the app can.
 
-Human tables by default, `--json` for machines, errors included: `{"error": {"kind": …}}`. Exit
-codes: 0 passed, 1 not passed (incorrect, error), 2 bad usage: what was given cannot be taken
-(`engine.base.errors.BadInput`), files included.
+Output is tables by default and JSON with `--json`, errors included: `{"error": {"kind": …}}`. Exit
+codes: 0 passed, 1 not passed (incorrect, error), 2 invalid input (`engine.base.errors.BadInput`),
+files included.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from engine.schema import file_label
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; without one, show which there are."""
+    """Run one command and return its exit code; without a command, list the commands."""
     with shown_output():
         return _run(argv)
 
@@ -55,7 +55,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _told(error: AttuneError, given: Sequence[str], code: int) -> int:
-    """Say it to a person, and to a program that asked for JSON. Returns the exit code."""
+    """Print an error, as JSON too if that was asked for; return the exit code."""
     print(f"error: {error}", file=sys.stderr)
     block = error.block if isinstance(error, InvalidKernel) else ""
     if "--json" in given:

@@ -1,4 +1,4 @@
-"""What bounds a kernel: `occupancy`, CTAs per SM and waves, and `roofline`, FLOPs and bytes.
+"""`occupancy`: CTAs per SM and waves of a kernel. `roofline`: its FLOPs and bytes.
 
 `occupancy` takes resources as given, or a kernel as it is compiled; `roofline` a kernel, or every
 point of a sweep.

@@ -1,4 +1,4 @@
-"""The command line's parser, made of `commands.toml`, which says what stands in it."""
+"""The command line's parser, built from `commands.toml`, which documents its own format."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _AS_MODULE = ("engine", "__main__.py")  # how `python -m engine` is started
 
 
 class BadUsage(BadInput):
-    """Words that no command takes."""
+    """Arguments that no command takes."""
 
 
 class _Parser(argparse.ArgumentParser):

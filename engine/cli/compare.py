@@ -1,7 +1,7 @@
 """`compare`: kernels of snapshots beside each other. `rerun`: one snapshot's, repeated here.
 
-Exit codes are the gate's. 1: something is wrong that was right, further off, slower, or its machine
-code is counted worse. 3: something could not be judged. 0: neither.
+Exit codes are the gate's. 1: a result became incorrect, less accurate or slower, or its counts
+became worse. 3: something could not be judged. 0: neither.
 """
 
 from __future__ import annotations

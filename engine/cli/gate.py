@@ -2,8 +2,8 @@
 
 What was found is printed as tables, as JSON, or as Markdown for a pull request's comment.
 
-Exit code 0: fine. 1: a regression. 2: what was given cannot be taken. 3: something could not be
-judged, and nothing else is wrong.
+Exit code 0: fine. 1: a regression. 2: invalid input. 3: something could not be judged, and nothing
+else is wrong.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def headline(report: GateReport) -> str:
 
 
 def remarks_of(report: GateReport) -> tuple[str, ...]:
-    """What a reader must know of the verdicts."""
+    """Remarks that a reader of the verdicts needs."""
     of_kernels = [f"{k.kernel}: {remark}" for k in report.kernels for remark in k.remarks]
     remarks = [*of_kernels, *report.remarks]
     if any(k.rows for k in report.kernels):
@@ -289,7 +289,7 @@ def _threshold(report: GateReport) -> str:
 
 
 def _escaped(text: object) -> str:
-    """Text of a change, which may be meant badly, as text: no markup, no mention, no new row."""
+    """Escape untrusted text of a change: no markup, no mention, no new row."""
     plain = " ".join(str(text).split())
     for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|")):
         plain = plain.replace(character, entity)

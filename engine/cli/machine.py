@@ -1,4 +1,4 @@
-"""`devices`: the GPU table and what is in this machine. `selfcheck`: what works on it."""
+"""`devices`: the GPU table and this machine's GPU. `selfcheck`: what works on this machine."""
 
 from __future__ import annotations
 

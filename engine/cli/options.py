@@ -1,4 +1,4 @@
-"""What several commands read of their options: the problem, the config, values of one kind.
+"""Options that several commands share: the problem, the config, and argument types.
 
 Every command imports this, and few have a problem or a kernel: what those need is imported there.
 """

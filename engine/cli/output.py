@@ -1,7 +1,7 @@
-"""Printing: one JSON object for machines, a table for people; nothing that acts on a terminal.
+"""Printing JSON objects and tables, without characters that control a terminal.
 
-Texts of files, kernels and compilers reach the terminal by many ways. So what is printed passes one
-place that writes out each character that would not show, as `^M` or `^[`.
+Text of files, kernels and compilers may contain control characters. All output therefore passes one
+stream that writes invisible characters as `^M` or `^[`.
 """
 
 from __future__ import annotations

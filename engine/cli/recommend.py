@@ -1,4 +1,4 @@
-"""`recommend-batch`: which batch fills the GPU, why, and what it saves."""
+"""`recommend-batch`: the batch that fills the GPU, with the reason and the savings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sass`: what the machine code of any kernel executes, counted, and how long it would take."""
+"""`sass`: count what the machine code of any kernel executes, and simulate its time."""
 
 from __future__ import annotations
 

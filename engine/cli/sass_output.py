@@ -1,4 +1,4 @@
-"""What `sass` prints: counts, loops, lines, the listing, and the JSON object."""
+"""The output of `sass`: counts, loops, lines, the listing, and the JSON object."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Result:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What to know before believing it."""
+        """Notes on the limits of the result."""
         found = self.timed.simulated if self.timed else None
         told = notes(self.analysis, *((found.iterations, found.start_spread) if found else ()))
         return (*told, self.of_clock) if self.of_clock else tuple(told)

@@ -1,4 +1,4 @@
-"""Programs that run in the place of a command: `app`, `mcp` and `softgpu`.
+"""Commands that start another program: `app`, `mcp` and `softgpu`.
 
 `app` is the dashboard. `mcp` offers the commands as tools of the Model Context Protocol over
 standard input and output. `softgpu -- COMMAND` starts a command with a GPU in software where

@@ -1,4 +1,4 @@
-"""`sweep`: many evaluations, resumable, and the best of them. `tuned`: the configs that it kept."""
+"""`sweep`: many evaluations, resumable, and the best of them. `tuned`: the saved configs."""
 
 from __future__ import annotations
 
@@ -451,7 +451,7 @@ def _dtype(name: str) -> Any:
 
 
 def _refuse_axes(args: CommandOptions) -> None:
-    """A resumed sweep is what its journal says; options that would change it are a mistake."""
+    """Refuse options that would change a resumed sweep, which its journal defines."""
     fixed = ("all", "defaults_only", "gpu", "no_execute", "check", "full", "inputs")
     named = first_given(args, (*_POINTS, *fixed))
     if named is not None:

@@ -1,6 +1,6 @@
-"""`variants`: the ladder and own kernels; their figures on a problem, and what each changed.
+"""`variants`: the ladder and own kernels, their figures on a problem, and their changes.
 
-`auto`: which of them is taken for a problem on a GPU, and why.
+`auto`: the kernel chosen for a problem on a GPU, and why.
 """
 
 from __future__ import annotations

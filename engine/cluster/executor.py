@@ -1,4 +1,4 @@
-"""Evaluations of a sweep on the workers of a Dask cluster: who gets which, how each ends.
+"""Run a sweep's evaluations on the workers of a Dask cluster.
 
 All points of a problem go to one GPU, so that its times can be compared; other problems go to
 others. A worker that dies with a point costs a repetition; a point that kills several is CRASHED.
@@ -55,7 +55,7 @@ _RETRY_S = 1.0  # after a worker refused a call because it restarts
 
 
 class KilledWorkers(BrokenExecutor):
-    """A call has killed one worker after another."""
+    """A call has killed several workers in a row."""
 
 
 class _Answer(Future[Any]):
@@ -130,7 +130,7 @@ class Tasks:
                 self._send(task, member)
 
     def worker_died(self, address: str) -> None:
-        """Take back its calls. The one it was running may be why; those behind that are not."""
+        """Requeue the calls of a dead worker; only the running one may have caused its death."""
         running = [t for t in self._tasks if t.worker == address and not t.answer.done()]
         if running:
             suspect = min(running, key=lambda task: task.turn)
@@ -196,7 +196,7 @@ class Tasks:
             self._resolve(task, answer)
 
     def _resolve(self, task: _Task, answer: Any = None, error: Exception | None = None) -> None:
-        """Answer once; what comes in later changes nothing."""
+        """Answer a task once; later answers are ignored."""
         with self._resolving:
             if task.answer.done():
                 return

@@ -171,7 +171,7 @@ class Members:
         return gone
 
     def leave_out(self, address: str, why: str) -> None:
-        """This worker takes no part, or no longer."""
+        """Exclude a worker from the sweep."""
         self.by_address.pop(address, None)
         if address not in self._left_out:
             self._left_out[address] = f"The worker {address} is left out: {why}"

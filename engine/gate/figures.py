@@ -1,4 +1,5 @@
-"""What the engine says of one kernel on one problem and GPU: the gate's only way into it."""
+"""The engine's figures of one kernel on one problem and GPU; the gate's only access to the
+engine."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ class Figures(Stored):
 
 @dataclass(frozen=True, slots=True)
 class Answer(Stored):
-    """What became of one side: figures, or the sentence why there are none."""
+    """The result for one side: figures, or the sentence why there are none."""
 
     code: str = ""  # of the machine code and the launch: equal ones run alike
     figures: Figures | None = None
@@ -134,7 +135,7 @@ def compiled_answer(
 
 
 def counts_of(path: Path, problem: Problem, gpu: str, config: Mapping[str, int]) -> CodeCounts:
-    """What a source's machine code executes. Nothing of it is run.
+    """Count what a source's machine code executes, without running native code.
 
     Raises:
         AttuneError: it does not compile, refuses the problem, or cannot be followed.
@@ -155,7 +156,7 @@ def _compiled(
 
 
 def answer_of(evaluation: Evaluation) -> Answer | None:
-    """What an evaluation says of its code; None where it was not compiled.
+    """The answer for an evaluation's code; None if it was not compiled.
 
     Without `counts` there is no digest of the code, and figures are the compiler's alone.
     """

@@ -1,4 +1,4 @@
-"""A whole run: which kernels differ between two trees, and what each verdict is."""
+"""A whole run of the gate: the kernels that differ between two trees, and their verdicts."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def _run(
     processes: int,
     on_done: Callable[[str], None] | None,
 ) -> Answers:
-    """What became of each piece of work, by kernel."""
+    """The results of all pieces of work, by kernel."""
 
     def tell(work: Work, _: Done | Failed) -> None:
         if on_done is not None:
@@ -458,7 +458,7 @@ def _arch_findings(
 
 
 def _checked_findings(done: Sequence[tuple[Work, Done | Failed]]) -> Iterable[Finding]:
-    """What execution showed, once for all GPUs whose code shows the same."""
+    """Findings of the execution, once for all GPUs with the same result."""
     gpus: dict[tuple[Problem, Checked], list[str]] = {}
     for work, result in done:
         if isinstance(result, Done):
@@ -475,7 +475,7 @@ def _checked_findings(done: Sequence[tuple[Work, Done | Failed]]) -> Iterable[Fi
 
 
 def _changed_meaning(before: Found | None, after: Found) -> Iterable[str]:
-    """What the description says otherwise than before."""
+    """Differences between the two descriptions."""
     first, second = (before.variant if before else None), after.variant
     if first is None or second is None:
         return

@@ -45,7 +45,7 @@ class Budget:
 
 
 def exceeded(budget: Budget, figures: Figures) -> tuple[Finding, ...]:
-    """What the figures take more of than they may."""
+    """The limits that the figures exceed."""
     findings = []
     for name, limit in budget.limits.items():
         value = getattr(figures, name)

@@ -1,4 +1,4 @@
-"""The rules: what two sets of figures of one kernel, before and after, allow to say.
+"""The rules for verdicts on two sets of figures of one kernel, before and after.
 
 Counted figures are exact, so any difference is one; simulated times have a verdict where they are
 further apart than what recorded pairs of neighbours need (`ranking`), and measured ones by the
@@ -113,7 +113,7 @@ def default_threshold() -> Threshold:
 
 
 class GateVerdict(StrEnum):
-    """What is said of one kernel on one problem and GPU."""
+    """The verdict on one kernel on one problem and GPU."""
 
     SAME_CODE = "SAME CODE"  # bit-equal machine code and launch: nothing to compare
     UNDECIDED = "UNDECIDED"  # other code, and no difference that is known to matter
@@ -246,10 +246,10 @@ def compare_answers(
 def compare_figures(
     before: Figures, after: Figures, thresholds: Thresholds, measured: Finding | None = None
 ) -> tuple[Finding, ...]:
-    """What is worse, then what is better; nothing where nothing exceeds its threshold.
+    """Figures that are worse, then figures that are better, beyond their thresholds.
 
-    Counts that are worse are no regression where the whole is simulated or measured faster: they
-    are its price. Spills always are one.
+    Worse counts are not a regression if the kernel is simulated or measured faster; worse spills
+    always are.
     """
     time = measured or simulated_finding(
         before.simulated_us, after.simulated_us, thresholds.simulated

@@ -1,4 +1,4 @@
-"""Which samples of a long, growing series a chart draws: few, and none of the extremes lost."""
+"""Thin a growing series of samples for a chart without losing extremes."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class JobManager:
         return job_id
 
     def status(self, job_id: str) -> JobStatus | None:
-        """How the job stands, or None when there is no such job (any more)."""
+        """The status of the job, or None if there is no such job (any more)."""
         with self._lock:
             self._refresh()
             self._notice_dead_worker()

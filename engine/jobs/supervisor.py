@@ -83,7 +83,7 @@ class Supervisor:
         self.kill()
 
     def reset(self) -> None:
-        """Start workers again: a person asks for something, and the cause may be mended."""
+        """Start workers again after a person's request, because the cause may be fixed."""
         if self.has_given_up:
             self._failed_starts = 0
 
@@ -283,10 +283,10 @@ class JobRunner:
         self.restart_if_gpu_unusable()
 
     def restart_if_gpu_unusable(self) -> None:
-        """Become a new process when this one can use the GPU no more.
+        """Replace this process by a new one if it cannot use the GPU any more.
 
-        The process keeps its id, so that it is not taken for dead; a long job is not over and is
-        taken up where its journal ends.
+        The process keeps its id, so that it is not taken for dead; a long job continues where its
+        journal ends.
         """
         if self.evaluator.gpu_error is None:
             return

@@ -54,7 +54,7 @@ class SweepFiles:
             return [job for path in self._paths() if (job := self._job(path)) is not None]
 
     def status(self, job_id: str) -> JobStatus | None:
-        """How the sweep stands, or None when there is none of this id."""
+        """The status of the sweep, or None if there is none with this id."""
         with self._lock:
             path = self.path(job_id)
             job = self._job(path)

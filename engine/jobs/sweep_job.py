@@ -76,7 +76,7 @@ class CompileAhead:
         self.close()
 
     def close(self) -> None:
-        """Let go of what is not compiled yet. Safe to call twice."""
+        """Drop pending compiles. Safe to call twice."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None

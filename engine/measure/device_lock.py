@@ -189,7 +189,7 @@ def gpu_lock(
 def measuring(
     purpose: str, on_wait: Callable[[str], None] = lambda _: None
 ) -> Iterator[Callable[[], GpuState]]:
-    """Hold that GPU and read its state, as every measurement does. Not to be nested."""
+    """Hold that GPU's lock and read its state, as every measurement does. Must not be nested."""
     with gpu_lock(purpose, on_wait), gpu_states() as read_state:
         yield read_state
 

@@ -70,7 +70,7 @@ class Sample:
 
 
 def drop_reasons(samples: Sequence[Sample]) -> list[str]:
-    """Why each sample does not count; an empty string where it does.
+    """The reason why each sample is dropped; an empty string if it counts.
 
     A clock is low beside the same candidate's others: one that draws more power runs at a lower
     clock than its neighbours all the time, and that is part of what it costs.
@@ -233,7 +233,7 @@ _LOOK_CONFIDENCE = 0.998
 
 
 class TimedDevice(Protocol):
-    """What the sampler needs of a device. `candidate` is a name that the device knows."""
+    """The interface of a device for the sampler. `candidate` is a name that the device knows."""
 
     def placements(self, candidate: str) -> int:
         """How many placements a candidate has: buffers, graphs and copies of its own each.
@@ -278,7 +278,8 @@ class SamplerSettings:
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """How the device was brought to a steady state, or that it was not."""
+    """The result of the warm-up: whether the device reached a steady state, and how long it
+    took."""
 
     seconds: float
     steady: bool
@@ -287,7 +288,7 @@ class WarmUp:
 
 @dataclass(frozen=True, slots=True)
 class SamplingRun:
-    """One run: every raw sample, why it stopped, and what it says."""
+    """One sampling run: every raw sample, why it stopped, and the verdicts."""
 
     settings: SamplerSettings
     incumbent: str
@@ -419,7 +420,7 @@ class _Run:
                 self.device.time_once(self.incumbent, settings.kinds[0])
 
     def _round(self) -> bool:
-        """Everything once, in shuffled order. False when it was cut short."""
+        """Measure everything once, in shuffled order; False if the round was cut short."""
         before = len(self.samples)
         for slot in self.rng.permutation(len(self.slots)):
             candidate, twin = self.slots[slot]
@@ -456,7 +457,7 @@ class _Run:
         return RoundTable(self.samples, self.incumbent, self.candidates, self.settings.kinds)
 
     def _enough(self) -> tuple[StopReason, str] | None:
-        """Which rule says that more rounds would not tell more, or None."""
+        """The stopping rule that holds now, or None."""
         table, kind = self._table(), self.settings.kinds[0]
         verdicts = [
             table.compare(c, self.incumbent, kind, _LOOK_CONFIDENCE).verdict
@@ -496,7 +497,8 @@ class _Run:
 
 
 def _is_steady(states: Sequence[GpuState], mode: Mode) -> bool:
-    """Whether clock (and temperature, when sustained) stayed put. What is unknown counts as put."""
+    """True if the clock (and the temperature, when sustained) stayed constant. Unknown values count
+    as constant."""
     clocks = [s.sm_clock_mhz for s in states if s.sm_clock_mhz is not None]
     if clocks and max(clocks) - min(clocks) > _STEADY_SHARE * max(clocks):
         return False

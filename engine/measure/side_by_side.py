@@ -162,7 +162,7 @@ class Launchable(Protocol):
         ...
 
     def verify(self) -> None:
-        """Look at what all those launches wrote.
+        """Check the output of all those launches.
 
         Raises:
             MeasureError: it is not the output of a single launch.
@@ -203,7 +203,7 @@ class ReplayDevice:
         self._ready: dict[str, list[_Ready]] = {}
 
     def add(self, name: str, subject: Launchable, memory_share: float = 1.0) -> None:
-        """Find out how long it takes, and capture its graphs; again for one more placement.
+        """Estimate the launch time and capture the graphs; called again for each further placement.
 
         Args:
             memory_share: of the free device memory, for its copies.
@@ -254,7 +254,7 @@ class ReplayDevice:
         time.sleep(seconds)
 
     def verify(self, name: str) -> None:
-        """Look at what a subject's launches wrote.
+        """Check the output of a subject's launches.
 
         Raises:
             MeasureError: only single launches are right, so that the measured time is meaningless.
@@ -386,7 +386,7 @@ class TimingGroup:
         return tuple(self._names)
 
     def add(self, name: str, open_one: Callable[[], AbstractContextManager[Launchable]]) -> bool:
-        """Make it ready to be timed; False when that failed, and `failures` then says why.
+        """Prepare a subject for timing; False if that failed, with the reason in `failures`.
 
         Args:
             open_one: called once for each placement. Where memory allows no more of them, those
@@ -459,7 +459,7 @@ class TimingGroup:
 
 
 def _floor(run: SamplingRun, kind: LatencyKind) -> str:
-    """What the A/A pair showed."""
+    """The noise floor from the A/A pair."""
     floor = expm1(run.table.floor(kind))
     return f"; identical runs differ by up to {floor:.2%} here" if isfinite(floor) else ""
 

@@ -79,7 +79,7 @@ _SAME_TICK = 1e-6
 
 
 class Verdict(StrEnum):
-    """What is known about a candidate beside an incumbent."""
+    """The verdict on a candidate compared with an incumbent."""
 
     FASTER = "FASTER"
     SLOWER = "SLOWER"
@@ -89,7 +89,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A verdict and what it rests on. NaN in the ratios when nothing could be compared."""
+    """A verdict with its ratio and interval; the ratios are NaN if nothing could be compared."""
 
     verdict: Verdict
     ratio: float  # median of candidate time / incumbent time
@@ -262,7 +262,7 @@ def interval_verdict(
 
 
 def undecided(floor: float, pairs: int, reason: str) -> Comparison:
-    """The comparison of things that cannot be compared."""
+    """An UNDECIDED comparison, with the reason."""
     return Comparison(Verdict.UNDECIDED, math.nan, math.nan, math.nan, floor, pairs, reason)
 
 

@@ -1,1 +1,1 @@
-"""Kernels of a person's own: which there are, and a first description for one that has none."""
+"""Own kernels: the registry, and a first description for a kernel without one."""

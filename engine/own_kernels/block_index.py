@@ -1,4 +1,4 @@
-"""How many CTAs a kernel needs, by what its body makes of `blockIdx`. Nothing is compiled.
+"""Guess the grid of a kernel from its use of `blockIdx`. Nothing is compiled.
 
 For a source that comes without its launch, as that of a CuPy `RawKernel` does. What the body
 computes of `blockIdx.x` is read as a sum of products: what it is multiplied by tells rows (a
@@ -73,7 +73,7 @@ class _Axis:
 
 
 class BlockIndices:
-    """What a kernel's body says about the launch that it needs."""
+    """What a kernel's body implies about its launch."""
 
     def __init__(self, body: str, constants: Mapping[str, int]) -> None:
         """Of a body without comments and the numbers that its file gives to names."""

@@ -1,4 +1,4 @@
-"""A first description of a kernel that has none, from its declaration: to be looked over."""
+"""Draft a description of a kernel from its declaration, for a person to check."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ _BF16: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What the short form asks: formulas as `kernels.formula` has them, C++ text, TOML lists."""
+    """The fields of the short form: formulas as in `kernels.formula`, C++ text, TOML lists."""
 
     entry: str
     grid: tuple[str, str, str] = ("1", "1", "1")

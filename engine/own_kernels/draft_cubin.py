@@ -1,4 +1,4 @@
-"""A first description of a kernel in a cubin, by what the file says of its entries."""
+"""Draft a description of a kernel in a cubin from the entries in the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the names in a kernel's declaration stand for: tensors, sizes, strides, tiles."""
+"""Guess the meaning of parameter names: tensors, sizes, strides, tiles."""
 
 from __future__ import annotations
 

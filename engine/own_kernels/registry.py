@@ -1,4 +1,4 @@
-"""Which own kernels there are: those of `ATTUNE_KERNELS`, then those that were added and kept.
+"""The registry of own kernels: those of `ATTUNE_KERNELS`, then those that were added and kept.
 
 Only a person adds one: on the command line, in the environment, or on the Tune page. No snapshot,
 journal or link does, as an own kernel is compiled and run with that person's rights.
@@ -355,7 +355,7 @@ class Parent:
 
 
 def parent_of(source: Path) -> Parent | None:
-    """What `fork_kernel` made this file of; None where it was not."""
+    """The parent from which `fork_kernel` made this file; None for other files."""
     try:
         raw = json.loads(files.read(source.with_name(f"{source.stem}{_PARENT}"), _MAX_BYTES))
         return Parent(str(raw["id"]), str(raw["file"]), dict(raw["texts"]))

@@ -174,11 +174,11 @@ class Session:
         self._append("note", when=now(), what=clean_lines(what, MAX_SENTENCE))
 
     def mark(self, entry: int, outcome: Outcome) -> None:
-        """Say what became of the timeline's entry number `entry`."""
+        """Set the outcome of the timeline's entry number `entry`."""
         self._append("mark", entry=entry, outcome=outcome)
 
     def status(self) -> GoalStatus | None:
-        """Where the session stands against its target; None without one."""
+        """The status of the session's target; None without one."""
         return goal_status(self.target, self.evaluations) if self.target else None
 
     def timeline(self) -> list[TimelineRow]:
@@ -216,7 +216,7 @@ class Session:
             self.path.unlink(missing_ok=True)
 
     def refresh(self) -> None:
-        """Take in what this or another process has added to the journal."""
+        """Read what this or another process has added to the journal."""
         lines, self._known_to = files.read_lines(self.path, self._known_to)
         for line in lines:
             arrival = _ARRIVAL.match(line) if line.endswith(b"]}") else None

@@ -104,7 +104,7 @@ class Environment(Record):
 
 
 class Goal(Record):
-    """What the session is after, in a form that a status can be computed from.
+    """The target of a session, in a form from which its status can be computed.
 
     `speedup`: baseline time / kernel time ≥ value. `latency_us`: median ≤ value. `per_unit_gain`:
     time per (batch, head) of the smallest batch·num_heads over that of the best one ≥ value.
@@ -122,7 +122,7 @@ class Goal(Record):
 
 
 class Spent(Record):
-    """What a session has cost so far, and may cost. None where nobody said."""
+    """The cost of a session so far, and its budget; None if not given."""
 
     hours: NotNegative | None = None  # of people
     gpu_hours: NotNegative | None = None
@@ -134,7 +134,7 @@ Outcome: TypeAlias = Literal["kept", "dropped", "next"]  # what became of a sess
 
 
 class Decision(Record):
-    """What became of a session or a phase of it, and why."""
+    """The decision on a session or a phase, and why."""
 
     outcome: Outcome
     why: Sentence = ""

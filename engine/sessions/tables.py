@@ -54,7 +54,7 @@ def session_tables(
 
 
 def summary_table(snapshot: Snapshot, evaluations: Sequence[Evaluation]) -> Table:
-    """What a reader wants first: target, result, decision, what it cost."""
+    """The summary of a session: target, result, decision and cost."""
     target, decision = snapshot.target, snapshot.decision
     devices = list(dict.fromkeys(e.device for e in evaluations))
     rows = {
@@ -254,7 +254,7 @@ def _share(saved: float | None, amount: float | None) -> str | None:
 
 
 def setup_table(snapshot: Snapshot) -> Table:
-    """What the session is."""
+    """Title, hypothesis, problems, dates and origin of a session."""
     rows = {
         "title": snapshot.title,
         "hypothesis": snapshot.hypothesis,
