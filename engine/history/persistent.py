@@ -26,6 +26,7 @@ from engine.machine_code.timing.native import (
     Regime,
     allocated_smem,
     gpu_rates,
+    in_parallel,
     simulate_sm,
     sm_kernel,
 )
@@ -339,7 +340,7 @@ def simulate_persistent(
         counts = counts_of(held)
         features = np.stack([sample.features for sample in known])
         cycles = np.array(
-            [[_cycles(kernel, sample, count, held) for count in counts] for sample in known]
+            in_parallel(lambda s: [_cycles(kernel, s, count, held) for count in counts], known)
         )
         in_step = tuple(_costs(features, column) for column in cycles.T)
         mixed = [in_step[0]]
@@ -362,7 +363,7 @@ def simulate_persistent(
             dram_share=max(1.0, streamed / float(cycles[longest, -1])),
         )
 
-    return {regime: of_regime(regime) for regime in regimes}
+    return dict(zip(regimes, in_parallel(of_regime, regimes), strict=True))
 
 
 def _samples(program: Program, entry: Entry, variant: Variant, plan: LaunchPlan) -> list[Sample]:

@@ -5,7 +5,8 @@ of a browser that is open, and from Run to the first verdict (which compiles the
 loads PyTorch). The slider and the step buttons are timed in the browser, from the key press or
 click to the first painted frame in which the tile shows the new figure: once with a rest between
 steps, and once as fast as they can follow each other, while the page still draws the one before.
-They begin when the compilers that build the libraries of a new machine have ended.
+They begin when the compilers that build the libraries of a new machine have ended. The Kernels page
+comes last, when those are there and no other rung than the one on the Tune page was compiled.
 Beside every time stands the processor time that the server, its worker, what these started
 (compilers, kernels) and the browser used meanwhile, which a busy machine changes less. A compiler
 cache such as ccache would hide the first builds: set CCACHE_DISABLE=1.
@@ -28,10 +29,11 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "browser")]
 
 from app_server import CHROMIUM_ARGS, Driver, Server, find_chromium, start_server  # noqa: E402
-from playwright.sync_api import sync_playwright  # noqa: E402
+from playwright.sync_api import expect, sync_playwright  # noqa: E402
 
 GOAL_MS = 120
 GOAL_FIRST_RUN_S = 4.0
+GOAL_KERNELS_S = 5.0
 
 _LOST_MS = 10_000  # a step after which nothing has changed for so long is one that got lost
 
@@ -224,6 +226,16 @@ def main() -> None:
                     print(f"\n{tab} tab open, {how}")
                     steps(app, server, samples, rest_s)
                     slides(app, server, samples, rest_s)
+            print()
+            for what in ("every rung simulated", "again"):
+                kernels = Stopwatch(server)
+                app.open("/kernels?gpu=L4&variant=auto&B=1&H=8&S=1024")
+                if what != "again":
+                    expect(app.key("kernels_stop")).to_be_visible()
+                app.see("auto takes")
+                expect(app.key("kernels_stop")).to_have_count(0, timeout=120_000)
+                expect(app.page.locator(".js-plotly-plot")).not_to_have_count(0)
+                kernels.report(f"Kernels, {what}", server, GOAL_KERNELS_S)
             chromium.close()
         finally:
             server.stop()
