@@ -346,7 +346,7 @@ def _budget_findings(
     budget: Budget, second: Mapping[str, Found], answers: Answers
 ) -> tuple[Finding, ...]:
     if budget.kernel not in second:
-        what = f"There is a budget for {budget.label}, and no such kernel any more: remove it."
+        what = f"There is a budget for {budget.label}, which does not exist any more: remove it."
         return (finding(GateVerdict.NOT_JUDGED, what),)
     for work, done in answers[budget.kernel]:
         if (work.gpu, work.problems, work.before) != (budget.gpu, (budget.problem,), None):

@@ -158,7 +158,7 @@ def shared_heads(problem: Problem, reason: str) -> str:
         return ""
     return (
         f" K and V have {problem.kv_heads:,} heads and Q has {problem.num_heads:,}: a kernel that "
-        "indexes K or V by the query head reads past their end."
+        "indexes K/V heads by the query head reads past their end."
     )
 
 
