@@ -422,8 +422,9 @@ UNTITLED = "Untitled session"
 
 
 def now() -> str:
-    """The present, UTC, ISO 8601 to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    """The present, UTC, ISO 8601 to the microsecond: of two snapshots that were saved within one
+    second, the order is known."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 def make_snapshot(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sessions_data import evaluation_maker, snapshot_maker
+from sessions_data import ENVIRONMENT, evaluation_maker, snapshot_maker
 from words import raises, says
 
 from engine.base.errors import AttuneError, BadInput, SnapshotError, StoreError, UnknownName
@@ -19,6 +19,7 @@ from engine.problem import Problem
 from engine.sessions import folders
 from engine.sessions.files import snapshot_of
 from engine.sessions.folders import is_snapshot_name, names_for
+from engine.sessions.session import make_snapshot
 from engine.sessions.snapshot import dumps
 from engine.sessions.store import SHIPPED, Store, default_store, search
 
@@ -381,3 +382,11 @@ def test_its_folders_are_the_owners_alone(tmp_path: Path) -> None:
     store.remove(name)
     for folder in ("a", "a/own", "a/own/trash", "index"):
         assert (tmp_path / folder).stat().st_mode & 0o777 == 0o700, folder
+
+
+def test_of_two_that_were_saved_within_one_second_the_later_is_the_newer(store: Store) -> None:
+    names = [
+        store.save(make_snapshot([evaluation_maker(variant=variant)], environment=ENVIRONMENT))
+        for variant in ("v11", "v01", "v05")  # not in the order of their files' names
+    ]
+    assert [info.name for info in store.list()] == names[::-1]
