@@ -49,6 +49,12 @@ _SHARED = re.compile(
     r"(?:\s*\[(?P<second>[^\[\]]*)\])?\s*[;,=]"
 )
 _LOOP = re.compile(r"\bfor\s*\([^;]{0,80}?(\w{1,60})\s*=[^;]{0,200};\s*\1\s*<\s*([\w*\s]{1,100});")
+# `for (int j = 0; j <= row; …)`, `for (int j = 0; j < row + 1; …)`
+_UP_TO = re.compile(
+    r"\bfor\s*\([^;]{0,80}?\b(\w{1,60})\s*=[^;]{0,200};"
+    r"\s*\1\s*(?:<=\s*(\w{1,60})|<\s*(\w{1,60})\s*\+\s*1)\s*;"
+)
+_ROW_WORDS: Final = frozenset(["row", "q", "query", "qi", "qrow", "qidx", "token", "position"])
 # `for (int i = threadIdx.x; …; i += 128)`
 _STRIDED = re.compile(
     r"\bfor\s*\(\s*[\w\s]{1,40}?(?P<name>\b\w+)\s*=\s*threadIdx_x\s*;[^;]{1,200};"
@@ -151,6 +157,29 @@ class BlockIndices:
         if len(ends) != 1 or not all(ends) or any(not i.isdigit() for i in indices - named):
             return ""
         return f"{ends.pop()} * 4"
+
+    def ends_at_own_row(self) -> bool:
+        """Whether a loop ends with the row that the CTA or thread has: `j <= row`, `j < row + 1`.
+
+        A row is a variable that is computed of an index of CTAs, and called one or compared with a
+        sequence's length.
+        """
+        ends = {match[2] or match[3] for match in _UP_TO.finditer(self._body)}
+        if not ends:
+            return False
+        definitions = re.findall(r"\b(\w{1,60})\s*=(?!=)(?=([^;=]{1,300}))", self._body)
+        of_cta: set[str] = set()
+        for name, text in definitions[:_MOST_STATEMENTS]:
+            if "blockIdx_" in text or not of_cta.isdisjoint(re.findall(r"\w+", text)):
+                of_cta.add(name)
+        compared = {
+            match["left"]
+            for match in _COMPARED.finditer(self._body)
+            if size_named(match["right"].strip()) in ("seqlen", "seqlen_kv")
+        }
+        return any(
+            end in compared or not _ROW_WORDS.isdisjoint(words_of(end)) for end in ends & of_cta
+        )
 
     def grid(self, threads: Sequence[str]) -> tuple[str, str, str] | None:
         """Formulas of the grid; None where the body does not tell.

@@ -212,7 +212,9 @@ def draft_of(text: str, kernel: Signature) -> Draft:
         later=tuple(later),
         scratch="\n".join(scratch.values()),
         others=tuple(name for name in first.others if name not in passed),
-        causal=max((first.causal, *(draft.causal for draft in later)), key=len),
+        causal=max(
+            (first.causal, *(d.causal for d in later)), key=lambda masks: (len(masks), masks)
+        ),
         adds_to_out=False,  # what several passes leave in O is theirs to begin
         layout="bs3hd" if "bs3hd" in {first.layout, *(d.layout for d in later)} else first.layout,
     )
@@ -529,7 +531,8 @@ class _Guess:
     def _masks(self) -> tuple[bool, ...]:
         if self._knows("causal", "IS_CAUSAL"):
             return (False, True)
-        return (True,) if re.search(r"autoregressive|causal mask", self.text) else (False,)
+        is_told = re.search(r"autoregressive|causal mask", self.text)
+        return (True,) if is_told or self.indices.ends_at_own_row() else (False,)
 
     def _is_tensor(self, parameter: Parameter) -> bool:
         return self._pointer(parameter).strip('"') in (*TENSORS, PACKED)

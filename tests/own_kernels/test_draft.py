@@ -330,6 +330,25 @@ def test_a_pointer_by_another_name_is_a_tensor(alias: str) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("bound", "more", "masks"),
+    [
+        ("j <= row", "", (True,)),
+        ("j < row + 1", "", (True,)),
+        ("j < N", "", (False,)),
+        ("j <= last", "", (False,)),  # of no index of a CTA
+        ("j <= row", ", bool causal", (False, True)),
+    ],
+)
+def test_a_loop_up_to_the_own_row_is_causal(bound: str, more: str, masks: tuple[bool, ...]) -> None:
+    guess = draft(
+        f"__global__ void k(float* Q, float* K, float* V, float* O, int N{more}) {{\n"
+        "  int last = N - 1, row = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        f"  if (row >= N) return;\n  for (int j = 0; {bound}; ++j) O[row] += Q[row] * K[j];\n}}\n"
+    )
+    assert guess.causal == masks
+
+
 def test_two_versions_of_a_kernel_are_no_sequence() -> None:
     """Each launched with the grid that is declared last before it."""
     parameters = "(const float* Q, const float* K, const float* V, float* O, int N, float* l)"
