@@ -67,6 +67,8 @@ _ENDS = re.compile(r"\s*;")
 _NOT_BLANK = re.compile(r"\S")
 _BRACKETS = re.compile(r"[()\[\]{}]")
 _MARKS = re.compile(r"[()\[\]{};]")
+_LINE_START = re.compile(r"^[A-Za-z_]", re.MULTILINE)
+_BODY_OR_END = re.compile(r"[;{}]")
 _CLOSED_BY = {"(": ")", "[": "]", "{": "}"}
 _MOST_BODIES = 64  # `{…}` of one declaration
 _OPENS = re.compile(r"^\s*(?:inline\s+)?(?:namespace\b[^(){};=]*|extern\s*\"\s*\"\s*)$")
@@ -85,6 +87,34 @@ def without_host_code(text: str) -> str:
     except _Unbalanced:
         return text
     return "".join([*pieces, text[done:]])
+
+
+def host_lines(text: str) -> set[int]:
+    """The lines that seem to be host functions of a text whose brackets do not match, by how
+    functions begin at a line's start; none of a text whose host code can be left out."""
+    code = NOT_CODE.sub(_blank, text)
+    try:
+        _closed_brackets(code)
+    except _Unbalanced:
+        pass
+    else:
+        return set()
+    found: set[int] = set()
+    is_host, line, done = False, 1, 0
+    for mark in _BODY_OR_END.finditer(code):
+        begin = _next(_LINE_START, code, done, mark.start())
+        first = line + code.count("\n", done, begin)
+        if mark[0] == "{" and begin < mark.start():
+            head = code[begin : mark.start()]
+            is_function = "(" in head and "=" not in head and not _STAYS.search(head)
+            is_host = is_function and not _ON_DEVICE.search(head)
+        else:
+            first = line
+        line += code.count("\n", done, mark.end())
+        done = mark.end()
+        if is_host:
+            found.update(range(first, line + 1))
+    return found
 
 
 class _Unbalanced(Exception):

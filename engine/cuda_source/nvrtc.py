@@ -27,6 +27,7 @@ from engine.base.errors import (
 )
 from engine.base.files import MAX_LOG, cache_root, read_entry, write_entry
 from engine.cuda_source.compiler import compile_apart
+from engine.cuda_source.host_code import host_lines
 from engine.cuda_source.library import Compile, Compiled, NvrtcLibrary
 from engine.cuda_source.ptxas import (
     PtxasInfo,
@@ -413,7 +414,8 @@ class _Build:
             why = f"{self.tools.name} has no option {unknown['option']}: leave it out."
             return InvalidBuild(why, log[:MAX_LOG])
         # The names are looked up at the source's end, where they may fail for an earlier error.
-        first = first_error(_ENTRY_ERROR.sub("", log), self.sources.name)
+        host = host_lines(self.sources.main.code)
+        first = first_error(_ENTRY_ERROR.sub("", log), self.sources.name, host)
         return CompileError(first, log[:MAX_LOG])
 
     def _no_such_kernel(self, entry: str, what: str) -> tuple[str, str]:

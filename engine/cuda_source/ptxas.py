@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import PurePosixPath
 
 _ENTRY = re.compile(r"Compiling entry function '(?P<name>[^']+)' for '(?P<arch>[^']+)'")
@@ -22,6 +24,9 @@ _SOURCE_ERROR = re.compile(
 _PTX_ERROR = re.compile(r"^ptxas .*input, line (?P<line>\d+); *error *: (?P<what>.+)$")
 _PTXAS_ERROR = re.compile(r"^ptxas (?:error|fatal) *: (?P<what>.+)$")
 _OTHER_ERROR = re.compile(r"^(?:nvrtc: |At end of source: )?error: (?P<what>.+)$")
+
+# Of a bracket that is not closed at the source's end.
+_OPENED = re.compile(r"^(?P<where>[^\s():]+\(\d+\)): note #[\w-]+: to match this ")
 
 _LOC = re.compile(r"^\s*\.loc\s+(?P<file>\d+)\s+(?P<line>\d+)\s")
 _INLINED_AT = re.compile(r"inlined_at\s+(?P<file>\d+)\s+(?P<line>\d+)")
@@ -78,15 +83,33 @@ def parse_ptxas(log: str) -> dict[str, PtxasInfo]:
     return infos
 
 
-def first_error(log: str, source_name: str) -> str:
-    """The log's first error as `file.cu(line): what`, or `file.cu: what` where no line is known."""
-    for line in log.splitlines():
+def first_error(log: str, source_name: str, host_lines: Collection[int] = ()) -> str:
+    """The log's first error as `file.cu(line): what`, or `file.cu: what` where no line is known.
+
+    Args:
+        host_lines: of the source, that are no code for a GPU: what is wrong in one of them counts
+            where there is no other error.
+    """
+    of_host = {f"{source_name}({line})" for line in host_lines}
+    errors = list(_errors(log, source_name))
+    for where, what in errors:
+        if where not in of_host:
+            return f"{where}: {what}"
+    if errors:
+        return f"{errors[0][0]}: {errors[0][1]}"
+    return f"{source_name}: the compiler failed without naming an error; see its log."
+
+
+def _errors(log: str, source_name: str) -> Iterator[tuple[str, str]]:
+    """Where each error of the log is, and what."""
+    for line, following in pairwise([*log.splitlines(), ""]):
         if match := _SOURCE_ERROR.match(line):
-            return f"{match['where']}: {match['what']}"
+            yield match["where"], match["what"]
         for pattern in (_PTX_ERROR, _PTXAS_ERROR, _OTHER_ERROR):
             if match := pattern.match(line):
-                return f"{source_name}: {match['what']}"
-    return f"{source_name}: the compiler failed without naming an error; see its log."
+                opened = _OPENED.match(following)
+                yield opened["where"] if opened else source_name, match["what"]
+                break
 
 
 def ptx_error_lines(log: str) -> list[int]:

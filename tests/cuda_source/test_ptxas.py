@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from words import says
 
+from engine.cuda_source.host_code import host_lines
 from engine.cuda_source.ptxas import (
     PtxasInfo,
     first_error,
@@ -120,6 +121,21 @@ def test_any_figures_come_out_again(
 def test_the_first_error_is_found(line: str, message: str) -> None:
     log = f"v01.cu(2): warning #177-D: unused\n{line}\nv01.cu(99): error: a later one\n"
     assert first_error(log, "v01.cu") == message
+
+
+def test_errors_in_host_code_come_after_those_in_device_code() -> None:
+    """Host code is left in where a bracket is missing."""
+    host = "void run(float* p) {\n  cudaMalloc(&p, 4);\n}\n"
+    device = "__global__ void\nk(float* p) {\n  p[0] = 1\n"
+    code = f"{host}{device}{host}"
+    assert host_lines(code) == {1, 2, 3, 7, 8, 9}
+    assert host_lines(f"{host}{device}}}\n") == set()
+    log = 'k.cu(2): error: identifier "cudaMalloc" is undefined\n'
+    more = 'k.cu(6): error: expected a ";"\n'
+    opened = 'At end of source: error: expected a "}"\nk.cu(5): note #3196-D: to match this "{"\n'
+    assert first_error(log + more, "k.cu", host_lines(code)) == 'k.cu(6): expected a ";"'
+    assert first_error(log + opened, "k.cu", host_lines(code)) == 'k.cu(5): expected a "}"'
+    assert first_error(log, "k.cu", host_lines(code)).startswith("k.cu(2): ")
 
 
 def test_a_log_without_error_says_so() -> None:
