@@ -17,8 +17,8 @@ from app.access import AccessControl, access_token, started  # noqa: E402
 from app.run_start import RunStart  # noqa: E402
 from app.shared.widgets import show_error  # noqa: E402
 
-# A page's script and what sends its figures share one lock of Python, and each message of which
-# there are many to a page gives it up: to get it back would take the usual 5 ms each time.
+# A page's script and the thread that sends its figures share Python's lock. Each of a page's many
+# messages releases it, and getting it back would take the usual 5 ms each time.
 sys.setswitchinterval(0.0005)
 
 TOKEN = access_token(sys.argv[1:])

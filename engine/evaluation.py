@@ -56,7 +56,7 @@ ALL_KINDS: tuple[LatencyKind, ...] = ("device_warm", "device_cold", "end_to_end"
 
 MAX_SAMPLES = 100_000  # of one latency
 
-# What predictions are made by, the better one first; in their reasons: "By machine code: …".
+# Methods of prediction, the better one first; as in the reasons: "By machine code: …".
 METHODS = ("machine code", "roofline")
 CALIBRATED = "Calibrated on"  # stands in the reason of a prediction that rests on points
 
@@ -136,7 +136,7 @@ def baseline_label(name: str) -> str:
     return "SDPA" if backend.casefold() == "sdpa" else f"SDPA {backend}"
 
 
-# What a launch takes of the GPU, and what its execution showed.
+# Resources of a launch, and the results of its execution.
 
 Limiter: TypeAlias = Literal["warps", "registers", "shared memory", "ctas", "does not fit"]
 
@@ -369,11 +369,11 @@ class Correctness(Stored):
     repeatable: bool  # the second run gave the same bits
     guards_intact: bool
     findings: Annotated[tuple[Finding, ...], MaxLen(64)] = ()
-    # Of an output that passes: errors too small for the tolerance that are not rounding's.
+    # On an output that passes: errors within the tolerance that are not due to rounding.
     warnings: Annotated[tuple[Sentence, ...], MaxLen(8)] = ()
     # Of the backward pass each output by itself; the figures above are those of the worst.
     outputs: Annotated[tuple[OutputError, ...], MaxLen(8)] = ()
-    # By how much O differs, at most, from that of K and V before FP8: the format's, no kernel's.
+    # Largest change of O by rounding K and V to FP8: due to the format, not the kernel.
     fp8_err: ErrorSize | None = None
 
     @property

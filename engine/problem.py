@@ -12,7 +12,7 @@ from engine.base.errors import InvalidProblem
 from engine.schema import FieldError, Stored
 from kernels.variant import Dtype, Feature
 
-# Above these a typing slip is far more likely than a wish; index arithmetic stays within int64.
+# Larger values are almost certainly typing errors; index arithmetic stays within int64.
 MAX_BATCH = 1 << 20
 MAX_HEADS = 1 << 12
 MAX_SEQLEN = 1 << 22

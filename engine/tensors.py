@@ -556,7 +556,7 @@ def _rounded_to_fp8(raw: RawArray, dtype: Dtype, turn: int) -> tuple[RawArray, F
     return encode(e4m3_values(e4m3_bytes(values / wide)) * wide, dtype), scales
 
 
-# How finely each format tells numbers apart, and what arithmetic of its own leaves.
+# The resolution of each format, and the error of its arithmetic.
 
 UNIT_ROUNDOFF: Final[Mapping[Dtype, float]] = {
     "float16": 2.0**-11,

@@ -33,7 +33,7 @@ def tunable(group: Table, name: str) -> Tunable:
 def dtypes(block: Table, is_told: bool) -> tuple[Dtype, ...]:
     known: tuple[Dtype, ...] = get_args(Dtype)
     names = f"a list of {', '.join(known[:-1])} and {known[-1]}"
-    # What a kernel of 16-bit tensors takes: one of float tensors says so.
+    # Default dtypes of a kernel; one with float tensors declares that.
     default = [dtype for dtype in known if dtype != "float32"] if is_told else ["float16"]
     values = block.items("dtypes", names, default)
     if any(isinstance(v, str) and _FP8.search(v) for v in values):

@@ -139,6 +139,21 @@ def read_own(path: Path) -> Variant:
     return parse_variant(read_text(path), path, sidecar=read_sidecar(path), is_own=True)
 
 
+def place_of_key(path: Path, keys: tuple[str | int, ...]) -> tuple[Path, int]:
+    """The file and line where an own kernel's description has a key, or the table around it.
+
+    Raises:
+        KernelDescriptionError: a file cannot be read, or the description is no longer there.
+    """
+    if (sidecar := read_sidecar(path)) is not None:
+        place = load_block(sidecar_of(path), sidecar, 1).place
+    elif (block := next(description_blocks(read_text(path)), None)) is not None:
+        place = load_block(path, block.toml, block.line + 1).place
+    else:
+        raise MissingDescription(path)
+    return place.path, place.line(keys)
+
+
 def parse_variant(
     text: str, path: Path, *, sidecar: str | None = None, is_own: bool = False
 ) -> Variant:
@@ -333,7 +348,7 @@ class _Reader:
             dtype,
             self.scope.tuple_function(self._expressions(table, "shape", "a list of formulas")),
             fill,
-            # Nobody counts down to −∞: what a maximum grows from is written before each launch.
+            # A running maximum never returns to −∞, so its buffer is filled before each launch.
             table.get("each_launch", bool, "true or false", fill == "-inf"),
         )
 

@@ -40,6 +40,7 @@ class _Bounded:
     """A formula, or several, and what they must lie within; None: any number."""
 
     what: str
+    keys: tuple[str | int, ...]  # of the description, where the formula stands
     formula: Callable[[ProblemLike, Config], Any]
     least: float | None
     most: float | None
@@ -59,6 +60,16 @@ def possible(variant: Variant) -> Constraint:
         return f"{name} cannot be launched for this problem: {why}; see its description."
 
     return Constraint(holds, reason)
+
+
+def mistaken_keys(
+    variant: Variant, problem: ProblemLike, config: Config
+) -> tuple[str | int, ...] | None:
+    """The keys of the first formula that yields what cannot exist, such as `("passes", 0,
+    "threads")`; None where all yield what can."""
+    if any(name not in config for name in variant.default_config()):
+        return None
+    return next((f.keys for f in _formulas(variant) if _mistake(f, problem, config)), None)
 
 
 def _mistake(of: _Bounded, problem: ProblemLike, config: Config) -> str | None:
@@ -83,12 +94,11 @@ def _short(value: object) -> str:
 
 def _formulas(variant: Variant) -> Iterator[_Bounded]:
     if variant.page_rows is not None:
-        yield _Bounded("page_rows", variant.page_rows, 1, _MOST)
+        yield _Bounded("page_rows", ("page_rows",), variant.page_rows, 1, _MOST)
     for scratch in variant.scratch:
-        yield _Bounded(f"a size of scratch.{scratch.name}", scratch.shape, 0, _MOST)
-        yield _Bounded(
-            f"the size of scratch.{scratch.name}", _product(scratch.shape), 0, _MOST_ELEMENTS
-        )
+        what, keys = f"scratch.{scratch.name}", ("scratch", scratch.name)
+        yield _Bounded(f"a size of {what}", keys, scratch.shape, 0, _MOST)
+        yield _Bounded(f"the size of {what}", keys, _product(scratch.shape), 0, _MOST_ELEMENTS)
     work, schedule = variant.work, variant.work.schedule
     for name, formula, least in (
         ("math_threads", work.math_threads, 1),
@@ -99,41 +109,44 @@ def _formulas(variant: Variant) -> Iterator[_Bounded]:
         ("start_tiles", schedule.start_tiles if schedule is not None else None, 0),
     ):
         if formula is not None:
-            yield _Bounded(f"work.{name}", formula, least, _MOST)
-    for launch in variant.passes:
-        yield from _of_pass(launch)
+            yield _Bounded(f"work.{name}", ("work", name), formula, least, _MOST)
+    for number, launch in enumerate(variant.passes):
+        yield from _of_pass(launch, ("passes", number))
     for name, text in variant.macros or ():
-        yield _Bounded(f"defines.{name}", text, None, None)
+        yield _Bounded(f"defines.{name}", ("defines", name), text, None, None)
 
 
-def _of_pass(launch: Pass) -> Iterator[_Bounded]:
+def _of_pass(launch: Pass, keys: tuple[str | int, ...]) -> Iterator[_Bounded]:
     where = f"of the pass {launch.entry}"
-    yield _Bounded(f"the grid {where}", launch.grid, 1, _MOST)
-    yield _Bounded(f"threads {where}", launch.threads, 1, 1024)
-    yield _Bounded(f"smem_bytes {where}", launch.dynamic_smem_bytes, 0, _MOST)
-    for name, sizes, least in (
-        ("a size of the block", launch.block, 1),
-        ("the cluster", launch.cluster, 1),
-        ("warpgroup_registers", launch.warpgroup_registers, 0),
+    yield _Bounded(f"the grid {where}", (*keys, "grid"), launch.grid, 1, _MOST)
+    yield _Bounded(f"threads {where}", (*keys, "threads"), launch.threads, 1, 1024)
+    smem = launch.dynamic_smem_bytes
+    yield _Bounded(f"smem_bytes {where}", (*keys, "smem_bytes"), smem, 0, _MOST)
+    for name, key, sizes, least in (
+        ("a size of the block", "threads", launch.block, 1),
+        ("the cluster", "cluster", launch.cluster, 1),
+        ("warpgroup_registers", "warpgroup_registers", launch.warpgroup_registers, 0),
     ):
         if sizes is not None:
-            yield _Bounded(f"{name} {where}", sizes, least, 1024)
+            yield _Bounded(f"{name} {where}", (*keys, key), sizes, least, 1024)
     if launch.entry_of is not None:
-        yield _Bounded(f"the entry {launch.entry}", launch.entry_of, None, None)
+        entry = launch.entry_of
+        yield _Bounded(f"the entry {launch.entry}", (*keys, "entry"), entry, None, None)
     for argument in launch.args:
-        yield from _of_argument(argument)
+        yield from _of_argument(argument, (*keys, "args"))
 
 
-def _of_argument(argument: Argument) -> Iterator[_Bounded]:
+def _of_argument(argument: Argument, keys: tuple[str | int, ...]) -> Iterator[_Bounded]:
     if isinstance(argument, Structure):
         for field in argument.fields:
-            yield from _of_argument(field)
+            yield from _of_argument(field, keys)
     elif isinstance(argument, TensorMap):
-        yield _Bounded(f"a size of the box of {argument.name}", argument.box, 1, 256)
+        keys = ("tensor_maps", argument.name)
+        yield _Bounded(f"a size of the box of {argument.name}", keys, argument.box, 1, 256)
     elif isinstance(argument, Scalar):
         # Any number is true or false.
         least, most = _RANGES.get(argument.ctype, (None, None))
-        yield _Bounded(f"the argument {argument.name}", argument.value, least, most)
+        yield _Bounded(f"the argument {argument.name}", keys, argument.value, least, most)
 
 
 def _product(shape: Callable[[ProblemLike, Config], tuple[int, ...]]) -> Callable[..., int]:

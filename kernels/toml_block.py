@@ -54,9 +54,13 @@ class Place:
 
     def error(self, keys: _KeyPath, sentence: str, *, code: str = "") -> NoReturn:
         """Raise for a key, or for the nearest table around it that stands in a line of its own."""
+        raise KernelDescriptionError(self.path, self.line(keys), sentence, code=code)
+
+    def line(self, keys: _KeyPath) -> int:
+        """The line of a key, or of the nearest table around it that stands in a line of its own."""
         while keys not in self.lines:
             keys = keys[:-1]
-        raise KernelDescriptionError(self.path, self.lines[keys], sentence, code=code)
+        return self.lines[keys]
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ DTYPES: Mapping[str, Dtype] = {
     "fp16": "float16",
     "fp32": "float32",
 }
-# What a problem may ask for that a kernel takes only where its block says so, and the words for it.
+# Features that a kernel takes only if its block says so, with their names in messages.
 Feature: TypeAlias = Literal[
     "backward", "varlen", "kv_offset", "window", "softcap", "alibi", "sinks", "kv_fp8", "lse"
 ]  # fmt: skip

@@ -36,7 +36,7 @@ def page() -> None:
         state = polling.rerun_on_change(selection, state)
     collect()
     view = view_of(selection, state)
-    # What a step of a slider changes comes first: the browser paints it while the rest arrives.
+    # First draw the figures that a slider changes: the browser paints them while the rest arrives.
     with tiles:
         metrics.draw(
             view,
@@ -61,7 +61,7 @@ def page() -> None:
         "Live latency": lambda _: latency_stream.draw(selection, state),
     }
     tabs.draw(view, "tab", in_url=True, more=more)
-    # Last: which kernel else to take is looked up, and a step of a slider waits for none of it.
+    # Last, because auto's choice is looked up, and a step of a slider must not wait for that.
     with line:
         verdict_line.draw(drawn, state, view, "tab")
 

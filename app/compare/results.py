@@ -196,7 +196,7 @@ def _winners(comparison: SessionComparison) -> None:
         st.caption("Over all sessions selected. Hatched: a tie of the kernels that are named.")
         plot.draw(charts.winner_map(frame, theme()), key="winner_map")
     winners = winners_table(comparison).frame()
-    # A column is measured by its first rows, and those may have no runner-up.
+    # A column's width follows from its first rows, which may have no runner-up.
     width_px = _CHARACTER_PX * int(winners["runner-up"].str.len().max()) + _PADDING_PX
     wide = {"runner-up": st.column_config.TextColumn(width=width_px)}
     tables.draw(winners, rows=_ROWS, columns=wide)

@@ -59,7 +59,7 @@ def _bars(
         [bars],
         margin={"r": 72},
         minreducedwidth=10,  # of the bars, where the window is narrow: names are not cut
-        # Each bar has its value: a scale besides would only take the room of narrow charts.
+        # Each bar shows its value, so narrow charts need no scale.
         xaxis=axis(theme, title, rangemode="tozero", showticklabels=False, showgrid=False),
         yaxis=axis(theme, autorange="reversed", showgrid=False),
     )

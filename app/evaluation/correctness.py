@@ -42,7 +42,7 @@ def draw(view: EvaluationView, *, tabs_key: str) -> None:
     for i, warning in enumerate(evaluation.correctness.warnings):
         st.warning(plain_markdown(warning), icon=":material/warning:")
         line_links(view, warning, f"warning_{i}", tabs_key)
-    # Of a wrong output what went wrong comes first, of a right one the figures.
+    # For a wrong output the findings come first, for a right one the figures.
     parts = [_figures, _maps]
     if not evaluation.correctness.passed:
         _findings(view, evaluation.correctness, tabs_key)

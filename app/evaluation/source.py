@@ -153,7 +153,7 @@ def _code(source: str, shown: ShownLine | None) -> None:
     with st.container(key=_CODE):
         st.code(source, language="cpp", line_numbers=True, height=620)
     if shown is not None:
-        # `source`: another text is laid out anew, and marked anew.
+        # `source` in the key: another text needs its own layout and marks.
         data = {
             "line": shown.line,
             "request": shown.request,

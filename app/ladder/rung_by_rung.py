@@ -36,7 +36,7 @@ def draw(rungs: list[Rung], chosen: str) -> None:
     """
     by_id = {rung.variant.id: rung for rung in rungs}
     first = chosen if chosen in by_id else next(iter(by_id))
-    # What stands in the sidebar, which is not the kernel that `auto` takes at the moment.
+    # The sidebar's selection, not the kernel that `auto` takes at the moment.
     asked = st.session_state.get("variant", first)
     if st.session_state.get(_FOLLOWED, asked) != asked and DETAIL in st.session_state:
         st.session_state[DETAIL] = first

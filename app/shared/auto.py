@@ -16,8 +16,8 @@ from kernels.variant import AUTO
 
 _POLL_S = 1.0
 
-# The last final choices, with what they follow from: a page asks for the same one each time that it
-# is drawn, and each has some ten kernels to predict.
+# Cache of final choices and what they depend on: a page asks for the same choice each time that it
+# is drawn, and each takes some ten predictions.
 _kept: Newest[tuple[Problem, str], tuple[tuple[object, ...], Choice]] = Newest(64)
 
 

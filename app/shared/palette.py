@@ -62,7 +62,7 @@ STATUS_ICON: dict[Status, str] = {
 }
 
 
-# Of kernels of another source, which were launched like a variant of ours: never that one's colour.
+# Colours of references (kernels of another source): never the variant's own colour.
 _REFERENCES = ("#8c6d5a", "#5f7482", "#a5893a", "#7d6490", "#5d7f57", "#996666")
 
 

@@ -26,7 +26,7 @@ from app.shared.widgets import theme
 # Resolved, because an installer may have put links here, and Streamlit serves no link's target.
 _PLOTLY_JS = (Path(plotly.__file__).parent / "package_data" / "plotly.min.js").resolve()
 
-# Colours of one theme that are others in the other.
+# Colours that differ between the two themes.
 _LIGHT_AND_DARK = [
     list(chain.from_iterable(c if isinstance(c, tuple) else (c,) for c in astuple(one)))
     for one in (LIGHT, DARK)

@@ -176,7 +176,7 @@ def _job_of(
             submitted.pop(key, None)
             return None
         if job.state == "crashed" and kind != "evaluate" and f"again {key}" not in submitted:
-            # Cancelling a run ends the worker, and what it did beside: that is done again once.
+            # Cancelling a run also ends the worker's other jobs: those are submitted again once.
             job_id = manager().submit(request, kind)
             submitted[f"again {key}"] = submitted[key] = job_id
             continue

@@ -23,7 +23,7 @@ from kernels.variant import Tunable, Variant
 LOCAL_GPU = "local"
 DEFAULT_GPU = "L4"
 SIZES = {"B": 1, "H": 1, "S": 128, "D": 64}
-# What a slider offers; anything else is typed on the Tune page, or comes with a preset.
+# Values of the sliders; other values are typed on the Tune page or come with a preset.
 STOPS = {
     "H": (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128),
     "S": (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384),

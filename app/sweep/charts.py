@@ -78,7 +78,7 @@ def winner_map(frame: pd.DataFrame, colors: Mapping[str, str], theme: Theme) -> 
         "y": rows,
         "text": texts if few else None,
         "textfont": {"color": _ON_CELL, "size": 11},
-        # Not to be seen: it makes the cell a thing that can be clicked.
+        # Invisible: it makes the cell clickable.
         "marker": {"size": 26, "color": "rgba(0,0,0,0)", "symbol": "square"},
         "selected": {"marker": {"opacity": 1}},
         "unselected": {"marker": {"opacity": 1}, "textfont": {"color": _ON_CELL}},

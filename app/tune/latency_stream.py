@@ -65,8 +65,8 @@ def _draw(request: EvaluationRequest, why_not: str) -> None:
     job = latency_stream_jobs.newest(request)
     is_on = waits or (job is not None and not job.is_over)
     with st.container(horizontal=True, vertical_alignment="center", key="latency_stream_head"):
-        # A new widget for every state. One whose value followed the job, which any tab may end,
-        # would be set while a click on it is under way, and then switch itself back.
+        # A new widget for every state: a switch whose value follows the job, which any tab may end,
+        # could be set during a click on it and would then switch back.
         key = f"latency_stream_{'on' if is_on else 'off'}_{job.job_id if job is not None else ''}"
         st.toggle(
             "Measure continuously",

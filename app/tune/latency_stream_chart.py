@@ -138,7 +138,7 @@ def _stack(
         spikedash="dot",
         spikecolor=theme.line,
     )
-    # Many short ones would be a haze, and slow; their lanes say it all.
+    # Many short spans would be unreadable and slow to draw; their lanes show them.
     layout["shapes"] = [_shade(span, theme) for span in spans[:_MOST_SHADED]]
     return figure(
         theme,

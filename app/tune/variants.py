@@ -22,7 +22,7 @@ from kernels.ladder import LADDER
 
 _MOST_SWEEPS = 5  # the newest
 _POLL_S = 0.5
-# As measured by the table itself they cut what they hold.
+# The widths that the table measures itself cut the content.
 _WIDTHS_PX = {
     "predicted": 145,  # "13.5 µs machine code"
     "known": 130,
@@ -90,7 +90,7 @@ def draw(selection: Selection) -> None:
                 "variant": st.column_config.TextColumn(pinned=True),
                 **{n: st.column_config.TextColumn(width=px) for n, px in _WIDTHS_PX.items()},
             },
-            # Widths are measured once: those of the first, emptier rows would cut what comes.
+            # Widths are measured once; those of the first, emptier rows would cut later content.
             key=f"variants_table_{len(waiting)}",
         )
     for sentence in reasons({each.variant: each.reason for each in lines}):

@@ -60,8 +60,8 @@ def draw(chosen: Selection, state: RunState, view: EvaluationView, tabs_key: str
             _button(part, chosen, view, tabs_key)
         _words(told)
     job = _reading(chosen, state, view)
-    # Once the machine code is read: what the rung gains that does what is next, and the time of
-    # what `auto` takes.
+    # Once the machine code is read: the gain of the rung that follows the next advice, and the time
+    # of auto's choice.
     asks = job is None and verdict.result == "passed" and not verdict.awaits_whole
     if asks and chosen.choice is not None and verdict.auto is not None and verdict.auto.us is None:
         with suppress(AttuneError):  # then it stays without a time

@@ -25,7 +25,7 @@ from engine.problem import Direction, Problem
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 
-# Instructions that one architecture alone has and is fast with, and which rungs use them.
+# Fast instructions that only one architecture has, and the rungs that use them.
 
 _BY_MAJOR = {
     9: "wgmma and TMA, Hopper's own tensor-core instructions",

@@ -50,7 +50,7 @@ class Choice:
     # False: not all candidates are simulated yet, so that another may turn out to be faster.
     is_final: bool = True
     time: Time | None = None  # taken or by machine code; None where it is not known
-    # False: no kernel takes the problem; this one is there for the pipeline to say what is wrong.
+    # False: no kernel takes the problem; this one lets the pipeline say what is wrong.
     is_taken: bool = True
 
     @property
@@ -292,7 +292,7 @@ def _of_table(table: Table | None, problem: Problem, device: DeviceSpec) -> Iter
     """
     if table is None:
         return
-    # Kernels that are fast for one query row are not those that are fast for many.
+    # The fastest kernels for one query row are not the fastest for many.
     rows = table.nearest(problem, device.num_sms or table.num_sms)
     alike = [row for row in rows if (row.seqlen == 1) == (problem.seqlen == 1)] or rows
     named: dict[Kernel, None] = {}

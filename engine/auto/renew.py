@@ -96,7 +96,7 @@ def renew(
     else:
         rows = _by_search(device, eligible(), on_stage)
     if direction == "forward" and device.compute_capability < BF16_CAPABILITY:
-        # Behind the others: of equally near rows the first whose kernel takes the problem counts.
+        # After the others: of equally near rows, the first whose kernel takes the problem is used.
         scalar = [v for v in eligible() if v.work.math_unit == "fma"]
         rows += _by_search(device, scalar, on_stage)
     table = Table(

@@ -57,7 +57,7 @@ from engine.tensors import (
 )
 
 _MOST_PROBES = 1000  # CTAs along the axes of a pass, some 0.3 ms each
-# From here on, some 2 s on two cores, the second run is of a share of the CTAs.
+# From here on (some 2 s on two cores), the second run covers only a share of the CTAs.
 _WHOLE_REPEAT_FLOPS = 3e10
 _REPEATED_SHARE = 16
 

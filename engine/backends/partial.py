@@ -113,7 +113,7 @@ def choose_part(plan: LaunchPlan, probe: Probe, max_flops: float) -> PartOfLaunc
     ctas = tuple(m.select(q_slices, rows) for m in maps)
     for of_pass, launch in zip(maps, plan.passes, strict=True):
         if not of_pass.select(q_slices[-1:], rows):
-            # As many CTAs as the config says stay and take further tiles: a probe sees the first.
+            # Persistent CTAs take further tiles: a probe sees only the first.
             stay = launch.ctas == plan.config.get("num_ctas")
             if stay or launch.ctas < problem.batch * problem.kv_heads:
                 raise PartialRunError(

@@ -30,8 +30,8 @@ BACKENDS = {
 }
 
 
-# PyTorch's own operations one after the other, as model code without a fused kernel has them: the
-# baseline of what SDPA cannot compute.
+# Separate PyTorch operations, as in model code without a fused kernel: the baseline for problems
+# that SDPA cannot compute.
 COMPOSED = "composed"
 
 
@@ -138,7 +138,7 @@ def baseline(name: str, problem: Problem, inputs: Inputs) -> Iterator[SdpaTimer]
         yield timer
     finally:
         timer.close()
-        # After a lost context this raises too, and what came before is what should be heard of.
+        # After a lost context this raises too, and the earlier error is the one to report.
         with contextlib.suppress(RuntimeError):
             torch.cuda.empty_cache()
 
@@ -281,7 +281,7 @@ class SdpaTimer:
             return composed_attention(self._scores, q, k, v)
         if self._dout is None:
             return _attention(self._problem, q, k, v)
-        # O is computed once for each copy; what is timed is the way back.
+        # O is computed once for each copy; only the backward pass is timed.
         if copy not in self._forward:
             self._forward[copy] = _attention(self._problem, q, k, v)
         gradient: torch.Tensor = self._torch.autograd.grad(
@@ -357,7 +357,7 @@ def _attention(problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tens
     if problem.window is not None:
         out = attend(q, k, v, attn_mask=_visible(problem, q.device), **gqa)
     elif problem.causal and problem.kv_offset:
-        # `is_causal` would let the first query see the first key alone.
+        # With `is_causal` the first query would see only the first key.
         from torch.nn.attention.bias import causal_lower_right
 
         mask: Any = causal_lower_right(problem.seqlen, problem.num_keys)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from enum import StrEnum
 
-# What became of an evaluation or of one of its steps.
+# The status of an evaluation or of one of its steps.
 
 
 class Status(StrEnum):
@@ -30,7 +30,7 @@ class Status(StrEnum):
     CANCELLED = "CANCELLED"
 
 
-# What a kernel's execution ends with where it does what it must not: a log may say more.
+# Statuses of a faulty execution; a log may say more.
 FAULTS = frozenset({Status.LAUNCH_ERROR, Status.RACE, Status.OUT_OF_BOUNDS, Status.CRASHED})
 
 

@@ -40,7 +40,7 @@ MAX_LOG = 65_536  # characters of a compiler's log that is kept
 TEMPORARY_PREFIX = ".saving-"
 TEMPORARY_MAX_AGE_S = 3_600.0
 
-# A disk that is full or broken, whatever file was asked for.
+# Errors of a full or broken disk, independent of the file.
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 # What file systems without hard links answer to link().
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
@@ -147,7 +147,7 @@ def move(source: Path, target: Path) -> None:
 
 
 def _move_without_links(source: Path, target: Path) -> None:
-    # rename() would replace; the claim makes sure that only one process gets to use the name.
+    # rename() would replace a file; the claim ensures that only one process uses the name.
     claim = target.with_name(f"{TEMPORARY_PREFIX}claim-{target.name}")
     os.close(os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
     try:
@@ -212,7 +212,7 @@ def try_lock(path: Path) -> FileLock | None:
 
 def is_locked(path: Path) -> bool:
     """Whether a process holds the lock on an existing file."""
-    # A shared lock, so that two who ask do not see each other.
+    # A shared lock, so that two processes that probe do not block each other.
     fd = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -383,7 +383,7 @@ def _header(payload: bytes) -> bytes:
 # damages nothing but itself. A reader parses up to the last newline only and passes over damaged
 # lines.
 
-# What mends a journal in the cache folder that cannot be written.
+# The remedy for a journal in the cache folder that cannot be written.
 CACHE_REMEDY = "free some disk space or point ATTUNE_CACHE_DIR at a folder that can be written"
 _MAX_READ = 1 << 30  # of one call; the next one goes on
 

@@ -32,7 +32,8 @@ _FIGURE = re.compile(r"–$|[-+−]?\d[\d,.]*(e[-+]?\d+)?(?![\w.:-]).{0,24}$")
 _SHOWN_ROWS = 25
 _LONGEST_CELL = 64
 
-# What a spreadsheet takes for a formula, in either width, whatever blanks stand before it.
+# Text that a spreadsheet takes for a formula, in half or full width, with or without leading
+# blanks.
 _FORMULA = re.compile(r"[\s\u200b\ufeff]*[=+\-@＝＋－＠]")
 
 

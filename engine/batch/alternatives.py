@@ -46,7 +46,8 @@ class Option:
     high_us: float
     per_query_us: float
     usd_per_billion_queries: float | None
-    # Of a query's GPU time, against accepting; None where the two are not predicted by one method.
+    # Speed-up of a query's GPU time over accepting; None if the two are predicted by different
+    # methods.
     speedup: float | None
     reason: str
     by_machine_code: bool  # the latency: else by roofline
@@ -60,8 +61,8 @@ class Situation:
     problem: Problem
     price_usd_per_hour: float | None
     calibration: Calibration | None = None  # on the asker's own points; None: what is known
-    # The calibration is of another kernel that is launched like this one: of that one the answer
-    # is, here and on other GPUs.
+    # The calibration belongs to another kernel that is launched like this one; the result is for
+    # that kernel, here and on other GPUs.
     is_own_file: bool = True
 
 
@@ -155,7 +156,7 @@ def _best_configs(options: list[Option]) -> list[Option]:
 def _other_kernels(
     now: Situation, variants: Iterable[Variant], known: History
 ) -> Iterator[tuple[OptionKind, Situation, str]]:
-    # K and V in pages, or not, is no choice of a kernel: they lie as they lie.
+    # Whether K and V are paged is given, not chosen: options keep it.
     paged = now.kernel.variant.page_rows is not None
     device = now.kernel.device
     considered = {v.id: v for v in variants if (v.page_rows is not None) == paged}

@@ -59,7 +59,7 @@ def backward_times(
     if not by_machine_code:  # times of two methods make no curve
         found = [estimate_backward(kernel, e.plan, e.passes, None) for e in found]
     times = np.array([_times(e) for e in found]).T
-    # One CTA more on the busiest SM is worth more than any batches without one.
+    # One more CTA on the busiest SM matters more than any number of batches without one.
     place = load + batches / (batches[-1] + 1)
     us, low_us, high_us = (_between(known_us, rows, place, batches) for known_us in times)
     nearest = np.searchsorted(rows, np.arange(len(batches)), side="right") - 1

@@ -32,11 +32,10 @@ if TYPE_CHECKING:
 
 # How sure a recommended batch is: it follows from how sure its latency is.
 #
-# A recommendation compares batches with the plateau, so what a prediction gets wrong for all of
-# them alike cancels. Two parts are left. The model's parameters move batches against each other:
-# that is computed. The rest is what the equations do not know; it is taken as a part of the
-# latency's own interval, because a model that is unsure of a launch is unsure of its neighbours'
-# ratio too.
+# A recommendation compares batches with the plateau, so errors that all batches share cancel. Two
+# parts are left. The effect of the model's parameters on the ratio of batches is computed. The
+# error of the equations themselves is taken as a part of the latency's own interval, because a
+# model that is uncertain about a launch is uncertain about the ratio of its neighbours too.
 
 # Assumed: a batch and twice the batch do not share a quarter of the latency's interval (as a
 # logarithm); nearer ones share more of it, as the same SMs do nearly the same work.
@@ -169,7 +168,7 @@ def _backward_curve(
         "flops": one.problem.flops * launches.batch,
     }
     method = METHODS[0] if times.by_machine_code else METHODS[1]
-    # No parameter of the equations moves one batch against another.
+    # No parameter of the equations changes the ratio of two batches.
     return Curve(pd.DataFrame(columns), np.stack([times.us, times.us]), method)
 
 
@@ -196,9 +195,9 @@ def _launch_columns(
 DEFAULT_TARGETS = (0.7, 0.9, 0.95)
 # A batch is worth a warning when a smaller one is cheaper per unit by more than this.
 _WORTH_SAYING = 0.01
-# A launch that takes this much longer, in proportion, is said to take as long.
+# A launch that takes at most this much longer, in proportion, counts as equally long.
 _NO_LONGER = 0.005
-# What a recommendation takes over from its row of the table.
+# Columns that a recommendation copies from its row of the table.
 _OF_ROW = (
     *("batch", "latency_us", "origin", "low_us", "high_us", "per_unit_us", "per_query_us"),
     *("speedup_per_unit", "ctas", "useful_ctas", "waves", "sm_fill", "thread_fill"),
@@ -332,7 +331,7 @@ def recommended_batches(
                 code="target_range",
             )
     throughput = table["batch"].to_numpy() / table["latency_us"].to_numpy()
-    # A measured time stays what it is, whatever the parameters are.
+    # A measured time does not depend on the parameters.
     ends_us = np.where(table["measured_us"].notna(), table["measured_us"], ends_us)
     low, high = share_bounds(table, ends_us)
     shares = (throughput / throughput.max(), high, low)

@@ -20,8 +20,8 @@ from engine.base.units import format_count, format_us, format_usd
 from engine.model.equations import FloatArray
 from engine.problem import Problem
 
-# Of the batches within the budget, the smallest counts whose GPU time per request is within this
-# of the best one's: waiting longer than that brings next to nothing.
+# The smallest batch within the budget whose GPU time per request is within this of the best is
+# chosen: waiting longer gains next to nothing.
 _DIMINISHING = 0.01
 _CURVE_POINTS = 32
 
@@ -65,7 +65,7 @@ def wait_quantile_us(batch: int, rate_per_s: float, quantile: float) -> float:
 
     if excess(0.0) <= 0:
         return 0.0
-    # By twice as many arrivals as needed, and a few more, the batch is full almost surely.
+    # After twice the needed arrivals and a few more, the batch is almost certainly full.
     mean_arrivals = brentq(excess, 0.0, 2.0 * last + 50.0)
     return float(1e6 * mean_arrivals / rate_per_s)
 

@@ -305,7 +305,7 @@ def recommend_mix(
             failed.append((kernel, error))
     if not tried:
         raise failed[0][1]
-    # An assumed CTA time ranks no kernels: those that are simulated count, where there are any.
+    # Assumed CTA times cannot rank kernels: only simulated kernels count, if there are any.
     simulated = [t for t in tried if t.method == METHODS[0]] or tried
     plateau = min(float(t.hours.min()) for t in simulated)
     reaching = [t.hours <= plateau / target for t in simulated]
@@ -418,7 +418,8 @@ def _candidates(
     given: dict[str, int],
 ) -> list[Kernel]:
     """Kernels that take every line: the chosen ones, each with every number of splits."""
-    # What is not simulated yet is chosen by the tables: what `auto` lacks is not asked for.
+    # Kernels without a simulated time are chosen by the tables; auto's missing times are not
+    # requested.
     choosing = history.doing(history.work)
     chosen: dict[Kernel, None] = {}
     for line in lines:

@@ -81,7 +81,7 @@ def measure_next(
     log_total = log_total_of(variant, launches, resident, machine, curve)
     effect = sensitivity(log_total, log_parameters(parameters))
     at = int(np.flatnonzero(launches.batch == recommended)[0])
-    # What is to be narrowed: the latency there, and that against the largest batch's.
+    # The figures to narrow: the latency there, and its ratio to the largest batch's.
     goals = np.stack([effect[at], effect[at] - effect[-1]])
     spread = np.einsum("gi,ij,gj->g", goals, covariance, goals)
     along = covariance @ effect.T  # [parameters, candidates]

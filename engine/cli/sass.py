@@ -57,7 +57,7 @@ from kernels.variant import AUTO, Variant
 
 T = TypeVar("T")
 
-# A command's work in a process of its own, with limits: for files that may be anything.
+# Run a command in a separate process with limits, because files may be untrusted.
 
 _MOST_TIME_S = 600
 _MOST_MEMORY_BYTES = 8 << 30  # beside what the process has when it starts

@@ -33,7 +33,7 @@ def run_app(args: AppOptions) -> int:
             f"The dashboard is not installed, {page} is missing: install Attune anew."
         )
     own = ["--", "--token"] if args.token else []
-    # -P: no `app` or `engine` of the folder that it is started in stands before Attune's.
+    # -P: an `app` or `engine` in the current folder must not hide Attune's.
     command = [sys.executable, "-P", "-m", "streamlit", "run", str(page), *args.passed_on, *own]
     sys.stdout.flush()
     os.execv(sys.executable, command)

@@ -490,7 +490,7 @@ class TunedOptions:
 def run_tuned(args: TunedOptions) -> int:
     kept = load_tuned()
     variant, gpu = args.variant, args.gpu
-    # What is kept may be of a kernel or GPU that is no more; any other unknown name is a mistake.
+    # A saved config may be of a removed kernel or GPU; any other unknown name is an error.
     if variant is not None and all(entry.variant != variant for entry in kept):
         variant = find_variant(variant).id
     if gpu is not None and all(entry.gpu != gpu for entry in kept):

@@ -40,12 +40,12 @@ from engine.search.sweep.journal import Progress, SweepJournal, SweepSpec
 from engine.search.sweep.run import SweepEnd, run_sweep
 from kernels.ladder import LADDER
 
-# Calls that wait for a worker or run on one: which worker gets which, and how each ends.
+# Calls that wait for a worker or run on one: their assignment and their results.
 #
-# Dask's own means do not serve here. Its restrictions name a worker by its address, which a nanny's
-# new process does not keep; resources that a running worker is given wake no task that waits for
-# them; and a worker that dies makes every task sent to it suspect, the one behind included. So each
-# call is sent to one worker and deaths are counted here.
+# Dask's own means do not suffice. Its restrictions name a worker by its address, which changes when
+# a nanny restarts it; resources added to a running worker do not wake tasks that wait for them; and
+# when a worker dies, every task sent to it becomes suspect, the waiting one included. So each call
+# is sent to one worker, and deaths are counted here.
 #
 # Bookkeeping is done by the caller's thread; answers come in on the Dask client's own.
 

@@ -27,7 +27,7 @@ from engine.search.ranking import SweepRow
 from engine.search.space import local_gpu_id
 
 _ROOT = Path(__file__).resolve().parents[3]
-# What shows and stores results, and does not make them.
+# Parts that only show or store results.
 _NOT_COMPARED = frozenset({"cli", "jobs", "sessions"})
 _SOURCES = frozenset({".py", ".toml", ".cu", ".cuh", ".cpp", ".hpp", ".h", ".forms"})
 

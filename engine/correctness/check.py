@@ -67,7 +67,7 @@ from engine.tensors import (
 )
 from kernels.variant import Dtype
 
-# The second, sharper statement: an output may pass and yet err in a way that rounding does not.
+# A second, sharper test: an output may pass and still have an error that is not rounding.
 #
 # Rounding errors have no direction. Averaged over all elements they vanish, so a mean that does not
 # vanish is a bug too small for the tolerance: weights that are truncated, a row sum that holds one
@@ -90,7 +90,7 @@ from kernels.variant import Dtype
 _STANDARD_ERRORS = 8.0
 _LEAST_SLOPE = 0.1  # of the unit roundoff
 _FEWEST_ROWS = 32
-# RMS error against the baseline's from which on suspected bugs are tried.
+# RMS error relative to the baseline's above which suspected bugs are tried.
 _TELLING_RMS = 1.5
 # And from which on it is worth a warning by itself, as is the largest error: of right kernels at
 # most 1.0 and 1.1 on outputs of so many elements.

@@ -43,7 +43,7 @@ def row_factor_rms(error: Float64Array, reference: Float64Array) -> float:
     return float(np.sqrt((products[rows] ** 2 / power[rows]).sum() / power.sum()))
 
 
-# What outputs are judged against: inputs, reference and baseline of one problem, kept.
+# Inputs, reference and baseline of one problem, kept to judge outputs.
 #
 # They depend on the problem, the seed and the kind of inputs alone, so a second variant or config
 # on the same problem finds them ready. The first one's are computed while its kernel executes.

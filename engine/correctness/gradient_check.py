@@ -48,7 +48,8 @@ from engine.plan import LaunchPlan
 from engine.tensors import FIXED_BOUNDS, NOISE, FloatArray, Inputs, RawArray, absolute_tolerance
 
 NAMES = {"dq": "dQ", "dk": "dK", "dv": "dV"}
-# By the outputs that are right: what they share with the wrong ones is right, and this is left.
+# Keyed by the outputs that are right: they exclude the parts they share with the wrong ones, which
+# leaves this.
 _LEFT: Final = {
     frozenset(
         {"dV"}

@@ -234,7 +234,7 @@ def _selected(inputs: Inputs, kv: np.ndarray) -> Inputs:
     )
 
 
-# Bugs that are known of backward kernels: what each would give, to be held beside what came.
+# Known bugs of backward kernels: the output of each, to be compared with the actual one.
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -239,7 +239,7 @@ def check_output(
     except AttuneError as error:
         return Checked(False, str(error))
     unknown = (Status.TIMEOUT, Status.CANCELLED, Status.OUT_OF_MEMORY)
-    # What is skipped after it began holds an instruction that is not executed in software.
+    # A run that is skipped after it began met an instruction that software cannot execute.
     if done.status in unknown or (done.status is Status.SKIPPED and done.execution is not None):
         return Checked(None, done.reason)
     if done.status in (Status.PASSED, Status.SKIPPED):

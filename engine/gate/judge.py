@@ -170,7 +170,7 @@ def judge(
     changed = [k for k in ids if _digest(first.get(k)) != _digest(second.get(k))]
     budgets = [b for b in chosen.budgets if not only or b.kernel in only]
     works = [w for k in changed for w in _works(k, first.get(k), second.get(k), chosen, native)]
-    # Of a kernel that did not change the budget was kept before, unless it is the budget that did.
+    # An unchanged kernel met its budget before, unless the budget changed.
     asked = ids if _settings_text(base) != _settings_text(head) else changed
     works += _budget_works(budgets, second, set(asked), chosen)
     if works:
@@ -258,7 +258,7 @@ def do_work(work: Work) -> Done:
         pairs = []
         for arch in work.archs:
             after = _of_arch(work.after, work, arch)
-            # The earlier side is asked where the later one fails: was it so before?
+            # If the later side fails, check whether the earlier one failed too.
             pairs.append((arch, _of_arch(work.before, work, arch) if after.fault else after, after))
         return Done(arch_answers=tuple(pairs))
     return Done(answers=tuple(_both(work, problem) for problem in work.problems))
@@ -346,7 +346,7 @@ def _budget_findings(
     budget: Budget, second: Mapping[str, Found], answers: Answers
 ) -> tuple[Finding, ...]:
     if budget.kernel not in second:
-        what = f"There is a budget for {budget.label}, and no such kernel any more: remove it."
+        what = f"There is a budget for {budget.label}, which does not exist any more: remove it."
         return (finding(GateVerdict.NOT_JUDGED, what),)
     for work, done in answers[budget.kernel]:
         if (work.gpu, work.problems, work.before) != (budget.gpu, (budget.problem,), None):

@@ -31,7 +31,7 @@ from engine.sessions.known_times import open_history
 from engine.tensors import NORMAL, InputKind, Inputs, RawArray
 from kernels.variant import AUTO, DTYPES, Dtype, Variant
 
-# What the functions of the interface take in the same way: a problem, a kernel's name, keywords.
+# Arguments that the interface functions share: a problem, a kernel's name, keywords.
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")

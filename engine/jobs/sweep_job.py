@@ -39,9 +39,9 @@ from engine.search.sweep.run import SweepEnd, run_sweep
 
 # Compiles the next points of a sweep beside the one that is being measured.
 #
-# In processes of their own: a compiler that crashes takes no measurement with it, and no thread of
-# theirs stands between two CUDA calls. What they leave is an entry in the cache on disk; a point
-# that is not there yet is compiled by whoever evaluates it.
+# Compiles run in separate processes: a compiler that crashes does not affect a measurement, and no
+# compiler thread delays CUDA calls. The result is an entry in the cache on disk; a point that is
+# not there yet is compiled when it is evaluated.
 
 _AHEAD = 4  # points per process that may be compiled before their turn
 
@@ -172,7 +172,7 @@ class _Reporter:
 
     def __call__(self, progress: Progress) -> None:
         with self._lock:
-            # What is evaluated first is said at once: its end may be minutes away.
+            # Report the first point at once: its end may be minutes away.
             begins = progress.under_way and (self._latest is None or not self._latest.under_way)
             self._latest = progress
             rest_s = _PROGRESS_S - (time.monotonic() - self._reported_at)

@@ -70,7 +70,7 @@ def run_evaluation(runner: JobRunner, job: JobStatus, request: EvaluationRequest
     def on_part(evaluation: Evaluation) -> None:
         runner.event(job.job_id, "part", result=encode(evaluation))
 
-    # What a page only compiles it asks to be simulated by itself.
+    # A page that only compiles requests the simulation separately.
     outcome = runner.evaluator.evaluate(
         request, on_stage, simulates=request.execute, on_part=on_part
     )
@@ -339,7 +339,7 @@ def main(argv: list[str]) -> int:
         return 0  # another worker already serves this folder
     run.write_worker(os.getpid(), code_stamp())
     can_simulate = threading.Event()
-    # Side by side: on two cores the first prediction comes in half the time.
+    # In parallel: on two cores the first prediction takes half the time.
     threading.Thread(target=_build_host_runtime, daemon=True).start()
     is_busy = threading.Event()
     threading.Thread(target=_build_simulator, args=(can_simulate, is_busy), daemon=True).start()

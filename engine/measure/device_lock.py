@@ -171,7 +171,7 @@ def _user() -> str:
         return f"user {os.getuid()}"
 
 
-# This machine's GPU while it is measured: held against others, and watched through NVML.
+# This machine's GPU during a measurement: locked, and monitored through NVML.
 
 
 # A driver without NVML: nothing is known, and what is unknown drops no sample.

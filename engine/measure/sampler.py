@@ -44,7 +44,7 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 
 MIN_CLOCK_SHARE = 0.95  # of the median SM clock of the same candidate's samples
 MAX_DROPPED_SHARE = 0.20  # above it the run is THROTTLED
-# A power cap is how a GPU works under load; these are protection and break the measurement.
+# A power cap is normal under load; these reasons are protective and invalidate the measurement.
 PROTECTIVE_SLOWDOWNS = frozenset(
     {
         "hardware slowdown",

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 TARGET_REPLAY_US = 4_000.0
 # Nodes of one graph. Capturing costs about 7 µs a launch and memory for each node's arguments.
 MAX_LAUNCHES = 8_192
-# A rotation through this many times the L2 finds nothing of its last round there.
+# After rotating through this many times the L2's size, nothing of the last round is left there.
 COLD_L2_MULTIPLE = 5
 # A memset of this many times the L2 leaves nothing of what was there.
 FLUSH_L2_MULTIPLE = 2
@@ -44,7 +44,7 @@ MAX_PILOT_US = 1_000_000.0
 
 _PILOT_US = 1_000.0
 _MAX_PILOT_LAUNCHES = 64
-# One end-to-end sample; a single call of 10 µs would be at the mercy of the interpreter.
+# One end-to-end sample; a single call of 10 µs would be dominated by the interpreter's noise.
 _CALLS_US = 500.0
 _MAX_CALLS = 32
 

@@ -45,8 +45,8 @@ _BOUNDS = {
     "contention": (0.05, 20.0),
     "bandwidth": (0.2, 3.0),
 }
-# A parameter is worth fitting when a change of it by a factor e moves some point by this much, once
-# what the parameters chosen before it can imitate is taken away.
+# A parameter is fitted if a change by a factor e moves some point by this much, apart from what the
+# parameters chosen before can reproduce.
 _LEAST_EFFECT = 5e-4
 # Without spare points the fit shows no noise of its own.
 _ASSUMED_NOISE = 0.05
@@ -54,7 +54,7 @@ _LEAST_NOISE = 0.02
 _STEP = 0.1
 # Faster than this share of the math units' peak time: the unit of the time is wrong.
 _POSSIBLE = 0.5
-# Of two ways to work, the less usual one is believed when it leaves this share of the error.
+# Of two hypotheses, the less usual one is accepted if it leaves this share of the error.
 _CLEARLY_BETTER = 0.5
 
 

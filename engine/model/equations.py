@@ -483,7 +483,7 @@ def predict_arrays(
     # [directions, ends, n]
     change = np.log(ends_us).reshape(-1, 2, launches.size) - middle
     if curve is not None and calibration is None:
-        # By how much the whole time of measured kernels was off, whatever bound it.
+        # Error of the whole time of measured kernels, whichever term was limiting.
         below = above = np.full(launches.size, (Z90 * curve.spread) ** 2)
     else:
         least = (Z90 * noise) ** 2

@@ -288,7 +288,7 @@ class EvaluationRun:
             part = PartialRun.choose(backend, plan, options, first_flops(request.check))
         except (PartialRunError, AttuneError):
             return
-        # What does not compile, the run of all CTAs says; so do faults of machine code.
+        # The run of all CTAs reports compile errors and faults of machine code.
         if isinstance(part, PartialRun):
             judged = self._judge(plan, name, part)
             if name == "cpu" or judged.status in (Status.PASSED, Status.INCORRECT):

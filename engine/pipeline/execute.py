@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 # A host build changes fibers for each lane of each product: machine code is several times faster
 # from here on, where a host build takes 0.3 s and more. Below, it takes no longer to say it.
 _WORTH_IT_FLOPS = 1e9
-# From here on also worth the building of the emulator, which happens once on a machine.
+# From here on it is also worth building the emulator, once on a machine.
 _WORTH_BUILDING_FLOPS = 2e10
-# How machine code that cannot be executed here ends.
+# Statuses of machine code that cannot be executed here.
 NOT_HERE = frozenset({Status.SKIPPED, Status.COMPILE_ERROR})
 
 
@@ -159,7 +159,7 @@ def shared_heads(problem: Problem, reason: str) -> str:
         return ""
     return (
         f" K and V have {problem.kv_heads:,} heads and Q has {problem.num_heads:,}: a kernel that "
-        "indexes K or V by the query head reads past their end."
+        "indexes K/V heads by the query head reads past their end."
     )
 
 

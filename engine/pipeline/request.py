@@ -60,11 +60,11 @@ class EvaluationRequest(Stored):
     # What is measured on a GPU. "quick": the warm device time alone, in few rounds and without the
     # baselines. "none": nothing; the output is checked all the same.
     effort: Effort = "full"
-    # A config that spills registers, unlike the default one, is SKIPPED where its time would be
-    # predicted: what spills cost hangs on caches, of which a prediction knows least.
+    # A config that spills registers, unlike the default one, is SKIPPED if its time would be
+    # predicted: the cost of spills depends on caches, which predictions model least well.
     refuse_spills: bool = False
-    # With the machine-code backend: no host build is set beside a wrong output, as that would be
-    # native code of the kernel.
+    # With the machine-code backend: a wrong output is not compared with a host build, which would
+    # be native code of the kernel.
     software_only: bool = False
     # SM clock of predicted times in MHz, and what it is; None: the boost clock.
     clock_mhz: float | None = None

@@ -26,7 +26,10 @@ from engine.model.roofline import launch_work, roofline_points, roofs_of
 from engine.pipeline.machine_code import read_machine_code
 from engine.pipeline.request import EvaluationRequest, preview, resolve
 from engine.problem import Problem
+from kernels.description import place_of_key
 from kernels.ladder import LADDER
+from kernels.possible import mistaken_keys
+from kernels.toml_block import KernelDescriptionError
 
 # `Status` in small letters, or what there is where nothing was executed.
 Result: TypeAlias = Literal["not_run", "running", "stale"] | str
@@ -45,6 +48,7 @@ REMEDIES: Mapping[Status, str] = {
     Status.THROTTLED: "let the GPU cool down or reduce its load, then run again",
     Status.CANCELLED: "run it again at any time",
 }
+_OWN_REMEDY = "correct the kernel's description, or select another problem or target GPU"
 # A GPU refuses launches for their size, too; software does not.
 _GPU_LAUNCH_REMEDY = "see the log; a smaller tile or another config may launch"
 _STALLS: Mapping[str, str] = {
@@ -60,8 +64,8 @@ _STALLS: Mapping[str, str] = {
     StallReason.NO_INSTRUCTION.label: "instruction fetch",
     StallReason.GMMA.label: "the warpgroup's products",
 }
-# The rung that follows a piece of advice, and the one that does not yet: what lies between is what
-# the advice gains as a whole, told by the same model.
+# For each kind of advice, the last rung without the change and the first one with it: their
+# difference is the whole gain of the advice, by the same model.
 _RUNGS: Mapping[str, tuple[str, str]] = {
     "conflicts": ("v08", "v09"),
     "sectors": ("v02", "v03"),
@@ -180,7 +184,7 @@ class LaunchVerdict:
     limit: Limit | None = None
     next: NextStep | None = None
     auto: AutoPick | None = None
-    # Right, or other threads first give another output, in a build that looks for no races.
+    # Right, or the output depends on the order of threads, in a build without race checks.
     races_unchecked: bool = False
     reads_unchecked: bool = False  # NaN, in a build that does not see what is read unwritten
 
@@ -301,8 +305,7 @@ def verdict_of(
         history: knows what a rung gains that does what is to be done next.
     """
     if stopped is not None:
-        where = _place(evaluation) if stopped is Status.COMPILE_ERROR else None
-        return LaunchVerdict(stopped.lower(), place=where, remedy=REMEDIES[stopped])
+        return _stopped(stopped, evaluation, kernel, problem)
     awaits_whole = is_running and part is not None
     if part is not None and awaits_whole:
         evaluation, is_stale, is_running = part, False, False
@@ -448,6 +451,24 @@ def _failed(evaluation: Evaluation) -> LaunchVerdict:
         races_unchecked=by_order,
         reads_unchecked=is_nan and run is not None and _looks_for_no_races(run),
     )
+
+
+def _stopped(
+    status: Status, evaluation: Evaluation | None, kernel: Kernel | None, problem: Problem
+) -> LaunchVerdict:
+    """Of what cannot be run; of an own kernel a mistake in its description is named."""
+    place, remedy = None, REMEDIES[status]
+    if status is Status.COMPILE_ERROR:
+        place = _place(evaluation)
+    if status is Status.SKIPPED and kernel is not None and kernel.variant.id not in LADDER.names():
+        remedy = _OWN_REMEDY
+        if keys := mistaken_keys(kernel.variant, problem, kernel.config):
+            field = next(str(key) for key in reversed(keys) if isinstance(key, str))
+            remedy = f"correct {field} in the kernel's description"
+            with suppress(KernelDescriptionError):
+                path, line = place_of_key(kernel.variant.source, keys)
+                place = Place(path.name, line)
+    return LaunchVerdict(status.lower(), place=place, remedy=remedy)
 
 
 def _place(evaluation: Evaluation | None) -> Place | None:

@@ -163,7 +163,7 @@ def problem_columns(problem: Problem) -> dict[str, Any]:
     return {"problem": problem.label(), **asdict(problem)}
 
 
-# Points ranked from fast to slow; points whose times do not differ share a place.
+# Points ranked from fast to slow; points with indistinguishable times share a place.
 
 
 T = TypeVar("T")

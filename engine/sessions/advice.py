@@ -53,7 +53,7 @@ def advise(evaluations: Sequence[Evaluation], history: History) -> tuple[Suggest
             suggestions += _fill(now, history)
             suggestions += [*_limiter(now), *_spills(now)]
     worth = [s for s in suggestions if s.gain is None or s.gain >= MIN_GAIN]
-    # What has no gain to be ranked by is said all the same, last.
+    # Suggestions without a predicted gain come last.
     facts = [s for s in worth if s.gain is None][:MAX_SUGGESTIONS]
     gains = sorted((s for s in worth if s.gain is not None), key=lambda s: -(s.gain or 0.0))
     return (*gains[: MAX_SUGGESTIONS - len(facts)], *facts)

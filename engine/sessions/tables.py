@@ -401,7 +401,7 @@ def passes_table(reports: Iterable[PassReport]) -> Table:
     return Table.of(
         "Passes",
         (
-            # Texts, whatever they are: a column of texts and numbers is neither to Arrow.
+            # All as text: Arrow has no type for a column of texts and numbers.
             {"figure": figure}
             | {
                 name: None if row[figure] is None else str(row[figure])

@@ -118,7 +118,7 @@ def test_tune_save_send_compare_export_and_follow_a_link(machine, visit, tmp_pat
     repeated = visit(theirs, "/?variant=v05&S=130&H=2")
     run(repeated)
     repeated.open(f"/compare?session=working+session&session={uploaded.name}")
-    repeated.see("What differs")
+    repeated.see("Other differences")
     expect(repeated.metric("Same code")).to_contain_text("1", timeout=WAIT_MS)
     repeated.no_exception()
 

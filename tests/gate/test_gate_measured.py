@@ -122,7 +122,7 @@ def test_what_is_wrong_is_not_timed(
 
 @pytest.mark.parametrize(
     ("why", "in_software", "said"),
-    [("No GPU here.", False, "No GPU here."), (None, True, "in software")],
+    [("No GPU here.", False, "No GPU here."), (None, True, "a software GPU")],
 )
 def test_without_a_gpu_that_can_be_measured(
     repo: Path,

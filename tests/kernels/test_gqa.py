@@ -94,7 +94,7 @@ def test_a_sweep_and_a_recommendation_take_them(
 @pytest.mark.parametrize(
     ("kv_head", "status", "words"),
     [
-        ("blockIdx.y", Status.OUT_OF_BOUNDS, "indexes K or V by the query head"),
+        ("blockIdx.y", Status.OUT_OF_BOUNDS, "indexes K/V heads by the query head"),
         ("blockIdx.y % num_heads_kv", Status.INCORRECT, "read by head % num_heads_kv"),
     ],
 )

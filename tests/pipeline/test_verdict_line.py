@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -23,6 +24,7 @@ from engine.machine_code.timing.constants import StallReason
 from engine.model.kernel import Kernel
 from engine.pipeline.verdict import REMEDIES, Limit, Place, next_step, verdict_of
 from engine.problem import Problem
+from kernels.description import read_own
 
 PROBLEM = Problem(2, 8, 1024, 64)
 V08 = Kernel.of("v08", find_device("L4"), {})
@@ -217,6 +219,27 @@ def test_a_part_is_told_while_the_rest_runs(status: Status) -> None:
 def test_what_cannot_be_run_says_so_whatever_was_run_before() -> None:
     found = verdict_of(PASSED, V08, PROBLEM, latency=PREDICTED, stopped=Status.SKIPPED)
     assert (found.result, codes(found)) == ("skipped", ["result", "next"])
+
+
+def test_a_mistake_in_an_own_description_is_to_be_corrected_there(tmp_path: Path) -> None:
+    source = tmp_path / "mine.cu"
+    source.write_text(
+        "/* attune\nhead_dims = [64]\ndtypes = ['float16']\n[[passes]]\nentry = 'k'\n"
+        "grid = ['seqlen', 'batch', 'num_heads']\nthreads = 'seqlen'\n"
+        "args = ['q', 'k', 'v', 'out']\n"
+        "*/\n__global__ void k(const void* q, const void* k, const void* v, void* o) {}\n"
+    )
+    kernel = Kernel.of(read_own(source), find_device("L4"), {})
+    stopped = {
+        seqlen: verdict_of(None, kernel, replace(PROBLEM, seqlen=seqlen), stopped=Status.SKIPPED)
+        for seqlen in (512, 2048)
+    }
+    assert stopped[2048].place == Place("mine.cu", 7)
+    assert "threads" in stopped[2048].remedy
+    assert stopped[512].place is None
+    assert stopped[512].remedy != REMEDIES[Status.SKIPPED]
+    of_ladder = verdict_of(None, V08, PROBLEM, stopped=Status.SKIPPED)
+    assert of_ladder.remedy == REMEDIES[Status.SKIPPED]
 
 
 def test_every_kind_of_advice_has_its_words() -> None:

@@ -72,7 +72,7 @@ class TestVerdicts:
         assert row.verdict is None
         assert row.speedup == 0.5
         assert row.speedup_low is None
-        assert "single figure" in row.reason
+        assert "single value" in row.reason
 
     def test_a_prediction_gets_no_verdict(self) -> None:
         guess = evaluation(latency=latency(50.0, origin="predicted"))

@@ -29,7 +29,7 @@ Graph: TypeAlias = Any
 
 KernelArgument: TypeAlias = np.generic | npt.NDArray[np.uint8]
 
-# Work that is waited for without a limit of its own: far longer than any sample.
+# Time limit for waits without their own limit: far longer than any sample.
 WAIT_S = 60.0
 
 
@@ -225,7 +225,7 @@ def explain(error: Exception, entry: str) -> Failure:
 _FINGERPRINT = Path(__file__).with_name("fingerprint.cu")
 _FINGERPRINT_THREADS = 256
 _FILL_CHUNK_BYTES = 1 << 20
-# Polls follow each other at once for this long, so that no sleep delays the end of a sample.
+# Busy-poll for this long, so that no sleep delays the end of a sample.
 _SPIN_S = 0.02
 _POLL_S = 0.0005
 _NOT_READY = 600  # cudaErrorNotReady

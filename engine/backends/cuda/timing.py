@@ -279,7 +279,7 @@ class DeviceTimer:
             address = arena + i * self.copy_bytes
             self._calls.copy(address, self._copies[0], self.copy_bytes)
             self._copies.append(address)
-        # The first copy holds the right answer by now.
+        # The first copy holds the right output by now.
         self._poison_outputs(len(self._copies) - more, len(self._copies))
 
     def once_us(self) -> float:

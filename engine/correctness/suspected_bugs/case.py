@@ -183,7 +183,7 @@ def _case(
     limit = max(8, min(_MAX_ROWS, _MAX_SCORES // inputs.problem.num_keys))
     bad_rows = np.flatnonzero(bad[position].any(axis=1))
     every = np.arange(len(compared.coverage.rows))
-    # Right rows are looked at too: a bug that would spoil them is not the one that happened.
+    # Right rows are included: they exclude bugs that would have changed them.
     chosen = np.union1d(_spread(bad_rows, limit // 2), _spread(every, limit // 2))
     index = compared.coverage.slices[position]
     q, k, v = (x[0] for x in slice_qkv(inputs, np.array([index])))

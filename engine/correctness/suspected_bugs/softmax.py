@@ -25,7 +25,7 @@ from kernels.variant import ceil_div
 
 # Scores that are all wrong by one factor: it is fitted, and named where it is a known one.
 
-# A fitted factor explains all but rounding, or it is not one.
+# A fitted factor must explain everything but rounding.
 EXPLAINED_BY_FACTOR = 0.999
 _WIDEST = 16.0
 _COARSE, _FINE = 25, 40

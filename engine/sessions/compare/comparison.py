@@ -414,7 +414,7 @@ def _code_findings(
     counted = (f for f in found if f.verdict not in _TIMES)
     if same_kernel:
         return tuple(counted)
-    # Another design may take more of what it is made of.
+    # A different design may use more resources.
     return tuple(replace(f, is_regression=False) for f in counted)
 
 

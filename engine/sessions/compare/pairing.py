@@ -281,7 +281,8 @@ def _ratio(best: Entry, other: Entry) -> tuple[float, float | None, float | None
 def _is_slower(best: Entry, other: Entry, environments: Mapping[str, Environment]) -> bool:
     """Whether it can be said that `other` is slower."""
     if best.interval is None or other.interval is None or _conditions(best, other, environments):
-        # Single figures: only what identical kernels do not show from run to run is a difference.
+        # Single figures: only a difference larger than the run-to-run difference of identical
+        # kernels counts.
         return other.median_us / best.median_us > 1 + RUN_TO_RUN_FLOOR
     samples = min(best.samples, other.samples)
     compared = interval_verdict(best.interval, other.interval, samples=samples)
