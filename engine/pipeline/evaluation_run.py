@@ -27,6 +27,7 @@ from engine.pipeline.execute import (
     shared_heads,
     takes_a_while,
     takes_too_long,
+    too_long,
     where_to_execute,
 )
 from engine.pipeline.request import (
@@ -530,8 +531,7 @@ class EvaluationRun:
                 return self._stop(Status.OUT_OF_MEMORY, f"{too_big} {why}")
             if request.partial == "always":
                 return self._stop(Status.LAUNCH_ERROR, f"{plan.source.name}: {why}")
-            self._note(why)
-            return None
+            return self._stop(Status.TIMEOUT, f"{too_long(plan, request)} {why}")
         if isinstance(part, RunResult):
             return self._stop(part.status, part.reason, part.log)
         return part

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -175,6 +176,17 @@ _FIRST_S = 0.5
 def takes_too_long(plan: LaunchPlan, check: bool, timeout_s: float) -> bool:
     """True if executing all of it is certain to exceed the time limit."""
     return plan.problem.flops > _MOST_FLOPS_PER_S[check] * timeout_s
+
+
+def too_long(plan: LaunchPlan, request: EvaluationRequest) -> str:
+    """What to do about a launch that takes too long and cannot be executed in part."""
+    rate = _MOST_FLOPS_PER_S[True] if request.check else _MACHINE_CODE_FLOPS_PER_S
+    needed_s = 60 * math.ceil(plan.problem.flops / rate / 60)
+    return (
+        f"Its {plan.problem.flops / 1e12:,.1f} TFLOP are not executed: they take longer than "
+        f"{request.timeout_s:g} s here. Choose fewer heads or a shorter S, or allow more time "
+        f"(--timeout {needed_s}); `attune sass` simulates its time without executing it."
+    )
 
 
 def takes_a_while(plan: LaunchPlan, name: BackendName, check: bool) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from slow_cases import one_in
 from untimed import untimed
-from words import raises
+from words import raises, says
 
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.cpu import CpuBackend
@@ -244,6 +244,16 @@ def test_a_few_ctas_of_a_long_run_are_judged_first(tmp_path: Path) -> None:
     wrong = _first_look(long, broken)
     assert wrong.status is Status.INCORRECT
     assert wrong.reason.startswith("Partial: ")
+
+
+def test_a_long_run_that_has_no_parts_is_not_begun() -> None:
+    """CTAs that stay take tiles of every head; a time limit of 60 s would be waited for."""
+    request = EvaluationRequest("v13", Problem(1, 16, 16384, 128), gpu="L4")
+    with untimed() as evaluator:
+        ended = evaluator.evaluate(request).evaluation
+    assert ended.status is Status.TIMEOUT
+    assert says(ended.reason, "launch_too_long", "60", "300")
+    assert says(ended.reason, "part_begins_within_tile")
 
 
 def test_what_is_executed_soon_is_not_judged_in_part() -> None:
