@@ -531,8 +531,10 @@ class _Guess:
     def _masks(self) -> tuple[bool, ...]:
         if self._knows("causal", "IS_CAUSAL"):
             return (False, True)
-        is_told = re.search(r"autoregressive|causal mask", self.text)
-        return (True,) if is_told or self.indices.ends_at_own_row() else (False,)
+        if re.search(r"autoregressive|causal mask", self.text):
+            return (True,)
+        has_choice = re.search("causal", self.kernel.body, re.IGNORECASE)  # by a name of its own
+        return (not has_choice and self.indices.ends_at_own_row(),)
 
     def _is_tensor(self, parameter: Parameter) -> bool:
         return self._pointer(parameter).strip('"') in (*TENSORS, PACKED)

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 from sessions_data import evaluation_maker
+from words import says
 
 from engine.cli import main
-from engine.evaluation import CodeCounts
-from engine.gate.verdicts import GateVerdict
+from engine.evaluation import CodeCounts, Latency
+from engine.gate.verdicts import LABELS, GateVerdict
 from engine.problem import Problem
 from engine.sessions.compare import SessionComparison, compare_sessions
 from engine.sessions.compare.machine_code import uncounted, with_counts
-from engine.sessions.compare.output import to_dict
+from engine.sessions.compare.output import change_of, to_dict
 from engine.sessions.session import make_snapshot, make_source
 from engine.sessions.snapshot import Snapshot, dumps, loads
 from kernels.ladder import by_id
@@ -65,6 +66,25 @@ def test_counts_that_sessions_hold_are_compared(after: Snapshot, expected: str, 
     comparison = compare_sessions(sessions)
     assert verdicts(comparison) == [expected]
     assert comparison.exit_code == code
+
+
+def test_of_times_too_near_the_counts_decide_and_the_change_says_so() -> None:
+    def simulated(us: float, **changes: Any) -> Snapshot:
+        why = "By machine code: simulated."
+        taken = Latency("predicted", us, 0.9 * us, 1.1 * us, why)
+        return session(TEXT, latency=taken, counts=replace(COUNTS, **changes))
+
+    sessions = {
+        "a": simulated(50.0),
+        "b": simulated(53.0, code_sha256="b" * 64, instructions=1_500),
+    }
+    (row,) = compare_sessions(sessions).rows
+    assert (row.verdict, row.is_too_near) == (GateVerdict.COUNTED_BETTER, True)
+    change = change_of(row) or ""
+    assert "1.06× slower" in change
+    assert "13%" in change
+    assert says(row.reason, "recorded_pairs_times")
+    assert LABELS["instructions"] in row.reason
 
 
 def test_a_file_with_counts_is_the_same_when_opened() -> None:

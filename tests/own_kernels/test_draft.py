@@ -338,6 +338,7 @@ def test_a_pointer_by_another_name_is_a_tensor(alias: str) -> None:
         ("j < N", "", (False,)),
         ("j <= last", "", (False,)),  # of no index of a CTA
         ("j <= row", ", bool causal", (False, True)),
+        ("j <= row; CAUSAL(j), ++j) {} for (j = 0; j < N", "", (False,)),  # a macro
     ],
 )
 def test_a_loop_up_to_the_own_row_is_causal(bound: str, more: str, masks: tuple[bool, ...]) -> None:

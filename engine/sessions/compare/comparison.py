@@ -56,6 +56,7 @@ _OF_TIMES = {
     Verdict.SLOWER: GateVerdict.MEASURED_SLOWER,
     Verdict.SAME: GateVerdict.MEASURED_SAME,
 }
+_NOT_OF_TIMES = (GateVerdict.UNDECIDED, GateVerdict.COUNTED_WORSE, GateVerdict.COUNTED_BETTER)
 _TIMES = (
     *_OF_TIMES.values(),
     GateVerdict.SIMULATED_FASTER,
@@ -167,6 +168,12 @@ class ComparedRow:
         """True if variant and config are the same on both sides."""
         ours = (self.variant, dict(self.config))
         return ours == (self.baseline_variant, dict(self.baseline_config))
+
+    @property
+    def is_too_near(self) -> bool:
+        """Two simulated times differ by less than what decides."""
+        is_predicted = self.baseline_origin == self.origin == "predicted"
+        return is_predicted and self.speedup is not None and self.verdict in _NOT_OF_TIMES
 
     @property
     def broken(self) -> bool:
@@ -345,13 +352,13 @@ def _row(
     first, second = latency_of_kind(before, kind), latency_of_kind(after, kind)
     same_kernel = key_of(before)[:2] == key_of(after)[:2]
     verdict, interval, reason = _judge(before, after, first, second, blockers, across)
+    # The ratio of two predictions that allow no verdict says nothing.
+    says_nothing = second is not None and second.origin == "predicted" and verdict is None
     code: tuple[Finding, ...] = ()
     if may_be_compared(before, first) and may_be_compared(after, second):
         code = _code_findings(before, after, verdict, same_kernel)
         verdict, reason = _with_code(verdict, reason, code)
     speedup = low = high = None
-    # The ratio of two predictions that allow no verdict says nothing.
-    says_nothing = second is not None and second.origin == "predicted" and verdict is None
     comparable = first and second and are_comparable(first.origin, second.origin)
     if first is not None and second is not None and comparable and not says_nothing:
         speedup = first.median_us / second.median_us
@@ -424,14 +431,17 @@ def _with_code(
     """The row's verdict: of equal code that, else of the times, else of what is counted."""
     if not code:
         return verdict, reason
-    what = "; ".join(f.what for f in code)
     if code[0].verdict is GateVerdict.SAME_CODE:
+        what = code[0].what
         if isinstance(verdict, Verdict):  # times were taken, whatever the code
             return verdict, f"{reason} {what}."
         return GateVerdict.SAME_CODE, f"{what}: nothing to measure."
     if verdict is None or verdict is GateVerdict.UNDECIDED:
         verdict = code[0].verdict
-    return verdict, f"{reason} {what[0].upper()}{what[1:]}."
+    for counted in (GateVerdict.COUNTED_WORSE, GateVerdict.COUNTED_BETTER):
+        if found := "; ".join(f.what for f in code if f.verdict is counted):
+            reason += f" {counted.capitalize()}: {found}."
+    return verdict, reason
 
 
 def _judge(
@@ -480,7 +490,10 @@ def _judge_predicted(
     threshold = default_threshold()
     found = simulated_finding(first.median_us, second.median_us, threshold.share)
     if found is None:
-        why = f"The simulated times differ by less than {threshold.share:.0%}. {threshold}"
+        why = (
+            "No difference in time can be told: the simulated times differ by less than "
+            f"{threshold.share:.0%}. {threshold}"
+        )
         return GateVerdict.UNDECIDED, None, why
     return found.verdict, None, f"{found.verdict}: {found.what}, not measured."
 

@@ -12,6 +12,7 @@ import pandas as pd
 from engine.base.table import Table, csv_text
 from engine.base.units import format_speedup, format_speedup_over, format_us
 from engine.evaluation import Origin, baseline_label
+from engine.gate.verdicts import default_threshold
 from engine.history.known_time import are_comparable, not_comparable
 from engine.schema import encode
 from engine.sessions.compare.comparison import ComparedRow, Regression, SessionComparison, Unmatched
@@ -353,11 +354,16 @@ def _verdict(row: ComparedRow) -> str | None:
 
 
 def change_of(row: ComparedRow) -> str | None:
-    """The speed-up with its interval; of a predicted and a taken time that there is none."""
+    """The speed-up with its interval; of a predicted and a taken time that there is none, and of
+    two simulated ones where they are too near for a verdict."""
     both = row.baseline_us is not None and row.time_us is not None
     if both and not are_comparable(row.baseline_origin, row.origin):
         return not_comparable(row.baseline_origin, row.origin)
-    return _change(row.speedup, row.speedup_low, row.speedup_high)
+    words = _change(row.speedup, row.speedup_low, row.speedup_high)
+    if row.is_too_near and words != "as fast":
+        share = default_threshold().share
+        return f"no difference in time can be told ({words}, within {share:.0%})"
+    return words
 
 
 def _change(speedup: float | None, low: float | None, high: float | None) -> str | None:
