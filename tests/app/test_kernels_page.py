@@ -233,7 +233,7 @@ def test_a_history_that_cannot_be_read_is_a_sentence(open_app, jobs, monkeypatch
     assert len(jobs.submitted) == before + 1
 
     def nowhere(_: object) -> str:
-        raise NoTree("It is in no git repository.")
+        raise NoTree("It is not in a git repository.")
 
     monkeypatch.setattr(history_tab, "last_commit", nowhere)
     at = open_history(open_app("ladder", gpu="L4", variant="v08"))
