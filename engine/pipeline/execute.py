@@ -180,8 +180,7 @@ def takes_too_long(plan: LaunchPlan, check: bool, timeout_s: float) -> bool:
 
 def too_long(plan: LaunchPlan, request: EvaluationRequest) -> str:
     """What to do about a launch that takes too long and cannot be executed in part."""
-    rate = _MOST_FLOPS_PER_S[True] if request.check else _MACHINE_CODE_FLOPS_PER_S
-    needed_s = 60 * math.ceil(plan.problem.flops / rate / 60)
+    needed_s = 60 * math.ceil(plan.problem.flops / _MOST_FLOPS_PER_S[request.check] / 60)
     return (
         f"Its {plan.problem.flops / 1e12:,.1f} TFLOP are not executed: they take longer than "
         f"{request.timeout_s:g} s here. Choose fewer heads or a shorter S, or allow more time "

@@ -22,7 +22,7 @@ from engine.correctness.check import check_against
 from engine.correctness.expected import expect
 from engine.evaluation import Evaluation
 from engine.pipeline.evaluate import Evaluator
-from engine.pipeline.execute import PartialRun
+from engine.pipeline.execute import PartialRun, takes_too_long
 from engine.pipeline.request import EvaluationRequest
 from engine.plan import TensorArg, make_plan
 from engine.problem import Problem
@@ -246,14 +246,17 @@ def test_a_few_ctas_of_a_long_run_are_judged_first(tmp_path: Path) -> None:
     assert wrong.reason.startswith("Partial: ")
 
 
-def test_a_long_run_that_has_no_parts_is_not_begun() -> None:
+@pytest.mark.parametrize(("check", "enough_s"), [(False, 600), (True, 5520)])
+def test_a_long_run_that_has_no_parts_is_not_begun(check: bool, enough_s: int) -> None:
     """CTAs that stay take tiles of every head; a time limit of 60 s would be waited for."""
-    request = EvaluationRequest("v13", Problem(1, 16, 16384, 128), gpu="L4")
+    request = EvaluationRequest("v13", Problem(1, 16, 16384, 128), gpu="L4", check=check)
     with untimed() as evaluator:
         ended = evaluator.evaluate(request).evaluation
+        plan = plan_of("v13", request.problem)
     assert ended.status is Status.TIMEOUT
-    assert says(ended.reason, "launch_too_long", "60", "300")
+    assert says(ended.reason, "launch_too_long", "60", str(enough_s))
     assert says(ended.reason, "part_begins_within_tile")
+    assert not takes_too_long(plan, check, enough_s)  # what it advises is not refused again
 
 
 def test_what_is_executed_soon_is_not_judged_in_part() -> None:
