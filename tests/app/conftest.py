@@ -15,8 +15,8 @@ from streamlit.components.v2 import manifest_scanner
 from streamlit.runtime import metrics_util
 from streamlit.testing.v1 import AppTest
 
-import engine.jobs.manager as jobs
 from app.shared import machine, runs, widgets
+from engine.jobs.manager import use_manager
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -72,9 +72,8 @@ def view_errors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 @pytest.fixture(scope="session", autouse=True)
 def _worker_ends() -> Iterator[None]:
     yield
-    if jobs._manager is not None:
-        jobs._manager.close()
-        jobs._manager = None
+    if (left := use_manager(None)) is not None:
+        left.close()
 
 
 @pytest.fixture
