@@ -17,6 +17,7 @@ from streamlit.testing.v1 import AppTest
 
 from app.shared import machine, runs, widgets
 from engine.jobs.manager import use_manager
+from engine.sessions import store
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,6 +41,12 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def sessions_dir(tmp_path: Path) -> Path:
     return tmp_path / "sessions"
+
+
+@pytest.fixture
+def nothing_ships(sessions_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what a test puts into the store is there."""
+    monkeypatch.setattr(store, "SHIPPED", sessions_dir / "nothing-ships")
 
 
 @pytest.fixture(autouse=True)
