@@ -121,6 +121,7 @@ def test_two_cancels_at_once_are_one(jobs, monkeypatch):
     assert not submitted
 
 
+@pytest.mark.usefixtures("nothing_ships")
 def test_what_failed_is_a_sentence_and_not_tried_again(open_app, jobs):
     jobs.compile_answer = {"state": "failed", "error": "nvdisasm is not installed."}
     at = open_app("ladder", gpu="L4", H="8", S="1024")
