@@ -25,7 +25,7 @@ from engine.base.errors import (
     ToolMissing,
     UnknownName,
 )
-from engine.base.files import MAX_LOG, cache_root, read_entry, write_entry
+from engine.base.files import MAX_LOG, cache_root, make_cupy_folder, read_entry, write_entry
 from engine.cuda_source.compiler import compile_apart
 from engine.cuda_source.host_code import host_lines
 from engine.cuda_source.library import Compile, Compiled, NvrtcLibrary
@@ -57,7 +57,6 @@ from engine.cuda_source.toolkit import (
     headers_beside,
     hint,
     loaded_nvrtc,
-    make_cupy_folder,
     more_headers,
     other_nvrtc,
     version_of,

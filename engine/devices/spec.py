@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from engine.base.errors import InvalidProblem, UnknownName
+from engine.base.files import make_cupy_folder
 from engine.base.units import format_bytes
-from engine.cuda_source.toolkit import make_cupy_folder
 
 if TYPE_CHECKING:
     import numpy as np

@@ -17,14 +17,14 @@ from app.shared.palette import DARK, LIGHT
 from app.tune import polling, run_state
 from engine.evaluation import Latency
 from engine.gate.commits import KernelHistory, Step, history_frame
-from engine.gate.figures import Answer, Figures
 from engine.gate.trees import NoTree
-from engine.gate.verdicts import Finding, GateVerdict
 from engine.history.known_time import KnownTime
 from engine.kernel_figures import changes
 from engine.kernel_figures.rung import Rung, TileCounts, known_rung, request_of
 from engine.problem import Problem
 from engine.schema import encode
+from engine.versions.figures import Answer, Figures
+from engine.versions.verdicts import Finding, GateVerdict
 from kernels.ladder import LADDER
 
 PROBLEM = Problem(1, 8, 1024, 64)

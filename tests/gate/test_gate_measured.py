@@ -12,14 +12,14 @@ import pytest
 from engine.cli import main
 from engine.evaluation import Correctness
 from engine.gate import judge
-from engine.gate.figures import measure_pair
+from engine.gate.running import measure_pair
 from engine.gate.trees import open_tree, working_tree
-from engine.gate.verdicts import GateVerdict, measured_finding
 from engine.measure import device_lock
 from engine.pipeline.evaluate import Evaluator
 from engine.plan import LaunchPlan
 from engine.problem import Problem
 from engine.tensors import Inputs
+from engine.versions.verdicts import GateVerdict, measured_finding
 from tests.gate.repositories import edit, kernel_file, repository
 from tests.pipeline.test_evaluate_cuda import MadeUpCuda, MadeUpTimer
 from tests.words import says

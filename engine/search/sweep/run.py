@@ -74,7 +74,7 @@ def run_sweep(
         on_progress: called before every evaluation and after every row.
         should_stop: asked before every evaluation and ten times a second while waiting; what is
             done stays.
-        executor: where `evaluate` runs (a pool, `engine.cluster.executor`); here when None.
+        executor: where `evaluate` runs (a pool, `engine.search.cluster.executor`); here when None.
         in_flight: how many evaluations to give it at once; asked again and again.
         workers: how many it runs beside each other, for the estimate and to be shown.
         problems_at_once: how many problems an exhaustive sweep goes through side by side.
@@ -332,8 +332,12 @@ def sweep_here(
     history: History,
     *,
     on_gpu: bool,
+    open_history: Callable[[], History] = History,
 ) -> tuple[SweepEnd, list[ProblemResult]]:
     """Run the sweep, or go on with it. On a GPU the best are then timed side by side.
+
+    Args:
+        open_history: as `EvaluationProcess` takes it, which evaluates on a GPU.
 
     Raises:
         As `run_sweep`.
@@ -344,7 +348,7 @@ def sweep_here(
             end = run_sweep(spec, evaluate, journal, on_progress, history=history)
         return end, problem_results(rows_of(journal, points))
 
-    with EvaluationProcess() as process:
+    with EvaluationProcess(open_history) as process:
         end = run_sweep(spec, process.evaluate, journal, on_progress, on_gpu=True, history=history)
         results = [
             result_with_final(device, group, partial(process.final, device, group))
