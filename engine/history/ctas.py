@@ -25,8 +25,7 @@ from engine.base.newest import Newest
 from engine.cuda_source import CompileReport, cache_root
 from engine.devices.spec import DeviceSpec
 from engine.history.persistent import FIRST_ROWS, LATER_ROWS, PersistentCtas
-from engine.history.shipped import shipped_figures
-from engine.machine_code.analysis import code_digest
+from engine.history.shipped import shipped_figures, simulator_digest
 from engine.machine_code.timing.constants import (
     LAUNCH_FLOOR_US,
     kept_l2_bytes,
@@ -298,7 +297,7 @@ def name_of(
 
 def path_of(name: str) -> Path:
     """Where the result of this name is kept, as long as the code that simulates does not change."""
-    digest = hashlib.sha256(f"{code_digest()} {name}".encode()).hexdigest()
+    digest = hashlib.sha256(f"{simulator_digest()} {name}".encode()).hexdigest()
     return cache_root() / "sass" / f"{digest[:32]}.entry"
 
 

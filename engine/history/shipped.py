@@ -18,14 +18,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from engine import machine_code
 from engine.base import files
 from engine.cuda_source import CompileReport, PtxasInfo
-from engine.machine_code.analysis import code_digest
 
 FOLDER = Path(__file__).with_name("figures")
 _FORMAT = 1
 _MOST_BYTES = 8 << 20
-_SIMULATES = ("simulation.py", "persistent.py")  # of this folder
+# Of `engine.machine_code`: a change of these changes no figure.
+_EXPLAINS = ("advice", "cubin_files.py", "execution.py", "overlap.py", "report.py")
 
 Fields: TypeAlias = Mapping[str, Any]  # of a dataclass, as JSON has them
 
@@ -116,7 +117,16 @@ def write(gpu: str, compiler: str, made: str, figures: ShippedFigures) -> Path:
 @functools.cache
 def simulator_digest() -> str:
     """Of the code that simulates kernels and counts their machine code."""
-    digest = hashlib.sha256(code_digest().encode())
-    for name in _SIMULATES:
-        digest.update(Path(__file__).with_name(name).read_bytes())
+    digest = hashlib.sha256()
+    for path in simulating_files():
+        digest.update(f"{path.name}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:32]
+
+
+def simulating_files() -> list[Path]:
+    """Sources that decide what is simulated: those of machine code but for what only explains or
+    executes it, and what asks them."""
+    folder = Path(machine_code.__file__).parent
+    own = [Path(__file__).with_name(name) for name in ("simulation.py", "persistent.py")]
+    code = [p for p in sorted(folder.rglob("*")) if p.suffix in (".py", ".cpp", ".h")]
+    return own + [p for p in code if p.relative_to(folder).parts[0] not in _EXPLAINS]
