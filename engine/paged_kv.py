@@ -13,8 +13,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from engine.problem import BYTES_PER_ELEMENT
-from kernels.variant import ProblemLike
+from kernels.variant import BYTES_PER_ELEMENT, ProblemLike
 
 _Array = TypeVar("_Array", bound=npt.NDArray[Any])
 

@@ -179,12 +179,35 @@ def test_no_circle_between_files_or_rooms(lazy: bool) -> None:
     files = imports_within(lazy)
     assert len(files) > 100
     assert circle_in(files) == ()
+    assert circle_in(rooms_within(files)) == ()
+
+
+def rooms_within(files: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Room → the other rooms that its files import."""
     rooms: dict[str, set[str]] = {}
     for name, wanted in files.items():
-        rooms.setdefault(room_of(name), set()).update(
-            room_of(w) for w in wanted if room_of(w) != room_of(name)
-        )
-    assert circle_in(rooms) == ()
+        rooms.setdefault(room_of(name), set()).update(map(room_of, wanted))
+    return {room: wanted - {room} for room, wanted in rooms.items()}
+
+
+def engine_floors() -> dict[str, int]:
+    """Room of the engine → its floor: one above the highest room that it imports anywhere, inside
+    functions too. `engine` itself, which gives the public names, and `python -m engine` are doors.
+    """
+    rooms = rooms_within(imports_within(lazy=True))
+    floors: dict[str, int] = {}
+    for room in TopologicalSorter(rooms).static_order():
+        if room.startswith("engine.") and room != "engine.__main__":
+            floors[room] = 1 + max((floors.get(w, 0) for w in rooms[room]), default=0)
+    return floors
+
+
+MOST_FLOORS = 12
+
+
+def test_few_floors() -> None:
+    floors = engine_floors()
+    assert max(floors.values()) <= MOST_FLOORS, floors
 
 
 # Libraries that know nothing of attention, and what each of them stands on. Of `kernels` they take

@@ -19,6 +19,7 @@ from app.shared.selection import FORMATS, Selection, problem_values
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown, problem
 from engine.base.errors import AttuneError, InvalidKernel
+from engine.config import kept_kernels
 from engine.cuda_on_host.toolchain import DEFAULT_ARCH
 from engine.devices import find_device
 from engine.own_kernels.draft import Draft, draft_of, in_sequence
@@ -29,7 +30,6 @@ from engine.own_kernels.registry import (
     forget_kernel,
     fork_kernel,
     keep_kernel,
-    kept_kernels,
 )
 from engine.pipeline.trial import (
     Where,

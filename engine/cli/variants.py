@@ -26,15 +26,8 @@ from engine.cli.options import (
     problem_from,
 )
 from engine.cli.output import print_json, print_table
-from engine.config import find_variant
-from engine.own_kernels.registry import (
-    OWN,
-    all_variants,
-    forget_kernel,
-    keep_kernel,
-    kept_kernels,
-    variants_for,
-)
+from engine.config import OWN, all_variants, find_variant, kept_kernels, variants_for
+from engine.own_kernels.registry import forget_kernel, keep_kernel
 from engine.pipeline.request import target_device
 from engine.problem import Problem
 from engine.sessions.known_times import open_history

@@ -11,8 +11,9 @@ from app_driver import metric, texts, until
 from words import says
 
 import engine.jobs.manager as jobs
+from engine.config import kept_kernels
 from engine.cuda_source import compile_kernel
-from engine.own_kernels.registry import keep_kernel, kept_kernels
+from engine.own_kernels.registry import keep_kernel
 
 BLOCK = """/* attune
 cubin = "rows.cubin"

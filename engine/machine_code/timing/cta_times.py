@@ -468,17 +468,31 @@ def start_spread(kernel: Kernel, trace: CtaTrace, resident: int) -> float:
         return 0.0
 
     def stay_cycles(stagger: int) -> float:
-        machine = MachineRow.from_buffer_copy(kernel.machine)
-        machine.stagger_cycles = stagger
-        shifted = Kernel(kernel.ops, machine)
+        shifted = staggered(kernel, stagger)
         found = simulate_sm(shifted, [trace], [0] * resident, resident, stalls=False)
         return float((found.finished - found.started).mean())
 
     in_step = stay_cycles(0)
-    most = int(in_step * _MOST_OF_STAY / (resident - 1))
-    staggers = sorted({min(cycles, most) for cycles in _STAGGERS})
-    stays = np.array([in_step, *in_parallel(stay_cycles, staggers)])
+    stays = np.array([in_step, *in_parallel(stay_cycles, staggers_of(in_step, resident))])
     return float(stays.std() / stays.mean())
+
+
+def staggers_of(stay_cycles: float, resident: int) -> list[int]:
+    """Cycles apart at which CTAs that start beside each other may start, besides none.
+
+    Args:
+        stay_cycles: from a CTA's start to its end.
+        resident: CTAs of an SM, at least two.
+    """
+    most = int(stay_cycles * _MOST_OF_STAY / (resident - 1))
+    return sorted({min(cycles, most) for cycles in _STAGGERS})
+
+
+def staggered(kernel: Kernel, cycles: int) -> Kernel:
+    """The same on a machine whose SMs start their first CTAs so many cycles apart."""
+    machine = MachineRow.from_buffer_copy(kernel.machine)
+    machine.stagger_cycles = cycles
+    return Kernel(kernel.ops, machine)
 
 
 _MOST_FOLLOWED_IN_GRID = 10_000  # CTAs one by one; beyond, what as many take on full SMs
