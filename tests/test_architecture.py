@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -297,3 +298,8 @@ def test_what_simulates_asks_nothing_that_only_explains() -> None:
     of_code = {module for module in found if module.startswith("engine.machine_code.")}
     assert "engine.machine_code.emulation" in of_code
     assert of_code <= digested
+    emulator = ROOT / "engine/machine_code/native/emulator.cpp"
+    text = re.sub(r"(?ms)^#if EXECUTES$.*?^#(?:endif|else)$", "", emulator.read_text())
+    included = set(re.findall(r'(?m)^#include "(.+)"$', text))
+    assert "decode.h" in included
+    assert included <= {path.name for path in simulating_files()}

@@ -28,10 +28,6 @@ _FIRST = ("rung", "title", "simulated", "order", "90 % interval", "known")
 _CONFIG_REMARK = (
     "Each rung has its default config, or the nearest that fits: the table shows the difference."
 )
-_SHIPPED = (
-    "The figures of {shipped} of these {of} rungs ship with Attune: the code that is installed "
-    "here computed them beforehand, from the same sources with the same compiler."
-)
 _ROWS = 12  # a longer table scrolls: what follows is in sight
 _ORDER_HELP = (
     "Compared with the rung before. ✓: the simulated times differ enough for their order to hold. "
@@ -69,13 +65,14 @@ def draw(known: list[Rung], waiting: list[JobStatus], choice: Choice | None) -> 
             },
             key="kernels_table",
         )
-        shipped = sum(rung.is_shipped for rung in possible)
-        origin = _SHIPPED.format(shipped=shipped, of=len(possible)) if shipped else ""
-        st.caption(
-            plain_markdown(
-                f"{table.remark} {_CONFIG_REMARK} {origin}Select a row to read it below."
+        remarks = [table.remark, _CONFIG_REMARK, "Select a row to read it below."]
+        if shipped := sum(rung.is_shipped for rung in possible):
+            remarks.append(
+                f"The figures of {shipped} of these {len(possible)} rungs ship with Attune: the "
+                "code that is installed here computed them beforehand, from the same sources with "
+                "the same compiler."
             )
-        )
+        st.caption(plain_markdown(" ".join(remarks)))
     for sentence in reasons({rung.variant.id: rung.why_not for rung in known}):
         st.caption(f":material/block: {plain_markdown(sentence)}")
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,8 +26,10 @@ from engine.cuda_source import CompileReport, PtxasInfo
 FOLDER = Path(__file__).with_name("figures")
 _FORMAT = 1
 _MOST_BYTES = 8 << 20
-# Of `engine.machine_code`: a change of these changes no figure.
+# Names of `engine.machine_code` that only explain, or compute the values of a launch (what
+# `native/emulator.cpp` includes where it `EXECUTES`): a change of these changes no figure.
 _EXPLAINS = ("advice", "cubin_files.py", "execution.py", "overlap.py", "report.py")
+_EXECUTES = re.compile(r"execute.*|(?:races|quick|no_marks)\.h")
 
 Fields: TypeAlias = Mapping[str, Any]  # of a dataclass, as JSON has them
 
@@ -129,4 +132,8 @@ def simulating_files() -> list[Path]:
     folder = Path(machine_code.__file__).parent
     own = [Path(__file__).with_name(name) for name in ("simulation.py", "persistent.py")]
     code = [p for p in sorted(folder.rglob("*")) if p.suffix in (".py", ".cpp", ".h")]
-    return own + [p for p in code if p.relative_to(folder).parts[0] not in _EXPLAINS]
+    return own + [
+        path
+        for path in code
+        if path.relative_to(folder).parts[0] not in _EXPLAINS and not _EXECUTES.fullmatch(path.name)
+    ]

@@ -187,9 +187,7 @@ def test_known_figures_are_table_and_chart(open_app, monkeypatch):
     assert not at.exception
 
 
-def test_figures_that_ship_are_there_at_once_and_said_to_be(
-    open_app, jobs, monkeypatch, tmp_path
-):
+def test_figures_that_ship_are_there_at_once_and_said_to_be(open_app, jobs, monkeypatch, tmp_path):
     """Its machine code is compiled where its difference is to be seen."""
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
     jobs.compile_answer = {"state": "queued"}
