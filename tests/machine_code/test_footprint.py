@@ -26,7 +26,7 @@ from engine.machine_code.footprint import (
     touched_bytes,
 )
 from engine.machine_code.launch import Launch, parse_arguments
-from engine.machine_code.timing.traffic import launch_traffic, persistent_traffic
+from engine.machine_code.timing.traffic import KvOrder, launch_traffic, persistent_traffic
 from engine.pipeline.machine_code import TimedLaunch, time_launch, time_passes
 from engine.plan import analyse_plan, make_plan
 from engine.problem import Problem
@@ -157,6 +157,24 @@ def test_a_listed_order_is_followed_wave_by_wave() -> None:
     # The axes in another order: of a grid of 4 by 2 the second pair of rows beside the first.
     turned = launch_traffic([far], (4, 2, 1), 2, 2000, (1, 0, 2))
     assert turned.dram_bytes == 4000
+
+
+@pytest.mark.parametrize(
+    ("grid", "shares"),
+    [((5, 3, 4), (5, 1, 1)), ((5, 3, 4), (2, 3, 1)), ((3, 7, 2), (1, 2, 2)), ((1, 4, 6), (1, 1, 6))],
+)
+def test_heads_of_the_first_ctas_are_those_of_their_places(
+    grid: tuple[int, int, int], shares: tuple[int, int, int]
+) -> None:
+    order = KvOrder(grid, shares)
+    places = [
+        tuple(n // share for n, share in zip(place, shares[::-1], strict=True))
+        for place in np.ndindex(grid[::-1])
+    ]
+    heads = sorted(set(places))
+    for count in range(1, order.num_ctas + 2):
+        assert order.first(count).tolist() == [heads.index(place) for place in places[:count]]
+    assert len(KvOrder((1 << 30, 65_000, 65_000), (1 << 30, 1, 1)).first(5)) == 5
 
 
 def test_a_cold_launch_reads_each_unit_once_and_leaves_what_it_writes_in_l2() -> None:
