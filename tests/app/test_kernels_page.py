@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -14,11 +15,11 @@ from app.ladder import history as history_tab
 from app.ladder import overview, rungs
 from app.shared import auto, runs
 from app.shared.palette import DARK, LIGHT
-from app.tune import polling, run_state
 from engine.evaluation import Latency
 from engine.gate.commits import KernelHistory, Step, history_frame
 from engine.gate.trees import NoTree
 from engine.history.known_time import KnownTime
+from engine.jobs.manager import use_manager
 from engine.kernel_figures import changes
 from engine.kernel_figures.rung import Rung, TileCounts, known_rung, request_of
 from engine.problem import Problem
@@ -57,12 +58,11 @@ def rung(name: str, us: float, known_us: float | None = None) -> Rung:
 
 
 @pytest.fixture
-def jobs(monkeypatch) -> FakeManager:
+def jobs() -> Iterator[FakeManager]:
     fake = FakeManager()
-    for module in (runs, run_state, polling):  # the app opens on the Tune page
-        monkeypatch.setattr(module, "manager", lambda: fake)
-    monkeypatch.setattr(runs, "COMPILE_WAIT_S", 0.0)
-    return fake
+    before = use_manager(fake)
+    yield fake
+    use_manager(before)
 
 
 @pytest.mark.slow
