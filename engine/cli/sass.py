@@ -70,8 +70,11 @@ _MOST_MEMORY_BYTES = 8 << 30  # beside what the process has when it starts
 _PR_SET_PDEATHSIG = 1
 
 
-def run_apart(run: Callable[[T], int], args: T, file: str) -> int:
+def run_apart(run: Callable[[T], int], args: T, file: str, most_s: float = _MOST_TIME_S) -> int:
     """`run(args)`, printing to where this process prints; what `file` does to it stays there.
+
+    Args:
+        most_s: that it may take.
 
     Raises:
         CompileError: it crashed, or reached a limit.
@@ -85,9 +88,9 @@ def run_apart(run: Callable[[T], int], args: T, file: str) -> int:
     theirs.close()
     answer: int | AttuneError | None = None
     try:
-        if not ours.poll(_MOST_TIME_S):
+        if not ours.poll(most_s):
             raise CompileError(
-                f"Reading {file} took more than {_MOST_TIME_S / 60:.0f} minutes.",
+                f"Reading {file} took more than {most_s / 60:.0f} minutes.",
                 code="reading_time_limit",
             )
         with contextlib.suppress(EOFError):

@@ -268,6 +268,8 @@ def measure(
     quick: bool = False,
     mixed: bool = False,
     slightly_shorter: Mapping[float, Shorter] | None = None,
+    most_simulated: int = _MOST_SIMULATED,
+    least_settling: int = _LEAST_SETTLING,
 ) -> CtaTimes:
     """Simulate what `CtaTimes` holds.
 
@@ -281,6 +283,8 @@ def measure(
         mixed: whether CTAs of several lengths will be beside each other.
         slightly_shorter: by some of `lengths`, a CTA of a little less, where a launch's CTAs differ
             no more than that from those beside them.
+        most_simulated: warp instructions of all simulations together.
+        least_settling: of them for rounds that settle, where these are short.
     """
     full = min(resident, most or resident)
     by_length = dict(zip(lengths, traces, strict=True))
@@ -288,8 +292,8 @@ def measure(
     settles = not quick and (most is None or most > counts[-1])
     # What the bound leaves is for further rounds, of short CTAs more: a round settles slowly.
     executed = sum(len(trace.instruction) for trace in by_length.values())
-    spare = _MOST_SIMULATED - executed * _simulated_ctas(counts, full)
-    spare = max(spare, _LEAST_SETTLING)
+    spare = most_simulated - executed * _simulated_ctas(counts, full)
+    spare = max(spare, least_settling)
     queues: list[_Queue] = []
     simulated = 0.0
     for done, trace in enumerate(by_length.values()):
@@ -301,7 +305,7 @@ def measure(
         if settles:
             wanted = (*counts, 3 if full == 1 else (_ROUNDS + settled) * full)
         simulated += len(trace.instruction) * _simulated_ctas(wanted, full)
-        if queues and simulated > _MOST_SIMULATED:
+        if queues and simulated > most_simulated:
             wanted = tuple(n for n in counts if n <= full)
         queues.append(_Queue(trace, wanted))
 
