@@ -1,4 +1,4 @@
-"""Bugs whose output can be computed, and which of them explains a wrong one."""
+"""Suspected bugs: compute the output that each would give, and find the one that matches."""
 
 from engine.correctness.suspected_bugs.case import (
     MAX_CASES,

@@ -1,4 +1,4 @@
-"""Which suspected bug explains an output: compute what each would give and compare."""
+"""Find the suspected bug that explains an output, by comparing it with each prediction."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from engine.correctness.suspected_bugs.softmax import (
 )
 from engine.tensors import NOISE
 
-# How much of the squared error a bug must account for. The rest is what rounding and the
-# order of sums leave; a bug that only looks alike reaches 0.9 at times.
+# Share of the squared error that a bug must explain. The rest is due to rounding and the order of
+# sums. A bug with a merely similar effect can reach 0.9.
 MIN_EXPLAINED = 0.97
 _WORTH_A_SECOND_LOOK = 0.9
 _SAME = 1e-3
@@ -32,14 +32,14 @@ _SAME = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A suspected bug and how well its prediction fits."""
+    """A suspected bug, and how well its prediction fits the output."""
 
     bug: SuspectedBug
     explained: float  # share of the squared error that the prediction removes
     share: float  # share of the wrong elements that the prediction gets right
 
 
-# The plainest first: of two that explain equally much, the earlier is named.
+# The simplest first: if two explain equally much, the first one is reported.
 _FAMILIES: tuple[Callable[[Case], Iterator[SuspectedBug]], ...] = (
     softmax_bugs,
     mask_bugs,
@@ -54,13 +54,13 @@ _FAMILIES: tuple[Callable[[Case], Iterator[SuspectedBug]], ...] = (
 
 
 def small_bugs(case: Case) -> Iterator[SuspectedBug]:
-    """Those whose effect may be within the tolerance: a key or a weight more or less."""
+    """Bugs whose effect may lie within the tolerance, such as one key or weight too many."""
     for family in (softmax_bugs, mask_bugs, feature_bugs, kv_split_bugs, precision_bugs):
         yield from family(case)
 
 
 def best_match(cases: Sequence[Case]) -> Match | None:
-    """The bug that explains the wrong rows of all cases, or None where none does."""
+    """The bug that explains the wrong rows of all cases; None if none does."""
     best = _best_of(_FAMILIES, cases) or _best_of((other_steps,), cases)
     if (best is not None and best.explained >= EXPLAINED_BY_FACTOR) or not cases:
         return best
@@ -74,7 +74,7 @@ def best_match(cases: Sequence[Case]) -> Match | None:
 
 
 def lost_precision(cases: Sequence[Case]) -> Match | None:
-    """As `best_match`, of the bugs that round what must not be rounded."""
+    """As `best_match`, for bugs that round values that must not be rounded."""
     return _best_of((precision_bugs,), cases)
 
 
@@ -96,7 +96,7 @@ def _best_of(
 
 
 def _fit(bug: SuspectedBug, cases: Sequence[Case]) -> Match:
-    """How well the prediction agrees where it, the output and the reference are numbers."""
+    """How well the prediction fits, where prediction, output and reference are finite."""
     before = after = 0.0
     wrong = right_now = 0
     for case in cases:
@@ -118,5 +118,5 @@ def _fit(bug: SuspectedBug, cases: Sequence[Case]) -> Match:
 
 
 def _rounding(case: Case, told: BoolArray) -> Float64Array:
-    """About what rounding to the dtype adds to each element."""
+    """Approximate rounding error of each element in the output's dtype."""
     return NOISE[case.problem.dtype] * np.abs(case.out[told])
