@@ -129,9 +129,9 @@ def _times(weights: Any) -> HeadBug:
     ("bug", "pattern", "words"),
     [
         (_exp2, "softmax_scale", "exp2 of scores"),
-        (_scaled(np.sqrt(2)), "softmax_scale", "a factor of 1.41 too much (√2"),
+        (_scaled(np.sqrt(2)), "softmax_scale", "a factor of 1.41 (√2"),
         (_scaled(1 / np.log(2)), "softmax_scale", "multiplied by log2(e) and then given to exp"),
-        (_scaled(1.1), "softmax_scale", "a factor of 1.1 too much"),
+        (_scaled(1.1), "softmax_scale", "wrong by a factor of 1.1 "),
         (lambda q, k, v, _: weighted(q, _unswizzled(k), v), "swizzle", "of K on one side"),
         (lambda q, k, v, _: weighted(q, k, _unswizzled(v)), "swizzle", "of V on one side"),
         (lambda q, k, v, _: _unswizzled(weighted(q, k, v)), "swizzle", "of O on one side"),
