@@ -7,6 +7,7 @@ import gc
 import importlib
 import pkgutil
 import threading
+from collections.abc import Callable, Sequence
 
 from engine.base.errors import AttuneError, StoreError
 
@@ -14,10 +15,18 @@ _imported = threading.Event()
 _imported.set()  # where nothing is prepared nobody waits
 
 
-def prepare() -> None:
-    """Begin, without waiting for its end."""
+def prepare(steps: Sequence[Callable[[], object]] = ()) -> threading.Thread:
+    """Begin, without waiting for its end; returns the thread that prepares.
+
+    Args:
+        steps: one after the other; without them compilers and the worker are started, which go on
+            by themselves, and then the first page is imported.
+    """
     _imported.clear()
-    threading.Thread(target=_prepare, daemon=True).start()
+    steps = steps or (_start_cpu_runtime, _start_worker, _import_first_page)
+    thread = threading.Thread(target=_prepare, args=(steps,), daemon=True)
+    thread.start()
+    return thread
 
 
 def wait_for_imports() -> None:
@@ -29,12 +38,10 @@ def wait_for_imports() -> None:
     _imported.wait()
 
 
-def _prepare() -> None:
-    """Start what goes on by itself, compilers and the worker, before this process imports."""
+def _prepare(steps: Sequence[Callable[[], object]]) -> None:
     try:
-        _start_cpu_runtime()
-        _start_worker()
-        _import_first_page()
+        for step in steps:
+            step()
     finally:
         _imported.set()
 

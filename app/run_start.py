@@ -15,21 +15,24 @@ import contextlib
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
-_LONGEST_S = 0.1  # that one is held back
 _AT_END = ("script_finished", "session_status_changed")  # of a run: no sign goes after them
 
 
 class RunStart:
-    """Holds them back on each connection of a page. The order of all other messages stays."""
+    """Holds them back on each connection of a page. The order of all other messages stays.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    Args:
+        longest_s: that one is held back.
+    """
+
+    def __init__(self, app: ASGIApp, longest_s: float = 0.1) -> None:
+        self._app, self._longest_s = app, longest_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "websocket":
             await self._app(scope, receive, send)
             return
-        connection = _Connection(send)
+        connection = _Connection(send, self._longest_s)
         try:
             await self._app(scope, receive, connection.send)
         finally:
@@ -37,8 +40,8 @@ class RunStart:
 
 
 class _Connection:
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, send: Send, longest_s: float) -> None:
+        self._send, self._longest_s = send, longest_s
         self._begun: Message | None = None
         self._under_way: Message | None = None
         self._timer: asyncio.Task[None] | None = None
@@ -64,7 +67,7 @@ class _Connection:
             self._timer.cancel()
 
     async def _send_later(self) -> None:
-        await asyncio.sleep(_LONGEST_S)
+        await asyncio.sleep(self._longest_s)
         self._timer = None
         async with self._sending:
             with contextlib.suppress(OSError):  # the browser is gone: the next message says so

@@ -1,5 +1,9 @@
-"""Look up a variant by name and choose the values of its tunables: given values first, then tuned
-configs (one JSON file), then defaults."""
+"""Which variants there are, and the values of a variant's tunables.
+
+Variants are those of the ladder, then own kernels: those of `ATTUNE_KERNELS`, then those that were
+added and kept (`engine.own_kernels.registry`). Of values, given ones come first, then tuned configs
+(one JSON file), then defaults.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,11 @@ import contextlib
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from engine.base import files
 from engine.base.errors import (
@@ -26,11 +31,139 @@ from engine.base.files import data_folder
 from engine.base.units import format_us
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import Origin
-from engine.own_kernels.registry import OWN, all_variants
 from engine.problem import SHORT_DTYPES, Problem
 from engine.schema import Integer, Microseconds, Stored, decode, encode
-from kernels.ladder import LADDER
-from kernels.variant import AUTO, Dtype, Variant
+from kernels.ladder import LADDER, KernelFile
+from kernels.source_text import has_block, read_text, sidecar_of
+from kernels.toml_block import KernelDescriptionError
+from kernels.variant import AUTO, Dtype, ProblemLike, Variant
+
+VARIABLE: Final = "ATTUNE_KERNELS"
+_MAX_BYTES: Final = 1 << 20
+
+
+def kept_path() -> Path:
+    """Where the kernels that were added are listed."""
+    return data_folder() / "kernels.json"
+
+
+def kept_kernels() -> list[Path]:
+    """The files that were added and kept; none where the list is missing or damaged."""
+    try:
+        listed = json.loads(files.read(kept_path(), _MAX_BYTES))
+        return [Path(text) for text in listed["kernels"] if isinstance(text, str)]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _places() -> Iterator[Path]:
+    for text in os.environ.get(VARIABLE, "").split(os.pathsep):
+        if text.strip():
+            yield Path(text.strip()).expanduser().absolute()
+    yield from kept_kernels()
+
+
+class OwnKernels:
+    """The variants of files and folders that a person has named; changes are seen at once.
+
+    Of a folder, the `.cu` files that describe themselves count. Of two files of one name, the first
+    counts, and the other is a mistake.
+
+    Args:
+        places: the files and folders of now, in order.
+        taken: names that an own kernel cannot have.
+    """
+
+    def __init__(
+        self, places: Callable[[], Iterable[Path]], taken: Callable[[], Collection[str]]
+    ) -> None:
+        self._places = places
+        self._taken = taken
+        self._files: dict[str, KernelFile] = {}  # by id
+        self._clashes: dict[Path, str] = {}  # and the sentence
+        self._looked_at: tuple[Path, ...] = ()
+        self._lock = threading.Lock()
+
+    def variants(self) -> tuple[Variant, ...]:
+        """All variants of this moment."""
+        return tuple(f.variant for f in self._read() if f.variant is not None)
+
+    @property
+    def errors(self) -> tuple[KernelDescriptionError, ...]:
+        """The mistakes of this moment, at most one for each file."""
+        mistakes = [f.error for f in self._read() if f.error is not None]
+        mistakes += [KernelDescriptionError(path, 1, why) for path, why in self._clashes.items()]
+        return tuple(mistakes)
+
+    def find(self, name: str) -> KernelFile | None:
+        """The file of this id."""
+        self._read()
+        return self._files.get(name)
+
+    def seen(self, name: str) -> KernelFile | None:
+        """`find` that reads no other file: None unless it was found in the same places before."""
+        with self._lock:
+            known = self._files.get(name)
+            if known is None or tuple(self._places()) != self._looked_at:
+                return None
+            return known if known.refresh() else None
+
+    def _read(self) -> list[KernelFile]:
+        with self._lock:
+            files: dict[str, KernelFile] = {}
+            known = {file.path: file for file in self._files.values()}
+            self._clashes = {}
+            taken = self._taken()
+            self._looked_at = tuple(self._places())
+            for path in dict.fromkeys(self._paths()):
+                file = known.get(path) or KernelFile(path, is_own=True)
+                if not file.refresh():
+                    continue
+                if path.stem in taken:
+                    self._clashes[path] = (
+                        f"{path.stem} is a variant of the ladder: rename the file."
+                    )
+                elif path.stem in files:
+                    other = files[path.stem].path
+                    self._clashes[path] = f"{path.stem} is {other} already: rename one of the two."
+                else:
+                    files[path.stem] = file
+            self._files = files
+            return list(files.values())
+
+    def _paths(self) -> Iterator[Path]:
+        for place in self._looked_at:
+            if place.is_dir():
+                yield from (p for p in sorted(place.glob("*.cu")) if describes_itself(p))
+            elif place.suffix == ".cu":
+                yield place
+
+
+def has_description(source: Path) -> bool:
+    """Whether a `.cu` file has a description as a variant; no where it cannot be read."""
+    try:
+        return has_block(read_text(source))
+    except KernelDescriptionError:
+        return False
+
+
+def describes_itself(source: Path) -> bool:
+    """Whether a description stands in a `.cu` file or beside it."""
+    return sidecar_of(source).is_file() or has_description(source)
+
+
+OWN: Final = OwnKernels(_places, LADDER.names)
+
+
+def all_variants() -> tuple[Variant, ...]:
+    """The ladder of both directions, then own kernels."""
+    return (*LADDER.every(), *OWN.variants())
+
+
+def variants_for(problem: ProblemLike) -> tuple[Variant, ...]:
+    """The ladder and own kernels of a problem's direction."""
+    wanted = "backward" in problem.features
+    return tuple(v for v in all_variants() if v.is_backward == wanted)
 
 
 def find_variant(name: str) -> Variant:

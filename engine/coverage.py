@@ -6,13 +6,16 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from annotated_types import MaxLen
 
-from engine.cuda_on_host.instrument import ExecutedStatements, line_ranges
+from engine.base.units import line_ranges
 from engine.schema import Count, Line, Stored
 from kernels.variant import Config
+
+if TYPE_CHECKING:
+    from engine.cuda_on_host.instrument import ExecutedStatements
 
 LineRange: TypeAlias = tuple[Count, Count]  # first and last line
 LineRanges: TypeAlias = Annotated[tuple[LineRange, ...], MaxLen(4096)]

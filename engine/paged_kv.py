@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from engine.problem import BYTES_PER_ELEMENT
-from kernels.variant import ProblemLike
+from kernels.variant import BYTES_PER_ELEMENT, ProblemLike
 
-if TYPE_CHECKING:
-    from engine.tensors import ByteArray, RawArray
+_Array = TypeVar("_Array", bound=npt.NDArray[Any])
 
 _SPARE_PAGES = 1  # that belong to no sequence: whoever reads them gets NaN
 _SEED = 21
@@ -75,7 +73,7 @@ class Pages:
         used = order[: self.problem.batch * self.per_sequence]
         return used.astype(np.int32).reshape(self.problem.batch, self.per_sequence)
 
-    def scatter(self, tensor: RawArray | ByteArray) -> RawArray | ByteArray:
+    def scatter(self, tensor: _Array) -> _Array:
         """K or V, `[batch, num_heads_kv, seqlen_kv, head_dim]`, as pages."""
         batch, heads, keys, head_dim = tensor.shape
         nan = _NAN_BITS[tensor.itemsize]
@@ -86,7 +84,7 @@ class Pages:
         split = padded.reshape(batch, heads, self.per_sequence, self.rows, head_dim)
         pages = np.full(self.shape, nan)
         pages[self.table()] = split.transpose(0, 2, 1, 3, 4)
-        return cast("RawArray | ByteArray", pages.view(tensor.dtype))
+        return cast(_Array, pages.view(tensor.dtype))
 
 
 def _kv_element_bytes(problem: ProblemLike) -> int:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
 
 from engine.base.errors import InvalidProblem
 from engine.schema import FieldError, Stored
-from kernels.variant import Dtype, Feature
+from kernels.variant import BYTES_PER_ELEMENT, Dtype, Feature
 
 # Larger values are almost certainly typing errors; index arithmetic stays within int64.
 MAX_BATCH = 1 << 20
@@ -26,7 +26,6 @@ KvDtype: TypeAlias = Literal["float8_e4m3"]
 # As a person may name them.
 KV_DTYPES: Mapping[str, KvDtype] = {"fp8": "float8_e4m3", "float8_e4m3": "float8_e4m3"}
 
-BYTES_PER_ELEMENT: Mapping[Dtype, int] = {"float16": 2, "bfloat16": 2, "float32": 4}
 # As tables name them.
 SHORT_DTYPES: Mapping[Dtype, str] = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 

@@ -571,6 +571,11 @@ NOISE: Final[Mapping[Dtype, float]] = {**UNIT_ROUNDOFF, "float32": 2.0**-19}
 # in FP32 that of torch.testing.assert_close.
 FIXED_BOUNDS: dict[Dtype, float] = {"float16": 0.002, "bfloat16": 0.016, "float32": 1e-5}
 
+LARGEST: Final[Mapping[Dtype, float]] = {  # finite values
+    "float16": 65504.0,
+    "bfloat16": 2.0**128 - 2.0**120,
+    "float32": 2.0**128 - 2.0**104,
+}
 _MIN_EXPONENT: dict[Dtype, int] = {"float16": -14, "bfloat16": -126, "float32": -126}
 
 

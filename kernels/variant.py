@@ -22,6 +22,7 @@ KERNELS_DIR = Path(__file__).resolve().parent
 MAX_PERSISTENT_CTAS = 65_535
 
 Dtype: TypeAlias = Literal["float16", "bfloat16", "float32"]
+BYTES_PER_ELEMENT: Mapping[Dtype, int] = {"float16": 2, "bfloat16": 2, "float32": 4}
 # As a person may name them.
 DTYPES: Mapping[str, Dtype] = {
     "bf16": "bfloat16",

@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -137,6 +138,12 @@ def software_nvml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SoftwareNv
     return SoftwareNvml(monkeypatch, tmp_path / "nvml")
 
 
+@pytest.fixture
+def nothing_ships(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without the figures of kernels that ship: what is not simulated is not known."""
+    monkeypatch.setattr("engine.history.shipped.FOLDER", tmp_path / "no_figures")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The browser's stories first: a long one at the end would keep one worker alone."""
     items.sort(key=lambda item: item.path.parent.name != "browser")
@@ -156,3 +163,21 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         builder.wait()
     if root := config.stash.get(_ROOT, None):
         shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture
+def sass_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sass` reads files in a process of its own, which takes a second to start; that it does is
+    proven in test_apart.py."""
+    monkeypatch.setattr("engine.cli.sass.run_apart", lambda run, args, _: run(args))
+
+
+@pytest.fixture
+def set_local_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """What CUDA says of this machine's GPU: its name and UUID, or why there is none."""
+
+    def put(why: str | None = None, *, name: str = "NVIDIA L4", uuid: str = "GPU-1") -> None:
+        monkeypatch.setattr("engine.backends.cuda.availability._local_gpu", lambda: (why, name))
+        monkeypatch.setattr("engine.measure.device_lock._uuid", lambda: uuid)
+
+    return put

@@ -18,7 +18,6 @@ from search_data import SimulatedCandidates, bowl, evaluation
 from simulated_gpu import SimulatedConditions, SimulatedDevice
 
 from engine.base.errors import Status
-from engine.cluster import worker
 from engine.devices import find_device, spec
 from engine.devices.spec import DetectedDevice
 from engine.evaluation import Execution
@@ -28,6 +27,7 @@ from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
 from engine.search import evaluation_process
 from engine.search.autotune import Candidates
+from engine.search.cluster import worker
 from engine.search.ranking import SweepRow, without_result
 
 DEADLY_SEQLEN = 48

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -12,6 +13,8 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from engine.history.shipped import simulating_files
 
 ROOT = Path(__file__).resolve().parents[1]
 TOP_LEVEL = {"app", "kernels", "engine", "tests", "sessions"} | {
@@ -177,12 +180,35 @@ def test_no_circle_between_files_or_rooms(lazy: bool) -> None:
     files = imports_within(lazy)
     assert len(files) > 100
     assert circle_in(files) == ()
+    assert circle_in(rooms_within(files)) == ()
+
+
+def rooms_within(files: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Room → the other rooms that its files import."""
     rooms: dict[str, set[str]] = {}
     for name, wanted in files.items():
-        rooms.setdefault(room_of(name), set()).update(
-            room_of(w) for w in wanted if room_of(w) != room_of(name)
-        )
-    assert circle_in(rooms) == ()
+        rooms.setdefault(room_of(name), set()).update(map(room_of, wanted))
+    return {room: wanted - {room} for room, wanted in rooms.items()}
+
+
+def engine_floors() -> dict[str, int]:
+    """Room of the engine → its floor: one above the highest room that it imports anywhere, inside
+    functions too. `engine` itself, which gives the public names, and `python -m engine` are doors.
+    """
+    rooms = rooms_within(imports_within(lazy=True))
+    floors: dict[str, int] = {}
+    for room in TopologicalSorter(rooms).static_order():
+        if room.startswith("engine.") and room != "engine.__main__":
+            floors[room] = 1 + max((floors.get(w, 0) for w in rooms[room]), default=0)
+    return floors
+
+
+MOST_FLOORS = 12
+
+
+def test_few_floors() -> None:
+    floors = engine_floors()
+    assert max(floors.values()) <= MOST_FLOORS, floors
 
 
 # Libraries that know nothing of attention, and what each of them stands on. Of `kernels` they take
@@ -257,3 +283,23 @@ def test_the_top_level_stays() -> None:
     ).stdout.split("\n")
     tops = {name.split("/")[0] for name in listed if name}
     assert {t for t in tops if not t.startswith(".")} <= TOP_LEVEL
+
+
+def test_what_simulates_asks_nothing_that_only_explains() -> None:
+    """A change there is taken to change no simulated time (`engine.history.shipped`)."""
+    graph = imports_within(lazy=True)
+    asked, found = ["engine.history.simulation", "engine.history.persistent"], set[str]()
+    while asked:
+        module = asked.pop()
+        if module not in found and module.startswith(("engine.machine_code", "engine.history")):
+            found.add(module)
+            asked += graph[module]
+    digested = {module_name(path) for path in simulating_files() if path.suffix == ".py"}
+    of_code = {module for module in found if module.startswith("engine.machine_code.")}
+    assert "engine.machine_code.emulation" in of_code
+    assert of_code <= digested
+    emulator = ROOT / "engine/machine_code/native/emulator.cpp"
+    text = re.sub(r"(?ms)^#if EXECUTES$.*?^#(?:endif|else)$", "", emulator.read_text())
+    included = set(re.findall(r'(?m)^#include "(.+)"$', text))
+    assert "decode.h" in included
+    assert included <= {path.name for path in simulating_files()}

@@ -10,8 +10,8 @@ import plotly.graph_objects as go
 from app.shared.figures import ROW_PX, axis, figure, plain
 from app.shared.palette import Theme, reference_color, variant_color
 from engine.base.units import format_speedup_over, format_us
+from engine.config import all_variants
 from engine.evaluation import baseline_label
-from engine.own_kernels.registry import all_variants
 
 MAX_ROWS = 60  # more problems are in the table below
 

@@ -12,11 +12,11 @@ from app.shared.runs import rerun_as_jobs_end
 from app.shared.selection import Selection
 from app.shared.widgets import busy, plain_markdown, theme
 from engine.auto import Choice
-from engine.gate.verdicts import default_threshold
 from engine.jobs.manager import JobStatus
 from engine.kernel_figures import Rung, ladder_table
 from engine.kernel_figures.changes import forecasts_table, lessons_tree, orders
 from engine.kernel_figures.rung import reasons, without_empty
+from engine.versions.verdicts import default_threshold
 from kernels.ladder import LADDER
 
 _POLL_S = 0.5
@@ -65,9 +65,14 @@ def draw(known: list[Rung], waiting: list[JobStatus], choice: Choice | None) -> 
             },
             key="kernels_table",
         )
-        st.caption(
-            plain_markdown(f"{table.remark} {_CONFIG_REMARK} Select a row to read it below.")
-        )
+        remarks = [table.remark, _CONFIG_REMARK, "Select a row to read it below."]
+        if shipped := sum(rung.is_shipped for rung in possible):
+            remarks.append(
+                f"The figures of {shipped} of these {len(possible)} rungs ship with Attune: the "
+                "code that is installed here computed them beforehand, from the same sources with "
+                "the same compiler."
+            )
+        st.caption(plain_markdown(" ".join(remarks)))
     for sentence in reasons({rung.variant.id: rung.why_not for rung in known}):
         st.caption(f":material/block: {plain_markdown(sentence)}")
 

@@ -9,10 +9,10 @@ import streamlit as st
 from app.shared import known_times, runs
 from app.shared.selection import Selection
 from engine.auto.candidates import code_digest
+from engine.config import variants_for
 from engine.jobs.manager import JobStatus
 from engine.kernel_figures import Rung, known_rung
 from engine.kernel_figures.rung import request_of
-from engine.own_kernels.registry import variants_for
 
 _STOPPED = "kernels_stopped"  # in the tab's state: the person cancelled
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from engine.own_kernels.registry import all_variants
+from engine.config import all_variants
 from engine.schema import decode
 from engine.sessions.goal import GoalStatus, describe_goal
 from engine.sessions.snapshot import Goal

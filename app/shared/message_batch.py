@@ -17,16 +17,16 @@ from streamlit import runtime
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-_LONGEST_S = 0.1  # that a message is held back: a run that takes long shows what it has
-
 _running = threading.local()  # of each run's own thread
 
 
 class _Batch:
     """Messages that are held back, in their order. Its timer's thread sends them too."""
 
-    def __init__(self, send: Callable[[ForwardMsg], None], check: Callable[[], None]) -> None:
-        self._send, self._check = send, check
+    def __init__(
+        self, send: Callable[[ForwardMsg], None], check: Callable[[], None], longest_s: float
+    ) -> None:
+        self._send, self._check, self._longest_s = send, check, longest_s
         self._lock = threading.RLock()
         self._held: deque[ForwardMsg] = deque()
         self._timer: threading.Timer | None = None
@@ -41,7 +41,7 @@ class _Batch:
         with self._lock:
             self._held.append(message)
             if self._timer is None:
-                self._timer = threading.Timer(_LONGEST_S, self.send)
+                self._timer = threading.Timer(self._longest_s, self.send)
                 self._timer.daemon = True
                 self._timer.start()
 
@@ -55,8 +55,12 @@ class _Batch:
 
 
 @contextmanager
-def together() -> Iterator[None]:
-    """Hold this run's messages back until `send`, until its end, or for a tenth of a second."""
+def together(longest_s: float = 0.1) -> Iterator[None]:
+    """Hold this run's messages back until `send` or its end.
+
+    Args:
+        longest_s: that a message is held back: a run that takes long shows what it has.
+    """
     context = get_script_run_ctx()
     if context is None or not runtime.exists():
         yield
@@ -67,7 +71,7 @@ def together() -> Iterator[None]:
     if before is None or check is None:
         yield
         return
-    batch = _Batch(before, check)
+    batch = _Batch(before, check, longest_s)
     context._enqueue = batch.put
     _running.batch = batch
     try:

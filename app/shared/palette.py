@@ -10,8 +10,8 @@ import zlib
 from collections.abc import Iterable, Sequence
 
 from engine.base.errors import Status
+from engine.config import all_variants
 from engine.evaluation import Origin
-from engine.own_kernels.registry import all_variants
 from engine.palette import CATEGORICAL as CATEGORICAL
 from engine.palette import DARK as DARK
 from engine.palette import LIGHT as LIGHT

@@ -7,7 +7,6 @@ therefore shows the same; this module keeps nothing but which compiles this tab 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -169,20 +168,15 @@ def _job_of(
     # A callback of the tab may cancel meanwhile, in another thread, and take the key out.
     if (job_id := submitted.get(key)) is None:
         job_id = submitted[key] = manager().submit(request, kind)
-    deadline = time.monotonic() + wait_s
-    while True:
-        job = manager().status(job_id)
-        if job is None:
-            submitted.pop(key, None)
-            return None
-        if job.state == "crashed" and kind != "evaluate" and f"again {key}" not in submitted:
-            # Cancelling a run also ends the worker's other jobs: those are submitted again once.
-            job_id = manager().submit(request, kind)
-            submitted[f"again {key}"] = submitted[key] = job_id
-            continue
-        if job.is_over or time.monotonic() > deadline:
-            return job
-        time.sleep(0.01)
+    job = manager().wait(job_id, wait_s)
+    again = f"again {key}"
+    if job is not None and job.state == "crashed" and kind != "evaluate" and again not in submitted:
+        # Cancelling a run also ends the worker's other jobs: those are submitted again once.
+        job_id = submitted[again] = submitted[key] = manager().submit(request, kind)
+        job = manager().wait(job_id, wait_s)
+    if job is None:
+        submitted.pop(key, None)
+    return job
 
 
 def _key(kind: SingleJob, request: EvaluationRequest, version: str) -> str:

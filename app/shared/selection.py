@@ -12,9 +12,8 @@ from typing import Any
 from app.shared import url_state
 from engine.auto import Choice
 from engine.base.errors import InvalidProblem
-from engine.config import find_variant
+from engine.config import all_variants, find_variant
 from engine.devices import all_devices
-from engine.own_kernels.registry import all_variants
 from engine.pipeline.request import BackendChoice, EvaluationRequest
 from engine.presets import Preset, presets
 from engine.problem import Problem, parse_seqlens

@@ -30,9 +30,8 @@ from app.shared.selection import (
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown
 from engine.auto import Choice
-from engine.config import default_config, fitting_defaults, usual_dtype
+from engine.config import OWN, all_variants, default_config, fitting_defaults, usual_dtype
 from engine.devices import all_devices, find_device
-from engine.own_kernels.registry import OWN, all_variants
 from engine.presets import Preset, presets
 from engine.problem import Problem
 from engine.tensors import DEFAULT_FACTOR, INPUT_KINDS, MAX_FACTOR, MEANINGS

@@ -19,8 +19,7 @@ from app.shared.machine import device_of, local_gpu
 from app.shared.selection import DTYPES, FORMATS, Selection, preset_named, variant_label
 from app.shared.terms import TERMS
 from engine.auto import chosen_variants
-from engine.config import find_variant
-from engine.own_kernels.registry import all_variants
+from engine.config import all_variants, find_variant
 from engine.presets import presets
 from engine.problem import Problem
 from engine.search.space import ProblemAxes, Space, SweepOptions, parse_values

@@ -13,10 +13,10 @@ from app.shared import notices, url_state
 from app.shared.widgets import plain_markdown
 from app.sweep.result_rows import ResultRows
 from engine.base.units import format_duration
-from engine.cluster.members import is_loopback, parse_address
 from engine.jobs.manager import JobManager, JobStatus, manager
 from engine.jobs.sweep_files import PREFIX, SweepFiles, sweep_files
 from engine.search.autotune import ProblemResult
+from engine.search.cluster.members import is_loopback, parse_address
 from engine.search.sweep.journal import SweepSpec
 
 _PARAM = "sweep"  # in the URL: the sweep's journal, the same after it was resumed

@@ -25,10 +25,9 @@ from app.sweep.filtered_rows import FilteredRows
 from app.sweep.frames import MOST_LINES
 from app.sweep.result_rows import ResultRows
 from engine.base.errors import Status
-from engine.config import TunedConfig
+from engine.config import TunedConfig, all_variants
 from engine.devices import find_device
 from engine.model.roofline import LEVELS
-from engine.own_kernels.registry import all_variants
 from engine.search.autotune import ProblemResult, configs_to_keep, problem_result
 from engine.search.results import (
     ROOFLINE_COLUMNS,

@@ -19,17 +19,17 @@ from app.shared.selection import FORMATS, Selection, problem_values
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown, problem
 from engine.base.errors import AttuneError, InvalidKernel
+from engine.config import kept_kernels
 from engine.cuda_on_host.toolchain import DEFAULT_ARCH
 from engine.devices import find_device
 from engine.own_kernels.draft import Draft, draft_of, in_sequence
-from engine.own_kernels.host_launch import Signature, kernels_of, why_types_differ
+from engine.own_kernels.host_launch import Signature, kernels_of
 from engine.own_kernels.registry import (
     bring_files,
     check_kernel,
     forget_kernel,
     fork_kernel,
     keep_kernel,
-    kept_kernels,
 )
 from engine.pipeline.trial import (
     Where,
@@ -38,6 +38,7 @@ from engine.pipeline.trial import (
     problem_for,
     try_kernel,
     why_arguments_differ,
+    why_types_differ,
     write_description,
 )
 from engine.plan import make_plan

@@ -12,12 +12,12 @@ from app.shared.widgets import busy, plain_markdown, theme
 from app.tune import variants_frame
 from app.tune.run_state import simulation_of
 from engine.base.errors import AttuneError
-from engine.gate.verdicts import default_threshold
 from engine.jobs.manager import JobStatus, manager
 from engine.jobs.sweep_files import sweep_files
 from engine.kernel_figures.rung import reasons
 from engine.pipeline.request import EvaluationRequest, preview
 from engine.search.ranking import SweepRow
+from engine.versions.verdicts import default_threshold
 from kernels.ladder import LADDER
 
 _MOST_SWEEPS = 5  # the newest

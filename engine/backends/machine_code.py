@@ -48,13 +48,7 @@ from engine.machine_code.execution import (
 )
 from engine.machine_code.launch import buffer_address
 from engine.plan import LaunchPlan, compile_plan, launch_of_pass
-from engine.tensors import (
-    POISON_BITS,
-    Inputs,
-    gradients_of,
-    lse_of,
-    output_of,
-)
+from engine.tensors import POISON_BITS, Inputs, gradients_of, lse_of, output_of
 
 _MOST_PROBES = 1000  # CTAs along the axes of a pass, some 0.3 ms each
 # From here on (some 2 s on two cores), the second run covers only a share of the CTAs.

@@ -11,6 +11,7 @@ as absent, and a disk that is full, read-only or missing only costs the time to 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import fcntl
@@ -19,8 +20,10 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import stat
 import sysconfig
+import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -457,3 +460,14 @@ def parse_event(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return event if isinstance(event, dict) else None
+
+
+def make_cupy_folder() -> None:
+    """To be called before CuPy is imported: a home that cannot be written must not end a run."""
+    folder = Path(os.environ.get("CUPY_CACHE_DIR", "~/.cupy/kernel_cache"))
+    try:
+        folder.expanduser().mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # there may be no home at all
+        scratch = tempfile.mkdtemp(prefix="attune-cupy-")
+        os.environ["CUPY_CACHE_DIR"] = scratch
+        atexit.register(shutil.rmtree, scratch, ignore_errors=True)

@@ -6,7 +6,6 @@ import ctypes
 import os
 from pathlib import Path
 
-_CGROUP_ROOT = Path("/sys/fs/cgroup")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _MOST_FROM_HEAP, _MOST_KEPT = 32 << 20, 128 << 20  # bytes; the first is the most that glibc takes
 
@@ -26,12 +25,18 @@ def keep_freed_memory() -> None:
     mallopt(_M_TRIM_THRESHOLD, _MOST_KEPT)
 
 
-def available_host_memory() -> int | None:
+def available_host_memory(
+    proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
+) -> int | None:
     """Bytes that can be allocated without swapping, or None where the system does not say.
 
     The kernel's MemAvailable and the limits of the control group (containers), whichever is less.
+
+    Args:
+        proc, cgroups: where Linux tells them.
     """
-    limits = [x for x in (_mem_available(), _cgroup_v2(), _cgroup_v1()) if x is not None]
+    found = (_mem_available(proc), _cgroup_v2(proc, cgroups), _cgroup_v1(proc, cgroups))
+    limits = [x for x in found if x is not None]
     if limits:
         return max(0, min(limits))
     try:
@@ -40,31 +45,31 @@ def available_host_memory() -> int | None:
         return None
 
 
-def _mem_available() -> int | None:
-    for line in _read(Path("/proc/meminfo")).splitlines():
+def _mem_available(proc: Path) -> int | None:
+    for line in _read(proc / "meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return None
 
 
-def _cgroup_v2() -> int | None:
-    group = _own_group("")
+def _cgroup_v2(proc: Path, cgroups: Path) -> int | None:
+    group = _own_group(proc, "")
     if group is None:
         return None
-    return _least_free(_CGROUP_ROOT, group, "memory.max", "memory.current", "inactive_file")
+    return _least_free(cgroups, group, "memory.max", "memory.current", "inactive_file")
 
 
-def _cgroup_v1() -> int | None:
-    group = _own_group("memory")
+def _cgroup_v1(proc: Path, cgroups: Path) -> int | None:
+    group = _own_group(proc, "memory")
     if group is None:
         return None
     files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-    return _least_free(_CGROUP_ROOT / "memory", group, *files)
+    return _least_free(cgroups / "memory", group, *files)
 
 
-def _own_group(controller: str) -> str | None:
+def _own_group(proc: Path, controller: str) -> str | None:
     """The process's group of a v1 controller, or of v2 with an empty name."""
-    for line in _read(Path("/proc/self/cgroup")).splitlines():
+    for line in _read(proc / "self" / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):
             return path.lstrip("/")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _TIME_UNITS = (("s", 1e6), ("ms", 1e3), ("µs", 1.0))
@@ -108,3 +109,14 @@ def _short(value: float) -> str:
         return text
     decimals = max(0, 2 - math.floor(math.log10(abs(value))))
     return f"{value:.{decimals}f}".rstrip("0").rstrip(".")
+
+
+def line_ranges(lines: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Line numbers as (first, last) of each unbroken run, ascending."""
+    ranges: list[tuple[int, int]] = []
+    for line in sorted(lines):
+        if ranges and ranges[-1][1] == line - 1:
+            ranges[-1] = (ranges[-1][0], line)
+        else:
+            ranges.append((line, line))
+    return tuple(ranges)

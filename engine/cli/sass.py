@@ -31,7 +31,13 @@ from engine.cli.options import (
 from engine.cli.output import print_json, shown_output
 from engine.cli.sass_execute import run_executed
 from engine.cli.sass_output import Result, as_json, print_results
-from engine.config import default_config, find_variant, resolve_config, variant_from
+from engine.config import (
+    default_config,
+    find_variant,
+    has_description,
+    resolve_config,
+    variant_from,
+)
 from engine.cuda_source import compile_kernel
 from engine.cuda_source.nvrtc import compiler_flag
 from engine.devices import DeviceSpec, find_device
@@ -40,7 +46,7 @@ from engine.machine_code.cubin import read_cubin
 from engine.machine_code.launch import Content, Launch, arguments_and_memory, tables
 from engine.machine_code.timing.timeline import beside, timeline, write_timeline
 from engine.model.kernel import Kernel, launch_plan
-from engine.own_kernels.registry import has_description, use_kernel
+from engine.own_kernels.registry import use_kernel
 from engine.pipeline.machine_code import (
     TimedLaunch,
     clock_note,
@@ -64,8 +70,11 @@ _MOST_MEMORY_BYTES = 8 << 30  # beside what the process has when it starts
 _PR_SET_PDEATHSIG = 1
 
 
-def run_apart(run: Callable[[T], int], args: T, file: str) -> int:
+def run_apart(run: Callable[[T], int], args: T, file: str, most_s: float = _MOST_TIME_S) -> int:
     """`run(args)`, printing to where this process prints; what `file` does to it stays there.
+
+    Args:
+        most_s: that it may take.
 
     Raises:
         CompileError: it crashed, or reached a limit.
@@ -79,9 +88,9 @@ def run_apart(run: Callable[[T], int], args: T, file: str) -> int:
     theirs.close()
     answer: int | AttuneError | None = None
     try:
-        if not ours.poll(_MOST_TIME_S):
+        if not ours.poll(most_s):
             raise CompileError(
-                f"Reading {file} took more than {_MOST_TIME_S / 60:.0f} minutes.",
+                f"Reading {file} took more than {most_s / 60:.0f} minutes.",
                 code="reading_time_limit",
             )
         with contextlib.suppress(EOFError):

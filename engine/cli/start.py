@@ -14,7 +14,7 @@ from pathlib import Path
 
 from engine.base.errors import InvalidProblem, ToolMissing
 from engine.base.files import PACKAGES
-from engine.mcp_server import MOST_SECONDS, Rights, serve
+from engine.cli.mcp_server import MOST_SECONDS, Rights, serve
 from engine.software_gpu.environment import software_environment
 
 

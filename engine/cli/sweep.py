@@ -240,7 +240,7 @@ class CommandOptions(FeatureOptions, BackendOption, RunOptions):
 
 
 def run(args: CommandOptions) -> int:
-    from engine.cluster.members import parse_address
+    from engine.search.cluster.members import parse_address
 
     if args.dask is not None:
         parse_address(args.dask)
@@ -302,7 +302,13 @@ def run(args: CommandOptions) -> int:
                 state, results = _on_cluster(args.dask, spec, points, book, reporter)
             else:
                 state, results = sweep_here(
-                    spec, points, book, reporter, open_history(), on_gpu=on_gpu
+                    spec,
+                    points,
+                    book,
+                    reporter,
+                    open_history(),
+                    on_gpu=on_gpu,
+                    open_history=open_history,
                 )
     except KeyboardInterrupt:
         print(f"\nStopped. {go_on}", file=sys.stderr)
@@ -325,13 +331,13 @@ def _on_cluster(
     book: SweepJournal,
     reporter: Reporter,
 ) -> tuple[SweepEnd, list[ProblemResult]]:
-    from engine.cluster.executor import connect, sweep_on
+    from engine.search.cluster.executor import connect, sweep_on
 
     def say(sentence: str) -> None:
         print(sentence, file=sys.stderr)
 
     with connect(address, points[0].request, book.rows.values(), say) as cluster:
-        return sweep_on(cluster, spec, book, reporter, history=open_history())
+        return sweep_on(cluster, spec, book, reporter, open_history=open_history)
 
 
 def _print(

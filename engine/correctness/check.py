@@ -58,6 +58,7 @@ from engine.plan import LaunchPlan
 from engine.problem import Problem
 from engine.tensors import (
     FIXED_BOUNDS,
+    LARGEST,
     NOISE,
     FloatArray,
     Inputs,
@@ -182,7 +183,9 @@ def _small_bug(cases: list[Case]) -> SuspectedBug | None:
     """The suspected bug whose effect the error of all cases holds, by the surest test."""
     best: tuple[float, SuspectedBug] | None = None
     for bug in small_bugs(cases[0]):
-        parts = [_on_effect(bug, case) for case in cases]
+        parts = [part for case in cases if (part := _on_effect(bug, case)) is not None]
+        if len(parts) < len(cases):
+            continue
         products, power = (np.array(list(chain.from_iterable(x))) for x in zip(*parts, strict=True))
         if np.count_nonzero(power) < _FEWEST_ROWS:
             continue
@@ -194,11 +197,17 @@ def _small_bug(cases: list[Case]) -> SuspectedBug | None:
     return best[1] if best is not None else None
 
 
-def _on_effect(bug: SuspectedBug, case: Case) -> tuple[Float64Array, Float64Array]:
-    """(Σ e·δ, Σ δ²) of every row, δ being what the bug changes."""
+def _on_effect(bug: SuspectedBug, case: Case) -> tuple[Float64Array, Float64Array] | None:
+    """(Σ e·δ, Σ δ²) of every row, δ being what the bug changes.
+
+    None of a bug that would give values beyond the dtype's range: an output that passes has none,
+    and refutes it.
+    """
     predicted = bug.predicted(case)
     if predicted is None:
         return np.zeros(0), np.zeros(0)
+    if (np.abs(predicted) > LARGEST[case.problem.dtype]).any():
+        return None
     effect = np.nan_to_num(predicted - case.reference)
     error = case.out - case.reference
     return (error * effect).sum(axis=1), (effect**2).sum(axis=1)

@@ -14,6 +14,7 @@ from engine.base.errors import ToolMissing
 from engine.base.host_memory import available_host_memory, keep_freed_memory
 from engine.correctness.gradients import ExpectedGradients, expect_gradients, inputs_of
 from engine.correctness.reference import (
+    MAX_FLOAT64_WORK,
     Coverage,
     Float64Array,
     IntArray,
@@ -86,6 +87,7 @@ def expect(
     inputs: Inputs,
     sdpa: tuple[FloatArray, str] | None = None,
     coverage: Coverage | None = None,
+    float64_work: float = MAX_FLOAT64_WORK,
 ) -> Expected:
     """Compute reference and baseline.
 
@@ -93,10 +95,11 @@ def expect(
         sdpa: same-dtype attention as float32 `[batch, num_heads, seqlen, head_dim]` and its name;
             by default PyTorch's on the CPU, or an emulation in NumPy where there is no PyTorch.
         coverage: what is looked at, if not as much as the budgets of time and memory allow.
+        float64_work: the budget of what is computed in float64, where no coverage is given.
     """
     others = np.arange(0)
     if coverage is None:
-        coverage, others = split_coverage(choose_coverage(inputs.problem))
+        coverage, others = split_coverage(choose_coverage(inputs.problem), float64_work)
     reference = covered_reference(inputs, coverage)
     baseline, name = _baseline(inputs, coverage, sdpa)
     error = np.subtract(baseline, reference)

@@ -126,11 +126,11 @@ def everything(problem: Problem) -> Coverage:
     )
 
 
-def coverage_size(problem: Problem) -> tuple[int, int]:
+def coverage_size(problem: Problem, most_work: float = MAX_WORK) -> tuple[int, int]:
     """(slices, query rows of each) that the budgets of time and memory allow."""
     total, rows = problem.batch * problem.num_heads, problem.seqlen
     work_per_row = _work_per_row(problem)
-    affordable = max(1, min(int(MAX_WORK / work_per_row), MAX_ELEMENTS // problem.head_dim))
+    affordable = max(1, min(int(most_work / work_per_row), MAX_ELEMENTS // problem.head_dim))
     if total * rows <= affordable:
         return total, rows
     num_slices = min(total, _MAX_SAMPLED_SLICES, max(len(_corners(problem)), affordable // rows))
@@ -145,13 +145,16 @@ def _work_per_row(problem: Problem) -> int:
     return work + widened * _WORK_PER_WIDENED_ELEMENT // problem.seqlen
 
 
-def choose_coverage(problem: Problem) -> Coverage:
+def choose_coverage(problem: Problem, most_work: float = MAX_WORK) -> Coverage:
     """Everything if that fits the budget, else a sample that is the same on every machine.
 
     Always in the sample: the four corners of batch × head, and the first and last query rows. The
     rest is drawn at random with a fixed seed, so that it does not fall in step with any tile size.
+
+    Args:
+        most_work: the budget, in multiplications and additions.
     """
-    num_slices, num_rows = coverage_size(problem)
+    num_slices, num_rows = coverage_size(problem, most_work)
     total, seqlen = problem.batch * problem.num_heads, problem.seqlen
     edge = max(1, min(_EDGE_ROWS, num_rows // 4))
     edges = {*range(min(edge, seqlen)), *range(max(0, seqlen - edge), seqlen)}
@@ -162,14 +165,19 @@ def choose_coverage(problem: Problem) -> Coverage:
     )
 
 
-def split_coverage(coverage: Coverage) -> tuple[Coverage, IntArray]:
+def split_coverage(
+    coverage: Coverage, most_work: float = MAX_FLOAT64_WORK
+) -> tuple[Coverage, IntArray]:
     """What of a large coverage is computed in float64, and the slices for which float32 will do.
 
     Only of whole problems with 16-bit outputs: their rounding hides a thousand of float32's own.
+
+    Args:
+        most_work: in float64, in multiplications and additions.
     """
     problem = coverage.problem
     total = problem.batch * problem.num_heads
-    affordable = int(MAX_FLOAT64_WORK // (_work_per_row(problem) * problem.seqlen))
+    affordable = int(most_work // (_work_per_row(problem) * problem.seqlen))
     if not coverage.complete or problem.dtype == "float32" or affordable >= total:
         return coverage, np.arange(0)
     count = max(len(_corners(problem)), affordable // 2)

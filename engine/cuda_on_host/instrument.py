@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from engine.base.units import line_ranges
 from engine.cuda_on_host.ptx.grammar import Token, read_tokens
 from engine.cuda_source.host_code import COMMENT_OR_LITERAL
 
@@ -35,17 +36,6 @@ class ExecutedStatements:
     def __or__(self, other: ExecutedStatements) -> ExecutedStatements:
         """What ran in one execution or in the other, of the same build."""
         return ExecutedStatements(self.statements, self.not_compiled, self.marks | other.marks)
-
-
-def line_ranges(lines: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """Line numbers as (first, last) of each unbroken run, ascending."""
-    ranges: list[tuple[int, int]] = []
-    for line in sorted(lines):
-        if ranges and ranges[-1][1] == line - 1:
-            ranges[-1] = (ranges[-1][0], line)
-        else:
-            ranges.append((line, line))
-    return tuple(ranges)
 
 
 MAX_MARKS = 16384  # coh::MAX_MARKS of native/host_runtime.h

@@ -1,36 +1,18 @@
-"""The folder that CuPy makes when it is imported; where it cannot, it does not import."""
+"""Where the CUDA headers are: in wheels of CUDA 12 or 13, conda, or an installed toolkit."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import importlib.metadata
 import os
 import re
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from engine.base.errors import ToolMissing
 from engine.cuda_source.library import NvrtcError, NvrtcLibrary
-
-
-def make_cupy_folder() -> None:
-    """To be called before CuPy is imported: a home that cannot be written must not end a run."""
-    folder = Path(os.environ.get("CUPY_CACHE_DIR", "~/.cupy/kernel_cache"))
-    try:
-        folder.expanduser().mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # there may be no home at all
-        scratch = tempfile.mkdtemp(prefix="attune-cupy-")
-        os.environ["CUPY_CACHE_DIR"] = scratch
-        atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-
-
-# Where the CUDA headers are: wheels of CUDA 12 or 13, conda, or an installed toolkit.
-
 
 INSTALL_HINT = "pip install -e '.[cuda13]'"
 

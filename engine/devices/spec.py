@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from engine.base.errors import InvalidProblem, UnknownName
+from engine.base.files import make_cupy_folder
 from engine.base.units import format_bytes
-from engine.cuda_source.toolkit import make_cupy_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -257,12 +257,13 @@ def limits_for(compute_capability: tuple[int, int]) -> SmLimits:
 
 
 _TABLE = tomllib.loads(Path(__file__).with_name("gpus.toml").read_text(encoding="utf-8"))
+_MEMORY_TYPE = {name: kind for kind in _TABLE["memory_types"].values() for name in kind["gpus"]}
 
 
 def _efficiencies(name: str) -> tuple[float, float]:
     """(reading, copying): the shares of its bandwidth that the GPU's memory achieves."""
     measured = _TABLE["memory_efficiency"].get(name, {})
-    alike = next(kind for kind in _TABLE["memory_types"].values() if name in kind["gpus"])
+    alike = _MEMORY_TYPE[name]
     read = float(measured.get("read", alike["read"]))
     return read, float(measured.get("copy", round(read * alike["copy"] / alike["read"], 3)))
 
@@ -299,7 +300,7 @@ def _device(line: list[Any]) -> DeviceSpec:
     )
 
 
-DEVICES: tuple[DeviceSpec, ...] = tuple(map(_device, _TABLE["figures"]))
+DEVICES: tuple[DeviceSpec, ...] = tuple(_device(line) for line in _TABLE["figures"])
 
 
 def all_devices() -> tuple[DeviceSpec, ...]:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from engine.base import files
 from engine.base.errors import UnknownName, unknown
-from engine.gate.figures import Figures
 from engine.gate.judge import Work, do_work
 from engine.gate.settings import Budget, Settings, SettingsError, read_settings
 from engine.gate.trees import SETTINGS_NAME, Found, Tree, commit_file, find_kernels, settings_of
-from engine.gate.verdicts import LABELS, figure_text
-from engine.gate.workers import Failed, Workers
+from engine.versions.figures import Figures
+from engine.versions.verdicts import LABELS, figure_text
+from engine.versions.workers import Failed, Workers
 
 _HEADER = re.compile(r"^\s*\[\[\s*budget\s*\]\]\s*(#.*)?$")
 _OTHER_HEADER = re.compile(r"^\s*\[")

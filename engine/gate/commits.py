@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from engine.base.errors import InvalidProblem, unknown
 from engine.base.table import Table
-from engine.gate.figures import Answer
 from engine.gate.judge import Work, do_work
 from engine.gate.settings import read_settings
 from engine.gate.trees import (
@@ -24,10 +23,11 @@ from engine.gate.trees import (
     source_diff,
     working_tree,
 )
-from engine.gate.verdicts import Finding, compare_answers, figure_text
-from engine.gate.workers import Failed, Workers
 from engine.problem import Problem
 from engine.schema import Stored
+from engine.versions.figures import Answer
+from engine.versions.verdicts import Finding, compare_answers, figure_text
+from engine.versions.workers import Failed, Workers
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,16 +11,7 @@ from typing import Literal, TypeAlias
 
 from engine.base.errors import AttuneError, unknown
 from engine.devices import find_device
-from engine.gate.figures import (
-    Answer,
-    Checked,
-    check_output,
-    compile_fault,
-    compiled_answer,
-    measure_pair,
-    measuring_gpu,
-    variant_of,
-)
+from engine.gate.running import Checked, check_output, measure_pair, measuring_gpu
 from engine.gate.settings import Budget, Settings, exceeded, read_settings
 from engine.gate.trees import (
     SETTINGS_NAME,
@@ -30,16 +21,17 @@ from engine.gate.trees import (
     pair_kernels,
     settings_of,
 )
-from engine.gate.verdicts import (
+from engine.machine_code.native_library import build_all
+from engine.problem import Problem
+from engine.versions.figures import Answer, compile_fault, compiled_answer, variant_of
+from engine.versions.verdicts import (
     Finding,
     GateVerdict,
     compare_answers,
     finding,
     measured_finding,
 )
-from engine.gate.workers import Failed, Workers
-from engine.machine_code.native_library import build_all
-from engine.problem import Problem
+from engine.versions.workers import Failed, Workers
 from kernels.variant import Variant
 
 # Whether the output is right is asked of problems that the host executes in seconds.

@@ -11,9 +11,10 @@ from typing import Any
 
 from engine.base.errors import AttuneError, BadInput
 from engine.devices import find_device
-from engine.gate.figures import Figures
 from engine.gate.trees import SETTINGS_NAME, settings_of
-from engine.gate.verdicts import (
+from engine.problem import Direction, Problem, parse_seqlens
+from engine.versions.figures import Figures
+from engine.versions.verdicts import (
     COUNTED,
     LABELS,
     Finding,
@@ -22,7 +23,7 @@ from engine.gate.verdicts import (
     figure_text,
     finding,
 )
-from engine.problem import Direction, Problem, parse_seqlens
+from engine.versions.workers import DEFAULT_MEMORY_GIB, DEFAULT_SECONDS
 from kernels.variant import Variant
 
 # Budgets: what a kernel may cost on one problem and GPU, whatever it cost before.
@@ -60,7 +61,6 @@ def exceeded(budget: Budget, figures: Figures) -> tuple[Finding, ...]:
 
 DEFAULT_GPUS = ("L4", "H100 80GB SXM")
 DEFAULT_ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
-DEFAULT_SECONDS, DEFAULT_MEMORY_GIB = 300.0, 16.0
 _KEYS = ("kernels", "gpus", "archs", "problems", "thresholds", "config", "budget", "limits")
 _WORD = re.compile(r"(?P<name>B|H|HKV|S|KV|DV|D)(?P<size>\d+)", re.IGNORECASE)
 _FEATURE = re.compile(r"(?P<name>window|softcap|seqlens)(?P<value>[\d.,]{1,200})")

@@ -18,8 +18,8 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 from engine.base.errors import BadInput, CompileError, ToolMissing
+from engine.config import describes_itself
 from engine.cuda_source.sources import OutsideFolder, files_inside, include_from
-from engine.own_kernels.registry import describes_itself
 from kernels.description import parse_variant
 from kernels.ladder import is_numbered
 from kernels.source_text import read_sidecar, read_text

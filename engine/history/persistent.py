@@ -19,7 +19,7 @@ from engine.devices.spec import DeviceSpec
 from engine.machine_code.cubin import Entry
 from engine.machine_code.disassembly import Program
 from engine.machine_code.emulation import CtaTrace, Emulator
-from engine.machine_code.timing.constants import LAUNCH_FLOOR_US, kernel_class, spread
+from engine.machine_code.timing.constants import LAUNCH_FLOOR_US, SmTiming, kernel_class, spread
 from engine.machine_code.timing.cta_times import counts_of
 from engine.machine_code.timing.native import (
     Kernel,
@@ -339,23 +339,24 @@ def simulate_persistent(
         )
         counts = counts_of(held)
         features = np.stack([sample.features for sample in known])
-        cycles = np.array(
-            in_parallel(lambda s: [_cycles(kernel, s, count, held) for count in counts], known)
+        in_step_timings = in_parallel(
+            lambda sample: [_in_step(kernel, sample, count, held) for count in counts], known
         )
+        cycles = np.array([[timing.cycles for timing in of] for of in in_step_timings])
         in_step = tuple(_costs(features, column) for column in cycles.T)
         mixed = [in_step[0]]
         for at, count in enumerate(counts[1:], start=2):
             upto = np.stack([np.interp(range(1, count + 1), counts[:at], c[:at]) for c in cycles])
             mixed.append(_costs(features, _mixed_cycles(kernel, known, upto, count, held)))
-        fetch_cycles = _cycles(fetching, known[0], 1, held) - _cycles(kernel, known[0], 1, held)
+        fetch_cycles = _in_step(fetching, known[0], 1, held).cycles - float(cycles[0, 0])
         longest = int(cycles[:, -1].argmax())
         from_dram = sm_kernel(program, gpu, "streaming", taken, fetches_code=False)
-        streamed = _cycles(from_dram, known[longest], counts[-1], held)
+        streamed = _in_step(from_dram, known[longest], counts[-1], held).cycles
         return PersistentCtas(
             counts=counts,
             costs=in_step,
             mixed=tuple(mixed),
-            first_work=_first_work(kernel, known, counts, cycles),
+            first_work=_first_work([of[-1] for of in in_step_timings], counts, cycles),
             resident=held,
             fetch_cycles=max(0.0, fetch_cycles),
             cycles_per_us=gpu.cycles_per_us,
@@ -368,18 +369,24 @@ def simulate_persistent(
 
 def _samples(program: Program, entry: Entry, variant: Variant, plan: LaunchPlan) -> list[Sample]:
     """CTAs of short launches of `plan`'s kernel, which tell all costs apart."""
-    found = []
     cluster = _cluster_of(variant, plan.problem, plan.config)
+    wanted: list[tuple[Emulator, list[int]]] = []
+    taken: list[FloatArray] = []
     for problem, clusters, chosen in _short_launches(variant, plan.problem, plan.config):
         short, ctas = make_plan(variant, problem, plan.config), clusters * cluster
         launch = replace(launch_of_pass(short, 0), grid=(ctas, 1, 1))
         pieces = pieces_of(variant, problem, plan.config, ctas)
         features = features_of(pieces, plan.config)
-        emulator = Emulator(program, entry, launch)
-        for cta in (n * cluster for n in chosen):
-            trace = emulator.trace((cta, 0, 0))[0]
-            found.append(Sample(trace, features[pieces.cta == cta].sum(axis=0)))
-    return found
+        of_launch = [n * cluster for n in chosen]
+        wanted.append((Emulator(program, entry, launch), of_launch))
+        taken += [features[pieces.cta == cta].sum(axis=0) for cta in of_launch]
+
+    def emulated(launch: tuple[Emulator, list[int]]) -> list[CtaTrace]:
+        emulator, ctas = launch
+        return [emulator.trace((cta, 0, 0))[0] for cta in ctas]
+
+    traces = [trace for of_launch in in_parallel(emulated, wanted) for trace in of_launch]
+    return [Sample(trace, features) for trace, features in zip(traces, taken, strict=True)]
 
 
 def _short_launches(
@@ -438,11 +445,14 @@ def _mixed_cycles(
         beside: of each in step with 0, 1, … such, `[samples, count]`.
     """
     order = np.argsort(beside[:, 0])
-    factors: list[list[float]] = [[] for _ in samples]
-    for at in range(len(order) - count + 1):
-        group = order[at : at + count]
+    groups = [order[at : at + count] for at in range(len(order) - count + 1)]
+
+    def simulated(group: IntArray) -> float:
         traces = [samples[i].trace for i in group]
-        cycles = simulate_sm(kernel, traces, range(count), resident, stalls=False).cycles
+        return simulate_sm(kernel, traces, range(count), resident, stalls=False).cycles
+
+    factors: list[list[float]] = [[] for _ in samples]
+    for group, cycles in zip(groups, in_parallel(simulated, groups), strict=True):
         factor = 1.0
         for _ in range(_STEPS):  # the factor of all but the one that is left alone
             scaled = beside[group] * np.array([1.0, *[factor] * (count - 1)])
@@ -454,17 +464,17 @@ def _mixed_cycles(
 
 
 def _first_work(
-    kernel: Kernel, samples: list[Sample], counts: tuple[int, ...], cycles: FloatArray
+    timings: Sequence[SmTiming], counts: tuple[int, ...], cycles: FloatArray
 ) -> tuple[float, ...]:
     """`PersistentCtas.first_work`, on average over the samples.
 
     Args:
+        timings: of as many CTAs of each sample in step as an SM holds.
         cycles: of each sample's CTAs in step, `[samples, counts]`.
     """
     held = counts[-1]
     work = []
-    for sample, of_sample in zip(samples, cycles, strict=True):
-        timing = simulate_sm(kernel, [sample.trace], [0] * held, held, stalls=False)
+    for timing, of_sample in zip(timings, cycles, strict=True):
         ends = np.sort(timing.finished)
         ends[-1] = timing.cycles
         left = np.interp(np.arange(held, 0, -1), counts, of_sample)  # CTAs until each end
@@ -472,9 +482,9 @@ def _first_work(
     return tuple(np.mean(work, axis=0).tolist())
 
 
-def _cycles(kernel: Kernel, sample: Sample, count: int, resident: int) -> float:
-    queue = [0] * count
-    return simulate_sm(kernel, [sample.trace], queue, resident, stalls=False).cycles
+def _in_step(kernel: Kernel, sample: Sample, count: int, resident: int) -> SmTiming:
+    """Of `count` CTAs of a sample that start at once."""
+    return simulate_sm(kernel, [sample.trace], [0] * count, resident, stalls=False)
 
 
 def _shared(

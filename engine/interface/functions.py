@@ -44,6 +44,7 @@ from engine.sessions.compare import Pairing, SessionComparison, compare_sessions
 from engine.sessions.compare.output import comparison_tables, rows_frame
 from engine.sessions.exporters import exported
 from engine.sessions.files import open_session
+from engine.sessions.known_times import open_history
 from engine.sessions.session import make_snapshot
 from engine.sessions.snapshot import Snapshot
 from kernels.variant import AUTO
@@ -465,7 +466,13 @@ def sweep(
         points = spec.space.points(spec.options)
         on_gpu = bool(points) and runs_on_gpu(points[0].request)
         end, results = sweep_here(
-            spec, points, book, on_progress or (lambda _: None), history, on_gpu=on_gpu
+            spec,
+            points,
+            book,
+            on_progress or (lambda _: None),
+            history,
+            on_gpu=on_gpu,
+            open_history=open_history,
         )
         return SweepResult(tuple(rows_of(book, points)), tuple(results), end)
 

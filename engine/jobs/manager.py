@@ -123,6 +123,15 @@ class JobManager:
             self._notice_dead_worker()
             return self._table.jobs.get(job_id)
 
+    def wait(self, job_id: str, seconds: float) -> JobStatus | None:
+        """`status` once the job is over, or after so many seconds."""
+        deadline = time.monotonic() + seconds
+        while True:
+            job = self.status(job_id)
+            if job is None or job.is_over or time.monotonic() > deadline:
+                return job
+            time.sleep(0.01)
+
     def maps(self, job_id: str) -> dict[str, Any] | None:
         """The job's error maps as named arrays, or None."""
         return self._run.read_maps(job_id)
@@ -281,6 +290,18 @@ def _claim_slot(root: Path) -> tuple[RunDir, FileLock]:
 
 _manager: JobManager | None = None
 _manager_lock = threading.Lock()
+
+
+def use_manager(other: JobManager | None) -> JobManager | None:
+    """Let `manager` answer with another one from now on, or start its own again.
+
+    Returns:
+        The one before, which is not closed; None where there was none.
+    """
+    global _manager
+    with _manager_lock:
+        _manager, before = other, _manager
+        return before
 
 
 def manager() -> JobManager:

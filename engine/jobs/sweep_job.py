@@ -3,7 +3,7 @@
 The point under way is named in a file beside the sweep's journal. A worker that finds one there was
 started after another had died of it, or with it: the point is tried once more, and after a second
 death it is CRASHED and the sweep goes on. On a cluster its workers evaluate, and
-`engine.cluster.executor` looks after points that kill them.
+`engine.search.cluster.executor` looks after points that kill them.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from engine.search.ranking import by_problem, without_result
 from engine.search.space import SweepPoint, point_id
 from engine.search.sweep.journal import Progress, SweepJournal, SweepSpec
 from engine.search.sweep.run import SweepEnd, run_sweep
+from engine.sessions.known_times import open_history
 
 # Compiles the next points of a sweep beside the one that is being measured.
 #
@@ -245,7 +246,7 @@ class _Sweep:
 
     def run_on_cluster(self, address: str) -> tuple[SweepEnd, list[ProblemResult]]:
         """Evaluate on a cluster; only what a page asks for meanwhile is evaluated here."""
-        from engine.cluster.executor import connect, sweep_on
+        from engine.search.cluster.executor import connect, sweep_on
 
         def should_stop() -> bool:
             self.runner.serve_waiting_evaluations()
@@ -255,8 +256,15 @@ class _Sweep:
         self._stage(f"Looking for workers at {address}")
         rows = self.journal.rows.values()
         with connect(address, self.points[0].request, rows, self._stage) as cluster:
-            history = self.runner.evaluator.history
-            return sweep_on(cluster, self.spec, self.journal, self.reporter, should_stop, history)
+            return sweep_on(
+                cluster,
+                self.spec,
+                self.journal,
+                self.reporter,
+                should_stop,
+                self.runner.evaluator.history,
+                open_history,
+            )
 
     def _is_cancelled(self) -> bool:
         return self.runner.is_cancelled(self.job_id)

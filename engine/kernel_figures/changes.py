@@ -15,12 +15,12 @@ from engine.base.units import format_bytes, format_us
 from engine.config import find_variant
 from engine.cuda_source.sources import read_source
 from engine.devices import find_device
-from engine.gate.verdicts import default_threshold, order_of
 from engine.history import History
 from engine.kernel_figures.rung import Rung
 from engine.model.kernel import Kernel
 from engine.own_kernels.registry import parent_of
 from engine.problem import Problem
+from engine.versions.verdicts import default_threshold, order_of
 from kernels.ladder import LADDER
 from kernels.source_text import without_block
 from kernels.variant import Variant
@@ -245,7 +245,8 @@ FORECASTS = (
 
 def forecasts_table(history: History) -> Table:
     """The study's forecasts beside the simulated results; both times of a pair come from the same
-    simulation."""
+    simulation, which may ship with Attune."""
+    history = history.with_shipped()
     rows = []
     for forecast in FORECASTS:
         pair = (forecast.before, forecast.after)

@@ -51,9 +51,13 @@ class LaunchCounts:
         return int(self.totals[:, EXECUTED].sum())
 
 
-def count_launch(emulator: Emulator) -> LaunchCounts:
-    """Count everything that the emulator's launch executes. Raises as `Emulator.totals`."""
-    return _Counting(emulator).count()
+def count_launch(emulator: Emulator, most_emulated: int = MAX_EMULATED) -> LaunchCounts:
+    """Count everything that the emulator's launch executes. Raises as `Emulator.totals`.
+
+    Args:
+        most_emulated: warp instructions, after which CTAs between others are interpolated.
+    """
+    return _Counting(emulator, most_emulated).count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +69,8 @@ class _Sum:
 
 
 class _Counting:
-    def __init__(self, emulator: Emulator) -> None:
-        self._emulator = emulator
+    def __init__(self, emulator: Emulator, most_emulated: int) -> None:
+        self._emulator, self._most_emulated = emulator, most_emulated
         self._known: dict[tuple[int, int, int], Totals] = {}
         self._pieces_of: dict[int, list[range]] = {}  # linear pieces last found along each axis
         self._emulated = 0  # warp instructions
@@ -161,7 +165,7 @@ class _Counting:
         return [*self._pieces(at, indices[:middle]), *self._pieces(at, indices[middle:])]
 
     def _has_run_enough(self) -> bool:
-        return len(self._known) >= MAX_EMULATIONS or self._emulated >= MAX_EMULATED
+        return len(self._known) >= MAX_EMULATIONS or self._emulated >= self._most_emulated
 
     def _is_line(self, at: Callable[[int], _Sum], piece: range, quick: bool = False) -> bool:
         """Whether the counts of the CTAs in `piece` lie on a line between its ends.

@@ -347,23 +347,28 @@ def find_nvdisasm() -> Path:
     )
 
 
-def _too_long() -> CompileError:
-    limit = min(_TIMEOUT_S, _MOST_CPU_S)
+def _too_long(timeout_s: float) -> CompileError:
+    limit = min(timeout_s, _MOST_CPU_S)
     return CompileError(
         f"nvdisasm did not finish within {limit:.0f} s: the cubin is damaged, or very large.",
         code="nvdisasm_time_limit",
     )
 
 
-def run_nvdisasm(cubin: bytes, *options: str) -> str:
+def run_nvdisasm(
+    cubin: bytes, *options: str, tool: Path | None = None, timeout_s: float = _TIMEOUT_S
+) -> str:
     """Run nvdisasm on a complete cubin and return its output.
+
+    Args:
+        tool: the program; None takes the one that `find_nvdisasm` finds.
 
     Raises:
         ToolMissing: nvdisasm is not installed or does not start.
         InvalidCubin: nvdisasm rejects the file.
         CompileError: nvdisasm exceeds its time limit.
     """
-    tool = find_nvdisasm()
+    tool = tool or find_nvdisasm()
     with tempfile.TemporaryDirectory(prefix="attune-sass-") as folder:
         path = Path(folder, "kernel.cubin")
         path.write_bytes(cubin)
@@ -376,11 +381,11 @@ def run_nvdisasm(cubin: bytes, *options: str) -> str:
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=_TIMEOUT_S,
+                timeout=timeout_s,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise _too_long() from None
+            raise _too_long(timeout_s) from None
         finally:
             os.close(hold)
             os.close(held)
@@ -391,7 +396,7 @@ def run_nvdisasm(cubin: bytes, *options: str) -> str:
             code="nvdisasm_broken",
         )
     if done.returncode in _OUT_OF_TIME:
-        raise _too_long()
+        raise _too_long(timeout_s)
     if done.returncode != 0:
         message = done.stderr.replace(str(path), "the file").strip().splitlines()
         reason = message[0] if message else f"exit code {done.returncode}"

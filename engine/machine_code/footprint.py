@@ -73,11 +73,14 @@ class PersistentTouch:
         return self.touched_bytes + sum(size for size, since in self.again if since > kept_bytes)
 
 
-def shared_bytes(emulator: Emulator, trace: CtaTrace) -> tuple[SharedBytes, ...]:
+def shared_bytes(
+    emulator: Emulator, trace: CtaTrace, probe_steps: int = _MOST_PROBE_STEPS
+) -> tuple[SharedBytes, ...]:
     """Bytes that a CTA touches, grouped by the CTAs that share them.
 
     Args:
         trace: of a CTA of the launch.
+        probe_steps: instructions of all CTAs together that are executed to see who shares what.
     """
     grid, own = emulator.launch.grid, _sectors(trace)
     shares = _axis_shares(emulator, trace, own)
@@ -85,7 +88,7 @@ def shared_bytes(emulator: Emulator, trace: CtaTrace) -> tuple[SharedBytes, ...]
     groups: list[SharedBytes] = []
     left, stored = np.ones(len(own), np.bool_), _among(own, _sectors(trace, _STORES))
     if len(own) and by_axes.max() > 1 and sum(n > 1 for n in grid):
-        for owners, wanted in _listed(emulator, trace, own):
+        for owners, wanted in _listed(emulator, trace, own, probe_steps):
             better = wanted & left & (by_axes > owners.max() + 1)
             if better.any():
                 size, written = (int(n.sum()) * SECTOR_BYTES for n in (better, better & stored))
@@ -211,7 +214,7 @@ def _among(own: Sectors, others: Sectors) -> NDArray[np.bool_]:
 
 
 def _listed(
-    emulator: Emulator, trace: CtaTrace, own: Sectors
+    emulator: Emulator, trace: CtaTrace, own: Sectors, probe_steps: int
 ) -> list[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
     """(group of each CTA, mask of `own` that it applies to), one for each way in which instructions
     are shared; none if there are too many CTAs to probe."""
@@ -222,7 +225,7 @@ def _listed(
     each, row = _sectors_by_row(trace)
     instruction = _instruction_of_rows(trace)[row]
     touched_by = {int(i): np.isin(own, each[instruction == i]) for i in np.unique(instruction)}
-    steps = _MOST_PROBE_STEPS // ctas  # a probe ends early once it has reached all instructions
+    steps = probe_steps // ctas  # a probe ends early once it has reached all instructions
     sites = _probed_sites(trace, touched_by, len(own), steps)
     if len(sites) == 0:
         return []

@@ -22,8 +22,8 @@ from engine.machine_code.timing.traffic import KvOrder, Traffic, traffic
 from engine.model.occupancy import WARP_SIZE, IntArray
 from engine.paged_kv import Pages
 from engine.plan import LaunchPlan, make_plan
-from engine.problem import BYTES_PER_ELEMENT, Problem
-from kernels.variant import Config, Dtype, Feature, ProblemLike, Variant
+from engine.problem import Problem
+from kernels.variant import BYTES_PER_ELEMENT, Config, Dtype, Feature, ProblemLike, Variant
 
 _NUM_BANKS = 32
 _BANK_BYTES = 4

@@ -228,7 +228,7 @@ class ProblemRow:
 # one.
 
 MAX_BYTES = 16_000_000
-_MOST_FILES = 200  # the oldest are removed
+_MOST_FILES = 200
 _NAME = re.compile(r"[0-9a-f]{16}")
 
 
@@ -240,8 +240,11 @@ def is_csv_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def keep_csv(data: bytes) -> str:
+def keep_csv(data: bytes, most_files: int = _MOST_FILES) -> str:
     """Keep a table and return its name.
+
+    Args:
+        most_files: that are kept; the oldest are removed.
 
     Raises:
         StoreError: it is too large, or the folder cannot be written.
@@ -259,7 +262,7 @@ def keep_csv(data: bytes) -> str:
     with files.as_sentence(f"The table cannot be kept in {folder}", "a link will not carry it"):
         files.make_folder(folder)
         files.write(path, data)
-    _remove_oldest(folder)
+    _remove_oldest(folder, most_files)
     return name
 
 
@@ -280,8 +283,8 @@ def kept_csv(name: str) -> bytes:
     )
 
 
-def _remove_oldest(folder: Path) -> None:
+def _remove_oldest(folder: Path, most_files: int) -> None:
     with contextlib.suppress(OSError):
         by_age = sorted(folder.glob("*.csv"), key=lambda path: path.stat().st_mtime)
-        for path in by_age[:-_MOST_FILES]:
+        for path in by_age[:-most_files]:
             path.unlink()

@@ -139,7 +139,7 @@ class EvaluationRun:
         except InvalidProblem as error:
             return self._stop(Status.SKIPPED, str(error))
         if plan.source.parent != KERNELS_DIR:
-            from engine.own_kernels.host_launch import mistaken_types
+            from engine.pipeline.trial import mistaken_types
 
             if why := mistaken_types(plan):
                 return self._stop(Status.COMPILE_ERROR, why)

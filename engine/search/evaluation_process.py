@@ -17,6 +17,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any, Self
 
 from engine.base.errors import AttuneError
+from engine.history import History
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest, runs_on_gpu
@@ -28,9 +29,13 @@ class EvaluationProcess:
     """One process, started on first use and again after it has lost its GPU or died.
 
     Use as a context manager, or call `close()`.
+
+    Args:
+        open_history: called there for what is known beforehand; a function of a module's top level.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, open_history: Callable[[], History] = History) -> None:
+        self._open_history = open_history
         self._process: SpawnProcess | None = None
         self._connection: Connection | None = None
 
@@ -95,16 +100,16 @@ class EvaluationProcess:
         # A forked process could not use CUDA once its parent has.
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process = context.Process(
+            target=_serve, args=(theirs, self._open_history), daemon=True
+        )
         self._process.start()
         theirs.close()
 
 
-def _serve(connection: Connection) -> None:
+def _serve(connection: Connection, open_history: Callable[[], History]) -> None:
     """Answer calls with (result or error, whether the GPU is still usable)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    from engine.sessions.known_times import open_history
-
     with Evaluator(open_history()) as evaluator, contextlib.suppress(EOFError, OSError):
         while True:
             function, arguments = connection.recv()

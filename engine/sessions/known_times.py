@@ -40,8 +40,6 @@ _SUMMARY_VARIANTS = 64
 _SUMMARY_PROBLEMS = 200
 _LEAST_S = 1.0  # between two looks at the folders
 _SHARE = 0.05  # of the time that looking may take
-_AT_ONCE = 64  # files whose times are fetched and kept together
-_MOST_OF_A_LAUNCH = 32  # times of one kernel, config, problem and GPU, the newest files first
 _LAYOUT = f"schema {SCHEMA_VERSION}, times 1"
 _TAKEN = (b'"measured"', b'"recorded"')  # origins that a time is kept of
 _KEPT_FROM = 4 << 20  # bytes of a journal that are not read twice
@@ -119,14 +117,15 @@ class _Answer:
     joined: tuple[KnownTime, ...] = ()
     unread: int = 0
 
-    def take(self, info: SnapshotInfo, times: Iterable[KnownTime]) -> None:
+    def take(self, info: SnapshotInfo, times: Iterable[KnownTime], most: int) -> None:
+        """Add the times of a file, of each launch at most so many in all."""
         self.files[info.name] = info.key
         taken = []
         for t in times:
             launch = (t.name, t.device, t.problem, *sorted(t.config.items()), t.latency.kind)
             launch = (*launch, t.latency.origin, t.source_sha256, t.series)
             self.of_launch[launch] += 1
-            if self.of_launch[launch] <= _MOST_OF_A_LAUNCH:
+            if self.of_launch[launch] <= most:
                 taken.append(t)
         if taken:
             self.times[info.name] = tuple(taken)
@@ -144,6 +143,8 @@ class KnownTimes:
         most_s: seconds that answers may take to read files between two looks, the newest files
             first, and again as many for those of one problem; the next ones go on, and `unread`
             says what is left. None: all is read at once.
+        at_once: files whose times are fetched and kept together.
+        most_of_a_launch: times of one kernel, config, problem and GPU, the newest files first.
     """
 
     def __init__(
@@ -151,7 +152,10 @@ class KnownTimes:
         store: Store | None = None,
         working: Path | None = None,
         most_s: float | None = None,
+        at_once: int = 64,
+        most_of_a_launch: int = 32,
     ) -> None:
+        self._at_once, self._most_of_a_launch = at_once, most_of_a_launch
         self._store = store or default_store()
         self._working = working or working_folder()
         self._most_s = most_s
@@ -221,12 +225,12 @@ class KnownTimes:
 
     def _read(self, asked: _Asked, answer: _Answer, infos: Sequence[SnapshotInfo]) -> int:
         """Take the times of these files into the answer; how many there was no time for."""
-        for done in range(0, len(infos), _AT_ONCE):
+        for done in range(0, len(infos), self._at_once):
             begin = time.monotonic()
             if self._most_s is not None and self._left_s[asked.problem is not None] <= 0:
                 return len(infos) - done
-            for info, times in self._of_files(infos[done : done + _AT_ONCE]):
-                answer.take(info, filter(asked.holds, times))
+            for info, times in self._of_files(infos[done : done + self._at_once]):
+                answer.take(info, filter(asked.holds, times), self._most_of_a_launch)
             self._left_s[asked.problem is not None] -= time.monotonic() - begin
         return 0
 

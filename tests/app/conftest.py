@@ -15,8 +15,9 @@ from streamlit.components.v2 import manifest_scanner
 from streamlit.runtime import metrics_util
 from streamlit.testing.v1 import AppTest
 
-import engine.jobs.manager as jobs
 from app.shared import machine, runs, widgets
+from engine.jobs.manager import use_manager
+from engine.sessions import store
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,6 +41,12 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def sessions_dir(tmp_path: Path) -> Path:
     return tmp_path / "sessions"
+
+
+@pytest.fixture
+def nothing_ships(sessions_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what a test puts into the store is there."""
+    monkeypatch.setattr(store, "SHIPPED", sessions_dir / "nothing-ships")
 
 
 @pytest.fixture(autouse=True)
@@ -72,9 +79,8 @@ def view_errors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 @pytest.fixture(scope="session", autouse=True)
 def _worker_ends() -> Iterator[None]:
     yield
-    if jobs._manager is not None:
-        jobs._manager.close()
-        jobs._manager = None
+    if (left := use_manager(None)) is not None:
+        left.close()
 
 
 @pytest.fixture

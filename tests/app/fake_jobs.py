@@ -78,6 +78,9 @@ class FakeManager:
             answer = {"state": "cancelled", "error": "Cancelled before it finished."}
         return JobStatus(job_id, request=request, started=1.0, ended=3.5, **answer)
 
+    def wait(self, job_id: str, _: float) -> JobStatus | None:
+        return self.status(job_id)
+
     def maps(self, _: str) -> dict[str, Any] | None:
         return self.arrays
 

@@ -10,9 +10,10 @@ import pytest
 from app_driver import metric, texts, until
 from words import says
 
-import engine.jobs.manager as jobs
+from engine.config import kept_kernels
 from engine.cuda_source import compile_kernel
-from engine.own_kernels.registry import keep_kernel, kept_kernels
+from engine.jobs.manager import use_manager
+from engine.own_kernels.registry import keep_kernel
 
 BLOCK = """/* attune
 cubin = "rows.cubin"
@@ -33,9 +34,8 @@ def own_worker() -> Iterator[None]:
     """A worker of this test alone: one that runs already looks for own kernels elsewhere."""
 
     def end() -> None:
-        if jobs._manager is not None:
-            jobs._manager.close()
-            jobs._manager = None
+        if (left := use_manager(None)) is not None:
+            left.close()
 
     end()
     yield

@@ -18,9 +18,7 @@ ENVIRONMENT = {"gpus": [{"name": "NVIDIA L4", "max_sm_clock_mhz": 2040}], "drive
 HOSTILE = "![x](http://evil/x.png) <script>alert(1)</script> [y](http://evil) :red[z] `q`"
 
 
-@pytest.fixture(autouse=True)
-def _nothing_ships(sessions_dir, monkeypatch) -> None:
-    monkeypatch.setattr(store_module, "SHIPPED", sessions_dir / "nothing-ships")
+pytestmark = pytest.mark.usefixtures("nothing_ships")
 
 
 def timed(us: float, **changes) -> Evaluation:

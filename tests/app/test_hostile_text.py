@@ -49,9 +49,7 @@ def hostile() -> Snapshot:
     return probe_snapshot()
 
 
-@pytest.fixture(autouse=True)
-def _nothing_ships(sessions_dir, monkeypatch) -> None:
-    monkeypatch.setattr(store_module, "SHIPPED", sessions_dir / "nothing-ships")
+pytestmark = pytest.mark.usefixtures("nothing_ships")
 
 
 def save(snapshot: Snapshot) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -14,17 +15,17 @@ from app.ladder import history as history_tab
 from app.ladder import overview, rungs
 from app.shared import auto, runs
 from app.shared.palette import DARK, LIGHT
-from app.tune import polling, run_state
 from engine.evaluation import Latency
 from engine.gate.commits import KernelHistory, Step, history_frame
-from engine.gate.figures import Answer, Figures
 from engine.gate.trees import NoTree
-from engine.gate.verdicts import Finding, GateVerdict
 from engine.history.known_time import KnownTime
+from engine.jobs.manager import use_manager
 from engine.kernel_figures import changes
 from engine.kernel_figures.rung import Rung, TileCounts, known_rung, request_of
 from engine.problem import Problem
 from engine.schema import encode
+from engine.versions.figures import Answer, Figures
+from engine.versions.verdicts import Finding, GateVerdict
 from kernels.ladder import LADDER
 
 PROBLEM = Problem(1, 8, 1024, 64)
@@ -57,12 +58,11 @@ def rung(name: str, us: float, known_us: float | None = None) -> Rung:
 
 
 @pytest.fixture
-def jobs(monkeypatch) -> FakeManager:
+def jobs() -> Iterator[FakeManager]:
     fake = FakeManager()
-    for module in (runs, run_state, polling):  # the app opens on the Tune page
-        monkeypatch.setattr(module, "manager", lambda: fake)
-    monkeypatch.setattr(runs, "COMPILE_WAIT_S", 0.0)
-    return fake
+    before = use_manager(fake)
+    yield fake
+    use_manager(before)
 
 
 @pytest.mark.slow
@@ -121,6 +121,7 @@ def test_two_cancels_at_once_are_one(jobs, monkeypatch):
     assert not submitted
 
 
+@pytest.mark.usefixtures("nothing_ships")
 def test_what_failed_is_a_sentence_and_not_tried_again(open_app, jobs):
     jobs.compile_answer = {"state": "failed", "error": "nvdisasm is not installed."}
     at = open_app("ladder", gpu="L4", H="8", S="1024")
@@ -184,6 +185,26 @@ def test_known_figures_are_table_and_chart(open_app, monkeypatch):
     assert at.selectbox(key="kernels_rung").value == "v08"
     assert "v08 mma.sync" in texts(at).replace("\\", "")
     assert not at.exception
+
+
+def test_figures_that_ship_are_there_at_once_and_said_to_be(open_app, jobs, monkeypatch, tmp_path):
+    """Its machine code is compiled where its difference is to be seen."""
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
+    jobs.compile_answer = {"state": "queued"}
+    at = open_app("ladder", gpu="L4", H="8", S="1024", variant="v09")
+    assert not at.exception
+    shown = [v.id for v in LADDER if v.id != "v12" and not v.arch_specific]
+    frame = at.dataframe[0].value
+    assert list(frame["rung"]) == shown
+    assert set(frame["simulated"]) & {None, "–"} == set()
+    number = str(len(shown))
+    assert says(texts(at), "figures_ship", number, number)
+    asked = len(jobs.submitted)
+    at.session_state["code_v09"] = True
+    at.run()
+    assert not at.exception
+    compiled = [request["variant"] for request in jobs.submitted[asked:]]
+    assert compiled == ["v08", "v09"]
 
 
 FIGURES = Figures(100, 0, 1024, 3, 8000, 1000, 0, 500, 4000, 0, 40.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,8 @@ from streamlit.testing.v1 import AppTest
 from test_run_states import BASE
 from words import says
 
-from app.shared import queue_position, runs
 from app.shared.palette import DARK, LIGHT
-from app.tune import latency_stream_chart, latency_stream_jobs, polling, run_state
+from app.tune import latency_stream_chart, latency_stream_jobs
 from engine.base.errors import Status
 from engine.jobs.latency_series import (
     LatencySample,
@@ -29,7 +29,7 @@ from engine.jobs.latency_series import (
     begin_stream,
     read_samples,
 )
-from engine.jobs.manager import JobStatus
+from engine.jobs.manager import JobStatus, use_manager
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
@@ -92,15 +92,14 @@ class FakeStreams(FakeManager):
 
 
 @pytest.fixture
-def jobs(monkeypatch, tmp_path, _isolated) -> FakeStreams:
+def jobs(monkeypatch, tmp_path, _isolated) -> Iterator[FakeStreams]:
     # The preview finds its registers in the cache, so that nothing waits for a compile.
     evaluate(EvaluationRequest("v01", Problem(1, 1, 128, 64), gpu="L4", execute=False))
     fake = FakeStreams(tmp_path)
-    for module in (runs, run_state, polling, latency_stream_jobs, queue_position):
-        monkeypatch.setattr(module, "manager", lambda: fake)
-    monkeypatch.setattr(runs, "COMPILE_WAIT_S", 0.0)
+    before = use_manager(fake)
     monkeypatch.setattr(latency_stream_jobs, "_SETTLED_S", 0.0)
-    return fake
+    yield fake
+    use_manager(before)
 
 
 @pytest.fixture

@@ -57,9 +57,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> _Run:
     return run
 
 
-def test_they_wait_for_what_is_to_be_seen(run: _Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_batch, "_LONGEST_S", 60)
-    with message_batch.together():
+def test_they_wait_for_what_is_to_be_seen(run: _Run) -> None:
+    with message_batch.together(60):
         run.enqueue("head")
         run.enqueue("tile")
         assert run.sent == []
@@ -72,9 +71,8 @@ def test_they_wait_for_what_is_to_be_seen(run: _Run, monkeypatch: pytest.MonkeyP
     assert run.sent[-1] == "later"
 
 
-def test_a_long_run_shows_what_it_has(run: _Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_batch, "_LONGEST_S", 0.01)
-    with message_batch.together():
+def test_a_long_run_shows_what_it_has(run: _Run) -> None:
+    with message_batch.together(0.01):
         for number in range(200):
             run.enqueue(str(number))
             time.sleep(0.0005)

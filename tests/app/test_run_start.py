@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import pytest
 from starlette.types import Message, Receive, Scope, Send
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
@@ -22,7 +21,9 @@ AT_REST = ForwardMsg(session_status_changed={"script_is_running": False})
 _Say = Callable[[ForwardMsg], Awaitable[None]]
 
 
-def _browser_gets(page: Callable[[_Say, list[ForwardMsg]], Awaitable[None]]) -> list[ForwardMsg]:
+def _browser_gets(
+    page: Callable[[_Say, list[ForwardMsg]], Awaitable[None]], longest_s: float
+) -> list[ForwardMsg]:
     """What has come to the browser when the connection ends. `page` may look at it before."""
     got: list[ForwardMsg] = []
 
@@ -38,12 +39,11 @@ def _browser_gets(page: Callable[[_Say, list[ForwardMsg]], Awaitable[None]]) -> 
     async def receive() -> Message:
         raise AssertionError("nothing is read")
 
-    asyncio.run(run_start.RunStart(app)({"type": "websocket"}, receive, send))
+    asyncio.run(run_start.RunStart(app, longest_s)({"type": "websocket"}, receive, send))
     return got
 
 
-def test_a_run_begins_with_what_it_says_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_start, "_LONGEST_S", 60)
+def test_a_run_begins_with_what_it_says_first() -> None:
 
     async def page(say: _Say, got: list[ForwardMsg]) -> None:
         await say(BEGIN)
@@ -52,11 +52,10 @@ def test_a_run_begins_with_what_it_says_first(monkeypatch: pytest.MonkeyPatch) -
         for message in (LOGO, TILE, FINISHED, AT_REST):
             await say(message)
 
-    assert _browser_gets(page) == [BEGIN, LOGO, TILE, UNDER_WAY, FINISHED, AT_REST]
+    assert _browser_gets(page, 60) == [BEGIN, LOGO, TILE, UNDER_WAY, FINISHED, AT_REST]
 
 
-def test_a_long_run_says_that_it_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_start, "_LONGEST_S", 0.01)
+def test_a_long_run_says_that_it_is_under_way() -> None:
 
     async def page(say: _Say, got: list[ForwardMsg]) -> None:
         for _ in range(2):
@@ -69,22 +68,20 @@ def test_a_long_run_says_that_it_is_under_way(monkeypatch: pytest.MonkeyPatch) -
                     break
             assert got[seen:] == [BEGIN, UNDER_WAY]
 
-    _browser_gets(page)
+    _browser_gets(page, 0.01)
 
 
-def test_a_run_in_place_of_another_begins_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_start, "_LONGEST_S", 60)
+def test_a_run_in_place_of_another_begins_after_it() -> None:
     second = ForwardMsg(new_session={"name": "second"})
 
     async def page(say: _Say, _: list[ForwardMsg]) -> None:
         for message in (BEGIN, UNDER_WAY, second, TILE):
             await say(message)
 
-    assert _browser_gets(page) == [BEGIN, UNDER_WAY, second, TILE]
+    assert _browser_gets(page, 60) == [BEGIN, UNDER_WAY, second, TILE]
 
 
-def test_nothing_is_said_to_a_browser_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_start, "_LONGEST_S", 0.01)
+def test_nothing_is_said_to_a_browser_that_is_gone() -> None:
     said: list[Any] = []
 
     async def app(_: Scope, __: Receive, send: Send) -> None:
@@ -97,7 +94,7 @@ def test_nothing_is_said_to_a_browser_that_is_gone(monkeypatch: pytest.MonkeyPat
         async def receive() -> Message:
             raise AssertionError("nothing is read")
 
-        await run_start.RunStart(app)({"type": "websocket"}, receive, send)
+        await run_start.RunStart(app, 0.01)({"type": "websocket"}, receive, send)
         await asyncio.sleep(0.05)
 
     asyncio.run(connection())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,15 +13,16 @@ from fake_jobs import CORRECT, WRONG, FakeManager, done, failed, maps
 from streamlit.testing.v1 import AppTest
 from words import says
 
-from app.shared import missing_kernels, runs
+from app.shared import missing_kernels
 from app.shared.widgets import plain_markdown
-from app.tune import polling, run_state, verdict_line
+from app.tune import run_state, verdict_line
 from engine.auto import choose
 from engine.base.errors import Status
 from engine.devices import find_device
 from engine.devices.spec import DetectedDevice
 from engine.evaluation import BaselineTiming, Evaluation, Execution, Finding, Latency
 from engine.history import History
+from engine.jobs.manager import use_manager
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
 from engine.pipeline.verdict import AutoPick
@@ -53,12 +55,11 @@ NOT_RUN = replace(
 
 
 @pytest.fixture
-def jobs(monkeypatch) -> FakeManager:
+def jobs() -> Iterator[FakeManager]:
     fake = FakeManager()
-    for module in (runs, run_state, polling):
-        monkeypatch.setattr(module, "manager", lambda: fake)
-    monkeypatch.setattr(runs, "COMPILE_WAIT_S", 0.0)
-    return fake
+    before = use_manager(fake)
+    yield fake
+    use_manager(before)
 
 
 @pytest.fixture

@@ -26,10 +26,7 @@ MEASURED = Latency("measured", 12.5, 12.4, 12.6, "Graph replay.")
 HOSTILE = "![x](http://evil/x.png) <script>alert(1)</script> [y](http://evil) :red[z] `q`"
 
 
-@pytest.fixture(autouse=True)
-def _nothing_ships(sessions_dir, monkeypatch) -> None:
-    """Only what a test puts into the store is there."""
-    monkeypatch.setattr(store_module, "SHIPPED", sessions_dir / "nothing-ships")
+pytestmark = pytest.mark.usefixtures("nothing_ships")
 
 
 def save(title: str = "Tuning", *evaluations, **fields) -> str:

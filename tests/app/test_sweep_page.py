@@ -14,7 +14,6 @@ from pandas import DataFrame
 from sweep_data import rows_of, spec
 from words import says
 
-import engine.jobs.manager as jobs
 from app.shared.palette import CATEGORICAL, DARK, apart
 from app.sweep import charts as sweep_charts
 from app.sweep import frames
@@ -22,7 +21,7 @@ from app.sweep.cost_estimate import estimate
 from app.sweep.results import TABS
 from engine.base.errors import StoreError
 from engine.config import keep_tuned, load_tuned, tuned_path
-from engine.jobs.manager import manager
+from engine.jobs.manager import JobManager, manager, use_manager
 from engine.problem import Problem
 from engine.search.ranking import SweepRow, by_problem
 from engine.search.results import (
@@ -39,11 +38,12 @@ COLORS = {"v01": "#111111", "v05": "#222222"}
 
 
 @pytest.fixture(autouse=True)
-def _no_sweeps_of_other_tests(_isolated, tmp_path, monkeypatch):
+def _no_sweeps_of_other_tests(_isolated, tmp_path):
     """Each test begins with an empty list of jobs, and shares the compiled kernels."""
-    own = jobs.JobManager(tmp_path / "jobs")
-    monkeypatch.setattr(jobs, "_manager", own)
+    own = JobManager(tmp_path / "jobs")
+    before = use_manager(own)
     yield
+    use_manager(before)
     own.close()
 
 
@@ -52,7 +52,7 @@ def finished(tmp_path_factory):
     """A finished sweep of v05 over two lengths: 4 points, compiled and predicted only."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        made = jobs.JobManager(tmp_path_factory.mktemp("finished") / "jobs")
+        made = JobManager(tmp_path_factory.mktemp("finished") / "jobs")
         wanted = spec(("v05",))
         space = replace(
             wanted.space, tunables={"num_splits": (1, 4), "block_n": (64,), "threads_per_row": (8,)}
@@ -68,11 +68,11 @@ def finished(tmp_path_factory):
 
 
 @pytest.fixture
-def swept(open_app, finished, monkeypatch):
+def swept(open_app, finished):
     """Open the page with that sweep."""
 
     def open_(**params):
-        monkeypatch.setattr(jobs, "_manager", finished)
+        use_manager(finished)
         return open_app("sweep", gpu="L4", **params)
 
     return open_
@@ -304,9 +304,27 @@ def test_the_axes_stand_in_the_url(open_app):
     assert "76 points" in texts(again)
 
 
-def test_where_it_runs_and_what_the_inputs_hold_reach_the_manager(open_app, monkeypatch):
-    asked = []
-    monkeypatch.setattr(manager(), "submit_sweep", lambda *args: asked.append(args) or "job")
+class AskedManager(JobManager):
+    """Writes down which sweeps it is asked for, and begins none."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.asked = []
+
+    def submit_sweep(self, spec, cluster=""):
+        self.asked.append((spec, cluster))
+        return "job"
+
+
+@pytest.fixture
+def asked(tmp_path):
+    made = AskedManager(tmp_path / "asked")
+    use_manager(made)
+    yield made.asked
+    made.close()
+
+
+def test_where_it_runs_and_what_the_inputs_hold_reach_the_manager(open_app, asked):
     at = open_app("sweep", gpu="L4", variant="v01", inputs="large_logits")
     at.text_input(key="sweep_on").set_value("tcp://127.0.0.1:8786").run()
     at.button(key="sweep_start").click().run()
@@ -324,9 +342,7 @@ def test_a_link_names_no_cluster(open_app):
 
 
 @pytest.mark.parametrize("answer", ["sweep_confirm", "sweep_decline"])
-def test_a_cluster_on_another_machine_is_confirmed_by_name(open_app, monkeypatch, answer):
-    asked = []
-    monkeypatch.setattr(manager(), "submit_sweep", lambda *args: asked.append(args) or "job")
+def test_a_cluster_on_another_machine_is_confirmed_by_name(open_app, asked, answer):
     at = open_app("sweep", gpu="L4", variant="v01")
     at.text_input(key="sweep_on").set_value("10.0.0.5:8786").run()
     at.button(key="sweep_start").click().run()
@@ -340,12 +356,13 @@ def test_a_cluster_on_another_machine_is_confirmed_by_name(open_app, monkeypatch
     assert not [b for b in at.button if b.key == "sweep_confirm"]
 
 
-def refuse(*_):
-    raise StoreError("No scheduler answers: start one.")
+class RefusingManager(JobManager):
+    def submit_sweep(self, *_):
+        raise StoreError("No scheduler answers: start one.")
 
 
-def test_a_sweep_that_cannot_start_is_one_sentence(open_app, monkeypatch):
-    monkeypatch.setattr(manager(), "submit_sweep", refuse)
+def test_a_sweep_that_cannot_start_is_one_sentence(open_app, tmp_path):
+    use_manager(RefusingManager(tmp_path / "refusing"))
     at = open_app("sweep", gpu="L4")
     at.button(key="sweep_start").click().run()
     assert "No scheduler answers" in at.error[0].value
@@ -380,8 +397,8 @@ def test_a_sweep_of_the_command_line_is_looked_at(open_app, cache_dir):
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_the_best_is_kept_taken_and_forgotten(open_app, finished, monkeypatch):
-    monkeypatch.setattr(jobs, "_manager", finished)
+def test_the_best_is_kept_taken_and_forgotten(open_app, finished):
+    use_manager(finished)
     at = open_app("tune", gpu="L4", variant="v05", S="64")
     at.query_params["sweep_tab"] = "Keep"
     at.switch_page("app_pages/sweep.py").run().run()

@@ -14,10 +14,7 @@ from engine.evaluation import BaselineTiming, Latency
 from engine.sessions import session as session_module
 from engine.sessions import store as store_module
 
-
-@pytest.fixture(autouse=True)
-def _nothing_ships(sessions_dir, monkeypatch) -> None:
-    monkeypatch.setattr(store_module, "SHIPPED", sessions_dir / "nothing-ships")
+pytestmark = pytest.mark.usefixtures("nothing_ships")
 
 
 def run(at):

@@ -8,8 +8,8 @@ import pytest
 from words import says
 
 from engine.base.errors import Status
+from engine.config import VARIABLE
 from engine.cuda_on_host import client
-from engine.own_kernels.registry import VARIABLE
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem

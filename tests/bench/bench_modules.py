@@ -1,6 +1,7 @@
 """How much of the engine one answer touches: `python tests/bench/bench_modules.py [CHECKOUT]`.
 
-Prints lines and modules of Python by package, and the modules entered (a function of theirs was
+Prints lines and modules of Python by package, the rooms of the engine by their floor
+(`tests/test_architecture.py` says what that is), and the modules entered (a function of theirs was
 called) by one preview, as at every step of a slider, and by one evaluation on the CPU backend, both
 with every compile in the cache. Name another checkout to see the same of it, as before a change.
 """
@@ -12,6 +13,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+import test_architecture  # noqa: E402
 
 # Runs in the checkout: a profile hook notes the file of every Python function that is called.
 _PROBE = """
@@ -77,6 +81,12 @@ def main() -> None:
     root = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else ROOT
     for package, (lines, modules) in sorted(sizes(root).items()):
         print(f"{package:<24}{lines:8,} lines{modules:6} modules")
+    test_architecture.ROOT = root
+    by_floor: dict[int, list[str]] = {}
+    for room, floor in sorted(test_architecture.engine_floors().items()):
+        by_floor.setdefault(floor, []).append(room.removeprefix("engine."))
+    for floor, rooms in sorted(by_floor.items(), reverse=True):
+        print(f"floor {floor:2}: {', '.join(rooms)}")
     print(flush=True)
     subprocess.run([sys.executable, "-c", _PROBE], cwd=root, check=True)
 

@@ -413,7 +413,7 @@ def main() -> None:
     parser.add_argument(
         "--pairs",
         type=Path,
-        help="write the steps that follow each other here (engine/gate/neighbour_pairs.json)",
+        help="write the steps that follow each other here (engine/versions/neighbour_pairs.json)",
     )
     args = parser.parse_args()
     chosen = args.set.lower()

@@ -23,10 +23,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "cluster")]
 from local_cluster import LocalCluster  # noqa: E402
 from search_data import Landscape, bowl  # noqa: E402
 
-from engine.cluster.executor import connect, sweep_on  # noqa: E402
 from engine.pipeline.evaluate import Evaluator  # noqa: E402
 from engine.problem import Problem  # noqa: E402
 from engine.search import results  # noqa: E402
+from engine.search.cluster.executor import connect, sweep_on  # noqa: E402
 from engine.search.ranking import by_problem  # noqa: E402
 from engine.search.space import ProblemAxes, Space, SweepOptions, make_point  # noqa: E402
 from engine.search.sweep.estimate import Estimator  # noqa: E402

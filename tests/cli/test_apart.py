@@ -14,7 +14,6 @@ import pytest
 from words import raises
 
 from engine.base.errors import AttuneError, CompileError, UnknownName
-from engine.cli import sass
 from engine.cli.sass import run_apart
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,10 +61,9 @@ def test_its_end_is_one_sentence(work, kind: type[AttuneError], words: str) -> N
 
 
 @pytest.mark.slow
-def test_it_is_ended_when_it_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sass, "_MOST_TIME_S", 1)
+def test_it_is_ended_when_it_takes_too_long() -> None:
     with raises(CompileError, "reading_time_limit"):
-        run_apart(waits, argparse.Namespace(), "k.cubin")
+        run_apart(waits, argparse.Namespace(), "k.cubin", most_s=1)
 
 
 PARENT = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,19 +23,15 @@ from engine.sessions.files import export_evaluations
 PROBLEM = Problem(1, 8, 128, 64)
 
 
-@pytest.fixture
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "engine.backends.cuda.why_not_cuda", lambda: "No NVIDIA driver is installed here."
-    )
-
-
-@pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("preset", ["small", "large", "decode"])
 @pytest.mark.parametrize("extra", [[], ["--json"]])
 def test_without_a_gpu_there_is_one_sentence_and_no_number(
-    preset: str, extra: list[str], capsys: pytest.CaptureFixture[str]
+    preset: str,
+    extra: list[str],
+    capsys: pytest.CaptureFixture[str],
+    set_local_gpu: Callable[..., None],
 ) -> None:
+    set_local_gpu("No NVIDIA driver is installed here.")
     assert main(["bench", "--against", "sdpa", "--preset", preset, *extra]) == 1
     captured = capsys.readouterr()
     assert captured.err == "error: No NVIDIA driver is installed here.\n"
@@ -43,9 +40,9 @@ def test_without_a_gpu_there_is_one_sentence_and_no_number(
 
 
 def test_a_file_that_exists_is_found_before_anything_is_measured(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    set_local_gpu: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("engine.backends.cuda.why_not_cuda", lambda: None)
+    set_local_gpu()
     out = tmp_path / "there.json"
     out.write_text("precious")
     assert main(["bench", "--preset", "small", "--out", str(out)]) == 2
@@ -65,10 +62,10 @@ def test_a_file_that_exists_is_found_before_anything_is_measured(
 def test_bad_usage(
     options: list[str],
     says: str,
-    monkeypatch: pytest.MonkeyPatch,
+    set_local_gpu: Callable[..., None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("engine.backends.cuda.why_not_cuda", lambda: None)
+    set_local_gpu()
     assert main(["bench", *options]) == 2
     assert says in capsys.readouterr().err
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,14 +60,16 @@ def test_figures_of_auto_bear_the_name_of_its_kernel(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.usefixtures("timed")
-def test_bench_is_handed_these_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_is_handed_these_times(
+    monkeypatch: pytest.MonkeyPatch, set_local_gpu: Callable[..., None]
+) -> None:
     seen = []
 
     def bench(problem: Problem, _: object, evaluator: Evaluator, *__: object) -> BenchResult:
         seen.append([t.name for t in evaluator.history.at(PROBLEM, "L4")])
         return BenchResult(problem, "L4", (), None, (), (), "", "")
 
-    monkeypatch.setattr("engine.backends.cuda.why_not_cuda", lambda: None)
+    set_local_gpu()
     monkeypatch.setattr("engine.pipeline.bench.bench", bench)
     assert main(["bench", "--preset", "small", "--variant", "auto", "--json"]) == 0
     assert seen

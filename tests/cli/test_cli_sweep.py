@@ -285,7 +285,7 @@ def test_a_lost_cluster_says_how_to_go_on(
     def lost(*_: object) -> None:
         raise ClusterError("The Dask scheduler is gone.")
 
-    monkeypatch.setattr("engine.cluster.executor.connect", lost)
+    monkeypatch.setattr("engine.search.cluster.executor.connect", lost)
     journal = tmp_path / "s.jsonl"
     journal.touch()
     argv = ["v01", "--gpu", "L4", "--dask", "127.0.0.1:8786", "--journal", str(journal)]

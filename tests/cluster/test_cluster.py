@@ -19,14 +19,14 @@ from words import raises, says
 
 from engine.base.errors import ClusterError, InvalidProblem, Status, ToolMissing
 from engine.cli import main
-from engine.cluster.executor import MAX_DEATHS, Cluster, connect, sweep_on
-from engine.cluster.members import is_loopback, parse_address
 from engine.history.history import predictions
 from engine.jobs.manager import JobManager
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
 from engine.search.autotune import ProblemResult
+from engine.search.cluster.executor import MAX_DEATHS, Cluster, connect, sweep_on
+from engine.search.cluster.members import is_loopback, parse_address
 from engine.search.space import Space, SweepOptions
 from engine.search.sweep.journal import Progress, SweepJournal, SweepSpec
 from engine.search.sweep.run import run_sweep
@@ -257,7 +257,7 @@ def test_two_gpus_in_software_share_a_sweep_and_one_dies_in_mid_launch(tmp_path:
 
 
 OTHER_SOURCES = """
-from engine.cluster import worker
+from engine.search.cluster import worker
 worker.fingerprint = lambda: "0123456789abcdef"
 """
 

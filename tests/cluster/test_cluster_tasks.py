@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Future
 from dataclasses import replace
@@ -12,11 +13,11 @@ from search_data import SMALL
 from words import raises
 
 from engine.base.errors import ClusterError
-from engine.cluster import executor
-from engine.cluster.executor import MAX_DEATHS, Tasks
-from engine.cluster.members import Member
-from engine.cluster.worker import Description
 from engine.problem import Problem
+from engine.search.cluster import executor, worker
+from engine.search.cluster.executor import MAX_DEATHS, Tasks
+from engine.search.cluster.members import Member
+from engine.search.cluster.worker import Description
 
 OTHER = replace(SMALL, seqlen=256)
 
@@ -187,3 +188,7 @@ def test_a_worker_without_calls_is_let_go(
 ) -> None:
     give_up(bench.tasks, "never seen")
     assert bench.client.cancelled == []
+
+
+def test_the_fingerprint_covers_sources() -> None:
+    assert worker.fingerprint() != hashlib.sha256().hexdigest()[:16]

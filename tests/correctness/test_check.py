@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,16 @@ from words import raises, says
 
 from engine.backends.base import RunResult
 from engine.base.errors import Status
-from engine.correctness import check_output, check_with_maps, with_order_of_threads
+from engine.correctness import (
+    Expected,
+    check_against,
+    check_output,
+    expect,
+    with_order_of_threads,
+)
 from engine.correctness.check import FIXED_BOUNDS, absolute_tolerance
 from engine.correctness.output_error import NOT_COMPARED
-from engine.correctness.reference import emulated_attention, everything, reference
+from engine.correctness.reference import choose_coverage, emulated_attention, everything, reference
 from engine.evaluation import Correctness
 from engine.problem import Problem
 from engine.tensors import INPUT_KINDS, POISON_BITS, InputKind, Inputs, decode, encode, make_inputs
@@ -26,14 +33,15 @@ DTYPES = ("float16", "bfloat16")
 KINDS: tuple[InputKind, ...] = ("normal", "large_logits", "structured_v", "harsh")
 
 
-def judge(inputs: Inputs, out: Any, **flags: Any) -> Correctness:
+def judge(inputs: Inputs, out: Any, expected: Expected | None = None, **flags: Any) -> Correctness:
     """The verdict on a float output or a raw one."""
     raw = (
         out
         if out.dtype in (np.float16, np.uint16)
         else encode(out.astype(np.float32), inputs.problem.dtype)
     )
-    return check_output(inputs, RunResult(status=Status.PASSED, out=raw, **flags))
+    result = RunResult(status=Status.PASSED, out=raw, **flags)
+    return check_against(expected or expect(inputs), result)[0]
 
 
 def right(inputs: Inputs) -> Any:
@@ -272,76 +280,65 @@ def test_a_baseline_with_nan_gives_no_tolerance() -> None:
 
 
 class TestMostSlicesInFloat32:
-    @pytest.fixture(autouse=True)
-    def small_budget(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        import engine.correctness.reference as module
-
-        monkeypatch.setattr(module, "MAX_FLOAT64_WORK", 2e7)
+    inputs = make_inputs(Problem(4, 4, 128, 32))
+    expected = expect(inputs, float64_work=2e7)
 
     def test_a_right_output_passes_and_says_how_it_was_compared(self) -> None:
-        inputs = make_inputs(Problem(4, 4, 128, 32))
-        found = judge(inputs, right(inputs))
+        found = judge(self.inputs, right(self.inputs), self.expected)
         assert found.passed
         assert says(found.reason, "float6_on_of", "4", "16")
         assert says(found.reason, "float6_on_of")
 
     def test_one_wrong_element_is_found_wherever_it_is(self) -> None:
-        inputs = make_inputs(Problem(4, 4, 128, 32))
         for index in range(16):
-            out = right(inputs)
+            out = right(self.inputs)
             place = (*divmod(index, 4), 50, 5)
             out[place] += 0.01
-            found = judge(inputs, out)
+            found = judge(self.inputs, out, self.expected)
             assert not found.passed
             assert (found.first_bad_index, found.bad_count) == (place, 1)
 
     def test_a_slice_of_nan_does_not_hide_another_that_is_wrong(self) -> None:
-        inputs = make_inputs(Problem(4, 4, 128, 32))
-        out = right(inputs)
+        out = right(self.inputs)
         out[1, 1, 3] = np.nan
         out[2, 2, 50, 5] += 0.01
-        found = judge(inputs, out)
+        found = judge(self.inputs, out, self.expected)
         assert (found.nonfinite_count, found.bad_count) == (32, 33)
 
-    def test_scores_beyond_float32_are_judged_in_float64(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        import engine.correctness.expected as module
-
-        monkeypatch.setattr(module, "_MOST_WRONG_SLICES", 2)
-        rounded = module.covered_in_float32
-        monkeypatch.setattr(module, "covered_in_float32", lambda *given: rounded(*given) + 1)
-        inputs = make_inputs(Problem(4, 4, 128, 32))
-        found = judge(inputs, right(inputs))
+    def test_scores_beyond_float32_are_judged_in_float64(self) -> None:
+        inputs = make_inputs(Problem(1, 80, 16, 32))
+        expected = expect(inputs, float64_work=2e4)
+        expected = replace(expected, in_float32=expected.in_float32 + 1)
+        found = judge(inputs, right(inputs), expected)
         assert found.passed
         assert "float32" not in found.reason
 
 
+def sampled(inputs: Inputs) -> Expected:
+    return expect(inputs, coverage=choose_coverage(inputs.problem, 2e7))
+
+
 class TestSampled:
-    @pytest.fixture(autouse=True)
-    def small_budget(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        import engine.correctness.reference as module
-
-        monkeypatch.setattr(module, "MAX_WORK", 2e7)
-
     @pytest.mark.parametrize("shape", [(4, 4, 128, 32), (2, 2, 600, 32)])
     def test_says_what_it_covered(self, shape: tuple[int, ...]) -> None:
         inputs = make_inputs(Problem(*shape))
-        found, maps = check_with_maps(inputs, RunResult(status=Status.PASSED, out=right(inputs)))
+        result = RunResult(status=Status.PASSED, out=right(inputs))
+        found, maps = check_against(sampled(inputs), result)
         assert found.passed
         assert "Compared on" in found.reason
         assert any((m.values == NOT_COMPARED).any() for m in maps)
 
     def test_still_sees_wrong_corners_and_nan_anywhere(self) -> None:
         inputs = make_inputs(Problem(4, 4, 128, 32))
+        expected = sampled(inputs)
         wrong = right(inputs)
         wrong[3, 3, 127, 31] += 1
-        assert judge(inputs, wrong).first_bad_index == (3, 3, 127, 31)
+        assert judge(inputs, wrong, expected).first_bad_index == (3, 3, 127, 31)
         for index in range(16):
             out = right(inputs)
             place = (*divmod(index, 4), 50, 5)
             out[place] = np.nan
-            found = judge(inputs, out)
+            found = judge(inputs, out, expected)
             assert not found.passed
             assert found.first_bad_index == place
 

@@ -8,9 +8,16 @@ from emulated_kernel import Kernel
 
 from engine.backends.base import RunResult
 from engine.base.errors import Status
-from engine.correctness import ErrorMap, check_with_maps, maps_from_arrays, maps_to_arrays
+from engine.correctness import (
+    ErrorMap,
+    check_against,
+    check_with_maps,
+    expect,
+    maps_from_arrays,
+    maps_to_arrays,
+)
 from engine.correctness.output_error import MAX_MAP_SIDE, NOT_COMPARED
-from engine.correctness.reference import reference
+from engine.correctness.reference import choose_coverage, reference
 from engine.problem import Problem
 from engine.tensors import Inputs, decode, encode, make_inputs
 
@@ -110,12 +117,10 @@ def test_nan_stays_nan_in_its_cells_and_nowhere_else() -> None:
     assert broken.all(axis=1).tolist() == [False, True, False, False] or not broken.any()
 
 
-def test_what_was_not_compared_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    import engine.correctness.reference as module
-
-    monkeypatch.setattr(module, "MAX_WORK", 1e7)
+def test_what_was_not_compared_is_marked() -> None:
     inputs = make_inputs(Problem(2, 8, 600, 16))
-    maps = by_name(check_with_maps(inputs, Kernel().run(inputs))[1])
+    expected = expect(inputs, coverage=choose_coverage(inputs.problem, 1e7))
+    maps = by_name(check_against(expected, Kernel().run(inputs))[1])
     by_row = maps["row_by_column"].values.max(axis=1)
     assert (maps["batch_by_head"].values == NOT_COMPARED).sum() == 12
     assert (maps["batch_by_head"].values[:, [0, 7]] >= 0).all()

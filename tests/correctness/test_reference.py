@@ -78,16 +78,18 @@ def test_memory_stays_bounded_with_few_queries() -> None:
     assert peak < 48 << 20  # K and V in float64 alone would be 256 MiB
 
 
-def test_blocks_of_rows_and_groups_of_slices_join_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    import engine.correctness.reference as module
-
+@pytest.mark.parametrize("shape", [(1, 1, 1600, 8), (8, 8, 150, 8)])  # three blocks, two groups
+def test_blocks_of_rows_and_groups_of_slices_join_up(shape: tuple[int, ...]) -> None:
     for causal in (False, True):
-        inputs = make_inputs(Problem(3, 2, 150, 8, causal))
-        expected = whole_reference(inputs)
-        monkeypatch.setattr(module, "_BLOCK_BYTES", 8 * 150 * 7)
-        monkeypatch.setattr(module, "_MIN_BLOCK_ROWS", 3)
-        np.testing.assert_allclose(whole_reference(inputs), expected, rtol=0, atol=1e-15)
-        monkeypatch.undo()
+        problem = Problem(*shape, causal)
+        inputs = make_inputs(problem)
+        q, k, v = (decode(x, "float16").astype(np.float64) for x in (inputs.q, inputs.k, inputs.v))
+        scores = q @ k.swapaxes(2, 3) * problem.softmax_scale
+        if causal:
+            scores[:, :, np.triu(np.ones(scores.shape[2:], bool), 1)] = -np.inf
+        weights = np.exp(scores - scores.max(axis=3, keepdims=True))
+        expected = weights @ v / weights.sum(axis=3, keepdims=True)
+        np.testing.assert_allclose(whole_reference(inputs), expected, rtol=0, atol=1e-14)
 
 
 def test_memory_does_not_grow_with_the_square_of_the_length() -> None:
@@ -150,18 +152,14 @@ class TestCoverage:
         assert set(range(256)) <= rows
         assert set(range((1 << 17) - 256, 1 << 17)) <= rows
 
-    def test_a_sample_is_a_part_of_the_whole(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        import engine.correctness.reference as module
-
+    def test_a_sample_is_a_part_of_the_whole(self) -> None:
         problem = Problem(3, 4, 700, 16, causal=True)
         inputs = make_inputs(problem)
         expected = whole_reference(inputs)
-        monkeypatch.setattr(module, "MAX_WORK", 2e8)
-        coverage = choose_coverage(problem)
+        coverage = choose_coverage(problem, 2e8)
         assert 4 <= len(coverage.slices) < 12
         # The budget is spent on whole slices first, then on rows.
-        monkeypatch.setattr(module, "MAX_WORK", 1e8)
-        fewer = choose_coverage(problem)
+        fewer = choose_coverage(problem, 1e8)
         assert not fewer.all_rows
         for sample in (coverage, fewer):
             found = covered_reference(inputs, sample)
@@ -169,15 +167,10 @@ class TestCoverage:
             batch, head, row = sample.index(2, 5)
             np.testing.assert_allclose(found[2, 5], expected[batch, head, row], rtol=0, atol=1e-15)
 
-    def test_selected_slices_are_a_problem_of_their_own(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        import engine.correctness.reference as module
-
+    def test_selected_slices_are_a_problem_of_their_own(self) -> None:
         problem = Problem(3, 4, 100, 16)
         inputs = make_inputs(problem)
-        monkeypatch.setattr(module, "MAX_WORK", 9e6)
-        coverage = choose_coverage(problem)
+        coverage = choose_coverage(problem, 9e6)
         assert 4 <= len(coverage.slices) < 12
         assert coverage.all_rows
         part = coverage.select(inputs)

@@ -12,9 +12,11 @@ from words import says
 
 from engine.backends.base import RunResult
 from engine.base.errors import Status
+from engine.config import find_variant
 from engine.correctness import check_output
 from engine.correctness.reference import emulated_attention, everything, slice_qkv
 from engine.evaluation import Correctness
+from engine.plan import make_plan
 from engine.problem import Problem
 from engine.tensors import INPUT_KINDS, FloatArray, Inputs, decode, encode, make_inputs
 from kernels.variant import Dtype
@@ -89,6 +91,18 @@ def test_one_padded_key_of_one_is_warned_of() -> None:
     found = judged(inputs, attention(inputs, padded_keys=1))
     assert found.passed
     assert "tail mask" in found.warnings[0]
+
+
+def test_a_bug_whose_effect_overflows_is_refuted() -> None:
+    """A row sum without the only key that weighs anything: an output of about 1e200."""
+    problem = Problem(1, 2, 113, 64, dtype="bfloat16")
+    inputs = make_inputs(problem, kind="scaled:16")
+    variant = find_variant("v08")
+    plan = make_plan(variant, problem, variant.default_config())  # tells how keys fall into tiles
+    raw = encode((attention(inputs) * 0.9984).reshape(problem.shape), problem.dtype)
+    found = check_output(inputs, RunResult(status=Status.PASSED, out=raw), plan=plan)
+    assert found.passed
+    assert says(found.warnings[0], "lost_precision_sum")
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from words import raises, says
 from engine.base.errors import BadInput, CompileError
 from engine.cli import main
 from engine.cuda_source.sources import OutsideFolder, files_inside
-from engine.gate.figures import check_output
 from engine.gate.judge import judge
+from engine.gate.running import check_output
 from engine.gate.settings import parse_problem, read_settings
 from engine.gate.trees import (
     NoTree,
@@ -23,8 +23,8 @@ from engine.gate.trees import (
     pair_kernels,
     working_tree,
 )
-from engine.gate.verdicts import GateVerdict
 from engine.problem import Problem
+from engine.versions.verdicts import GateVerdict
 from tests.gate.repositories import commit, edit, git, kernel_file, repository
 
 

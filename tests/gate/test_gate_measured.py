@@ -12,14 +12,13 @@ import pytest
 from engine.cli import main
 from engine.evaluation import Correctness
 from engine.gate import judge
-from engine.gate.figures import measure_pair
+from engine.gate.running import measure_pair
 from engine.gate.trees import open_tree, working_tree
-from engine.gate.verdicts import GateVerdict, measured_finding
-from engine.measure import device_lock
 from engine.pipeline.evaluate import Evaluator
 from engine.plan import LaunchPlan
 from engine.problem import Problem
 from engine.tensors import Inputs
+from engine.versions.verdicts import GateVerdict, measured_finding
 from tests.gate.repositories import edit, kernel_file, repository
 from tests.pipeline.test_evaluate_cuda import MadeUpCuda, MadeUpTimer
 from tests.words import says
@@ -56,10 +55,11 @@ class Gpu(MadeUpCuda):
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Evaluator]:
+def gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, set_local_gpu: Callable[..., None]
+) -> Iterator[Evaluator]:
     monkeypatch.setenv("ATTUNE_LOCK_DIR", str(tmp_path / "locks"))
-    monkeypatch.setattr("engine.backends.cuda.why_not_cuda", lambda *_: None)
-    monkeypatch.setattr(device_lock, "_uuid", lambda: "GPU-1")
+    set_local_gpu()
     with Evaluator() as made:
         made._backends["cuda"] = Gpu()
         yield made
@@ -121,19 +121,22 @@ def test_what_is_wrong_is_not_timed(
 
 
 @pytest.mark.parametrize(
-    ("why", "in_software", "said"),
-    [("No GPU here.", False, "No GPU here."), (None, True, "a software GPU")],
+    ("why", "name", "said"),
+    [
+        ("No GPU here.", "", "No GPU here."),
+        (None, "software L4", "a software GPU"),
+    ],
 )
 def test_without_a_gpu_that_can_be_measured(
     repo: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    set_local_gpu: Callable[..., None],
     why: str | None,
-    in_software: bool,
+    name: str,
     said: str,
 ) -> None:
-    monkeypatch.setattr("engine.backends.cuda.why_not_cuda", lambda *_: why)
-    monkeypatch.setattr("engine.backends.cuda.availability.is_software_gpu", lambda: in_software)
+    set_local_gpu(why, name=name)
     monkeypatch.chdir(repo)
     assert main(["gate", "HEAD", "--measure"]) == 3
     out = capsys.readouterr()

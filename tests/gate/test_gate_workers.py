@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engine.gate.workers import Failed, Workers
+from engine.versions.workers import Failed, Workers
 
 
 def work(task: tuple[str, str]) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.mcp_server import Rights, Tools
+from engine.cli.mcp_server import Rights, Tools
 from tests.gate.repositories import edit, kernel_file, repository
 
 pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is an extra")

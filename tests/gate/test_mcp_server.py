@@ -13,8 +13,8 @@ import psutil
 import pytest
 from words import raises
 
+from engine.cli.mcp_server import Refused, Rights, Tools, _path, _problem, _run, shortened
 from engine.cuda_source.sources import OutsideFolder
-from engine.mcp_server import Refused, Rights, Tools, _path, _problem, _run, shortened
 from tests.gate.repositories import ONE_PROBLEM, edit, kernel_file, repository
 
 pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is an extra")

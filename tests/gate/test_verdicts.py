@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from engine.gate.figures import Answer, Figures
-from engine.gate.verdicts import (
+from engine.versions.figures import Answer, Figures
+from engine.versions.verdicts import (
     GateVerdict,
     NeighbourPair,
     Thresholds,

@@ -23,7 +23,9 @@ from engine.history.persistent import (
 from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.disassembly import find_entry
-from engine.machine_code.emulation import EXECUTED, Emulator
+from engine.machine_code.emulation import EXECUTED, CtaTrace, Emulator
+from engine.machine_code.timing.constants import SmTiming
+from engine.machine_code.timing.native import Kernel as SmKernel
 from engine.machine_code.timing.native import allocated_smem, gpu_rates, simulate_sm, sm_kernel
 from engine.model.kernel import Kernel
 from engine.plan import LaunchPlan, compile_plan, launch_of_pass, make_plan
@@ -165,6 +167,32 @@ def test_a_long_cta_takes_what_its_pieces_cost(name: str, causal: bool) -> None:
     trace = emulator.trace((66, 0, 0))[0]
     followed = simulate_sm(kernel, [trace], [0], 1, stalls=False).cycles
     assert costs == pytest.approx(followed, rel=0.04)
+
+
+def test_no_ctas_are_simulated_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one machine: what ends first and what code costs are read from the CTAs in step."""
+    plan, compiled = compiled_for("v13", PROBLEM, "A100 80GB SXM", num_ctas=216)
+    emulator, gpu = emulator_of(plan, compiled), find_device("A100 80GB SXM")
+    entry = read_cubin(compiled.cubin).entries[emulator.program.entry]
+    simulated: list[tuple[bytes, ...]] = []
+
+    def counted(
+        kernel: SmKernel, traces: Sequence[CtaTrace], queue: Sequence[int], *_: int, **__: bool
+    ) -> SmTiming:
+        """Stands for the simulation, which would take most of a second."""
+        executed = [trace.instruction for trace in traces]
+        held = [executed[n].tobytes() for n in queue]
+        simulated.append((bytes(kernel.machine), *held))
+        ends = np.array([float(len(executed[n])) for n in queue])
+        return SmTiming(ends.sum(), 0, 0 * ends, ends, {}, np.zeros((0, 0)))
+
+    monkeypatch.setattr("engine.history.persistent.simulate_sm", counted)
+    ctas = simulate_persistent(
+        *(emulator.program, entry, find_variant("v13"), plan, gpu, 2, ("shared",))
+    )
+    assert ctas["shared"].counts == (1, 2)
+    assert len(simulated) > 40
+    assert len(simulated) == len(set(simulated))
 
 
 @pytest.mark.exhaustive

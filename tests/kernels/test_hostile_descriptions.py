@@ -14,8 +14,8 @@ from words import raises
 
 from engine.base.errors import InvalidKernel, InvalidProblem, Status
 from engine.cli import main
+from engine.config import VARIABLE
 from engine.own_kernels.draft import draft_block
-from engine.own_kernels.registry import VARIABLE
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
 from engine.plan import make_plan

@@ -46,9 +46,7 @@ class Folder:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
     """The ladder's own folder, for the time of a test."""
     edited = Folder(tmp_path)
-    monkeypatch.setattr(LADDER, "_folder", tmp_path)
-    monkeypatch.setattr(LADDER, "_files", {})
-    monkeypatch.setattr(LADDER, "_named", {})
+    monkeypatch.setattr(LADDER, "__dict__", vars(Ladder(tmp_path)))
     return edited
 
 

@@ -53,6 +53,7 @@ template <int N> __global__ void swap_tiles(const __grid_constant__ Parameters p
 template __global__ void swap_tiles<1>(const __grid_constant__ Parameters);
 """
 PARAMETERS = "struct:192;0=tensormap:f32[32,32]box[32,8];128=ptr:f32[1024];136=same:1;0x90=f32:0.5"
+pytestmark = pytest.mark.usefixtures("sass_in_this_process")
 LAUNCH = ("--grid", "4", "--block", "32", "--smem", "2048", "--cluster", "2")
 
 
@@ -66,11 +67,6 @@ def cubins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         made[name] = str(folder / f"{name}.cubin")
         Path(made[name]).write_bytes(compile_kernel(source, defines, "sm_90", ()).cubin)
     return made
-
-
-@pytest.fixture(autouse=True)
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.cli.sass.run_apart", lambda run, args, _: run(args))
 
 
 def execute(cubin: str, *options: str) -> int:

@@ -14,7 +14,7 @@ from engine.cuda_source import compile_kernel
 from engine.devices import find_device
 from engine.machine_code import counts, footprint
 from engine.machine_code.analysis import analyse
-from engine.machine_code.counts import LaunchCounts, count_launch
+from engine.machine_code.counts import count_launch
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.disassembly import disassemble
 from engine.machine_code.emulation import Emulator
@@ -26,7 +26,7 @@ from engine.machine_code.footprint import (
     touched_bytes,
 )
 from engine.machine_code.launch import Launch, parse_arguments
-from engine.machine_code.timing.traffic import launch_traffic, persistent_traffic
+from engine.machine_code.timing.traffic import KvOrder, launch_traffic, persistent_traffic
 from engine.pipeline.machine_code import TimedLaunch, time_launch, time_passes
 from engine.plan import analyse_plan, make_plan
 from engine.problem import Problem
@@ -78,14 +78,12 @@ extern "C" __global__ void k(const float* in, float* out) {
 """
 
 
-def test_ctas_that_read_less_of_the_same_read_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(footprint, "_MOST_PROBE_STEPS", 0)  # as of a launch of many CTAs
+def test_ctas_that_read_less_of_the_same_read_nothing_else(tmp_path: Path) -> None:
     tiles, rows = 24, 3
     code = counted(tmp_path, PREFIXES, "ptr ptr", (tiles, rows, 1), (128, 1, 1), "sm_86")
     emulator = Emulator(code.program, code.entry, code.launch)
-    groups = shared_bytes(emulator, emulator.trace((tiles - 1, 0, 0))[0])
+    # As of a launch of many CTAs.
+    groups = shared_bytes(emulator, emulator.trace((tiles - 1, 0, 0))[0], probe_steps=0)
     assert touched_bytes(groups, code.launch.grid) == 2 * tiles * rows * 128 * 4
 
 
@@ -100,17 +98,15 @@ extern "C" __global__ void k(const float* in, float* out, int n, int part) {
 """
 
 
-def test_a_last_cta_with_less_to_do_takes_no_bytes_from_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(footprint, "_MOST_PROBE_STEPS", 0)  # as of a launch of many CTAs
+def test_a_last_cta_with_less_to_do_takes_no_bytes_from_the_others(tmp_path: Path) -> None:
     ctas, part = 40, 1024
     for last in (part // 3, 1):
         n = (ctas - 1) * part + last
         asked = f"ptr ptr i32:{n} i32:{part}"
         code = counted(tmp_path, PARTS, asked, (ctas, 1, 1), (128, 1, 1), "sm_86")
         emulator = Emulator(code.program, code.entry, code.launch)
-        groups = shared_bytes(emulator, emulator.trace((0, 0, 0))[0])
+        # As of a launch of many CTAs.
+        groups = shared_bytes(emulator, emulator.trace((0, 0, 0))[0], probe_steps=0)
         touched = touched_bytes(groups, code.launch.grid)
         assert touched == pytest.approx(4 * ctas * part, rel=0.03)
 
@@ -131,15 +127,16 @@ extern "C" __global__ void k(const float* a, const float* b, float* out, int row
 
 
 def test_what_is_read_too_late_to_be_looked_at_is_shared_by_those_that_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     rows, columns, threads, work = 6, 7, 64, 5000
-    monkeypatch.setattr(footprint, "_MOST_PROBE_STEPS", rows * columns * work)
     asked = f"ptr ptr ptr i32:{rows} i32:{work}"
     code = counted(tmp_path, LATE, asked, (rows * columns, 1, 1), (threads, 1, 1), "sm_86")
     emulator = Emulator(code.program, code.entry, code.launch)
     for cta in (0, 17, rows * columns - 1):
-        groups = shared_bytes(emulator, emulator.trace((cta, 0, 0))[0])
+        groups = shared_bytes(
+            emulator, emulator.trace((cta, 0, 0))[0], probe_steps=rows * columns * work
+        )
         strips = 2 * rows + 2 * columns + 2 * rows * columns
         assert touched_bytes(groups, code.launch.grid) == strips * threads * 4
         assert sum(g.unit_bytes for g in groups) == 6 * threads * 4
@@ -157,6 +154,29 @@ def test_a_listed_order_is_followed_wave_by_wave() -> None:
     # The axes in another order: of a grid of 4 by 2 the second pair of rows beside the first.
     turned = launch_traffic([far], (4, 2, 1), 2, 2000, (1, 0, 2))
     assert turned.dram_bytes == 4000
+
+
+@pytest.mark.parametrize(
+    ("grid", "shares"),
+    [
+        ((5, 3, 4), (5, 1, 1)),
+        ((5, 3, 4), (2, 3, 1)),
+        ((3, 7, 2), (1, 2, 2)),
+        ((1, 4, 6), (1, 1, 6)),
+    ],
+)
+def test_heads_of_the_first_ctas_are_those_of_their_places(
+    grid: tuple[int, int, int], shares: tuple[int, int, int]
+) -> None:
+    order = KvOrder(grid, shares)
+    places = [
+        tuple(n // share for n, share in zip(place, shares[::-1], strict=True))
+        for place in np.ndindex(grid[::-1])
+    ]
+    heads = sorted(set(places))
+    for count in range(1, order.num_ctas + 2):
+        assert order.first(count).tolist() == [heads.index(place) for place in places[:count]]
+    assert len(KvOrder((1 << 30, 65_000, 65_000), (1 << 30, 1, 1)).first(5)) == 5
 
 
 def test_a_cold_launch_reads_each_unit_once_and_leaves_what_it_writes_in_l2() -> None:
@@ -216,7 +236,7 @@ def test_persistent_ctas_too_long_to_follow_move_their_tensors(
 
 
 @pytest.mark.slow
-def test_ctas_too_long_to_be_run_each_are_interpolated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctas_too_long_to_be_run_each_are_interpolated() -> None:
     device = find_device(GPU)
     cubin = read_cubin(
         compile_kernel(KERNEL, (("ORDER", str(STAYING)),), device.arch, ("gemm",)).cubin
@@ -226,13 +246,11 @@ def test_ctas_too_long_to_be_run_each_are_interpolated(monkeypatch: pytest.Monke
     # 64 tiles: some of the CTAs take one more than the others, and the last ones fewer.
     launch = Launch((24, 1, 1), (256, 1, 1), 0, arguments)
 
-    def counts_now() -> LaunchCounts:
-        program = disassemble(cubin).program(name)
-        return count_launch(Emulator(program, cubin.entries[name], launch))
-
-    each = counts_now()
-    monkeypatch.setattr(counts, "MAX_EMULATED", 1)
-    few = counts_now()
+    program = disassemble(cubin).program(name)
+    each, few = (
+        count_launch(Emulator(program, cubin.entries[name], launch), most)
+        for most in (counts.MAX_EMULATED, 1)
+    )
     assert each.exact
     assert not few.exact
     assert few.emulated < each.emulated

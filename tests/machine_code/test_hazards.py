@@ -355,10 +355,10 @@ def test_what_no_fence_orders_is_one(cubin_file: Path, kernel: str) -> None:
 LAUNCH = ("--grid", "1", "--block", str(THREADS), "--execute")
 
 
+@pytest.mark.usefixtures("sass_in_this_process")
 def test_a_cubin_of_anybodys_is_executed_and_checked(
-    cubin_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    cubin_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("engine.cli.sass.run_apart", lambda run, args, _: run(args))
     sass = ("sass", str(cubin_file), *LAUNCH, "--entry")
     assert main([*sass, "unordered", "--arg", "ptr:f32[256]", "--check", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
@@ -378,6 +378,7 @@ def test_a_cubin_of_anybodys_is_executed_and_checked(
         assert part in fault
 
 
+@pytest.mark.usefixtures("sass_in_this_process")
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -395,9 +396,7 @@ def test_bad_usage_is_one_sentence(
     wrong: tuple[str, ...],
     cubin_file: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("engine.cli.sass.run_apart", lambda run, args, _: run(args))
     assert main(["sass", str(cubin_file), *LAUNCH, "--entry", "ordered", *wrong]) == 2
     assert capsys.readouterr().err.startswith("error: ")
 

@@ -18,35 +18,31 @@ from engine.machine_code import disassembly as nvdisasm
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def tool(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def made(folder: Path, script: str) -> Path:
     """`script` in place of the disassembler."""
     path = folder / "nvdisasm"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
-    monkeypatch.setattr(nvdisasm, "find_nvdisasm", lambda: path)
+    return path
 
 
-def test_what_it_prints_and_why_it_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tool(tmp_path, 'cat "$2"; echo "$1"', monkeypatch)
-    assert nvdisasm.run_nvdisasm(b"code\n", "-c") == "code\n-c\n"
-    tool(tmp_path, 'echo "error: $1 is odd." >&2; exit 3', monkeypatch)
+def test_what_it_prints_and_why_it_refuses(tmp_path: Path) -> None:
+    tool = made(tmp_path, 'cat "$2"; echo "$1"')
+    assert nvdisasm.run_nvdisasm(b"code\n", "-c", tool=tool) == "code\n-c\n"
+    tool = made(tmp_path, 'echo "error: $1 is odd." >&2; exit 3')
     with raises(CompileError, "cubin_unreadable", "error: the file is odd."):
-        nvdisasm.run_nvdisasm(b"")
-    monkeypatch.setattr(nvdisasm, "find_nvdisasm", lambda: tmp_path / "absent")
+        nvdisasm.run_nvdisasm(b"", tool=tool)
     with raises(ToolMissing, "nvdisasm_broken", "absent"):
-        nvdisasm.run_nvdisasm(b"")
+        nvdisasm.run_nvdisasm(b"", tool=tmp_path / "absent")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["while :; do :; done", "exec sleep 60"])
-def test_one_that_hangs_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
-) -> None:
+def test_one_that_hangs_is_ended(tmp_path: Path, script: str) -> None:
     pid = tmp_path / "pid"
-    tool(tmp_path, f"echo $$ > {pid}; {script}", monkeypatch)
-    monkeypatch.setattr(nvdisasm, "_TIMEOUT_S", 1.0)
+    tool = made(tmp_path, f"echo $$ > {pid}; {script}")
     with raises(CompileError, "nvdisasm_time_limit"):
-        nvdisasm.run_nvdisasm(b"")
+        nvdisasm.run_nvdisasm(b"", tool=tool, timeout_s=1.0)
     gone(int(pid.read_text()))
 
 
@@ -54,16 +50,15 @@ ASKS = """
 import sys
 from pathlib import Path
 from engine.machine_code import disassembly as nvdisasm
-nvdisasm.find_nvdisasm = lambda: Path(sys.argv[1])
-nvdisasm.run_nvdisasm(b"")
+nvdisasm.run_nvdisasm(b"", tool=Path(sys.argv[1]))
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_it_ends_with_who_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_ends_with_who_asked(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    tool(tmp_path, f"echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 60", monkeypatch)
-    asker = subprocess.Popen([sys.executable, "-c", ASKS, str(tmp_path / "nvdisasm")], cwd=ROOT)
+    tool = made(tmp_path, f"echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 60")
+    asker = subprocess.Popen([sys.executable, "-c", ASKS, str(tool)], cwd=ROOT)
     deadline = time.monotonic() + 120
     while not pid.exists():
         assert time.monotonic() < deadline

@@ -270,6 +270,27 @@ def test_variables_of_the_module_keep_their_values(tmp_path: Path) -> None:
         assert executed(tmp_path, body, arch=arch, top=top)[:32].tolist() == expected
 
 
+def test_floats_are_added_to_by_several_threads_of_the_host_at_once(tmp_path: Path) -> None:
+    body = """
+    float* const sums = (float*)data;
+    if (blockIdx.x == 0) sums[threadIdx.x & 7] = -0.0f;
+    for (int n = 0; n < 3000; n++) {
+        atomicAdd(sums + 8 + (threadIdx.x & 7), 1.0f);
+        if (threadIdx.x % 3) atomicAdd(sums + 16, 1.0f);
+        atomicAdd(sums + 32, 1.0f);
+        const float taken = threadIdx.x ? 0.0f : atomicExch(sums + 32, 0.0f);
+        atomicAdd(sums + 33, taken);
+    }
+    if (blockIdx.x == 0) atomicAdd(sums + (threadIdx.x & 1), -1e-39f);
+    """
+    for arch in ("sm_80", "sm_90"):
+        sums = executed(tmp_path, body, arch=arch, grid=8, host_threads=4).view(np.float32)
+        assert sums[8:16].tolist() == [8 * 3000 * 4] * 8
+        assert sums[16] == 8 * 3000 * 21
+        assert sums[32] + sums[33] == 8 * 3000 * 32
+        assert sums[:2].view(np.uint32).tolist() == [1 << 31] * 2  # denormal: -0
+
+
 def test_local_memory_has_generic_addresses_too(tmp_path: Path) -> None:
     body = """
     int local[8];

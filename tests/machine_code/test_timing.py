@@ -437,19 +437,17 @@ def test_a_start_does_not_grow_with_the_length() -> None:
 
 
 @pytest.mark.parametrize("most", [5_000_000, 20_000])
-def test_long_ctas_behind_each_other_end_as_simulated(
-    most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_ctas_behind_each_other_end_as_simulated(most: int) -> None:
     """Seven times the longest that is known; by the smaller figure that one has no second round."""
-    monkeypatch.setattr("engine.machine_code.timing.cta_times._MOST_SIMULATED", most)
-    monkeypatch.setattr("engine.machine_code.timing.cta_times._LEAST_SETTLING", 0)
     traces = {n: flash_trace(n) for n in (128, 256, 1792)}
     code, long = traces[1792]
     kernel = sm_kernel(
         code, gpu_rates(find_device("H200")), "shared", 47 * 1024, fetches_code=False
     )
     kernel.machine.cta_start_cycles = 3000  # beside the 4,900 and 8,500 of such CTAs
-    times = measure(kernel, kernel, [traces[n][1] for n in (128, 256)], (128.0, 256.0), 1)
+    short = [traces[n][1] for n in (128, 256)]
+    bounds = {"most_simulated": most, "least_settling": 0}
+    times = measure(kernel, kernel, short, (128.0, 256.0), 1, **bounds)
     for count in (2, 4, 6):
         full = simulate_sm(kernel, [long], [0] * count, 1).cycles
         assert times.of(count, 1792.0) == pytest.approx(full, rel=0.01)

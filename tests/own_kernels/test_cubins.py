@@ -17,13 +17,13 @@ from app.tune.machine_code.frames import hottest
 from engine.backends.cuda import why_not_cuda
 from engine.base.errors import InvalidBuild, InvalidCubin, InvalidKernel, Status
 from engine.cli import main
-from engine.config import find_variant
+from engine.config import VARIABLE, find_variant
 from engine.cuda_source import compile_kernel
 from engine.evaluation import Evaluation
 from engine.gate.trees import find_kernels, open_trees
 from engine.history import History
 from engine.machine_code.cubin_files import choose_cubin
-from engine.own_kernels.registry import VARIABLE, check_kernel, keep_kernel
+from engine.own_kernels.registry import check_kernel, keep_kernel
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.machine_code import read_machine_code
 from engine.pipeline.request import EvaluationRequest, target_device

@@ -12,9 +12,10 @@ from words import raises, says
 
 from engine.base.errors import InvalidKernel, Status
 from engine.base.launch import ScalarArg
+from engine.config import VARIABLE
 from engine.own_kernels.draft import Draft, draft_of
 from engine.own_kernels.host_launch import fields_of, kernels_of
-from engine.own_kernels.registry import VARIABLE, check_kernel, kernel_named
+from engine.own_kernels.registry import check_kernel, kernel_named
 from engine.pipeline.request import EvaluationRequest
 from engine.pipeline.trial import described, explain, why_arguments_differ, write_description
 from engine.plan import make_plan

@@ -14,10 +14,9 @@ from words import says
 import engine as attune
 from engine.base.errors import Status
 from engine.cli import main
-from engine.config import usual_dtype, usual_head_dim
+from engine.config import VARIABLE, usual_dtype, usual_head_dim
 from engine.evaluation import Evaluation
 from engine.own_kernels.host_launch import kernels_of
-from engine.own_kernels.registry import VARIABLE
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.pipeline.trial import explain

@@ -12,9 +12,9 @@ from slow_cases import slow_ones
 from untimed import untimed
 
 from engine.base.errors import Status
+from engine.config import VARIABLE
 from engine.own_kernels.draft import Draft, draft_block, draft_of
 from engine.own_kernels.host_launch import kernels_of
-from engine.own_kernels.registry import VARIABLE
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
 

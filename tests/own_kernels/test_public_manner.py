@@ -13,8 +13,7 @@ from words import says
 from engine.base.errors import Status
 from engine.base.launch import StructArg, encode_argument
 from engine.cli import main
-from engine.config import find_variant
-from engine.own_kernels.registry import VARIABLE
+from engine.config import VARIABLE, find_variant
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.plan import make_plan

@@ -12,17 +12,13 @@ from words import raises
 
 from engine.base.errors import InvalidKernel, UnknownName
 from engine.cli import main
-from engine.config import find_variant
+from engine.config import OWN, VARIABLE, all_variants, find_variant, kept_kernels
 from engine.kernel_figures.changes import fork_diff
 from engine.own_kernels.registry import (
-    OWN,
-    VARIABLE,
-    all_variants,
     check_kernel,
     forget_kernel,
     fork_kernel,
     keep_kernel,
-    kept_kernels,
     parent_of,
     use_kernel,
 )

@@ -21,7 +21,6 @@ from engine.jobs.latency_series import read_samples
 from engine.jobs.layout import RunDir
 from engine.jobs.supervisor import JobRunner
 from engine.jobs.worker import JOB_TYPES
-from engine.measure import device_lock as local_gpu
 from engine.measure.device_lock import device_lock, lock_path
 from engine.measure.sampler import SamplerSettings
 from engine.measure.side_by_side import PLACEMENTS
@@ -107,10 +106,11 @@ class MadeUpCuda:
 
 
 @pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeUpCuda:
+def cuda(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, set_local_gpu: Callable[..., None]
+) -> MadeUpCuda:
     monkeypatch.setenv("ATTUNE_LOCK_DIR", str(tmp_path / "locks"))
-    monkeypatch.setattr("engine.backends.cuda.why_not_cuda", lambda _: None)
-    monkeypatch.setattr(local_gpu, "_uuid", lambda: "GPU-1")
+    set_local_gpu()
     short = SamplerSettings(kinds=ALL_KINDS, min_rounds=6, max_rounds=6)
     quick = SamplerSettings(kinds=("device_warm",), min_rounds=6, max_rounds=6)
     monkeypatch.setattr("engine.measure.side_by_side.FULL", short)

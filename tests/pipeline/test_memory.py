@@ -10,7 +10,6 @@ import pytest
 from slow_cases import one_in
 from words import says
 
-import engine.base.host_memory as host_memory
 import engine.pipeline.request as memory
 from engine.backends.base import RunResult
 from engine.backends.cuda.timing import why_too_large
@@ -114,7 +113,7 @@ def test_the_system_says_what_is_free() -> None:
     assert 16 << 20 < free < 1 << 50
 
 
-def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_containers_limit_counts(tmp_path: Path) -> None:
     group = tmp_path / "a" / "b"
     group.mkdir(parents=True)
     (tmp_path / "a" / "memory.max").write_text(f"{6 * GIB}\n")
@@ -122,16 +121,12 @@ def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "a" / "memory.stat").write_text(f"anon 1\ninactive_file {2 * GIB}\n")
     (group / "memory.max").write_text("max\n")
     (group / "memory.current").write_text(f"{GIB}\n")
-    monkeypatch.setattr(host_memory, "_CGROUP_ROOT", tmp_path)
-    real = host_memory._read
-    monkeypatch.setattr(
-        host_memory,
-        "_read",
-        lambda path: "0::/a/b\n" if str(path) == "/proc/self/cgroup" else real(path),
-    )
-    monkeypatch.setattr(host_memory, "_mem_available", lambda: 100 * GIB)
+    proc = tmp_path / "proc"
+    (proc / "self").mkdir(parents=True)
+    (proc / "self" / "cgroup").write_text("0::/a/b\n")
+    (proc / "meminfo").write_text(f"MemTotal: 1 kB\nMemAvailable: {100 << 20} kB\n")
     # The file cache gives way: 6 GiB allowed, 5 used, 2 of them cache.
-    assert available_host_memory() == 3 * GIB
+    assert available_host_memory(proc, tmp_path) == 3 * GIB
 
 
 def test_where_nothing_is_known_only_the_impossible_is_refused(

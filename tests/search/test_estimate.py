@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from engine.history import History
 from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest, runs_on_gpu
 from engine.search.space import Space, SweepOptions, SweepPoint
-from engine.search.sweep import SweepJournal, SweepSpec, estimate, run, run_sweep
+from engine.search.sweep import SweepJournal, SweepSpec, run_sweep
 from engine.search.sweep.estimate import Estimator, prior_s, work_ahead
 
 LARGE = replace(SMALL, seqlen=4096)
@@ -22,8 +23,17 @@ LARGE = replace(SMALL, seqlen=4096)
 def nothing_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sweeps of other tests keep what they took where an estimator looks for it."""
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(estimate, "load", lambda: 1.0)
-    monkeypatch.setattr(estimate, "are_libraries_built", lambda: True)
+
+
+def made(
+    points: Iterable[SweepPoint],
+    ahead: Mapping[str, float] | None = None,
+    *,
+    on_gpu: bool = False,
+    load: float = 1.0,
+    is_built: bool = True,
+) -> Estimator:
+    return Estimator(points, on_gpu, ahead, load=lambda: load, is_built=lambda: is_built)
 
 
 def in_all_s(request: EvaluationRequest, on_gpu: bool) -> float:
@@ -41,7 +51,7 @@ def test_the_prior_knows_what_costs_time() -> None:
 
 def test_finished_points_say_how_fast_this_machine_is() -> None:
     points = [point("v05", num_splits=s) for s in (1, 2, 4, 8)] + [point("v05", LARGE)]
-    estimator = Estimator(points, on_gpu=False)
+    estimator = made(points)
     before = estimator.left().expected_s
     assert before == pytest.approx(sum(in_all_s(p.request, False) for p in points))
     assert not estimator.is_measured
@@ -54,27 +64,27 @@ def test_finished_points_say_how_fast_this_machine_is() -> None:
 
 def test_the_next_sweep_knows_what_this_one_took() -> None:
     points = [point("v05", num_splits=s) for s in (1, 2, 4, 8)]
-    first = Estimator(points, on_gpu=False)
+    first = made(points)
     guess = first.left().expected_s
     for p in points[:3]:
         first.finish(p, 5 * in_all_s(p.request, False))
     first.learn()
-    assert Estimator(points, on_gpu=False).left().expected_s == pytest.approx(5 * guess)
+    assert made(points).left().expected_s == pytest.approx(5 * guess)
     assert (
-        Estimator(points, on_gpu=True).left().expected_s < 5 * guess
+        made(points, on_gpu=True).left().expected_s < 5 * guess
     )  # another kind knows nothing of it
 
 
 def test_one_odd_point_does_not_spoil_it() -> None:
     points = [point("v05", num_splits=s) for s in (1, 2, 4, 8, 16)]
-    estimator = Estimator(points, on_gpu=False)
+    estimator = made(points)
     for p, factor in zip(points[:4], (50.0, 1.0, 1.0, 1.0), strict=True):
         estimator.finish(p, factor * in_all_s(p.request, False))
     assert estimator.left().expected_s == pytest.approx(in_all_s(points[4].request, False))
 
 
 def test_excluded_points_take_no_time() -> None:
-    assert Estimator([point("v05", num_splits=3)], on_gpu=False).left().expected_s == 0.0
+    assert made([point("v05", num_splits=3)]).left().expected_s == 0.0
 
 
 def test_what_is_not_executed_or_for_the_cpu_is_not_on_a_gpu() -> None:
@@ -89,7 +99,7 @@ class Clock:
     def __init__(self) -> None:
         self.now_s = 1000.0
 
-    def monotonic(self) -> float:
+    def __call__(self) -> float:
         return self.now_s
 
 
@@ -100,7 +110,6 @@ def test_a_sweep_says_how_long_it_takes_once_its_first_points_ended(
     kernel that was simulated on the problem before is found so."""
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
     clock, landscape = Clock(), Landscape(bowl)
-    monkeypatch.setattr(run, "time", clock)
     told = []
     kernels: set[tuple[tuple[str, int], ...]] = set()
 
@@ -117,13 +126,16 @@ def test_a_sweep_says_how_long_it_takes_once_its_first_points_ended(
         return replace(landscape(request), spent_s=spent)
 
     spec = SweepSpec(Space(("v05",), (SMALL, LARGE), {"block_n": (64,)}), SweepOptions(gpu="L4"))
-    guess = Estimator(spec.space.points(spec.options), on_gpu=False).left()
+    points = spec.space.points(spec.options)
+    guess = made(points).left()
     begin_s = clock.now_s
     run_sweep(
         spec,
         evaluate,
         SweepJournal(tmp_path / "s.jsonl"),
         lambda progress: told.append((clock.now_s, progress)),
+        clock=clock,
+        estimator=made(points, work_ahead(points, History())),
     )
     took_s = clock.now_s - begin_s
     assert guess.expected_s < took_s / 2  # of what it could not know
@@ -135,14 +147,13 @@ def test_a_sweep_says_how_long_it_takes_once_its_first_points_ended(
         assert low_s < progress.eta_s < high_s
     within = sum(p.eta_range_s[0] <= clock.now_s - t <= p.eta_range_s[1] for t, p in asked)
     assert within >= 0.9 * len(asked) > 0
-    points = spec.space.points(spec.options)
-    later = Estimator(points, on_gpu=False, ahead=work_ahead(points, History())).left()
+    later = made(points, work_ahead(points, History())).left()
     assert later.expected_s == pytest.approx(took_s, rel=0.15)
 
 
 def test_the_range_narrows_as_points_end() -> None:
     points = [point("v05", num_splits=s) for s in (1, 2, 4, 8, 16, 32)]
-    estimator = Estimator(points, on_gpu=False)
+    estimator = made(points)
 
     def width() -> float:
         left = estimator.left()
@@ -170,16 +181,16 @@ def spent(request: EvaluationRequest, simulate: float) -> tuple[float, dict[str,
 def test_a_sweep_of_what_was_simulated_before_says_nothing_of_simulations_to_come() -> None:
     """The next sweep's would else be taken for as short: 2 s to 6 s became minutes."""
     for simulate in (1.0, 0.0):
-        sweep = Estimator(SPLITS, on_gpu=False)
+        sweep = made(SPLITS)
         for p in SPLITS:
             sweep.finish(p, *spent(p.request, simulate))
         sweep.learn()
     kernels = SPLITS[:5]
     took_s = sum(spent(p.request, 1.0)[0] for p in kernels)
-    left = Estimator(kernels, on_gpu=False, ahead={"compile": 1.0, "simulate": 1.0}).left()
+    left = made(kernels, {"compile": 1.0, "simulate": 1.0}).left()
     assert left.low_s < took_s < left.high_s
     assert left.expected_s == pytest.approx(took_s, rel=0.1)
-    known = Estimator(kernels, on_gpu=False, ahead={"compile": 0.0, "simulate": 0.0}).left()
+    known = made(kernels, {"compile": 0.0, "simulate": 0.0}).left()
     assert known.low_s < sum(prior_s(p.request, False)["check"] for p in kernels) < known.high_s
     assert known.expected_s < left.expected_s - 10
 
@@ -198,7 +209,7 @@ def test_it_is_looked_up_what_has_yet_to_be_done() -> None:
 
 
 def test_points_that_were_simulated_before_do_not_rule_out_others() -> None:
-    sweep = Estimator(SPLITS, on_gpu=False)
+    sweep = made(SPLITS)
     for p in SPLITS[:4]:
         sweep.finish(p, *spent(p.request, 0.0))
     rest_s = [sum(spent(p.request, s)[0] for p in SPLITS[4:]) for s in (0.0, 1.0)]
@@ -208,21 +219,19 @@ def test_points_that_were_simulated_before_do_not_rule_out_others() -> None:
     assert left.high_s > (rest_s[0] + rest_s[1]) / 2
 
 
-def test_a_first_range_under_load_is_one_to_go_by(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_range_under_load_is_one_to_go_by() -> None:
     """It was 55 s to 47 min. What is unsure of machine and load is not so at once in full."""
-    monkeypatch.setattr(estimate, "load", lambda: 4.0)
-    left = Estimator(SPLITS, on_gpu=False).left()
+    left = made(SPLITS, load=4.0).left()
     assert left.high_s / left.low_s < 8
     middle_s = sum(in_all_s(p.request, on_gpu=False) for p in SPLITS) * 4
     for off in (0.5, 2.0):  # a machine or a load of half and of twice what was thought
         assert left.low_s < off * middle_s < left.high_s
 
 
-def test_a_new_machine_builds_the_simulator_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_machine_builds_the_simulator_first() -> None:
     ahead = {"compile": 1.0, "simulate": 1.0}
-    usual = Estimator(SPLITS, on_gpu=False, ahead=ahead).left()
-    monkeypatch.setattr(estimate, "are_libraries_built", lambda: False)
-    sweep = Estimator(SPLITS, on_gpu=False, ahead=ahead)
+    usual = made(SPLITS, ahead).left()
+    sweep = made(SPLITS, ahead, is_built=False)
     more_s = sweep.left().expected_s - usual.expected_s
     assert 10 < more_s < 60
     assert sweep.left().low_s < usual.expected_s + more_s < sweep.left().high_s
@@ -231,28 +240,27 @@ def test_a_new_machine_builds_the_simulator_first(monkeypatch: pytest.MonkeyPatc
     assert sweep.left().expected_s < usual.expected_s
 
 
-def test_under_load_an_estimate_grows_and_widens(monkeypatch: pytest.MonkeyPatch) -> None:
-    idle = Estimator(SPLITS, on_gpu=False)
+def test_under_load_an_estimate_grows_and_widens() -> None:
+    idle = made(SPLITS)
     for p in SPLITS[:4]:
         idle.finish(p, *spent(p.request, 1.0))
     idle.learn()
-    before = Estimator(SPLITS, on_gpu=False).left()
-    monkeypatch.setattr(estimate, "load", lambda: 4.0)
-    under_load = Estimator(SPLITS, on_gpu=False)
+    before = made(SPLITS).left()
+    under_load = made(SPLITS, load=4.0)
     left = under_load.left()
     assert left.expected_s == pytest.approx(4 * before.expected_s)
     assert left.high_s / left.low_s > 1.5 * before.high_s / before.low_s
     for p in SPLITS[:4]:  # four times as slow: as the load says
         took_s, stages = spent(p.request, 1.0)
         under_load.finish(p, 4 * took_s, {stage: 4 * s for stage, s in stages.items()})
-    assert under_load.left().expected_s == pytest.approx(idle.left().expected_s)
+    assert under_load.left().expected_s == pytest.approx(4 * idle.left().expected_s)
 
 
 def test_the_first_points_of_each_kernel_say_little_of_the_others() -> None:
     """The first problem's points compile and simulate what those of all others find done."""
     problems = [replace(SMALL, batch=b) for b in range(1, 9)]
     points = [point("v05", p, num_splits=s) for p in problems for s in (1, 2, 4, 8)]
-    sweep = Estimator(points, on_gpu=False, ahead=work_ahead(points, History()))
+    sweep = made(points, work_ahead(points, History()))
 
     def took(p: SweepPoint, n: int) -> tuple[float, dict[str, float]]:
         return spent(p.request, 1.0 if n < 4 else 0.0)
@@ -271,7 +279,7 @@ def test_a_rate_that_changes_while_it_runs_is_followed() -> None:
     many = [
         point("v05", replace(SMALL, batch=b), num_splits=s) for b in range(1, 16) for s in (1, 2)
     ]
-    sweep = Estimator(many, on_gpu=False)
+    sweep = made(many)
     for n, p in enumerate(many[:25]):
         slower = 1.0 if n < 15 else 4.0
         sweep.finish(p, slower * in_all_s(p.request, on_gpu=False))
@@ -284,11 +292,11 @@ def test_a_rate_that_changes_while_it_runs_is_followed() -> None:
 def test_the_range_before_a_sweep_is_as_wide_as_earlier_ones_were_off() -> None:
     def width_after(factors: tuple[float, ...]) -> float:
         for factor in factors:
-            sweep = Estimator(SPLITS, on_gpu=False)
+            sweep = made(SPLITS)
             for p in SPLITS[:4]:
                 sweep.finish(p, factor * in_all_s(p.request, on_gpu=False))
             sweep.learn()
-        left = Estimator(SPLITS, on_gpu=False).left()
+        left = made(SPLITS).left()
         return left.high_s / left.low_s
 
     steady = width_after((1.0, 1.0, 1.0, 1.0))

@@ -15,7 +15,6 @@ import time
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from search_data import SMALL, Landscape, bowl
@@ -29,6 +28,7 @@ from engine.pipeline.request import EvaluationRequest
 from engine.search.space import Space, SweepOptions
 from engine.search.strategies import STRATEGIES, StrategyName
 from engine.search.sweep import Budget, Progress, SweepJournal, SweepSpec, run_sweep
+from engine.search.sweep.estimate import Estimator
 
 SPACE = Space(("v05",), (SMALL, replace(SMALL, seqlen=512)), {"block_n": (64,)})
 SPEC = SweepSpec(SPACE, SweepOptions(gpu="L4"))
@@ -238,10 +238,7 @@ def test_an_estimate_learns_from_the_first_points(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))  # where paces of other sweeps are kept
-    monkeypatch.setattr("engine.search.sweep.estimate.load", lambda: 1.0)
     now_s = 100.0
-    clock = SimpleNamespace(monotonic=lambda: now_s)
-    monkeypatch.setattr("engine.search.sweep.run.time", clock)
 
     def slow(request: EvaluationRequest) -> EvaluationOutcome:
         nonlocal now_s
@@ -249,7 +246,14 @@ def test_an_estimate_learns_from_the_first_points(
         return Landscape(bowl)(request)
 
     told: list[Progress] = []
-    run_sweep(SPEC, slow, SweepJournal(tmp_path / "s.jsonl"), told.append)
+    run_sweep(
+        SPEC,
+        slow,
+        SweepJournal(tmp_path / "s.jsonl"),
+        told.append,
+        clock=lambda: now_s,
+        estimator=Estimator(SPEC.space.points(SPEC.options), on_gpu=False, load=lambda: 1.0),
+    )
     assert told[0].eta_s is None
     later = next(each for each in told if each.done == 2 * POINTS // 3)
     left_s = 0.01 * (later.total - later.done)
@@ -364,18 +368,18 @@ def test_what_was_predicted_is_kept_wherever_it_was_evaluated(
     assert {p.variant for p in predictions()} == {"v05"}
 
 
-def test_several_workers_share_the_time_that_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_workers_share_the_time_that_is_left(tmp_path: Path) -> None:
     told: dict[int, list[Progress]] = {1: [], 4: []}
     for workers, progress in told.items():
         clock = itertools.count()  # every look at it takes a second
-        monkeypatch.setattr(
-            "engine.search.sweep.run.time", SimpleNamespace(monotonic=clock.__next__)
-        )
         book = SweepJournal(tmp_path / f"{workers}.jsonl")
         run_sweep(
-            SPEC, Landscape(bowl), book, progress.append, workers=functools.partial(int, workers)
+            SPEC,
+            Landscape(bowl),
+            book,
+            progress.append,
+            workers=functools.partial(int, workers),
+            clock=clock.__next__,
         )
         assert {p.workers for p in progress} == {workers}
     alone, together = (progress[POINTS // 2].eta_s for progress in told.values())

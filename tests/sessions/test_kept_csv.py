@@ -31,20 +31,18 @@ def test_another_name_is_one_sentence(name: str) -> None:
         measurements.kept_csv(name)
 
 
-def test_what_cannot_be_kept_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_kept_is_one_sentence() -> None:
     measurements.csv_folder().write_text("in the way")
     with raises(StoreError, "file_failed", str(measurements.csv_folder())):
         measurements.keep_csv(b"1")
-    monkeypatch.setattr(measurements, "MAX_BYTES", 3)
     with raises(StoreError, "csv_too_large"):
-        measurements.keep_csv(b"1234")
+        measurements.keep_csv(bytes(measurements.MAX_BYTES + 1))
 
 
-def test_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measurements, "_MOST_FILES", 2)
+def test_the_oldest_go() -> None:
     names = []
     for i in range(4):
-        names.append(measurements.keep_csv(f"{i}".encode()))
+        names.append(measurements.keep_csv(f"{i}".encode(), most_files=2))
         os.utime(measurements.csv_folder() / f"{names[-1]}.csv", (i, i))
     assert len(list(measurements.csv_folder().iterdir())) == 2
     assert measurements.kept_csv(names[-1]) == b"3"

@@ -169,12 +169,11 @@ def test_times_are_kept_beside_the_list_and_read_again_where_the_file_is_another
 
 
 def test_a_page_reads_for_a_while_and_goes_on_at_its_next_look(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("engine.sessions.known_times._AT_ONCE", 1)
     for seqlen in (128, 256, 512):
         store.save(session(evaluation(100.0, seqlen=seqlen)))
-    known = KnownTimes(store, tmp_path / "working", most_s=1e-9)
+    known = KnownTimes(store, tmp_path / "working", most_s=1e-9, at_once=1)
     left = []
     for _ in range(4):
         known.refresh()
@@ -184,12 +183,9 @@ def test_a_page_reads_for_a_while_and_goes_on_at_its_next_look(
     assert {t.problem.seqlen for t in known.on("L4", name="v05")} == {128, 256, 512}
 
 
-def test_of_one_launch_the_newest_count(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("engine.sessions.known_times._MOST_OF_A_LAUNCH", 2)
+def test_of_one_launch_the_newest_count(store: Store, tmp_path: Path) -> None:
     for median_us in (100.0, 101.0, 102.0):
         store.save(session(evaluation(median_us)))
-    known = KnownTimes(store, tmp_path / "working")
+    known = KnownTimes(store, tmp_path / "working", most_of_a_launch=2)
     names = [info.name for info in store.list() if not info.shipped]
     assert [t.file for t in known.on("L4", name="v05")] == names[:2]

@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
@@ -332,7 +332,9 @@ if why is None:
     assert softgpu(*command, gpus=gpu).replace("\n", " ").startswith(said)
 
 
-def test_it_stands_for_its_model_and_is_never_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_stands_for_its_model_and_is_never_timed(
+    set_local_gpu: Callable[..., None],
+) -> None:
     assert availability.is_same_model("software L4", find_device("L4"))
     assert not availability.is_same_model("software L4", find_device("H200"))
     backend = CudaBackend.__new__(CudaBackend)
@@ -347,7 +349,7 @@ def test_it_stands_for_its_model_and_is_never_timed(monkeypatch: pytest.MonkeyPa
     nothing: Any = None
     with pytest.raises(MeasureError, match=r"^This is a software GPU"):  # the live latency
         _Stream(runner, "job", nothing, nothing, nothing).measure_on_gpu()
-    monkeypatch.setattr(availability, "_local_gpu", lambda: (None, "NVIDIA L4"))
+    set_local_gpu(name="NVIDIA L4")
     assert not availability.is_software_gpu()
 
 

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from engine.base.errors import UnknownName
-from engine.cuda_source.toolkit import INSTALL_HINT, make_cupy_folder
+from engine.base.files import make_cupy_folder
+from engine.cuda_source.toolkit import INSTALL_HINT
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec, is_software, modelled_name
 

@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from engine.backends.cuda.availability import keep_until_exit, watchdog
 from engine.base.errors import AttuneError, Status
+from engine.base.files import make_cupy_folder
 from engine.base.launch import TensorMapArg
 from engine.cuda_source.nvrtc import compile_kernel
-from engine.cuda_source.toolkit import make_cupy_folder
 
 # Opaque handles of the implementation.
 Kernel: TypeAlias = Any

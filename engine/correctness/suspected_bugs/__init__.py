@@ -1,5 +1,17 @@
-"""Suspected bugs: compute the output that each would give, and find the one that matches."""
+"""Suspected bugs: compute the output that each would give, and find the one that matches.
 
+What each would give is computed and compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.correctness.reference import BoolArray, Float64Array
+from engine.correctness.suspected_bugs.addressing import addressing_bugs, page_bugs
 from engine.correctness.suspected_bugs.case import (
     MAX_CASES,
     Case,
@@ -8,13 +20,18 @@ from engine.correctness.suspected_bugs.case import (
     in_wrong_columns,
     spread_cases,
 )
-from engine.correctness.suspected_bugs.match import (
-    MIN_EXPLAINED,
-    Match,
-    best_match,
-    lost_precision,
-    small_bugs,
+from engine.correctness.suspected_bugs.features import feature_bugs
+from engine.correctness.suspected_bugs.fragments import descriptor_bugs, fragment_bugs
+from engine.correctness.suspected_bugs.masks import mask_bugs
+from engine.correctness.suspected_bugs.softmax import (
+    EXPLAINED_BY_FACTOR,
+    kv_split_bugs,
+    other_steps,
+    precision_bugs,
+    scaled_scores,
+    softmax_bugs,
 )
+from engine.tensors import NOISE
 
 __all__ = [
     "MAX_CASES",
@@ -29,3 +46,101 @@ __all__ = [
     "small_bugs",
     "spread_cases",
 ]
+
+# Share of the squared error that a bug must explain. The rest is due to rounding and the order of
+# sums. A bug with a merely similar effect can reach 0.9.
+MIN_EXPLAINED = 0.97
+_WORTH_A_SECOND_LOOK = 0.9
+_SAME = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A suspected bug, and how well its prediction fits the output."""
+
+    bug: SuspectedBug
+    explained: float  # share of the squared error that the prediction removes
+    share: float  # share of the wrong elements that the prediction gets right
+
+
+# The simplest first: if two explain equally much, the first one is reported.
+_FAMILIES: tuple[Callable[[Case], Iterator[SuspectedBug]], ...] = (
+    softmax_bugs,
+    mask_bugs,
+    feature_bugs,
+    page_bugs,
+    kv_split_bugs,
+    addressing_bugs,
+    descriptor_bugs,
+    fragment_bugs,
+    precision_bugs,
+)
+
+
+def small_bugs(case: Case) -> Iterator[SuspectedBug]:
+    """Bugs whose effect may lie within the tolerance, such as one key or weight too many."""
+    for family in (softmax_bugs, mask_bugs, feature_bugs, kv_split_bugs, precision_bugs):
+        yield from family(case)
+
+
+def best_match(cases: Sequence[Case]) -> Match | None:
+    """The bug that explains the wrong rows of all cases; None if none does."""
+    best = _best_of(_FAMILIES, cases) or _best_of((other_steps,), cases)
+    if (best is not None and best.explained >= EXPLAINED_BY_FACTOR) or not cases:
+        return best
+    scaled = scaled_scores(cases[0])
+    if scaled is None:
+        return best
+    match = _fit(scaled, cases)
+    if match.explained < EXPLAINED_BY_FACTOR:
+        return best
+    return match if best is None or match.explained > best.explained + _SAME / 2 else best
+
+
+def lost_precision(cases: Sequence[Case]) -> Match | None:
+    """As `best_match`, for bugs that round values that must not be rounded."""
+    return _best_of((precision_bugs,), cases)
+
+
+def _best_of(
+    families: Sequence[Callable[[Case], Iterator[SuspectedBug]]], cases: Sequence[Case]
+) -> Match | None:
+    if not cases:
+        return None
+    best: Match | None = None
+    for bug in (b for family in families for b in family(cases[0])):
+        if not any(_fit(bug, [c.quick]).explained >= _WORTH_A_SECOND_LOOK for c in cases):
+            continue
+        match = _fit(bug, cases)
+        if match.explained >= max(MIN_EXPLAINED, bug.min_explained) and (
+            best is None or match.explained > best.explained + _SAME
+        ):
+            best = match
+    return best
+
+
+def _fit(bug: SuspectedBug, cases: Sequence[Case]) -> Match:
+    """How well the prediction fits, where prediction, output and reference are finite."""
+    before = after = 0.0
+    wrong = right_now = 0
+    for case in cases:
+        predicted = bug.predicted(case)
+        if predicted is None:
+            continue
+        told = np.isfinite(predicted) & np.isfinite(case.out) & case.columns
+        noise = _rounding(case, told)
+        error, rest = ((case.out - x)[told] for x in (case.reference, predicted))
+        before += float(error @ error)
+        after += max(0.0, float(rest @ rest) - float(noise @ noise))
+        bad = case.bad[told]
+        wrong += int(np.count_nonzero(bad))
+        limit = np.maximum(0.1 * np.abs(error[bad]), 3 * noise[bad])
+        right_now += int(np.count_nonzero(np.abs(rest[bad]) <= limit))
+    if before == 0.0 or not wrong:
+        return Match(bug, 0.0, 0.0)
+    return Match(bug, 1.0 - after / before, right_now / wrong)
+
+
+def _rounding(case: Case, told: BoolArray) -> Float64Array:
+    """Approximate rounding error of each element in the output's dtype."""
+    return NOISE[case.problem.dtype] * np.abs(case.out[told])

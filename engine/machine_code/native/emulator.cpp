@@ -80,7 +80,9 @@ struct Code;
 constexpr uint32_t UNWRITTEN = 0x7fa57fa5u;  // what nobody stored: NaN in each type of floats
 
 inline void leave_unwritten(uint8_t* bytes, size_t size) {
-    for (size_t b = 0; b + 1 < size; b += 2) bytes[b] = UNWRITTEN & 0xff, bytes[b + 1] = UNWRITTEN >> 8 & 0xff;
+    size_t b = 0;
+    for (; b + 4 <= size; b += 4) std::memcpy(bytes + b, &UNWRITTEN, 4);
+    for (; b < size; b++) bytes[b] = static_cast<uint8_t>(UNWRITTEN >> 8 * (b % 4));
 }
 #endif
 
@@ -110,6 +112,7 @@ struct Code {
     std::unordered_map<int64_t, int> index_of;  // by address
     std::string error;
 #if EXECUTES
+    int registers = RZ;  // that it can name
     std::vector<Quick> quick;  // of each instruction
     std::deque<Lanes> constants;  // which `quick` points to
     std::vector<GroupForm> groups;  // of which a product of a warpgroup has the number in `offset`
@@ -495,10 +498,12 @@ struct Cta {
 };
 
 Warp::Warp(Cta& c, int n) : cta(c), number(n) {
-    std::memset(static_cast<void*>(R), 0, sizeof R);
 #if EXECUTES
-    for (int r = 0; r < RZ; r++) std::fill(R[r].v, R[r].v + 32, UNWRITTEN);
+    leave_unwritten(reinterpret_cast<uint8_t*>(R), static_cast<size_t>(c.request.code->registers) * sizeof R[0]);
+    R[RZ] = {};
     std::fill(U, U + RZ, UNWRITTEN);
+#else
+    std::memset(static_cast<void*>(R), 0, sizeof R);
 #endif
     std::fill(P, P + 8, 0u);
     std::fill(UP, UP + 8, 0u);
@@ -597,6 +602,7 @@ void decode_all(Code& code, const char* p, const int32_t* target, int count) {
         code.instructions.push_back(std::move(i));
     }
 #if EXECUTES
+    code.registers = registers_of(code.instructions);
     code.quick = bound(code.instructions, code.constants, code.groups);
 #endif
 }
@@ -604,6 +610,9 @@ void decode_all(Code& code, const char* p, const int32_t* target, int count) {
 void Cta::begin() {
     if (!request.code->error.empty()) throw std::runtime_error(request.code->error);
     smem.assign(request.smem_bytes, 0);
+#if EXECUTES
+    leave_unwritten(smem.data(), smem.size());
+#endif
     const auto& b = request.block;
     const int threads = static_cast<int>(b[0] * b[1] * b[2]);
     for (int w = 0; w < (threads + 31) / 32; w++) warps.push_back(new Warp(*this, w));

@@ -246,6 +246,13 @@ struct Binder {
         }
     }
 
+    QuickRun reduction() {
+        if (i.width != 4 || !i.has(MOD_ADD) || !i.has(MOD_F32) || i.s.size() != 2 || !i.ps.empty() || !i.pd.empty()) return nullptr;
+        if (!is_register(i.s[1]) || !address(i.s[0], true)) return nullptr;
+        q.to = i.s[1].reg;
+        return i.has(MOD_FTZ) ? quick_reduce<true> : quick_reduce<false>;
+    }
+
     QuickRun copy() {
         if (i.width != 16 || i.s.size() != 2 || i.ps.size() > 1 || !i.pd.empty() || !address(i.s[1], true)) return nullptr;
         q.c.reg = q.a.reg, q.c.value = static_cast<uint32_t>(q.offset), q.to = q.how;
@@ -368,6 +375,7 @@ struct Binder {
         case OP_STS: return access<false>(false);
         case OP_LDG: return access<true>(true);
         case OP_STG: return access<false>(true);
+        case OP_RED: return reduction();
         case OP_LDGSTS: return copy();
         case OP_LDSM: return matrices();
         case OP_SHFL: return shuffle();
@@ -375,6 +383,17 @@ struct Binder {
         }
     }
 };
+
+// One more than the last register that the code can name: a vector begins at its operand.
+int registers_of(const std::vector<Instruction>& code) {
+    int registers = 0;
+    for (const Instruction& i : code) {
+        const int vector = i.op == OP_HGMMA ? std::max(8, i.count / 2) : 8;
+        for (const Operand& o : i.raw)
+            if ((o.kind == Kind::REG || o.kind == Kind::ADDR || o.kind == Kind::CONST) && o.reg < RZ) registers = std::max(registers, o.reg + vector);
+    }
+    return std::min<int>(registers, RZ);
+}
 
 std::vector<Quick> bound(const std::vector<Instruction>& code, std::deque<Lanes>& constants, std::vector<GroupForm>& groups) {
     std::vector<Quick> quick;

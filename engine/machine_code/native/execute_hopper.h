@@ -436,19 +436,23 @@ inline void load_rows(Warp& warp, const Instruction& i, const SharedMatrix& from
     for_rows(warp, i, from, mn, k, [&](uint32_t n, __m128i row) { rows[n] = row; });
 }
 
-// This warp's 16 rows of A, as a product of its own has them.
-inline void load_factors(Warp& warp, const Instruction& i, const Warp::GroupOperands& given, Lanes a[4]) {
-    if (given.in_registers) {
-        for (int part = 0; part < 4; part++) a[part] = warp.read(*given.in_registers, a[part], part);
-        return;
-    }
+// This warp's 16 rows of A from shared memory: f takes the part and its 8 rows with 16 bytes each.
+template <typename F>
+__attribute__((always_inline)) inline void for_parts(Warp& warp, const Instruction& i, const Warp::GroupOperands& given, F f) {
     const SharedMatrix from(i, given.a, given.a_transposed);
     for (uint32_t part = 0; part < 4; part++) {
         __m128i rows[8];
         load_rows(warp, i, from, static_cast<uint32_t>(16 * (warp.number % 4)) + 8 * (part & 1), 8 * (part >> 1), rows);
         if (from.transposed) transpose(rows);
-        std::memcpy(a[part].v, rows, sizeof rows);
+        f(static_cast<int>(part), rows);
     }
+}
+
+// The first of the four registers that have A.
+inline const Lanes* registers_of(const Warp& warp, const Operand& a) {
+    static const Lanes zeros[4] = {};
+    const int last = warp.register_of(a, 3);
+    return last == RZ ? zeros : &warp.R[last - 3];
 }
 
 // Sums that begin at 0 where none are given.
@@ -515,17 +519,19 @@ const Columns* columns_of_group(Warp& warp, const Instruction& i, const SharedMa
 
 template <bool BFLOAT>
 void multiply_group_quickly(Warp& warp, const Instruction& i, const Warp::GroupOperands& given) {
-    Lanes a[4];
-    load_factors(warp, i, given, a);
+    GroupFactors factors;
+    if (given.in_registers) widen_factors<BFLOAT>(registers_of(warp, *given.in_registers), factors);
+    else for_parts(warp, i, given, [&](int part, const __m128i* rows) { widen_part<BFLOAT>(rows, part, factors); });
     const SharedMatrix from(i, given.b, given.b_transposed);
-    multiply_columns(warp, i, group_factors_of<BFLOAT>(a), columns_of_group<BFLOAT>(warp, i, from, given.b), given.sums);
+    multiply_columns(warp, i, factors, columns_of_group<BFLOAT>(warp, i, from, given.b), given.sums);
 }
 
 // Products of 8 bits: those of the first two of each four k, then those of the last two, in FP16, as
 // registers have them.
 inline void multiply_group_of_bytes(Warp& warp, const Instruction& i, const Warp::GroupOperands& given, const Fp8Formats& fp8) {
     Lanes bytes[4], a[4];
-    load_factors(warp, i, given, bytes);
+    if (given.in_registers) std::copy_n(registers_of(warp, *given.in_registers), 4, bytes);
+    else for_parts(warp, i, given, [&](int part, const __m128i* rows) { std::memcpy(bytes[part].v, rows, sizeof bytes[part]); });
     const SharedMatrix from(i, given.b, false);
     alignas(64) static thread_local Columns columns[2][32];
     for (int block = 0; block < i.count / 8; block++) {
@@ -542,7 +548,9 @@ inline void multiply_group_of_bytes(Warp& warp, const Instruction& i, const Warp
     }
     for (int which = 0; which < 2; which++) {
         for (int part = 0; part < 4; part++) a[part] = fp8_pairs(bytes[part], which, fp8.a);
-        multiply_columns(warp, i, group_factors_of<false>(a), columns[which], which ? &i.raw[0] : given.sums);
+        GroupFactors factors;
+        widen_factors<false>(a, factors);
+        multiply_columns(warp, i, factors, columns[which], which ? &i.raw[0] : given.sums);
     }
 }
 #endif

@@ -34,7 +34,6 @@ struct Task {  // the CTAs of a cluster, which run by turns on one core
                 if (cluster.races.size() > MOST_FOLLOWED) throw std::runtime_error("clusters of so many warps are not checked for hazards");
                 cta.shadow.begin(cta.smem.size(), cluster.races.size());
             }
-            leave_unwritten(cta.smem.data(), cta.smem.size());
         }
         done.assign(ctas.size(), false);
     }

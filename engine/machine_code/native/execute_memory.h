@@ -385,6 +385,23 @@ inline uint64_t combined(const Instruction& i, uint64_t old, uint64_t x, uint64_
     return combine<uint32_t>(i, a, b, static_cast<uint32_t>(compared));
 }
 
+// Held by who changes global memory atomically, since `quick_reduce` adds to floats without an atomic
+// instruction of the host for each. Stores do not hold it: what they race with must be one.
+class ReductionLock {
+    static constexpr size_t PIECE_BYTES = 1 << 14, LOCKS = 64;
+    static inline std::mutex locks[LOCKS];
+    std::unique_lock<std::mutex> lower, upper;
+
+public:
+    ReductionLock(const uint8_t* first, const uint8_t* last) {
+        size_t from = reinterpret_cast<uintptr_t>(first) / PIECE_BYTES % LOCKS, to = reinterpret_cast<uintptr_t>(last) / PIECE_BYTES % LOCKS;
+        if (from > to) std::swap(from, to);
+        lower = std::unique_lock<std::mutex>(locks[from]);
+        if (to != from) upper = std::unique_lock<std::mutex>(locks[to]);
+    }
+    static constexpr size_t MOST_BYTES = PIECE_BYTES;  // between the two: they lie in two pieces at most
+};
+
 // One lane after the other; other threads of the host do the same at the same time.
 void Warp::atomic(const Instruction& i, uint8_t* const* at) {
     const bool wide = i.width == 8;
@@ -400,6 +417,7 @@ void Warp::atomic(const Instruction& i, uint8_t* const* at) {
     const bool of_floats = !wide && i.has(MOD_F32);
     for (int l = 0; l < 32; l++) {
         if (!at[l]) continue;
+        const ReductionLock hold(at[l], at[l]);
         if (of_floats) {
             auto* place = reinterpret_cast<uint32_t*>(at[l]);
             const float added = float_of(static_cast<uint32_t>(x[l]));

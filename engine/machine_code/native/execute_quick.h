@@ -580,6 +580,26 @@ void quick_global(Warp& w, const Quick& q) {
     w.memory(*q.full);
 }
 
+// RED of floats: one lane after the other, as Warp::atomic.
+template <bool FLUSHES>
+void quick_reduce(Warp& w, const Quick& q) {
+    alignas(64) uint32_t offset[32];
+    const Buffer* b = global_offsets<4>(w, q.a.reg, q.b.kind == Kind::UREG ? q.b.reg : -1, q.how, q.offset, offset);
+    const auto [first, last] = std::minmax_element(offset, offset + 32);
+    if (!b || b->kept || *last - *first > ReductionLock::MOST_BYTES) { w.memory(*q.full); return; }
+    uint8_t* const host = b->host;
+    const uint32_t* added = w.R[q.to].v;
+    const ReductionLock hold(host + *first, host + *last);
+    for (int l = 0; l < 32; l++) {
+        float sum;
+        std::memcpy(&sum, host + offset[l], 4);
+        sum += float_of(added[l]);
+        if (FLUSHES) sum = std::fabs(sum) < 0x1p-126f ? std::copysign(0.0f, sum) : sum;
+        std::memcpy(host + offset[l], &sum, 4);
+    }
+    w.cta.polls += q.full->polls;
+}
+
 // LDGSTS of 16 bytes, which no lane replaces by zeros: `c` has the global address, its form in `to`.
 void quick_copy(Warp& w, const Quick& q) {
     alignas(64) uint32_t to[32], from[32];

@@ -157,15 +157,15 @@ struct alignas(32) GroupFactors {
 };
 
 template <bool BFLOAT>
-inline GroupFactors group_factors_of(const Lanes* a) {
-    GroupFactors factors;
-    for (int part = 0; part < 4; part++) {
-        const auto* rows = reinterpret_cast<const __m128i*>(a[part].v);
-        float(*to)[16] = factors.of + 8 * (part & 1);
+inline void widen_part(const __m128i* rows, int part, GroupFactors& factors) {  // 8 rows with 8 k each
+    float(*to)[16] = factors.of + 8 * (part & 1);
 #pragma GCC unroll 8
-        for (int row = 0; row < 8; row++) _mm256_store_ps(to[row] + 8 * (part >> 1), widened(_mm_load_si128(rows + row), BFLOAT));
-    }
-    return factors;
+    for (int row = 0; row < 8; row++) _mm256_store_ps(to[row] + 8 * (part >> 1), widened(rows[row], BFLOAT));
+}
+
+template <bool BFLOAT>
+inline void widen_factors(const Lanes* a, GroupFactors& factors) {
+    for (int part = 0; part < 4; part++) widen_part<BFLOAT>(reinterpret_cast<const __m128i*>(a[part].v), part, factors);
 }
 
 // Rows `FIRST` to `FIRST` + `ROWS` of `BLOCKS` times eight columns, whose sums stay where they are.

@@ -271,6 +271,8 @@ def measure(
     quick: bool = False,
     mixed: bool = False,
     slightly_shorter: Mapping[float, Shorter] | None = None,
+    most_simulated: int = _MOST_SIMULATED,
+    least_settling: int = _LEAST_SETTLING,
 ) -> CtaTimes:
     """Run the simulations for a `CtaTimes`.
 
@@ -284,6 +286,8 @@ def measure(
         mixed: whether CTAs of several lengths will run on the same SM.
         slightly_shorter: for some of `lengths`, a slightly shorter CTA, if the CTAs that run on the
             same SM differ by no more than that.
+        most_simulated: bound on the warp instructions of all simulations together.
+        least_settling: part of it for the further rounds, if these are short.
     """
     full = min(resident, most or resident)
     by_length = dict(zip(lengths, traces, strict=True))
@@ -291,8 +295,8 @@ def measure(
     settles = not quick and (most is None or most > counts[-1])
     # The rest of the bound goes to further rounds: more for short CTAs, which converge slowly.
     executed = sum(len(trace.instruction) for trace in by_length.values())
-    spare = _MOST_SIMULATED - executed * _simulated_ctas(counts, full)
-    spare = max(spare, _LEAST_SETTLING)
+    spare = most_simulated - executed * _simulated_ctas(counts, full)
+    spare = max(spare, least_settling)
     queues: list[_Queue] = []
     simulated = 0.0
     for done, trace in enumerate(by_length.values()):
@@ -304,7 +308,7 @@ def measure(
         if settles:
             wanted = (*counts, 3 if full == 1 else (_ROUNDS + settled) * full)
         simulated += len(trace.instruction) * _simulated_ctas(wanted, full)
-        if queues and simulated > _MOST_SIMULATED:
+        if queues and simulated > most_simulated:
             wanted = tuple(n for n in counts if n <= full)
         queues.append(_Queue(trace, wanted))
 
@@ -470,17 +474,31 @@ def start_spread(kernel: Kernel, trace: CtaTrace, resident: int) -> float:
         return 0.0
 
     def stay_cycles(stagger: int) -> float:
-        machine = MachineRow.from_buffer_copy(kernel.machine)
-        machine.stagger_cycles = stagger
-        shifted = Kernel(kernel.ops, machine)
+        shifted = staggered(kernel, stagger)
         found = simulate_sm(shifted, [trace], [0] * resident, resident, stalls=False)
         return float((found.finished - found.started).mean())
 
     in_step = stay_cycles(0)
-    most = int(in_step * _MOST_OF_STAY / (resident - 1))
-    staggers = sorted({min(cycles, most) for cycles in _STAGGERS})
-    stays = np.array([in_step, *in_parallel(stay_cycles, staggers)])
+    stays = np.array([in_step, *in_parallel(stay_cycles, staggers_of(in_step, resident))])
     return float(stays.std() / stays.mean())
+
+
+def staggers_of(stay_cycles: float, resident: int) -> list[int]:
+    """Start offsets, in cycles, of CTAs that start on the same SM, besides 0.
+
+    Args:
+        stay_cycles: cycles from a CTA's start to its end.
+        resident: CTAs per SM, at least two.
+    """
+    most = int(stay_cycles * _MOST_OF_STAY / (resident - 1))
+    return sorted({min(cycles, most) for cycles in _STAGGERS})
+
+
+def staggered(kernel: Kernel, cycles: int) -> Kernel:
+    """The kernel with a start offset, in cycles, between the first CTAs of each SM."""
+    machine = MachineRow.from_buffer_copy(kernel.machine)
+    machine.stagger_cycles = cycles
+    return Kernel(kernel.ops, machine)
 
 
 _MOST_FOLLOWED_IN_GRID = 10_000  # CTAs followed one by one; beyond, full SMs are assumed

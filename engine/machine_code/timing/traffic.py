@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import permutations
+from itertools import pairwise, permutations
 from pathlib import Path
 from typing import TypeAlias
 
@@ -137,13 +137,14 @@ class KvOrder:
 
     def first(self, count: int) -> NDArray[np.int64]:
         """Heads of the first `count` CTAs only, because a launch may have billions."""
-        number = np.arange(min(count, self.num_ctas), dtype=np.int64)
-        width, height, _ = self.grid
+        width, height, depth = self.grid
         along_x, along_y, _ = self._heads()
-        x = number % width // self.shares[0]
-        y = number // width % height // self.shares[1]
-        z = number // (width * height) // self.shares[2]
-        return np.asarray((z * along_y + y) * along_x + x, np.int64)
+        # Along each axis as far as those CTAs reach.
+        reach = count, -(-count // width), -(-count // (width * height))
+        sizes = (min(n, most) for n, most in zip((width, height, depth), reach, strict=True))
+        x, y, z = (np.arange(n) // share for n, share in zip(sizes, self.shares, strict=True))
+        heads = (z[:, np.newaxis, np.newaxis] * along_y + y[:, np.newaxis]) * along_x + x
+        return np.asarray(heads, np.int64).reshape(-1)[:count]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,11 +205,10 @@ def _reads(
     """DRAM reads of each of several groups, given as (order, bytes of a unit)."""
     waves = -(-groups[0][0].num_ctas // running)
     looked_at = min(waves, _MOST_WAVES)
-    units = [order.first(looked_at * running) for order, _ in groups]
-    kept: OrderedDict[tuple[int, int], float] = OrderedDict()  # least recently used first
+    of_groups = [_of_waves(order.first(looked_at * running), running) for order, _ in groups]
+    kept: OrderedDict[int, float] = OrderedDict()  # least recently used first
     misses, uses, held = [0] * len(groups), [0] * len(groups), 0.0
-    for wave in range(looked_at):
-        used = [np.unique(u[wave * running : (wave + 1) * running]).tolist() for u in units]
+    for used in zip(*of_groups, strict=True):
         # One wave touches more than L2 holds, so its data is evicted before the next wave needs it.
         needed = sum(len(u) * size for u, (_, size) in zip(used, groups, strict=True))
         if needed > kept_bytes:
@@ -217,11 +217,12 @@ def _reads(
         for n, (numbers, (_, size)) in enumerate(zip(used, groups, strict=True)):
             uses[n] += len(numbers)
             for number in numbers:
-                if (n, number) in kept:
-                    kept.move_to_end((n, number))
+                unit = number * len(groups) + n
+                if unit in kept:
+                    kept.move_to_end(unit)
                     continue
                 misses[n] += 1
-                kept[n, number] = size
+                kept[unit] = size
                 held += size
         while held > kept_bytes:
             held -= kept.popitem(last=False)[1]
@@ -229,6 +230,20 @@ def _reads(
         _Reads(max(missed * waves / looked_at, order.num_heads), missed / looked_for)
         for missed, looked_for, (order, _) in zip(misses, uses, groups, strict=True)
     )
+
+
+def _of_waves(units: NDArray[np.int64], running: int) -> list[list[int]]:
+    """The units that each wave of `running` CTAs reads, each once, ascending."""
+    waves, span = -(-len(units) // running), int(units.max()) + 1
+    begins = np.arange(waves + 1) * span
+    pairs = np.repeat(begins[:-1], running)[: len(units)] + units  # wave · span + unit
+    more = np.diff(pairs)
+    if more.min(initial=0) < 0:
+        pairs = np.unique(pairs)
+    else:  # in order as they stand, where neighbours share units
+        pairs = np.concatenate([pairs[:1], pairs[1:][more > 0]])
+    numbers, starts = (pairs % span).tolist(), np.searchsorted(pairs, begins).tolist()
+    return [numbers[a:b] for a, b in pairwise(starts)]
 
 
 def launch_traffic(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import exp, log, sqrt
@@ -131,11 +131,20 @@ class Estimator:
 
     Args:
         ahead: as `work_ahead` finds it; without it all points are compiled and simulated.
+        load: by what an evaluation takes longer now than on an idle machine.
+        is_built: whether a simulation waits for no compiler.
     """
 
     def __init__(
-        self, points: Iterable[SweepPoint], on_gpu: bool, ahead: Mapping[str, float] | None = None
+        self,
+        points: Iterable[SweepPoint],
+        on_gpu: bool,
+        ahead: Mapping[str, float] | None = None,
+        *,
+        load: Callable[[], float] = load,
+        is_built: Callable[[], bool] = are_libraries_built,
     ) -> None:
+        self._load, self._is_built = load, is_built
         points = [p for p in points if p.why_not is None]
         self._priors = {p.id: prior_s(p.request, on_gpu) for p in points}
         self._left_s = {s: sum(prior[s] for prior in self._priors.values()) for s in STAGES}
@@ -189,7 +198,7 @@ class Estimator:
             took_s = {stage: in_all * prior[stage] for stage in STAGES}
         else:
             took_s = {"check": max(0.0, elapsed_s - sum(spent_s.values())), **spent_s}
-        slowed = load()
+        slowed = self._load()
         for stage, seconds in took_s.items():
             if prior[stage] > 0:
                 ratio = seconds / prior[stage]
@@ -199,7 +208,7 @@ class Estimator:
 
     def left(self) -> TimeLeft:
         """Time left for all points that are not finished, under the load of the moment."""
-        slowed = load()
+        slowed = self._load()
         by_load = sqrt(slowed)  # others may end, or more begin
         expected_s = low_s = high_s = variance = drift_s = 0.0
         for stage in STAGES:
@@ -242,7 +251,7 @@ class Estimator:
         """Whether the first simulation here will build what it runs on."""
         if self._seen["simulate"] or self._left_s["simulate"] * self._share("simulate") == 0:
             return False
-        return not are_libraries_built()
+        return not self._is_built()
 
     def _worked(self, stage: str) -> list[float]:
         """Actual over default of the points at which there was something to do."""

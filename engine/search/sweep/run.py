@@ -65,6 +65,8 @@ def run_sweep(
     on_gpu: bool = False,
     history: History | None = None,
     expected_us: Expected | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    estimator: Estimator | None = None,
 ) -> SweepEnd:
     """Run a sweep, or go on with the one whose rows the journal holds.
 
@@ -74,7 +76,7 @@ def run_sweep(
         on_progress: called before every evaluation and after every row.
         should_stop: asked before every evaluation and ten times a second while waiting; what is
             done stays.
-        executor: where `evaluate` runs (a pool, `engine.cluster.executor`); here when None.
+        executor: where `evaluate` runs (a pool, `engine.search.cluster.executor`); here when None.
         in_flight: how many evaluations to give it at once; asked again and again.
         workers: how many it runs beside each other, for the estimate and to be shown.
         problems_at_once: how many problems an exhaustive sweep goes through side by side.
@@ -82,6 +84,8 @@ def run_sweep(
         history: what is known beforehand, and where predictions are written down.
         expected_us: what the strategy "simulated" orders the points by; None: their times by
             machine code, for which kernels are compiled and simulated before the first evaluation.
+        clock: seconds, of progress and of what an evaluation takes.
+        estimator: of the time that is left; None makes one.
 
     Raises:
         StoreError: the journal cannot be written, or another process runs this sweep.
@@ -102,8 +106,11 @@ def run_sweep(
             lambda request: None if should_stop() else expected(request),
         )
         report = on_progress or (lambda _: None)
-        run = _Sweep(spec, points, strategy, sweep_journal, report, workers, on_gpu, history)
-        pool = _Pool(evaluate, executor or InlineExecutor(), in_flight)
+        estimator = estimator or Estimator(points, on_gpu, work_ahead(points, history))
+        run = _Sweep(
+            spec, points, strategy, sweep_journal, report, workers, history, estimator, clock
+        )
+        pool = _Pool(evaluate, executor or InlineExecutor(), in_flight, clock)
         state = run.run(pool, should_stop)
         sweep_journal.end(state)
         return state
@@ -112,7 +119,14 @@ def run_sweep(
 class _Pool:
     """The evaluations that are under way."""
 
-    def __init__(self, evaluate: Evaluate, executor: Executor, capacity: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        evaluate: Evaluate,
+        executor: Executor,
+        capacity: Callable[[], int],
+        clock: Callable[[], float],
+    ) -> None:
+        self._clock = clock
         self._evaluate = evaluate
         self._executor = executor
         self._capacity = capacity
@@ -130,7 +144,9 @@ class _Pool:
         return list(self._points.values())
 
     def start(self, point: SweepPoint) -> None:
-        self._points[self._executor.submit(_timed, self._evaluate, point.request)] = point
+        self._points[self._executor.submit(_timed, self._clock, self._evaluate, point.request)] = (
+            point
+        )
 
     def finished(self) -> list[tuple[SweepPoint, EvaluationOutcome, float, Location]]:
         """The evaluations that have ended; waits a short while for the first of them."""
@@ -149,10 +165,10 @@ class _Pool:
         self._points.clear()
 
 
-def _timed(evaluate: Evaluate, request: EvaluationRequest) -> Timed:
-    began = time.monotonic()
+def _timed(clock: Callable[[], float], evaluate: Evaluate, request: EvaluationRequest) -> Timed:
+    began = clock()
     outcome = replace(evaluate(request), maps=())  # it may be sent to another machine
-    return outcome, time.monotonic() - began, location_of(outcome.evaluation)
+    return outcome, clock() - began, location_of(outcome.evaluation)
 
 
 def _outcome(request: EvaluationRequest, future: Future[Timed]) -> Timed:
@@ -204,9 +220,11 @@ class _Sweep:
         sweep_journal: SweepJournal,
         on_progress: Callable[[Progress], None],
         workers: Callable[[], int],
-        on_gpu: bool,
         history: History,
+        estimator: Estimator,
+        clock: Callable[[], float],
     ) -> None:
+        self.clock = clock
         self.history = history
         self.budget = spec.budget
         self.strategy = strategy
@@ -217,11 +235,11 @@ class _Sweep:
         ids = {p.id for p in points}
         rows = sweep_journal.rows.items()
         self.before = {i: r for i, r in rows if i in ids and r.status not in RETRIED}
-        self.estimator = Estimator(points, on_gpu, work_ahead(points, history))
+        self.estimator = estimator
         limit = self.budget.evaluations
         runnable = self.estimator.points_left
         self.total = len(self.excluded) + (runnable if limit is None else min(runnable, limit))
-        self.start = time.monotonic()
+        self.start = clock()
         self.ends: list[float] = [self.start]  # when rows of this run came in
         self.asked = 0
         self.resumed = 0
@@ -258,7 +276,7 @@ class _Sweep:
                     row = SweepRow.make(done, outcome.evaluation, elapsed_s, location)
                     self.journal.add(done, row)
                     self.history.keep(outcome.evaluation, outcome.predicted)
-                    self.ends.append(time.monotonic())
+                    self.ends.append(self.clock())
                     self._take(done, row, outcome.spent_s or None)
 
     def _is_spent(self) -> bool:
@@ -269,7 +287,7 @@ class _Sweep:
 
     def _is_late(self) -> bool:
         seconds = self.budget.seconds
-        return seconds is not None and time.monotonic() - self.start >= seconds
+        return seconds is not None and self.clock() - self.start >= seconds
 
     def _skip_excluded(self) -> None:
         for point in self.excluded:
@@ -288,7 +306,7 @@ class _Sweep:
         self._report(row)
 
     def _report(self, last: SweepRow | None) -> None:
-        now = time.monotonic()
+        now = self.clock()
         recent = self.ends[-_RATE_WINDOW - 1 :]
         span_s = recent[-1] - recent[0]
         left = self._time_left(now)
@@ -332,8 +350,12 @@ def sweep_here(
     history: History,
     *,
     on_gpu: bool,
+    open_history: Callable[[], History] = History,
 ) -> tuple[SweepEnd, list[ProblemResult]]:
     """Run the sweep, or go on with it. On a GPU the best are then timed side by side.
+
+    Args:
+        open_history: as `EvaluationProcess` takes it, which evaluates on a GPU.
 
     Raises:
         As `run_sweep`.
@@ -344,7 +366,7 @@ def sweep_here(
             end = run_sweep(spec, evaluate, journal, on_progress, history=history)
         return end, problem_results(rows_of(journal, points))
 
-    with EvaluationProcess() as process:
+    with EvaluationProcess(open_history) as process:
         end = run_sweep(spec, process.evaluate, journal, on_progress, on_gpu=True, history=history)
         results = [
             result_with_final(device, group, partial(process.final, device, group))

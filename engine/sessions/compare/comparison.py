@@ -8,16 +8,6 @@ from typing import Literal, TypeAlias
 
 from engine.base.errors import BadInput, UnknownName
 from engine.evaluation import Evaluation, Latency
-from engine.gate.figures import answer_of
-from engine.gate.verdicts import (
-    Finding,
-    GateVerdict,
-    Thresholds,
-    compare_figures,
-    default_threshold,
-    finding,
-    simulated_finding,
-)
 from engine.history.known_time import are_comparable
 from engine.measure.statistics import Comparison, Verdict, interval_verdict
 from engine.problem import Problem
@@ -45,6 +35,16 @@ from engine.sessions.compare.pairing import (
     winners,
 )
 from engine.sessions.snapshot import Snapshot
+from engine.versions.figures import answer_of
+from engine.versions.verdicts import (
+    Finding,
+    GateVerdict,
+    Thresholds,
+    compare_figures,
+    default_threshold,
+    finding,
+    simulated_finding,
+)
 
 Kind: TypeAlias = Literal["correctness", "time", "counts", "registers"]
 

@@ -12,13 +12,12 @@ from tempfile import TemporaryDirectory
 
 from engine.base.errors import AttuneError
 from engine.evaluation import CodeCounts, Evaluation
-from engine.gate.figures import counts_of
-from engine.gate.settings import DEFAULT_MEMORY_GIB, DEFAULT_SECONDS
-from engine.gate.workers import Failed, Workers
 from engine.sessions.compare.comparison import SessionComparison
 from engine.sessions.compare.pairing import key_of
 from engine.sessions.rerun import source_of, their_source
 from engine.sessions.snapshot import Snapshot
+from engine.versions.figures import counts_of
+from engine.versions.workers import DEFAULT_MEMORY_GIB, DEFAULT_SECONDS, Failed, Workers
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ import pandas as pd
 from engine.base.table import Table, csv_text
 from engine.base.units import format_speedup, format_speedup_over, format_us
 from engine.evaluation import Origin, baseline_label
-from engine.gate.verdicts import default_threshold
 from engine.history.known_time import are_comparable, not_comparable
 from engine.schema import encode
 from engine.sessions.compare.comparison import ComparedRow, Regression, SessionComparison, Unmatched
@@ -24,6 +23,7 @@ from engine.sessions.compare.differences import (
     changes,
 )
 from engine.sessions.compare.pairing import Entry, Winner, config_label
+from engine.versions.verdicts import default_threshold
 
 _FEW = 3  # rows that have a table of their own
 

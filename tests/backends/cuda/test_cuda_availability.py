@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from words import raises
@@ -83,8 +83,8 @@ def test_the_drivers_name_against_the_table(driver_name: str, device: str, same:
     assert is_same_model(driver_name, find_device(device)) == same
 
 
-def test_another_gpu_than_the_target_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(availability, "_local_gpu", lambda: (None, "NVIDIA L4"))
+def test_another_gpu_than_the_target_does_not_serve(set_local_gpu: Callable[..., None]) -> None:
+    set_local_gpu(name="NVIDIA L4")
     assert why_not_cuda() is None
     assert why_not_cuda(find_device("L4")) is None
     why = why_not_cuda(find_device("H200"))
@@ -97,12 +97,14 @@ def test_importing_the_backend_imports_no_cupy() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_gpu_that_others_hold_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_others_hold_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, set_local_gpu: Callable[..., None]
+) -> None:
     def held() -> None:
         raise RuntimeError("cudaErrorDevicesUnavailable: busy")
 
     pytest.importorskip("cupy", reason="CuPy is not installed")
-    monkeypatch.setattr("engine.backends.cuda.backend.why_not_cuda", lambda: None)
+    set_local_gpu()
     monkeypatch.setattr("engine.backends.cuda.backend.CupyCalls", held)
     with raises(ToolMissing, "gpu_busy", "cudaErrorDevicesUnavailable: busy"):
         CudaBackend()

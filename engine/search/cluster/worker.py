@@ -18,6 +18,7 @@ from pathlib import Path
 
 from engine.base.errors import ClusterError, ToolMissing
 from engine.cuda_source.nvrtc import toolchain
+from engine.history import History
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest, resolve, runs_on_gpu
@@ -106,11 +107,14 @@ def fingerprint() -> str:
     return digest.hexdigest()[:16]
 
 
-def evaluate(expected: str, request: EvaluationRequest) -> EvaluationOutcome:
+def evaluate(
+    expected: str, open_history: Callable[[], History], request: EvaluationRequest
+) -> EvaluationOutcome:
     """One evaluation. On a GPU it holds that GPU's lock, as everywhere.
 
     Args:
         expected: the `fingerprint` of the machine that asks.
+        open_history: called for this process's first evaluation.
 
     Raises:
         SourcesDiffer: this process's sources have another fingerprint.
@@ -118,29 +122,29 @@ def evaluate(expected: str, request: EvaluationRequest) -> EvaluationOutcome:
         UnknownName: the variant or GPU is not in its list.
     """
     _check_sources(expected)
-    with _exclusive_evaluator() as evaluator:
+    with _exclusive_evaluator(open_history) as evaluator:
         return evaluate_point(evaluator, request)
 
 
-def final(device: str, rows: Sequence[SweepRow]) -> ProblemResult | None:
+def final(
+    open_history: Callable[[], History], device: str, rows: Sequence[SweepRow]
+) -> ProblemResult | None:
     """The best of one problem's rows, timed side by side on the GPU that they were measured on.
 
     Raises:
         WorkerRestarts: as `evaluate`.
         MeasureError: the GPU failed.
     """
-    with _exclusive_evaluator() as evaluator:
+    with _exclusive_evaluator(open_history) as evaluator:
         return problem_result(device, rows, gpu_candidates(evaluator), should_stop=_cancellation())
 
 
 @contextmanager
-def _exclusive_evaluator() -> Iterator[Evaluator]:
+def _exclusive_evaluator(open_history: Callable[[], History]) -> Iterator[Evaluator]:
     """This process's evaluator, for one caller at a time."""
     global _evaluator
     with _one_at_a_time:
         if _evaluator is None:
-            from engine.sessions.known_times import open_history
-
             _evaluator = Evaluator(open_history())
         if _evaluator.gpu_error is not None:
             raise WorkerRestarts(f"The worker is about to be restarted: {_evaluator.gpu_error}")

@@ -24,9 +24,9 @@ from typing import Any, TypeAlias
 
 from engine.base.errors import AttuneError, BadInput, ToolMissing
 from engine.cuda_source.sources import files_inside
-from engine.gate.figures import variant_of
 from engine.gate.settings import parse_problem
 from engine.problem import feature_options
+from engine.versions.figures import variant_of
 
 Answer: TypeAlias = dict[str, Any]
 Tool: TypeAlias = Callable[..., Coroutine[Any, Any, Answer]]
@@ -301,7 +301,7 @@ async def _run(
 
 def _path() -> str:
     """Where this package is, ahead of what was set."""
-    here = str(Path(__file__).resolve().parents[1])
+    here = str(Path(__file__).resolve().parents[2])
     return os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 

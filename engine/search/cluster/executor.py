@@ -28,13 +28,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.base.errors import ClusterError, ToolMissing
-from engine.cluster import worker
-from engine.cluster.members import Member, Members, parse_address, send
-from engine.cluster.worker import SourcesDiffer, WorkerRestarts
 from engine.history import History
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
 from engine.search.autotune import ProblemResult, result_with_final
+from engine.search.cluster import worker
+from engine.search.cluster.members import Member, Members, parse_address, send
+from engine.search.cluster.worker import SourcesDiffer, WorkerRestarts
 from engine.search.ranking import SweepRow, by_problem, ranking_origin
 from engine.search.sweep.journal import Progress, SweepJournal, SweepSpec
 from engine.search.sweep.run import SweepEnd, run_sweep
@@ -285,15 +285,20 @@ def sweep_on(
     on_progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     history: History | None = None,
+    open_history: Callable[[], History] = History,
 ) -> tuple[SweepEnd, list[ProblemResult]]:
     """Run a sweep, or go on with it, and its final round, on the cluster. See `run_sweep`.
+
+    Args:
+        history: what is known beforehand here; None opens it.
+        open_history: called once by each worker; a function of a module's top level.
 
     Raises:
         ClusterError: the scheduler is gone; what the journal holds stays, and can be gone on with.
     """
     end = run_sweep(
         spec,
-        functools.partial(worker.evaluate, worker.fingerprint()),
+        functools.partial(worker.evaluate, worker.fingerprint(), open_history),
         sweep_journal,
         on_progress,
         cluster.watching(should_stop),
@@ -302,13 +307,13 @@ def sweep_on(
         workers=lambda: cluster.workers,
         problems_at_once=cluster.gpus,
         on_gpu=cluster.measures,
-        history=history,
+        history=history or open_history(),
     )
     if end == "cancelled":
         return end, []
     ids = {point.id for point in spec.space.points(spec.options)}
     rows = [row for row in sweep_journal.rows.values() if row.point in ids]
-    return end, cluster.final_round(rows, should_stop)
+    return end, cluster.final_round(rows, should_stop, open_history)
 
 
 class Cluster(Executor):
@@ -377,6 +382,7 @@ class Cluster(Executor):
         self,
         rows: Sequence[SweepRow],
         should_stop: Callable[[], bool] = lambda: False,
+        open_history: Callable[[], History] = History,
     ) -> list[ProblemResult]:
         """The best of every (GPU, problem); measured ones timed side by side on that very GPU.
 
@@ -390,7 +396,7 @@ class Cluster(Executor):
                 continue
             (gpu,) = {row.measured_on for row in group if row.origin == "measured"}
             if gpu:  # where it was not recorded, no worker can time them again
-                call = (worker.final, name, group)
+                call = (worker.final, open_history, name, group)
                 racing[name, problem] = self._tasks.add(call, problem, gpu)
         if racing:
             self._report(

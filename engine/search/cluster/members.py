@@ -13,9 +13,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from engine.base.errors import AttuneError, ClusterError, InvalidProblem
-from engine.cluster import worker as cluster_worker
-from engine.cluster.worker import Description
 from engine.pipeline.request import EvaluationRequest
+from engine.search.cluster import worker as cluster_worker
+from engine.search.cluster.worker import Description
 
 _SCHEMES = ("tcp", "tls")
 

@@ -18,9 +18,9 @@ from types import MappingProxyType
 from typing import Final
 
 from engine.base.units import format_us
-from engine.gate.figures import Answer, Figures
 from engine.measure.statistics import Comparison, Verdict
 from engine.schema import Stored
+from engine.versions.figures import Answer, Figures
 
 # How far apart two simulated times of one kernel must be to say which version is faster.
 #

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.cuda_source.toolkit import make_cupy_folder
+from engine.base.files import make_cupy_folder
 
 
 def test_a_home_that_cannot_be_written_gets_a_folder_for_this_process(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    code = "import os; from engine.cuda_source.toolkit import make_cupy_folder\n"
+    code = "import os; from engine.base.files import make_cupy_folder\n"
     code += "make_cupy_folder()\n"
     code += "make_cupy_folder(); print(os.environ['CUPY_CACHE_DIR'])"
     environment = {name: os.environ[name] for name in os.environ if name != "CUPY_CACHE_DIR"}

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Generic, TypeVar
 
+DEFAULT_SECONDS, DEFAULT_MEMORY_GIB = 300.0, 16.0
+
 T = TypeVar("T")
 R = TypeVar("R")
 
