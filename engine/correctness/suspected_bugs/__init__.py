@@ -1,7 +1,4 @@
-"""Suspected bugs: compute the output that each would give, and find the one that matches.
-
-What each would give is computed and compared.
-"""
+"""Suspected bugs: compute the output that each would give, and find the one that matches."""
 
 from __future__ import annotations
 
