@@ -158,7 +158,12 @@ def test_a_listed_order_is_followed_wave_by_wave() -> None:
 
 @pytest.mark.parametrize(
     ("grid", "shares"),
-    [((5, 3, 4), (5, 1, 1)), ((5, 3, 4), (2, 3, 1)), ((3, 7, 2), (1, 2, 2)), ((1, 4, 6), (1, 1, 6))],
+    [
+        ((5, 3, 4), (5, 1, 1)),
+        ((5, 3, 4), (2, 3, 1)),
+        ((3, 7, 2), (1, 2, 2)),
+        ((1, 4, 6), (1, 1, 6)),
+    ],
 )
 def test_heads_of_the_first_ctas_are_those_of_their_places(
     grid: tuple[int, int, int], shares: tuple[int, int, int]
