@@ -15,8 +15,8 @@ _imported = threading.Event()
 _imported.set()  # where nothing is prepared nobody waits
 
 
-def prepare(steps: Sequence[Callable[[], object]] = ()) -> None:
-    """Begin, without waiting for its end.
+def prepare(steps: Sequence[Callable[[], object]] = ()) -> threading.Thread:
+    """Begin, without waiting for its end; returns the thread that prepares.
 
     Args:
         steps: one after the other; without them compilers and the worker are started, which go on
@@ -24,7 +24,9 @@ def prepare(steps: Sequence[Callable[[], object]] = ()) -> None:
     """
     _imported.clear()
     steps = steps or (_start_cpu_runtime, _start_worker, _import_first_page)
-    threading.Thread(target=_prepare, args=(steps,), daemon=True).start()
+    thread = threading.Thread(target=_prepare, args=(steps,), daemon=True)
+    thread.start()
+    return thread
 
 
 def wait_for_imports() -> None:

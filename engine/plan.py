@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,14 @@ from engine.base.launch import (
     TensorMapArg,
     encode_argument,
 )
-from engine.cuda_source.nvrtc import CompiledKernel, cached_compile, compile_kernel
+from engine.cuda_source import nvrtc
+from engine.cuda_source.nvrtc import (
+    CompiledKernel,
+    CompileReport,
+    FindReport,
+    cached_compile,
+    compile_kernel,
+)
 from engine.cuda_source.sources import Sources, read_sources
 from engine.evaluation import CodeCounts, Resources
 from engine.machine_code.analysis import Analysis, analyse, count, launch_figures, program_of
@@ -411,9 +418,7 @@ def compile_plan(plan: LaunchPlan, arch: str) -> CompiledKernel:
     if plan.cubins:
         sha256 = _texts(plan.source, plan.include_folders, plan.cubins).source_sha256
         return take_cubin(plan.cubins, plan.passes, arch, sha256)
-    names = plan.entries
-    target = target_arch(plan, arch)
-    return compile_kernel(plan.source, plan.defines, target, names, plan.include_folders, plan.cpp)
+    return compile_kernel(*_compile_of(plan, arch))
 
 
 def cached_kernel(plan: LaunchPlan, arch: str) -> CompiledKernel | None:
@@ -424,15 +429,33 @@ def cached_kernel(plan: LaunchPlan, arch: str) -> CompiledKernel | None:
     try:
         if plan.cubins:
             return compile_plan(plan, arch)
-        target = target_arch(plan, arch)
-        return cached_compile(
-            plan.source, plan.defines, target, plan.entries, plan.include_folders, plan.cpp
-        )
+        return cached_compile(*_compile_of(plan, arch))
     except (CompileError, UnknownName, ToolMissing):
         return None
 
 
-def resources(plan: LaunchPlan, compiled: CompiledKernel) -> tuple[Resources, ...]:
+def known_report(plan: LaunchPlan, arch: str, find: FindReport) -> CompileReport | None:
+    """The compiler's report of `cached_kernel`, or the one that `find` knows by its key."""
+    try:
+        if plan.cubins:
+            return compile_plan(plan, arch)
+        return nvrtc.known_report(*_compile_of(plan, arch), find)
+    except (CompileError, UnknownName, ToolMissing):
+        return None
+
+
+_Compile: TypeAlias = tuple[
+    Path, tuple[tuple[str, str], ...], str, tuple[str, ...], tuple[Path, ...], CppStandard
+]
+
+
+def _compile_of(plan: LaunchPlan, arch: str) -> _Compile:
+    """What `compile_kernel` is to compile."""
+    target = target_arch(plan, arch)
+    return plan.source, plan.defines, target, plan.entries, plan.include_folders, plan.cpp
+
+
+def resources(plan: LaunchPlan, compiled: CompileReport) -> tuple[Resources, ...]:
     """What each pass of the plan uses, in the plan's order."""
     return tuple(
         Resources(

@@ -138,6 +138,12 @@ def software_nvml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SoftwareNv
     return SoftwareNvml(monkeypatch, tmp_path / "nvml")
 
 
+@pytest.fixture
+def nothing_ships(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without the figures of kernels that ship: what is not simulated is not known."""
+    monkeypatch.setattr("engine.history.shipped.FOLDER", tmp_path / "no_figures")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The browser's stories first: a long one at the end would keep one worker alone."""
     items.sort(key=lambda item: item.path.parent.name != "browser")

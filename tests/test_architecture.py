@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -12,6 +13,8 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from engine.history.shipped import simulating_files
 
 ROOT = Path(__file__).resolve().parents[1]
 TOP_LEVEL = {"app", "kernels", "engine", "tests", "sessions"} | {
@@ -280,3 +283,23 @@ def test_the_top_level_stays() -> None:
     ).stdout.split("\n")
     tops = {name.split("/")[0] for name in listed if name}
     assert {t for t in tops if not t.startswith(".")} <= TOP_LEVEL
+
+
+def test_what_simulates_asks_nothing_that_only_explains() -> None:
+    """A change there is taken to change no simulated time (`engine.history.shipped`)."""
+    graph = imports_within(lazy=True)
+    asked, found = ["engine.history.simulation", "engine.history.persistent"], set[str]()
+    while asked:
+        module = asked.pop()
+        if module not in found and module.startswith(("engine.machine_code", "engine.history")):
+            found.add(module)
+            asked += graph[module]
+    digested = {module_name(path) for path in simulating_files() if path.suffix == ".py"}
+    of_code = {module for module in found if module.startswith("engine.machine_code.")}
+    assert "engine.machine_code.emulation" in of_code
+    assert of_code <= digested
+    emulator = ROOT / "engine/machine_code/native/emulator.cpp"
+    text = re.sub(r"(?ms)^#if EXECUTES$.*?^#(?:endif|else)$", "", emulator.read_text())
+    included = set(re.findall(r'(?m)^#include "(.+)"$', text))
+    assert "decode.h" in included
+    assert included <= {path.name for path in simulating_files()}

@@ -65,9 +65,14 @@ def draw(known: list[Rung], waiting: list[JobStatus], choice: Choice | None) -> 
             },
             key="kernels_table",
         )
-        st.caption(
-            plain_markdown(f"{table.remark} {_CONFIG_REMARK} Select a row to read it below.")
-        )
+        remarks = [table.remark, _CONFIG_REMARK, "Select a row to read it below."]
+        if shipped := sum(rung.is_shipped for rung in possible):
+            remarks.append(
+                f"The figures of {shipped} of these {len(possible)} rungs ship with Attune: the "
+                "code that is installed here computed them beforehand, from the same sources with "
+                "the same compiler."
+            )
+        st.caption(plain_markdown(" ".join(remarks)))
     for sentence in reasons({rung.variant.id: rung.why_not for rung in known}):
         st.caption(f":material/block: {plain_markdown(sentence)}")
 

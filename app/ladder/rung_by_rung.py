@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import streamlit as st
 
 from app.ladder.overview import DETAIL
-from app.shared import url_state
+from app.shared import runs, url_state
+from app.shared.runs import rerun_as_jobs_end
 from app.shared.selection import variant_label
-from app.shared.widgets import errors_as_sentences, plain_markdown
-from engine.auto.candidates import out_of_reach
+from app.shared.widgets import busy, errors_as_sentences, plain_markdown
+from engine.auto.candidates import code_digest, out_of_reach
 from engine.base.table import as_markdown
 from engine.devices.spec import DeviceSpec
 from engine.kernel_figures import Rung
@@ -25,6 +26,7 @@ from engine.kernel_figures.changes import (
 )
 
 _FOLLOWED = "kernels_rung_of"  # the sidebar's kernel as of the last run
+_POLL_S = 0.5
 _MOST_LINES = 2000  # of a diff that is shown
 
 
@@ -123,8 +125,19 @@ def _draw_rung(rung: Rung, by_id: Mapping[str, Rung]) -> None:
     )
     if code.open:
         with code, errors_as_sentences():
-            st.caption("Register and predicate numbers are left out.")
-            _draw_diff(machine_code_diff(earlier, rung))
+            _draw_machine_code(earlier, rung)
+
+
+def _draw_machine_code(earlier: Rung, rung: Rung) -> None:
+    """Their difference; the worker compiles rungs whose figures ship without their code."""
+    shipped = [r for r in (earlier, rung) if r.is_shipped]
+    asked = [runs.compile_job(r.request, code_digest(r.variant), wait=True) for r in shipped]
+    waiting = [job for job in asked if job is not None and not job.is_over]
+    if waiting:
+        rerun_as_jobs_end(waiting, _POLL_S, lambda _: busy("Compiling the two rungs"))
+        return
+    st.caption("Register and predicate numbers are left out.")
+    _draw_diff(machine_code_diff(earlier, rung))
 
 
 def _draw_diff(diff: Diff) -> None:

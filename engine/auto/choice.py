@@ -89,8 +89,8 @@ def choose(
     Args:
         device: None is refused: which kernel is fastest depends on the GPU.
         given: tunables that are named; the chosen variant must offer them.
-        history: the times to rank by; None knows no times of sessions. Where it only looks up,
-            candidates that are not simulated yet do not count.
+        history: the times to rank by; None knows no times of sessions. Simulated times that ship
+            with Attune count. Where it only looks up, candidates without a time do not.
 
     Raises:
         InvalidProblem: there is no GPU to choose for, or the variant does not offer what is given.
@@ -101,7 +101,7 @@ def choose(
             "or name a variant.",
             code="no_gpu_to_choose_for",
         )
-    history = history or History()
+    history = (history or History()).with_shipped()
     table, note = _table(device, problem)
     tuned, tuned_note = _tuned(history, problem, device)
     kernels = candidates_for(problem, device, history)
@@ -169,6 +169,7 @@ def decided_by(problem: Problem, device: DeviceSpec, history: History) -> tuple[
     While it compares equal, `choose` with a look-up-only history returns the same kernel and
     reason.
     """
+    history = history.with_shipped()
     kernels = candidates_for(problem, device, history)
     variants = dict.fromkeys(kernel.variant.id for kernel in kernels)
     times = history.times

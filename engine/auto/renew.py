@@ -23,6 +23,7 @@ from math import inf
 from engine.auto.candidates import Row, Table, code_digest, eligible, read_table, table_path
 from engine.base import files
 from engine.base.errors import AttuneError
+from engine.cuda_source.nvrtc import toolchain
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.history import History
@@ -45,8 +46,8 @@ _REFERENCE = (8, 9)  # searched in full; others rank what was good there
 _SEARCHED = (_REFERENCE, (7, 5))
 _BACKWARD = ((8, 0),)
 _HEAD_DIMS = (64, 128)
-_LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 16384)
-_HEADS = (1, 8, 32, 64, 128, 512)
+LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 16384)
+HEADS = (1, 8, 32, 64, 128, 512)
 _KEYS = (512, 2048, 8192, 32768)  # of decoding, one query each
 _DECODED_HEADS = (8, 32, 128, 1024)
 _GROUPS = (1, 8)
@@ -104,7 +105,7 @@ def renew(
         gpu=device.name,
         num_sms=device.num_sms or 1,
         made=datetime.now(UTC).date().isoformat(),
-        compiler=_compiler(),
+        compiler=toolchain().exact_name,
         sources=sources,
         rows=tuple(rows),
     )
@@ -204,9 +205,7 @@ def _ranked(
 
 def _square(head_dim: int, *, causal: bool) -> list[Problem]:
     return [
-        Problem(1, heads, seqlen, head_dim, causal=causal)
-        for seqlen in _LENGTHS
-        for heads in _HEADS
+        Problem(1, heads, seqlen, head_dim, causal=causal) for seqlen in LENGTHS for heads in HEADS
     ]
 
 
@@ -223,7 +222,7 @@ def _decoding(head_dim: int) -> list[Problem]:
 def _default(variant: Variant, device: DeviceSpec, head_dim: int) -> _Candidate:
     """Nearest to the GPU's defaults with what shared memory there is."""
     direction: Direction = "backward" if variant.is_backward else "forward"
-    short = Problem(1, 1, _LENGTHS[0], head_dim, direction=direction)
+    short = Problem(1, 1, LENGTHS[0], head_dim, direction=direction)
     config = fitting_config(variant, short, device) or variant.default_config(device.num_sms)
     return _Candidate(variant, config, is_default=True)
 
@@ -339,11 +338,3 @@ def _row(problem: Problem, times: Sequence[tuple[_Candidate, float]]) -> Row:
         beside=beside,
         beside_us=beside_us,
     )
-
-
-def _compiler() -> str:
-    """NVRTC's release."""
-    from engine.cuda_source.nvrtc import toolchain
-
-    tools = toolchain()
-    return f"NVRTC {tools.release}" if tools.release else tools.name

@@ -54,10 +54,13 @@ class VariantsOptions(ProblemOptions):
     tree: bool
     markdown: bool
     into: Path | None
+    renew: bool
     json: bool
 
 
 def run(args: VariantsOptions) -> int:
+    if args.renew:
+        return _renew_figures(args)
     if args.into is not None and not (args.markdown or args.tree):
         raise InvalidProblem("--into writes what --markdown or --tree print: give one of them.")
     if args.gpu is None and (named := first_given(args, PROBLEM)) is not None:
@@ -138,6 +141,21 @@ def _forecasts(args: VariantsOptions) -> int:
     return 0
 
 
+def _renew_figures(args: VariantsOptions) -> int:
+    from engine.kernel_figures.renew import SHIPPED_GPUS, renew
+
+    if args.gpu is not None and args.gpu not in SHIPPED_GPUS:
+        raise UnknownName(f"No figures ship for {args.gpu!r}: known are {', '.join(SHIPPED_GPUS)}.")
+    if args.variants or first_given(args, PROBLEM) is not None:
+        raise InvalidProblem("--renew makes all figures of a GPU: give --gpu alone, or nothing.")
+    for gpu in SHIPPED_GPUS if args.gpu is None else (args.gpu,):
+        start = time.monotonic()
+        made = renew(gpu, lambda stage: print(f"{stage} …", file=sys.stderr))
+        took = time.monotonic() - start
+        print(f"{gpu}: {len(made.reports)} kernels in {took:.0f} s")
+    return 0
+
+
 def _figures(args: VariantsOptions, gpu: str) -> int:
     """The ladder's figures for a problem on a GPU, or what one rung changed."""
     from engine.auto.candidates import out_of_reach
@@ -173,6 +191,9 @@ def _worked_out(variant: Variant, problem: Problem, gpu: str, history: History) 
     from engine.kernel_figures.rung import known_rung, request_of, work_out_rung
 
     request = request_of(variant, problem, gpu)
+    rung = known_rung(variant, request, history)
+    if rung.is_complete:
+        return rung
     print(f"{variant.id} …", file=sys.stderr)
     why = ""
     try:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeAlias
 
 from engine.base.errors import (
     CompileError,
@@ -160,11 +160,10 @@ def compiler_flag(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class CompiledKernel:
-    """One source compiled with one set of macros for one arch."""
+class CompileReport:
+    """What the compiler says of one source with one set of macros for one arch."""
 
     arch: str  # "sm_89", "sm_90a"
-    cubin: bytes
     # By symbol, and by entry as it was asked for: `fwd<64, true>`.
     entries: Mapping[str, PtxasInfo]
     symbols: Mapping[str, str]  # of the entries asked for: their names in the cubin
@@ -172,6 +171,13 @@ class CompiledKernel:
     flags: tuple[str, ...]  # all options but the toolkit's include folder
     source_sha256: str  # of the `.cu` file; its headers are covered by `key`
     key: str  # content address: source, headers, flags and NVRTC's version
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledKernel(CompileReport):
+    """The report, and the machine code."""
+
+    cubin: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +193,11 @@ class Toolchain:
     @property
     def name(self) -> str:
         return f"NVRTC {self.version[0]}.{self.version[1]}"
+
+    @property
+    def exact_name(self) -> str:
+        """With the wheel's full version where that is known."""
+        return f"NVRTC {self.release}" if self.release else self.name
 
 
 @functools.cache
@@ -285,6 +296,36 @@ def cached_compile(
 ) -> CompiledKernel | None:
     """What `compile_kernel` would return, if it is in the cache; raises as it does."""
     return _Build.prepare(source, defines, arch, entries, include_folders, cpp).cached()
+
+
+# By key: a report's symbols and entries, where the caller knows them from elsewhere.
+FindReport: TypeAlias = Callable[[str], tuple[Mapping[str, str], Mapping[str, PtxasInfo]] | None]
+
+
+def known_report(
+    source: Path,
+    defines: tuple[tuple[str, str], ...],
+    arch: str,
+    entries: tuple[str, ...],
+    include_folders: tuple[Path, ...],
+    cpp: CppStandard,
+    find: FindReport,
+) -> CompileReport | None:
+    """What `cached_compile` returns, else the report that `find` knows, which has no log."""
+    build = _Build.prepare(source, defines, arch, entries, include_folders, cpp)
+    kernel = build.cached()
+    if kernel is not None or (found := find(build.key)) is None:
+        return kernel
+    symbols, infos = found
+    return CompileReport(
+        arch=build.arch,
+        entries=infos,
+        symbols=symbols,
+        log="",
+        flags=build.flags,
+        source_sha256=build.sources.source_sha256,
+        key=build.key,
+    )
 
 
 def _check_arch(arch: str, tools: Toolchain) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,10 +22,10 @@ import numpy.typing as npt
 from engine.base.errors import InvalidProblem
 from engine.base.files import read_entry, write_entry
 from engine.base.newest import Newest
-from engine.cuda_source import CompiledKernel, cache_root
+from engine.cuda_source import CompileReport, cache_root
 from engine.devices.spec import DeviceSpec
 from engine.history.persistent import FIRST_ROWS, LATER_ROWS, PersistentCtas
-from engine.machine_code.analysis import code_digest
+from engine.history.shipped import shipped_figures, simulator_digest
 from engine.machine_code.timing.constants import (
     LAUNCH_FLOOR_US,
     kept_l2_bytes,
@@ -275,48 +275,67 @@ def _plan(variant: Variant, problem: Problem, config: Config, rows: int) -> Laun
     return make_plan(variant, short(variant.work.kv_rows(short(rows), config)), config)
 
 
-def path_of(
+def name_of(
     variant: Variant,
     plan: LaunchPlan,
-    compiled: CompiledKernel,
+    compiled: CompileReport,
     device: DeviceSpec,
     resident: int,
     regime: Regime,
-) -> Path:
-    """Where the result is kept: by cubin, GPU, residency, and what lengths and regime depend on."""
+) -> str:
+    """The result's name: by cubin, GPU, residency, and what lengths and regime depend on."""
     gpu = [device.num_sms, device.boost_clock_mhz, device.fp16_tensor_tflops]
     lengths = [(FIRST_ROWS, LATER_ROWS)]
     if variant.work.schedule is None:
         plans = plans_of(variant, plan.problem, plan.config, (ROWS[0], ROWS[-1]))
         lengths = [(p.problem.seqlen, p.problem.num_keys) for p in plans]
-    key = [_VERSION, code_digest(), compiled.key, plan.passes[0].entry, device.arch, gpu, resident]
+    key = [_VERSION, compiled.key, plan.passes[0].entry, device.arch, gpu, resident]
     key += [plan.problem.causal, lengths, regime]  # the mask may be an argument
     text = json.dumps([*key, plan.passes[0].dynamic_smem_bytes])
-    return cache_root() / "sass" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.entry"
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def path_of(name: str) -> Path:
+    """Where the result of this name is kept, as long as the code that simulates does not change."""
+    digest = hashlib.sha256(f"{simulator_digest()} {name}".encode()).hexdigest()
+    return cache_root() / "sass" / f"{digest[:32]}.entry"
 
 
 # Results that were read; missing ones may appear at any time.
 _kept: Newest[Path, KernelCtas] = Newest(256)
 
 
-def find(path: Path) -> KernelCtas | None:
-    """What `path_of` names, read once per process; None where it was not simulated."""
+def find(name: str, shipped: bool = False) -> KernelCtas | None:
+    """What `name_of` names, read once per process; None where it was not simulated.
+
+    Args:
+        shipped: what ships with Attune counts, too.
+    """
+    path = path_of(name)
     if (kept := _kept.get(path)) is not None:
         return kept
-    if (payload := read_entry(path)) is None or (read := _read(payload)) is None:
-        return None
-    _kept[path] = read
-    return read
+    if (payload := read_entry(path)) is not None and (read := _read(payload)) is not None:
+        _kept[path] = read
+        return read
+    return _read_fields(shipped_figures().ctas.get(name)) if shipped else None
 
 
-def keep(path: Path, ctas: KernelCtas) -> None:
+def keep(name: str, ctas: KernelCtas) -> None:
     """Write what `find` reads."""
-    write_entry(path, json.dumps(asdict(ctas)).encode())
+    write_entry(path_of(name), json.dumps(asdict(ctas)).encode())
 
 
 def _read(payload: bytes) -> KernelCtas | None:
     try:
-        fields: dict[str, Any] = json.loads(payload)
+        return _read_fields(json.loads(payload))
+    except ValueError:
+        return None  # it is simulated again
+
+
+def _read_fields(fields: Mapping[str, Any] | None) -> KernelCtas | None:
+    if fields is None:
+        return None
+    try:
         if "times" not in fields:
             return PersistentCtas(
                 counts=tuple(int(n) for n in fields["counts"]),
@@ -356,7 +375,7 @@ def _read(payload: bytes) -> KernelCtas | None:
         return None  # it is simulated again
 
 
-def _slot_times(fields: dict[str, Any] | None) -> SlotTimes | None:
+def _slot_times(fields: Mapping[str, Any] | None) -> SlotTimes | None:
     if fields is None:
         return None
     return SlotTimes(
@@ -377,11 +396,20 @@ def regime_of(plan: LaunchPlan, device: DeviceSpec) -> Regime:
 
 
 def known_ctas(
-    variant: Variant, plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec, resident: int
+    variant: Variant,
+    plan: LaunchPlan,
+    compiled: CompileReport,
+    device: DeviceSpec,
+    resident: int,
+    shipped: bool = False,
 ) -> KernelCtas | None:
-    """The main pass's CTAs, by K/V rows; None where they were not simulated."""
+    """The main pass's CTAs, by K/V rows; None where they were not simulated.
+
+    Args:
+        shipped: as `find`'s.
+    """
     regime = regime_of(plan, device)
-    return find(path_of(variant, plan, compiled, device, resident, regime))
+    return find(name_of(variant, plan, compiled, device, resident, regime), shipped)
 
 
 # The CTA times of launches.
@@ -390,15 +418,20 @@ _MOST_BATCHES = 5  # at which the order of a curve's CTAs is looked at
 
 
 def known_launch_curve(
-    kernel: Kernel, plan: LaunchPlan, compiled: CompiledKernel, resident: int
+    kernel: Kernel,
+    plan: LaunchPlan,
+    compiled: CompileReport,
+    resident: int,
+    shipped: bool = False,
 ) -> CtaCurve | None:
     """CTA times of one launch, as far as its kernel was simulated before; milliseconds.
 
     Args:
         compiled: `plan`'s kernel for the GPU.
         resident: CTAs of the main pass per SM.
+        shipped: as `find`'s.
     """
-    ctas = known_ctas(kernel.variant, plan, compiled, kernel.device, resident)
+    ctas = known_ctas(kernel.variant, plan, compiled, kernel.device, resident, shipped)
     if ctas is None:
         return None
     moved = traffic_by_order(kernel.variant, plan, kernel.device, resident)
@@ -441,7 +474,7 @@ def known_batch_curve(
     parts, spread = np.zeros((3, launches.size)), 0.0
     traffic = _traffic(kernel, problem, launches, held)
     for regime, there in zip(REGIMES, (is_alone, ~is_alone), strict=True):
-        known = find(path_of(variant, plan, compiled, device, held, regime))
+        known = find(name_of(variant, plan, compiled, device, held, regime))
         if known is None:
             return None
         spread = known.spread

@@ -27,6 +27,7 @@ from engine.base.files import data_folder
 from engine.base.table import Bars, Table, Tabular
 from engine.base.units import format_us
 from engine.config import TunedConfig, load_tuned
+from engine.cuda_source import CompiledKernel, CompileReport
 from engine.evaluation import Evaluation, Latency, Origin, Resources
 from engine.history.known_time import (
     KnownTime,
@@ -47,14 +48,13 @@ from engine.model.kernel import (
     misfit_of,
     pass_reports,
 )
-from engine.plan import LaunchPlan, cached_kernel, compile_plan, resources
+from engine.plan import LaunchPlan, cached_kernel, compile_plan, known_report, resources
 from engine.problem import Problem
 from engine.schema import Integer, Line, Stored, decode, encode
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from engine.cuda_source import CompiledKernel
     from engine.model.equations import Calibration, CtaCurve
     from engine.model.launches import Launches
     from engine.model.measurements import Measurement
@@ -200,10 +200,14 @@ class History:
         times: those that sessions hold (`engine.sessions.known_times.open_history` gives one with
             them); None: no session counts.
         work: what may be done to find a time out.
+        shipped: figures that ship with Attune (`engine.history.shipped`) stand for kernels that
+            are not compiled and simulated here. For tables of many kernels; one that is to be
+            executed is compiled anyhow.
     """
 
     times: TakenTimes | None = None
     work: Work = "simulate"
+    shipped: bool = False
     # With `work` "look up": what was asked for and was not found, and the work that it needs.
     missing: list[tuple[Kernel, Problem, Literal["compile", "simulate"]]] = field(
         default_factory=list
@@ -213,6 +217,11 @@ class History:
     def doing(self, work: Work) -> History:
         """A copy that allows other work, with its own list of what is missing."""
         return replace(self, work=work, missing=[])
+
+    def with_shipped(self) -> Self:
+        """A copy that takes figures that ship with Attune, with the same list of what is
+        missing."""
+        return replace(self, shipped=True)
 
     # Times
 
@@ -272,7 +281,7 @@ class History:
         self,
         kernel: Kernel,
         plan: LaunchPlan,
-        compiled: CompiledKernel,
+        compiled: CompileReport,
         calibration: Calibration | None = None,
     ) -> Estimate:
         """`estimate` of a plan that is compiled for the kernel's GPU."""
@@ -340,37 +349,47 @@ class History:
 
     # What they are made of
 
-    def _compiled(self, kernel: Kernel, plan: LaunchPlan) -> CompiledKernel:
+    def report(self, kernel: Kernel, plan: LaunchPlan) -> CompileReport | None:
+        """What the compiler said of a plan, as far as it is known without compiling."""
+        arch = kernel.device.arch
+        if not self.shipped:
+            return cached_kernel(plan, arch)
+        from engine.history.shipped import shipped_figures
+
+        return known_report(plan, arch, shipped_figures().report)
+
+    def _compiled(self, kernel: Kernel, plan: LaunchPlan) -> CompileReport:
         if self.work != "look up":
-            return compile_plan(plan, kernel.device.arch)
-        compiled = cached_kernel(plan, kernel.device.arch)
+            known = self.report(kernel, plan) if self.shipped else None
+            return known or compile_plan(plan, kernel.device.arch)
+        compiled = self.report(kernel, plan)
         if compiled is None:
             self.missing.append((kernel, plan.problem, "compile"))
             raise ToolMissing(NOT_COMPILED)
         return compiled
 
     def _curve(
-        self, kernel: Kernel, plan: LaunchPlan, compiled: CompiledKernel, resident: int
+        self, kernel: Kernel, plan: LaunchPlan, compiled: CompileReport, resident: int
     ) -> CtaCurve | None:
         from engine.history.ctas import known_launch_curve
 
-        curve = known_launch_curve(kernel, plan, compiled, resident)
+        curve = known_launch_curve(kernel, plan, compiled, resident, self.shipped)
         if curve is None and self.work == "simulate":
             from engine.history.simulation import launch_curve
 
-            return launch_curve(kernel, plan, compiled, resident)
+            return launch_curve(kernel, plan, _whole(kernel, plan, compiled), resident)
         if curve is None and self.work == "look up":
             self.missing.append((kernel, plan.problem, "simulate"))
         return curve
 
     def _passes(
-        self, kernel: Kernel, plan: LaunchPlan, compiled: CompiledKernel
+        self, kernel: Kernel, plan: LaunchPlan, compiled: CompileReport
     ) -> tuple[PassTime, ...] | None:
         """Each pass of a backward launch by machine code, as far as `work` allows."""
         from engine.history.simulation import known_passes, simulated_passes
 
         if self.work == "simulate":
-            return simulated_passes(plan, compiled, kernel.device)
+            return simulated_passes(plan, _whole(kernel, plan, compiled), kernel.device)
         times = known_passes(plan, compiled, kernel.device)
         if times is None and self.work == "look up":
             self.missing.append((kernel, plan.problem, "simulate"))
@@ -432,3 +451,10 @@ class History:
             return calibrate(prepared)
         except AttuneError:  # a time that this GPU cannot have taken, or a GPU without figures
             return None
+
+
+def _whole(kernel: Kernel, plan: LaunchPlan, compiled: CompileReport) -> CompiledKernel:
+    """With its machine code, which a report that ships is without."""
+    if isinstance(compiled, CompiledKernel):
+        return compiled
+    return compile_plan(plan, kernel.device.arch)

@@ -19,7 +19,7 @@ import numpy as np
 
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.base.files import read_entry, write_entry
-from engine.cuda_source import CompiledKernel, cache_root
+from engine.cuda_source import CompiledKernel, CompileReport, cache_root
 from engine.devices.spec import DeviceSpec, limits_for
 from engine.history.ctas import (
     REGIMES,
@@ -28,7 +28,7 @@ from engine.history.ctas import (
     SimulatedCtas,
     keep,
     known_launch_curve,
-    path_of,
+    name_of,
     plans_of,
 )
 from engine.history.persistent import simulate_persistent
@@ -157,7 +157,7 @@ def launch_curve(
     except AttuneError:
         return None
     for regime, ctas in simulated.items():
-        keep(path_of(kernel.variant, plan, compiled, kernel.device, resident, regime), ctas)
+        keep(name_of(kernel.variant, plan, compiled, kernel.device, resident, regime), ctas)
     return known_launch_curve(kernel, plan, compiled, resident)
 
 
@@ -442,7 +442,7 @@ def _length(trace: CtaTrace) -> int:
 
 
 def known_passes(
-    plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec
+    plan: LaunchPlan, compiled: CompileReport, device: DeviceSpec
 ) -> tuple[PassTime, ...] | None:
     """The times of a backward plan's passes, where they were simulated before."""
     payload = read_entry(_launch_path(plan, compiled, device))
@@ -487,7 +487,7 @@ def simulated_passes(
     return tuple(times)
 
 
-def _launch_path(plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec) -> Path:
+def _launch_path(plan: LaunchPlan, compiled: CompileReport, device: DeviceSpec) -> Path:
     rates = [device.num_sms, device.boost_clock_mhz, device.fp16_tensor_tflops, device.clock]
     launches = [(p.entry, p.grid, p.dynamic_smem_bytes) for p in plan.passes]
     key = [_LAUNCH_VERSION, code_digest(), compiled.key, device.name, device.arch, rates, launches]

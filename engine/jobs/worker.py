@@ -58,6 +58,7 @@ POLL_S = 0.02
 IDLE_CHECK_S = 300.0  # an idle worker looks this often whether any server still wants it
 HISTORY_COMMITS = 30
 EXECUTOR_AFTER_S = 10.0  # without a job: what executes machine code is built
+RUNGS_AT_ONCE = min(4, os.cpu_count() or 1)  # a compiler has some 100 MB
 PYTORCH_AFTER_S = 1.0  # of idleness after a job: PyTorch is loaded ahead of the next one
 
 
@@ -273,12 +274,12 @@ BESIDE_TYPES: Mapping[JobKind, JobType[Any]] = {
 }
 
 
-def _build_simulator(can_simulate: threading.Event, is_busy: threading.Event) -> None:
+def _build_simulator(can_simulate: threading.Event, busy: Sequence[threading.Event]) -> None:
     """Build what simulates, and what executes machine code, ahead of their first use.
 
     Args:
-        is_busy: a job is served. The first Run comes when the first prediction is there, and is not
-            to share its core with a compiler that it does not need: a host build judges it.
+        busy: set while jobs are served. The first Run comes when the first prediction is there, and
+            is not to share its core with a compiler that it does not need: a host build judges it.
     """
     from engine.machine_code.execution import prepare
     from engine.machine_code.native_library import build_libraries
@@ -287,17 +288,17 @@ def _build_simulator(can_simulate: threading.Event, is_busy: threading.Event) ->
         with contextlib.suppress(AttuneError):  # the first simulation says what is missing
             build_libraries()
             can_simulate.set()
-            _wait_for_quiet(is_busy, EXECUTOR_AFTER_S)
+            _wait_for_quiet(busy, EXECUTOR_AFTER_S)
             prepare()
     finally:
         can_simulate.set()
 
 
-def _wait_for_quiet(is_busy: threading.Event, quiet_s: float) -> None:
+def _wait_for_quiet(busy: Sequence[threading.Event], quiet_s: float) -> None:
     """Wait until no job was seen for so many seconds."""
     since = time.monotonic()
     while time.monotonic() - since < quiet_s:
-        if is_busy.is_set():
+        if any(event.is_set() for event in busy):
             since = time.monotonic()
         time.sleep(POLL_S)
 
@@ -318,17 +319,43 @@ def _load_pytorch() -> None:
         import torch  # noqa: F401
 
 
+def _may_begin(job: JobStatus, served: Sequence[JobStatus]) -> bool:
+    """Whether a job may begin beside those that are served."""
+    if not served:
+        return True
+    are_rungs = all(each.kind == "rung" for each in (job, *served))
+    return are_rungs and len(served) < RUNGS_AT_ONCE
+
+
 def _serve_beside(
-    run: RunDir, evaluator: Evaluator, is_closing: threading.Event, can_simulate: threading.Event
+    run: RunDir,
+    evaluator: Evaluator,
+    is_closing: threading.Event,
+    can_simulate: threading.Event,
+    is_busy: threading.Event,
 ) -> None:
-    """Serve what needs no backend until the worker ends, once the simulator is built."""
+    """Serve what needs no backend until the worker ends, once the simulator is built.
+
+    Rungs of a page go side by side: most of their time passes in compilers and outside Python's
+    lock. Other jobs go one by one, as two of them often need the same kernel simulated.
+    """
     can_simulate.wait()
     runner = JobRunner(run, evaluator, BESIDE_TYPES, others=JOB_TYPES)
+    served: dict[threading.Thread, JobStatus] = {}
     while not is_closing.is_set():
-        waiting = [job for job in runner.waiting() if job.kind in BESIDE_TYPES]
-        if waiting:
-            runner.serve(waiting[0])
+        served = {thread: job for thread, job in served.items() if thread.is_alive()}
+        begun = {job.job_id for job in served.values()}
+        waiting = [
+            job for job in runner.waiting() if job.kind in BESIDE_TYPES and job.job_id not in begun
+        ]
+        if waiting and _may_begin(waiting[0], list(served.values())):
+            thread = threading.Thread(target=runner.serve, args=(waiting[0],), daemon=True)
+            served[thread] = waiting[0]
+            is_busy.set()
+            thread.start()
         else:
+            if not served:
+                is_busy.clear()
             is_closing.wait(POLL_S)
 
 
@@ -341,15 +368,15 @@ def main(argv: list[str]) -> int:
     can_simulate = threading.Event()
     # In parallel: on two cores the first prediction takes half the time.
     threading.Thread(target=_build_host_runtime, daemon=True).start()
-    is_busy = threading.Event()
-    threading.Thread(target=_build_simulator, args=(can_simulate, is_busy), daemon=True).start()
+    busy = is_busy, is_busy_beside = threading.Event(), threading.Event()
+    threading.Thread(target=_build_simulator, args=(can_simulate, busy), daemon=True).start()
     pytorch: threading.Thread | None = None
     has_served = False
     idle_since = time.monotonic()
     is_closing = threading.Event()
     with Evaluator(open_history()) as evaluator, contextlib.ExitStack() as at_end:
         if isinstance(detect_local(), str):
-            args = (run, evaluator, is_closing, can_simulate)
+            args = (run, evaluator, is_closing, can_simulate, is_busy_beside)
             beside = threading.Thread(target=_serve_beside, args=args, daemon=True)
             beside.start()
             at_end.callback(beside.join, 1.0)  # a longer simulation ends with the process

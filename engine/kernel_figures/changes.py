@@ -245,7 +245,8 @@ FORECASTS = (
 
 def forecasts_table(history: History) -> Table:
     """The study's forecasts beside the simulated results; both times of a pair come from the same
-    simulation."""
+    simulation, which may ship with Attune."""
+    history = history.with_shipped()
     rows = []
     for forecast in FORECASTS:
         pair = (forecast.before, forecast.after)

@@ -25,15 +25,16 @@ from engine.config import default_config
 from engine.devices import find_device
 from engine.evaluation import Latency, PassReport
 from engine.history import History, KnownTime
+from engine.history.shipped import shipped_figures
 from engine.model.calibrate import fitting_config
 from engine.model.kernel import Kernel
 from engine.pipeline.request import EvaluationRequest, Preview, preview, target_device
-from engine.plan import LaunchPlan, cached_kernel, compile_plan, launch_of_pass, make_plan
+from engine.plan import LaunchPlan, compile_plan, launch_of_pass, make_plan
 from engine.problem import Problem
 from kernels.variant import Config, Variant
 
 if TYPE_CHECKING:
-    from engine.cuda_source import CompiledKernel
+    from engine.cuda_source import CompiledKernel, CompileReport
 
 
 # What a kernel executes for a tile of scores, counted by running two CTAs of its machine code.
@@ -78,16 +79,24 @@ def count_tile(variant: Variant, plan: LaunchPlan, compiled: CompiledKernel) -> 
     if known is not None:
         return known
     counts = _count(variant, plan, compiled)
-    write_entry(_path(plan, compiled), json.dumps(asdict(counts)).encode())
+    write_entry(counts_path(plan, compiled), json.dumps(asdict(counts)).encode())
     return counts
 
 
-def known_tile_counts(plan: LaunchPlan, compiled: CompiledKernel) -> TileCounts | None:
-    """What was counted before; None where nothing was."""
+def known_tile_counts(
+    plan: LaunchPlan, compiled: CompileReport, shipped: bool = False
+) -> TileCounts | None:
+    """What was counted before; None where nothing was.
+
+    Args:
+        shipped: what ships with Attune counts, too.
+    """
+    path = counts_path(plan, compiled)
     try:
-        return _read(_path(plan, compiled))
+        return _read(path)
     except (LookupError, ValueError, TypeError):  # not there, or damaged: it is counted again
-        return None
+        fields = shipped_figures().counts.get(path.name) if shipped else None
+        return TileCounts(**fields) if fields is not None else None
 
 
 @lru_cache(maxsize=128)
@@ -98,7 +107,8 @@ def _read(path: Path) -> TileCounts:
     return TileCounts(**json.loads(payload))
 
 
-def _path(plan: LaunchPlan, compiled: CompiledKernel) -> Path:
+def counts_path(plan: LaunchPlan, compiled: CompileReport) -> Path:
+    """Where the counts of the main pass are kept; its name is that of the counts that ship."""
     decodes = plan.problem.seqlen_kv is not None
     # The number of queries matters where it is short of a tile.
     rows = min(plan.problem.seqlen, 4 * plan.query_rows) if decodes else 0
@@ -194,6 +204,7 @@ class Rung:
     is_simulated: bool  # by machine code
     known: KnownTime | None  # taken of this variant and config, of the very file that stands here
     is_complete: bool  # nothing is left to work out
+    is_shipped: bool = False  # the figures ship with Attune; they were not computed here
 
     @property
     def describe_config(self) -> str:
@@ -231,14 +242,25 @@ def known_rung(
     history: History | None = None,
 ) -> Rung:
     """The known figures of a rung, without compiling, simulating or counting; takes
-    milliseconds."""
+    milliseconds.
+
+    Those that ship with Attune where they are all there is to know, and not all is known here.
+    """
     history = (history or History()).doing("look up")
+    here = _looked_up(variant, request, history)
+    if here.is_complete:
+        return here
+    shipped = _looked_up(variant, request, history.with_shipped())
+    return replace(shipped, is_shipped=True) if shipped.is_complete else here
+
+
+def _looked_up(variant: Variant, request: EvaluationRequest, history: History) -> Rung:
     try:
         seen = preview(request, history)
     except AttuneError as error:
         return _without(variant, request, str(error))
     result = seen.estimate
-    counts = _known_counts(seen)
+    counts = _known_counts(seen, history)
     known = None
     if seen.device is not None:
         kernel = Kernel.of(variant, seen.device, request.config)
@@ -279,11 +301,13 @@ def work_out_rung(request: EvaluationRequest, history: History | None = None) ->
     count_tile(kernel.variant, plan, compiled)
 
 
-def _known_counts(seen: Preview) -> TileCounts | None:
+def _known_counts(seen: Preview, history: History) -> TileCounts | None:
     if seen.plan is None or seen.device is None:
         return None
-    compiled = cached_kernel(seen.plan, seen.device.arch)
-    return known_tile_counts(seen.plan, compiled) if compiled is not None else None
+    compiled = history.report(Kernel.of(seen.variant, seen.device, seen.config), seen.plan)
+    if compiled is None:
+        return None
+    return known_tile_counts(seen.plan, compiled, history.shipped)
 
 
 def _without(variant: Variant, request: EvaluationRequest, why_not: str) -> Rung:

@@ -320,7 +320,7 @@ def preview(request: EvaluationRequest, history: History | None = None) -> Previ
     except InvalidProblem as error:
         unsupported = str(error)
     if plan is not None and kernel is not None:
-        compiled = cached_kernel(plan, kernel.device.arch)
+        compiled = history.report(kernel, plan)
         needs_compile = compiled is None
         if compiled is not None:
             result = history.estimate_plan(kernel, plan, compiled)

@@ -121,6 +121,7 @@ def test_two_cancels_at_once_are_one(jobs, monkeypatch):
     assert not submitted
 
 
+@pytest.mark.usefixtures("nothing_ships")
 def test_what_failed_is_a_sentence_and_not_tried_again(open_app, jobs):
     jobs.compile_answer = {"state": "failed", "error": "nvdisasm is not installed."}
     at = open_app("ladder", gpu="L4", H="8", S="1024")
@@ -184,6 +185,26 @@ def test_known_figures_are_table_and_chart(open_app, monkeypatch):
     assert at.selectbox(key="kernels_rung").value == "v08"
     assert "v08 mma.sync" in texts(at).replace("\\", "")
     assert not at.exception
+
+
+def test_figures_that_ship_are_there_at_once_and_said_to_be(open_app, jobs, monkeypatch, tmp_path):
+    """Its machine code is compiled where its difference is to be seen."""
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
+    jobs.compile_answer = {"state": "queued"}
+    at = open_app("ladder", gpu="L4", H="8", S="1024", variant="v09")
+    assert not at.exception
+    shown = [v.id for v in LADDER if v.id != "v12" and not v.arch_specific]
+    frame = at.dataframe[0].value
+    assert list(frame["rung"]) == shown
+    assert set(frame["simulated"]) & {None, "–"} == set()
+    number = str(len(shown))
+    assert says(texts(at), "figures_ship", number, number)
+    asked = len(jobs.submitted)
+    at.session_state["code_v09"] = True
+    at.run()
+    assert not at.exception
+    compiled = [request["variant"] for request in jobs.submitted[asked:]]
+    assert compiled == ["v08", "v09"]
 
 
 FIGURES = Figures(100, 0, 1024, 3, 8000, 1000, 0, 500, 4000, 0, 40.0)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import threading
+
+import pytest
 
 from app import preparation
 
@@ -21,10 +22,12 @@ def test_a_page_waits_for_the_imports_of_the_preparation() -> None:
     assert not page.is_alive()
 
 
-def test_nobody_waits_for_imports_that_fail() -> None:
+def test_nobody_waits_for_imports_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
     imported = threading.Event()
-    preparation.prepare([sys.exit, imported.set])
+    thread = preparation.prepare([lambda: 1 / 0, imported.set])
     preparation.wait_for_imports()
+    thread.join(10)
     assert not imported.is_set()
 
 

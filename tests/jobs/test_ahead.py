@@ -15,10 +15,13 @@ import psutil
 import pytest
 
 from engine.jobs import worker
+from engine.jobs.layout import JobStatus, RunDir
+from engine.jobs.supervisor import JobRunner, JobTable
 from engine.jobs.sweep_job import CompileAhead
 from engine.pipeline.request import EvaluationRequest, resolve
 from engine.plan import cached_kernel, make_plan
 from engine.problem import Problem
+from engine.schema import encode
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -81,6 +84,8 @@ import sys, time
 sys.path.insert(0, sys.argv[1])
 from test_ahead import requests
 from engine.jobs import worker
+from engine.jobs.layout import JobStatus, RunDir
+from engine.jobs.supervisor import JobRunner, JobTable
 from engine.jobs.sweep_job import CompileAhead
 if __name__ == "__main__":
     with CompileAhead(requests(4), on_cpu=False, processes=1):
@@ -107,12 +112,53 @@ def test_the_executor_is_built_once_no_job_is_served(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(worker, "EXECUTOR_AFTER_S", 0.1)
     monkeypatch.setattr("engine.machine_code.native_library.build_libraries", lambda: None)
     monkeypatch.setattr("engine.machine_code.execution.prepare", built.set)
-    can_simulate, is_busy = threading.Event(), threading.Event()
-    is_busy.set()
-    thread = threading.Thread(target=worker._build_simulator, args=(can_simulate, is_busy))
+    can_simulate, *busy = (threading.Event() for _ in range(3))
+    for event in busy:
+        event.set()
+    thread = threading.Thread(target=worker._build_simulator, args=(can_simulate, busy))
     thread.start()
     assert can_simulate.wait(10)
+    busy[0].clear()
     assert not built.wait(0.3)
-    is_busy.clear()
+    busy[1].clear()
     assert built.wait(10)
     thread.join(10)
+
+
+def test_rungs_are_served_side_by_side_and_other_jobs_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of the others two often need the same kernel simulated."""
+    monkeypatch.setattr(worker, "RUNGS_AT_ONCE", 2)
+    run = RunDir(tmp_path)
+    table = JobTable(run.journal)
+    kinds = {"a": "rung", "b": "rung", "c": "rung", "d": "simulate", "e": "rung"}
+    request = encode(requests(1)[0])
+    for name, kind in kinds.items():
+        table.append(name, "queued", kind=kind, request=request)
+    at_once: list[set[str]] = []
+    under_way: set[str] = set()
+    may_end = threading.Semaphore(0)
+
+    def serve(runner: JobRunner, job: JobStatus) -> None:
+        under_way.add(job.job_id)
+        at_once.append(set(under_way))
+        may_end.acquire()
+        runner.event(job.job_id, "finished", result=None)
+        under_way.discard(job.job_id)
+
+    monkeypatch.setattr(JobRunner, "serve", serve)
+    is_closing, can_simulate, is_busy = (threading.Event() for _ in range(3))
+    can_simulate.set()
+    args = (run, None, is_closing, can_simulate, is_busy)
+    thread = threading.Thread(target=worker._serve_beside, args=args)
+    thread.start()
+    wait_until(lambda: len(at_once) == 2)
+    assert is_busy.is_set()
+    may_end.release(len(kinds))
+    wait_until(lambda: len(at_once) == len(kinds) and not is_busy.is_set())
+    is_closing.set()
+    thread.join(10)
+    assert {"a", "b"} in at_once
+    assert max(map(len, at_once)) == 2
+    assert [served for served in at_once if "d" in served] == [{"d"}]

@@ -12,6 +12,7 @@ from engine.auto.candidates import out_of_reach
 from engine.base.errors import AttuneError
 from engine.cli import main
 from engine.devices import find_device
+from engine.history import History
 from engine.kernel_figures import Rung, known_rung, ladder_table, work_out_rung
 from engine.kernel_figures.changes import (
     STUDY_PROBLEM,
@@ -47,6 +48,7 @@ def pair() -> tuple[Rung, Rung]:
     return rungs[0], rungs[1]
 
 
+@pytest.mark.usefixtures("nothing_ships")
 def test_nothing_is_worked_out_by_looking(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
     rung = known_rung(v08, request_of(v08, PROBLEM, "L4"))
@@ -207,7 +209,7 @@ def test_readme_shows_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
 def test_forecasts_stand_beside_what_came_of_them() -> None:
     times = {"v01": 120.0, "v02": 60.0, "v03": 10.0, "v05": 30.0, "v11": 5.0, "v13": 6.0}
 
-    class Known:
+    class Known(History):
         def estimate(self, kernel: Kernel, problem: Problem) -> SimpleNamespace:
             assert problem == STUDY_PROBLEM
             if kernel.variant.id not in times:  # v04 is not simulated yet

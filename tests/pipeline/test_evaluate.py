@@ -284,7 +284,7 @@ def test_the_roofline_is_known_before_anything_is_compiled(
     assert resolved.kernel is not None
     compile_plan(resolved.kernel.plan(SMALL), resolved.kernel.device.arch)
     compiled = preview(request(gpu="L4"), History())
-    monkeypatch.setattr("engine.pipeline.request.cached_kernel", lambda *_: None)
+    monkeypatch.setattr("engine.history.history.cached_kernel", lambda *_: None)
     seen = preview(request(gpu="L4"), History())
     assert (seen.needs_compile, seen.estimate, seen.predicted) == (True, None, None)
     assert seen.bound_us is not None

@@ -1,0 +1,102 @@
+"""Makes the figures that ship with Attune: `attune variants --renew`.
+
+For one GPU of each compute capability: every rung in its default config, and every kernel that
+`auto` compares, with D = 64, FP16 and no mask, what the app begins with. A kernel's figures hold
+for any B and H, and but for v12, which holds all keys at once, for any S. Compiled kernels and
+their simulated times are kept in the caches on disk, so that a second run, or one after a few
+kernels changed, does only what is new.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+
+from engine.auto.choice import candidates_for
+from engine.auto.renew import GPUS, HEADS, LENGTHS
+from engine.base.errors import AttuneError
+from engine.config import TunedConfig
+from engine.cuda_source.nvrtc import toolchain
+from engine.devices import find_device
+from engine.devices.spec import DeviceSpec
+from engine.history import History, shipped
+from engine.history.ctas import REGIMES, find, name_of
+from engine.history.shipped import ShippedFigures
+from engine.kernel_figures.rung import count_tile, counts_path, request_of
+from engine.model.kernel import Kernel, misfit_of, pass_reports
+from engine.plan import compile_plan, resources
+from engine.problem import Problem
+from kernels.ladder import LADDER
+
+SHIPPED_GPUS = tuple(GPUS.values())
+_HEAD_DIM = 64
+
+
+@dataclass(frozen=True)
+class _Untuned(History):
+    """Without a person's tuned configs, which do not ship."""
+
+    def tuned(self) -> list[TunedConfig]:
+        return []
+
+
+def renew(gpu: str, on_stage: Callable[[str], None] = lambda _: None) -> ShippedFigures:
+    """Compute the figures of one GPU and write them.
+
+    Raises:
+        UnknownName: there is no such GPU.
+        ToolMissing: there is no compiler, or no nvdisasm.
+        OSError: they cannot be written.
+    """
+    device, compiler = find_device(gpu), toolchain().exact_name
+    wanted = _wanted(device)
+    found = ShippedFigures()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for done, figures in enumerate(pool.map(lambda each: _figures(*each), wanted), 1):
+            found.add(figures)
+            on_stage(f"{device.name}: {done} of {len(wanted)}")
+    today = datetime.now(UTC).date().isoformat()
+    shipped.write(device.name, compiler, today, found)
+    return found
+
+
+def _wanted(device: DeviceSpec) -> list[tuple[Kernel, Problem]]:
+    """The kernels, each with problems for which its figures may differ."""
+    wanted: dict[tuple[Kernel, Problem], None] = {}
+    for seqlen in LENGTHS:
+        problem = Problem(1, 1, seqlen, _HEAD_DIM)
+        kernels = [
+            Kernel.of(v, device, request_of(v, problem, device.name).config)
+            for v in LADDER
+            if v.min_compute_capability <= device.compute_capability
+        ]
+        for heads in HEADS:
+            kernels += candidates_for(Problem(1, heads, seqlen, _HEAD_DIM), device, _Untuned())
+        wanted |= dict.fromkeys((kernel, problem) for kernel in kernels)
+    return list(wanted)
+
+
+def _figures(kernel: Kernel, problem: Problem) -> ShippedFigures:
+    """Of one kernel; none where it cannot run or cannot be simulated."""
+    found = ShippedFigures()
+    try:
+        plan = kernel.plan(problem)
+        compiled = compile_plan(plan, kernel.device.arch)
+        passes = pass_reports(kernel, plan, resources(plan, compiled))
+        if misfit_of(kernel, passes):
+            return found
+        History().estimate_plan(kernel, plan, compiled)
+        counts = count_tile(kernel.variant, plan, compiled)
+    except AttuneError:
+        return found
+    found.add_report(compiled)
+    found.counts[counts_path(plan, compiled).name] = asdict(counts)
+    resident = passes[0].occupancy.ctas_per_sm
+    for regime in REGIMES:
+        name = name_of(kernel.variant, plan, compiled, kernel.device, resident, regime)
+        if (ctas := find(name)) is not None:
+            found.ctas[name] = asdict(ctas)
+    return found

@@ -1,0 +1,145 @@
+"""Figures that ship: those of the present code, and of no other kernel, GPU or simulator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shared_builds import own_cache
+from words import says
+
+from engine.auto import choose
+from engine.cli import main
+from engine.cuda_source.nvrtc import CompiledKernel, toolchain
+from engine.devices import find_device
+from engine.history import History, shipped, simulation
+from engine.kernel_figures import renew
+from engine.kernel_figures.renew import SHIPPED_GPUS
+from engine.kernel_figures.rung import known_rung, request_of
+from engine.model.kernel import Kernel
+from engine.problem import Problem
+from kernels.ladder import LADDER
+from kernels.variant import Variant
+
+pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
+
+L4, PROBLEM = find_device("L4"), Problem(1, 8, 1024, 64)
+v07 = LADDER.by_id("v07")
+
+
+@pytest.fixture(autouse=True)
+def empty_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """But for C++ libraries."""
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(own_cache(tmp_path / "cache", ["cpu"])))
+    yield
+    shipped._all.cache_clear()
+
+
+def missing(gpu: str, problem: Problem, variants: Iterable[Variant] = LADDER) -> list[str]:
+    """The rungs that can run there and whose figures do not ship."""
+    found = [known_rung(v, request_of(v, problem, gpu)) for v in variants]
+    found = [rung for rung in found if not rung.why_not]
+    return [r.variant.id for r in found if not (r.is_shipped and r.is_simulated and r.counts)]
+
+
+@pytest.mark.parametrize("gpu", SHIPPED_GPUS)
+def test_what_ships_is_of_this_code(gpu: str) -> None:
+    """Every rung, of any length, and what `auto` compares. Else: attune variants --renew."""
+    path = shipped.path_for(gpu)
+    if (made_with := json.loads(path.read_text())["compiler"]) != toolchain().exact_name:
+        pytest.skip(f"the figures that ship are of {made_with}")
+    assert shipped.read(path) is not None, "run attune variants --renew"
+    assert missing(gpu, Problem(3, 8, 1000, 64)) == [], "run attune variants --renew"
+    # Some hold all keys at once, and take few.
+    assert missing(gpu, Problem(1, 1, 128, 64)) == [], "run attune variants --renew"
+    assert choose(PROBLEM, find_device(gpu), history=History(work="look up")).is_final
+
+
+def test_what_ships_is_what_is_simulated() -> None:
+    problem = Problem(1, 1, 64, 64)
+    kernel = Kernel.of(v07, L4, request_of(v07, problem, "L4").config)
+    mine, theirs = renew._figures(kernel, problem), shipped.shipped_figures()
+    assert mine.ctas
+    assert mine.counts
+    for name, fields in asdict(mine).items():
+        for key, value in fields.items():
+            assert flat(getattr(theirs, name)[key]) == pytest.approx(flat(value), rel=1e-6)
+
+
+def flat(value: Any) -> list[float]:
+    """The numbers in it, in order."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [number for each in value for number in flat(each)]
+    return [] if value is None or isinstance(value, str) else [float(value)]
+
+
+def test_nothing_ships_for_a_source_that_has_changed(tmp_path: Path) -> None:
+    def report_of(variant: Variant) -> object:
+        kernel = Kernel(variant, tuple(v07.default_config().items()), L4)
+        return History(work="look up").with_shipped().report(kernel, kernel.plan(PROBLEM))
+
+    copy = tmp_path / v07.source.name
+    for file in (v07.source, *v07.source.parent.glob("*.cuh")):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    assert report_of(replace(v07, source=copy)) is not None
+    copy.write_text(f"{copy.read_text()}// Another line.\n")
+    assert report_of(replace(v07, source=copy)) is None
+
+
+@pytest.mark.parametrize("what", ["GPU", "mask", "simulator", "damaged"])
+def test_nothing_ships_for_what_is_another(
+    what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert missing("L4", PROBLEM, [v07]) == []
+    gpu, problem = "L4", PROBLEM
+    if what == "GPU":
+        gpu = "L40"
+    elif what == "mask":
+        problem = replace(PROBLEM, causal=True)
+    elif what == "simulator":
+        monkeypatch.setattr(shipped, "simulator_digest", lambda: "another")
+        shipped._all.cache_clear()
+    else:
+        monkeypatch.setattr(shipped, "FOLDER", tmp_path)
+        shipped.path_for("L4").write_text('{"format": 1')
+    assert missing(gpu, problem, [v07]) == ["v07"]
+
+
+def test_what_is_to_be_simulated_is_compiled_though_its_report_ships(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of an L40 what the compiler says of sm_89 is known, and no time."""
+    asked: list[object] = []
+    monkeypatch.setattr(simulation, "launch_curve", lambda *args: asked.append(args[2]))
+    kernel = Kernel.of(v07, find_device("L40"), request_of(v07, PROBLEM, "L40").config)
+    history = History().with_shipped()
+    report = history.report(kernel, kernel.plan(PROBLEM))
+    assert report is not None
+    assert not isinstance(report, CompiledKernel)
+    history.estimate(kernel, PROBLEM)
+    [compiled] = asked
+    assert isinstance(compiled, CompiledKernel)
+    assert (compiled.key, compiled.entries) == (report.key, report.entries)
+
+
+def test_they_are_renewed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = shipped.ShippedFigures({"a": {"symbols": {}, "entries": {}}}, {"b": {"x": 1.5}}, {})
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "figures")
+    monkeypatch.setattr(renew, "_wanted", lambda device: [(device.name, None)])
+    monkeypatch.setattr(renew, "_figures", lambda *_: made)
+    assert main(["variants", "--renew", "--gpu", "L4"]) == 0
+    assert "L4" in capsys.readouterr().out
+    assert shipped.read(shipped.path_for("L4")) == made
+    assert shipped.shipped_figures() == made
+    assert main(["variants", "--renew", "--gpu", "A10"]) == 2
+    assert says(capsys.readouterr().err, "no_figures_ship", "A10", "L4")
+    assert main(["variants", "--renew", "v08"]) == 2
+    assert says(capsys.readouterr().err, "renew_makes_all")
