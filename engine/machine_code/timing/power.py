@@ -18,9 +18,11 @@ for random data.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
+from engine.base.units import format_us
 from engine.devices.spec import DeviceSpec
 from engine.machine_code.counts import LaunchCounts
 from engine.machine_code.emulation import EXECUTED
@@ -111,17 +113,17 @@ class SustainedClock:
         return self.watts >= 0.999 * self.limit_w
 
 
-def work_of(counts: LaunchCounts, cycles: float, dram_us: float, dram_bytes: float) -> Work:
-    """Work of a launch, from its counts and its simulated time."""
+def executed_work(counts: LaunchCounts) -> tuple[float, float]:
+    """(FLOP of the tensor cores, other warp instructions) of a launch."""
     executed = counts.totals[:, EXECUTED]
     flops = np.array([2.0 * tensor_fmas(i) for i in counts.program.instructions])
-    is_tensor = flops > 0
-    return Work(
-        passes=((cycles, dram_us),),
-        tensor_flops=float((executed * flops).sum()),
-        instructions=float(executed[~is_tensor].sum()),
-        dram_bytes=dram_bytes,
-    )
+    return float((executed * flops).sum()), float(executed[flops == 0].sum())
+
+
+def work_of(counts: LaunchCounts, cycles: float, dram_us: float, dram_bytes: float) -> Work:
+    """The work of a counted launch that was simulated."""
+    tensor_flops, instructions = executed_work(counts)
+    return Work(((cycles, dram_us),), tensor_flops, instructions, dram_bytes)
 
 
 def voltage(share: float) -> float:
@@ -178,3 +180,21 @@ def sustained_clock(device: DeviceSpec, work: Work) -> SustainedClock | None:
         middle = (low + high) / 2
         low, high = (middle, high) if power(middle) <= limit else (low, middle)
     return SustainedClock(low, power(low), limit)
+
+
+def held_sentence(device: DeviceSpec, found: SustainedClock, us: float, slower_us: float) -> str:
+    """What a launch of `us` at the boost clock takes at the clock that the power limit holds."""
+    what = "Such a long launch falls" if us > BURST_US else "Launches that follow each other fall"
+    held = f"{found.clock_mhz:,.0f} MHz within {device.power_w} W"
+    return f"{what} to about {held}: {format_us(slower_us)}."
+
+
+@lru_cache(maxsize=256)
+def sustained_note(device: DeviceSpec, work: Work, us: float) -> str:
+    """`held_sentence` of a launch that is predicted to take `us` at the boost clock; empty where
+    the power limit holds that clock or is not known, or the time is no other one."""
+    found, boost_mhz = sustained_clock(device, work), device.boost_clock_mhz
+    if found is None or boost_mhz is None or found.clock_mhz >= boost_mhz:
+        return ""
+    slower_us = us + work.us(found.clock_mhz) - work.us(boost_mhz)
+    return "" if slower_us < 1.01 * us else held_sentence(device, found, us, slower_us)
