@@ -1,1 +1,1 @@
-"""Kernel variants: one `.cu` file each, with a description block, and the parser of these blocks."""
+"""Kernel variants: one `.cu` file each, with a description block, and the parser of that block."""
