@@ -90,7 +90,7 @@ class _Counting:
         for axis in other:
             far = self._run(_at((0, 0, 0), axis, grid[axis] - 1))
             self._compare_sectors(far.values, ends[0].values)
-            if not np.array_equal(_steered(far.values), _steered(ends[0].values)):
+            if not np.array_equal(_control_columns(far.values), _control_columns(ends[0].values)):
                 axes.append(axis)
         summed = self._over(tuple(sorted(axes, reverse=True)), (0, 0, 0))
         repeats = int(np.prod([grid[a] for a in range(3) if a not in axes]))
@@ -182,7 +182,7 @@ class _Counting:
             here = at(piece[n])
             totals = first.totals * (steps - n) + last.totals * n
             work = first.work * (steps - n) + last.work * n
-            if not np.array_equal(_steered(totals), _steered(here.totals * steps)):
+            if not np.array_equal(_control_columns(totals), _control_columns(here.totals * steps)):
                 return False
             if not np.array_equal(work, here.work * steps):
                 return False
@@ -201,7 +201,7 @@ def _cta_at(work: Counts, position: int) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _steered(totals: Counts) -> Counts:
+def _control_columns(totals: Counts) -> Counts:
     """The columns of the counts that branches and predicates determine."""
     return np.delete(totals, _SECTOR_COLUMNS, axis=1)
 

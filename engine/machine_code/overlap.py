@@ -193,7 +193,7 @@ def overlaps(program: Program, executed: NDArray[np.int64] | None = None) -> tup
     found: list[Overlap] = []
     for first, body in _innermost(graph, instructions):
         if executed is None or executed[body].any():
-            found += _of_loop(instructions, first, body, before)
+            found += _overlaps_of_loop(instructions, first, body, before)
     return tuple(found)
 
 
@@ -284,7 +284,7 @@ class _Graph:
         for b, behind in enumerate(self.first[1:]):
             last = instructions[behind - 1]
             to = [block_of[index_of[last.target]]] if last.target in index_of else []
-            if _goes_on(last) and behind < len(instructions):
+            if _falls_through(last) and behind < len(instructions):
                 to.append(b + 1)
             self.successors.append(tuple(to))
         self.predecessors: list[list[int]] = [[] for _ in self.successors]
@@ -326,7 +326,7 @@ class _Graph:
         yield from sorted(loops.items())
 
 
-def _goes_on(last: Instruction) -> bool:
+def _falls_through(last: Instruction) -> bool:
     """Whether execution can continue with the next instruction."""
     is_conditional = bool(last.predicate) or len(last.operands) > 1  # BRA.U UP0, target
     return last.opcode not in ("BRA", "EXIT", "RET", "BRX", "JMX", "JMP") or is_conditional
@@ -349,7 +349,7 @@ def _innermost(
         yield 0, list(range(len(instructions)))
 
 
-def _of_loop(
+def _overlaps_of_loop(
     instructions: Sequence[Instruction],
     first: int,
     body: Sequence[int],

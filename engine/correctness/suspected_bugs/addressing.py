@@ -41,19 +41,19 @@ class Operand:
 def addressing_bugs(case: Case) -> Iterator[SuspectedBug]:
     """Suspected addressing bugs: wrong query rows first, then heads and strides."""
     if case.problem.seqlen > 1:
-        yield from _queries(case)
+        yield from _wrong_query_rows(case)
     if case.problem.batch * case.problem.num_heads > 1:
         if case.problem.head_group > 1:
-            yield from _groups()
-        yield from _lengths(case)
-        yield from _heads()
-    yield from _offsets(case)
+            yield from _wrong_kv_heads()
+        yield from _wrong_length_strides(case)
+        yield from _wrong_heads()
+    yield from _wrong_strides(case)
     yield from _zero_filled(case)
-    yield from _tiles_of_others(case)
-    yield from _exchanged(case)
+    yield from _wrong_key_tiles(case)
+    yield from _wrong_tensors(case)
 
 
-def _queries(case: Case) -> Iterator[SuspectedBug]:
+def _wrong_query_rows(case: Case) -> Iterator[SuspectedBug]:
     tiles = case.tiles
     m, n = tiles.block_m, tiles.num_splits
     split_pass = " in the KV-split partial pass" if tiles.num_chunks > 1 else ""
@@ -118,17 +118,17 @@ def _wrong_query(query_of: QueryMap, own_mask: bool, case: Case) -> Float64Array
     return case.attend(scores, visible, case.v)
 
 
-def _lengths(case: Case) -> Iterator[SuspectedBug]:
+def _wrong_length_strides(case: Case) -> Iterator[SuspectedBug]:
     """If seqlen_kv differs from seqlen: the stride of one used for the other."""
     p = case.problem
     by = (p.num_keys - p.seqlen) * p.head_dim
     if by:
         of_q, of_kv = "the head stride of Q, seqlen rows", "the head stride of K, seqlen_kv rows"
-        yield from _elsewhere(f"with {of_q}", partial(_strided, -by), ("kv", "k", "v"))
-        yield from _elsewhere(f"with {of_kv}", partial(_strided, by), ("q",))
+        yield from _read_from_wrong_offset(f"with {of_q}", partial(_strided, -by), ("kv", "k", "v"))
+        yield from _read_from_wrong_offset(f"with {of_kv}", partial(_strided, by), ("q",))
 
 
-def _heads() -> Iterator[SuspectedBug]:
+def _wrong_heads() -> Iterator[SuspectedBug]:
     """Some of Q, K and V read at another (batch, head)."""
     places: list[tuple[str, HeadMap]] = [
         ("at an offset that leaves out the batch", lambda _, _b, h: h),
@@ -149,10 +149,10 @@ def _heads() -> Iterator[SuspectedBug]:
         for step, word in ((distance, "later"), (-distance, "before")):
             places.append((f"from {heads} {word}", partial(_head_at_distance, step)))
     for where, head_of in places:
-        yield from _elsewhere(where, partial(_head_base, head_of))
+        yield from _read_from_wrong_offset(where, partial(_head_base, head_of))
 
 
-def _offsets(case: Case) -> Iterator[SuspectedBug]:
+def _wrong_strides(case: Case) -> Iterator[SuspectedBug]:
     """Slightly wrong strides between heads, and slices shifted by a row or a tile."""
     p, tiles = case.problem, case.tiles
     strides = [("of whole key tiles", tiles.padding * p.head_dim)]
@@ -160,10 +160,10 @@ def _offsets(case: Case) -> Iterator[SuspectedBug]:
         strides += [(f"{unit} too large", by), (f"{unit} too small", -by)]
     for what, by in strides:
         if by and p.batch * p.num_heads > 1:
-            yield from _elsewhere(f"with a head stride {what}", partial(_strided, by))
+            yield from _read_from_wrong_offset(f"with a head stride {what}", partial(_strided, by))
     for rows, name in ((1, "one row"), (tiles.block_n, "one key tile")):
         for step, word in ((rows, "too far on"), (-rows, "too early")):
-            yield from _elsewhere(f"{name} {word}", partial(_moved, step * p.head_dim))
+            yield from _read_from_wrong_offset(f"{name} {word}", partial(_moved, step * p.head_dim))
 
 
 def _zero_filled(case: Case) -> Iterator[SuspectedBug]:
@@ -181,7 +181,7 @@ def _zero_filled(case: Case) -> Iterator[SuspectedBug]:
                 )
 
 
-def _tiles_of_others(case: Case) -> Iterator[SuspectedBug]:
+def _wrong_key_tiles(case: Case) -> Iterator[SuspectedBug]:
     """Wrong key tiles of K or V, as from a wrong pipeline stage, page or counter."""
     tiles = case.tiles
     total = tiles.num_key_tiles
@@ -224,11 +224,11 @@ def _tiles_of_others(case: Case) -> Iterator[SuspectedBug]:
                 f"{names} read from another key tile: {which}",
                 f"look at the pipeline stage, page or row to which {names} of a key tile is copied "
                 "and from which it is read",
-                partial(_of_other_tiles, operands, tile_of),
+                partial(_with_key_tiles, operands, tile_of),
             )
 
 
-def _of_other_tiles(
+def _with_key_tiles(
     operands: str, tile_of: Callable[[IntArray], IntArray], case: Case
 ) -> Float64Array:
     """Attention with K or V of the mapped key tiles; rows past the last key are zeros."""
@@ -255,7 +255,7 @@ def _read_shifted(operands: str, by: int, case: Case) -> Float64Array | None:
     return case.attend(case.scored(case.q[case.rows], k), case.visible, v)
 
 
-def _groups() -> Iterator[SuspectedBug]:
+def _wrong_kv_heads() -> Iterator[SuspectedBug]:
     """Wrong K/V heads in grouped-query attention, from a wrong map of query heads to K/V heads."""
     maps: list[tuple[str, KvMap]] = [
         # This one is first, because it stays in bounds for every head; the others may not.
@@ -273,7 +273,7 @@ def _groups() -> Iterator[SuspectedBug]:
         ),
     ]
     for where, kv_slice_of in maps:
-        yield from _elsewhere(where, partial(_kv_base, kv_slice_of), ("kv", "k", "v"))
+        yield from _read_from_wrong_offset(where, partial(_kv_base, kv_slice_of), ("kv", "k", "v"))
 
 
 def _kv_base(kv_slice_of: KvMap, operand: Operand) -> int:
@@ -282,7 +282,7 @@ def _kv_base(kv_slice_of: KvMap, operand: Operand) -> int:
     return kv_slice_of(case, batch, head) * operand.own.size
 
 
-def _exchanged(case: Case) -> Iterator[SuspectedBug]:
+def _wrong_tensors(case: Case) -> Iterator[SuspectedBug]:
     """One tensor read instead of another."""
     names = "kvq" if case.problem.num_keys == case.problem.seqlen else "kv"
     for operand in names:
@@ -320,7 +320,7 @@ def _moved(by: int, operand: Operand) -> int:
     return operand.slice_index * operand.own.size + by
 
 
-def _elsewhere(
+def _read_from_wrong_offset(
     where: str, base_of: BaseMap, choices: Iterable[str] = ("k", "v", "kv", "q", "qkv")
 ) -> Iterator[SuspectedBug]:
     for operands in choices:

@@ -69,7 +69,7 @@ def _window(window: int) -> Iterator[SuspectedBug]:
         FindingCode.WINDOW,
         "a window around the query row, without adding KV − S for the position",
         look_at,
-        partial(_in_other_corner, 0),
+        partial(_with_position_offset, 0),
     )
     yield SuspectedBug(
         FindingCode.WINDOW,
@@ -86,9 +86,9 @@ def _window(window: int) -> Iterator[SuspectedBug]:
     for what, mask in (
         ("a window that is open on its right side within the visited tiles", _open_ahead),
         ("a window off by one only on its right side, |p − j| ≤ window there", _one_more_ahead),
-        ("a window of only the keys after the row, without those before it", _ahead_alone),
-        ("a window that starts at the query tile, without the keys before it", _from_own_tile),
-        ("a window that is not masked in tiles before the diagonal", _masked_at_the_end_alone),
+        ("a window of only the keys after the row, without those before it", _only_keys_after),
+        ("a window that starts at the query tile, without the keys before it", _from_query_tile),
+        ("a window that is not masked in tiles before the diagonal", _masked_on_diagonal_only),
     ):
         yield SuspectedBug(FindingCode.WINDOW, what, look_at, partial(_under, mask))
     if window > 3:
@@ -117,16 +117,16 @@ def _one_more_ahead(case: Case) -> BoolArray:
     return case.visible | (_open(case) & ahead)
 
 
-def _ahead_alone(case: Case) -> BoolArray:
+def _only_keys_after(case: Case) -> BoolArray:
     return case.visible & (case.keys > case.positions)
 
 
-def _from_own_tile(case: Case) -> BoolArray:
+def _from_query_tile(case: Case) -> BoolArray:
     first = _tile_starts(case) // case.tiles.block_n * case.tiles.block_n
     return case.visible & (case.keys >= first)
 
 
-def _masked_at_the_end_alone(case: Case) -> BoolArray:
+def _masked_on_diagonal_only(case: Case) -> BoolArray:
     tile_end = (case.keys // case.tiles.block_n + 1) * case.tiles.block_n
     whole: BoolArray = tile_end <= _tile_starts(case) + 1
     return case.visible | (_from_first_tile(case) & whole)
@@ -151,7 +151,7 @@ def _from_first_tile(case: Case) -> BoolArray:
     return _open(case) & behind & (case.keys >= begin[:, None])
 
 
-def _in_other_corner(offset: int, case: Case) -> Float64Array | None:
+def _with_position_offset(offset: int, case: Case) -> Float64Array | None:
     if case.own.kv_offset == offset:
         return None
     near = np.abs(case.rows[:, None] + offset - case.keys) < (case.problem.window or 0)
@@ -248,7 +248,7 @@ def _alibi(case: Case) -> Iterator[SuspectedBug]:
         FindingCode.ALIBI,
         "ALiBi's distance from the query row, without adding KV − S for the position",
         look_at,
-        _biased_in_other_corner,
+        _biased_from_query_row,
     )
     for what, distance in (
         ("ALiBi's signed distance p − j, which raises the scores of later keys", _signed),
@@ -296,7 +296,7 @@ def _with_slope_of(head_of: Callable[[int, int], int], case: Case) -> Float64Arr
     return _biased((case.slope(other) or 0.0) / (case.slope() or 1.0), case)
 
 
-def _biased_in_other_corner(case: Case) -> Float64Array | None:
+def _biased_from_query_row(case: Case) -> Float64Array | None:
     if not case.own.kv_offset:
         return None
     wrong = np.abs(case.rows[:, None] - case.keys) - np.abs(case.positions - case.keys)
@@ -370,10 +370,12 @@ def _lengths(lengths: tuple[int, ...]) -> Iterator[SuspectedBug]:
         ("the length of the previous sequence", lambda i: lengths[i - 1]),
         ("sequences with one key too few", lambda i: lengths[i] - 1),
     ):
-        yield SuspectedBug(FindingCode.SEQUENCE_LENGTH, what, look_at, partial(_as_long_as, other))
+        yield SuspectedBug(
+            FindingCode.SEQUENCE_LENGTH, what, look_at, partial(_with_length_of, other)
+        )
 
 
-def _as_long_as(length_of: Callable[[int], int], case: Case) -> Float64Array | None:
+def _with_length_of(length_of: Callable[[int], int], case: Case) -> Float64Array | None:
     """Attention with a wrong number of keys of the sequence, and the right number of queries."""
     length = length_of(case.slice_index // case.problem.num_heads)
     if length >= case.own.num_keys:

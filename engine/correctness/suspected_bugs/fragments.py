@@ -97,7 +97,7 @@ def fragment_bugs(case: Case) -> Iterator[SuspectedBug]:
             registers,
             partial(_moved_p, move),
         )
-    yield from _one_piece(registers)
+    yield from _replaced_fragment(registers)
     for distance in (1, 2, 4):
         yield SuspectedBug(
             FindingCode.MMA_FRAGMENT,
@@ -126,12 +126,12 @@ def fragment_bugs(case: Case) -> Iterator[SuspectedBug]:
             )
 
 
-def _one_piece(look_at: str) -> Iterator[SuspectedBug]:
+def _replaced_fragment(look_at: str) -> Iterator[SuspectedBug]:
     """One of the four fragments of 16 × 16 in the place of another, from one wrong register."""
     names = ("upper left", "upper right", "lower left", "lower right")
     for operand in "KVQ":
         for target, source in itertools.permutations(range(4), 2):
-            move = partial(_with_piece, target, source)
+            move = partial(_with_fragment, target, source)
             yield SuspectedBug(
                 FindingCode.MMA_FRAGMENT,
                 f"mma fragments (8 × 8 pieces) of {operand}: the {names[source]} one of 16 × 16 "
@@ -143,7 +143,7 @@ def _one_piece(look_at: str) -> Iterator[SuspectedBug]:
             )
 
 
-def _with_piece(target: int, source: int, x: Float64Array) -> Float64Array:
+def _with_fragment(target: int, source: int, x: Float64Array) -> Float64Array:
     pieces = x.reshape(x.shape[0] // _STEP, 2, _PIECE, x.shape[1] // _STEP, 2, _PIECE).copy()
     taken = pieces[:, source // 2, :, :, source % 2].copy()
     pieces[:, target // 2, :, :, target % 2] = taken

@@ -131,13 +131,13 @@ def _causal(case: Case) -> Iterator[SuspectedBug]:
         look_at,
         lambda c: c.attend(c.scores, _not_causal(c) & (c.keys >= c.positions), c.v),
     )
-    yield from _masked_as_another(case)
-    yield from _ends_early(case)
+    yield from _wrong_mask_row_or_key(case)
+    yield from _early_loop_ends(case)
     if case.own.kv_offset:
-        yield from _corners(case)
+        yield from _wrong_diagonals(case)
 
 
-def _masked_as_another(case: Case) -> Iterator[SuspectedBug]:
+def _wrong_mask_row_or_key(case: Case) -> Iterator[SuspectedBug]:
     """A causal mask computed for the wrong row or key, as from a wrong lane index."""
     m, n, group = case.tiles.block_m, case.tiles.block_n, case.problem.head_group
     head = case.slice_index % case.problem.num_heads % group
@@ -196,7 +196,7 @@ def _masked_by(
     return case.attend(case.scores, visible & _not_causal(case) & _visited(case), case.v)
 
 
-def _ends_early(case: Case) -> Iterator[SuspectedBug]:
+def _early_loop_ends(case: Case) -> Iterator[SuspectedBug]:
     """A key loop that ends before the keys of the query tile's last row."""
     m, n = case.tiles.block_m, case.tiles.block_n
     for what, end_of in (
@@ -218,7 +218,7 @@ def _ended(end_of: Callable[[IntArray], IntArray], unit: int, case: Case) -> Flo
     return case.attend(case.scores, case.visible & (case.keys < end[:, None]), case.v)
 
 
-def _corners(case: Case) -> Iterator[SuspectedBug]:
+def _wrong_diagonals(case: Case) -> Iterator[SuspectedBug]:
     """If seqlen differs from seqlen_kv: a diagonal that starts in the wrong corner."""
     look_at = "look at where KV − S, the keys before the first query, is added in the mask"
     for corner, offset in (

@@ -295,7 +295,7 @@ def _fusion(case: Case) -> Iterator[SuspectedBug]:
         FindingCode.FUSION_RESCALE,
         f"{whole} with the inverse weights, exp(m − m_i)",
         look_at,
-        _upside_down,
+        _with_inverse_weights,
     )
 
     for name, parts in (("O_i", "acc"), ("l_i", "l"), ("m_i", "m")):
@@ -308,38 +308,38 @@ def _fusion(case: Case) -> Iterator[SuspectedBug]:
                 FindingCode.FUSION_RESCALE,
                 f"{whole} that takes {name} {what}",
                 f"look at the index of the partial {name} that the fusion reads",
-                partial(_with_others, parts, moved),
+                partial(_with_other_chunks, parts, moved),
             )
 
 
-def _with_others(name: str, moved: int, case: Case) -> Float64Array:
+def _with_other_chunks(name: str, moved: int, case: Case) -> Float64Array:
     """The fusion with m, l or acc of another chunk."""
-    chunks = _chunks(case)
+    chunks = _chunk_states(case)
     parts = {"m": chunks.m, "l": chunks.l, "acc": chunks.acc}
     held = parts[name]
     parts[name] = np.roll(held, moved, axis=0) if moved else np.repeat(held[:1], len(held), axis=0)
     return merge(parts["m"], parts["l"], parts["acc"], case.sink)
 
 
-def _chunks(case: Case) -> State:
+def _chunk_states(case: Case) -> State:
     return segment_states(case, np.arange(0, case.problem.num_keys, case.tiles.chunk_rows))
 
 
 def _fused(case: Case, *, weigh_acc: bool, weigh_l: bool) -> Float64Array:
-    chunks = _chunks(case)
+    chunks = _chunk_states(case)
     return merge(chunks.m, chunks.l, chunks.acc, case.sink, weigh_acc=weigh_acc, weigh_l=weigh_l)
 
 
 def _mean_of_splits(empty_too: bool, case: Case) -> Float64Array:
-    chunks = _chunks(case)
+    chunks = _chunk_states(case)
     held = chunks.l > 0
     normalised = chunks.acc / np.where(held, chunks.l, 1.0)[..., None]
     count = case.tiles.num_splits if empty_too else held.sum(axis=0)[:, None]
     return np.asarray(normalised.sum(axis=0) / count)
 
 
-def _upside_down(case: Case) -> Float64Array:
-    chunks = _chunks(case)
+def _with_inverse_weights(case: Case) -> Float64Array:
+    chunks = _chunk_states(case)
     top = finite_or_zero(chunks.m.max(axis=0))
     # Clipped, because exp in float32 would give inf: inf·0 is a NaN, which is another finding.
     weight = np.where(chunks.l > 0, np.exp(np.minimum(top - finite_or_zero(chunks.m), 80.0)), 0.0)

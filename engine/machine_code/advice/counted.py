@@ -304,7 +304,7 @@ def _packing(analysis: Analysis) -> Iterator[Finding]:
 
 def _denormals(analysis: Analysis) -> Iterator[Finding]:
     guards = mask_of(analysis, _guards_denormals)
-    lines = {outer_line(i) for i, on in _with(analysis, guards) if on}
+    lines = {outer_line(i) for i, on in _with_mask(analysis, guards) if on}
     # The FSETP sets the predicate of the multiplications before and after EX2.
     scales = mask_of(
         analysis,
@@ -359,5 +359,5 @@ def _guards_denormals(instruction: Instruction) -> bool:
     return instruction.opcode == "FSETP" and _DENORMAL_BOUND in instruction.operands
 
 
-def _with(analysis: Analysis, mask: Mask) -> Iterator[tuple[Instruction, bool]]:
+def _with_mask(analysis: Analysis, mask: Mask) -> Iterator[tuple[Instruction, bool]]:
     return zip(analysis.program.instructions, np.asarray(mask).tolist(), strict=True)

@@ -221,11 +221,13 @@ class CtaTimes:
         if count >= self.resident:
             alike = dict(zip(self.counts, self.cycles[-1], strict=True))
             start = starts * self.cta_start_cycles
-            grown = (known[-1] - _of_starts(known[-1], alike, self.resident, count, start)) / long
+            grown = (
+                known[-1] - _start_cycles(known[-1], alike, self.resident, count, start)
+            ) / long
         return float(grown * (long - short) / (x[-1] - x[far]))
 
 
-def _of_starts(
+def _start_cycles(
     cycles: float, known: Mapping[int, float], resident: int, count: int, most: float
 ) -> float:
     """The part of the cycles of `count` CTAs that is due to starts after another CTA's end, which
@@ -241,14 +243,14 @@ def _of_starts(
     return min(max(0.0, cycles - apart), most)
 
 
-def _longer(
+def _scaled_except_starts(
     cycles: float, longer: float, known: Mapping[int, float], resident: int, count: int, most: float
 ) -> float:
     """Scale `cycles` to CTAs that take `longer` times as long, except for their starts.
 
-    Other parameters as in `_of_starts`.
+    Other parameters as in `_start_cycles`.
     """
-    start = _of_starts(cycles, known, resident, count, most)
+    start = _start_cycles(cycles, known, resident, count, most)
     return start + longer * (cycles - start)
 
 
@@ -324,11 +326,15 @@ def measure(
             alone = dict(zip(queue.counts, ends.tolist(), strict=True))
             longer = alone[full] / shorter[full]
             extended = [
-                _longer(shorter[n], longer, shorter, full, n, (n - 1) // full * start_cycles)
+                _scaled_except_starts(
+                    shorter[n], longer, shorter, full, n, (n - 1) // full * start_cycles
+                )
                 for n in counts
             ]
             cycles.append(tuple(alone.get(n, x) for n, x in zip(counts, extended, strict=True)))
-            rounds.append(_longer(rounds[-1], longer, shorter, full, full, start_cycles))
+            rounds.append(
+                _scaled_except_starts(rounds[-1], longer, shorter, full, full, start_cycles)
+            )
             continue
         cycles.append(tuple(ends[: len(counts)].tolist()))
         if settles:

@@ -35,7 +35,7 @@ PIPES = tuple(Pipe)
 _PIPE_NUMBER = {pipe: n for n, pipe in enumerate(PIPES)}
 _CODE_LINE_BYTES = 128
 _SLOTS = 3
-_MOST_MADE = 4
+_MOST_CACHED = 4
 _KEPT = 256
 _REGISTER = re.compile(r"^[-+~|!]*R(\d+)")
 _PREDICATE = re.compile(r"^!?U?P(\d|T)$")
@@ -61,18 +61,20 @@ OP = np.dtype(
 )
 
 
-_made: dict[tuple[object, ...], NDArray[np.void]] = {}  # cache: all regimes of a kernel share them
+_ops_cache: dict[
+    tuple[object, ...], NDArray[np.void]
+] = {}  # cache: all regimes of a kernel share them
 
 
 def ops_of(program: Program, c: SmConstants, tensor: TensorRates) -> NDArray[np.void]:
     """One row of dtype `OP` per instruction."""
     key = (program.cubin_sha256, program.entry, c, tensor)
-    if not program.cubin_sha256 or (known := _made.get(key)) is None:
+    if not program.cubin_sha256 or (known := _ops_cache.get(key)) is None:
         rows = [_op(i, c, tensor) for i in program.instructions]
         known = np.array(rows, OP)
-        while len(_made) >= _MOST_MADE:
-            _made.pop(next(iter(_made)), None)
-        _made[key] = known
+        while len(_ops_cache) >= _MOST_CACHED:
+            _ops_cache.pop(next(iter(_ops_cache)), None)
+        _ops_cache[key] = known
     return known
 
 
