@@ -41,6 +41,7 @@ from engine.machine_code.cubin import read_cubin
 from engine.machine_code.cubin_files import read_cubin_file, take_cubin
 from engine.machine_code.launch import Launch, buffer_address
 from engine.machine_code.overlap import budget_mistake
+from engine.machine_code.timing.power import executed_work
 from engine.paged_kv import Pages
 from engine.problem import Problem
 from engine.tensors import lengths_of
@@ -520,12 +521,21 @@ def code_digest(plan: LaunchPlan, compiled: CompiledKernel) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-_counted: dict[tuple[str, str], CodeCounts] = {}
+@dataclass(frozen=True, slots=True)
+class CountedPlan:
+    """What all passes of a plan execute together."""
+
+    counts: CodeCounts
+    tensor_flops: float
+    instructions: float  # of warps, without those of the tensor cores
+
+
+_counted: dict[tuple[str, str], CountedPlan] = {}
 _MOST_COUNTED = 256
 
 
-def count_plan(plan: LaunchPlan, compiled: CompiledKernel) -> CodeCounts:
-    """What all passes of a plan execute together. Raises as `analyse`.
+def count_plan(plan: LaunchPlan, compiled: CompiledKernel) -> CountedPlan:
+    """Count all passes of a plan together. Raises as `analyse`.
 
     The counts of the last plans are kept: evaluating one again does not read its code again.
     """
@@ -537,7 +547,7 @@ def count_plan(plan: LaunchPlan, compiled: CompiledKernel) -> CodeCounts:
     return _counted.setdefault(key, _count_plan(plan, compiled))
 
 
-def _count_plan(plan: LaunchPlan, compiled: CompiledKernel) -> CodeCounts:
+def _count_plan(plan: LaunchPlan, compiled: CompiledKernel) -> CountedPlan:
     counted = [
         count(
             compiled.cubin,
@@ -547,7 +557,8 @@ def _count_plan(plan: LaunchPlan, compiled: CompiledKernel) -> CodeCounts:
         for number, launch in enumerate(plan.passes)
     ]
     each = [launch_figures(counts) for counts in counted]
-    return CodeCounts(
+    work = [executed_work(counts) for counts in counted]
+    counts = CodeCounts(
         code_sha256=code_digest(plan, compiled),
         code_bytes=sum(counts.program.code_bytes for counts in counted),
         instructions=sum(f.executed for f in each),
@@ -556,6 +567,7 @@ def _count_plan(plan: LaunchPlan, compiled: CompiledKernel) -> CodeCounts:
         sectors=sum(f.global_sectors for f in each),
         local_sectors=sum(f.local_sectors for f in each),
     )
+    return CountedPlan(counts, sum(flops for flops, _ in work), sum(n for _, n in work))
 
 
 def launch_of_pass(plan: LaunchPlan, number: int) -> Launch:

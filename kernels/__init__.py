@@ -1,1 +1,1 @@
-"""What is tuned: one `.cu` per variant, which describes itself, and the reader of descriptions."""
+"""Kernel variants: one `.cu` file each, with a description block, and the parser of that block."""

@@ -1,5 +1,5 @@
-// cp.async of sm_80 and later: copies from global to shared memory that take no registers and run
-// on while the thread computes. On sm_75 a load and a store, behind which the thread goes on.
+// cp.async of sm_80 and later: asynchronous copies from global to shared memory that need no
+// registers. On sm_75 an ordinary load and store.
 #pragma once
 #include "arch.cuh"
 
@@ -24,15 +24,15 @@ __device__ __forceinline__ void cp_async_16(void* destination, const void* sourc
     cp_async_16((unsigned)__cvta_generic_to_shared(destination), source, valid);
 }
 
-// Closes a group: the copies that this thread started since the last one. It may be empty.
+// Commits a group: the copies that this thread started since the last group. It may be empty.
 __device__ __forceinline__ void cp_async_commit() {
 #if HAS_CP_ASYNC
     asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
 
-// Waits until at most UNDER_WAY of this thread's youngest groups have not arrived. As below, other
-// threads see them after a barrier on top.
+// Waits until at most UNDER_WAY of this thread's latest groups are in flight. As below, other
+// threads see the data only after a barrier.
 template <int UNDER_WAY>
 __device__ __forceinline__ void cp_async_wait() {
 #if HAS_CP_ASYNC
@@ -40,7 +40,7 @@ __device__ __forceinline__ void cp_async_wait() {
 #endif
 }
 
-// Waits for this thread's own copies; other threads see them after a barrier on top.
+// Waits for this thread's own copies; other threads see the data only after a barrier.
 __device__ __forceinline__ void cp_async_wait_all() {
 #if HAS_CP_ASYNC
     asm volatile("cp.async.wait_all;" ::: "memory");

@@ -1,5 +1,5 @@
-// What the backward rungs on tensor cores share: a tile's copies, and the two products of a warp's
-// 16 rows that S and dP are made of.
+// Shared by the backward rungs on tensor cores: copies of a tile, and the two kinds of products of
+// a warp's 16 rows.
 #pragma once
 #include "async_copy.cuh"
 #include "exp2.cuh"
@@ -19,12 +19,12 @@ __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, ROW_ST
     constexpr int VECTORS_PER_ROW = HEAD_DIM / VECTOR;
     constexpr int VECTORS = ROWS * VECTORS_PER_ROW;
 #pragma unroll 4
-    for (int first = 0; first < VECTORS; first += THREADS) {  // a count known when compiled
+    for (int first = 0; first < VECTORS; first += THREADS) {  // compile-time trip count
         const int i = first + threadIdx.x;
         if (VECTORS % THREADS != 0 && i >= VECTORS) break;
         const int row = i / VECTORS_PER_ROW;
         const int d = i % VECTORS_PER_ROW * VECTOR;
-        // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
+        // Rows past the end are zero-filled: stale data could be NaN, and NaN * 0 is NaN.
         cp_async_16(tile_smem + row * ROW_STRIDE + d,
                     head + (size_t)(first_row + row) * HEAD_DIM + d, first_row + row < length);
     }
@@ -90,7 +90,7 @@ __device__ __forceinline__ void store_rows(element* head,  // [length, HEAD_DIM]
     }
 }
 
-// D = rowsum(dO * O) of one row by a warp: what the softmax's derivative takes away from each dP.
+// D = rowsum(dO * O) of one row, by a warp: the softmax's derivative subtracts it from each dP.
 __device__ __forceinline__ float row_delta(const element* out_row, const element* dout_row,
                                            int lane) {
     float sum = 0.0f;

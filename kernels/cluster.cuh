@@ -2,8 +2,8 @@
 // shared memory.
 #pragma once
 
-// All threads of all CTAs of the cluster arrive, and go on; what they wrote before is seen by those
-// that wait for them.
+// All threads of all CTAs of the cluster arrive, without waiting; their earlier writes are visible
+// to threads that wait.
 __device__ __forceinline__ void cluster_arrive() {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
@@ -11,7 +11,7 @@ __device__ __forceinline__ void cluster_wait() {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// Where something of this CTA's shared memory lies in that of another CTA of the cluster.
+// The address in another CTA's shared memory that corresponds to one in this CTA's.
 __device__ __forceinline__ unsigned address_of_cta(const void* own_smem, int rank) {
     unsigned address;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
@@ -19,7 +19,7 @@ __device__ __forceinline__ unsigned address_of_cta(const void* own_smem, int ran
                  : "r"((unsigned)__cvta_generic_to_shared(own_smem)), "r"(rank));
     return address;
 }
-// One float and two of that CTA.
+// Load one float, or two, from that CTA.
 __device__ __forceinline__ float load_of_cta(const float* own_smem, int rank) {
     float value;
     asm volatile("ld.shared::cluster.f32 %0, [%1];"

@@ -11,7 +11,7 @@ __device__ __forceinline__ float fast_exp2(float x) {
     return power;
 }
 
-// 1 / x as one instruction, too; 0 of infinity.
+// 1 / x as one instruction; 0 for infinity.
 __device__ __forceinline__ float fast_reciprocal(float x) {
     float reciprocal;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(x));

@@ -1,5 +1,5 @@
-// What a problem asks for beyond plain and square causal attention: by -D, each only where it is
-// asked for, so that the machine code of plain attention holds nothing of it (a test compares).
+// Features beyond plain and square causal attention, each enabled by -D, so that the machine code
+// of plain attention contains none of them (a test compares).
 //   HEAD_DIM_V     columns of V and O, DeepSeek's 128 where K has 192 (HEAD_DIM where left out)
 //   HAS_KV_OFFSET  the last query stands at the last key, and there are more keys than queries
 //   WINDOW         a query at p sees keys j with |p - j| < WINDOW (0: all), Mistral's where causal
@@ -10,8 +10,8 @@
 //                  to the longest, or packed where a kernel has TAKES_PACKED before this file
 //   HAS_LSE        LSE is written besides O: lse.cuh
 //   HAS_KV_FP8     K and V are bytes of E4M3, and their heads have factors: fp8.cuh
-// Kernels keep scores as Q @ K^T gives them and scale them in the exponent, so that what is added
-// or bent here is divided by the softmax scale.
+// Kernels keep scores unscaled, as Q @ K^T, and scale them in the exponent, so that a bias or a
+// softcap here is divided by the softmax scale.
 #pragma once
 
 #include "element.cuh"
@@ -46,7 +46,7 @@
 #define TAKES_PACKED 0
 #endif
 
-// What stands behind the other parameters of a kernel, in this order, and the same as a Features.
+// Parameters of the features, in this order after a kernel's others, and the same as a Features.
 #if HAS_ALIBI
 #define ALIBI_PARAMETER , const float* __restrict__ alibi_slopes
 #define ALIBI_GIVEN alibi_slopes
@@ -95,16 +95,16 @@ struct Features {
     const int* seqlens;         // [batch], keys
 #endif
 #if HAS_KV_FP8
-    const float* k_scale;       // [num_heads_kv], what a head's bytes of K are multiplied by
+    const float* k_scale;       // [num_heads_kv], factor of a head's bytes of K
     const float* v_scale;       // and of V
 #endif
 };
 
 #define BENDS_SCORES (SOFTCAP > 0.0f || HAS_ALIBI)  // a constexpr would take constant memory
 
-// A query's window may lie behind the first tiles, where it sees no key: a maximum that is finite
-// keeps -infinity - -infinity, which is NaN, out of the exponent. Of scores that are not scaled yet
-// the maximum that is subtracted, and the one to begin with where it is scaled.
+// A window may start after the first tiles, in which its query then sees no key: a finite maximum
+// keeps -infinity - -infinity, which is NaN, out of the exponent. The scaled maximum to subtract,
+// from that of unscaled scores, and the scaled maximum to begin with.
 #if WINDOW
 #define SCALED_MAXIMUM(m, scale) ((m) == -INFINITY ? 0.0f : (m) * (scale))
 #define FIRST_SCALED_MAXIMUM -1e30f
@@ -113,9 +113,9 @@ struct Features {
 #define FIRST_SCALED_MAXIMUM -INFINITY
 #endif
 
-// Rows of Q and of K and V of the sequence that a CTA works on, by the names of a kernel's
-// parameters: behind OWN_LENGTHS, where sequences have lengths of their own. These and what follows
-// are macros, as ptxas would order the code around inlined functions another way.
+// Numbers of rows of Q and of K and V of a CTA's sequence, under the names of a kernel's
+// parameters: valid after OWN_LENGTHS, if sequences have their own lengths. These and what follows
+// are macros, because ptxas orders code around inlined functions differently.
 struct Lengths {
     int queries, keys;
 };
@@ -147,9 +147,9 @@ struct Lengths {
 #endif
 #endif
 
-// Where a head begins in its tensor, and elements from row to row: [batch, heads, rows, HEAD_DIM],
-// or packed without padding, [sum of rows, heads, HEAD_DIM]; HEAD_DIM_V in V and O. COLUMNS: those
-// of what a function copies.
+// Offset of a head in its tensor, and its row stride in elements: [batch, heads, rows, HEAD_DIM],
+// or packed without padding, [sum of rows, heads, HEAD_DIM]; HEAD_DIM_V in V and O. COLUMNS:
+// columns that a function copies.
 #if HAS_VARLEN && TAKES_PACKED
 #define Q_BEGIN(index, head) (((size_t)cu_seqlens_q[blockIdx.z] * num_heads + (head)) * HEAD_DIM)
 #define KV_BEGIN(index, head) \
@@ -179,7 +179,7 @@ struct Lengths {
 #define ROW_GIVEN(elements)
 #endif
 
-// Where a query stands among the keys, and which keys it sees.
+// Position of a query among the keys, and the keys that it sees.
 #if HAS_KV_OFFSET
 #define POSITION_OF(query) ((query) + NUM_KEYS - NUM_QUERIES)
 #else
@@ -194,8 +194,9 @@ struct Lengths {
 #define IS_VISIBLE(key, position) \
     ((key) < NUM_KEYS && (!IS_CAUSAL || (key) <= (position)) && IS_IN_WINDOW(key, position))
 
-// Of neighbouring rows from position `begin` to before `end`: the first key that one of them sees,
-// where their keys end, where those end that all of them see, and whether some see key n no more.
+// For neighbouring rows at positions `begin` up to `end`: the first key that any of them sees, the
+// end of their keys, the end of the keys that all of them see, and whether some of them no longer
+// see key n.
 #if WINDOW
 #define FIRST_KEY(begin) max(0, (begin) - WINDOW + 1)
 #define END_OF_KEYS(end) (IS_CAUSAL ? min(NUM_KEYS, end) : min(NUM_KEYS, (end) - 1 + WINDOW))
@@ -209,7 +210,7 @@ struct Lengths {
 #define IS_BEFORE_A_WINDOW(n, end) false
 #endif
 
-// What becomes of scores of one query head.
+// Transforms the scores of one query head.
 struct ScoreFunction {
     float softmax_scale;
     float slope;  // of ALiBi, for scores that are not scaled

@@ -1,9 +1,9 @@
 // K and V in FP8: bytes of E4M3 become operands of an mma in FP16 or BF16, exactly.
 //
-// The bits of E4M3 behind its sign, moved to where exponent and mantissa of FP16 lie, are its value
-// over 2^8, numbers below the normal ones among them: no conversion, on any arch. FP8_UNIT is what
-// products are to be multiplied by for it, once for all. In BF16 it would be 2^120, and sums of
-// such products too small for FP32, so that each pair is multiplied by it.
+// Moved to the exponent and mantissa of FP16, the bits of an E4M3 number are its value over 2^8,
+// subnormal ones included: no conversion instruction, on any arch. FP8_UNIT is the factor that
+// makes up for it, once for all products. In BF16 it would be 2^120, and sums of uncorrected
+// products too small for FP32, so there each pair is multiplied by it.
 #pragma once
 #include "element.cuh"
 
@@ -30,7 +30,7 @@ __device__ __forceinline__ unsigned widened(unsigned upper) {
 #endif
 }
 
-// Of four bytes the first two and the last two; those at even places and those at odd ones.
+// The first two and the last two of four bytes; the even and the odd ones.
 __device__ __forceinline__ unsigned widened_low(unsigned bytes) {
     return widened(__byte_perm(bytes, 0, 0x1404));
 }
@@ -44,10 +44,10 @@ __device__ __forceinline__ unsigned widened_odd(unsigned bytes) {
     return widened(__byte_perm(bytes, 0, 0x3414));
 }
 
-// Where a row of HEAD_DIM bytes begins among the banks, see v09: rows 8 apart at the same.
+// Swizzle of a row of HEAD_DIM bytes, see v09; rows 8 apart have the same.
 #define SPREAD_OF(row) \
     (HEAD_DIM % 128 == 0 ? row % 8 : HEAD_DIM % 64 == 0 ? row / 2 % 4 : row / 4 % 2)
-// Columns of a fragment of Q: four beside each other to a lane.
+// Columns of a fragment of Q: four neighbouring ones to a lane.
 #define Q_COLUMN(pair) (2 * (pair))
 #define HALF_OF_Q(half) ((half) * 2)
 #else

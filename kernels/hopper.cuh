@@ -1,9 +1,9 @@
-// Hopper's asynchronous instructions, each behind one function: mbarrier, TMA, wgmma, setmaxnreg;
-// and stmatrix.
+// Hopper's asynchronous instructions, each wrapped by one function: mbarrier, TMA, wgmma,
+// setmaxnreg; and stmatrix.
 #pragma once
 #include "mma.cuh"
 
-// What TMA knows of a tensor: the driver's CUtensorMap, whose bytes are its own affair.
+// Tensor map for TMA: the driver's CUtensorMap, whose bytes are opaque.
 struct alignas(64) TensorMap {
     unsigned long long words[16];
 };
@@ -16,7 +16,7 @@ __device__ __forceinline__ void mbarrier_init(Mbarrier* barrier, int arrivals) {
                  "r"(arrivals)
                  : "memory");
 }
-// What was initialised is seen by TMA, too.
+// Makes initialised mbarriers visible to TMA too.
 __device__ __forceinline__ void mbarrier_init_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -24,7 +24,7 @@ __device__ __forceinline__ void mbarrier_arrive(Mbarrier* barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
                  : "memory");
 }
-// Arrives at the barrier that lies in the same place of another CTA of the cluster.
+// Arrives at the barrier at the same offset in another CTA of the cluster.
 __device__ __forceinline__ void mbarrier_arrive_at(Mbarrier* barrier, int rank) {
     asm volatile(
         "{\n"
@@ -35,14 +35,14 @@ __device__ __forceinline__ void mbarrier_arrive_at(Mbarrier* barrier, int rank) 
         "r"(rank)
         : "memory");
 }
-// Arrives, and has the phase wait for so many bytes of copies.
+// Arrives, and adds `bytes` to the transaction bytes that the phase waits for.
 __device__ __forceinline__ void mbarrier_arrive_expect(Mbarrier* barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
                      shared_address(barrier)),
                  "r"(bytes)
                  : "memory");
 }
-// Until the phase of this parity is complete. The phase before the first one always is.
+// Waits until the phase of this parity is complete. The one before the first counts as complete.
 __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, int parity) {
     asm volatile(
         "{\n"
@@ -56,7 +56,7 @@ __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, int parity) {
 }
 
 // ---- TMA: a box of a [batch, head, row, column] tensor, and back ----
-// To shared memory; its bytes arrive at the barrier. What lies outside of the tensor is zero.
+// Load to shared memory, counted by the barrier. Elements outside the tensor are zero.
 __device__ __forceinline__ void tma_load(void* to_smem, const TensorMap* map, Mbarrier* barrier,
                                          int column, int row, int head, int batch) {
     asm volatile(
@@ -65,8 +65,8 @@ __device__ __forceinline__ void tma_load(void* to_smem, const TensorMap* map, Mb
         "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row), "r"(head), "r"(batch)
         : "memory");
 }
-// To the same place of each of the first CTAS of the cluster, where its bytes arrive at the barrier
-// that lies in the same place as `barrier`.
+// Multicast load to the same offset in each of the first CTAS of the cluster, counted there by the
+// barrier at the same offset as `barrier`.
 template <int CTAS>
 __device__ __forceinline__ void tma_load_to_all(void* to_smem, const TensorMap* map,
                                                 Mbarrier* barrier, int column, int row, int head,
@@ -80,7 +80,7 @@ __device__ __forceinline__ void tma_load_to_all(void* to_smem, const TensorMap* 
         "h"(MASK)
         : "memory");
 }
-// From shared memory; what lies outside of the tensor is not stored.
+// Store from shared memory; elements outside the tensor are not stored.
 __device__ __forceinline__ void tma_store(const TensorMap* map, const void* from_smem, int column,
                                           int row, int head, int batch) {
     asm volatile(
@@ -92,22 +92,22 @@ __device__ __forceinline__ void tma_store(const TensorMap* map, const void* from
 __device__ __forceinline__ void tma_store_commit() {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// Until this thread's stores have read their shared memory.
+// Waits until this thread's stores have read shared memory.
 __device__ __forceinline__ void tma_store_wait() {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
-// This thread's ordinary stores to shared memory come before what TMA and wgmma read there.
+// Orders this thread's ordinary stores to shared memory before reads by TMA and wgmma.
 __device__ __forceinline__ void async_proxy_fence() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 // ---- threads ----
-// What is the same in all threads of a warp, in a way that ptxas knows: what follows from it is
-// worked out once for the warp, in uniform registers, where descriptors are read from.
+// A warp-uniform value, known as such to ptxas: values that follow from it are computed once for
+// the warp, in uniform registers, from which descriptors are read.
 __device__ __forceinline__ unsigned warp_uniform(unsigned x) {
     return __shfl_sync(0xffffffffu, x, 0);
 }
-// Whether this thread is the one of its warp, all of whose threads ask, that works alone.
+// Elects one thread of the warp; called by all of its threads.
 __device__ __forceinline__ bool elect_one() {
     int elected;
     asm volatile(
@@ -119,11 +119,11 @@ __device__ __forceinline__ bool elect_one() {
         : "=r"(elected));
     return elected;
 }
-// Barrier `id`, 1 to 15, of so many threads.
+// Named barrier `id`, 1 to 15, of `threads` threads.
 __device__ __forceinline__ void named_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-// Counts as arrived there, and goes on.
+// Arrives there without waiting.
 __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -136,8 +136,8 @@ __device__ __forceinline__ void fewer_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-// Four 8x8 matrices to shared memory, the reverse of ldmatrix: lane i brings the address of row
-// i % 8 of matrix i / 8.
+// Four 8x8 matrices to shared memory, the reverse of ldmatrix: lane i supplies the address of row i
+// % 8 of matrix i / 8.
 __device__ __forceinline__ void stmatrix_x4(unsigned row_address, const unsigned (&fragment)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
                      row_address),
@@ -146,8 +146,8 @@ __device__ __forceinline__ void stmatrix_x4(unsigned row_address, const unsigned
 }
 
 // ---- wgmma: products of a warpgroup, four warps; operands in shared memory by descriptor ----
-// Rows of 128, 64 or 32 bytes, swizzled over as many, close together. `leading`: bytes between
-// blocks of as many columns, where columns are not what is summed over.
+// Descriptor of contiguous rows of 128, 64 or 32 bytes, with a swizzle of that width. `leading`:
+// bytes between blocks of that width, if columns are not the summed dimension.
 template <int ROW_BYTES>
 __device__ __forceinline__ unsigned long long wgmma_descriptor(unsigned address, int leading) {
     static_assert(ROW_BYTES == 128 || ROW_BYTES == 64 || ROW_BYTES == 32,
@@ -158,20 +158,21 @@ __device__ __forceinline__ unsigned long long wgmma_descriptor(unsigned address,
     return start | block << 16 | GROUP << 32 | LAYOUT << 62;
 }
 
-// Between other uses of the registers and products on them.
+// Orders other uses of the registers before products on them.
 __device__ __forceinline__ void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// To the compiler these change here: it moves no use of them in front of this.
+// For the compiler these change here, so that it moves no use of them ahead of this.
 template <int SUMS>
 __device__ __forceinline__ void change_here(float (&sums)[SUMS]) {
 #pragma unroll
     for (int i = 0; i < SUMS; i++) asm volatile("" : "+f"(sums[i])::"memory");
 }
-// Until no more than so many groups of products are under way. `sums`: of those that are done.
+// Waits until at most that many groups of products are in flight. `sums`: those of completed
+// groups.
 template <int GROUPS, int... SUMS>
 __device__ __forceinline__ void wgmma_wait(float (&...sums)[SUMS]) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
@@ -217,7 +218,7 @@ __device__ __forceinline__ void wgmma_wait(float (&...sums)[SUMS]) {
 
 // For each width N of D [64, N], with N / 2 sums in a thread, of which %A to %F are the operands
 // that follow; without ACCUMULATE D is overwritten:
-// D (+)= A [64, 16] @ B^T, rows of A and of B [N, 16] in shared memory, along what is summed over;
+// D (+)= A [64, 16] @ B^T, rows of A and of B [N, 16] in shared memory, along the summed dimension;
 // D (+)= A [64, 16] @ B [16, N], A in registers as of an mma, rows of B along D's columns;
 // D (+)= A^T @ B, A [16, 64] and B [16, N] in shared memory, rows of A along D's.
 #define WGMMA_OF_WIDTH(N, SUMS, A, B, C, D, E, F)                                                 \

@@ -1,9 +1,9 @@
-// The tensor-core instructions of sm_75 and later, each behind one function.
+// The tensor-core instructions of sm_75 and later, each wrapped by one function.
 #pragma once
 #include "arch.cuh"
 #include "element.cuh"
 
-// Two elements in one 32-bit register, as the instructions take them; `low` is the first of them.
+// Packs two elements into one 32-bit register, as the instructions take them; `low` comes first.
 union ElementPair {
     element2 elements;
     unsigned bits;
@@ -15,8 +15,9 @@ __device__ __forceinline__ unsigned pack(float low, float high) {
     return pair.bits;
 }
 
-// Four 8x8 matrices from shared memory: lane i brings the address of row i % 8 of matrix i / 8 and
-// gets, of each matrix, two neighbouring elements of row lane / 4 (transposed: of column lane / 4).
+// Four 8x8 matrices from shared memory: lane i supplies the address of row i % 8 of matrix i / 8
+// and gets, of each matrix, two neighbouring elements of row lane / 4 (transposed: of column lane /
+// 4).
 __device__ __forceinline__ void ldmatrix_x4(unsigned (&fragment)[4], unsigned row_address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])

@@ -1,11 +1,11 @@
 // v01 FA-1 baseline: FlashAttention-1 order, one thread per query row.
 // Idea: visit K/V tile by tile under a running softmax, so S = Q @ K^T never leaves the chip.
-// Changed: nothing; this is the start that every later rung is compared with.
-// Limiter: two of eight warps compute, on 32-way conflicts of Q and S, which stay: the slow start.
+// Changed: nothing; this is the baseline of every later rung.
+// Limiter: two of eight warps compute, with 32-way bank conflicts on Q and S, kept as the baseline.
 // Constraints: D in {4, 32, 64, 96, 128}, 192 with V's 128; H, B <= 65535; all of features.cuh.
 // Passes: 1, attention_forward; grid (ceil(S / 64), num_heads, batch), 256 threads.
 // Source: Dao et al., FlashAttention, 2022 (arXiv 2205.14135), algorithm 1, Q loop outside.
-// Weakness: time grows with S at a fixed few CTAs; one of this design took an L4 0.27 ms a tile.
+// Weakness: time grows with S at a fixed few CTAs; such a kernel took 0.27 ms a tile on an L4.
 /* attune
 idea = "FlashAttention-1 order: sequential K/V tiles under an online softmax, a thread per row."
 head_dims = [4, 32, 64, 96, 128]
@@ -53,7 +53,7 @@ __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, COLUMN
                                           int first_row, int length) {
     for (int i = threadIdx.x; i < ROWS * COLUMNS; i += NUM_THREADS) {
         const int row = first_row + i / COLUMNS;
-        // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
+        // Rows past the end are zero-filled: stale data could be NaN, and NaN * 0 is NaN.
         tile_smem[i] = row < length ? head[(size_t)row * COLUMNS + i % COLUMNS]
                                     : to_element(0.0f);
     }
@@ -74,8 +74,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     float* s_smem = reinterpret_cast<float*>(v_smem + BLOCK_N * HEAD_DIM_V);  // [BLOCK_M, BLOCK_N]
 
     const int tid = threadIdx.x;
-    // The query tile is the fastest axis: CTAs that run at one time share their head's K/V in L2.
-    // Causal: the longest tiles start first, so that none of them is left for the end.
+    // The query tile is the fastest axis: concurrent CTAs share their head's K/V in L2. Causal: the
+    // longest tiles start first, which keeps the last wave short.
     const int tile_index = IS_CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     const int m0 = tile_index * BLOCK_M;  // first query row of this CTA
     const int query = m0 + tid;           // this thread's query row, if it computes
@@ -128,16 +128,16 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                 m_new = fmaxf(m_new, score);
             }
 
-            // Online softmax: what was summed under the old maximum shrinks to the new one. Key 0
-            // is visible to every row, so m_new is finite from the first tile on.
+            // Online softmax: what was summed so far is rescaled from the old maximum to the new
+            // one. Key 0 is visible to every row, so m_new is finite from the first tile on.
             const float m_scaled = SCALED_MAXIMUM(m_new, scale_log2);
             const float correction = fast_exp2(m * scale_log2 - m_scaled);
             l *= correction;
 #pragma unroll
             for (int d = 0; d < HEAD_DIM_V; d++) acc_rmem[d] *= correction;
 
-            // P = exp(scale (S - m)): one FFMA and one EX2 a score; O += P @ V [BLOCK_M, HEAD_DIM].
-            // A warp reads one V row: broadcast.
+            // P = exp(scale (S - m)): one FFMA and one EX2 per score; O += P @ V [BLOCK_M,
+            // HEAD_DIM]. A warp reads one V row: broadcast.
             for (int n = 0; n < BLOCK_N; n++) {
                 const float p = fast_exp2(s_row[n] * scale_log2 - m_scaled);
                 l += p;

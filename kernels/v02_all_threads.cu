@@ -1,7 +1,7 @@
 // v02 All threads: every thread computes; the threads of one query row combine by shuffles.
 // Idea: a row's threads share its keys for S and its columns for O; lanes reduce max and sum.
 // Changed: against v01, no thread only loads, shuffles for max and sum, l summed once at the end.
-// Limiter: instruction issue: each pair of FMAs costs one or two loads and two or four conversions.
+// Limiter: issue slots: each pair of FMAs costs one or two loads and two or four conversions.
 // Constraints: D in {32, 64, 96, 128}; H <= 65535; B <= 65535; any KV.
 // Passes: 1, attention_forward; grid (ceil(S / 64), num_heads, batch), 64 threads_per_row threads.
 // Source: the warp-shuffle reduction of CUDA's programming guide, on FlashAttention's algorithm 1.
@@ -62,7 +62,7 @@ __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, ROW_ST
     for (int i = threadIdx.x; i < ROWS * PAIRS_PER_ROW; i += NUM_THREADS) {
         const int row = i / PAIRS_PER_ROW;
         const int d = i % PAIRS_PER_ROW * 2;
-        // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
+        // Rows past the end are zero-filled: stale data could be NaN, and NaN * 0 is NaN.
         element2 pair = to_element2(0.0f, 0.0f);
         if (first_row + row < length) {
             const element* source = head + (size_t)(first_row + row) * HEAD_DIM + d;
@@ -110,8 +110,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
 
     const int row = threadIdx.x / THREADS_PER_ROW;   // query row within the tile
     const int part = threadIdx.x % THREADS_PER_ROW;  // which share of the row is this thread's
-    // The query tile is the fastest axis: CTAs that run at one time share their head's K/V in L2.
-    // Causal: the longest tiles start first, so that none of them is left for the end.
+    // The query tile is the fastest axis: concurrent CTAs share their head's K/V in L2. Causal: the
+    // longest tiles start first, which keeps the last wave short.
     const int tile_index = IS_CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     const int m0 = tile_index * BLOCK_M;  // first query row of this CTA
     const int query = m0 + row;
@@ -159,8 +159,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             m_new = fmaxf(m_new, score);
         }
 
-        // Online softmax: what was summed under the old maximum shrinks to the new one. Key 0 is
-        // visible to every row, so the row's maximum is finite from the first tile on.
+        // Online softmax: what was summed so far is rescaled from the old maximum to the new one.
+        // Key 0 is visible to every row, so the row's maximum is finite from the first tile on.
         m_new = row_max(m_new);
         const float m_scaled = m_new * scale_log2;
         const float correction = fast_exp2(m * scale_log2 - m_scaled);
@@ -172,7 +172,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             acc_rmem[j].y *= correction;
         }
 
-        // P = exp(scale (S - m)), in place: one FFMA and one EX2 a score. l stays split over the
+        // P = exp(scale (S - m)), in place: one FFMA and one EX2 per score. l stays split over the
         // row's threads: all share one correction.
         for (int n = part; n < BLOCK_N; n += THREADS_PER_ROW) {
             const float p = fast_exp2(s_row[n] * scale_log2 - m_scaled);
@@ -182,7 +182,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         // Each thread needs P of all keys, which its row's other threads (same warp) just wrote.
         __syncwarp();
 
-        // O += P @ V [BLOCK_M, HEAD_DIM]: this thread adds up its own columns over all keys.
+        // O += P @ V [BLOCK_M, HEAD_DIM]: this thread sums its own columns over all keys.
         for (int n = 0; n < BLOCK_N; n++) {
             const float p = s_row[n];
 #pragma unroll
@@ -197,7 +197,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         __syncthreads();
     }
 
-    // O = O / l. The sum needs all lanes, so it comes before rows past the end drop out.
+    // O = O / l. The sum needs all lanes, so it comes before the row check.
     const float inv_l = 1.0f / row_sum(l);
     if (query < seqlen) {
         STORE_LSE(part == 0, q_head / HEAD_DIM + query, m * scale_log2, inv_l);

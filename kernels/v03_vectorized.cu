@@ -67,7 +67,7 @@ __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, ROW_ST
     for (int i = threadIdx.x; i < ROWS * VECTORS_PER_ROW; i += NUM_THREADS) {
         const int row = i / VECTORS_PER_ROW;
         const int d = i % VECTORS_PER_ROW * VECTOR;
-        // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
+        // Rows past the end are zero-filled: stale data could be NaN, and NaN * 0 is NaN.
         element8 vector = {};
         if (first_row + row < length) {
             const element* source = head + (size_t)(first_row + row) * HEAD_DIM + d;
@@ -111,8 +111,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     // the pairs at 2 * (part + j * ROW_THREADS): neighbours in part are neighbours in memory.
     const int group = threadIdx.x / ROW_THREADS;
     const int part = threadIdx.x % ROW_THREADS;
-    // The query tile is the fastest axis: CTAs that run at one time share their head's K/V in L2.
-    // Causal: the longest tiles start first, so that none of them is left for the end.
+    // The query tile is the fastest axis: concurrent CTAs share their head's K/V in L2. Causal: the
+    // longest tiles start first, which keeps the last wave short.
     const int tile_index = IS_CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     const int m0 = tile_index * BLOCK_M;  // first query row of this CTA
     // 64-bit: batch * num_heads * seqlen_kv * HEAD_DIM may pass 2^31.
@@ -182,8 +182,9 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                 m_new = fmaxf(m_new, s_rmem[i][j]);
             }
 
-            // Online softmax: what was summed under the old maximum shrinks to the new one. Key 0
-            // is visible to every row, so the row's maximum is finite from the first tile on.
+            // Online softmax: what was summed so far is rescaled from the old maximum to the new
+            // one. Key 0 is visible to every row, so the row's maximum is finite from the first
+            // tile on.
             m_new = row_max(m_new);
             const float m_scaled = m_new * scale_log2;
             const float correction = fast_exp2(m_rmem[i] * scale_log2 - m_scaled);
@@ -195,8 +196,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                 acc_rmem[i][j].y *= correction;
             }
 
-            // P = exp(scale (S - m)): one FFMA and one EX2 a score. To shared memory: this thread's
-            // columns of O need all keys.
+            // P = exp(scale (S - m)): one FFMA and one EX2 per score. To shared memory: this
+            // thread's columns of O need all keys.
 #pragma unroll
             for (int j = 0; j < KEYS_PER_THREAD; j++) {
                 const float p = fast_exp2(s_rmem[i][j] * scale_log2 - m_scaled);
@@ -243,7 +244,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
 #pragma unroll
     for (int i = 0; i < ROWS_PER_THREAD; i++) {
         const int query = m0 + group + i * ROW_GROUPS;
-        const float inv_l = 1.0f / row_sum(l_rmem[i]);  // before rows past the end drop out
+        const float inv_l = 1.0f / row_sum(l_rmem[i]);  // needs all lanes: before the row check
         if (query >= seqlen) continue;
         STORE_LSE(part == 0, q_head / HEAD_DIM + query, m_rmem[i] * scale_log2, inv_l);
 #pragma unroll

@@ -74,7 +74,7 @@ __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, ROW_ST
     for (int i = threadIdx.x; i < ROWS * PAIRS_PER_ROW; i += NUM_THREADS) {
         const int row = i / PAIRS_PER_ROW;
         const int d = i % PAIRS_PER_ROW * 2;
-        // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
+        // Rows past the end are zero-filled: stale data could be NaN, and NaN * 0 is NaN.
         element2 pair = to_element2(0.0f, 0.0f);
         if (first_row + row < length) {
             const element* source = head + (size_t)(first_row + row) * HEAD_DIM + d;
@@ -127,8 +127,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const int row = threadIdx.x / THREADS_PER_ROW;   // query row within the tile
     const int part = threadIdx.x % THREADS_PER_ROW;  // which share of the row is this thread's
     const int split = blockIdx.y % NUM_SPLITS;
-    // The query tile is the fastest axis: CTAs that run at one time share their K/V in L2.
-    // Causal: the longest tiles start first, so that none of them is left for the end.
+    // The query tile is the fastest axis: concurrent CTAs share their K/V in L2. Causal: the
+    // longest tiles start first, which keeps the last wave short.
     const int tile_index = IS_CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     const int m0 = tile_index * BLOCK_M;  // first query row of this CTA
     const int query = m0 + row;
@@ -181,8 +181,9 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             m_new = fmaxf(m_new, score);
         }
 
-        // Online softmax: what was summed under the old maximum shrinks to the new one. A causal
-        // row may see no key of this chunk: its maximum is -inf, and -inf - -inf would be NaN.
+        // Online softmax: what was summed so far is rescaled from the old maximum to the new one. A
+        // causal row may see no key of this chunk: its maximum is -inf, and -inf - -inf would be
+        // NaN.
         m_new = row_max(m_new);
         const float m_finite = m_new == -INFINITY ? 0.0f : m_new;
         const float m_scaled = m_finite * scale_log2;
@@ -195,7 +196,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             acc_rmem[j].y *= correction;
         }
 
-        // P = exp(scale (S - m)), in place: one FFMA and one EX2 a score. l stays split over the
+        // P = exp(scale (S - m)), in place: one FFMA and one EX2 per score. l stays split over the
         // row's threads: all share one correction.
         for (int n = part; n < BLOCK_N; n += THREADS_PER_ROW) {
             const float p = fast_exp2(s_row[n] * scale_log2 - m_scaled);
@@ -205,7 +206,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         // Each thread needs P of all keys, which its row's other threads (same warp) just wrote.
         __syncwarp();
 
-        // O += P @ V [BLOCK_M, HEAD_DIM]: this thread adds up its own columns over all keys.
+        // O += P @ V [BLOCK_M, HEAD_DIM]: this thread sums its own columns over all keys.
         for (int n = 0; n < BLOCK_N; n++) {
             const float p = s_row[n];
 #pragma unroll
@@ -220,8 +221,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         __syncthreads();
     }
 
-    // Hand over O (not divided by l), m and l. The sum needs all lanes, so it comes before rows
-    // past the end drop out. A row that saw no key leaves O unwritten: m = -inf tells the fusion.
+    // Store O (not divided by l), m and l. The sum needs all lanes, so it comes before the row
+    // check. A row that saw no key leaves O unwritten: m = -inf tells the fusion.
     l = row_sum(l);
     const size_t num_rows = (size_t)gridDim.z * num_heads * seqlen;
     const size_t tile_row = head_index * seqlen + query;
@@ -245,18 +246,18 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     int* tile_arrivals = arrivals + head_index * gridDim.x + tile_index;
     const bool came_last =
         threadIdx.x == 0 && arrive_at_counter(tile_arrivals) == NUM_SPLITS - 1;
-    // Only thread 0 knows who came last: the barrier hands its answer to all threads, and what the
-    // other splits wrote.
+    // Only thread 0 knows whether this CTA is last: the barrier broadcasts it, and makes what the
+    // other splits wrote visible.
     if (!__syncthreads_or(came_last)) return;
-    if (threadIdx.x == 0) *tile_arrivals = 0;  // all have arrived: ready for the next launch
+    if (threadIdx.x == 0) *tile_arrivals = 0;  // reset for the next launch
     if (query >= seqlen) return;
 
     // m = max over splits. Key 0 lies in split 0 and every row sees it, so m is finite.
     m = -INFINITY;
     for (int s = 0; s < NUM_SPLITS; s++) m = fmaxf(m, m_partial[s * num_rows + tile_row]);
 
-    // O = sum_s exp(scale (m_s - m)) O_s, and l alike; in the order of s, so that the same bits
-    // come out whichever split happens to be last.
+    // O = sum_s exp(scale (m_s - m)) O_s, and l alike; in the order of s, so that the result is
+    // bitwise the same whichever split is last.
     l = 0.0f;
 #pragma unroll
     for (int j = 0; j < PAIRS_PER_THREAD; j++) acc_rmem[j] = make_float2(0.0f, 0.0f);

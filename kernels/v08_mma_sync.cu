@@ -62,12 +62,12 @@ __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, ROW_ST
     constexpr int VECTORS_PER_ROW = HEAD_DIM / VECTOR;
     constexpr int VECTORS = ROWS * VECTORS_PER_ROW;
 #pragma unroll 4
-    for (int first = 0; first < VECTORS; first += NUM_THREADS) {  // a count known when compiled
+    for (int first = 0; first < VECTORS; first += NUM_THREADS) {  // compile-time trip count
         const int i = first + threadIdx.x;
         if (VECTORS % NUM_THREADS != 0 && i >= VECTORS) break;
         const int row = i / VECTORS_PER_ROW;
         const int d = i % VECTORS_PER_ROW * VECTOR;
-        // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
+        // Rows past the end are zero-filled: stale data could be NaN, and NaN * 0 is NaN.
         uint4 vector = make_uint4(0, 0, 0, 0);  // a struct of halves would be packed by PRMTs
         if (first_row + row < length) {
             const element* source = head + (size_t)(first_row + row) * HEAD_DIM + d;
@@ -103,13 +103,13 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     // An mma fragment spreads a matrix over the warp: a lane holds rows lane / 4 and lane / 4 + 8
     // of A and of the accumulator, and in each the columns 2 * (lane % 4) and the next one.
     const int lane = threadIdx.x % 32;
-    // The query tile is the fastest axis: CTAs that run at one time share their head's K/V in L2.
-    // Causal: the longest tiles start first, so that none of them is left for the end.
+    // The query tile is the fastest axis: concurrent CTAs share their head's K/V in L2. Causal: the
+    // longest tiles start first, which keeps the last wave short.
     const int tile_index = IS_CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     const int m0 = tile_index * BLOCK_M;  // first query row of this CTA
     const int query0 = m0 + threadIdx.x / 32 * WARP_ROWS + lane / 4;  // this lane's first row
     const int pair = 2 * (lane % 4);                                  // first of its two columns
-    // GQA: so many neighbouring query heads read one K/V head; 1 where each has its own.
+    // GQA: number of neighbouring query heads that read one K/V head; 1 without GQA.
     const int group = num_heads / num_heads_kv;
     // 64-bit: batch * num_heads * seqlen_kv * HEAD_DIM may pass 2^31.
     const size_t q_index = (size_t)blockIdx.z * num_heads + blockIdx.y;
@@ -184,8 +184,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             for (int i = 0; i < 4; i++) m_new[i / 2] = fmaxf(m_new[i / 2], s_rmem[tile][i]);
         }
 
-        // Online softmax: what was summed under the old maximum shrinks to the new one. Key 0 is
-        // visible to every row, so the row's maximum is finite from the first tile on.
+        // Online softmax: what was summed so far is rescaled from the old maximum to the new one.
+        // Key 0 is visible to every row, so the row's maximum is finite from the first tile on.
         float correction[2], m_scaled[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -201,7 +201,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             for (int i = 0; i < 4; i++) acc_rmem[tile][i] *= correction[i / 2];
         }
 
-        // P = exp(scale (S - m)): one FFMA and one EX2 a score; l sums it before P is rounded.
+        // P = exp(scale (S - m)): one FFMA and one EX2 per score; l sums it before P is rounded.
 #pragma unroll
         for (int tile = 0; tile < BLOCK_N / 8; tile++) {
 #pragma unroll
@@ -237,7 +237,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int query = query0 + r * 8;
-        const float inv_l = 1.0f / row_sum(l_rmem[r]);  // before rows past the end drop out
+        const float inv_l = 1.0f / row_sum(l_rmem[r]);  // needs all lanes: before the row check
         if (query >= seqlen) continue;
         STORE_LSE(pair == 0, q_head / HEAD_DIM + query, m_rmem[r] * scale_log2, inv_l);
         element* out_row = out + q_head + (size_t)query * HEAD_DIM;

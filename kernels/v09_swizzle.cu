@@ -1,11 +1,11 @@
-// v09 Swizzle: 16-byte chunks change places by their row, so that rows need no padding.
+// v09 Swizzle: 16-byte chunks are permuted by their row, so that rows need no padding.
 // Idea: ldmatrix reads one chunk of 8 rows at a time; an XOR puts the 8 in 8 groups of 4 banks.
 // Changed: against v08, chunk ^ row in place of 8 elements of padding; V's and K's address by XOR.
 // Limiter: as v08: loads, tensor cores and exp follow one another with nothing to overlap them.
 // Constraints: from sm_75, BF16 from sm_80; D in {32, 64, 96, 128}; H <= 65535; B <= 65535.
 // Passes: 1, attention_forward; grid (ceil(S / (16 num_warps)), num_heads, batch), 32 num_warps.
 // Source: CUTLASS's Swizzle<3, 3, 3> by its definition; FlashAttention-2 uses it for the same end.
-// Weakness: it saves shared memory, 11 % at D = 64, and no conflicts: v08's padding had none.
+// Weakness: it saves 11 % of shared memory at D = 64, and no conflicts: v08's padding had none.
 /* attune
 idea = "As v08 with an XOR swizzle instead of padded rows: less shared memory, no conflicts."
 head_dims = [32, 64, 96, 128]
@@ -52,7 +52,7 @@ static_assert(BLOCK_N == 32 || BLOCK_N == 64,
 static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 128,
               "head_dim must be a multiple of 16 up to 128: Q and O of 16 rows stay in registers");
 
-// Where a chunk of 8 elements lies in its row. 128 bytes are all 32 banks: rows of 64 and 128
+// Position of a chunk of 8 elements in its row. 128 bytes are all 32 banks: rows of 64 and 128
 // elements begin at the same bank, so 8 rows need 8 values of the XOR; rows of 32 and 96 begin at
 // two places 16 banks apart, so they need 4, and chunk ^ 3 stays inside a row of 4 or 12 chunks.
 __device__ __forceinline__ int swizzled(int row, int d) {
@@ -68,12 +68,12 @@ __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, HEAD_D
     constexpr int VECTORS_PER_ROW = HEAD_DIM / VECTOR;
     constexpr int VECTORS = ROWS * VECTORS_PER_ROW;
 #pragma unroll 4
-    for (int first = 0; first < VECTORS; first += NUM_THREADS) {  // a count known when compiled
+    for (int first = 0; first < VECTORS; first += NUM_THREADS) {  // compile-time trip count
         const int i = first + threadIdx.x;
         if (VECTORS % NUM_THREADS != 0 && i >= VECTORS) break;
         const int row = i / VECTORS_PER_ROW;
         const int d = i % VECTORS_PER_ROW * VECTOR;
-        // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
+        // Rows past the end are zero-filled: stale data could be NaN, and NaN * 0 is NaN.
         uint4 vector = make_uint4(0, 0, 0, 0);  // a struct of halves would be packed by PRMTs
         if (first_row + row < length) {
             const element* source = head + (size_t)(first_row + row) * HEAD_DIM + d;
@@ -109,13 +109,13 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     // An mma fragment spreads a matrix over the warp: a lane holds rows lane / 4 and lane / 4 + 8
     // of A and of the accumulator, and in each the columns 2 * (lane % 4) and the next one.
     const int lane = threadIdx.x % 32;
-    // The query tile is the fastest axis: CTAs that run at one time share their head's K/V in L2.
-    // Causal: the longest tiles start first, so that none of them is left for the end.
+    // The query tile is the fastest axis: concurrent CTAs share their head's K/V in L2. Causal: the
+    // longest tiles start first, which keeps the last wave short.
     const int tile_index = IS_CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     const int m0 = tile_index * BLOCK_M;  // first query row of this CTA
     const int query0 = m0 + threadIdx.x / 32 * WARP_ROWS + lane / 4;  // this lane's first row
     const int pair = 2 * (lane % 4);                                  // first of its two columns
-    // GQA: so many neighbouring query heads read one K/V head; 1 where each has its own.
+    // GQA: number of neighbouring query heads that read one K/V head; 1 without GQA.
     const int group = num_heads / num_heads_kv;
     // 64-bit: batch * num_heads * seqlen_kv * HEAD_DIM may pass 2^31.
     const size_t q_index = (size_t)blockIdx.z * num_heads + blockIdx.y;
@@ -190,8 +190,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             for (int i = 0; i < 4; i++) m_new[i / 2] = fmaxf(m_new[i / 2], s_rmem[tile][i]);
         }
 
-        // Online softmax: what was summed under the old maximum shrinks to the new one. Key 0 is
-        // visible to every row, so the row's maximum is finite from the first tile on.
+        // Online softmax: what was summed so far is rescaled from the old maximum to the new one.
+        // Key 0 is visible to every row, so the row's maximum is finite from the first tile on.
         float correction[2], m_scaled[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -207,7 +207,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             for (int i = 0; i < 4; i++) acc_rmem[tile][i] *= correction[i / 2];
         }
 
-        // P = exp(scale (S - m)): one FFMA and one EX2 a score; l sums it before P is rounded.
+        // P = exp(scale (S - m)): one FFMA and one EX2 per score; l sums it before P is rounded.
 #pragma unroll
         for (int tile = 0; tile < BLOCK_N / 8; tile++) {
 #pragma unroll
@@ -243,7 +243,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int query = query0 + r * 8;
-        const float inv_l = 1.0f / row_sum(l_rmem[r]);  // before rows past the end drop out
+        const float inv_l = 1.0f / row_sum(l_rmem[r]);  // needs all lanes: before the row check
         if (query >= seqlen) continue;
         STORE_LSE(pair == 0, q_head / HEAD_DIM + query, m_rmem[r] * scale_log2, inv_l);
         element* out_row = out + q_head + (size_t)query * HEAD_DIM;

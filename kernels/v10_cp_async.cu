@@ -1,6 +1,6 @@
 // v10 cp.async: the next K/V tiles are copied while this one is computed.
-// Idea: a ring of tiles in shared memory; cp.async fills it behind the maths, without registers.
-// Changed: against v09, cp.async groups, stages instead of one tile, one barrier a tile, not two.
+// Idea: a ring of tiles in shared memory; cp.async fills it during the maths, without registers.
+// Changed: against v09, cp.async groups, pipeline stages instead of one tile, one barrier per tile.
 // Limiter: instructions issued per HMMA; on sm_80 the reads of K and V from shared memory too.
 // Constraints: sm_75, BF16 sm_80; D in {32, 64, 96, 128}, 192 with V's 128; all of features.cuh.
 // Passes: 1, attention_forward; grid (ceil(S / (16 num_warps)), num_heads, batch), 32 num_warps.
@@ -61,7 +61,7 @@ static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 192 && HEAD_DIM_V <= 128,
 static_assert(HEAD_DIM_V == HEAD_DIM || (HEAD_DIM % 64 == 0 && HEAD_DIM_V % 64 == 0),
               "K and V of other widths must both be multiples of 64");
 
-// Where a chunk of 8 elements lies in its row. 128 bytes are all 32 banks: rows of 64 and 128
+// Position of a chunk of 8 elements in its row. 128 bytes are all 32 banks: rows of 64 and 128
 // elements begin at the same bank, so 8 rows need 8 values of the XOR; rows of 32 and 96 begin at
 // two places 16 banks apart, so they need 4, and chunk ^ 3 stays inside a row of 4 or 12 chunks.
 template <int COLUMNS>
@@ -78,12 +78,12 @@ __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, COLUMN
     constexpr int VECTORS_PER_ROW = COLUMNS / VECTOR;
     constexpr int VECTORS = ROWS * VECTORS_PER_ROW;
 #pragma unroll 4
-    for (int first = 0; first < VECTORS; first += NUM_THREADS) {  // a count known when compiled
+    for (int first = 0; first < VECTORS; first += NUM_THREADS) {  // compile-time trip count
         const int i = first + threadIdx.x;
         if (VECTORS % NUM_THREADS != 0 && i >= VECTORS) break;
         const int row = i / VECTORS_PER_ROW;
         const int d = i % VECTORS_PER_ROW * VECTOR;
-        // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
+        // Rows past the end are zero-filled: stale data could be NaN, and NaN * 0 is NaN.
         cp_async_16(tile_smem + swizzled<COLUMNS>(row, d),
                     head + (size_t)(first_row + row) * ROW_ELEMENTS + d,
                     first_row + row < length);
@@ -117,13 +117,13 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     // An mma fragment spreads a matrix over the warp: a lane holds rows lane / 4 and lane / 4 + 8
     // of A and of the accumulator, and in each the columns 2 * (lane % 4) and the next one.
     const int lane = threadIdx.x % 32;
-    // The query tile is the fastest axis: CTAs that run at one time share their head's K/V in L2.
-    // Causal: the longest tiles start first, so that none of them is left for the end.
+    // The query tile is the fastest axis: concurrent CTAs share their head's K/V in L2. Causal: the
+    // longest tiles start first, which keeps the last wave short.
     const int tile_index = IS_CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     const int m0 = tile_index * BLOCK_M;  // first query row of this CTA
     const int query0 = m0 + threadIdx.x / 32 * WARP_ROWS + lane / 4;  // this lane's first row
     const int pair = 2 * (lane % 4);                                  // first of its two columns
-    // GQA: so many neighbouring query heads read one K/V head; 1 where each has its own.
+    // GQA: number of neighbouring query heads that read one K/V head; 1 without GQA.
     const int group = num_heads / num_heads_kv;
     // 64-bit: batch * num_heads * seqlen_kv * HEAD_DIM may pass 2^31.
     const size_t q_index = (size_t)blockIdx.z * num_heads + blockIdx.y;
@@ -165,8 +165,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const int kv_end = END_OF_KEYS(end);
     const int kv_begin = FIRST_KEY(begin) / BLOCK_N * BLOCK_N;
 
-    // Copies the K/V tile whose first key is n, if there is one, into a stage. A group of its own
-    // either way, so that the groups under way can be counted.
+    // Copies the K/V tile whose first key is n, if there is one, into a stage. Commits a group in
+    // any case, so that groups in flight can be counted.
     const auto start_copies = [&](int stage, int n) {
         if (n < kv_end) {
             load_tile<BLOCK_N, HEAD_DIM>(ring + stage * STAGE, k + kv_head, n,
@@ -181,11 +181,11 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         start_copies(stage, kv_begin + stage * BLOCK_N);
     }
 
-    int stage = 0;  // where this tile lies
+    int stage = 0;  // of this tile
     for (int n0 = kv_begin; n0 < kv_end; n0 += BLOCK_N) {
         cp_async_wait<STAGES - 2>();
-        // All threads' parts of this tile are there, and the tile before is read by nobody any
-        // more: its stage takes the next copies.
+        // All threads' copies of this tile have arrived, and the previous tile is no longer read:
+        // its stage takes the next copies.
         __syncthreads();
         start_copies(stage == 0 ? STAGES - 1 : stage - 1, n0 + (STAGES - 1) * BLOCK_N);
         const element* k_smem = ring + stage * STAGE;  // [BLOCK_N, HEAD_DIM]
@@ -242,8 +242,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             for (int i = 0; i < 4; i++) m_new[i / 2] = fmaxf(m_new[i / 2], s_rmem[tile][i]);
         }
 
-        // Online softmax: what was summed under the old maximum shrinks to the new one. Key 0 is
-        // visible to every row, so the row's maximum is finite from the first tile on.
+        // Online softmax: what was summed so far is rescaled from the old maximum to the new one.
+        // Key 0 is visible to every row, so the row's maximum is finite from the first tile on.
         float correction[2], m_scaled[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -259,7 +259,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             for (int i = 0; i < 4; i++) acc_rmem[tile][i] *= correction[i / 2];
         }
 
-        // P = exp(scale (S - m)): one FFMA and one EX2 a score; l sums it before P is rounded.
+        // P = exp(scale (S - m)): one FFMA and one EX2 per score; l sums it before P is rounded.
 #pragma unroll
         for (int tile = 0; tile < BLOCK_N / 8; tile++) {
 #pragma unroll
@@ -293,7 +293,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int query = query0 + r * 8;
-        // Before rows past the end drop out.
+        // Needs all lanes: before the row check.
         const float l = with_sink(row_sum(l_rmem[r]), given, blockIdx.y, m_rmem[r] * scale_log2);
         const float inv_l = 1.0f / l;
         if (query >= NUM_QUERIES) continue;

@@ -1,11 +1,11 @@
-// v11 Register tuned: two row tiles a warp share fragments of K and V; softmax beside the products.
-// Idea: a fragment that is read once serves two row tiles; S of the next tile beside the softmax.
-// Changed: against v10, row_tiles; K two tiles ahead of V; Q in shared memory where registers end.
-// Limiter: tensor cores, if two warps a scheduler are resident to fill the gaps of one another.
+// v11 Register tuned: two row tiles per warp share fragments of K, V; softmax overlaps products.
+// Idea: a fragment read once serves two row tiles; S of the next tile overlaps with the softmax.
+// Changed: against v10, row_tiles; K two tiles ahead of V; Q in shared memory if registers run out.
+// Limiter: tensor cores, if two warps per scheduler are resident to fill each other's stalls.
 // Constraints: sm_75, BF16 sm_80; D in {32, 64, 96, 128, 256}, 192 with V's 128; features.cuh.
 // Passes: 1, attention_forward; grid (ceil(S / (16 row_tiles num_warps)), num_heads, batch).
 // Source: FlashAttention-2's tile shapes (Dao, 2023, arXiv 2307.08691); CUTLASS's epilogue.
-// Weakness: one CTA a tile: the last round of CTAs leaves SMs idle, causal ones most of all.
+// Weakness: one CTA per tile: wave quantization leaves SMs idle, most with a causal mask.
 /* attune
 idea = "Two 16-row tiles a warp share each K/V fragment; Q in registers or shared memory."
 head_dims = [32, 64, 96, 128, 256]
@@ -63,20 +63,20 @@ constexpr int K_TILE = BLOCK_N * HEAD_DIM;  // elements of K in a tile
 #define STAGE (K_TILE + BLOCK_N * HEAD_DIM_V)  // and of K and V
 #define SOURCE_TILE (BLOCK_N * KV_ROW)         // from tile to tile of K in global memory
 constexpr bool Q_IN_SMEM = ROW_TILES * (HEAD_DIM + BLOCK_N) > 192;
-// Whether tiles with nothing to mask have a loop of their own: not where two loops would spill, nor
-// where a window masks tiles at both ends.
+// Whether unmasked tiles have a separate loop: not if two loops would spill, nor if a window masks
+// tiles at both ends.
 constexpr bool TWO_LOOPS =
     WINDOW == 0 &&
     !(IS_CAUSAL && Q_IN_SMEM &&
       (ROW_TILES * BLOCK_N >= 128 || (V11_CAUSAL_LOOP_SPILLS_AT_96 && HEAD_DIM == 96)));
-// P of a tile's first EARLY steps of keys is worked out beside the products before, of the others
-// beside the next tile's S: not where Q would be read from shared memory twice, nor at D = 128,
-// where registers end.
+// P of a tile's first EARLY steps of keys is computed during the products before, that of the
+// others during the next tile's S: not if Q would be read from shared memory twice, nor at D = 128,
+// for lack of registers.
 constexpr int EARLY = Q_IN_SMEM || HEAD_DIM >= 128 ? KEY_STEPS : KEY_STEPS / 2;
-// Steps of keys whose first fragment waits in registers when a tile begins: as many as are free.
+// Steps of keys whose first fragment is preloaded when a tile begins: as many as registers allow.
 constexpr int AHEAD = HEAD_DIM >= 128 ? 0 : Q_IN_SMEM ? 1 : 2;
-// Whether copies start before V is read. At D = 128 they are so many that its fragments wait for
-// them, which costs less than a later arrival only where one CTA fits on an SM.
+// Whether copies start before V is read. At D = 128 there are so many that V's fragments wait for
+// them; that costs less than starting them later only if one CTA fits on an SM.
 constexpr bool COPIES_FIRST =
     HEAD_DIM < 128 || ROW_TILES == 1 || !HAS_LARGE_SMEM ||
     (IS_CAUSAL && V11_CAUSAL_LATE_COPIES_SPILL);
@@ -96,8 +96,8 @@ static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 256 && ROW_TILES * HEAD_DIM_V <=
 static_assert(HEAD_DIM_V == HEAD_DIM || (HEAD_DIM % 64 == 0 && HEAD_DIM_V % 64 == 0),
               "K and V of other widths must both be multiples of 64");
 
-// Where a chunk of 8 elements lies in its row: as in v09. It depends on row % 8 alone, so that rows
-// 8 apart differ by an immediate.
+// Position of a chunk of 8 elements in its row, as in v09. It depends on row % 8 alone, so that
+// rows 8 apart differ by an immediate.
 template <int COLUMNS>
 __device__ __forceinline__ int spread_of(int row) {
     return (COLUMNS % 64 == 0 ? row % 8 : row / 2 % 4) * VECTOR;
@@ -109,8 +109,8 @@ __device__ __forceinline__ int swizzled(int row, int d) {
 }
 
 // The address of a lane's row, 16 columns further for every step. Rows begin at multiples of 128
-// bytes (D = 64, 128, 256) or 64, and the spread lies below, so that an XOR takes the place of an
-// add: within 128 bytes where a row is three of them.
+// bytes (D = 64, 128, 256) or 64, and the swizzle changes only lower bits, so that an XOR replaces
+// an add: within 128 bytes if a row has three of them.
 template <int COLUMNS>
 __device__ __forceinline__ unsigned step_address(unsigned lane_address, int step) {
     if (COLUMNS == 192) return (lane_address ^ step % 4 * 32) + step / 4 * 128;
@@ -119,8 +119,8 @@ __device__ __forceinline__ unsigned step_address(unsigned lane_address, int step
 }
 
 // A thread's part of the copy of a tile: the same columns of every ROW_STEPth row, so that all of
-// its addresses are one and immediates.
-constexpr int ROW_LANES = HEAD_DIM % 64 == 0 ? 8 : 4;  // threads beside each other in a row
+// its addresses are one register plus immediates.
+constexpr int ROW_LANES = HEAD_DIM % 64 == 0 ? 8 : 4;  // neighbouring threads in a row
 constexpr int ROW_STEP = NUM_THREADS / ROW_LANES;      // a multiple of 8
 
 // Starts the copies of ROWS rows into shared memory. Both addresses are those of the thread's first
@@ -134,7 +134,7 @@ __device__ __forceinline__ void load_tile(unsigned lane_smem,          // in [RO
         if (ROWS % ROW_STEP != 0 && first + (int)threadIdx.x / ROW_LANES >= ROWS) break;
 #pragma unroll
         for (int column = 0; column < COLUMNS; column += ROW_LANES * VECTOR) {
-            // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
+            // Rows past the end are zero-filled: stale data could be NaN, and NaN * 0 is NaN.
             cp_async_16(lane_smem + 2 * (first * COLUMNS + column),
                         lane_source + first * ROW_ELEMENTS + column, first < length);
         }
@@ -152,8 +152,8 @@ __device__ __forceinline__ float row_sum(float x) {
     return x + __shfl_xor_sync(FULL_WARP, x, 2);
 }
 
-// S of a lane's rows: ROW_TILES by BLOCK_N / 8 accumulator tiles, of which the last two columns are
-// row lane / 4 + 8.
+// S of a lane's rows: ROW_TILES by BLOCK_N / 8 accumulator tiles, whose last two columns are row
+// lane / 4 + 8.
 using Scores = float[ROW_TILES][BLOCK_N / 8][4];
 using Output = float[ROW_TILES][HEAD_DIM_V / 8][4];
 using Fragments = unsigned[ROW_TILES][Q_IN_SMEM ? 1 : DIM_STEPS][4];  // of Q
@@ -237,7 +237,7 @@ __device__ __forceinline__ void bend_scores(Scores& s_rmem, int n0, int query0, 
     }
 }
 
-// Scores of keys behind the end or the diagonal, or outside the window, become -infinity.
+// Masks keys past the end or the diagonal, or outside the window, with -infinity.
 __device__ __forceinline__ void mask_scores(Scores& s_rmem, int n0, int query0, int pair,
                                             LENGTHS_PARAMETER) {
 #pragma unroll
@@ -255,7 +255,7 @@ __device__ __forceinline__ void mask_scores(Scores& s_rmem, int n0, int query0, 
     }
 }
 
-// The new running maxima, and what was summed under the old ones is to be multiplied by: l here, O
+// The new running maxima, and the factors that rescale the sums under the old ones: l here, O
 // later. Key 0 is visible to every row, so maxima are finite from the first tile on.
 __device__ __forceinline__ void update_maxima(const Scores& s_rmem, Rows& m_scaled, Rows& l_rmem,
                                               Rows& correction, float scale_log2) {
@@ -277,7 +277,7 @@ __device__ __forceinline__ void update_maxima(const Scores& s_rmem, Rows& m_scal
     }
 }
 
-// O shrinks to the new maximum.
+// Rescales O to the new maximum.
 __device__ __forceinline__ void rescale(Output& acc_rmem, const Rows& correction) {
 #pragma unroll
     for (int t = 0; t < ROW_TILES; t++) {
@@ -289,7 +289,7 @@ __device__ __forceinline__ void rescale(Output& acc_rmem, const Rows& correction
     }
 }
 
-// P = exp(scale (S - m)) of the steps of keys from FIRST to END: one FFMA and one EX2 a score; l
+// P = exp(scale (S - m)) of the steps of keys from FIRST to END: one FFMA and one EX2 per score; l
 // sums it before P is rounded. Two accumulator tiles of S side by side are one left operand.
 template <int FIRST, int END>
 __device__ __forceinline__ void exponentiate(const Scores& s_rmem, Weights& p_rmem, Rows& l_rmem,
@@ -348,8 +348,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
     const int pair = 2 * (lane % 4);  // first of a lane's two columns of a fragment
-    // The query tile is the fastest axis: CTAs that run at one time share their head's K/V in L2.
-    // Causal: the longest tiles start first, so that none of them is left for the end.
+    // The query tile is the fastest axis: concurrent CTAs share their head's K/V in L2. Causal: the
+    // longest tiles start first, which keeps the last wave short.
     const int tile_index = IS_CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     const int m0 = tile_index * BLOCK_M;                 // first query row of this CTA
     const int query0 = m0 + warp * WARP_ROWS + lane / 4;  // this lane's first row
@@ -403,7 +403,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     Output acc_rmem = {};  // O, not yet divided by l: 8 columns a tile
     Rows m_scaled;         // running maxima of the lane's rows, times scale_log2
     Rows l_rmem = {};      // running sums over this lane's keys only
-    Rows correction;       // what is summed so far is to be multiplied by, for the new maxima
+    Rows correction;       // factors that rescale the sums so far to the new maxima
 #pragma unroll
     for (int t = 0; t < ROW_TILES; t++) m_scaled[t][0] = m_scaled[t][1] = FIRST_SCALED_MAXIMUM;
 
@@ -414,8 +414,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const int kv_end = END_OF_KEYS(end);
     const int kv_begin = FIRST_KEY(begin) / BLOCK_N * BLOCK_N;
 
-    // Copies the tile whose first key is n; behind the last one, zeros. Places in the ring are in
-    // elements. V is reached from K's pointer, to save registers.
+    // Copies the tile whose first key is n; past the last one, zeros. Offsets in the ring are in
+    // elements. V is addressed from K's pointer, to save registers.
     const int rows_left = kv_end - copy_row;
     const element* lane_source = k + kv_head + (size_t)kv_begin * KV_ROW + copy_offset;
     const auto start_k = [&](int place, const element* source, int n) {
@@ -434,7 +434,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         load_tile<BLOCK_N, HEAD_DIM_V>(address + 2 * place, source,
                                        rows_left - n ROW_GIVEN(V_ROW));
     };
-    // Every group holds a tile of K and the V of the tile before.
+    // Every copy group has K of a tile and V of the previous one.
 #pragma unroll
     for (int i = 0; i < STAGES; i++) {
         start_k(i * STAGE, lane_source + i * SOURCE_TILE, kv_begin + i * BLOCK_N);
@@ -462,7 +462,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     Weights p_rmem;
     Keys k_ahead;
     cp_async_wait<STAGES - 1>();
-    // All threads' parts of its K are there.
+    // All threads' copies of its K have arrived.
     __syncthreads();
     load_ahead(k_ahead, k_lane);
     multiply_scores<0, KEY_STEPS>(s_rmem, q_rmem, k_ahead, q_lane, k_lane);
@@ -471,7 +471,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         mask_scores(s_rmem, kv_begin, query0, pair, LENGTHS);
     }
     cp_async_wait<STAGES - 2>();
-    // The second K is there, and the first is read by nobody any more.
+    // The second K has arrived, and the first is no longer read.
     __syncthreads();
     start_k(0, lane_source + STAGES * SOURCE_TILE, kv_begin + STAGES * BLOCK_N);
     cp_async_commit();
@@ -480,29 +480,30 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     load_ahead(k_ahead, k_lane + 2 * STAGE);
 
     constexpr int LAST_STAGE = (STAGES - 1) * STAGE;
-    int v_stage = 0;         // where this tile lies in the ring, K before V: its V is to be read
-    int k_stage = STAGE;  // and the next, whose K is
+    int v_stage = 0;         // offset of this tile's V in the ring, K before V
+    int k_stage = STAGE;  // offset of the next tile's K
     int next = (WINDOW > 0 ? kv_begin : 0) + BLOCK_N;  // first key of the next tile
-    lane_source += (STAGES - 1) * SOURCE_TILE;  // of the V that is copied next
-    // Why the tensor pipe is no busier, simulated: percent at D = 64, 128 on an A100 and on an H200
-    // with one thing left out of the loop (results are then wrong), before warps issued in the
-    // published order: since then 84 85 72 77.
+    lane_source += (STAGES - 1) * SOURCE_TILE;  // V that is copied next
+    // Busy tensor pipe in percent, simulated, at D = 64, 128 on an A100 and on an H200, with one
+    // thing removed from the loop (results are then wrong). This was before the simulated warps
+    // issued in the published order; since then it is 84 85 72 77.
     //   nothing 85 85 72 77   EX2      77 83 76 74   row sums 80 83 73 74   rescaling 75 78 73 70
     //   barrier 88 89 81 85   shuffles 77 86 73 75   copies   80 93 79 77
-    // Less work is no gain, so a polynomial for EX2, sums by mma or a rescaling of O only where a
-    // maximum rises would be none: what is missing is order. ptxas ends a tile with up to 97
-    // instructions, 25 of them EX2, behind its last mma, and both warps of a scheduler get there at
-    // once. It goes by the data, not by the order of this text. Tried, against 82 and 73 on average
-    // of three configs a GPU: all in one block 59 and 52; in four 77 and 70; the rest of P beside S
-    // at all D 80 and 70; a barrier that warps reach early and wait at late 82 and 73; one for two
-    // tiles spills. With one row tile a warp the port of shared memory is 86 to 96 % busy, mma 55
-    // to 74 %.
+    // Less work does not help, so neither would a polynomial for EX2, sums by mma, or rescaling O
+    // only if a maximum rises. The limit is the instruction order: ptxas puts up to 97
+    // instructions, 25 of them EX2, after the last mma of a tile, and both warps of a scheduler get
+    // there at the same time. It orders by data dependence, not by source order. Tried, against 82
+    // and 73 on average of three configs a GPU: all in one block 59 and 52; in four 77 and 70; the
+    // rest of P beside S at all D 80 and 70; a barrier that warps reach early and wait at late 82
+    // and 73; one for two tiles spills. With one row tile a warp the port of shared memory is 86 to
+    // 96 % busy, mma 55 to 74 %.
     const auto visit = [&](auto kind) {
-        // Hides from the compiler that q_lane stays: it would keep Q's address of every step in a
-        // register of its own, and spill others.
+        // Hides from the compiler that q_lane is loop-invariant: it would keep Q's address of every
+        // step in its own register, and spill others.
         asm volatile("" : "+r"(q_lane));
 
-        // S of the next tile beside the rest of this tile's P and O's rescaling for it, ...
+        // S of the next tile, overlapped with the rest of this tile's P and the rescaling of O for
+        // it, ...
         const unsigned k_next = k_lane + 2 * k_stage;
         multiply_scores<0, EARLY>(s_rmem, q_rmem, k_ahead, q_lane, k_next);
         if constexpr (EARLY < KEY_STEPS) {
@@ -517,8 +518,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         }
 
         cp_async_wait<STAGES - 2>();
-        // All threads' parts of this tile's V and of the K after the next are there, and K of the
-        // next tile and V of the one before are read by nobody any more: copies take their places.
+        // All threads' copies of this tile's V and of K two tiles ahead have arrived, and K of the
+        // next tile and V of the previous one are no longer read: new copies overwrite them.
         __syncthreads();
         const int v_place = (v_stage == 0 ? LAST_STAGE : v_stage - STAGE) + K_TILE;
         const auto refill = [&] {
@@ -527,8 +528,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             cp_async_commit();
         };
         if constexpr (COPIES_FIRST) refill();
-        // ... and O of this tile beside the softmax of the next: tensor cores do the one while
-        // other units do the other. In v10 a warp does them one after the other.
+        // ... and O of this tile, overlapped with the softmax of the next: tensor cores do the one
+        // while other units do the other. In v10 a warp does them one after the other.
         multiply_values(acc_rmem, p_rmem, v_lane + 2 * v_stage);
         if constexpr (!COPIES_FIRST) refill();
         lane_source += SOURCE_TILE;
@@ -538,8 +539,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         exponentiate<0, EARLY>(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
         load_ahead(k_ahead, k_lane + 2 * k_stage);
     };
-    // Two loops, so that the first is one block of code without a branch: the compiler moves the
-    // softmax between the products only within a block.
+    // Two loops, so that the body of the first is one basic block: the compiler interleaves softmax
+    // and products only within a basic block.
     if constexpr (TWO_LOOPS) {
         for (; next + BLOCK_N <= all_visible; next += BLOCK_N) visit(Unmasked());
     }
@@ -550,12 +551,12 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         exponentiate<EARLY, KEY_STEPS>(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
     }
     cp_async_wait<0>();
-    // All threads' parts of its V are there.
+    // All threads' copies of its V have arrived.
     __syncthreads();
     rescale(acc_rmem, correction);
     multiply_values(acc_rmem, p_rmem, v_lane + 2 * v_stage);
 
-    // O takes the place of the ring and of Q, which slower warps are still reading.
+    // O overwrites the ring and Q, which slower warps are still reading.
     __syncthreads();
     element* o_smem = ring + warp * WARP_ROWS * HEAD_DIM_V;  // [WARP_ROWS, HEAD_DIM_V], swizzled
 #pragma unroll
@@ -577,7 +578,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             }
         }
     }
-    // Where O begins is worked out again: kept from the start, it would cost registers in the loop.
+    // The offset of O is computed again: keeping it would cost registers in the loop.
     asm volatile("" : "+r"(num_heads), "+r"(seqlen));
     const size_t o_index = (size_t)blockIdx.z * num_heads + blockIdx.y;
 #if HAS_VARLEN

@@ -1,7 +1,7 @@
-// v12 One shot: for few keys; each warp of a CTA has its query rows and its keys, taken at once.
+// v12 One shot: for few keys; each warp of a CTA takes its query rows and its keys in one step.
 // Idea: where every launch is too short to pipeline, spread the work of a tile and wait only once.
 // Changed: against v08, warps split K as well as Q; no K/V loop, so no rescale; stores of 16 bytes.
-// Limiter: latency from first load to last store, a fifth of it for code no SM has fetched yet.
+// Limiter: latency from first load to last store, a fifth of it instruction fetches.
 // Constraints: from sm_75, BF16 from sm_80; D in {32, 64, 96, 128}; KV <= max_keys, at most 512.
 // Passes: 1, attention_forward; grid (ceil(S / block_m), num_heads, batch), 32 num_warps threads.
 // Source: Flash-Decoding's split (v05), inside one CTA, with one maximum for all parts.
@@ -83,16 +83,16 @@ constexpr int K_STRIDE = HEAD_DIM + (HEAD_DIM % 64 == 0 ? 32 : 0);
 constexpr int K_BYTES = K_IS_SHARED ? KEYS_PER_WARP * K_STRIDE * (int)sizeof(element) : 0;
 constexpr int V_BYTES = KEYS_PER_WARP * V_STRIDE * (int)sizeof(element);
 constexpr int O_BYTES = BLOCK_M * HEAD_DIM * (int)sizeof(float);
-// Of one part of the keys: K, V and later O.
+// Bytes for one part of the keys: K, V and later O.
 constexpr int SLAB_BYTES = K_BYTES + V_BYTES > O_BYTES ? K_BYTES + V_BYTES : O_BYTES;
-// The warps of some rows share the rest of the work on them, so many tiles of O each.
+// Warps with the same rows share their rest of the work: tiles of O for each.
 constexpr int OWN_TILES = (DIM_TILES + KEY_WARPS - 1) / KEY_WARPS;
 // Elements, an odd number of 16 bytes: 8 rows lie in 8 groups of 4 banks.
 constexpr int OUT_STRIDE = (OWN_TILES | 1) * VECTOR;
-// Of 16 rows in a slab: all of O to be added up, or rounded where there is nothing to add.
+// Bytes of 16 rows in a slab: all of O in float to be summed, or rounded if there is one part only.
 constexpr int TILE_BYTES = 16 * (KEY_WARPS > 1 ? HEAD_DIM * (int)sizeof(float)
                                                : OUT_STRIDE * (int)sizeof(element));
-// Code that is still to come costs more than a loop; 8 warps share its cost.
+// Unrolled code costs instruction fetches, more than a loop does; 8 warps share that cost.
 constexpr int COPIES_IN_A_ROW = ROW_WARPS == 8 ? 4 : 1;
 // Two CTAs of 128 rows fill an SM, with 128 registers a thread, too few for a causal mask as well.
 constexpr int MIN_CTAS = ROW_WARPS == 8 && HEAD_DIM <= 64 && !IS_CAUSAL ? 2 : 1;
@@ -116,8 +116,8 @@ __device__ __forceinline__ float row_max(float x) {
     return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
 }
 
-// The left operand of an mma, of registers that were loaded apart. ptxas would make plain copies
-// anew for every mma; of a logical operation (a, whatever b is) it does not know that it copies.
+// The left operand of an mma, from registers that were loaded separately. ptxas would repeat plain
+// moves for every mma; it does not recognise this logical operation (a, whatever b is) as a move.
 __device__ __forceinline__ void gather(unsigned (&fragment)[4], unsigned a, unsigned b, unsigned c,
                                        unsigned d) {
     const unsigned sources[4] = {a, b, c, d};
@@ -134,8 +134,8 @@ __device__ __forceinline__ uint4 load_8(const element* head,  // [length, HEAD_D
     return *reinterpret_cast<const uint4*>(head + (size_t)row * HEAD_DIM + d);
 }
 
-// Starts copying rows [first_row, first_row + KEYS_PER_WARP) of one head; `thread` is one of those
-// that share the work.
+// Starts copying rows [first_row, first_row + KEYS_PER_WARP) of one head; `thread` is the index
+// among the threads that share the work.
 __device__ __forceinline__ void copy_keys(element* tile_smem,   // [KEYS_PER_WARP, stride]
                                           const element* head,  // [length, HEAD_DIM]
                                           int first_row, int length, int stride, int thread) {
@@ -145,7 +145,7 @@ __device__ __forceinline__ void copy_keys(element* tile_smem,   // [KEYS_PER_WAR
         const int i = first + thread;
         const int row = i / (HEAD_DIM / VECTOR);
         const int d = i % (HEAD_DIM / VECTOR) * VECTOR;
-        // Zeros past the end: whatever lay there could be NaN, and NaN * 0 is NaN.
+        // Zero-filled past the end: stale data could be NaN, and NaN * 0 is NaN.
         cp_async_16(tile_smem + row * stride + d, rows + i * VECTOR, first_row + row < length);
     }
 }
@@ -175,7 +175,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const int m0 = cta_m0 + row_warp * WARP_ROWS;  // and of this warp
     const int n0 = key_warp * KEYS_PER_WARP;       // first key of this warp
     const float scale_log2 = softmax_scale * LOG2_E;
-    // K and V wait for this product and no division: half a head is more than it can be off by.
+    // A product, as the addresses of K and V would wait longer for a division; its error is below
+    // half a head.
     const int kv_head_index = (int)((blockIdx.y + 0.5f) * kv_heads_per_head);
     // batch * num_heads * seqlen * HEAD_DIM may pass 2^31, one head of it does not.
     const unsigned q_index = blockIdx.z * num_heads + blockIdx.y;
@@ -186,8 +187,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const int kv_end = IS_CAUSAL ? min(seqlen_kv, cta_m0 + BLOCK_M) : seqlen_kv;
     const bool sees_keys = !IS_CAUSAL || n0 < kv_end;
 
-    // All loads are under way before the first is waited for. A warp alone with its keys takes K
-    // straight into registers; warps that share them copy K for each other.
+    // All loads are issued before the first is waited for. A warp that has its keys alone loads K
+    // straight into registers; warps that share keys copy K for each other.
     const int thread = threadIdx.x % SHARING_THREADS;
     if (K_IS_SHARED) {
         copy_keys(k_smem, k + kv_head, n0, kv_end, K_STRIDE, thread);
@@ -208,11 +209,12 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             k_rmem[block][tile] = load_8(k + kv_head, n0 + tile * 8 + group, d, kv_end);
         }
     }
-    // V behind them: its copy runs beside S.
+    // Then V: its copy overlaps with S.
     copy_keys(v_smem, v + kv_head, n0, kv_end, V_STRIDE, thread);
 
     if (K_IS_SHARED) {
-        // K has arrived, each thread's own part of it, and V, whose group is open, need not have;
+        // Each thread's own copies of K have arrived; those of V, a later group, may still be in
+        // flight;
         cp_async_wait<0>();
         // and now what the other warps copied.
         __syncthreads();
@@ -285,7 +287,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         }
     }
 
-    // Each warp leaves the maxima of its keys; -inf where a row sees none of them.
+    // Each warp stores the maxima over its keys; -inf if a row sees none of them.
     const int row0 = row_warp * WARP_ROWS + group;  // this lane's first row in the CTA
     if (KEY_WARPS > 1 && pair == 0) {
 #pragma unroll
@@ -293,7 +295,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             m_smem[key_warp * BLOCK_M + row0 + i * 8] = m_rmem[i / 2][i % 2];
         }
     }
-    // V has arrived, each thread's own part of it;
+    // Each thread's own copies of V have arrived;
     cp_async_wait_all();
     // and now what the other threads copied, and the maxima of the other warps.
     __syncthreads();
@@ -313,7 +315,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             m_scaled[i / 2][i % 2] = m * scale_log2;
         }
 
-        // l = P @ 1 beside it: a column of ones costs less than adding up in registers.
+        // l = P @ 1 along with it: a column of ones costs less than sums in registers.
         const unsigned ones = pack(1.0f, 1.0f);
         float sum_rmem[ROW_TILES][4] = {};
         // O = P @ V [WARP_ROWS, HEAD_DIM]: two tiles of S side by side are one left operand.
@@ -358,16 +360,16 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     }
 
     if (!K_IS_SHARED) {
-        // O takes V's place, which other lanes of the warp may still be reading.
+        // O overwrites V, which other lanes of the warp may still be reading.
         __syncwarp();
     } else if (ROW_WARPS * ROW_TILES * TILE_BYTES > K_BYTES) {
-        // O takes the place of K and V, and other warps may still be reading V.
+        // O overwrites K and V, and other warps may still be reading V.
         __syncthreads();
     }
     const int tiles_at = row_warp * ROW_TILES * TILE_BYTES;  // this warp's rows in a slab
     if (KEY_WARPS > 1) {
-        // Each warp leaves its O and l. A lane is to get what the same lane of other warps left, so
-        // that a tile needs no rows: 16 bytes for each lane.
+        // Each warp stores its O and l. Each lane reads back what the same lane of other warps
+        // stored, so a tile is stored by lane, 16 bytes each, not by row.
 #pragma unroll
         for (int t = 0; t < ROW_TILES; t++) {
             float4* o_smem = reinterpret_cast<float4*>(slab + tiles_at + t * TILE_BYTES);
@@ -414,11 +416,11 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                     o_rmem[j][2] += o.z, o_rmem[j][3] += o.w;
                 }
             }
-            // What follows takes the place of this warp's own tiles, which all lanes have now read.
+            // What follows overwrites this warp's own tiles, which all lanes have now read.
             __syncwarp();
         }
 
-        // O = O / l, through shared memory: a lane has pairs of columns, and stores 16 bytes.
+        // O = O / l, through shared memory: a lane holds pairs of columns, but stores 16 bytes.
         element* out_smem = reinterpret_cast<element*>(slab + at);  // [16, OUT_STRIDE]
         element* lane_smem = out_smem + group * OUT_STRIDE + pair;
 #pragma unroll

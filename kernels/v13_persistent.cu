@@ -1,11 +1,11 @@
 // v13 Persistent: as many CTAs as the GPU holds, each with an equal share of all work.
 // Idea: query tiles seldom divide evenly among SMs, their key tiles do: cut where a share ends.
 // Changed: against v11, a loop over pieces of query tiles, partial (O, m, l), fusion on arrival.
-// Limiter: as v11, without its last, partly filled round of CTAs.
+// Limiter: as v11, without its last, partly filled wave.
 // Constraints: from sm_75, BF16 from sm_80; D in {32, 64, 96, 128}; any S, KV, H, B and num_ctas.
 // Passes: 1, attention_forward; grid (min(num_ctas, all query tiles)), 32 num_warps threads.
 // Source: stream-K (Osama et al., PPoPP 2023, arXiv 2301.03598); v06's arrival counter.
-// Weakness: all heads are under way at once, so that K/V beyond L2 is read again for each tile.
+// Weakness: all heads are in flight at once, so that K/V beyond L2 is read again for each tile.
 /* attune
 idea = "Persistent CTAs with equal shares of all key tiles; what a share cuts is fused on arrival."
 head_dims = [32, 64, 96, 128]
@@ -73,24 +73,24 @@ constexpr int KEY_STEPS = BLOCK_N / 16;   // and 16 rows of V
 constexpr int VECTOR = 8;                 // elements per 16-byte access
 constexpr int TILE = BLOCK_N * HEAD_DIM;  // elements of K or V in a tile
 constexpr bool Q_IN_SMEM = ROW_TILES * (HEAD_DIM + BLOCK_N) > 192;
-// Whether tiles with nothing to mask have a loop of their own: not where two loops would spill.
+// Whether unmasked tiles have a separate loop: not if two loops would spill.
 constexpr bool TWO_LOOPS =
     IS_CAUSAL ? !Q_IN_SMEM && !V13_CAUSAL_LOOP_SPILLS
               : !(Q_IN_SMEM &&
                   (V13_FULL_LOOP_SPILLS || (V13_FULL_LOOP_SPILLS_AT_96 && HEAD_DIM == 96)));
-// P of a tile's first EARLY steps of keys is worked out beside the products before, of the others
-// beside the next tile's S: not where Q would be read from shared memory twice, nor at D = 128,
-// where registers end.
+// P of a tile's first EARLY steps of keys is computed during the products before, that of the
+// others during the next tile's S: not if Q would be read from shared memory twice, nor at D = 128,
+// for lack of registers.
 constexpr int EARLY = Q_IN_SMEM || HEAD_DIM == 128 ? KEY_STEPS : KEY_STEPS / 2;
-// Steps of keys whose first fragment waits in registers when a tile begins: as many as are free.
+// Steps of keys whose first fragment is preloaded when a tile begins: as many as registers allow.
 constexpr int AHEAD = HEAD_DIM == 128 ? 0 : Q_IN_SMEM ? 1 : 2;
-// What a query tile takes besides its key tiles, in key tiles: loading Q, storing O, and masks.
+// Fixed cost of a query tile, in key tiles: loading Q, storing O, and masks.
 constexpr int START_TILES = IS_CAUSAL && BLOCK_M / BLOCK_N > 2 ? BLOCK_M / BLOCK_N : 2;
 constexpr int RING_ROWS = 2 * STAGES * BLOCK_N;
 constexpr int ROW_PAIRS = 2 * ROW_TILES;  // rows of a lane
 constexpr int O_VECTORS = ROW_TILES * HEAD_DIM / 8;  // of four floats, in a thread
 constexpr unsigned FULL_WARP = 0xffffffffu;
-// Where maxima begin: below any score, but exp2(-inf - LOWEST) is 0, where -inf would make a NaN.
+// Initial maximum: below any score, but exp2(-inf - LOWEST) is 0, whereas -inf would give NaN.
 constexpr float LOWEST = -3e38f;
 
 static_assert(NUM_WARPS == 2 || NUM_WARPS == 4 || NUM_WARPS == 8,
@@ -105,8 +105,8 @@ static_assert(NUM_CTAS >= 1, "num_ctas must be at least 1: someone has to visit 
 static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 128,
               "head_dim must be a multiple of 16 up to 128: O stays in registers");
 
-// Where a chunk of 8 elements lies in its row: as in v09. It depends on row % 8 alone, so that rows
-// 8 apart differ by an immediate.
+// Position of a chunk of 8 elements in its row, as in v09. It depends on row % 8 alone, so that
+// rows 8 apart differ by an immediate.
 __device__ __forceinline__ int spread_of(int row) {
     return (HEAD_DIM % 64 == 0 ? row % 8 : row / 2 % 4) * VECTOR;
 }
@@ -116,15 +116,16 @@ __device__ __forceinline__ int swizzled(int row, int d) {
 }
 
 // The address of a lane's row, 16 columns further for every step. Rows begin at multiples of 128
-// bytes (D = 64, 128) or 64, and the spread lies below, so that an XOR takes the place of an add.
+// bytes (D = 64, 128) or 64, and the swizzle changes only lower bits, so that an XOR replaces an
+// add.
 __device__ __forceinline__ unsigned step_address(unsigned lane_address, int step) {
     if (HEAD_DIM % 64 == 0) return lane_address ^ step * 32;
     return (lane_address ^ step % 2 * 32) + step / 2 * 64;
 }
 
 // A thread's part of the copy of a tile: the same columns of every ROW_STEPth row, so that all of
-// its addresses are one and immediates.
-constexpr int ROW_LANES = HEAD_DIM % 64 == 0 ? 8 : 4;  // threads beside each other in a row
+// its addresses are one register plus immediates.
+constexpr int ROW_LANES = HEAD_DIM % 64 == 0 ? 8 : 4;  // neighbouring threads in a row
 constexpr int ROW_STEP = NUM_THREADS / ROW_LANES;      // a multiple of 8
 
 // Starts the copies of ROWS rows into shared memory. Both addresses are those of the thread's first
@@ -138,7 +139,7 @@ __device__ __forceinline__ void load_tile(unsigned lane_smem,          // in [RO
         if (ROWS % ROW_STEP != 0 && first + (int)threadIdx.x / ROW_LANES >= ROWS) break;
 #pragma unroll
         for (int column = 0; column < HEAD_DIM; column += ROW_LANES * VECTOR) {
-            // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
+            // Rows past the end are zero-filled: stale data could be NaN, and NaN * 0 is NaN.
             cp_async_16(lane_smem + 2 * (first * HEAD_DIM + column),
                         lane_source + first * HEAD_DIM + column, first < length);
         }
@@ -156,8 +157,8 @@ __device__ __forceinline__ float row_sum(float x) {
     return x + __shfl_xor_sync(FULL_WARP, x, 2);
 }
 
-// S of a lane's rows: ROW_TILES by BLOCK_N / 8 accumulator tiles, of which the last two columns are
-// row lane / 4 + 8.
+// S of a lane's rows: ROW_TILES by BLOCK_N / 8 accumulator tiles, whose last two columns are row
+// lane / 4 + 8.
 using Scores = float[ROW_TILES][BLOCK_N / 8][4];
 using Output = float[ROW_TILES][HEAD_DIM / 8][4];
 using Fragments = unsigned[ROW_TILES][Q_IN_SMEM ? 1 : DIM_STEPS][4];  // of Q
@@ -221,7 +222,7 @@ __device__ __forceinline__ void multiply_scores(Scores& s_rmem, Fragments& q_rme
     }
 }
 
-// Scores of keys behind the end or the diagonal become -infinity; n0 is the tile's first key.
+// Masks keys past the end or the diagonal with -infinity; n0 is the tile's first key.
 __device__ __forceinline__ void mask_scores(Scores& s_rmem, int n0, int query0, int pair,
                                             int seqlen_kv) {
 #pragma unroll
@@ -239,7 +240,7 @@ __device__ __forceinline__ void mask_scores(Scores& s_rmem, int n0, int query0, 
     }
 }
 
-// The new running maxima, and what was summed under the old ones is to be multiplied by: l here, O
+// The new running maxima, and the factors that rescale the sums under the old ones: l here, O
 // later. A row may see no key of a causal piece: its maximum stays LOWEST.
 __device__ __forceinline__ void update_maxima(const Scores& s_rmem, Rows& m_scaled, Rows& l_rmem,
                                               Rows& correction, float scale_log2) {
@@ -261,7 +262,7 @@ __device__ __forceinline__ void update_maxima(const Scores& s_rmem, Rows& m_scal
     }
 }
 
-// O shrinks to the new maximum.
+// Rescales O to the new maximum.
 __device__ __forceinline__ void rescale(Output& acc_rmem, const Rows& correction) {
 #pragma unroll
     for (int t = 0; t < ROW_TILES; t++) {
@@ -273,7 +274,7 @@ __device__ __forceinline__ void rescale(Output& acc_rmem, const Rows& correction
     }
 }
 
-// P = exp(scale (S - m)) of the steps of keys from FIRST to END: one FFMA and one EX2 a score; l
+// P = exp(scale (S - m)) of the steps of keys from FIRST to END: one FFMA and one EX2 per score; l
 // sums it before P is rounded. Two accumulator tiles of S side by side are one left operand.
 template <int FIRST, int END>
 __device__ __forceinline__ void exponentiate(const Scores& s_rmem, Weights& p_rmem, Rows& l_rmem,
@@ -317,19 +318,20 @@ __device__ __forceinline__ void multiply_values(Output& acc_rmem, const Weights&
     }
 }
 
-// Key tiles that query tile `tile` visits. Causal: those behind its last query are masked for all
-// of its rows.
+// Key tiles that query tile `tile` visits. Causal: those past its last query are masked for all of
+// its rows.
 __device__ __forceinline__ int tiles_of(int tile, int seqlen_kv) {
     const int keys = IS_CAUSAL ? min(seqlen_kv, (tile + 1) * BLOCK_M) : seqlen_kv;
     return (keys + BLOCK_N - 1) / BLOCK_N;
 }
 
-// What it takes in all, in key tiles.
+// Total cost of a query tile, in key tiles.
 __device__ __forceinline__ int cost_of(int tile, int seqlen_kv) {
     return START_TILES + tiles_of(tile, seqlen_kv);
 }
 
-// And all query tiles of a head: 64-bit, as from 3 million rows and keys on it may pass 2^31.
+// Total cost of all query tiles of a head. 64-bit: from 3 million rows and keys on it may pass
+// 2^31.
 __device__ __forceinline__ long long cost_of_head(int query_tiles, int seqlen_kv) {
     if (!IS_CAUSAL) return (long long)query_tiles * cost_of(0, seqlen_kv);
     long long cost = 0;
@@ -358,8 +360,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const int pair = 2 * (lane % 4);  // first of a lane's two columns of a fragment
     const float scale_log2 = softmax_scale * LOG2_E;  // exp(x) = 2^(x log2(e))
 
-    // All work is a line of query tiles, each as long as its cost: head after head, of a head the
-    // longest query tile first. CTA c takes what follows c / gridDim.x of it. 64-bit: this product
+    // All query tiles form a line, each as long as its cost: head by head, within a head the
+    // longest query tile first. CTA c takes the part from c / gridDim.x on. 64-bit: this product
     // may pass 2^31.
     const int query_tiles = (seqlen + BLOCK_M - 1) / BLOCK_M;
     long long head_cost = cost_of_head(query_tiles, seqlen_kv);
@@ -367,7 +369,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         return batch * num_heads * head_cost * cta / gridDim.x;
     };
 
-    // Where this CTA begins: head, query tile, and the position within.
+    // Start of this CTA's share: head, query tile, and position within it.
     long long left = share_begin(blockIdx.x + 1) - share_begin(blockIdx.x);  // of its share
     int head = (int)(share_begin(blockIdx.x) / head_cost);  // batch * num_heads + its head
     long long position_of_head = share_begin(blockIdx.x) % head_cost;
@@ -430,21 +432,21 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         Output acc_rmem = {};  // O, not yet divided by l: 8 columns a tile
         Rows m_scaled;         // running maxima of the lane's rows, times scale_log2
         Rows l_rmem = {};      // running sums over this lane's keys only
-        Rows correction;       // what is summed so far is to be multiplied by, for the new maxima
+        Rows correction;       // factors that rescale the sums so far to the new maxima
 #pragma unroll
         for (int t = 0; t < ROW_TILES; t++) m_scaled[t][0] = m_scaled[t][1] = LOWEST;
 
         const int kv_begin = begin_tile * BLOCK_N;
         const int kv_end = min(seqlen_kv, end_tile * BLOCK_N);
 
-        // Copies the tile whose first key is n; behind the last one, zeros. Places in the ring are
-        // in elements. V is reached from K's pointer, to save registers.
+        // Copies the tile whose first key is n; past the last one, zeros. Offsets in the ring are
+        // in elements. V is addressed from K's pointer, to save registers.
         const int rows_left = kv_end - copy_row;
         const element* lane_source = k + kv_head + (size_t)kv_begin * HEAD_DIM + copy_offset;
         const auto start_copy = [&](int place, const element* source, int n) {
             load_tile<BLOCK_N>(copy_address + 2 * place, source, rows_left - n);
         };
-        // Every group holds a tile of K and the V of the tile before.
+        // Every copy group has K of a tile and V of the previous one.
 #pragma unroll
         for (int i = 0; i < STAGES; i++) {
             start_copy(2 * i * TILE, lane_source + i * TILE, kv_begin + i * BLOCK_N);
@@ -471,7 +473,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         Weights p_rmem;
         Keys k_ahead;
         cp_async_wait<STAGES - 1>();
-        // All threads' parts of its K are there.
+        // All threads' copies of its K have arrived.
         __syncthreads();
         load_ahead(k_ahead, k_lane);
         multiply_scores<0, KEY_STEPS>(s_rmem, q_rmem, k_ahead, q_lane, k_lane);
@@ -479,7 +481,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             mask_scores(s_rmem, kv_begin, query0, pair, seqlen_kv);
         }
         cp_async_wait<STAGES - 2>();
-        // The second K is there, and the first is read by nobody any more.
+        // The second K has arrived, and the first is no longer read.
         __syncthreads();
         start_copy(0, lane_source + STAGES * TILE, kv_begin + STAGES * BLOCK_N);
         cp_async_commit();
@@ -488,15 +490,16 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         load_ahead(k_ahead, k_lane + 4 * TILE);
 
         constexpr int LAST_STAGE = 2 * (STAGES - 1) * TILE;
-        int v_stage = 0;                     // where this tile lies in the ring, K before V
+        int v_stage = 0;                     // of this tile in the ring, K before V
         int next = kv_begin + BLOCK_N;       // first key of the next tile
-        lane_source += (STAGES - 1) * TILE;  // of the V that is copied next
+        lane_source += (STAGES - 1) * TILE;  // V that is copied next
         const auto visit = [&](auto kind) {
-            // Hides from the compiler that q_lane stays: it would keep Q's address of every step in
-            // a register of its own, and spill others.
+            // Hides from the compiler that q_lane is loop-invariant: it would keep Q's address of
+            // every step in its own register, and spill others.
             asm volatile("" : "+r"(q_lane));
 
-            // S of the next tile beside the rest of this tile's P and O's rescaling for it, ...
+            // S of the next tile, overlapped with the rest of this tile's P and the rescaling of O
+            // for it, ...
             const int k_stage = v_stage == LAST_STAGE ? 0 : v_stage + 2 * TILE;
             const unsigned k_next = k_lane + 2 * k_stage;
             multiply_scores<0, EARLY>(s_rmem, q_rmem, k_ahead, q_lane, k_next);
@@ -510,16 +513,16 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             }
 
             cp_async_wait<STAGES - 2>();
-            // All threads' parts of this tile's V and of the K after the next are there, and K of
-            // the next tile and V of the one before are read by nobody any more: copies take their
-            // places.
+            // All threads' copies of this tile's V and of K two tiles ahead have arrived, and K of
+            // the next tile and V of the previous one are no longer read: new copies overwrite
+            // them.
             __syncthreads();
             const int v_place = (v_stage == 0 ? LAST_STAGE : v_stage - 2 * TILE) + TILE;
             start_copy(k_stage, lane_source + 2 * TILE, next + STAGES * BLOCK_N);
             start_copy(v_place, lane_source + (v - k), next + (STAGES - 2) * BLOCK_N);
             cp_async_commit();
-            // ... and O of this tile beside the softmax of the next: tensor cores do the one while
-            // other units do the other. In v10 a warp does them one after the other.
+            // ... and O of this tile, overlapped with the softmax of the next: tensor cores do the
+            // one while other units do the other. In v10 a warp does them one after the other.
             multiply_values(acc_rmem, p_rmem, v_lane + 2 * v_stage);
             lane_source += TILE;
             v_stage = k_stage;
@@ -540,26 +543,27 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             exponentiate<EARLY, KEY_STEPS>(s_rmem, p_rmem, l_rmem, m_scaled, scale_log2);
         }
         cp_async_wait<0>();
-        // All threads' parts of its V are there.
+        // All threads' copies of its V have arrived.
         __syncthreads();
         rescale(acc_rmem, correction);
         multiply_values(acc_rmem, p_rmem, v_lane + 2 * v_stage);
 
-        // A query tile of which other CTAs have a piece: hand over (O, m, l), each thread what the
-        // same thread takes back, and go on, but for the CTA that comes last.
+        // If other CTAs have a piece of this query tile: store (O, m, l), each thread where the
+        // same thread reads it back, and continue, unless this CTA is the last.
         bool is_stored_here = true;
         const int num_tiles = tiles_of(tile_index, seqlen_kv);
         if (end_tile - begin_tile < num_tiles) {
-            // Hides from the compiler that this stays: it would keep 64-bit products in registers.
+            // Hides from the compiler that this is loop-invariant: it would keep 64-bit products in
+            // registers.
             asm volatile("" : "+l"(head_cost));
-            // Which CTA a key tile of this query tile belongs to.
+            // The CTA to which a key tile of this query tile belongs.
             const long long first_position = share_begin(blockIdx.x + 1) - left - end_tile;
             const auto owner_of = [&](int key_tile) {
                 const long long after = first_position + key_tile + 1;
                 return (int)((after * gridDim.x - 1) / share_begin(gridDim.x));
             };
             const int first_cta = owner_of(0), last_cta = owner_of(num_tiles - 1);
-            // Of a CTA's two slots the first is for the tile that it begins inside of.
+            // Of a CTA's two slots, the first is for the tile in which its share starts.
             const size_t slot = 2 * (size_t)blockIdx.x + (begin_tile == 0);
 #pragma unroll
             for (int t = 0; t < ROW_TILES; t++) {
@@ -582,11 +586,11 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             int* tile_arrivals = arrivals + (size_t)head * query_tiles + tile_index;
             const bool came_last =
                 threadIdx.x == 0 && arrive_at_counter(tile_arrivals) == last_cta - first_cta;
-            // Only thread 0 knows who came last: the barrier hands its answer to all threads, and
-            // what the other CTAs wrote.
+            // Only thread 0 knows whether this CTA is last: the barrier broadcasts it, and makes
+            // what the other CTAs wrote visible.
             is_stored_here = __syncthreads_or(came_last);
             if (is_stored_here) {
-                if (threadIdx.x == 0) *tile_arrivals = 0;  // all have arrived: for the next launch
+                if (threadIdx.x == 0) *tile_arrivals = 0;  // reset for the next launch
 
                 // m = max over the pieces, finite: the first holds key 0, which every row sees.
 #pragma unroll
@@ -600,7 +604,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                     }
                 }
                 // O = sum_s exp(scale (m_s - m)) O_s, and l alike; in the order of the pieces, so
-                // that the same bits come out whoever is last.
+                // that the result is bitwise the same whichever CTA is last.
 #pragma unroll
                 for (int t = 0; t < ROW_TILES; t++) {
                     l_rmem[t][0] = l_rmem[t][1] = 0.0f;

@@ -1,11 +1,11 @@
-// v15 TMA and wgmma: tiles come by TMA and are multiplied where they lie, all warps alike.
-// Idea: one thread asks for whole tiles; four warps together multiply straight from shared memory.
+// v15 TMA and wgmma: TMA loads the tiles, wgmma reads them from shared memory; all warps alike.
+// Idea: one thread loads whole tiles; four warps together multiply straight from shared memory.
 // Changed: against v11, no ldmatrix, no copy loops, no addresses; mbarriers for copy groups.
-// Limiter: nothing runs beside the softmax of a tile but the other warpgroup's products.
+// Limiter: only the other warpgroup's products overlap with the softmax of a tile.
 // Constraints: sm_90a alone; D in {32, 64, 96, 128}; any S, KV, H and B.
 // Passes: 1, attention_forward; grid (ceil(S / (16 num_warps)), H, B), 32 num_warps threads.
 // Source: PTX ISA, wgmma and cp.async.bulk.tensor; FlashAttention-3 (arXiv 2407.08608).
-// Weakness: all warps meet once a tile, so that their softmaxes and products run at the same time.
+// Weakness: all warps synchronise once per tile, so that their softmaxes and products coincide.
 /* attune
 idea = "TMA copies whole tiles, wgmma multiplies them in shared memory; all warps do the same."
 head_dims = [32, 64, 96, 128]
@@ -53,7 +53,7 @@ constexpr int NUM_THREADS = 32 * NUM_WARPS;
 constexpr int WARPGROUP = 128;                      // threads
 constexpr int COLUMNS = HEAD_DIM % 64 == 0 ? 64 : 32;  // of a box: a row is as wide as the swizzle
 constexpr int ROW_BYTES = 2 * COLUMNS;
-constexpr int BOXES = HEAD_DIM / COLUMNS;           // beside each other make a tile
+constexpr int BOXES = HEAD_DIM / COLUMNS;           // side by side make a tile
 constexpr int TILE_BYTES = BLOCK_N * HEAD_DIM * 2;  // of K or V
 constexpr int Q_BYTES = BLOCK_M * HEAD_DIM * 2;
 constexpr int DIM_STEPS = HEAD_DIM / 16;  // a wgmma takes 16 columns of Q and K
@@ -105,8 +105,8 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     const int warp = threadIdx.x / 32 % 4;  // of its group
     const int lane = threadIdx.x % 32;
     const int pair = 2 * (lane % 4);  // first of a lane's two columns of eight
-    // The query tile is the fastest axis: CTAs that run at one time share their head's K/V in L2.
-    // Causal: the longest tiles start first, so that none of them is left for the end.
+    // The query tile is the fastest axis: concurrent CTAs share their head's K/V in L2. Causal: the
+    // longest tiles start first, which keeps the last wave short.
     const int tile_index = IS_CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     const int m0 = tile_index * BLOCK_M;  // first query row of this CTA
     const int head = blockIdx.y, batch = blockIdx.z;
@@ -117,7 +117,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     const int kv_end = IS_CAUSAL ? min(seqlen_kv, m0 + BLOCK_M) : seqlen_kv;
     const int tiles = (kv_end + BLOCK_N - 1) / BLOCK_N;
 
-    // One thread asks for the K/V tile whose number is `tile`, if there is one.
+    // One thread issues the TMA loads of K/V tile `tile`, if there is one.
     const auto load_tile = [&](int tile) {
         if (tile >= tiles) return;
         const int stage = tile % STAGES;
@@ -154,7 +154,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     const unsigned q_address = shared_address(q_smem) + group * GROUP_ROWS * ROW_BYTES;
 
     for (int tile = 0; tile < tiles; tile++) {
-        // The barriers are initialised; the tile before is read by nobody any more.
+        // The barriers are initialised; the previous tile is no longer read.
         __syncthreads();
         if (threadIdx.x < 32 && elect_one()) load_tile(tile + STAGES - 1);
         if (tile == 0) mbarrier_wait(q_full, 0);
@@ -188,9 +188,9 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
             }
         }
 
-        // Online softmax: what was summed under the old maximum shrinks to the new one. Key 0 is
-        // visible to every row, so the row's maximum is finite from the first tile on.
-        // P = exp(scale (S - m)): one FFMA and one EX2 a score; l sums it before P is rounded.
+        // Online softmax: what was summed so far is rescaled from the old maximum to the new one.
+        // Key 0 is visible to every row, so the row's maximum is finite from the first tile on. P =
+        // exp(scale (S - m)): one FFMA and one EX2 per score; l sums it before P is rounded.
         float correction[2], m_scaled[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -229,7 +229,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         wgmma_wait<0>(acc_rmem);
     }
 
-    // The products of the group's other warps have read Q, too: a warp's wait is for its own.
+    // The products of the group's other warps have read Q too: a warp's wait covers only its own.
     named_barrier(1 + group, WARPGROUP);
     // O takes the place of the group's own rows of Q.
 #pragma unroll
@@ -249,7 +249,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         }
     }
     async_proxy_fence();
-    // All rows of the group are there before its first thread has them stored.
+    // All rows of the group are written before its first thread issues their TMA store.
     named_barrier(1 + group, WARPGROUP);
     if (warp == 0 && elect_one()) {
 #pragma unroll

@@ -1,7 +1,7 @@
-// v16 Warp specialized: one warp asks for tiles, two warpgroups do nothing but compute.
-// Idea: who copies needs no registers and who computes no copies; they meet at mbarriers alone.
+// v16 Warp specialized: one producer warp loads tiles, two consumer warpgroups only compute.
+// Idea: producers need few registers, consumers no copy code; mbarriers alone synchronise them.
 // Changed: against v15, a producer, an empty barrier beside each full one, setmaxnreg.
-// Limiter: nothing orders the two warpgroups: they compute when their tile is there.
+// Limiter: nothing orders the two warpgroups: each computes when its tile has arrived.
 // Constraints: sm_90a alone; D in {32, 64, 96, 128}; any S, KV, H and B.
 // Passes: 1, attention_forward; grid (ceil(S / (64 consumers)), H, B), 128 (consumers + 1) threads.
 // Source: FlashAttention-3 (arXiv 2407.08608); PTX ISA, setmaxnreg.
@@ -64,7 +64,7 @@ constexpr int PRODUCER_REGISTERS = CONSUMERS == 2 ? 24 : 32;  // per thread; a C
 constexpr int CONSUMER_REGISTERS = CONSUMERS == 2 ? 240 : 160;
 constexpr int COLUMNS = HEAD_DIM % 64 == 0 ? 64 : 32;  // of a box: a row is as wide as the swizzle
 constexpr int ROW_BYTES = 2 * COLUMNS;
-constexpr int BOXES = HEAD_DIM / COLUMNS;           // beside each other make a tile
+constexpr int BOXES = HEAD_DIM / COLUMNS;           // side by side make a tile
 constexpr int TILE_BYTES = BLOCK_N * HEAD_DIM * 2;  // of K or V
 constexpr int Q_BYTES = BLOCK_M * HEAD_DIM * 2;
 constexpr int DIM_STEPS = HEAD_DIM / 16;  // a wgmma takes 16 columns of Q and K
@@ -111,13 +111,13 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     unsigned char* k_ring = q_smem + Q_BYTES;           // [STAGES, BOXES, BLOCK_N, COLUMNS]
     unsigned char* v_ring = k_ring + STAGES * TILE_BYTES;
     Mbarrier* q_full = reinterpret_cast<Mbarrier*>(v_ring + STAGES * TILE_BYTES);
-    Mbarrier* k_full = q_full + 1;         // of each stage: its tile has come
+    Mbarrier* k_full = q_full + 1;         // of each stage: its tile has arrived
     Mbarrier* v_full = k_full + STAGES;
     Mbarrier* k_empty = v_full + STAGES;   // and has been read by every consumer warp
     Mbarrier* v_empty = k_empty + STAGES;
 
-    // The query tile is the fastest axis: CTAs that run at one time share their head's K/V in L2.
-    // Causal: the longest tiles start first, so that none of them is left for the end.
+    // The query tile is the fastest axis: concurrent CTAs share their head's K/V in L2. Causal: the
+    // longest tiles start first, which keeps the last wave short.
     const int tile_index = IS_CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     const int m0 = tile_index * BLOCK_M;  // first query row of this CTA
     const int head = blockIdx.y, batch = blockIdx.z;
@@ -149,7 +149,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
             tma_load(q_smem + box * BLOCK_M * ROW_BYTES, &q_map, q_full, box * COLUMNS, m0, head,
                      batch);
         }
-        // A tile of K or V into its stage, once the tile before it there has been read.
+        // Loads a tile of K or V into its stage, once the stage's previous tile has been read.
         const auto load_tile = [&](const TensorMap* map, unsigned char* ring, Mbarrier* full,
                                    Mbarrier* empty, int tile) {
             const int stage = tile % STAGES;
@@ -214,9 +214,9 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
             }
         }
 
-        // Online softmax: what was summed under the old maximum shrinks to the new one. Key 0 is
-        // visible to every row, so the row's maximum is finite from the first tile on.
-        // P = exp(scale (S - m)): one FFMA and one EX2 a score; l sums it before P is rounded.
+        // Online softmax: what was summed so far is rescaled from the old maximum to the new one.
+        // Key 0 is visible to every row, so the row's maximum is finite from the first tile on. P =
+        // exp(scale (S - m)): one FFMA and one EX2 per score; l sums it before P is rounded.
         float correction[2], m_scaled[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -257,7 +257,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         if (lane == 0) mbarrier_arrive(v_empty + stage);
     }
 
-    // The products of the group's other warps have read Q, too: a warp's wait is for its own.
+    // The products of the group's other warps have read Q too: a warp's wait covers only its own.
     named_barrier(1 + group, WARPGROUP);
     // O takes the place of the group's own rows of Q.
 #pragma unroll
@@ -277,7 +277,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         }
     }
     async_proxy_fence();
-    // All rows of the group are there before its first thread has them stored.
+    // All rows of the group are written before its first thread issues their TMA store.
     named_barrier(1 + group, WARPGROUP);
     if (warp == 0 && elect_one()) {
 #pragma unroll

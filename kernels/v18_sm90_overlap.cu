@@ -1,7 +1,7 @@
-// v18 Overlap: the products of the tile before run beside a tile's softmax, in one warpgroup.
-// Idea: S of the next tile first, O of this one behind it: the softmax waits for S alone.
-// Changed: against v17, the products' order, and O and P wait while the tensor cores use them.
-// Limiter: exp2 at D = 64, the tensor cores at D = 128; both run, of one group and of two.
+// v18 Overlap: intra-warpgroup overlap of a tile's softmax with the previous tile's products.
+// Idea: issue S of the next tile first, then O of this one: the softmax waits only for S.
+// Changed: against v17, the products' order; O and P are kept while the tensor cores use them.
+// Limiter: exp2 at D = 64, tensor cores at D = 128; they overlap within a group and across groups.
 // Constraints: sm_90a alone; D in {32, 64, 96, 128}; any S, KV, H and B.
 // Passes: 1, attention_forward; grid (ceil(S / (64 consumers)), H, B), 128 (consumers + 1) threads.
 // Source: FlashAttention-3 (arXiv 2407.08608), overlap within a warpgroup.
@@ -69,7 +69,7 @@ constexpr int PRODUCER_REGISTERS = CONSUMERS == 2 ? 24 : 32;  // per thread; a C
 constexpr int CONSUMER_REGISTERS = CONSUMERS == 2 ? 240 : 160;
 constexpr int COLUMNS = HEAD_DIM % 64 == 0 ? 64 : 32;  // of a box: a row is as wide as the swizzle
 constexpr int ROW_BYTES = 2 * COLUMNS;
-constexpr int BOXES = HEAD_DIM / COLUMNS;           // beside each other make a tile
+constexpr int BOXES = HEAD_DIM / COLUMNS;           // side by side make a tile
 constexpr int TILE_BYTES = BLOCK_N * HEAD_DIM * 2;  // of K or V
 constexpr int Q_BYTES = BLOCK_M * HEAD_DIM * 2;
 constexpr int DIM_STEPS = HEAD_DIM / 16;  // a wgmma takes 16 columns of Q and K
@@ -117,13 +117,13 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     unsigned char* k_ring = q_smem + Q_BYTES;           // [STAGES, BOXES, BLOCK_N, COLUMNS]
     unsigned char* v_ring = k_ring + STAGES * TILE_BYTES;
     Mbarrier* q_full = reinterpret_cast<Mbarrier*>(v_ring + STAGES * TILE_BYTES);
-    Mbarrier* k_full = q_full + 1;         // of each stage: its tile has come
+    Mbarrier* k_full = q_full + 1;         // of each stage: its tile has arrived
     Mbarrier* v_full = k_full + STAGES;
     Mbarrier* k_empty = v_full + STAGES;   // and has been read by every consumer warp
     Mbarrier* v_empty = k_empty + STAGES;
 
-    // The query tile is the fastest axis: CTAs that run at one time share their head's K/V in L2.
-    // Causal: the longest tiles start first, so that none of them is left for the end.
+    // The query tile is the fastest axis: concurrent CTAs share their head's K/V in L2. Causal: the
+    // longest tiles start first, which keeps the last wave short.
     const int tile_index = IS_CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     const int m0 = tile_index * BLOCK_M;  // first query row of this CTA
     const int head = blockIdx.y, batch = blockIdx.z;
@@ -155,7 +155,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
             tma_load(q_smem + box * BLOCK_M * ROW_BYTES, &q_map, q_full, box * COLUMNS, m0, head,
                      batch);
         }
-        // A tile of K or V into its stage, once the tile before it there has been read.
+        // Loads a tile of K or V into its stage, once the stage's previous tile has been read.
         const auto load_tile = [&](const TensorMap* map, unsigned char* ring, Mbarrier* full,
                                    Mbarrier* empty, int tile) {
             const int stage = tile % STAGES;
@@ -167,7 +167,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
                          box * COLUMNS, tile * BLOCK_N, kv_head, batch);
             }
         };
-        // In the order of their products.
+        // In the order of use.
         load_tile(&k_map, k_ring, k_full, k_empty, 0);
         for (int tile = 1; tile < tiles; tile++) {
             load_tile(&k_map, k_ring, k_full, k_empty, tile);
@@ -190,7 +190,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     const float scale_log2 = softmax_scale * LOG2_E;  // exp(x) = 2^(x log2(e))
     const unsigned q_address = shared_address(q_smem) + group * GROUP_ROWS * ROW_BYTES;
 
-    // A group's turn comes with the group before it, the first one's with the last.
+    // Each group gets its turn from the previous one, the first from the last.
     const int turn = TURNS + group, next_turn = TURNS + (group + 1) % CONSUMERS;
     const bool is_last = group == CONSUMERS - 1;
     if (is_last) named_barrier_arrive(next_turn, 2 * WARPGROUP);
@@ -223,7 +223,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         wgmma_commit();
     };
 
-    // P = exp(scale (S - m)) in the place of S, and what O is to shrink by.
+    // P = exp(scale (S - m)) in place of S, and the factors that rescale O.
     const auto softmax = [&](int tile, float (&correction)[2]) {
         // Only tiles across the end of the keys or across the diagonal have anything to mask.
         const int n0 = tile * BLOCK_N;
@@ -237,9 +237,9 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
             }
         }
 
-        // Online softmax: what was summed under the old maximum shrinks to the new one. Key 0 is
-        // visible to every row, so the row's maximum is finite from the first tile on.
-        // One FFMA and one EX2 a score; l sums it before P is rounded.
+        // Online softmax: what was summed so far is rescaled from the old maximum to the new one.
+        // Key 0 is visible to every row, so the row's maximum is finite from the first tile on. One
+        // FFMA and one EX2 per score; l sums it before P is rounded.
         float m_scaled[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -269,9 +269,9 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         }
     };
     const auto parity_of = [](int tile) { return tile / STAGES % 2; };
-    // Behind a softmax. Else ptxas would move the wait for O in front of it: a branch ends what it
-    // puts in another order, and this one needs all of P. l is never negative, which the compiler
-    // does not know.
+    // Called after a softmax. Its branch, which depends on all of P, ends the basic block:
+    // otherwise ptxas would move the wait for O ahead of the softmax. The compiler does not know
+    // that l is never negative.
     const auto wait_for_k = [&](int tile) {
         if (tile < tiles && !(l_rmem[0] + l_rmem[1] < 0.0f)) {
             mbarrier_wait(k_full + tile % STAGES, parity_of(tile));
@@ -280,7 +280,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
 
     mbarrier_wait(q_full, 0);
     mbarrier_wait(k_full, 0);
-    // The tensor cores get one group's products as a block, and the next group's behind it.
+    // The tensor cores get one group's products as a block, then the next group's.
     named_barrier(turn, 2 * WARPGROUP);
     wgmma_fence();
     multiply_q_k(0);
@@ -294,13 +294,13 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     for (int tile = 1; tile < tiles; tile++) {
         const int stage = tile % STAGES, last_stage = (tile - 1) % STAGES;
         mbarrier_wait(v_full + last_stage, parity_of(tile - 1));
-        // As above: while this group is at its softmax, the others' products run.
+        // As above: the other groups' products run during this group's softmax.
         named_barrier(turn, 2 * WARPGROUP);
         wgmma_fence();
         multiply_q_k(tile);
         multiply_p_v(tile - 1);
         named_barrier_arrive(next_turn, 2 * WARPGROUP);
-        // S is there; O and P are not to be touched before the other product is done.
+        // S is complete; O and P must not be touched before the other product is.
         wgmma_wait<1>(s_rmem);
         if (lane == 0) mbarrier_arrive(k_empty + stage);
         softmax(tile, correction);
@@ -310,7 +310,8 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         rescale_and_pack(correction);
     }
     mbarrier_wait(v_full + (tiles - 1) % STAGES, parity_of(tiles - 1));
-    // The last block is of one product, and hands on no turn that nobody waits for.
+    // The last block has one product only, and the last turn is not passed on: no group waits for
+    // it.
     named_barrier(turn, 2 * WARPGROUP);
     wgmma_fence();
     multiply_p_v(tiles - 1);
@@ -336,7 +337,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         }
     }
     async_proxy_fence();
-    // All rows of the group are there before its first thread has them stored.
+    // All rows of the group are written before its first thread issues their TMA store.
     named_barrier(1 + group, WARPGROUP);
     if (warp == 0 && elect_one()) {
 #pragma unroll

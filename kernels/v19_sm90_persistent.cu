@@ -1,11 +1,11 @@
-// v19 Persistent on Hopper: persistent CTAs; between query tiles no pipe of the SM runs dry.
-// Idea: the next Q is there and the last O leaves while products run: a tile's end costs little.
-// Changed: against v18, persistent CTAs; two places for Q; descriptors a warp; K/V by multicast.
+// v19 Persistent on Hopper: persistent CTAs keep the SM's pipes busy between query tiles.
+// Idea: load the next Q and store the last O while products run, so that a tile's end costs little.
+// Changed: against v18, persistent CTAs; two Q buffers; warp-uniform descriptors; K/V by multicast.
 // Limiter: as v18 in the steady state, from the first key of a CTA to its last.
 // Constraints: sm_90a alone; D in {32, 64, 96, 128}; any S, KV, H, B; features.cuh but lengths.
 // Passes: 1, attention_forward; grid (min(num_ctas, query tiles)), 128 (consumers + 1) threads.
 // Source: FlashAttention-3 (arXiv 2407.08608) and its L2-aware longest-first order; v13.
-// Weakness: who gets which tile is fixed; O is written in front of a group's next products.
+// Weakness: the schedule of tiles is static; O is written before a group's next products.
 /* attune
 idea = "Persistent CTAs load the next Q and store the last O while the products of keys run on."
 head_dims = [32, 64, 96, 128]
@@ -92,7 +92,7 @@ constexpr int PRODUCER_REGISTERS = CONSUMERS == 2 ? 40 : 32;  // per thread; a C
 constexpr int CONSUMER_REGISTERS = CONSUMERS == 2 ? 232 : 160;
 constexpr int COLUMNS = HEAD_DIM % 64 == 0 ? 64 : 32;  // of a box: a row is as wide as the swizzle
 constexpr int ROW_BYTES = 2 * COLUMNS;
-constexpr int BOXES = HEAD_DIM / COLUMNS;           // beside each other make a tile
+constexpr int BOXES = HEAD_DIM / COLUMNS;           // side by side make a tile
 constexpr int TILE_BYTES = BLOCK_N * HEAD_DIM * 2;  // of K or V
 constexpr int Q_BYTES = BLOCK_M * HEAD_DIM * 2;
 constexpr int DIM_STEPS = HEAD_DIM / 16;  // a wgmma takes 16 columns of Q and K
@@ -127,8 +127,8 @@ __device__ __forceinline__ float row_sum(float x) {
     return x + __shfl_xor_sync(FULL_WARP, x, 2);
 }
 
-// From the descriptor of the first 16 columns of ROWS rows of Q or K to that of another step's: the
-// address within it counts 16 bytes, and a sum costs a third of what a descriptor costs.
+// Offset from the descriptor of the first 16 columns of ROWS rows of Q or K to that of another
+// step. Its address counts units of 16 bytes; adding costs a third of building a descriptor.
 template <int ROWS>
 __device__ __forceinline__ unsigned long long columns_of(unsigned long long first, int step) {
     constexpr int STEPS = COLUMNS / 16;  // of a box
@@ -139,13 +139,13 @@ __device__ __forceinline__ unsigned long long columns_of(unsigned long long firs
 struct QueryTile {
     int batch, head;
     int m0;     // its first query row
-    int tiles;  // of keys that it visits; 0 behind the last query tile
+    int tiles;  // of keys that it visits; 0 past the last query tile
 };
 
-// Which CTA of its cluster this one is.
+// Rank of this CTA in its cluster.
 __device__ __forceinline__ int cluster_rank() { return blockIdx.x % CLUSTER_SIZE; }
 
-// A warp has read a tile: what comes into its place next comes from the other CTA, too.
+// Reports a tile as read to the other CTA, which loads a share of the stage's next tile.
 __device__ __forceinline__ void tell_other_cta(Mbarrier* empty, int lane) {
     if constexpr (CLUSTER_SIZE > 1) {
         if (lane == 1) mbarrier_arrive_at(empty, cluster_rank() ^ 1);
@@ -158,7 +158,7 @@ __device__ __forceinline__ int first_key_of(int m0, int seqlen, int seqlen_kv) {
     return FIRST_KEY(POSITION_OF(m0 - cluster_rank() * BLOCK_M)) / BLOCK_N * BLOCK_N;
 }
 
-// Where a CTA, or its cluster, stands in the line of all query tiles in one round.
+// Index of a CTA, or its cluster, in the line of all query tiles in one round.
 __device__ __forceinline__ int position_of(int round) {
     const unsigned clusters = gridDim.x / CLUSTER_SIZE, cluster = blockIdx.x / CLUSTER_SIZE;
     return round * clusters + (round % 2 == 0 ? cluster : clusters - 1 - cluster);
@@ -169,16 +169,17 @@ __device__ __forceinline__ int query_tiles_of(int seqlen) {
     return (seqlen + CLUSTER_SIZE * BLOCK_M - 1) / (CLUSTER_SIZE * BLOCK_M);
 }
 
-// A CTA's query tile of one round. All of them stand in a line, heads that share K/V beside each
-// other, and CTAs take them in turn, every other round backwards. Causal: sections of as many heads
-// as L2 keeps K and V of, from the longest tile to the shortest in the last section, the other way
-// in the one before, and so on. So neighbours in the line are of about one length, what a CTA has
-// more in one round it has less in the next, and the shortest tiles are left for the end. A cluster
-// takes pairs of neighbouring tiles, visits all keys that one of the two sees, and may find one of
-// them behind the last query: its rows are zeros, which nobody stores.
+// A CTA's query tile of one round. All query tiles form a line, heads that share K/V next to each
+// other, and CTAs take them in turn, in reverse in every other round. Causal: the line has sections
+// of as many heads as L2 keeps K and V of, from the longest tile to the shortest in the last
+// section, in reverse in the one before, and so on. So neighbours in the line have similar lengths,
+// a CTA with more work in one round has less in the next, and the shortest tiles come last. A
+// cluster takes pairs of neighbouring tiles, visits all keys that one of the two sees, and one of
+// them may lie past the last query: its rows are zeros and are not stored.
 __device__ __forceinline__ QueryTile query_tile_of(int round, int batch, int num_heads,
                                                    int heads_at_once, int seqlen, int seqlen_kv) {
-    // Hides from the compiler that these stay: it would keep their reciprocals in registers.
+    // Hides from the compiler that these are loop-invariant: it would keep their reciprocals in
+    // registers.
     asm volatile("" : "+r"(num_heads), "+r"(heads_at_once), "+r"(seqlen));
     const int all_heads = batch * num_heads;
     const int query_tiles = query_tiles_of(seqlen);
@@ -213,15 +214,15 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
                   const __grid_constant__ TensorMap v_map,    // [batch, num_heads_kv, seqlen_kv, D]
                   const __grid_constant__ TensorMap out_map,  // [batch, num_heads, seqlen, D]
                   int batch, int num_heads, int num_heads_kv, int seqlen, int seqlen_kv,
-                  int heads_at_once,  // query heads of a section of the line
+                  int heads_at_once,  // query heads of a section
                   float softmax_scale FEATURE_PARAMETERS) {
     extern __shared__ __align__(1024) unsigned char smem[];
     unsigned char* q_smem = smem;                // [2, BOXES, BLOCK_M, COLUMNS], swizzled
     unsigned char* k_ring = q_smem + 2 * Q_BYTES;  // [STAGES, BOXES, BLOCK_N, COLUMNS]
     unsigned char* v_ring = k_ring + STAGES * TILE_BYTES;
-    Mbarrier* q_full = reinterpret_cast<Mbarrier*>(v_ring + STAGES * TILE_BYTES);  // of each place
-    Mbarrier* o_full = q_full + 2;         // O has taken the place of Q, of every consumer warp
-    Mbarrier* k_full = o_full + 2;         // of each stage: its tile has come
+    Mbarrier* q_full = reinterpret_cast<Mbarrier*>(v_ring + STAGES * TILE_BYTES);  // of each buffer
+    Mbarrier* o_full = q_full + 2;         // every consumer warp has replaced its Q by O
+    Mbarrier* k_full = o_full + 2;         // of each stage: its tile has arrived
     Mbarrier* v_full = k_full + STAGES;
     Mbarrier* k_empty = v_full + STAGES;   // and has been read by the cluster's consumer warps
     Mbarrier* v_empty = k_empty + STAGES;
@@ -263,8 +264,9 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         const int role = threadIdx.x / 32;  // warp 0 has K and V, warp 1 has Q and O
         if (role > 1 || !elect_one()) return;
         if (role == 0) {
-            // A tile of K or V into its stage, once the tile before it there has been read: all of
-            // it, or this CTA's share into every CTA of the cluster. `count`: of the tiles before.
+            // Loads a tile of K or V into its stage, once the stage's previous tile has been read:
+            // all of it, or this CTA's share into every CTA of the cluster. `count`: tiles loaded
+            // before.
             const auto load_tile = [&](const TensorMap* map, unsigned char* ring, Mbarrier* full,
                                        Mbarrier* empty, int count, int row, int kv_head,
                                        int batch) {
@@ -283,7 +285,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
                     }
                 }
             };
-            // In the order of their products: K of a tile before V of the one before it.
+            // In the order of use: K of a tile before V of the previous one.
             int count = 0, last_row = 0, last_kv_head = 0, last_batch = 0;
             const auto load_last_v = [&]() {
                 load_tile(&v_map, v_ring, v_full, v_empty, count - 1, last_row, last_kv_head,
@@ -307,7 +309,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         }
         for (int round = 0;; round++) {
             unsigned char* place = q_smem + round % 2 * Q_BYTES;
-            if (round >= 2) {  // O of two rounds ago leaves the place
+            if (round >= 2) {  // O of two rounds ago leaves the buffer
                 const QueryTile last = query_tile(round - 2);
                 if (last.tiles == 0) return;
                 mbarrier_wait(o_full + round % 2, round / 2 % 2 ^ 1);
@@ -338,11 +340,11 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     const int group_row = group * GROUP_ROWS + warp * 16 + lane / 4;  // this lane's first row
 
     float acc_rmem[HEAD_DIM / 2];  // O, not yet divided by l: 8 columns are 4 registers
-    float m_rmem[2];               // what scores are relative to, times scale_log2
+    float m_rmem[2];               // reference maxima of the scores, times scale_log2
     float l_rmem[2];               // running sums over this lane's keys only
     const float scale_log2 = softmax_scale * LOG2_E;  // exp(x) = 2^(x log2(e))
 
-    // A group's turn comes with the group before it, the first one's with the last.
+    // Each group gets its turn from the previous one, the first from the last.
     const int turn = TURNS + group, next_turn = TURNS + (group + 1) % CONSUMERS;
     const bool is_last = group == CONSUMERS - 1;
     if (is_last) named_barrier_arrive(next_turn, 2 * WARPGROUP);
@@ -350,8 +352,8 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     float s_rmem[BLOCK_N / 2];
     unsigned p_rmem[KEY_STEPS][4];  // two by eight columns of S are one left operand
 
-    // Descriptors of the group's rows of Q, and of the first stage of K and V. What is added to
-    // them is the same in a warp and ptxas knows it: else each product fetched it from the lanes.
+    // Descriptors of the group's rows of Q, and of the first stage of K and V. Offsets are
+    // warp-uniform, and ptxas knows it: otherwise each product would fetch them from the lanes.
     const unsigned long long q_rows = wgmma_descriptor<ROW_BYTES>(
         shared_address(q_smem) + group * GROUP_ROWS * ROW_BYTES, 16);
     const unsigned long long k_rows = wgmma_descriptor<ROW_BYTES>(shared_address(k_ring), 16);
@@ -391,8 +393,8 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         for (int i = 0; i < HEAD_DIM / 2; i++) acc_rmem[i] = 0.0f;
     };
 
-    // P = exp(scale (S - m)) in the place of S. Whether O is to shrink, where m changed, and by
-    // what.
+    // P = exp(scale (S - m)) in place of S. Also whether O must be rescaled, because m changed, and
+    // the factors.
     const auto softmax = [&](int m0, int head, int tile, float (&correction)[2]) {
         const int n0 = first_key_of(m0, seqlen, seqlen_kv) + tile * BLOCK_N;
         if constexpr (BENDS_SCORES) {
@@ -417,9 +419,9 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
             }
         }
 
-        // Maxima: as whole numbers, of which sm_90 compares three at once, positive floats have
-        // their order. Where all of a row are negative, which is the greatest matters only if m,
-        // too, lies so low that it could rise: then they are compared as floats.
+        // Maxima are taken of the bits as integers, of which sm_90 compares three at once: positive
+        // floats have the same order. If all scores of a row are negative, the exact maximum
+        // matters only if m is so low that it could rise: then they are compared as floats.
         bool is_low = false;
         float m_new[2];
 #pragma unroll
@@ -446,15 +448,15 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
             }
         }
 
-        // Online softmax: what was summed under the old maximum shrinks to the new one, but only
-        // where one of the warp's maxima grew by more than MOST_GROWTH: until then P is larger than
-        // 1, and l, which is of the same m, makes up for it. Key 0 is visible to every row, or m
+        // Online softmax: rescale what was summed from the old maximum to the new one, but only if
+        // one of the warp's maxima grew by more than MOST_GROWTH. Until then P may exceed 1, which
+        // l compensates, as it is relative to the same m. Key 0 is visible to every row, or m
         // begins at a finite value, so that m is finite from the first tile on.
         bool is_grown = MOST_GROWTH == 0;
 #pragma unroll
         for (int r = 0; r < 2; r++) is_grown |= m_new[r] > m_rmem[r] + MOST_GROWTH;
         if constexpr (MOST_GROWTH > 0) is_grown = __any_sync(FULL_WARP, is_grown);
-        // One FFMA and one EX2 a score; l sums it before P is rounded.
+        // One FFMA and one EX2 per score; l sums it before P is rounded.
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const float m_old = m_rmem[r];
@@ -507,12 +509,12 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
             }
         }
         async_proxy_fence();
-        // All lanes' parts of O are there before the warp counts as arrived.
+        // All lanes' parts of O are written before the warp arrives.
         __syncwarp();
         if (lane == 0) mbarrier_arrive(o_full + round % 2);
     };
 
-    // Where this tile of K and V lies: stage and parity. Where the one before it does.
+    // Stage and parity of this tile of K and V, and of the previous one.
     int stage = 0, parity = 0, last_stage = 0;
     const auto wait_for_last_v = [&]() {
         mbarrier_wait(v_full + last_stage, parity ^ stage == 0);
@@ -522,11 +524,11 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         stage = stage == STAGES - 1 ? 0 : stage + 1;
         parity ^= stage == 0;
     };
-    // S of this tile and O of the last one as one block for the tensor cores, and the next group's
-    // behind it.
+    // S of this tile and O of the previous one as one block for the tensor cores, then the next
+    // group's.
     const auto start_products = [&](int round) {
         wait_for_last_v();
-        named_barrier(turn, 2 * WARPGROUP);  // the other groups' products are under way
+        named_barrier(turn, 2 * WARPGROUP);  // the other groups' products have been issued
         wgmma_fence();
         multiply_q_k(round, stage);
         multiply_p_v(last_stage);
@@ -542,9 +544,9 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         if (lane == 0) mbarrier_arrive(v_empty + last_stage);
         tell_other_cta(v_empty + last_stage, lane);
     };
-    // K of the tile behind this one, if there is one, is waited for behind a softmax. Else ptxas
-    // would move the wait for O in front of it: a branch ends what it puts in another order, and
-    // this one needs all of P. l is never negative, which the compiler does not know.
+    // Waits for K of the next tile, if there is one, after a softmax. Its branch, which depends on
+    // all of P, ends the basic block: otherwise ptxas would move the wait for O ahead of the
+    // softmax. The compiler does not know that l is never negative.
     const auto wait_for_next_k = [&](bool is_there) {
         const int next_stage = stage == STAGES - 1 ? 0 : stage + 1;
         if (is_there && !(l_rmem[0] + l_rmem[1] < 0.0f)) {
@@ -602,7 +604,8 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     }
     if constexpr (CLUSTER_SIZE > 1) cluster_arrive();
     wait_for_last_v();
-    // The last block is of one product, and hands on no turn that nobody waits for.
+    // The last block has one product only, and the last turn is not passed on: no group waits for
+    // it.
     named_barrier(turn, 2 * WARPGROUP);
     wgmma_fence();
     multiply_p_v(last_stage);
@@ -610,6 +613,6 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     divide_one_by_l(now, inv_l);
     wgmma_wait<0>(acc_rmem);
     store_rows(round - 1, inv_l);
-    // Not before the other CTA's warps have told this one of all that they read.
+    // Returns only after the other CTA's warps have reported all their reads to this one.
     if constexpr (CLUSTER_SIZE > 1) cluster_wait();
 }

@@ -1,6 +1,6 @@
-// v20 Tuned for D = 64: three warpgroups, and O is rescaled only where its maximum grew by much.
-// Idea: at D = 64 exp2 takes as long as both products: whatever else a score costs has to go.
-// Changed: against v19, 192 rows, a rescale beyond 2^8 alone, some exp2 by FFMA where asked for.
+// v20 Tuned for D = 64: three warpgroups, and O is rescaled only if a maximum grew by much.
+// Idea: at D = 64 exp2 takes as long as both products, so every other cost per score has to go.
+// Changed: against v19, 192 rows; a rescale only beyond 2^8; optionally some exp2 by FFMA.
 // Limiter: exp2 and the tensor cores alike, each at 512 cycles for 64 rows and 128 keys.
 // Constraints: sm_90a alone; D in {32, 64, 96, 128}; any S, KV, H, B and num_ctas.
 // Passes: 1, attention_forward; grid (min(num_ctas, query tiles)), 512 threads.
@@ -85,7 +85,7 @@ constexpr int PRODUCER_REGISTERS = 32;  // per thread; a CTA has 65,536
 constexpr int CONSUMER_REGISTERS = 160;
 constexpr int COLUMNS = HEAD_DIM % 64 == 0 ? 64 : 32;  // of a box: a row is as wide as the swizzle
 constexpr int ROW_BYTES = 2 * COLUMNS;
-constexpr int BOXES = HEAD_DIM / COLUMNS;           // beside each other make a tile
+constexpr int BOXES = HEAD_DIM / COLUMNS;           // side by side make a tile
 constexpr int TILE_BYTES = BLOCK_N * HEAD_DIM * 2;  // of K or V
 constexpr int Q_BYTES = BLOCK_M * HEAD_DIM * 2;
 constexpr int DIM_STEPS = HEAD_DIM / 16;  // a wgmma takes 16 columns of Q and K
@@ -116,11 +116,11 @@ __device__ __forceinline__ float row_sum(float x) {
     return x + __shfl_xor_sync(FULL_WARP, x, 2);
 }
 
-// 2^x for x up to 2^20, within 7.5e-5 of it, without the special function unit: x is a whole number
-// n and a rest of at most 1/2, of which 2^rest is a polynomial; n is added to its exponent.
+// 2^x for x up to 2^20, within 7.5e-5 of it, without the special function unit: x is the sum of an
+// integer n and a rest of at most 1/2. 2^rest is a polynomial, to whose exponent n is added.
 __device__ __forceinline__ float polynomial_exp2(float x) {
-    constexpr float WHOLE = 12582912.0f;  // 1.5 * 2^23: what is added to it is rounded to whole
-    x = fmaxf(x, -125.0f);                // the smallest of normal results: as good as 0 for P
+    constexpr float WHOLE = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+    x = fmaxf(x, -125.0f);                // the smallest normal result: negligible for P
     const float shifted = x + WHOLE;      // n in its lowest bits
     const float rest = x - (shifted - WHOLE);
     float power = 0.05517167f * rest + 0.24261113f;  // least relative error on [-1/2, 1/2]
@@ -129,8 +129,8 @@ __device__ __forceinline__ float polynomial_exp2(float x) {
     return __uint_as_float(__float_as_uint(power) + (__float_as_uint(shifted) << 23));
 }
 
-// From the descriptor of the first 16 columns of ROWS rows of Q or K to that of another step's: the
-// address within it counts 16 bytes, and a sum costs a third of what a descriptor costs.
+// Offset from the descriptor of the first 16 columns of ROWS rows of Q or K to that of another
+// step. Its address counts units of 16 bytes; adding costs a third of building a descriptor.
 template <int ROWS>
 __device__ __forceinline__ unsigned long long columns_of(unsigned long long first, int step) {
     constexpr int STEPS = COLUMNS / 16;  // of a box
@@ -141,22 +141,23 @@ __device__ __forceinline__ unsigned long long columns_of(unsigned long long firs
 struct QueryTile {
     int batch, head;
     int m0;     // its first query row
-    int tiles;  // of keys that it visits; 0 behind the last query tile
+    int tiles;  // of keys that it visits; 0 past the last query tile
 };
 
-// Where a CTA stands in the line of all query tiles in one round.
+// Index of a CTA in the line of all query tiles in one round.
 __device__ __forceinline__ int position_of(int round) {
     return round * gridDim.x + (round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
 }
 
-// A CTA's query tile of one round. All of them stand in a line, heads that share K/V beside each
-// other, and CTAs take them in turn, every other round backwards. Causal: sections of as many heads
-// as L2 keeps K and V of, from the longest tile to the shortest in the last section, the other way
-// in the one before, and so on. So neighbours in the line are of about one length, what a CTA has
-// more in one round it has less in the next, and the shortest tiles are left for the end.
+// A CTA's query tile of one round. All query tiles form a line, heads that share K/V next to each
+// other, and CTAs take them in turn, in reverse in every other round. Causal: the line has sections
+// of as many heads as L2 keeps K and V of, from the longest tile to the shortest in the last
+// section, in reverse in the one before, and so on. So neighbours in the line have similar lengths,
+// a CTA with more work in one round has less in the next, and the shortest tiles come last.
 __device__ __forceinline__ QueryTile query_tile_of(int round, int batch, int num_heads,
                                                    int heads_at_once, int seqlen, int seqlen_kv) {
-    // Hides from the compiler that these stay: it would keep their reciprocals in registers.
+    // Hides from the compiler that these are loop-invariant: it would keep their reciprocals in
+    // registers.
     asm volatile("" : "+r"(num_heads), "+r"(heads_at_once), "+r"(seqlen));
     const int all_heads = batch * num_heads;
     const int query_tiles = (seqlen + BLOCK_M - 1) / BLOCK_M;
@@ -188,15 +189,15 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
                   const __grid_constant__ TensorMap v_map,    // [batch, num_heads_kv, seqlen_kv, D]
                   const __grid_constant__ TensorMap out_map,  // [batch, num_heads, seqlen, D]
                   int batch, int num_heads, int num_heads_kv, int seqlen, int seqlen_kv,
-                  int heads_at_once,  // query heads of a section of the line
+                  int heads_at_once,  // query heads of a section
                   float softmax_scale LSE_PARAMETER) {
     extern __shared__ __align__(1024) unsigned char smem[];
     unsigned char* q_smem = smem;                // [2, BOXES, BLOCK_M, COLUMNS], swizzled
     unsigned char* k_ring = q_smem + 2 * Q_BYTES;  // [STAGES, BOXES, BLOCK_N, COLUMNS]
     unsigned char* v_ring = k_ring + STAGES * TILE_BYTES;
-    Mbarrier* q_full = reinterpret_cast<Mbarrier*>(v_ring + STAGES * TILE_BYTES);  // of each place
-    Mbarrier* o_full = q_full + 2;         // O has taken the place of Q, of every consumer warp
-    Mbarrier* k_full = o_full + 2;         // of each stage: its tile has come
+    Mbarrier* q_full = reinterpret_cast<Mbarrier*>(v_ring + STAGES * TILE_BYTES);  // of each buffer
+    Mbarrier* o_full = q_full + 2;         // every consumer warp has replaced its Q by O
+    Mbarrier* k_full = o_full + 2;         // of each stage: its tile has arrived
     Mbarrier* v_full = k_full + STAGES;
     Mbarrier* k_empty = v_full + STAGES;   // and has been read by every consumer warp
     Mbarrier* v_empty = k_empty + STAGES;
@@ -231,8 +232,8 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         const int role = threadIdx.x / 32;  // warp 0 has K and V, warp 1 has Q and O
         if (role > 1 || !elect_one()) return;
         if (role == 0) {
-            // A tile of K or V into its stage, once the tile before it there has been read.
-            // `count`: of the tiles before it.
+            // Loads a tile of K or V into its stage, once the stage's previous tile has been read.
+            // `count`: tiles loaded before.
             const auto load_tile = [&](const TensorMap* map, unsigned char* ring, Mbarrier* full,
                                        Mbarrier* empty, int count, int row, int kv_head,
                                        int batch) {
@@ -245,7 +246,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
                              full + stage, box * COLUMNS, row, kv_head, batch);
                 }
             };
-            // In the order of their products: K of a tile before V of the one before it.
+            // In the order of use: K of a tile before V of the previous one.
             int count = 0, last_row = 0, last_kv_head = 0, last_batch = 0;
             const auto load_last_v = [&]() {
                 load_tile(&v_map, v_ring, v_full, v_empty, count - 1, last_row, last_kv_head,
@@ -269,7 +270,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         }
         for (int round = 0;; round++) {
             unsigned char* place = q_smem + round % 2 * Q_BYTES;
-            if (round >= 2) {  // O of two rounds ago leaves the place
+            if (round >= 2) {  // O of two rounds ago leaves the buffer
                 const QueryTile last = query_tile(round - 2);
                 if (last.tiles == 0) return;
                 mbarrier_wait(o_full + round % 2, round / 2 % 2 ^ 1);
@@ -300,11 +301,11 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     const int group_row = group * GROUP_ROWS + warp * 16 + lane / 4;  // this lane's first row
 
     float acc_rmem[HEAD_DIM / 2];  // O, not yet divided by l: 8 columns are 4 registers
-    float m_rmem[2];               // what scores are relative to, times scale_log2
+    float m_rmem[2];               // reference maxima of the scores, times scale_log2
     float l_rmem[2];               // running sums over this lane's keys only
     const float scale_log2 = softmax_scale * LOG2_E;  // exp(x) = 2^(x log2(e))
 
-    // A group's turn comes with the group before it, the first one's with the last.
+    // Each group gets its turn from the previous one, the first from the last.
     const int turn = TURNS + group, next_turn = TURNS + (group + 1) % CONSUMERS;
     const bool is_last = group == CONSUMERS - 1;
     if (is_last) named_barrier_arrive(next_turn, 2 * WARPGROUP);
@@ -312,8 +313,8 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     float s_rmem[BLOCK_N / 2];
     unsigned p_rmem[KEY_STEPS][4];  // two by eight columns of S are one left operand
 
-    // Descriptors of the group's rows of Q, and of the first stage of K and V. What is added to
-    // them is the same in a warp and ptxas knows it: else each product fetched it from the lanes.
+    // Descriptors of the group's rows of Q, and of the first stage of K and V. Offsets are
+    // warp-uniform, and ptxas knows it: otherwise each product would fetch them from the lanes.
     const unsigned long long q_rows = wgmma_descriptor<ROW_BYTES>(
         shared_address(q_smem) + group * GROUP_ROWS * ROW_BYTES, 16);
     const unsigned long long k_rows = wgmma_descriptor<ROW_BYTES>(shared_address(k_ring), 16);
@@ -353,8 +354,8 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         for (int i = 0; i < HEAD_DIM / 2; i++) acc_rmem[i] = 0.0f;
     };
 
-    // P = exp(scale (S - m)) in the place of S. Whether O is to shrink, where m changed, and by
-    // what.
+    // P = exp(scale (S - m)) in place of S. Also whether O must be rescaled, because m changed, and
+    // the factors.
     const auto softmax = [&](int m0, int tile, float (&correction)[2]) {
         // Only tiles across the end of the keys or across the diagonal have anything to mask.
         const int n0 = tile * BLOCK_N;
@@ -368,9 +369,9 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
             }
         }
 
-        // Maxima: as whole numbers, of which sm_90 compares three at once, positive floats have
-        // their order. Where all of a row are negative, which is the greatest matters only if m,
-        // too, lies so low that it could rise: then they are compared as floats.
+        // Maxima are taken of the bits as integers, of which sm_90 compares three at once: positive
+        // floats have the same order. If all scores of a row are negative, the exact maximum
+        // matters only if m is so low that it could rise: then they are compared as floats.
         bool is_low = false;
         float m_new[2];
 #pragma unroll
@@ -397,10 +398,10 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
             }
         }
 
-        // Online softmax: what was summed under the old maximum shrinks to the new one, but only
-        // where one of the warp's maxima grew by more than MOST_GROWTH: until then P is larger than
-        // 1, and l, which is of the same m, makes up for it. Key 0 is visible to every row, so that
-        // m is finite from the first tile on.
+        // Online softmax: rescale what was summed from the old maximum to the new one, but only if
+        // one of the warp's maxima grew by more than MOST_GROWTH. Until then P may exceed 1, which
+        // l compensates, as it is relative to the same m. Key 0 is visible to every row, so that m
+        // is finite from the first tile on.
         bool is_grown = false;
 #pragma unroll
         for (int r = 0; r < 2; r++) is_grown |= m_new[r] > m_rmem[r] + MOST_GROWTH;
@@ -412,7 +413,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
             correction[r] = fast_exp2(m_old - m_rmem[r]);
             l_rmem[r] *= correction[r];
         }
-        // One FFMA and one EX2, or a polynomial, a score; l sums it before P is rounded.
+        // One FFMA and one EX2, or a polynomial, per score; l sums it before P is rounded.
 #pragma unroll
         for (int i = 0; i < BLOCK_N / 2; i++) {
             const bool takes_fma = i % 2 == 1 && i / 2 % 8 >= 8 - POLYNOMIAL;
@@ -460,12 +461,12 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
             }
         }
         async_proxy_fence();
-        // All lanes' parts of O are there before the warp counts as arrived.
+        // All lanes' parts of O are written before the warp arrives.
         __syncwarp();
         if (lane == 0) mbarrier_arrive(o_full + round % 2);
     };
 
-    // Where this tile of K and V lies: stage and parity. Where the one before it does.
+    // Stage and parity of this tile of K and V, and of the previous one.
     int stage = 0, parity = 0, last_stage = 0;
     const auto wait_for_last_v = [&]() {
         mbarrier_wait(v_full + last_stage, parity ^ stage == 0);
@@ -475,11 +476,11 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         stage = stage == STAGES - 1 ? 0 : stage + 1;
         parity ^= stage == 0;
     };
-    // S of this tile and O of the last one as one block for the tensor cores, and the next group's
-    // behind it.
+    // S of this tile and O of the previous one as one block for the tensor cores, then the next
+    // group's.
     const auto start_products = [&](int round) {
         wait_for_last_v();
-        named_barrier(turn, 2 * WARPGROUP);  // the other groups' products are under way
+        named_barrier(turn, 2 * WARPGROUP);  // the other groups' products have been issued
         wgmma_fence();
         multiply_q_k(round, stage);
         multiply_p_v(last_stage);
@@ -493,9 +494,9 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         wgmma_wait<0>(acc_rmem);
         if (lane == 0) mbarrier_arrive(v_empty + last_stage);
     };
-    // K of the tile behind this one, if there is one, is waited for behind a softmax. Else ptxas
-    // would move the wait for O in front of it: a branch ends what it puts in another order, and
-    // this one needs all of P. l is never negative, which the compiler does not know.
+    // Waits for K of the next tile, if there is one, after a softmax. Its branch, which depends on
+    // all of P, ends the basic block: otherwise ptxas would move the wait for O ahead of the
+    // softmax. The compiler does not know that l is never negative.
     const auto wait_for_next_k = [&](bool is_there) {
         const int next_stage = stage == STAGES - 1 ? 0 : stage + 1;
         if (is_there && !(l_rmem[0] + l_rmem[1] < 0.0f)) {
@@ -551,7 +552,8 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         step_ring();
     }
     wait_for_last_v();
-    // The last block is of one product, and hands on no turn that nobody waits for.
+    // The last block has one product only, and the last turn is not passed on: no group waits for
+    // it.
     named_barrier(turn, 2 * WARPGROUP);
     wgmma_fence();
     multiply_p_v(last_stage);

@@ -1,5 +1,5 @@
 // v21 Paged decode: v14 over K and V in pages, as servers keep them, found through a block table.
-// Idea: which page holds a tile is asked one tile before its copy, so that no copy waits for it.
+// Idea: a tile's page is looked up one tile before its copy, so that no copy waits for it.
 // Changed: against v14, a tile's address is its page's; a page holds whole tiles of one K/V head.
 // Limiter: DRAM bandwidth, once the splits fill the GPU.
 // Constraints: sm_75, BF16 sm_80; D in {32, 64, 96, 128, 256}; whole tiles to a page; features.cuh.
@@ -95,7 +95,7 @@ constexpr int RING = 2 * STAGES * TILE * (int)sizeof(kv_element) >= BLOCK_M * (H
 constexpr int O_STRIDE = HEAD_DIM + 8;
 constexpr int MERGE_THREADS = NUM_THREADS / BLOCK_M;         // threads that merge one row
 constexpr int MERGE_PAIRS = HEAD_DIM / (2 * MERGE_THREADS);  // pairs of columns for each
-constexpr int PARTS = NUM_SPLITS / CLUSTER_SIZE;             // what is left to fuse in memory
+constexpr int PARTS = NUM_SPLITS / CLUSTER_SIZE;             // partial results to fuse in memory
 constexpr int SHARE_PAIRS = MERGE_PAIRS / CLUSTER_SIZE;      // of a thread, across a cluster
 constexpr unsigned FULL_WARP = 0xffffffffu;
 
@@ -112,7 +112,7 @@ static_assert(NUM_SPLITS % CLUSTER_SIZE == 0 && MERGE_PAIRS % CLUSTER_SIZE == 0,
 static_assert(HEAD_DIM % 32 == 0 && HEAD_DIM <= 256,
               "head_dim must be a multiple of 32 up to 256: Q and O stay in registers");
 
-// Where a chunk of 8 elements lies in its row: as in v09.
+// Position of a chunk of 8 elements in its row, as in v09.
 __device__ __forceinline__ int swizzled(int row, int d) {
     const int spread = SPREAD_OF(row);
     return row * HEAD_DIM + (d ^ spread * VECTOR);
@@ -128,7 +128,7 @@ __device__ __forceinline__ void load_tile(kv_element* tile_smem,  // [BLOCK_N, H
         const int i = first + threadIdx.x % 32;
         const int row = i / VECTORS_PER_ROW;
         const int d = i % VECTORS_PER_ROW * VECTOR;
-        // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
+        // Rows past the end are zero-filled: stale data could be NaN, and NaN * 0 is NaN.
         cp_async_16(tile_smem + swizzled(row, d), source + (size_t)row * HEAD_DIM + d,
                     row < length);
     }
@@ -166,7 +166,7 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
         reinterpret_cast<float*>(reinterpret_cast<kv_element*>(smem) + NUM_WARPS * RING);
     float* l_smem = m_smem + NUM_WARPS * BLOCK_M;  // both [NUM_WARPS, BLOCK_M]
 
-    // Packed rows: the query heads of one K/V head beside each other, for every query in turn.
+    // Packed rows: for every query, the query heads of one K/V head side by side.
     const int group = num_heads / num_heads_kv;
     const Features given = FEATURES_GIVEN;
     OWN_LENGTHS(given, blockIdx.z);
@@ -176,7 +176,7 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
     const int row0 = blockIdx.y % row_tiles * BLOCK_M;  // this CTA's first packed row
     const int split = blockIdx.x;
     const int* pages = block_table + (size_t)blockIdx.z * ((seqlen_kv - 1) / PAGE_SIZE + 1);
-    // Where a packed row lies among [batch, num_heads, seqlen].
+    // Index of a packed row in [batch, num_heads, seqlen].
     const auto row_index = [&](int row) {
         const size_t head = (size_t)blockIdx.z * num_heads + kv_head_index * group + row % group;
         return head * seqlen + row / group;
@@ -212,16 +212,16 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
     float m_rmem[2] = {-INFINITY, -INFINITY};  // maxima of the unscaled scores
     float l_rmem[2] = {0.0f, 0.0f};            // sums over this lane's keys only
 #if HAS_KV_FP8
-    softmax_scale *= given.k_scale[kv_head_index] * FP8_UNIT;  // of scores as products give them
+    softmax_scale *= given.k_scale[kv_head_index] * FP8_UNIT;  // applied to unscaled scores
 #endif
     const float scale_log2 = softmax_scale * LOG2_E;
 
-    // Causal: no row of this tile sees a key behind its last query.
+    // Causal: no row of this tile sees a key past its last query.
     const int last_query = min(num_rows, row0 + BLOCK_M) - 1;
     const int end = POSITION_OF(last_query / group + 1);
     const int kv_end = END_OF_KEYS(end);
-    // Even splits: the number of tiles differs by one at most. 64-bit: tiles * splits may be large.
-    // Tiles outside of all windows.
+    // Even splits: numbers of tiles differ by at most one. 64-bit: tiles * splits may be large.
+    // Tiles before all windows are skipped.
     const int before = FIRST_KEY(POSITION_OF(row0 / group)) / BLOCK_N;
     const int tiles = (kv_end + BLOCK_N - 1) / BLOCK_N - before;
     const int first_tile = before + (int)((long long)tiles * split / NUM_SPLITS);
@@ -231,7 +231,7 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
     const auto page_of = [&](int tile) {
         return tile < end_tile ? pages[tile / TILES_PER_PAGE] : 0;
     };
-    // A group for every tile, copied or not, so that the groups under way can be counted.
+    // Commits a group for every tile, copied or not, so that groups in flight can be counted.
     const auto start_copies = [&](int stage, int tile, int page) {
         if (tile < end_tile) {
             // 64-bit: pages * num_heads_kv * PAGE_SIZE * HEAD_DIM may pass 2^31.
@@ -242,7 +242,8 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
         }
         cp_async_commit();
     };
-    // The pages of the first tiles are asked for together, and always one more than is copied.
+    // The page indices of the first tiles are loaded together, and then always one tile ahead of
+    // the copies.
     int first_pages[STAGES - 1];
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++) {
@@ -254,11 +255,11 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
         start_copies(i, first_tile + warp + i * NUM_WARPS, first_pages[i]);
     }
 
-    int stage = 0;  // where this tile lies
+    int stage = 0;  // of this tile
     for (int tile = first_tile + warp; tile < end_tile; tile += NUM_WARPS) {
         cp_async_wait<STAGES - 2>();
-        // All lanes' parts of this tile are there, and the tile before is read by none of them any
-        // more. No other warp is involved.
+        // All lanes' copies of this tile have arrived, and no lane reads the previous one any more.
+        // No other warp uses this ring.
         __syncwarp();
         const int free_stage = stage == 0 ? STAGES - 1 : stage - 1;
         start_copies(free_stage, tile + (STAGES - 1) * NUM_WARPS, next_page);
@@ -271,8 +272,8 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
         // S = Q @ K^T [BLOCK_M, BLOCK_N], as in v08.
         float s_rmem[KEY_TILES][4] = {};
 #if HAS_KV_FP8
-        // A fragment of 8 keys by 16 bytes holds, of each key, four columns beside each other in a
-        // lane, not twice two: Q was loaded in that order, which the sum does not care about.
+        // A fragment of 8 keys by 16 bytes holds, of each key, four neighbouring columns in a lane,
+        // not twice two. Q was loaded in the same order, and the sum does not depend on it.
 #pragma unroll
         for (int step = 0; step < DIM_STEPS; step += 2) {
 #pragma unroll
@@ -402,7 +403,7 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
     // Every lane has read its last tile: O takes the ring's place.
     __syncwarp();
 
-    // Each warp leaves its (O, m, l); all lanes of a row hold its m, and its l is summed here.
+    // Each warp stores its (O, m, l); all lanes of a row hold its m, and its l is summed here.
     float* o_smem = reinterpret_cast<float*>(ring);  // [BLOCK_M, O_STRIDE]
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -436,7 +437,7 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
     const bool has_row = row < num_rows;
     const size_t out_row = row_index(has_row ? row : 0);
 
-    // m = max over warps; -inf where this split has no key for the row.
+    // m = max over warps; -inf if this split has no key for the row.
     float m = -INFINITY;
 #pragma unroll
     for (int w = 0; w < NUM_WARPS; w++) m = fmaxf(m, m_smem[w * BLOCK_M + tile_row]);
@@ -458,15 +459,15 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
         }
     }
 
-    // The CTAs of a cluster fuse their splits on chip: each takes its share of the columns of all.
+    // The CTAs of a cluster fuse their splits on chip, each a share of the columns.
     const int rank = split % CLUSTER_SIZE;
     float2 share_rmem[SHARE_PAIRS];
     if constexpr (CLUSTER_SIZE == 1) {
 #pragma unroll
         for (int j = 0; j < SHARE_PAIRS; j++) share_rmem[j] = merged_rmem[j];
     } else {
-        // Where warp 0's part was: of O this thread alone has read what it overwrites, of m and l
-        // the other lanes of the row must have.
+        // This overwrites warp 0's part. What this thread overwrites of O only it has read; m and l
+        // must have been read by the other lanes of the row.
         __syncwarp();
         float* o_row = reinterpret_cast<float*>(smem) + tile_row * O_STRIDE;
         if (part == 0) {
@@ -477,7 +478,7 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
         for (int j = 0; j < MERGE_PAIRS; j++) {
             *reinterpret_cast<float2*>(o_row + 2 * (part + j * MERGE_THREADS)) = merged_rmem[j];
         }
-        // All CTAs read what all have left.
+        // All CTAs read what all of them stored.
         cluster_arrive();
         cluster_wait();
         float m_of[CLUSTER_SIZE];
@@ -503,7 +504,7 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
                 share_rmem[j].y += weight * o.y;
             }
         }
-        // This CTA has read all it needs of the others.
+        // This CTA has read all that it needs from the others.
         cluster_arrive();
     }
     // This thread's pairs of columns, every MERGE_THREADS-th.
@@ -511,7 +512,7 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
 
     const size_t all_rows = (size_t)gridDim.z * num_heads * seqlen;
     if constexpr (PARTS > 1) {
-        // m and l of a split of their own for each CTA: its share is fused by its like.
+        // Each CTA has its own m and l: its columns are fused by the CTA of the same rank.
         const size_t partial_row = split * all_rows + out_row;
         if (has_row && part == 0) {
             m_partial[partial_row] = m;
@@ -525,7 +526,7 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
             }
         }
     }
-    // The others may still be reading this CTA's shared memory, which goes when it returns.
+    // Other CTAs may still be reading this CTA's shared memory, which is freed when it returns.
     if constexpr (CLUSTER_SIZE > 1) cluster_wait();
     if constexpr (PARTS > 1) {
         // Thread 0 arrives for the whole CTA, so all of its threads must have written.
@@ -533,13 +534,14 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
         const size_t tile_index = (size_t)blockIdx.z * gridDim.y + blockIdx.y;
         int* tile_arrivals = arrivals + tile_index * CLUSTER_SIZE + rank;
         const bool came_last = threadIdx.x == 0 && arrive_at_counter(tile_arrivals) == PARTS - 1;
-        // Only thread 0 knows who came last: the barrier hands its answer to all threads, and what
-        // the other splits wrote.
+        // Only thread 0 knows whether this CTA is last: the barrier broadcasts it, and makes what
+        // the other splits wrote visible.
         if (!__syncthreads_or(came_last)) return;
-        if (threadIdx.x == 0) *tile_arrivals = 0;  // all have arrived: ready for the next launch
+        if (threadIdx.x == 0) *tile_arrivals = 0;  // reset for the next launch
         if (!has_row) return;
 
-        // The same sum over parts, in their order, so that the same bits come out whoever is last.
+        // The same sum over parts, in their order, so that the result is bitwise the same whichever
+        // CTA is last.
         m = -INFINITY;
         for (int p = 0; p < PARTS; p++) {
             m = fmaxf(m, m_partial[(p * CLUSTER_SIZE + rank) * all_rows + out_row]);

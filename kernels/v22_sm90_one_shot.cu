@@ -1,7 +1,7 @@
-// v22 One shot by wgmma: few keys on Hopper, a head's K and V at once, where TMA has put them.
-// Idea: as v12 wait once and loop never, but read shared memory once for 64 rows, not for 16.
+// v22 One shot by wgmma: few keys on Hopper; TMA loads a head's K and V at once, wgmma reads them.
+// Idea: as v12, wait once and never loop, but read shared memory once per 64 rows, not per 16.
 // Changed: against v12, TMA and wgmma as in v15; a warpgroup has 64 rows and all keys, no merge.
-// Limiter: at a head an SM latency, then exp: all warps reach it at one time; then the loads.
+// Limiter: latency with one head per SM; with more, exp, which all warps reach together; loads.
 // Constraints: sm_90a alone; D in {32, 64, 96, 128}; KV <= keys, at most 256; any S, H and B.
 // Passes: 1, attention_forward; grid (ceil(S / (16 num_warps)), H, B), 32 num_warps threads.
 // Source: v12; PTX ISA, wgmma, cp.async.bulk.tensor and stmatrix.
@@ -63,12 +63,12 @@ constexpr int BLOCK_M = 16 * NUM_WARPS;  // query rows of a CTA
 constexpr int NUM_THREADS = 32 * NUM_WARPS;
 constexpr int COLUMNS = HEAD_DIM % 64 == 0 ? 64 : 32;  // of a box: a row is as wide as the swizzle
 constexpr int ROW_BYTES = 2 * COLUMNS;
-constexpr int BOXES = HEAD_DIM / COLUMNS;  // beside each other make a tile
+constexpr int BOXES = HEAD_DIM / COLUMNS;  // side by side make a tile
 constexpr int CHUNKS = COLUMNS / 8;        // of 16 bytes in a row of a box
 constexpr int STEPS = COLUMNS / 16;        // in it; a wgmma takes 16 columns of Q and K
 constexpr int DIM_STEPS = HEAD_DIM / 16;
 constexpr int KEY_STEPS = KEYS / 16;       // and 16 rows of V
-constexpr int HALF_KEYS = KEYS / 2;        // K comes in two halves
+constexpr int HALF_KEYS = KEYS / 2;        // K is loaded in two halves
 constexpr int HALF_SCORES = HALF_KEYS / 2;              // of them in a thread
 constexpr int HALF_BYTES = HALF_KEYS * HEAD_DIM * 2;    // of K
 constexpr int TILE_BYTES = 2 * HALF_BYTES;              // of K or V
@@ -95,8 +95,8 @@ __device__ __forceinline__ float row_sum(float x) {
     return x + __shfl_xor_sync(FULL_WARP, x, 2);
 }
 
-// What a wgmma descriptor grows by, to 16 columns further on in boxes of ROWS rows. A constant to
-// add costs less code than a descriptor made anew, and code that is still to come costs time.
+// Increment of a wgmma descriptor to the next 16 columns in boxes of ROWS rows. Adding a constant
+// takes less code than building a descriptor, and fetching code takes time.
 template <int ROWS>
 __device__ __forceinline__ int columns_at(int step) {
     return (step / STEPS * ROWS * ROW_BYTES + step % STEPS * 32) >> 4;
@@ -113,12 +113,12 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     unsigned char* q_smem = smem;  // [GROUPS, BOXES, GROUP_ROWS, COLUMNS], swizzled
     unsigned char* k_smem = q_smem + GROUPS * GROUP_BYTES;  // [2, BOXES, HALF_KEYS, COLUMNS]
     unsigned char* v_smem = k_smem + TILE_BYTES;            // [BOXES, KEYS, COLUMNS]
-    // Of each group's rows, and with the first group's of the first half of K.
+    // For each group's rows; the first group's also for the first half of K.
     Mbarrier* q_full = reinterpret_cast<Mbarrier*>(v_smem + TILE_BYTES);
     Mbarrier* k_full = q_full + GROUPS;  // of its second half
     Mbarrier* v_full = k_full + 1;
 
-    // The query tile is the fastest axis: CTAs that run at one time share their head's K/V in L2.
+    // The query tile is the fastest axis: concurrent CTAs share their head's K/V in L2.
     const int m0 = blockIdx.x * BLOCK_M;  // first query row of this CTA
     const int head = blockIdx.y, batch = blockIdx.z;
     // As in v12, no division.
@@ -138,8 +138,8 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
                      box * COLUMNS, half * HALF_KEYS, kv_head, batch);
         }
     };
-    // One thread asks for everything, before anything else is worked out. In this order the first
-    // group is a step ahead of the second, so that its softmax runs beside the other's products.
+    // One thread issues all loads before anything else. In this order the first group is a step
+    // ahead of the second, so that its softmax overlaps with the second's products.
     if (threadIdx.x < 32 && elect_one()) {
 #pragma unroll
         for (int i = 0; i < GROUPS + 2; i++) mbarrier_init(q_full + i, 1);
@@ -160,7 +160,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
                      batch);
         }
     }
-    // The same in all lanes, which the compiler is to know: descriptors lie in uniform registers.
+    // Warp-uniform, and known to the compiler as such: descriptors are read from uniform registers.
     const int warp = __shfl_sync(FULL_WARP, threadIdx.x / 32, 0);
     const int group = warp / 4;
     const int lane = threadIdx.x % 32;
@@ -242,9 +242,9 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     wgmma_commit();
     wgmma_wait<0>(acc_rmem);
 
-    // The products of the group's other warps have read Q, too: a warp's wait is for its own.
+    // The products of the group's other warps have read Q too: a warp's wait covers only its own.
     named_barrier(1 + group, 4 * 32);
-    // O = O / l takes the place of the warp's own rows of Q.
+    // O = O / l overwrites the warp's own rows of Q.
     float inv_l[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -268,7 +268,7 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
         stmatrix_x4(box_smem ^ step % STEPS * 32, o_rmem);
     }
     async_proxy_fence();
-    // All rows of the warp are there before one thread has them stored.
+    // All rows of the warp are written before one thread issues their TMA store.
     __syncwarp();
     if (elect_one()) {
 #pragma unroll

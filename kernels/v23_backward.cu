@@ -1,7 +1,7 @@
-// v23 Backward: dQ, dK and dV from Q, K, V, O, LSE and dO: each pass owns what it sums.
-// Idea: P = exp(S - LSE) is made again, and dS = P (dP - D) with D = rowsum(dO O): no S x S matrix.
+// v23 Backward: dQ, dK and dV from Q, K, V, O, LSE and dO: each CTA sums its own rows alone.
+// Idea: recompute P = exp(S - LSE), and dS = P (dP - D) with D = rowsum(dO O): no S x S matrix.
 // Changed: against v03, three outputs; D first, then a CTA for each key tile, and each query tile.
-// Limiter: shared memory and FMA: five products of 32 x 32 scores, two of them made twice.
+// Limiter: shared memory and FMA: five products of 32 x 32 scores, two of them computed twice.
 // Constraints: D in {32, 64, 96, 128}; H <= 65535; B <= 65535; S <= KV where causal; K/V shared.
 // Passes: 3, backward_delta by 8 rows, backward_kv by 32 keys, backward_q by 32 queries; (., H, B).
 // Source: FlashAttention (Dao et al., 2022, arXiv 2205.14135), algorithm 4, appendix B.
@@ -74,7 +74,7 @@ __device__ __forceinline__ void load_tile(element* tile_smem,   // [TILE_ROWS, R
     for (int i = threadIdx.x; i < TILE_ROWS * PAIRS_PER_ROW; i += NUM_THREADS) {
         const int row = i / PAIRS_PER_ROW;
         const int d = i % PAIRS_PER_ROW * 2;
-        // Rows past the end are zeros: whatever lay there could be NaN, and NaN * 0 is NaN.
+        // Rows past the end are zero-filled: stale data could be NaN, and NaN * 0 is NaN.
         element2 pair = to_element2(0.0f, 0.0f);
         if (first_row + row < length) {
             const element* source = head + (size_t)(first_row + row) * HEAD_DIM + d;
@@ -120,7 +120,7 @@ __device__ __forceinline__ void store_row(element* row, const float2 (&acc_rmem)
     }
 }
 
-// D = rowsum(dO * O): what the softmax's own derivative takes away from each dP of a row.
+// D = rowsum(dO * O), which the derivative of the softmax subtracts from each dP of a row.
 extern "C" __global__ void __launch_bounds__(32 * DELTA_ROWS)
 backward_delta(const element* __restrict__ out,   // [batch, num_heads, seqlen, HEAD_DIM]
                const element* __restrict__ dout,  // [batch, num_heads, seqlen, HEAD_DIM]
@@ -142,7 +142,7 @@ backward_delta(const element* __restrict__ out,   // [batch, num_heads, seqlen, 
     if (lane == 0) delta[row] = sum;
 }
 
-// dK and dV of 32 keys: all queries of the heads that read them come by, tile by tile.
+// dK and dV of 32 keys: a loop over all queries of the heads that read them, tile by tile.
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 backward_kv(const element* __restrict__ q,     // [batch, num_heads, seqlen, HEAD_DIM]
             const element* __restrict__ k,     // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
@@ -181,7 +181,7 @@ backward_kv(const element* __restrict__ q,     // [batch, num_heads, seqlen, HEA
         dv_rmem[j] = make_float2(0.0f, 0.0f);
     }
 
-    // Causal: queries in front of the tile's first key see none of its keys.
+    // Causal: queries before the tile's first key see none of its keys.
     const int m_begin = IS_CAUSAL ? max(0, n0 - offset) / TILE_ROWS * TILE_ROWS : 0;
     for (int head = 0; head < group; head++) {
         const size_t q_index = (size_t)blockIdx.z * num_heads + blockIdx.y * group + head;
@@ -233,7 +233,7 @@ backward_kv(const element* __restrict__ q,     // [batch, num_heads, seqlen, HEA
     }
 }
 
-// dQ of 32 queries: all keys that they see come by, tile by tile.
+// dQ of 32 queries: a loop over all keys that they see, tile by tile.
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 backward_q(const element* __restrict__ q,     // [batch, num_heads, seqlen, HEAD_DIM]
            const element* __restrict__ k,     // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
@@ -252,7 +252,7 @@ backward_q(const element* __restrict__ q,     // [batch, num_heads, seqlen, HEAD
 
     const int own = threadIdx.x / THREADS_PER_ROW;   // this thread's query
     const int part = threadIdx.x % THREADS_PER_ROW;  // which share of its row
-    // Causal: the longest tiles start first, so that none of them is left for the end.
+    // Causal: the longest tiles start first, which keeps the last wave short.
     const int tile_index = IS_CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     const int m0 = tile_index * TILE_ROWS;
     const int query = m0 + own;

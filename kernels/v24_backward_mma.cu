@@ -5,7 +5,7 @@
 // Constraints: from sm_80; D in {32, 64, 96, 128}; H <= 65535; B <= 65535; S <= KV where causal.
 // Passes: 3, backward_delta by 8 rows, backward_loop by key tiles, backward_convert; (., H, B).
 // Source: FlashAttention-2 (Dao, 2023, arXiv 2307.08691), algorithm 2; the D pass clears dQ's sums.
-// Weakness: no two runs add dQ in one order; an atomic for each element, key tile and query head.
+// Weakness: dQ's order of sums varies; one atomic per element, key tile and query head.
 /* attune
 idea = "FlashAttention-2's backward loop over key tiles by mma.sync; dQ by atomics in FP32."
 head_dims = [32, 64, 96, 128]
@@ -77,7 +77,7 @@ static_assert(STAGES == 1 || STAGES == 2, "stages must be 1 or 2: tiles of Q and
 static_assert(HEAD_DIM % 32 == 0 && HEAD_DIM <= 128,
               "head_dim must be a multiple of 32 up to 128: dK and dV stay in registers");
 
-// D of each row, and zeros where the loop will add dQ up.
+// D of each row, and zeros where the loop will accumulate dQ.
 extern "C" __global__ void __launch_bounds__(32 * DELTA_ROWS)
 backward_delta(const element* __restrict__ out,   // [batch, num_heads, seqlen, HEAD_DIM]
                const element* __restrict__ dout,  // [batch, num_heads, seqlen, HEAD_DIM]
@@ -94,8 +94,8 @@ backward_delta(const element* __restrict__ out,   // [batch, num_heads, seqlen, 
     for (int d = 0; d < HEAD_DIM; d += 32) dq_sum[row * HEAD_DIM + d + lane] = 0.0f;
 }
 
-// dK and dV of BLOCK_N keys, and what these keys give to dQ of all queries. The 1 lets ptxas use
-// the registers it wants, as in v02.
+// dK and dV of BLOCK_N keys, and the contribution of these keys to dQ of all queries. The 1 lets
+// ptxas use the registers it wants, as in v02.
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 backward_loop(const element* __restrict__ q,     // [batch, num_heads, seqlen, HEAD_DIM]
               const element* __restrict__ k,     // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
@@ -136,12 +136,13 @@ backward_loop(const element* __restrict__ q,     // [batch, num_heads, seqlen, H
     float dk_rmem[HEAD_DIM / 8][4] = {};
     float dv_rmem[HEAD_DIM / 8][4] = {};
 
-    // Causal: queries in front of the tile's first key see none of its keys.
+    // Causal: queries before the tile's first key see none of its keys.
     const int m_begin = IS_CAUSAL ? max(0, n0 - offset) / BLOCK_M * BLOCK_M : 0;
     const int tiles = (seqlen - m_begin + BLOCK_M - 1) / BLOCK_M;  // of each head, at least 1
     const int visits = tiles * group;
 
-    // Starts the copies of one visit's Q and dO into a stage. A group of its own, even if empty.
+    // Starts the copies of one iteration's Q and dO into a stage. Always commits a group, even if
+    // empty.
     const auto start_copies = [&](int visit) {
         if (visit < visits) {
             const size_t head = (first_head + visit / tiles) * seqlen * HEAD_DIM;
@@ -154,7 +155,7 @@ backward_loop(const element* __restrict__ q,     // [batch, num_heads, seqlen, H
     };
     start_copies(0);
 
-    // LSE, in base 2, and D of a query of the next visit, on their way while dQ is computed.
+    // LSE, in base 2, and D of a query of the next iteration, loaded while dQ is computed.
     float2 next_rows = make_float2(0.0f, 0.0f);
     const auto load_rows = [&](int visit) {
         const int query = m_begin + visit % tiles * BLOCK_M + threadIdx.x;
@@ -173,8 +174,8 @@ backward_loop(const element* __restrict__ q,     // [batch, num_heads, seqlen, H
         const element* dout_smem = q_smem + Q_TILE;
         if (threadIdx.x < BLOCK_M) rows_smem[threadIdx.x] = next_rows;
         cp_async_wait<STAGES - 1>();
-        // Every warp reads rows that other warps copied; and dS of the tile before is read by
-        // nobody any more.
+        // Every warp reads rows that other warps copied; and dS of the previous tile is no longer
+        // read.
         __syncthreads();
 
         // S^T = K @ Q^T and dP^T = V @ dO^T [16, BLOCK_M]: this warp's keys, all queries.
@@ -183,7 +184,7 @@ backward_loop(const element* __restrict__ q,     // [batch, num_heads, seqlen, H
         multiply_rows<BLOCK_M>(p_rmem, k_smem + warp * 16 * ROW_STRIDE, q_smem, lane);
         multiply_rows<BLOCK_M>(ds_rmem, v_smem + warp * 16 * ROW_STRIDE, dout_smem, lane);
 
-        // P = exp(scale S - LSE) and dS = P (dP - D); nothing of a key or query that is not there.
+        // P = exp(scale S - LSE) and dS = P (dP - D); 0 for keys and queries past the end.
         const bool has_mask = m0 + BLOCK_M > seqlen || n0 + BLOCK_N > seqlen_kv ||
                               (IS_CAUSAL && n0 + BLOCK_N > m0 + offset + 1);
 #pragma unroll
@@ -225,9 +226,9 @@ backward_loop(const element* __restrict__ q,     // [batch, num_heads, seqlen, H
         // dQ needs dS of all warps' keys.
         __syncthreads();
 
-        // Behind the largest products, which leave no register free, and before dQ's atomics.
+        // After the largest products, which leave no register free, and before dQ's atomics.
         load_rows(visit + 1);
-        // With one stage the next Q and dO take the place of these, which nobody reads any more.
+        // With one stage the next Q and dO overwrite these, which are no longer read.
         if (STAGES == 1) start_copies(visit + 1);
 
         // dQ += dS @ K: this warp's rows and columns over all keys. dS^T's rows are keys, so that
@@ -267,7 +268,7 @@ backward_loop(const element* __restrict__ q,     // [batch, num_heads, seqlen, H
     store_rows(dk + kv_head, dk_rmem, softmax_scale, n0 + warp * 16, seqlen_kv, lane);
 }
 
-// dQ = scale * its sum, in the tensors' own format.
+// dQ = scale * its sum, in the tensors' dtype.
 extern "C" __global__ void __launch_bounds__(32 * DELTA_ROWS)
 backward_convert(const float* __restrict__ dq_sum,  // [batch, num_heads, seqlen, HEAD_DIM]
                  element* __restrict__ dq,          // [batch, num_heads, seqlen, HEAD_DIM]

@@ -1,7 +1,7 @@
-// v25 Backward, ordered: dQ in a pass of its own, so that every sum has one order: the same bits.
-// Idea: a CTA owns what it sums: keys for dK and dV, queries for dQ; S and dP are made twice.
+// v25 Backward, ordered: dQ in a separate pass, so that the order of every sum is fixed: same bits.
+// Idea: a CTA owns what it sums: keys for dK and dV, queries for dQ; S and dP are computed twice.
 // Changed: against v24, no atomics, no sums in memory, no dS in shared memory: 7 products, not 5.
-// Limiter: tensor cores and shared memory, as v24; two fifths more products for bits that repeat.
+// Limiter: tensor cores and shared memory, as v24; two fifths more products for reproducible bits.
 // Constraints: from sm_80; D in {32, 64, 96, 128}; H <= 65535; B <= 65535; S <= KV where causal.
 // Passes: 3, backward_delta by 8 rows, backward_kv by key tiles, backward_q by query tiles.
 // Source: FlashAttention-2 (Dao, 2023, arXiv 2307.08691), section 3.1, with the loops apart.
@@ -74,8 +74,8 @@ backward_delta(const element* __restrict__ out,   // [batch, num_heads, seqlen, 
     if (lane == 0) delta[row] = sum;
 }
 
-// dK and dV of OWN_ROWS keys: all queries of the heads that read them come by. The 1 lets ptxas use
-// the registers it wants, as in v02.
+// dK and dV of OWN_ROWS keys: a loop over all queries of the heads that read them. The 1 lets ptxas
+// use the registers it wants, as in v02.
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 backward_kv(const element* __restrict__ q,     // [batch, num_heads, seqlen, HEAD_DIM]
             const element* __restrict__ k,     // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
@@ -110,7 +110,7 @@ backward_kv(const element* __restrict__ q,     // [batch, num_heads, seqlen, HEA
     float dk_rmem[HEAD_DIM / 8][4] = {};
     float dv_rmem[HEAD_DIM / 8][4] = {};
 
-    // Causal: queries in front of the tile's first key see none of its keys.
+    // Causal: queries before the tile's first key see none of its keys.
     const int m_begin = IS_CAUSAL ? max(0, n0 - offset) / BLOCK * BLOCK : 0;
     for (int head = 0; head < group; head++) {
         const size_t q_index = (size_t)blockIdx.z * num_heads + blockIdx.y * group + head;
@@ -128,7 +128,7 @@ backward_kv(const element* __restrict__ q,     // [batch, num_heads, seqlen, HEA
             multiply_rows<BLOCK>(p_rmem, k_smem + warp * 16 * ROW_STRIDE, q_smem, lane);
             multiply_rows<BLOCK>(ds_rmem, v_smem + warp * 16 * ROW_STRIDE, dout_smem, lane);
 
-            // P = exp(scale S - LSE) and dS = P (dP - D); nothing of what is not there or seen.
+            // P = exp(scale S - LSE) and dS = P (dP - D); 0 past the end and where masked.
             const bool has_mask = m0 + BLOCK > seqlen || n0 + OWN_ROWS > seqlen_kv ||
                                   (IS_CAUSAL && n0 + OWN_ROWS > m0 + offset + 1);
 #pragma unroll
@@ -166,7 +166,7 @@ backward_kv(const element* __restrict__ q,     // [batch, num_heads, seqlen, HEA
     store_rows(dk + kv_head, dk_rmem, softmax_scale, n0 + warp * 16, seqlen_kv, lane);
 }
 
-// dQ of OWN_ROWS queries: all keys that they see come by.
+// dQ of OWN_ROWS queries: a loop over all keys that they see.
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 backward_q(const element* __restrict__ q,     // [batch, num_heads, seqlen, HEAD_DIM]
            const element* __restrict__ k,     // [batch, num_heads_kv, seqlen_kv, HEAD_DIM]
@@ -185,7 +185,7 @@ backward_q(const element* __restrict__ q,     // [batch, num_heads, seqlen, HEAD
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32;
     const int pair = 2 * (lane % 4);
-    // Causal: the longest tiles start first, so that none of them is left for the end.
+    // Causal: the longest tiles start first, which keeps the last wave short.
     const int tile_index = IS_CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     const int m0 = tile_index * OWN_ROWS;
     const int query0 = m0 + warp * 16 + lane / 4;  // this lane's first query

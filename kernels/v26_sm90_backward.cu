@@ -1,11 +1,11 @@
-// v26 Backward, wgmma: v24's loop by TMA and wgmma; P^T and dS^T stay where the products made them.
+// v26 Backward, wgmma: v24's loop by TMA and wgmma; P^T and dS^T stay in registers.
 // Idea: S^T = K Q^T and dP^T = V dO^T, so that P^T and dS^T are left operands in registers.
 // Changed: against v24, a producer warp and its ring, wgmma, rows that do not exist padded away.
 // Limiter: shared memory: K, V and dS are left operands of 64 columns' products, read each time.
 // Constraints: sm_90a alone; D in {32, 64, 96, 128}; H <= 65535; B <= 65535; S <= KV where causal.
 // Passes: 3, backward_rows by 8 rows, backward_loop by 128 keys, backward_convert; (., H, B).
 // Source: FlashAttention-3 (arXiv 2407.08608), its backward pass; dQ's sums lie as wgmma has them.
-// Weakness: no two runs add dQ in one order; the two warpgroups meet at dS for each query tile.
+// Weakness: dQ's order of sums varies; the two warpgroups synchronise at dS for each query tile.
 /* attune
 idea = "Backward by TMA and wgmma: S and dP come transposed, so P and dS stay in registers."
 head_dims = [32, 64, 96, 128]
@@ -81,7 +81,7 @@ constexpr int BLOCK_M = HEAD_DIM <= 64 ? 128 : 64;  // query rows per tile
 constexpr int COLUMNS =  // of a box: as wide as the swizzle
     HEAD_DIM == 96 ? 16 : HEAD_DIM < 64 ? HEAD_DIM : 64;
 constexpr int ROW_BYTES = 2 * COLUMNS;
-constexpr int BOXES = HEAD_DIM / COLUMNS;          // beside each other make a tile
+constexpr int BOXES = HEAD_DIM / COLUMNS;          // side by side make a tile
 constexpr int KV_BYTES = BLOCK_N * HEAD_DIM * 2;
 constexpr int Q_BYTES = BLOCK_M * HEAD_DIM * 2;
 constexpr int QUERY_STEPS = BLOCK_M / 16;          // a wgmma sums over 16
@@ -101,8 +101,8 @@ static_assert(STAGES == 2 || STAGES == 3,
 static_assert(HEAD_DIM % 32 == 0 && HEAD_DIM <= 128 && (SHARE_ROWS || BOXES % 2 == 0),
               "head_dim must be 32, 64, 96 or 128: the warpgroups share dQ by rows or by boxes");
 
-// What a row brings to the loop, LSE in base 2 and D, and zeros where dQ is to be added up. To
-// rows behind the last one P = exp2(0 - infinity) = 0.
+// Input of the loop for each row, LSE in base 2 and D, and zeros where dQ is accumulated. For rows
+// past the last one P = exp2(0 - infinity) = 0.
 extern "C" __global__ void __launch_bounds__(32 * DELTA_ROWS)
 backward_rows(const element* __restrict__ out,   // [batch, num_heads, seqlen, HEAD_DIM]
               const element* __restrict__ dout,  // [batch, num_heads, seqlen, HEAD_DIM]
@@ -128,8 +128,8 @@ backward_rows(const element* __restrict__ out,   // [batch, num_heads, seqlen, H
     for (int d = 0; d < HEAD_DIM; d += 32) dq_sum[padded_row * HEAD_DIM + d + lane] = 0.0f;
 }
 
-// From the descriptor of the first 16 columns of ROWS rows to that of another step's: the address
-// within it counts 16 bytes.
+// Offset from the descriptor of the first 16 columns of ROWS rows to that of another step. Its
+// address counts units of 16 bytes.
 template <int ROWS>
 __device__ __forceinline__ unsigned long long columns_of(unsigned long long first, int step) {
     constexpr int STEPS = COLUMNS / 16;  // of a box
@@ -160,7 +160,7 @@ __device__ __forceinline__ void add_weighted(float (&acc_rmem)[HEAD_DIM / 2],
     wgmma_commit();
 }
 
-// Two neighbouring columns of accumulators become one register of a left operand.
+// Packs two neighbouring columns of accumulators into one register of a left operand.
 __device__ __forceinline__ void pack_operand(unsigned (&to_rmem)[QUERY_STEPS][4],
                                              const float (&from_rmem)[BLOCK_M / 2]) {
 #pragma unroll
@@ -169,7 +169,7 @@ __device__ __forceinline__ void pack_operand(unsigned (&to_rmem)[QUERY_STEPS][4]
     }
 }
 
-// A group's sums, times `factor`, to rows of a tile [BOXES, BLOCK_N, COLUMNS], swizzled.
+// Stores a group's sums, times `factor`, to rows of a tile [BOXES, BLOCK_N, COLUMNS], swizzled.
 __device__ __forceinline__ void put_rows(unsigned char* tile,
                                          const float (&acc_rmem)[HEAD_DIM / 2], float factor,
                                          int first_row, int lane) {
@@ -183,7 +183,7 @@ __device__ __forceinline__ void put_rows(unsigned char* tile,
     }
 }
 
-// dK and dV of BLOCK_N keys, and what these keys give to dQ of all queries.
+// dK and dV of BLOCK_N keys, and the contribution of these keys to dQ of all queries.
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 backward_loop(const __grid_constant__ TensorMap q_map,     // [batch, num_heads, seqlen, D]
               const __grid_constant__ TensorMap k_map,     // [batch, num_heads_kv, seqlen_kv, D]
@@ -203,7 +203,7 @@ backward_loop(const __grid_constant__ TensorMap q_map,     // [batch, num_heads,
     unsigned char* ds_smem = ring + STAGES * 2 * Q_BYTES;  // [2, BLOCK_M / 64, BLOCK_N, 64], dS^T
     float* rows_smem = reinterpret_cast<float*>(ds_smem + 2 * DS_BYTES);  // [STAGES, 2, BLOCK_M]
     Mbarrier* kv_full = reinterpret_cast<Mbarrier*>(rows_smem + STAGES * 2 * BLOCK_M);
-    Mbarrier* full = kv_full + 1;      // of each stage: its tiles and rows have come
+    Mbarrier* full = kv_full + 1;      // of each stage: its tiles and rows have arrived
     Mbarrier* empty = full + STAGES;   // and have been read by every consumer warp
 
     const int n0 = blockIdx.x * BLOCK_N;             // first key of this CTA
@@ -211,8 +211,8 @@ backward_loop(const __grid_constant__ TensorMap q_map,     // [batch, num_heads,
     const int heads = num_heads / num_heads_kv;      // query heads that read these keys
     const int offset = seqlen_kv - seqlen;           // query i stands at i + offset
     const int query_tiles = (seqlen + BLOCK_M - 1) / BLOCK_M;
-    // Causal: queries in front of the tile's first key see none of its keys. The first keys, which
-    // most queries see, start first.
+    // Causal: queries before the tile's first key see none of its keys. The first keys, which most
+    // queries see, start first.
     const int first_tile = IS_CAUSAL ? max(0, n0 - offset) / BLOCK_M : 0;
     const int tiles = query_tiles - first_tile;      // of each head, at least 1
     const int visits = tiles * heads;
@@ -221,7 +221,7 @@ backward_loop(const __grid_constant__ TensorMap q_map,     // [batch, num_heads,
         mbarrier_init(kv_full, 1);
 #pragma unroll
         for (int stage = 0; stage < STAGES; stage++) {
-            mbarrier_init(full + stage, 1 + 32);  // who asks for the copies, and a warp with rows
+            mbarrier_init(full + stage, 1 + 32);  // copying thread, and a warp with rows
             mbarrier_init(empty + stage, 4 * CONSUMERS);
         }
         mbarrier_init_fence();
@@ -289,7 +289,7 @@ backward_loop(const __grid_constant__ TensorMap q_map,     // [batch, num_heads,
     const unsigned own_rows = group * GROUP_ROWS * ROW_BYTES;
     const unsigned long long k_rows = wgmma_descriptor<ROW_BYTES>(k_address + own_rows, 16);
     const unsigned long long v_rows = wgmma_descriptor<ROW_BYTES>(v_address + own_rows, 16);
-    // K's columns and dS's queries of which this group makes dQ.
+    // K's columns and dS's queries from which this group computes dQ.
     const unsigned long long dq_columns = wgmma_descriptor<ROW_BYTES>(
         k_address + (SHARE_ROWS ? 0 : group * DQ_COLUMNS * BLOCK_N * 2), BLOCK_N * ROW_BYTES);
     const unsigned long long dq_rows = wgmma_descriptor<DS_ROW_BYTES>(
@@ -308,7 +308,8 @@ backward_loop(const __grid_constant__ TensorMap q_map,     // [batch, num_heads,
         const int m0 = (first_tile + visit % tiles) * BLOCK_M;
         const unsigned place = warp_uniform(stage) * (2 * Q_BYTES >> 4);
         unsigned long long q_rows = ring_rows + place, q_sums = ring_sums + place;
-        // Hides what they are made of: the compiler would add steps to the ring's first.
+        // Hides how they are computed: otherwise the compiler adds each step to the ring's first
+        // descriptor.
         asm volatile("" : "+l"(q_rows), "+l"(q_sums));
         const float* lse_smem = rows_smem + stage * 2 * BLOCK_M;
         const float* delta_smem = lse_smem + BLOCK_M;
@@ -321,7 +322,7 @@ backward_loop(const __grid_constant__ TensorMap q_map,     // [batch, num_heads,
         multiply_rows(dp_rmem, v_rows, q_rows + (Q_BYTES >> 4));
         wgmma_wait<1>(s_rmem);
 
-        // P = exp(scale S - LSE), beside dP's product.
+        // P = exp(scale S - LSE), overlapped with dP's product.
         const bool has_mask =
             n0 + BLOCK_N > (IS_CAUSAL ? min(seqlen_kv, m0 + offset + 1) : seqlen_kv);
 #pragma unroll
@@ -341,7 +342,7 @@ backward_loop(const __grid_constant__ TensorMap q_map,     // [batch, num_heads,
         unsigned p_rmem[QUERY_STEPS][4];
         pack_operand(p_rmem, s_rmem);
 
-        // dV += P^T @ dO, beside which dS = P (dP - D) is made.
+        // dV += P^T @ dO, overlapped with dS = P (dP - D).
         wgmma_fence();
         add_weighted(dv_rmem, p_rmem, q_sums + (Q_BYTES >> 4));
         wgmma_wait<1>(dp_rmem);
@@ -354,8 +355,8 @@ backward_loop(const __grid_constant__ TensorMap q_map,     // [batch, num_heads,
         unsigned ds_rmem[QUERY_STEPS][4];
         pack_operand(ds_rmem, s_rmem);
 
-        // dS^T for both groups' dQ. What lies there is of the visit before the last one, and was
-        // read before the groups met in the last one.
+        // dS^T for both groups' dQ. It overwrites that of two iterations ago, which was read before
+        // the groups' barrier in the last one.
         const unsigned ds_address = shared_address(ds_smem) + visit % 2 * DS_BYTES;
 #pragma unroll
         for (int step = 0; step < QUERY_STEPS; step++) {
@@ -367,7 +368,7 @@ backward_loop(const __grid_constant__ TensorMap q_map,     // [batch, num_heads,
         async_proxy_fence();
         named_barrier(BOTH_GROUPS, COMPUTING);
 
-        // dQ = dS @ K over all keys, and behind it dK += dS^T @ Q, which runs while dQ is added up.
+        // dQ = dS @ K over all keys, then dK += dS^T @ Q, which overlaps with adding dQ.
         float dq_rmem[DQ_SUMS];
         const unsigned long long ds_rows = dq_rows + warp_uniform(visit % 2) * (DS_BYTES >> 4);
         wgmma_fence();
@@ -390,12 +391,12 @@ backward_loop(const __grid_constant__ TensorMap q_map,     // [batch, num_heads,
         if (lane == 0) mbarrier_arrive(empty + stage);
     }
 
-    // dK and dV take the place of the group's own rows of K and V. K is read by both groups' dQ.
+    // dK and dV overwrite the group's own rows of K and V. K is read by both groups' dQ.
     named_barrier(BOTH_GROUPS, COMPUTING);
     put_rows(k_smem, dk_rmem, softmax_scale, first_row, lane);
     put_rows(v_smem, dv_rmem, 1.0f, first_row, lane);
     async_proxy_fence();
-    // All rows of the group are there before its first thread has them stored.
+    // All rows of the group are written before its first thread issues their TMA store.
     named_barrier(OWN_GROUP + group, WARPGROUP);
     if (warp == 0 && elect_one()) {
         const int row = n0 + group * GROUP_ROWS;
@@ -410,7 +411,7 @@ backward_loop(const __grid_constant__ TensorMap q_map,     // [batch, num_heads,
     }
 }
 
-// dQ = scale * its sum, in the tensors' own format and order.
+// dQ = scale * its sum, in the tensors' dtype and layout.
 extern "C" __global__ void __launch_bounds__(COMPUTING)
 backward_convert(const float* __restrict__ dq_sum,  // as backward_loop leaves it
                  element* __restrict__ dq,          // [batch, num_heads, seqlen, HEAD_DIM]

@@ -1,4 +1,4 @@
-"""Machine code: what the compiler really made, read, counted and run."""
+"""Machine code (SASS): read the instructions of a cubin, count and simulate what they execute."""
 
 from engine.machine_code.cubin import Cubin, Entry, read_cubin
 from engine.machine_code.disassembly import (

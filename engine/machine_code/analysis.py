@@ -1,4 +1,4 @@
-"""Machine code, its counts and the figures that people read, from the cache where it has them."""
+"""Analysis of a launch: machine code, counts and derived figures, cached by content."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ from engine.machine_code.emulation import (
 )
 from engine.machine_code.launch import Launch
 
-_FORMAT = "5"  # of the entries below
+_FORMAT = "5"  # version of the cache entries below
 _MOST_PROGRAMS = 16  # kept in memory
 _ARRAYS = ("totals", "work", "data_branch", "data_address", "stand_in")
 
 
 @dataclass(frozen=True, eq=False)
 class Analysis:
-    """One launch: its code, and what it executes."""
+    """Machine code and counts of one launch."""
 
     program: Program
     entry: Entry
@@ -61,25 +61,25 @@ class Analysis:
 
     @functools.cached_property
     def live_registers(self) -> dict[int, int]:
-        """{address: general registers alive there}; empty: not known.
+        """{address: live general registers}; empty if not known.
 
-        Half a second of nvdisasm, the first time.
+        The first call runs nvdisasm, for about half a second.
         """
         return live_registers(self.cubin, self.entry.name)
 
     @property
     def most_live(self) -> int | None:
-        """Registers alive at once at most, where that is known."""
+        """Largest number of live registers; None if not known."""
         return max(self.live_registers.values(), default=None)
 
     @property
     def smem_bytes(self) -> int:
-        """Of a CTA, without what the system reserves."""
+        """Shared memory of a CTA, without what the system reserves."""
         return self.program.static_smem_bytes + self.launch.dynamic_smem_bytes
 
 
 def disassembled(cubin: Cubin) -> Disassembly:
-    """`disassemble`, from the cache where the same cubin was read before."""
+    """`disassemble` with a cache on disk."""
     path = _cubin_path(cubin, "listing")
     if (payload := read_entry(path)) is not None:
         try:
@@ -92,9 +92,9 @@ def disassembled(cubin: Cubin) -> Disassembly:
 
 
 def live_registers(cubin: Cubin, entry: str) -> dict[int, int]:
-    """{address: general registers alive there} of one entry, from the cache or by nvdisasm.
+    """{address: live general registers} of one entry, from the cache or by nvdisasm.
 
-    Empty where nvdisasm lists a file and follows no values in it, as in some of older compilers.
+    Empty if nvdisasm lists a file but cannot analyse its registers, as for some older compilers.
 
     Raises:
         ToolMissing, CompileError: as `disassemble`.
@@ -114,7 +114,7 @@ def live_registers(cubin: Cubin, entry: str) -> dict[int, int]:
 
 
 def program_of(cubin: Cubin, entry: str) -> Program:
-    """One entry's machine code, read once in a process. Raises as `disassemble`."""
+    """Machine code of one entry, cached in memory. Raises as `disassemble`."""
     key = (_sha256(cubin), entry)
     if key not in _programs:
         while len(_programs) >= _MOST_PROGRAMS:
@@ -127,12 +127,17 @@ _programs: dict[tuple[str, str], Program] = {}
 
 
 def analyse(cubin: bytes, entry: str | None, launch: Launch) -> Analysis:
-    """Count one launch of an entry; None: the cubin's only one.
+    """Count what one launch of an entry executes.
+
+    Args:
+        cubin: a complete cubin.
+        entry: its name; None: the cubin's only entry.
+        launch: grid, block, shared memory and arguments.
 
     Raises:
-        CompileError: no cubin, or code that cannot be run on.
+        CompileError: the data is not a cubin, or its code cannot be emulated.
         UnknownName: there is no such entry.
-        InvalidProblem: the launch does not fit it.
+        InvalidProblem: the launch does not match the entry.
         ToolMissing: nvdisasm or a C++ compiler is not installed.
     """
     read = read_cubin(cubin)
@@ -143,14 +148,14 @@ def analyse(cubin: bytes, entry: str | None, launch: Launch) -> Analysis:
 
 @contextlib.contextmanager
 def following_registers(analyses: Sequence[Analysis]) -> Iterator[None]:
-    """Have nvdisasm follow the registers of each launch beside what the block does."""
+    """Run nvdisasm for the live registers of each launch in parallel with the block."""
     with ThreadPoolExecutor(1) as pool:
         pool.submit(lambda: [analysis.live_registers for analysis in analyses])
         yield
 
 
 def count(cubin: bytes, entry: str | None, launch: Launch) -> LaunchCounts:
-    """What one launch of an entry executes, without the rest of `analyse`. Raises as it does."""
+    """Only the counts of `analyse`. Raises as that."""
     read = read_cubin(cubin)
     described = find_entry(read, entry)
     return _counted(program_of(read, described.name), described, launch)
@@ -198,7 +203,7 @@ def _from_bytes(payload: bytes, program: Program, launch: Launch) -> LaunchCount
 
 @functools.cache
 def _native_digest() -> str:
-    """Of the emulator: a change of it counts everything again."""
+    """Digest of the emulator's sources: a change of them invalidates all counts."""
     digest = hashlib.sha256()
     folder = Path(__file__).resolve().parent
     for file in sorted([*(folder / "native").iterdir(), folder / "counts.py"]):
@@ -208,7 +213,7 @@ def _native_digest() -> str:
 
 @functools.cache
 def code_digest() -> str:
-    """Of everything that reads, counts and times machine code."""
+    """Digest of all code that reads, counts and times machine code."""
     digest = hashlib.sha256()
     folder = Path(__file__).resolve().parent
     for file in sorted(folder.rglob("*")):
@@ -230,7 +235,7 @@ def _folder() -> Path:
     return cache_root() / "machine_code"
 
 
-# The figures of a launch that people read: by pipe, by memory, by loop, by source line.
+# Figures derived from the counts: by pipe, memory space, loop and source line.
 
 _LOCAL = {"LDL", "STL"}
 _SHUFFLES = {"SHFL", "MOVM"}
@@ -242,21 +247,21 @@ _BARRIERS = {"BAR", "SYNCS", "WARPSYNC"}
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Counted exactly, over some instructions of a launch; instructions are a warp's."""
+    """Exact counts over some instructions of a launch; instructions are warp instructions."""
 
-    instructions: dict[str, int]  # by pipe, those that executed at least once
-    lanes: int  # threads that executed them, summed
+    instructions: dict[str, int]  # by pipe, for instructions executed at least once
+    lanes: int  # sum of the active threads
     shared_wavefronts: int
     ideal_shared_wavefronts: int
     global_sectors: int  # of 32 bytes
     ideal_global_sectors: int
-    global_bytes: int  # asked for by threads
+    global_bytes: int  # requested by threads
     local_sectors: int  # spills and arrays on the stack
     barriers: int
     mufu: int
     conversions: int
-    scalar_math: int  # FFMA and its kin
-    tensor_math: int  # HMMA and its kin
+    scalar_math: int  # FFMA and similar
+    tensor_math: int  # HMMA and similar
 
     @property
     def executed(self) -> int:
@@ -264,16 +269,16 @@ class Figures:
 
     @property
     def lane_share(self) -> float:
-        """Of 32 lanes, how many an instruction occupies on average; 1 when nothing diverges."""
+        """Average share of the 32 lanes that are active; 1 without divergence."""
         return self.lanes / (32 * self.executed) if self.executed else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class LoopFigures:
     loop: Loop
-    source: SourceLine | None  # where it begins, in the kernel itself
+    source: SourceLine | None  # the loop's first line, in the kernel itself
     iterations: int  # of all warps together
-    figures: Figures  # of everything inside, inner loops included
+    figures: Figures  # of the whole loop, inner loops included
 
     @property
     def instructions_per_iteration(self) -> float:
@@ -282,7 +287,7 @@ class LoopFigures:
 
 @dataclass(frozen=True, slots=True)
 class LineFigures:
-    """One line of the kernel, with what was inlined there."""
+    """Counts of one line of the kernel, code inlined there included."""
 
     source: SourceLine
     figures: Figures
@@ -293,7 +298,7 @@ def launch_figures(counts: LaunchCounts) -> Figures:
 
 
 def loop_figures(counts: LaunchCounts) -> tuple[LoopFigures, ...]:
-    """The loops that ran, in the code's order."""
+    """The loops that were executed, in code order."""
     result = []
     instructions = counts.program.instructions
     for loop in find_loops(instructions):
@@ -306,7 +311,7 @@ def loop_figures(counts: LaunchCounts) -> tuple[LoopFigures, ...]:
 
 
 def line_figures(counts: LaunchCounts) -> tuple[LineFigures, ...]:
-    """The kernel's lines that ran, most instructions first."""
+    """The kernel's executed lines, most instructions first."""
     by_line: dict[SourceLine, list[int]] = {}
     for n, instruction in enumerate(counts.program.instructions):
         source = outer_line(instruction)
@@ -317,18 +322,18 @@ def line_figures(counts: LaunchCounts) -> tuple[LineFigures, ...]:
 
 
 def outer_line(instruction: Instruction) -> SourceLine | None:
-    """The line in the kernel itself, whatever was inlined there."""
+    """Source line in the kernel itself, outside any inlined function."""
     return instruction.source[-1] if instruction.source else None
 
 
 def is_conversion(instruction: Instruction) -> bool:
-    """Whether it changes a value's type; HADD2.F32 does, from half to float."""
+    """Whether the instruction converts between types; HADD2.F32 does, from half to float."""
     to_float = instruction.opcode == "HADD2" and "F32" in instruction.modifiers
     return to_float or instruction.opcode in _CONVERSIONS
 
 
 def useful_math(figures: Figures) -> float:
-    """The share of instructions that multiply and add: tensor ones where there are any."""
+    """Share of instructions that are multiply-adds: tensor instructions if there are any."""
     useful = figures.tensor_math or figures.scalar_math
     return useful / figures.executed if figures.executed else 0.0
 
@@ -372,16 +377,16 @@ def _figures(counts: LaunchCounts, chosen: Sequence[int]) -> Figures:
     )
 
 
-# What a person should know about an analysis' counts before believing them; a sentence each.
+# Notes on the limits of an analysis, one sentence each.
 
 
 def has_guessed_addresses(analysis: Analysis) -> bool:
-    """Whether a table in memory that is not known decides what is touched."""
+    """Whether addresses depend on a table in memory whose contents are not known."""
     return bool(analysis.counts.data_address.any())
 
 
 def copies_by_unknown_map(counts: LaunchCounts) -> NDArray[np.bool_]:
-    """TMA copies, `[instructions]`, of which it is not known what memory they touch."""
+    """TMA copies, `[instructions]`, whose tensor map and thus memory is not known."""
     is_copy = np.array([i.opcode in _TENSOR_COPIES for i in counts.program.instructions])
     by_unknown: NDArray[np.bool_] = (
         is_copy & (counts.totals[:, EXECUTED] > 0) & (counts.totals[:, SECTORS] == 0)
@@ -396,42 +401,42 @@ _MUCH_START_SPREAD = 0.05
 def notes(
     analysis: Analysis, iterations: tuple[int, int] | None = None, start_spread: float = 0.0
 ) -> Iterator[str]:
-    """Where loaded data steers the code, what was made up, what was interpolated.
+    """Notes on data-dependent code, made-up values, interpolated counts and extrapolated times.
 
     Args:
-        iterations: of the longest CTA's loop (simulated, executed), where not all were.
-        start_spread: of the time, over when CTAs start beside each other.
+        iterations: of the longest CTA's loop (simulated, executed); None if all were simulated.
+        start_spread: relative spread of the time over start offsets of CTAs.
     """
     counts = analysis.counts
     if iterations is not None:
         simulated, executed = iterations
         yield (
-            f"CTAs are long: of the {executed:,} iterations of the loop {simulated:,} were "
-            "simulated, and what the others take is a straight line. The counts are of all."
+            f"CTAs are long: {simulated:,} of the {executed:,} iterations of the loop were "
+            "simulated, and the time of the others is extrapolated linearly. Counts include all."
         )
     if start_spread > _MUCH_START_SPREAD:
         yield (
-            f"The time hangs on how far apart CTAs of an SM start: by {start_spread:.0%} (standard "
-            "deviation over some offsets), which the interval includes."
+            f"The time depends on how far apart the CTAs of an SM start: by {start_spread:.0%} "
+            "(standard deviation over some offsets), which the interval includes."
         )
     if counts.data_branch.any():
         lines = _lines(analysis, counts.data_branch)
         yield (
-            f"Loaded data decides what is executed at {lines}: the counts are those of floats "
-            "and halves that are all 1.0, and of integers with the same bits (1,065,353,216)."
+            f"Control flow at {lines} depends on loaded data: the counts assume that all floats "
+            "and halves are 1.0, and that integers have the same bits (1,065,353,216)."
         )
     if has_guessed_addresses(analysis):
         lines = _lines(analysis, counts.data_address)
         yield (
-            f"Addresses at {lines} depend on loaded data: their sectors are a guess, and how far "
-            "off the time is, is not known. --arg file:PATH gives the table that they come from."
+            f"Addresses at {lines} depend on loaded data: their sectors are guessed, and the error "
+            "of the time is not known. --arg file:PATH gives the table that they come from."
         )
     by_unknown_map = copies_by_unknown_map(counts)
     if by_unknown_map.any():
         yield (
-            f"The tensor maps at {_lines(analysis, by_unknown_map)} are not known: what is copied "
-            "by them is in no figure of DRAM. A parameter that is a map is known by --arg "
-            "tensormap:…, one that points to a map by --arg ptr:tensormap:…"
+            f"The tensor maps at {_lines(analysis, by_unknown_map)} are not known: their copies "
+            "are missing from the DRAM figures. Give a map with --arg tensormap:…, or a pointer "
+            "to a map with --arg ptr:tensormap:…"
         )
     if counts.stand_in.any():
         names = sorted(
@@ -442,18 +447,18 @@ def notes(
             }
         )
         yield (
-            f"What {', '.join(names)} computes is not known here and taken to be data: counts of "
+            f"{', '.join(names)} is not supported, and its result is treated as data: counts of "
             "code that depends on it may be wrong."
         )
     if not counts.exact:
         yield (
-            f"CTAs differ too much to run each kind: {counts.emulated} were run, and the others' "
-            "counts are interpolated."
+            f"CTAs differ too much to run each kind: {counts.emulated} were run, and the counts of "
+            "the others are interpolated."
         )
     elif not counts.exact_sectors:
         yield (
-            "Rows begin at different places in a sector, depending on the CTA: the number of "
-            f"global sectors is interpolated from the {counts.emulated} CTAs that were run."
+            "The sector alignment of rows depends on the CTA: the number of global sectors is "
+            f"interpolated from the {counts.emulated} CTAs that were run."
         )
 
 

@@ -1,9 +1,9 @@
-"""Exact counts of a whole launch: every CTA's instructions and accesses, by running few of them.
+"""Exact instruction and access counts over all CTAs of a launch, by emulating only a few of them.
 
-CTAs differ in what they execute only where `blockIdx` steers branches, predicates or addresses in
-shared memory, and the emulator says along which axes it does. Along such an axis the counts are
-straight lines with few kinks (a causal mask, a last tile that is cut short): ends and inner points
-of a piece are run, and a piece that is no straight line is split.
+CTAs execute different code only if branches, predicates or shared-memory addresses depend on
+`blockIdx`; the emulator reports along which axes they do. Along such an axis, counts are piecewise
+linear with few breakpoints (a causal mask, a partial last tile). The ends and some inner points of
+a piece are emulated, and a piece that is not linear is split.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from engine.machine_code.disassembly import Program
 from engine.machine_code.emulation import EXECUTED, IDEAL_SECTORS, SECTORS, Emulator, Totals
 from engine.machine_code.launch import Launch
 
-_PERIODS = (1, 2, 4, 8)  # query tiles to a K/V tile, where a causal mask makes a staircase
+_PERIODS = (1, 2, 4, 8)  # query tiles per K/V tile: a causal mask makes counts rise in such steps
 _SECTOR_COLUMNS = (SECTORS, IDEAL_SECTORS)
-MAX_CTAS = 1 << 24  # of a launch: some arrays have an entry for each
-MAX_EMULATIONS = 200  # of CTAs, per launch: counts beyond are interpolated
-MAX_EMULATED = 200_000_000  # warp instructions of all of these: some half a minute
+MAX_CTAS = 1 << 24  # per launch: some arrays have an entry for each CTA
+MAX_EMULATIONS = 200  # CTAs emulated per launch; beyond that, counts are interpolated
+MAX_EMULATED = 200_000_000  # warp instructions emulated per launch: about half a minute
 Counts: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaunchCounts:
-    """What all CTAs of one launch execute together."""
+    """What all CTAs of one launch execute."""
 
     program: Program
     launch: Launch
     totals: Counts  # [instructions, 8], columns as `engine.machine_code.emulation`, over all CTAs
-    work: Counts  # [grid z, y, x] warp instructions of each CTA; 1 along an axis without influence
-    longest_cta: tuple[int, int, int]  # blockIdx of one that executes most
+    work: Counts  # [grid z, y, x] warp instructions of each CTA; size 1 along an axis of no effect
+    longest_cta: tuple[int, int, int]  # blockIdx of a CTA that executes most
     shortest_cta: tuple[int, int, int]
-    data_branch: NDArray[np.bool_]  # [instructions] steered by loaded data: its likely side counts
-    data_address: NDArray[np.bool_]  # [instructions] addresses that depend on loaded data
-    stand_in: NDArray[np.bool_]  # [instructions] opcodes that are not known
-    emulated: int  # CTAs that were run
-    exact: bool  # every piece between them was seen to be a straight line
-    exact_sectors: bool  # and global rows begin alike in their sectors, whichever CTA reads them
+    data_branch: NDArray[np.bool_]  # [instructions] depends on loaded data; the likely side counts
+    data_address: NDArray[np.bool_]  # [instructions] address depends on loaded data
+    stand_in: NDArray[np.bool_]  # [instructions] unsupported opcode: its result is made up
+    emulated: int  # CTAs that were emulated
+    exact: bool  # every piece between emulated CTAs was found to be linear
+    exact_sectors: bool  # and rows in global memory have the same sector alignment for every CTA
 
     @property
     def executed(self) -> int:
@@ -62,7 +62,7 @@ def count_launch(emulator: Emulator, most_emulated: int = MAX_EMULATED) -> Launc
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """Along some axes: counts summed, and the work of each CTA."""
+    """Counts summed along some axes of the grid, and the work of each CTA."""
 
     totals: Counts
     work: Counts  # one dimension for each of the axes
@@ -72,7 +72,7 @@ class _Counting:
     def __init__(self, emulator: Emulator, most_emulated: int) -> None:
         self._emulator, self._most_emulated = emulator, most_emulated
         self._known: dict[tuple[int, int, int], Totals] = {}
-        self._pieces_of: dict[int, list[range]] = {}  # along each axis, as they were seen last
+        self._pieces_of: dict[int, list[range]] = {}  # linear pieces last found along each axis
         self._emulated = 0  # warp instructions
         self._exact = self._same_sectors = True
 
@@ -80,17 +80,17 @@ class _Counting:
         grid = self._emulator.launch.grid
         if (ctas := self._emulator.launch.ctas) > MAX_CTAS:
             raise InvalidProblem(
-                f"This launch has {ctas:,} CTAs, and at most {MAX_CTAS:,} are counted: give a "
+                f"This launch has {ctas:,} CTAs, and at most {MAX_CTAS:,} can be counted: give a "
                 "smaller grid."
             )
-        # Both ends: what the first CTA does not reach may depend on an axis too.
+        # Both ends: code that the first CTA does not reach may depend on an axis too.
         ends = [self._run((0, 0, 0)), self._run((grid[0] - 1, grid[1] - 1, grid[2] - 1))]
         axes = [a for a in range(3) if grid[a] > 1 and any(e.control_axes[a] for e in ends)]
         other = [a for a in range(3) if grid[a] > 1 and a not in axes]
         for axis in other:
             far = self._run(_at((0, 0, 0), axis, grid[axis] - 1))
             self._compare_sectors(far.values, ends[0].values)
-            if not np.array_equal(_steered(far.values), _steered(ends[0].values)):
+            if not np.array_equal(_control_columns(far.values), _control_columns(ends[0].values)):
                 axes.append(axis)
         summed = self._over(tuple(sorted(axes, reverse=True)), (0, 0, 0))
         repeats = int(np.prod([grid[a] for a in range(3) if a not in axes]))
@@ -119,7 +119,7 @@ class _Counting:
         return self._known[cta]
 
     def _over(self, axes: tuple[int, ...], cta: tuple[int, int, int]) -> _Sum:
-        """The sum over all CTAs along `axes`, the others being those of `cta`."""
+        """Sum over all CTAs along `axes`; indices along the other axes are those of `cta`."""
         if not axes:
             values = self._run(cta).values
             return _Sum(values, np.array(values[:, EXECUTED].sum()))
@@ -132,7 +132,7 @@ class _Counting:
             return points[index]
 
         size = self._emulator.launch.grid[axis]
-        # The last CTA is the one that is often cut short.
+        # The last CTA often has a partial tile.
         pieces = self._pieces_of.get(axis, [])
         if not pieces or not all(self._is_line(at, piece, quick=True) for piece in pieces):
             pieces = [*self._pieces(at, range(size - 1)), range(size - 1, size)]
@@ -149,7 +149,7 @@ class _Counting:
         return _Sum(totals, work)
 
     def _pieces(self, at: Callable[[int], _Sum], indices: range) -> list[range]:
-        """Straight pieces that make up `indices`; of a staircase every second, fourth … step."""
+        """Split `indices` into linear pieces, of stride 2, 4 or 8 if counts rise in steps."""
         if not indices:
             return []
         for period in _PERIODS:
@@ -168,10 +168,10 @@ class _Counting:
         return len(self._known) >= MAX_EMULATIONS or self._emulated >= self._most_emulated
 
     def _is_line(self, at: Callable[[int], _Sum], piece: range, quick: bool = False) -> bool:
-        """Whether the CTAs at `piece` execute what a line between its ends says.
+        """Whether the counts of the CTAs in `piece` lie on a line between its ends.
 
         Args:
-            quick: one inner point is enough, because a neighbour's line was looked at closely.
+            quick: test one inner point only, because a neighbouring row was tested fully.
         """
         steps = len(piece) - 1
         if steps < 2:
@@ -182,7 +182,7 @@ class _Counting:
             here = at(piece[n])
             totals = first.totals * (steps - n) + last.totals * n
             work = first.work * (steps - n) + last.work * n
-            if not np.array_equal(_steered(totals), _steered(here.totals * steps)):
+            if not np.array_equal(_control_columns(totals), _control_columns(here.totals * steps)):
                 return False
             if not np.array_equal(work, here.work * steps):
                 return False
@@ -190,7 +190,8 @@ class _Counting:
         return True
 
     def _compare_sectors(self, one: Counts, other: Counts) -> None:
-        """Rows of a tensor may begin anywhere in a sector: that alone makes no other CTA."""
+        """Note different sector counts: rows may start anywhere in a sector, so they alone do not
+        make CTAs different."""
         if not np.array_equal(one[:, _SECTOR_COLUMNS], other[:, _SECTOR_COLUMNS]):
             self._same_sectors = False
 
@@ -200,8 +201,8 @@ def _cta_at(work: Counts, position: int) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _steered(totals: Counts) -> Counts:
-    """What branches and predicates decide."""
+def _control_columns(totals: Counts) -> Counts:
+    """The columns of the counts that branches and predicates determine."""
     return np.delete(totals, _SECTOR_COLUMNS, axis=1)
 
 

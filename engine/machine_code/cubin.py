@@ -1,4 +1,4 @@
-"""What a cubin says about its entries beside the code: parameters, registers, memory, constants.
+"""Read a cubin's entries without their code: parameters, registers, memory, constants.
 
 A cubin is a 64-bit little-endian ELF file. The attributes of `.nv.info` sections are named as in
 NVIDIA's cuobjdump (`cuobjdump -elf` prints EIATTR_REGCOUNT and so on).
@@ -16,14 +16,14 @@ from engine.base.errors import InvalidCubin
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
-_NO_BITS = 8  # a section that takes no bytes of the file
+_NO_BITS = 8  # SHT_NOBITS: a section that takes no space in the file
 _PARAM_CBANK, _FRAME_SIZE, _KPARAM_INFO, _REGCOUNT = 0x0A, 0x11, 0x17, 0x2F
 _MAX_THREADS = 0x05
 _REQUIRED_THREADS = 0x10
 _CTA_PER_CLUSTER = 0x3D
-_FUNCTION = 2  # the type of a symbol
+_FUNCTION = 2  # STT_FUNC, a symbol type
 _MACHINE_CUDA = 190
-# Since sm_90 the first KiB of a CTA's shared memory is the system's, and `.nv.shared` counts it.
+# Since sm_90 the first KiB of a CTA's shared memory is reserved, and `.nv.shared` includes it.
 _RESERVED_SMEM_BYTES = 1024
 
 
@@ -44,12 +44,12 @@ class Entry:
     static_smem_bytes: int  # per CTA, without what the system reserves
     frame_bytes: int  # of the stack, per thread
     parameters: tuple[Parameter, ...]
-    parameter_offset: int  # where the first one lies in constant bank 0
-    constants: Mapping[int, bytes]  # bank → contents; bank 0 holds no launch yet
+    parameter_offset: int  # offset of the first parameter in constant bank 0
+    constants: Mapping[int, bytes]  # bank → contents; bank 0 without the values of a launch
     outside: tuple[str, ...] = ()  # functions that the file calls and the driver supplies
-    cluster: tuple[int, int, int] = (1, 1, 1)  # CTAs of one, where the code says it
-    max_threads: int = 1024  # of a CTA, by __launch_bounds__
-    # A CTA's exact size, by `.reqntid` of PTX, as Triton writes it; None: any up to the most.
+    cluster: tuple[int, int, int] = (1, 1, 1)  # cluster size set in the code
+    max_threads: int = 1024  # per CTA, by __launch_bounds__
+    # Exact CTA size by PTX's `.reqntid`, which Triton sets; None: any size up to max_threads.
     required_block: tuple[int, int, int] | None = None
 
 
@@ -58,7 +58,7 @@ class Cubin:
     arch: str  # "sm_90"
     data: bytes  # complete
     entries: Mapping[str, Entry]
-    # Of all that runs: instructions, constants, registers. Not of names and lines of the source.
+    # Digest of instructions, constants and registers, without names and source lines.
     code_sha256: str = ""
 
 
@@ -75,23 +75,23 @@ class Section:
 
 
 def read_cubin(data: bytes) -> Cubin:
-    """Parse a cubin; a last byte that CuPy's NVRTC binding dropped is put back.
+    """Parse a cubin; a last byte that CuPy's NVRTC binding dropped is restored.
 
     Raises:
-        InvalidCubin: it is no cubin, cut short, or has no entry.
+        InvalidCubin: the data is not a cubin, is truncated, or has no entry.
     """
     if data[:4] != b"\x7fELF" or len(data) < _HEADER.size:
         raise InvalidCubin(
             "This is not a cubin (not an ELF file): `nvcc -cubin -arch=sm_80 FILE.cu` writes one; "
-            "of an executable or a fatbin take it out with `cuobjdump -xelf all FILE`."
+            "`cuobjdump -xelf all FILE` extracts them from an executable or a fatbin."
         )
     header = _HEADER.unpack_from(data)
     machine, program_offset, offset, flags = header[2], header[5], header[6], header[7]
     program_size, program_count, size, count, names_index = header[9:14]
     if machine != _MACHINE_CUDA or size != _SECTION.size or names_index >= count:
         raise InvalidCubin(
-            "This ELF file is not a cubin: `nvcc -cubin -arch=sm_80 FILE.cu` writes one; of an "
-            "executable take it out with `cuobjdump -xelf all FILE`."
+            "This ELF file is not a cubin: `nvcc -cubin -arch=sm_80 FILE.cu` writes one; "
+            "`cuobjdump -xelf all FILE` extracts them from an executable."
         )
     whole = max(offset + size * count, program_offset + program_size * program_count)
     data = _completed(data, whole)
@@ -102,17 +102,17 @@ def read_cubin(data: bytes) -> Cubin:
     arch = _arch(flags, header[0][8])
     try:
         entries = {e.name: e for e in _entries(data, sections, arch)}
-    except (struct.error, IndexError):  # a record shorter than its kind, a link to no section
+    except (struct.error, IndexError):  # a truncated record, or a link to a missing section
         raise InvalidCubin(
-            "This cubin is damaged: a table in it is cut short or leads nowhere. Copy it again."
+            "This cubin is damaged: a table in it is truncated or refers to nothing. Copy it again."
         ) from None
     if not entries:
-        raise InvalidCubin("This cubin holds no __global__ function: there is nothing to analyse.")
+        raise InvalidCubin("This cubin has no __global__ function: there is nothing to analyse.")
     return Cubin(arch, data, entries, _code_digest(data, sections, entries))
 
 
 def _code_digest(data: bytes, sections: list[Section], entries: Mapping[str, Entry]) -> str:
-    """Of contents in an order of their own: a function with another name is the same code."""
+    """Digest of section contents, independent of names: a renamed function is the same code."""
     running = (".text.", ".nv.constant", ".nv.global")
     contents = [s.of(data) for s in sections if s.name.startswith(running)]
     shapes = [
@@ -126,7 +126,7 @@ def _code_digest(data: bytes, sections: list[Section], entries: Mapping[str, Ent
 
 
 def read_sections(data: bytes) -> list[Section]:
-    """The sections of a complete cubin, in the order that its symbols count them."""
+    """The sections of a complete cubin, in the order of the indices that symbols use."""
     header = _HEADER.unpack_from(data)
     offset, count, names_index = header[6], header[12], header[13]
     raw = [_SECTION.unpack_from(data, offset + _SECTION.size * i) for i in range(count)]
@@ -137,7 +137,7 @@ def read_sections(data: bytes) -> list[Section]:
 def _completed(data: bytes, size: int) -> bytes:
     if len(data) + 1 < size:
         raise InvalidCubin(
-            f"This cubin is cut short: {len(data):,} bytes are there of {size:,}. Copy it again.",
+            f"This cubin is truncated: it has {len(data):,} of {size:,} bytes. Copy it again.",
             code="cubin_cut_short",
         )
     return data + bytes(max(0, size - len(data)))
@@ -162,8 +162,7 @@ def _entries(data: bytes, sections: list[Section], arch: str) -> Iterator[Entry]
             continue
         if not name.isprintable():
             raise InvalidCubin(
-                "This cubin is damaged: the name of one of its functions has characters that do "
-                "not show. Copy it again."
+                "This cubin is damaged: a function name has unprintable characters. Copy it again."
             )
         parameters, base, parameter_bytes, is_entry = [], 0, 0, False
         cluster, max_threads = (1, 1, 1), 1024
@@ -184,7 +183,7 @@ def _entries(data: bytes, sections: list[Section], arch: str) -> Iterator[Entry]
                 cluster = max(1, x), max(1, y), max(1, z)
         if any(p.offset + p.size > parameter_bytes for _, p in parameters):
             raise InvalidCubin(
-                f"This cubin is damaged: a parameter of {name} lies outside of its "
+                f"This cubin is damaged: a parameter of {name} lies outside its "
                 f"{parameter_bytes} bytes of parameters. Copy it again.",
                 code="cubin_parameter_outside",
             )
@@ -213,7 +212,7 @@ def _entries(data: bytes, sections: list[Section], arch: str) -> Iterator[Entry]
         )
 
 
-# Where entries without parameters would have them: EIATTR_PARAM_CBANK is absent there.
+# Default parameter offset: entries without parameters lack EIATTR_PARAM_CBANK.
 _PARAMETER_OFFSET = {"sm_90": 0x210, "sm_100": 0x380, "sm_103": 0x380, "sm_120": 0x380}
 
 
@@ -237,7 +236,7 @@ def _per_function(data: bytes, sections: list[Section]) -> tuple[dict[str, int],
 
 
 def _functions_outside(data: bytes, sections: list[Section]) -> tuple[str, ...]:
-    """Functions that the symbol table names and no section holds: vprintf, malloc."""
+    """Undefined functions in the symbol table, such as vprintf and malloc."""
     table = next((s for s in sections if s.name == ".symtab"), None)
     if table is None:
         return ()
@@ -251,7 +250,7 @@ def _functions_outside(data: bytes, sections: list[Section]) -> tuple[str, ...]:
 
 
 def _attributes(info: bytes) -> Iterator[tuple[int, bytes]]:
-    """(attribute, value): format byte 4 is followed by a size, 1 to 3 by a value of two bytes."""
+    """(attribute, value) pairs: format 4 has a size and a value, formats 1 to 3 a 2-byte value."""
     position = 0
     while position + 4 <= len(info):
         form, attribute, size = struct.unpack_from("<BBH", info, position)

@@ -1,4 +1,4 @@
-"""Cubins that another compiler wrote (Triton, CuTe DSL, nvcc), taken in place of a compile."""
+"""Use a cubin of another compiler (Triton, CuTe DSL, nvcc) instead of compiling the kernel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_BYTES = 256 << 20
 
 
 def read_cubin_file(path: Path) -> Cubin:
-    """Raises InvalidCubin, which names the file: it cannot be read, or is no whole cubin."""
+    """Read a cubin. Raises InvalidCubin if the file cannot be read or is not a complete cubin."""
     try:
         stat = path.stat()
         return _read(path, stat.st_mtime_ns, stat.st_size)
@@ -45,14 +45,14 @@ def _read(path: Path, _mtime_ns: int, _size: int) -> Cubin:
 
 
 def choose_cubin(paths: Sequence[Path], arch: str) -> tuple[Path, Cubin]:
-    """The file for a GPU: of its arch, else the newest that it runs as well.
+    """Choose the file for a GPU: the one for its arch, else the newest that the GPU can run.
 
-    A GPU runs code of its own compute capability and of lower ones with the same major number, as
-    NVIDIA's compatibility rule has it.
+    By NVIDIA's rule of binary compatibility, a GPU runs code of its own compute capability and of
+    lower ones with the same major number.
 
     Raises:
         InvalidCubin: a file cannot be read or is damaged.
-        InvalidBuild: none of them is for this arch.
+        InvalidBuild: no file runs on this arch.
     """
     wanted = _number(arch)
     found = [(path, read_cubin_file(path)) for path in paths]
@@ -72,12 +72,12 @@ def choose_cubin(paths: Sequence[Path], arch: str) -> tuple[Path, Cubin]:
 
 
 def why_no_cubin(paths: Sequence[Path], arch: str) -> str | None:
-    """The sentence of a GPU that none of the files is for; None where one is, or is damaged."""
+    """Why no file runs on this arch; None if one does, or if a file is damaged."""
     try:
         choose_cubin(paths, arch)
     except InvalidBuild as error:
         return str(error)
-    except CompileError:  # taking it says so
+    except CompileError:  # `take_cubin` reports a damaged file
         pass
     return None
 
@@ -85,17 +85,17 @@ def why_no_cubin(paths: Sequence[Path], arch: str) -> str | None:
 def take_cubin(
     paths: Sequence[Path], passes: Sequence[PassLaunch], arch: str, source_sha256: str
 ) -> CompiledKernel:
-    """The compiled kernel that a file holds, as if it had been compiled here.
+    """Load the compiled kernel from a file, in the form that a compile returns.
 
-    Local memory counts as spilled, as the file does not say which of it is arrays.
+    All local memory counts as spills, because a cubin does not say how much of it is arrays.
 
     Args:
-        passes: the launches, which are held against what the code says of its entries.
-        source_sha256: of the description and the files.
+        passes: the launches, which are checked against the attributes of the entries.
+        source_sha256: digest of the description and the files.
 
     Raises:
-        InvalidCubin, InvalidBuild: as `choose_cubin`; or an entry is not there, takes other
-            arguments, fewer threads or other clusters than the description gives it.
+        InvalidCubin, InvalidBuild: as `choose_cubin`; or an entry is missing, or its arguments,
+            number of threads or cluster size differ from the description.
     """
     path, cubin = choose_cubin(paths, arch)
     symbols, infos = {}, {}
@@ -131,7 +131,7 @@ def take_cubin(
 
 def _differs(path: Path, entry: Entry, why: str) -> InvalidBuild:
     return InvalidBuild(
-        f"{path.name}: {entry.name} was compiled for {why}: mend the description's launch.",
+        f"{path.name}: {entry.name} was compiled for {why}: correct the description's launch.",
         code="cubin_launch_differs",
     )
 
@@ -153,5 +153,5 @@ def _resources(cubin: Cubin, entry: Entry) -> PtxasInfo:
 
 
 def _number(arch: str) -> int:
-    """89 of sm_89 and of sm_89a."""
+    """The compute capability as a number: 89 of sm_89 and of sm_89a."""
     return int(arch.removeprefix("sm_").rstrip("af"))

@@ -1,7 +1,7 @@
-"""Machine instructions as the compiler wrote them, read from NVIDIA's disassembler.
+"""Read the machine instructions of a cubin from the listing of NVIDIA's disassembler, nvdisasm.
 
-`Program` is an entry function made of `Instruction`s. nvdisasm is found, run on one cubin within
-limits, and its listing is read.
+A `Program` is one entry function, a sequence of `Instruction`s. nvdisasm runs with limits on CPU
+time and memory, because a damaged cubin can keep it busy without end.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from engine.cuda_source.toolkit import INSTALL_HINT
 from engine.machine_code.cubin import Cubin, Entry
 
 SCOREBOARDS = 6
-_LISTED_SYMBOLS, _LISTED_LETTERS = 8, 100  # in a sentence
-_LEAST_PART = 4  # letters of a symbol that stand for all of it
-NO_BARRIER = 7  # of a write or read barrier: the instruction sets no scoreboard
+_LISTED_SYMBOLS, _LISTED_LETTERS = 8, 100  # limits of a message that lists symbols
+_LEAST_PART = 4  # shortest part of a symbol that is accepted in place of the whole
+NO_BARRIER = 7  # value of write_barrier or read_barrier: the instruction sets no scoreboard
 
 
 class Pipe(StrEnum):
@@ -54,10 +54,10 @@ class Control:
     Bits as in Huerta et al., Analyzing Modern NVIDIA GPU Cores, 2025 (arXiv 2503.20481).
     """
 
-    stall: int  # cycles before this warp's next instruction; covers fixed-latency results alone
-    yield_hint: bool  # asks the scheduler to take another warp next
-    write_barrier: int  # scoreboard 0..5 that clears when the result is there; NO_BARRIER: none
-    read_barrier: int  # scoreboard 0..5 that clears when operands have been read; NO_BARRIER: none
+    stall: int  # cycles before this warp's next instruction; covers only fixed-latency results
+    yield_hint: bool  # asks the scheduler to issue from another warp next
+    write_barrier: int  # scoreboard 0..5, released when the result is written; or NO_BARRIER
+    read_barrier: int  # scoreboard 0..5, released when operands have been read; or NO_BARRIER
     wait_mask: int  # bit b: scoreboard b must be clear before this instruction issues
     reuse: int  # bit s: source slot s stays in the operand cache
 
@@ -76,7 +76,7 @@ class Instruction:
     opcode: str  # "LDS"
     modifiers: tuple[str, ...]  # ("U", "128") of LDS.U.128
     operands: tuple[str, ...]  # as nvdisasm writes them: "R4.reuse", "c[0x0][0x160]", "[R2+0x10]"
-    predicate: str  # "P0", "!P3", "UP1"; "" when it always executes
+    predicate: str  # "P0", "!P3", "UP1"; "" for an unpredicated instruction
     control: Control
     pipe: Pipe
     source: tuple[SourceLine, ...] = ()  # innermost (inlined) first, the kernel's own line last
@@ -116,10 +116,8 @@ class Program:
         return 16 * len(self.instructions)
 
 
-# Which unit takes which opcode.
-#
-# Names and shares of the units: NVIDIA's Nsight Compute documentation, "Pipelines", and the CUDA
-# C++ programming guide, "Arithmetic instructions" (results per cycle).
+# Pipe of each opcode. Names of the pipes: NVIDIA's Nsight Compute documentation, "Pipelines";
+# results per cycle: the CUDA C++ programming guide, "Arithmetic instructions".
 
 
 _OPCODES: dict[Pipe, str] = {
@@ -145,18 +143,21 @@ _PIPES = {opcode: pipe for pipe, names in _OPCODES.items() for opcode in names.s
 
 
 def pipe_of(opcode: str) -> Pipe:
-    """The pipe of "LDS"; uniform opcodes ("UIADD3") share one, unknown ones are OTHER."""
+    """The pipe that executes an opcode such as "LDS".
+
+    Opcodes of the uniform datapath ("UIADD3") are UNIFORM, unknown ones OTHER.
+    """
     if (pipe := _PIPES.get(opcode)) is not None:
         return pipe
     return Pipe.UNIFORM if opcode.startswith("U") else Pipe.OTHER
 
 
-# nvdisasm's listing → instructions with control bits, branch targets and source lines.
+# Parse nvdisasm's listing into instructions with control bits, branch targets and source lines.
 
-# Code only, encodings, lines with inlining. Without the analysis of branch stacks, which only GPUs
-# before Volta have and which takes a quarter of the time.
+# Code only, encodings, source lines with inlining. -ndf skips the analysis of branch stacks: only
+# GPUs before Volta have them, and it takes a quarter of the time.
 LISTING_OPTIONS = ("-c", "-hex", "-gi", "-ndf")
-LIVE_OPTIONS = ("-c", "-plr", "-lrm", "count")  # a run of its own: it switches -gi off
+LIVE_OPTIONS = ("-c", "-plr", "-lrm", "count")  # needs a second run, because -plr disables -gi
 
 _SECTION = re.compile(r"^\.text\.(\S+?):(?:\s|$)")
 _INSTRUCTION = re.compile(
@@ -169,18 +170,18 @@ _SOURCE = re.compile(r'//## File "([^"]+)", line (\d+)')
 _LABEL = re.compile(r"^(\S+):\s*$")
 _TARGET = re.compile(r"`\((.*)\)$")
 _LIVE = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/.*//\s*\|\s*(\d*)")
-_CONTROL_SHIFT = 41  # of the high word: bit 105 of the instruction
+_CONTROL_SHIFT = 41  # bit 105 of the instruction, within its high word
 
 
 def parse_listing(text: str, entry: str | None = None) -> dict[str, tuple[Instruction, ...]]:
-    """Instructions by section ("attention_forward"), in address order.
+    """Parse a listing into instructions by section ("attention_forward"), in address order.
 
     Args:
-        text: what nvdisasm prints with `LISTING_OPTIONS`.
-        entry: the only section to read; None reads all.
+        text: output of nvdisasm with `LISTING_OPTIONS`.
+        entry: the section to read; None reads all of them.
 
     Raises:
-        InvalidCubin: an instruction has no encoding beside it.
+        InvalidCubin: the listing gives an instruction without its encoding.
     """
     sections: dict[str, _Reader] = {}
     reader: _Reader | None = None
@@ -197,7 +198,7 @@ def parse_listing(text: str, entry: str | None = None) -> dict[str, tuple[Instru
 
 
 def parse_live(text: str) -> dict[str, dict[int, int]]:
-    """{section: {address: general registers alive}}, from what `LIVE_OPTIONS` print."""
+    """{section: {address: live general registers}}, from the output with `LIVE_OPTIONS`."""
     sections: dict[str, dict[int, int]] = {}
     current: dict[int, int] | None = None
     for line in text.splitlines():
@@ -209,7 +210,7 @@ def parse_live(text: str) -> dict[str, dict[int, int]]:
 
 
 def decode_control(high_word: int) -> Control:
-    """The schedule in an instruction's upper 64 bits."""
+    """Decode the control bits in the upper 64 bits of an instruction."""
     bits = high_word >> _CONTROL_SHIFT
     return Control(
         stall=bits & 15,
@@ -222,7 +223,7 @@ def decode_control(high_word: int) -> Control:
 
 
 def split_operands(text: str) -> tuple[str, ...]:
-    """At the commas outside brackets."""
+    """Split an operand list at the commas outside brackets."""
     if "(" not in text and "[" not in text:
         return tuple(part.strip() for part in text.split(",")) if text else ()
     parts, depth, start = [], 0, 0
@@ -238,13 +239,13 @@ def split_operands(text: str) -> tuple[str, ...]:
 
 
 class _Reader:
-    """One section of the listing, line by line."""
+    """Parser of one section of the listing, fed line by line."""
 
     def __init__(self) -> None:
         self.parts: list[tuple[int, str, str, str, tuple[SourceLine, ...]]] = []
         self.controls: list[Control] = []
         self.labels: dict[str, int] = {}
-        self.waiting: list[str] = []  # labels of the next instruction
+        self.waiting: list[str] = []  # labels read since the last instruction; they mark the next
         self.source: tuple[SourceLine, ...] = ()
         self.chain_open = False  # the lines just read are one inlining chain
 
@@ -268,8 +269,8 @@ class _Reader:
     def finish(self, name: str) -> tuple[Instruction, ...]:
         if len(self.controls) != len(self.parts):
             raise InvalidCubin(
-                f"nvdisasm prints {name} without the encodings that hold its schedule: it is for "
-                "an architecture before Volta, which Attune does not read."
+                f"nvdisasm lists {name} without the encodings that contain its control bits: it is "
+                "for an architecture before Volta, which Attune does not support."
             )
         return tuple(map(self._instruction, self.parts, self.controls))
 
@@ -302,8 +303,8 @@ _TIMEOUT_S = 120.0
 _MOST_CPU_S = 120
 _MEMORY_KIB = 16 << 20
 _OUT_OF_TIME = (128 + signal.SIGXCPU, 128 + signal.SIGKILL)
-# A damaged file can keep it busy for ever. It ends with its limits, and when nobody holds the other
-# end of the pipe that is standard input any more, however this process ended.
+# A damaged file can keep nvdisasm busy without end. The shell script ends it at its limits, and
+# also when this process dies, because that closes the pipe that is its standard input.
 _BOUNDED = """
 ulimit -t "$1" && ulimit -v "$2" 2>/dev/null; shift 2
 exec 3<&0
@@ -319,10 +320,10 @@ exit "$code"
 
 @functools.cache
 def find_nvdisasm() -> Path:
-    """Its path.
+    """Path of nvdisasm: from a wheel, a CUDA toolkit or PATH.
 
     Raises:
-        ToolMissing: it is not installed; the sentence says how to get it.
+        ToolMissing: it is not installed; the message says how to install it.
     """
     for wheel in _WHEELS:
         try:
@@ -357,15 +358,15 @@ def _too_long(timeout_s: float) -> CompileError:
 def run_nvdisasm(
     cubin: bytes, *options: str, tool: Path | None = None, timeout_s: float = _TIMEOUT_S
 ) -> str:
-    """What it prints for a complete cubin.
+    """Run nvdisasm on a complete cubin and return its output.
 
     Args:
         tool: the program; None takes the one that `find_nvdisasm` finds.
 
     Raises:
-        ToolMissing: it is not installed or does not run.
-        InvalidCubin: it refuses the file.
-        CompileError: it does not finish.
+        ToolMissing: nvdisasm is not installed or does not start.
+        InvalidCubin: nvdisasm rejects the file.
+        CompileError: nvdisasm exceeds its time limit.
     """
     tool = tool or find_nvdisasm()
     with tempfile.TemporaryDirectory(prefix="attune-sass-") as folder:
@@ -388,7 +389,7 @@ def run_nvdisasm(
         finally:
             os.close(hold)
             os.close(held)
-    if done.returncode in (126, 127):  # as a shell says of what cannot be started
+    if done.returncode in (126, 127):  # the shell could not start the command
         why = done.stderr.strip().rpartition(": ")[2] or "it cannot be started"
         raise ToolMissing(
             f"nvdisasm at {tool} does not run ({why}): {INSTALL_HINT} brings one that does.",
@@ -405,19 +406,19 @@ def run_nvdisasm(
     return done.stdout
 
 
-# A cubin → its programs: instructions, loops, live registers.
+# Programs of a cubin: instructions, loops, live registers.
 
 
 @dataclass(frozen=True, slots=True)
 class Disassembly:
-    """What nvdisasm printed for one cubin, parsed when asked for."""
+    """nvdisasm's listing of one cubin, each entry parsed on first use."""
 
     cubin: Cubin
     sha256: str
     listing: str
 
     def program(self, entry: str) -> Program:
-        """One entry's machine code. Raises UnknownName, or InvalidCubin where there is none."""
+        """Machine code of one entry. Raises UnknownName, or InvalidCubin if it has no code."""
         described = find_entry(self.cubin, entry)
         instructions = parse_listing(self.listing, described.name).get(described.name)
         if not instructions:
@@ -438,28 +439,32 @@ def disassemble(cubin: Cubin) -> Disassembly:
     """Run nvdisasm for the listing.
 
     Raises:
-        ToolMissing: there is no nvdisasm.
-        CompileError: it refuses the file.
+        ToolMissing: nvdisasm is not installed.
+        CompileError: nvdisasm rejects the file.
     """
     listing = run_nvdisasm(cubin.data, *LISTING_OPTIONS)
     return Disassembly(cubin, hashlib.sha256(cubin.data).hexdigest(), listing)
 
 
 def list_live_registers(cubin: Cubin) -> dict[str, dict[int, int]]:
-    """{entry: {address: general registers alive there}}; a run of its own. Raises as above."""
+    """{entry: {address: live general registers}}, from a second run of nvdisasm.
+
+    Raises as `disassemble`.
+    """
     return parse_live(run_nvdisasm(cubin.data, *LIVE_OPTIONS))
 
 
 def find_entry(cubin: Cubin, name: str | None, *, whole: bool = False) -> Entry:
-    """The entry called `name`: its symbol, the plain name that was mangled, a name expression
-    (`flash::fwd<64, true>`) where the C++ library can tell, or else a part of one symbol alone, as
-    symbols of templates are long; the only one if None.
+    """Find an entry by name.
 
     Args:
-        whole: a part of a symbol will not do.
+        name: its symbol, its unmangled name, a name expression (`flash::fwd<64, true>`) if the C++
+            library can demangle, or a part that only one symbol contains, because symbols of
+            templates are long. None: the only entry.
+        whole: do not accept a part of a symbol.
 
     Raises:
-        UnknownName: there is none, or several fit; names them.
+        UnknownName: no entry, or more than one, matches; the message lists them.
     """
     entries = cubin.entries
     if name is None and len(entries) == 1:
@@ -489,7 +494,7 @@ def find_entry(cubin: Cubin, name: str | None, *, whole: bool = False) -> Entry:
 
 
 def _listed(symbols: Iterable[str]) -> str:
-    """The first ones of them, cut: those of templates have thousands of letters."""
+    """List the first few symbols, shortened: those of templates have thousands of letters."""
     listed = [
         s if len(s) <= _LISTED_LETTERS else f"{s[:_LISTED_LETTERS]}…" for s in sorted(symbols)
     ]
@@ -498,9 +503,9 @@ def _listed(symbols: Iterable[str]) -> str:
 
 
 def plain_name(symbol: str) -> str:
-    """The name in a symbol: "sgemm" of "_Z5sgemmiiPf" and of "_ZN4mine5sgemmEv".
+    """The function's name in a mangled symbol: "sgemm" of "_Z5sgemmiiPf" and "_ZN4mine5sgemmEv".
 
-    The grammar is the Itanium C++ ABI's: a nested name is N, then <length><identifier> each.
+    By the Itanium C++ ABI, a nested name is N followed by <length><identifier> for each part.
     """
     if not symbol.startswith("_Z"):
         return symbol
@@ -520,8 +525,10 @@ def plain_name(symbol: str) -> str:
 
 
 def name_expression(symbol: str) -> str:
-    """What stands before the parameters, without blanks: `flash::fwd<64,true>`; empty where there
-    is no C++ library that tells."""
+    """The demangled name up to the parameters, without blanks: `flash::fwd<64,true>`.
+
+    Empty if no C++ library with a demangler is found.
+    """
     try:
         library = ctypes.CDLL("libstdc++.so.6")
     except OSError:
@@ -535,7 +542,7 @@ def name_expression(symbol: str) -> str:
     free = ctypes.CDLL(None).free
     free.argtypes = [ctypes.c_void_p]
     free(at)
-    # The parameters are the last brackets; of a template a type of the result goes before.
+    # The last brackets are the parameters. A template's name starts with the type of its result.
     depth, end = 0, len(text)
     for end in range(len(text) - 1, -1, -1):
         depth += (text[end] == ")") - (text[end] == "(")
@@ -545,9 +552,9 @@ def name_expression(symbol: str) -> str:
 
 
 def find_loops(instructions: Sequence[Instruction]) -> tuple[Loop, ...]:
-    """Loops by their first instruction: a branch backwards closes one.
+    """Loops in order of their first instruction; a backward branch ends a loop.
 
-    The branch to itself behind the last EXIT is padding and no loop.
+    The branch to itself after the last EXIT is padding, not a loop.
     """
     index_of = {i.address: n for n, i in enumerate(instructions)}
     last: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Run one CTA's warps in the native emulator: what they execute, as flat arrays, and totals."""
+"""Run the warps of one CTA in the native emulator, to get a trace as flat arrays, and totals."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from engine.machine_code.disassembly import Program
 from engine.machine_code.launch import Launch, constant_bank
 from engine.machine_code.native_library import load_library
 
-# What one CTA executes: flat arrays that the emulator writes and the simulator of an SM reads.
+# Trace of one CTA: flat arrays that the emulator writes and the SM simulator reads.
 
 
 class AccessKind(IntEnum):
-    """What a memory or synchronisation instruction did; the value in `CtaTrace.kind`."""
+    """Kind of a memory or synchronisation instruction, as in `CtaTrace.kind`."""
 
     GLOBAL_LOAD = 0
     GLOBAL_STORE = 1
@@ -36,25 +36,25 @@ class AccessKind(IntEnum):
     SHUFFLE = 8  # shfl, movm: through the shared-memory crossbar, one wavefront
     ASYNC_COPY = 9  # cp.async: sectors of the source, wavefronts of the destination
     ASYNC_COMMIT = 10  # cp.async.commit_group
-    ASYNC_WAIT = 11  # cp.async.wait_group; `amount` is how many groups may stay open
+    ASYNC_WAIT = 11  # cp.async.wait_group; `amount`: groups that may stay pending
     BULK_LOAD = 12  # cp.async.bulk and TMA, to shared; `address`: mbarrier it completes on
-    BULK_STORE = 13  # the other way
-    BULK_WAIT = 14  # cp.async.bulk.wait_group; `amount` is how many groups may stay open
-    MBARRIER_INIT = 15  # `amount`: arrivals a phase needs
-    MBARRIER_ARRIVE = 16  # `amount`: arrivals; `size_bytes`: transfer bytes that are now expected
-    MBARRIER_WAIT = 17  # once for each phase waited for, however often the code polls;
-    # `amount`: the phase, counted from 0, that ended the wait
-    BARRIER = 18  # bar.sync and friends; `address`: its number; `amount`: threads taking part
-    BARRIER_ARRIVE = 19  # bar.arrive: counts and goes on
+    BULK_STORE = 13  # cp.async.bulk and TMA, from shared
+    BULK_WAIT = 14  # cp.async.bulk.wait_group; `amount`: groups that may stay pending
+    MBARRIER_INIT = 15  # `amount`: arrivals that complete a phase
+    MBARRIER_ARRIVE = 16  # `amount`: arrivals; `size_bytes`: added expected transaction bytes
+    MBARRIER_WAIT = 17  # one entry for each phase waited for, however often the code polls;
+    # `amount`: the phase, counted from 0, whose completion ended the wait
+    BARRIER = 18  # bar.sync and similar; `address`: its number; `amount`: participating threads
+    BARRIER_ARRIVE = 19  # bar.arrive, which does not block
     TENSOR = 20  # wgmma: operands in shared memory; `size_bytes` read from there
-    TENSOR_WAIT = 21  # wgmma.wait_group; `amount` is how many groups may stay open
+    TENSOR_WAIT = 21  # wgmma.wait_group; `amount`: groups that may stay pending
     TENSOR_COMMIT = 22
     SET_REGISTERS = 23  # setmaxnreg; `amount`: registers per thread from here on
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CtaTrace:
-    """All warps of one CTA, each a run of executed instructions.
+    """Trace of one CTA: for each warp, the sequence of instructions that it executed.
 
     Warp w's entries are `warp_start[w]` to `warp_start[w + 1]` of the arrays of length n. An entry
     that touches memory or synchronises names its row in the arrays of length m; several entries may
@@ -64,15 +64,15 @@ class CtaTrace:
 
     warp_start: NDArray[np.int64]  # [warps + 1]
     instruction: NDArray[np.int32]  # [n] index into Program.instructions
-    lanes: NDArray[np.uint8]  # [n] lanes that executed it, predicate included: 0 … 32
+    lanes: NDArray[np.uint8]  # [n] active lanes whose predicate was true: 0 … 32
     access: NDArray[np.int32]  # [n] row below, -1: none
 
     kind: NDArray[np.uint8]  # [m] AccessKind
     wavefronts: NDArray[np.uint16]  # [m] passes through shared memory
-    ideal_wavefronts: NDArray[np.uint16]  # [m] passes that the same bytes need without conflicts
+    ideal_wavefronts: NDArray[np.uint16]  # [m] passes without bank conflicts
     sectors: NDArray[np.uint16]  # [m] distinct 32-byte sectors of global or local memory
-    ideal_sectors: NDArray[np.uint16]  # [m] sectors that the same bytes need when they are dense
-    size_bytes: NDArray[np.uint32]  # [m] bytes asked for by all lanes together
+    ideal_sectors: NDArray[np.uint16]  # [m] sectors that the same bytes need if contiguous
+    size_bytes: NDArray[np.uint32]  # [m] bytes requested by all lanes together
     address: NDArray[np.uint64]  # [m] lowest byte in shared memory, or a barrier (see AccessKind)
     amount: NDArray[np.int32]  # [m] see AccessKind; 0 elsewhere
     line_start: NDArray[np.int64]  # [m + 1]
@@ -92,10 +92,10 @@ _SOURCE = Path(__file__).resolve().parent / "native" / "emulator.cpp"
 MAX_STEPS = 30_000_000  # warp instructions of one CTA; a trace takes 9 bytes each
 _BANKS = 8
 _RESERVED_SMEM_BYTES = 1024  # below a CTA's own shared memory since sm_90
-_SMEM_UNIT_BYTES = 128  # of its allocation (Turing: 256)
+_SMEM_UNIT_BYTES = 128  # allocation unit (Turing: 256)
 _LEAST_LOCAL_BYTES = 1024
-_MOST_LOCAL_BYTES = 512 << 10  # of a thread; CUDA C++ Programming Guide, as the limits below
-_MOST_SMEM_BYTES = 256 << 10  # more than any GPU's SM has
+_MOST_LOCAL_BYTES = 512 << 10  # per thread; CUDA C++ Programming Guide, as the limits below
+_MOST_SMEM_BYTES = 256 << 10  # more than an SM of any GPU has
 _MOST_CODES = 4
 # CUDA C++ Programming Guide, technical specifications per compute capability.
 _MOST_CTAS_BY_AXIS = (2**31 - 1, 65_535, 65_535)
@@ -110,13 +110,13 @@ EXECUTED, LANES, WAVEFRONTS, IDEAL_WAVEFRONTS, SECTORS, IDEAL_SECTORS, SIZE_BYTE
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Totals:
-    """What one CTA executed, summed over its warps for each instruction of the program."""
+    """Counts of one CTA for each instruction of the program, summed over its warps."""
 
     values: NDArray[np.int64]  # [instructions, 8]: the columns named above
-    data_branch: NDArray[np.bool_]  # [instructions] it was steered by loaded data
-    data_address: NDArray[np.bool_]  # [instructions] its address depends on loaded data
-    stand_in: NDArray[np.bool_]  # [instructions] its result is made up: the opcode is not known
-    control_axes: tuple[bool, bool, bool]  # blockIdx.x, y, z steers branches or predicates
+    data_branch: NDArray[np.bool_]  # [instructions] branch or predicate depends on loaded data
+    data_address: NDArray[np.bool_]  # [instructions] address depends on loaded data
+    stand_in: NDArray[np.bool_]  # [instructions] unsupported opcode: its result is made up
+    control_axes: tuple[bool, bool, bool]  # branches or predicates depend on blockIdx.x, y, z
     cta: tuple[int, int, int]
 
 
@@ -141,7 +141,7 @@ class _Request(ctypes.Structure):
         ("probe_site", ctypes.c_void_p),
         ("probe_out", ctypes.c_void_p),
         ("probe_sites", ctypes.c_int32),
-        # Of whole launches on real memory alone (engine/machine_code/execution).
+        # Used only for whole launches on real memory (engine/machine_code/execution).
         ("buffers", ctypes.c_void_p),
         ("buffer_count", ctypes.c_int32),
         ("cluster", ctypes.c_uint32 * 3),
@@ -165,20 +165,20 @@ def new_request(
     windows: tuple[int, int] = (0, 0),
     cluster: tuple[int, int, int] = (1, 1, 1),
 ) -> _Request:
-    """The launch as the native code takes it.
+    """Build the native request for a launch.
 
     Args:
         windows: upper words of generic addresses of shared and local memory.
 
     Raises:
-        InvalidProblem: it does not fit the entry, or no GPU.
-        InvalidCubin: the entry's stack is larger than any.
+        InvalidProblem: the launch does not match the entry, or exceeds the limits of every GPU.
+        InvalidCubin: the entry's stack is larger than CUDA allows.
     """
     _check_launch(launch)
     if any(size % by for size, by in zip(launch.grid, cluster, strict=True)):
         raise InvalidProblem(
-            f"A grid of {', '.join(map(str, launch.grid))} is no whole number of clusters of "
-            f"{', '.join(map(str, cluster))} CTAs, and CUDA does not launch it: give a multiple.",
+            f"A grid of {', '.join(map(str, launch.grid))} is not a multiple of the cluster size "
+            f"{', '.join(map(str, cluster))}, and CUDA does not launch it: give a multiple.",
             code="grid_cuts_clusters",
         )
     if entry.required_block not in (None, launch.block) or launch.threads > entry.max_threads:
@@ -206,34 +206,34 @@ def new_request(
     if own > _MOST_SMEM_BYTES:
         raise InvalidProblem(
             f"{program.entry} is launched with {own:,} bytes of shared memory "
-            f"({program.static_smem_bytes:,} of its own), and no GPU gives a CTA that much."
+            f"({program.static_smem_bytes:,} of them static), more than a CTA can have on any GPU."
         )
     if entry.frame_bytes > _MOST_LOCAL_BYTES:
         raise InvalidCubin(
-            f"{program.entry} says that a thread takes {entry.frame_bytes:,} bytes of stack, "
-            f"and CUDA gives it at most {_MOST_LOCAL_BYTES:,}: the cubin is damaged."
+            f"{program.entry} needs {entry.frame_bytes:,} bytes of stack per thread, and CUDA "
+            f"allows at most {_MOST_LOCAL_BYTES:,}: the cubin is damaged."
         )
-    # A CTA gets whole units, and compilers read whole vectors into the last one.
+    # Shared memory is allocated in units; compiled code may read whole vectors into the last one.
     request.smem_bytes = reserved + -(-own // _SMEM_UNIT_BYTES) * _SMEM_UNIT_BYTES
     request.local_bytes = local_bytes(entry)
     return request
 
 
 def local_bytes(entry: Entry) -> int:
-    """Of a thread: a power of two that holds its stack."""
+    """Local memory of a thread: the stack size rounded up to a power of two."""
     return 1 << (max(_LEAST_LOCAL_BYTES, entry.frame_bytes + 256) - 1).bit_length()
 
 
 def reserved_smem_bytes(arch: str) -> int:
-    """Below a CTA's own shared memory."""
+    """Bytes that the system reserves below a CTA's own shared memory."""
     return _RESERVED_SMEM_BYTES if int(arch[3:].rstrip("af")) >= 90 else 0
 
 
 class Emulator:
-    """One program with one launch, ready to run any of its CTAs.
+    """Emulator of one launch of a program; it can run any of its CTAs.
 
     Raises (from the constructor):
-        InvalidProblem: the launch does not fit the entry.
+        InvalidProblem: the launch does not match the entry.
         ToolMissing, CompileError: the native library cannot be built.
     """
 
@@ -248,10 +248,10 @@ class Emulator:
         request.max_steps = MAX_STEPS
 
     def totals(self, cta: tuple[int, int, int] = (0, 0, 0)) -> Totals:
-        """What the CTA executes, summed.
+        """Totals of what the CTA executes.
 
         Raises:
-            CompileError: the code cannot be run on: one sentence names the instruction.
+            CompileError: the emulation cannot continue; the message names the instruction.
         """
         handle = self._run(cta, keep_trace=False)
         try:
@@ -260,7 +260,7 @@ class Emulator:
             self._library.sass_free(handle)
 
     def trace(self, cta: tuple[int, int, int] = (0, 0, 0)) -> tuple[CtaTrace, Totals]:
-        """Every executed instruction of the CTA, and their sums. Raises as `totals`."""
+        """Trace of the CTA, and its totals. Raises as `totals`."""
         handle = self._run(cta, keep_trace=True)
         try:
             totals = self._totals(handle, cta)
@@ -271,8 +271,8 @@ class Emulator:
     def first_sectors(
         self, sites: NDArray[np.int32], cta: tuple[int, int, int], max_steps: int
     ) -> NDArray[np.uint64]:
-        """The lowest sector that each of some instructions touches when it first executes, 0 where
-        the CTA does not come to it within `max_steps` warp instructions.
+        """The lowest sector that each of some instructions touches at its first execution; 0 if the
+        CTA does not execute it within `max_steps` warp instructions.
 
         Args:
             sites: indices of instructions, each once.
@@ -296,25 +296,25 @@ class Emulator:
     def idle_barriers(
         self, wanted: NDArray[np.bool_], cta: tuple[int, int, int] = (0, 0, 0)
     ) -> NDArray[np.bool_]:
-        """Barriers that the CTA could leave out, all of them at once: `[instructions]`.
+        """Barriers that the CTA does not need, `[instructions]`; all can be removed together.
 
-        They order no two warps' accesses to memory. None are named where mbarriers, bulk copies,
-        wgmma or barriers of some warps order accesses too. Raises as `totals`.
+        They do not order accesses of different warps. If mbarriers, bulk copies, wgmma or barriers
+        of a part of the warps also order accesses, none is reported. Raises as `totals`.
 
         Args:
-            wanted: which ones are asked about; the others stay.
+            wanted: the barriers to test; the others stay.
         """
         left_out = np.zeros(len(self.program.instructions), np.uint8)
         while True:
             idle = np.flatnonzero(self._idle_barriers(cta, left_out) & wanted)
             if len(idle) == 0:
                 return left_out.astype(np.bool_)
-            left_out[idle[-1]] = 1  # without it the next one may be needed
+            left_out[idle[-1]] = 1  # one at a time: with it removed, others may be needed
 
     def _idle_barriers(
         self, cta: tuple[int, int, int], left_out: NDArray[np.uint8]
     ) -> NDArray[np.bool_]:
-        """Those that could be left out one by one, beside those that are."""
+        """Barriers that could each be removed in addition to `left_out`."""
         self._request.left_out = left_out.ctypes.data
         handle = self._run(cta, keep_trace=False, find_hazards=True)
         try:
@@ -340,11 +340,11 @@ class Emulator:
             raise CompileError(
                 f"{self.program.entry} runs more than {MAX_STEPS:,} warp instructions in one CTA: "
                 "give a smaller problem, or check that loops which wait for memory written by "
-                "others can end."
+                "other CTAs can end."
             )
         if what.startswith("CALL"):
             what += self._called_outside()
-        raise CompileError(f"{self.program.entry} cannot be run on: {what}.")
+        raise CompileError(f"{self.program.entry} cannot be emulated: {what}.")
 
     def _called_outside(self) -> str:
         outside = self._outside
@@ -352,7 +352,7 @@ class Emulator:
             return " (a pointer to a function?)"
         return (
             f": the code calls {', '.join(outside)}, which the GPU's driver supplies. Compile it "
-            "without (printf, assert and malloc among them) to have the rest counted"
+            "without such calls (printf, assert, malloc) to count the rest"
         )
 
     def _totals(self, handle: ctypes.c_void_p, cta: tuple[int, int, int]) -> Totals:
@@ -425,11 +425,11 @@ class Emulator:
 
 
 class Code:
-    """A program as a library decoded it, for as long as this object lives."""
+    """A program decoded by a native library, which frees it with this object."""
 
     @staticmethod
     def of(program: Program, library: ctypes.CDLL) -> Code:
-        """One kernel's CTAs are run many times: the last few programs are kept."""
+        """The decoded program; the last few are cached, as a kernel's CTAs are run many times."""
         key = (library._name, program.cubin_sha256, program.entry)
         if not program.cubin_sha256 or (code := _codes.get(key)) is None:
             code = Code(program, library)
@@ -452,7 +452,7 @@ _codes: dict[tuple[str, str, str], Code] = {}  # by library, cubin, entry
 def emulate(
     program: Program, entry: Entry, launch: Launch, cta: tuple[int, int, int] = (0, 0, 0)
 ) -> CtaTrace:
-    """The trace of one CTA. Raises as `Emulator` and its methods."""
+    """Trace of one CTA. Raises as `Emulator` and its methods."""
     return Emulator(program, entry, launch).trace(cta)[0]
 
 
@@ -469,11 +469,11 @@ def _pointers(arrays: Sequence[NDArray[Any]]) -> list[ctypes.c_void_p]:
 
 
 def text_and_targets(program: Program) -> tuple[str, NDArray[np.int32]]:
-    """The program as `sass_decode` takes it.
+    """The input of the native `sass_decode`.
 
     Returns:
-        A line an instruction, fields parted by tabs: address, guard, mnemonic, operands. And
-        `[instructions]` the index of what each branches to, -1 for none.
+        One line for each instruction, with its address, predicate, mnemonic and operands separated
+        by tabs; and `[instructions]` the index of each branch target, -1 for none.
     """
     index_of: dict[int | None, int] = {i.address: n for n, i in enumerate(program.instructions)}
     targets = np.array([index_of.get(i.target, -1) for i in program.instructions], np.int32)
@@ -486,7 +486,7 @@ def text_and_targets(program: Program) -> tuple[str, NDArray[np.int32]]:
 
 def _check_launch(launch: Launch) -> None:
     if min(launch.grid) < 1 or min(launch.block) < 1:
-        raise InvalidProblem("Grid and block have at least 1 in each dimension.")
+        raise InvalidProblem("Grid and block must be at least 1 in each dimension.")
     for what, sizes, most in (
         ("grid", launch.grid, _MOST_CTAS_BY_AXIS),
         ("block", launch.block, _MOST_THREADS_BY_AXIS),
@@ -494,8 +494,7 @@ def _check_launch(launch: Launch) -> None:
         if any(size > limit for size, limit in zip(sizes, most, strict=True)):
             listed, limits = (", ".join(f"{n:,}" for n in each) for each in (sizes, most))
             raise InvalidProblem(
-                f"A {what} of {listed} is larger than CUDA launches: at most {limits} along x, y "
-                "and z."
+                f"A {what} of {listed} exceeds CUDA's limits: at most {limits} along x, y and z."
             )
     if launch.threads > _MOST_THREADS:
         raise InvalidProblem(f"A CTA has at most {_MOST_THREADS} threads, not {launch.threads}.")

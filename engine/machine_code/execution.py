@@ -1,6 +1,6 @@
-"""One launch of machine code executed on the host, on real memory, with the hazards found.
+"""Execute one launch of machine code on the host, on real memory, and report hazards.
 
-It computes the values that the GPU would, by the native emulator.
+The native emulator computes the values that a GPU would.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from engine.machine_code.emulation import Code, new_request
 from engine.machine_code.launch import Launch
 from engine.machine_code.native_library import is_built, load_library
 
-# Hazards that an execution found: two accesses of shared or global memory that nothing orders.
+# Hazards: pairs of unordered accesses to shared or global memory.
 
-MOST = 64  # that are told apart; the rest is counted
+MOST = 64  # distinct hazards that are recorded; further ones are only counted
 
 HazardKind: TypeAlias = Literal[
     "read-after-write",
     "write-after-read",
     "write-after-write",
     "missing proxy fence",
-    "exit before the end",  # of a copy that reads shared memory
-    "exit before a peer",  # of the cluster is done with the CTA's shared memory
+    "exit before the end",  # the CTA exits while a copy still reads its shared memory
+    "exit before a peer",  # the CTA exits while its cluster still uses its shared memory
 ]
 _KINDS: tuple[HazardKind, ...] = get_args(HazardKind)
 _DOES = ("reads", "overwrites", "overwrites", "reads", "gives up", "gives up")
@@ -71,23 +71,23 @@ class HazardRow(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Hazard:
-    """Two instructions that touch the same bytes of a CTA's shared memory or of global memory, one
-    of which writes, and that no barrier, mbarrier, atomic, fence or wait orders."""
+    """Two accesses to the same bytes of shared or global memory, at least one of them a write, that
+    no barrier, mbarrier, atomic, fence or wait orders."""
 
     kind: HazardKind
     before: Instruction
     now: Instruction
-    under_way: bool  # `before` is asynchronous, and nobody waited for its end
-    warps: tuple[int | None, int | None]  # of the CTA; None: a copy by TMA
-    cta: tuple[int, int, int]  # whose shared memory it is, or that made `now`, the first time
-    address: int  # bytes from the beginning of the CTA's shared memory, or of the buffer
-    count: int  # accesses of two bytes of shared, four of global memory
-    buffer: str = ""  # of global memory; empty: it is shared memory
-    cta_before: tuple[int, int, int] | None = None  # that made `before`, where memory is global
+    under_way: bool  # `before` is asynchronous, and its completion was not waited for
+    warps: tuple[int | None, int | None]  # index in the CTA; None: a TMA copy
+    cta: tuple[int, int, int]  # owner of the shared memory, or the CTA that first executed `now`
+    address: int  # bytes from the start of the CTA's shared memory, or of the buffer
+    count: int  # accesses, in units of 2 bytes of shared or 4 bytes of global memory
+    buffer: str = ""  # name of the global buffer; empty: shared memory
+    cta_before: tuple[int, int, int] | None = None  # that executed `before`; None: shared memory
 
     @property
     def sentence(self) -> str:
-        """Both instructions with their source lines where the code has them."""
+        """A sentence that names both instructions, with their source lines if known."""
         number = _KINDS.index(self.kind)
         elsewhere = self.cta_before is not None and self.cta_before != self.cta
         if self.under_way:
@@ -118,7 +118,7 @@ def hazard_of(
     cluster: tuple[int, int, int],
     buffers: Sequence[GlobalBuffer],
 ) -> Hazard:
-    """With the names of `buffers`, whose addresses ascend."""
+    """Convert a native row to a `Hazard`; `buffers` are in ascending order of address."""
     code = program.instructions
     if row.is_global:
         buffer = buffers[bisect_right([b.address for b in buffers], row.address) - 1]
@@ -152,7 +152,7 @@ def hazard_of(
 def _cta_of(
     number: int, rank: int, grid: tuple[int, int, int], cluster: tuple[int, int, int]
 ) -> tuple[int, int, int]:
-    """Of a cluster by its number in the grid: as native/execute_launch.h counts them."""
+    """blockIdx of a CTA by the number of its cluster, as native/execute_launch.h numbers them."""
     wide, high = grid[0] // cluster[0], grid[1] // cluster[1]
     return (
         number % wide * cluster[0] + rank % cluster[0],
@@ -167,7 +167,7 @@ def place_of(at: Instruction) -> str:
 
 
 def lines_of(at: Instruction | None) -> str:
-    """` (tiles.cuh:31 in v08_mma_sync.cu:90)`, innermost first; empty where the code has none."""
+    """` (tiles.cuh:31 in v08_mma_sync.cu:90)`, innermost first; empty without line information."""
     if at is None or not at.source:
         return ""
     first, last = at.source[0], at.source[-1]
@@ -187,27 +187,27 @@ _NO_LIMIT = 2**62
 WINDOWS = (0x100, 0x200)  # SHARED_HIGH and LOCAL_HIGH of native/emulator.cpp
 _PLACE = re.compile(r"^\S+ at 0x([0-9a-f]+) ")
 _ADDRESS = re.compile(r" bytes at 0x([0-9a-f]+)")  # of global memory
-_REACHES = re.compile(r"^\S+ at 0x[0-9a-f]+ reaches ")  # what native code says of an address
-# What native code says of code that it does not execute, rather than that is wrong.
+_REACHES = re.compile(r"^\S+ at 0x[0-9a-f]+ reaches ")  # native message about an address
+# Native messages about unsupported code, as opposed to wrong code.
 _NOT_FOLLOWED = re.compile(r"\bnot (?:known|executed) here\b")
 _BUFFER = re.compile(r"BUFFER (\d+)")
 _TO_KEPT = re.compile(r"^\S+ at 0x[0-9a-f]+ writes to BUFFER \d+, which is kept as it is")
 
 
 class ExecutionFault(AttuneError):
-    """The code did what a GPU refuses or what is not known here: instruction, line, CTA."""
+    """The code did something invalid or unsupported: instruction, line, CTA."""
 
 
 class NotFollowed(ExecutionFault):
-    """An instruction, modifier or operand whose values are not known here: no fault of the code."""
+    """The emulator does not support an instruction, modifier or operand; the code may be right."""
 
 
 class KeptMemory(ExecutionFault):
-    """A write to a buffer that is kept as it is."""
+    """A write to a read-only buffer."""
 
 
 class OutOfBounds(ExecutionFault):
-    """An access to memory that is not the launch's; `address` is the first byte."""
+    """An access outside every buffer of the launch; `address` is its first byte."""
 
     def __init__(self, message: str, address: int = 0) -> None:
         super().__init__(message)
@@ -215,25 +215,25 @@ class OutOfBounds(ExecutionFault):
 
 
 class ExecutionTimeout(AttuneError):
-    """The launch did not end in time."""
+    """The launch exceeded its time limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalBuffer:
-    """Global memory: `data` lies at `address`. What no buffer holds may not be touched."""
+    """A range of global memory: `data` at `address`. Accesses outside every buffer are faults."""
 
     name: str
     address: int
     data: NDArray[np.uint8]
-    kept: bool = False  # others read `data`, too: a write to it is a fault, and does not happen
+    kept: bool = False  # read-only because `data` is shared: a write is a fault, and is not done
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Asks who writes the byte at a global address last."""
+    """Find the instruction that last writes the byte at a global address."""
 
     address: int
-    writes: list[str]  # takes one sentence; none where nothing wrote it
+    writes: list[str]  # receives one sentence, or none if nothing wrote the byte
 
 
 class _Write(ctypes.Structure):
@@ -258,12 +258,12 @@ class _Range(ctypes.Structure):
 
 
 def is_prepared() -> bool:
-    """Whether the native library is there and nobody waits for its build."""
+    """Whether the native library is already built."""
     return is_built(_SOURCE)
 
 
 def prepare() -> None:
-    """Build and load the native library ahead of its first use.
+    """Build and load the native library before its first use.
 
     Raises:
         ToolMissing, CompileError: it cannot be built.
@@ -285,27 +285,27 @@ def execute(
     watch: Watch | None = None,
     ctas: Sequence[int] | None = None,
 ) -> int:
-    """Run every CTA of the launch; the buffers hold what it wrote.
+    """Run every CTA of the launch on the buffers.
 
     Args:
-        threads: of the host that run CTAs.
-        reverse: CTAs, and warps of each, take turns in the reverse of their order. What nothing
-            orders then ends otherwise.
-        hazards: takes those of shared and global memory that are found, also where an error ends
-            the launch; None: they are not looked for, which is several times faster.
-        watch: a byte whose last writer is asked for; give one thread with it.
-        ctas: linear indices of those that run in place of all; of a launch without clusters.
+        threads: number of host threads.
+        reverse: run CTAs, and the warps of each, in reverse order, so that missing synchronisation
+            changes the result.
+        hazards: receives the hazards found, also if an error ends the launch. None: do not look
+            for hazards, which is several times faster.
+        watch: a byte whose last writer is wanted; needs `threads` = 1.
+        ctas: linear indices of the CTAs to run instead of all; only without clusters.
 
     Returns:
-        How many warp instructions were executed.
+        Number of warp instructions executed.
 
     Raises:
         OutOfBounds: an access beyond a buffer.
-        KeptMemory: a write to a buffer that is kept.
-        NotFollowed: an instruction that is not executed here.
-        ExecutionFault: an access that is not aligned, a trap or a deadlock.
-        ExecutionTimeout: it took longer than `timeout_s`.
-        InvalidProblem: the launch does not fit the entry.
+        KeptMemory: a write to a read-only buffer.
+        NotFollowed: an unsupported instruction.
+        ExecutionFault: a misaligned access, a trap or a deadlock.
+        ExecutionTimeout: the launch took longer than `timeout_s`.
+        InvalidProblem: the launch does not match the entry.
         ToolMissing, CompileError: the native library cannot be built.
     """
     library = _library()
@@ -316,7 +316,7 @@ def execute(
         *(_Range(b.address, b.data.nbytes, b.data.ctypes.data, b.kept) for b in ordered)
     )
     request.reversed = int(reverse)
-    request.max_steps = _NO_LIMIT  # the time limit ends what never ends
+    request.max_steps = _NO_LIMIT  # the time limit ends infinite loops
     request.buffers, request.buffer_count = ctypes.addressof(ranges), len(ordered)
     error = ctypes.create_string_buffer(_ERROR_BYTES)
     cta, steps = np.zeros(3, np.uint32), np.zeros(1, np.int64)
@@ -368,7 +368,7 @@ def execute(
 
 
 def _sentence(program: Program, what: str, names: Sequence[str], cta: tuple[int, ...]) -> str:
-    """The fault with its source line, the names of buffers and the CTA."""
+    """Message of a fault, with its source line, the names of buffers and the CTA."""
     said = _BUFFER.sub(lambda found: f"{names[int(found[1])]!r}", what)
     place = _PLACE.match(what)
     line = ""
@@ -384,7 +384,7 @@ def _library() -> Any:
     return library
 
 
-# A cubin as it lies in memory: its global variables, and their addresses in constant banks.
+# A loaded cubin: its global variables, and their addresses in constant banks.
 
 _FIRST_ADDRESS = 0x6000_0000_0000
 _STEP = 1 << 32
@@ -397,17 +397,17 @@ _CONSTANTS = re.compile(r"\.rela?\.nv\.constant(\d)(?:\.(.+))?")
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """What `__device__` variables hold now; every launch of the cubin sees the same."""
+    """A loaded cubin: the state of its `__device__` variables, which all its launches share."""
 
     buffers: tuple[GlobalBuffer, ...]
-    entries: Mapping[str, Entry]  # with addresses in their constants
+    entries: Mapping[str, Entry]  # with the variables' addresses in their constants
 
 
 def load_module(cubin: Cubin, first_address: int = _FIRST_ADDRESS) -> Module:
-    """Lay out the cubin's variables, from `first_address` on.
+    """Place the cubin's variables in memory from `first_address` on.
 
     Raises:
-        CompileError: it refers to something in a way that is not known here.
+        CompileError: the cubin contains an unsupported relocation.
     """
     sections = read_sections(cubin.data)
     buffers: list[GlobalBuffer] = []
@@ -441,7 +441,7 @@ def _relocated(
     content: bytes,
     address_of: Mapping[int, int],
 ) -> bytes:
-    """The constants with the addresses that they refer to."""
+    """The constant bank with its relocations applied."""
     symbols = next(s for s in sections if s.name == ".symtab").of(cubin.data)
     given = relocations.kind == _WITH_ADDENDS
     patched = bytearray(content)
@@ -452,11 +452,11 @@ def _relocated(
         _, _, _, section, value, _ = struct.unpack_from("<IBBHQQ", symbols, 24 * symbol)
         if kind not in (_ADDRESS_64, _FUNCTION_64) or where + 8 > len(patched):
             raise CompileError(
-                f"This cubin's constants refer to something (relocation {kind}) that is not "
-                "executed here: a texture?"
+                f"This cubin's constants contain a relocation of type {kind}, which is not "
+                "supported (a texture?)."
             )
         offset = addend[0] if given else struct.unpack_from("<q", patched, where)[0]
-        # A function, the driver's or one of the cubin's, has no address here: calling it says so.
+        # Functions have no address here; a call of one ends with a message.
         address = address_of[section] + value + offset if section in address_of else _NOWHERE
         struct.pack_into("<Q", patched, where, address)
     return bytes(patched)

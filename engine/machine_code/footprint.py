@@ -1,14 +1,15 @@
-"""How much memory a launch touches, and which CTAs touch the same: by running few of them.
+"""Memory footprint of a launch and the sharing of data between CTAs, by emulating only a few CTAs.
 
-Two looks at the same sectors, of which the one that finds more in common counts:
+Sharing is estimated in two ways, and the one that finds more sharing is used:
 
-- along the grid's axes: which of a CTA's sectors its neighbours and the furthest CTA touch too;
-- in the order of starting, whatever the mapping from block index to tile: of every CTA the first
-  address at each instruction that accesses global memory. CTAs that begin at the same address of
-  the same instruction read the same from there. Of instructions that come too late to be looked at
-  in every CTA, it is the sectors that CTAs begun alike do have in common.
+- Along the grid's axes: which sectors of a CTA are also touched by its neighbours and by the
+  furthest CTA.
+- In the order of starting, for any mapping from block index to tile: for every CTA, the first
+  address that each global-memory instruction accesses. CTAs with the same first address at the same
+  instruction are taken to read the same data there. Instructions that are executed too late to be
+  probed in every CTA are assigned by the sectors that CTAs with other equal addresses share.
 
-Few persistent CTAs are all run: what they touch, and when, is seen.
+Persistent CTAs, if there are few, are all emulated, which gives what they touch and when.
 """
 
 from __future__ import annotations
@@ -26,34 +27,34 @@ from engine.machine_code.emulation import AccessKind, CtaTrace, Emulator
 SECTOR_BYTES = 32
 _LOCAL = (AccessKind.LOCAL_LOAD, AccessKind.LOCAL_STORE)
 _STORES = (AccessKind.GLOBAL_STORE, AccessKind.GLOBAL_ATOMIC, AccessKind.BULK_STORE)
-# Of a warp: an instruction that it comes to later is waited for only where what that one touches is
-# touched by none of those before.
+# Per warp. An instruction that is first executed later than this is probed only if it touches
+# sectors that no earlier one does.
 _SOON_STEPS = 600
 _MOST_PROBE_STEPS = 12_000_000  # of all CTAs together, about a second
 _MOST_PROBED_CTAS = 1 << 15
 _MOST_STAYING_STEPS = 50_000_000
-_SLICES = 64  # of time, in which persistent CTAs are looked at
-_MOST_FOLLOWED = 4_000_000  # touches of sectors: of more, every second, fourth … sector is followed
-_SCATTER = np.uint64(0x9E3779B97F4A7C15)  # spreads neighbours: tiles begin at round addresses
+_SLICES = 64  # time slices into which the accesses of persistent CTAs are sorted
+_MOST_FOLLOWED = 4_000_000  # sector accesses; above that, only every 2nd, 4th … sector is used
+_SCATTER = np.uint64(0x9E3779B97F4A7C15)  # hash factor, as tiles start at round sector numbers
 
 Sectors: TypeAlias = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedBytes:
-    """Bytes of global memory that CTAs have in common.
+    """Bytes of global memory that groups of CTAs share.
 
-    Along axis a, `shares[a]` neighbours touch the same ones: 1 where each has its own, the grid's
-    size where all have. Where the axes do not say it, `owners` does.
+    Along axis a, `shares[a]` neighbours touch the same bytes: 1 if each has its own, the size of
+    the grid if all share them. If groups do not follow the axes, `owners` lists them.
     """
 
-    unit_bytes: int  # of one such group of CTAs, in whole sectors
+    unit_bytes: int  # of one group of CTAs, in whole sectors
     shares: tuple[int, int, int]
-    owners: NDArray[np.int64] | None = None  # [ctas] the group of each, in the order of starting
-    written_bytes: int = 0  # of them, that are stored to
+    owners: NDArray[np.int64] | None = None  # [ctas] group of each CTA, in the order of starting
+    written_bytes: int = 0  # part of unit_bytes that is written
 
     def units(self, grid: Sequence[int]) -> int:
-        """How many different ones there are."""
+        """Number of groups."""
         if self.owners is not None:
             return int(self.owners.max()) + 1
         return math.prod(-(-n // share) for n, share in zip(grid, self.shares, strict=True))
@@ -61,14 +62,14 @@ class SharedBytes:
 
 @dataclass(frozen=True, slots=True)
 class PersistentTouch:
-    """What CTAs that all run at once touch together."""
+    """Memory that the CTAs of a launch touch if all of them run at the same time."""
 
-    touched_bytes: int  # each sector once
-    written_bytes: int  # of them, those that are stored to
+    touched_bytes: int  # distinct sectors
+    written_bytes: int  # part of touched_bytes that is written
     again: tuple[tuple[int, int], ...]  # (bytes used again later, bytes touched in between)
 
     def moved_bytes(self, kept_bytes: int) -> int:
-        """From and to DRAM, L2 being empty at the start."""
+        """DRAM traffic if L2 is empty at the start."""
         return self.touched_bytes + sum(size for size, since in self.again if since > kept_bytes)
 
 
@@ -109,12 +110,12 @@ def touched_bytes(groups: Sequence[SharedBytes], grid: Sequence[int]) -> int:
 
 
 def written_bytes(groups: Sequence[SharedBytes], grid: Sequence[int]) -> int:
-    """Of `touched_bytes`, those that are stored to."""
+    """The part of `touched_bytes` that is written."""
     return sum(g.written_bytes * g.units(grid) for g in groups)
 
 
 def takes_several_tiles(trace: CtaTrace) -> bool:
-    """Whether the CTA may: a warp comes to one of its global stores again."""
+    """Whether the CTA may process several tiles: a warp repeats one of its global stores."""
     where = np.flatnonzero(trace.access >= 0)
     where = where[np.isin(trace.kind[trace.access[where]], _STORES)]
     warp = np.searchsorted(trace.warp_start, where, side="right") - 1
@@ -129,7 +130,7 @@ def num_stores(trace: CtaTrace) -> int:
 
 
 def persistent_touch(emulator: Emulator, executed: int) -> PersistentTouch | None:
-    """What all CTAs of a launch touch, run one by one; None where that takes too long.
+    """Emulate all CTAs of a launch to find what they touch; None if that takes too long.
 
     Args:
         executed: warp instructions of the launch.
@@ -139,7 +140,7 @@ def persistent_touch(emulator: Emulator, executed: int) -> PersistentTouch | Non
     x, y, _ = emulator.launch.grid
     ctas = emulator.launch.ctas
     every = 1
-    keys: list[Sectors] = []  # sector and slice of time, each pair once
+    keys: list[Sectors] = []  # distinct pairs of sector and time slice
     stored: list[Sectors] = []
     for number in range(ctas):
         trace = emulator.trace((number % x, number // x % y, number // (x * y)))[0]
@@ -147,7 +148,7 @@ def persistent_touch(emulator: Emulator, executed: int) -> PersistentTouch | Non
         if number == 0:
             touches = max(1, len(each) * ctas // _MOST_FOLLOWED)
             every = 1 << touches.bit_length() - 1
-        # Some of many: by number of the sector, so that all CTAs keep the same ones.
+        # Sample by a hash of the sector number, so that all CTAs keep the same sectors.
         kept = each * _SCATTER >> np.uint64(40) & np.uint64(every - 1) == 0
         when = _slice_of_rows(trace)[row[kept]]
         keys.append(_each_once(each[kept] * np.uint64(_SLICES) + when.astype(np.uint64)))
@@ -183,9 +184,9 @@ def _axis_shares(emulator: Emulator, trace: CtaTrace, own: Sectors) -> NDArray[n
         far = 0 if 2 * at >= grid[axis] else grid[axis] - 1
         of_far = _touched_at(emulator, trace, axis, far)
         by_all = beside & _among(own, of_far)
-        # A CTA that touches less of the same, and no more of its own: causal ones read the first
-        # keys alone. What it leaves out is nobody else's in its place, the last keys among it: a
-        # neighbour's step, no more than neighbours share. Of a cut last CTA it is its own bytes.
+        # With a causal mask, the far CTA reads only the first keys, a subset of what this one
+        # reads. The sectors that it leaves out then count as shared by all, even the last keys, if
+        # they are at most as many as neighbours share. With a partial tile they are its own.
         alone, far_alone = np.flatnonzero(~beside), len(of_far) - int(by_all.sum())
         left_out = len(alone) - far_alone
         if len(of_far) < len(own) and 0 <= left_out <= int(beside.sum()):
@@ -193,7 +194,7 @@ def _axis_shares(emulator: Emulator, trace: CtaTrace, own: Sectors) -> NDArray[n
             by_all[alone[:left_out]] = True
         shares[by_all, axis] = grid[axis]
         some, share = beside & ~by_all, 2
-        while some.any():  # groups of neighbours: where does this one end?
+        while some.any():  # find the end of each group of neighbours
             shares[some, axis] = share
             other = at + 2 * share - 1 if far > at else at - 2 * share + 1
             if not 0 <= other < grid[axis]:
@@ -204,7 +205,7 @@ def _axis_shares(emulator: Emulator, trace: CtaTrace, own: Sectors) -> NDArray[n
 
 
 def _touched_at(emulator: Emulator, trace: CtaTrace, axis: int, at: int) -> Sectors:
-    """What the CTA at another place along the axis touches."""
+    """Sectors that the CTA at another index along the axis touches."""
     cta = list(trace.cta)
     cta[axis] = at
     x, y, z = cta
@@ -221,8 +222,8 @@ def _among(own: Sectors, others: Sectors) -> NDArray[np.bool_]:
 def _listed(
     emulator: Emulator, trace: CtaTrace, own: Sectors, probe_steps: int
 ) -> list[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
-    """(which group each CTA is of, which of `own` that is about), one for each way in which
-    instructions are shared; none where there are too many CTAs to look at."""
+    """(group of each CTA, mask of `own` that it applies to), one for each way in which instructions
+    are shared; none if there are too many CTAs to probe."""
     x, y, _ = emulator.launch.grid
     ctas = emulator.launch.ctas
     if ctas > _MOST_PROBED_CTAS:
@@ -230,7 +231,7 @@ def _listed(
     each, row = _sectors_by_row(trace)
     instruction = _instruction_of_rows(trace)[row]
     touched_by = {int(i): np.isin(own, each[instruction == i]) for i in np.unique(instruction)}
-    steps = probe_steps // ctas  # the CTA is left once it has come to all of them
+    steps = probe_steps // ctas  # a probe ends early once it has reached all instructions
     sites = _probed_sites(trace, touched_by, len(own), steps)
     if len(sites) == 0:
         return []
@@ -243,9 +244,9 @@ def _listed(
     result: dict[bytes, tuple[NDArray[np.int64], NDArray[np.bool_]]] = {}
     for n, site in enumerate(sites.tolist()):
         if (first[:, n] == 0).any():
-            continue  # some CTAs do not come there: they do something else
+            continue  # some CTAs do not execute it
         _, owners = np.unique(first[:, n], return_inverse=True)
-        # Numbered by who comes first, so that equal partitions are equal arrays.
+        # Groups are numbered by first occurrence, so that equal partitions are equal arrays.
         _, begins = np.unique(owners, return_index=True)
         rank = np.empty(len(begins), np.int64)
         rank[np.argsort(begins)] = np.arange(len(begins))
@@ -267,11 +268,11 @@ def _with_unseen(
     listed: Sequence[tuple[NDArray[np.int64], NDArray[np.bool_]]],
     unseen: NDArray[np.bool_],
 ) -> list[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
-    """`listed`, each with those of `unseen` that two other CTAs of its group touch as well.
+    """`listed`, each extended by those of `unseen` that two other CTAs of its group also touch.
 
     Args:
-        listed: those with fewest groups first.
-        unseen: which of `own` no instruction touches that was looked at in every CTA.
+        listed: partitions, those with fewest groups first.
+        unseen: mask of `own` that no probed instruction touches.
     """
     x, y, _ = emulator.launch.grid
     at = trace.cta[0] + x * (trace.cta[1] + y * trace.cta[2])
@@ -281,7 +282,7 @@ def _with_unseen(
         fellows = np.flatnonzero(owners == owners[at])
         fellows = fellows[fellows != at]
         if len(fellows) and left.any():
-            # CTAs that have as little else in common as any: what these share, the group shares.
+            # CTAs of the group that share least otherwise: what they share, the whole group does.
             fellows = fellows[beside[fellows] == beside[fellows].min()]
             shared = left.copy()
             for n in {int(fellows[0]), int(fellows[-1])}:
@@ -295,10 +296,10 @@ def _with_unseen(
 def _probed_sites(
     trace: CtaTrace, touched_by: Mapping[int, NDArray[np.bool_]], sectors: int, most_steps: int
 ) -> NDArray[np.int32]:
-    """Instructions on global memory that a CTA comes to within `most_steps`.
+    """Global-memory instructions that a CTA reaches within `most_steps`.
 
     Args:
-        touched_by: which sectors each instruction touches, `[sectors]` each.
+        touched_by: mask of the sectors that each instruction touches, `[sectors]`.
     """
     where = np.flatnonzero(trace.access >= 0)
     rows = trace.access[where]
@@ -313,7 +314,7 @@ def _probed_sites(
         is_soon = first[site] < _SOON_STEPS
         if not is_soon and known[touched_by[site]].all():
             continue
-        if first[site] * trace.num_warps >= most_steps:  # warps keep step, more or less
+        if first[site] * trace.num_warps >= most_steps:  # assumes that warps advance in step
             break
         chosen.append(site)
         known |= touched_by[site]
@@ -324,7 +325,7 @@ def _probed_sites(
 
 
 def _instruction_of_rows(trace: CtaTrace) -> NDArray[np.int32]:
-    """[rows] of those with lines, which no two instructions share."""
+    """[rows] instruction of each row with cache lines; such rows belong to one instruction each."""
     result = np.zeros(len(trace.kind), np.int32)
     where = np.flatnonzero(trace.access >= 0)
     result[trace.access[where]] = trace.instruction[where]
@@ -332,7 +333,7 @@ def _instruction_of_rows(trace: CtaTrace) -> NDArray[np.int32]:
 
 
 def _slice_of_rows(trace: CtaTrace) -> NDArray[np.int64]:
-    """[rows] when a row's warp comes to it, of `_SLICES`."""
+    """[rows] time slice, of `_SLICES`, in which the row's warp executes it."""
     result = np.zeros(len(trace.kind), np.int64)
     where = np.flatnonzero(trace.access >= 0)
     warp = np.searchsorted(trace.warp_start, where, side="right") - 1
@@ -342,7 +343,7 @@ def _slice_of_rows(trace: CtaTrace) -> NDArray[np.int64]:
 
 
 def _sectors_by_row(trace: CtaTrace) -> tuple[Sectors, NDArray[np.int64]]:
-    """(number of a sector of global memory, row that touches it), one for every touch."""
+    """(sector number in global memory, row that touches it) for every access."""
     rows = np.repeat(np.arange(len(trace.kind)), np.diff(trace.line_start))
     outside = ~np.isin(trace.kind[rows], _LOCAL)
     lines, masks = trace.line[outside] // SECTOR_BYTES, trace.line_sectors[outside]
@@ -352,14 +353,14 @@ def _sectors_by_row(trace: CtaTrace) -> tuple[Sectors, NDArray[np.int64]]:
 
 
 def _sectors(trace: CtaTrace, kinds: Sequence[AccessKind] | None = None) -> Sectors:
-    """Numbers of the sectors of global memory, each once.
+    """Distinct sector numbers in global memory.
 
     Args:
         kinds: of accesses; None: all.
     """
     wanted = ~np.isin(trace.kind, _LOCAL) if kinds is None else np.isin(trace.kind, kinds)
     outside = np.repeat(wanted, np.diff(trace.line_start))
-    # Lines first: a long CTA comes to the same ones many times. Their low bits are free.
+    # First make lines unique, as a long CTA repeats them often. Their low bits hold the sectors.
     touched = _each_once(trace.line[outside] | trace.line_sectors[outside])
     lines, masks = touched // SECTOR_BYTES & ~np.uint64(3), touched & np.uint64(15)
     each = [lines[masks >> np.uint64(s) & 1 == 1] + np.uint64(s) for s in range(4)]
@@ -367,7 +368,7 @@ def _sectors(trace: CtaTrace, kinds: Sequence[AccessKind] | None = None) -> Sect
 
 
 def _each_once(numbers: Sectors) -> Sectors:
-    """Ascending. By sorting, which is many times faster here than the hashing of `np.unique`."""
+    """Unique numbers, ascending. Sorting is many times faster here than `np.unique` by hashing."""
     ordered = np.sort(numbers)
     is_new = np.ones(len(ordered), np.bool_)
     is_new[1:] = ordered[1:] != ordered[:-1]

@@ -1,4 +1,4 @@
-"""A kernel's launch as its machine code sees it: sizes, and arguments in constant bank 0."""
+"""A kernel launch at machine-code level: grid and block, and constant bank 0 with the arguments."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from engine.base.launch import TensorMapArg, encode_argument
 from engine.machine_code.cubin import Entry
 
 _FIRST_POINTER = 0x7F00_0000_0000
-_POINTER_STEP = 1 << 32  # room for any tensor, so that made-up buffers do not overlap
-_STACK_TOP = 0xFFFDC0  # what the driver gives as the stack's top: read off launched kernels
+_POINTER_STEP = 1 << 32  # distance of made-up buffers: no tensor is larger, so none overlap
+_STACK_TOP = 0xFFFDC0  # top of the stack as the driver sets it, read from launched kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Launch:
     block: tuple[int, int, int]  # threads
     dynamic_smem_bytes: int
     arguments: tuple[bytes, ...]  # one value per parameter, little-endian
-    # (address, bytes) of global memory that is read as it is, and not as ones: a block table and
-    # the lengths of sequences, two at most.
+    # (address, bytes) of global memory whose contents are known; all other loads return 1.0. At
+    # most two, for example a block table and the lengths of sequences.
     known: tuple[tuple[int, bytes], ...] = ()
 
     @property
@@ -44,28 +44,28 @@ class Launch:
 
 
 def buffer_address(number: int) -> int:
-    """The made-up address of the launch's buffer `number`, aligned as cudaMalloc aligns."""
+    """Made-up address of buffer `number` of a launch, aligned as by cudaMalloc."""
     return _FIRST_POINTER + number * _POINTER_STEP
 
 
-_WINDOWS = 0x18  # generic addresses of shared and local memory; later GPUs have registers for them
+_WINDOWS = 0x18  # generic addresses of shared and local memory; newer GPUs keep them in registers
 
 
 @dataclass(frozen=True, slots=True)
 class BankLayout:
-    """Where constant bank 0 keeps the launch, in bytes; read off code of CUDA 13.5."""
+    """Byte offsets of the launch's values in constant bank 0, read from code of CUDA 13.5."""
 
     block: int
     grid: int
     stack: int
     in_clusters: int  # 1 in a launch with clusters
-    # Along each axis: a cluster's CTAs, their reciprocals and the grid's clusters, of which
-    # %clusterid is worked out.
+    # Along each axis: CTAs of a cluster, their reciprocals, and clusters of the grid. The code
+    # computes %clusterid from these.
     cluster: int
     reciprocals: int
     clusters: int
-    cluster_ctas: int  # a cluster's CTAs in all
-    parameters: int  # the parameters' address, for TMA: here their place in the bank
+    cluster_ctas: int  # CTAs of a cluster
+    parameters: int  # address of the parameters, for TMA; here their offset in the bank
 
 
 _VOLTA_TO_HOPPER = BankLayout(
@@ -93,7 +93,7 @@ _SINCE_BLACKWELL = BankLayout(
 
 
 def bank_layout(arch: str) -> BankLayout:
-    """Where this arch keeps what. Clusters are told from sm_90 on."""
+    """Layout of constant bank 0 on this arch. Only sm_90 and later have cluster fields."""
     return _SINCE_BLACKWELL if int(arch[3:].rstrip("af")) >= 100 else _VOLTA_TO_HOPPER
 
 
@@ -108,7 +108,7 @@ def constant_bank(
 
     Args:
         windows: upper words of generic addresses of shared and local memory.
-        cluster: CTAs of a cluster that run together; the code is told so where they are several.
+        cluster: CTAs of a cluster, written to the bank if there is more than one.
 
     Raises:
         InvalidProblem: the arguments do not fit the entry's parameters.
@@ -126,7 +126,7 @@ def constant_bank(
     if int(arch[3:].rstrip("af")) >= 90:
         told = cluster if cluster != (1, 1, 1) else entry.cluster
         clusters = (n // size for n, size in zip(launch.grid, told, strict=True))
-        # Rounded up: a product with a multiple of the divisor is then never below a whole number.
+        # Rounded up, so that a multiple of the divisor times this is never below the integer.
         reciprocals = (np.nextafter(np.float32(1 / n), np.float32(2)) for n in told)
         struct.pack_into("<3I", bank, layout.cluster, *told)
         struct.pack_into("<3f", bank, layout.reciprocals, *reciprocals)
@@ -142,7 +142,7 @@ def constant_bank(
 
 
 def check_arguments(entry: Entry, arguments: tuple[bytes, ...]) -> None:
-    """Raises InvalidProblem where number or sizes differ from what the entry takes."""
+    """Raises InvalidProblem if number or sizes of the arguments differ from the entry's."""
     sizes = [p.size for p in entry.parameters]
     if len(arguments) != len(sizes):
         listed = ", ".join(map(str, sizes)) or "none"
@@ -157,7 +157,7 @@ def check_arguments(entry: Entry, arguments: tuple[bytes, ...]) -> None:
             )
 
 
-# A kernel's arguments as people write them: `ptr`, `i32:128`, `f32:0.125`, `bytes:00ff@ptr`, a TMA
+# Kernel arguments on the command line: `ptr`, `i32:128`, `f32:0.125`, `bytes:00ff@ptr`, a TMA
 # tensor map, innermost dimension first: `tensormap:f16[4096,4096]box[64,128]swizzle128`, and a
 # structure of such arguments at their offsets: `struct:24;0=ptr:f16[64,64];8=ptr:4096;16=i32:64`.
 
@@ -195,7 +195,7 @@ _ELEMENT_BYTES = {
     **dict.fromkeys(("f64", "i64", "u64"), 8),
 }
 _MOST_DIMENSIONS = 5
-_MOST_BYTES = 1 << 32  # what lies between two made-up buffers
+_MOST_BYTES = 1 << 32  # distance between two made-up buffers
 _MOST_CONTENT_BYTES = 2 << 30
 _MOST_TABLES, _MOST_TABLE_BYTES = 2, 256 << 20
 _MOST_PARAMETER_BYTES = 32_764  # of a kernel, from sm_70 on
@@ -203,9 +203,9 @@ _MOST_PARAMETER_BYTES = 32_764  # of a kernel, from sm_70 on
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a pointer points to where the launch is executed: `count` elements.
+    """Initial contents of a pointer's memory, for execution: `count` elements.
 
-    `dtype`: one of the names above; "" for bytes that nobody wrote, or `data` where it is given.
+    `dtype` is one of the names above, or "" for unwritten bytes (or for `data`, if that is given).
     """
 
     dtype: str
@@ -218,10 +218,10 @@ class Content:
 
 
 def parse_arguments(texts: Sequence[str]) -> tuple[bytes, ...]:
-    """The bytes of each argument; every pointer gets a made-up, aligned address of its own.
+    """Parse arguments to bytes; every pointer gets a made-up, aligned address of its own.
 
     Raises:
-        InvalidProblem: one of them is not of the forms above.
+        InvalidProblem: an argument does not have one of the forms above.
     """
     return arguments_and_memory(texts)[0]
 
@@ -229,10 +229,10 @@ def parse_arguments(texts: Sequence[str]) -> tuple[bytes, ...]:
 def arguments_and_memory(
     texts: Sequence[str],
 ) -> tuple[tuple[bytes, ...], tuple[Content | None, ...]]:
-    """The arguments, and the content of each made-up buffer; None where a pointer does not say.
+    """Parse arguments to bytes, and to the contents of each made-up buffer (None: not given).
 
     Raises:
-        InvalidProblem: one of them is not of the forms above.
+        InvalidProblem: an argument does not have one of the forms above.
     """
     values: list[bytes] = []
     contents: list[Content | None] = []
@@ -244,7 +244,7 @@ def arguments_and_memory(
 
 
 def _parse(text: str, first_buffer: int) -> tuple[bytes, list[Content | None]]:
-    """(bytes, what the pointers in them point to)."""
+    """(bytes, contents of the memory that the pointers in them point to)."""
     if text == "ptr":
         return _address(first_buffer), [None]
     kind, colon, value = text.partition(":")
@@ -283,15 +283,15 @@ def _bytes_of_file(path: Path, most: int) -> bytes:
 def _number_of_pointer(text: str, value: str, pointers: int) -> int:
     if not value.isdecimal() or not 1 <= int(value) <= pointers:
         raise InvalidProblem(
-            f"{text!r} is the address of an earlier pointer again, and {pointers:,} stand before "
-            "it: write same: with its number, from 1.",
+            f"{text!r} repeats the address of an earlier pointer, and {pointers:,} come before it: "
+            "write same: with the number of one of them, counted from 1.",
             code="argument_same",
         )
     return int(value)
 
 
 def _structure(text: str, value: str, first_buffer: int) -> tuple[bytes, list[Content | None]]:
-    """Zeros or a file's bytes, and the arguments that lie in them."""
+    """A structure of zeros or of a file's bytes, with arguments written at their offsets."""
     base, *pieces = value.split(";")
     if base.isdecimal():
         data = bytearray(min(int(base), _MOST_PARAMETER_BYTES))
@@ -309,7 +309,7 @@ def _structure(text: str, value: str, first_buffer: int) -> tuple[bytes, list[Co
         held, pointed = _parse(inner.strip(), first_buffer + len(contents))
         if not 0 <= offset <= len(data) - len(held):
             raise InvalidProblem(
-                f"{inner} at byte {offset:,} of a structure of {len(data):,} bytes ends beyond it: "
+                f"{inner} at byte {offset:,} does not fit in a structure of {len(data):,} bytes: "
                 f"change the offset, or the structure's size (argument {text!r}).",
                 code="argument_in_structure",
             )
@@ -319,15 +319,15 @@ def _structure(text: str, value: str, first_buffer: int) -> tuple[bytes, list[Co
 
 
 def tables(contents: Sequence[Content | None]) -> tuple[tuple[int, bytes], ...]:
-    """`Launch.known` of what pointers point to.
+    """`Launch.known` for the contents of pointers.
 
     Raises:
-        InvalidProblem: more tables than a launch can have.
+        InvalidProblem: there are more tables than a launch can have.
     """
     known = tuple((buffer_address(n), c.data) for n, c in enumerate(contents) if c and c.data)
     if len(known) > _MOST_TABLES:
         raise InvalidProblem(
-            f"A launch reads {_MOST_TABLES} tables at most (--arg file:), not {len(known)}: "
+            f"A launch can have at most {_MOST_TABLES} tables (--arg file:), not {len(known)}: "
             "give the others as ptr.",
             code="launch_tables",
         )
@@ -335,12 +335,12 @@ def tables(contents: Sequence[Content | None]) -> tuple[tuple[int, bytes], ...]:
 
 
 def _content(text: str, value: str) -> Content:
-    """`4096` bytes, or `f16[2,64]`."""
+    """Parse the contents of a pointer: `4096` (bytes) or `f16[2,64]`."""
     match = re.fullmatch(r"(?:([a-z]\w*)\[([\d,\s]+)\]|(\d+))", value)
     if match is None or (match[1] and match[1] not in _ELEMENT_BYTES):
         raise InvalidProblem(
-            f"{value!r} is no content of a pointer (argument {text!r}): write its bytes, ptr:4096, "
-            f"or its numbers, ptr:f16[2,64], of one of {', '.join(_ELEMENT_BYTES)}."
+            f"{value!r} does not describe a pointer's memory (argument {text!r}): give bytes, "
+            f"ptr:4096, or numbers, ptr:f16[2,64], of a type in {', '.join(_ELEMENT_BYTES)}."
         )
     try:
         count = math.prod(int(n) for n in match[2].split(",")) if match[1] else int(match[3])
@@ -355,7 +355,7 @@ def _content(text: str, value: str) -> Content:
 
 
 def _parse_value(text: str, kind: str, value: str, first_buffer: int) -> tuple[bytes, int]:
-    """(bytes, pointers in them)."""
+    """(bytes, number of pointers in them)."""
     try:
         if kind in _INTEGERS:
             return struct.pack("<" + _INTEGERS[kind], int(value, 0)), 0
@@ -380,7 +380,7 @@ def _tensor_map(text: str, value: str, buffer: int) -> tuple[bytes, list[Content
     element_bytes = _ELEMENT_BYTES.get(match[1])
     if element_bytes is None:
         raise InvalidProblem(
-            f"{match[1]} is no type of a tensor map's elements (argument {text!r}): write one of "
+            f"{match[1]} is not an element type of tensor maps (argument {text!r}): write one of "
             f"{', '.join(_ELEMENT_BYTES)}."
         )
     dims, box = (tuple(int(n) for n in part.split(",")) for part in (match[2], match[4]))
@@ -391,8 +391,8 @@ def _tensor_map(text: str, value: str, buffer: int) -> tuple[bytes, list[Content
         )
     if not 1 <= min(dims) <= max(dims) < 1 << 32 or math.prod(dims) * element_bytes > _MOST_BYTES:
         raise InvalidProblem(
-            f"A dimension of a tensor map has 1 to 2^32 - 1 elements, and the tensor at most 4 GiB "
-            f"here (argument {text!r})."
+            f"A dimension of a tensor map has 1 to 2^32 - 1 elements, and the tensor here at most "
+            f"4 GiB (argument {text!r})."
         )
     row_bytes = itertools.accumulate(dims[:-1], lambda a, b: a * b)
     strides = tuple(n * element_bytes for n in row_bytes)
@@ -407,7 +407,7 @@ def _tensor_map(text: str, value: str, buffer: int) -> tuple[bytes, list[Content
     swizzle = int(match[5] or 0)
     arg = TensorMapArg("map", "buffer", dims, strides, box, swizzle, element_bytes)
     if (why := arg.mistake) is not None:
-        raise InvalidProblem(f"A driver refuses the tensor map {text!r}: {why}.")
+        raise InvalidProblem(f"The CUDA driver would reject the tensor map {text!r}: {why}.")
     last = sum((n - 1) * stride for n, stride in zip(dims[1:], strides, strict=True))
     if last >= _MOST_BYTES:
         raise InvalidProblem(f"A tensor has at most 4 GiB here (argument {text!r}).")

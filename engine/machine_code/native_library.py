@@ -1,4 +1,4 @@
-"""The C++ libraries of this package, built once into the cache and loaded once."""
+"""The C++ libraries of this package, built once into the cache and loaded once per process."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from engine.base.errors import ToolMissing
 from engine.cuda_on_host.build import build_library, find_library
 
 _loaded: dict[Path, ctypes.CDLL] = {}
-_lock = threading.Lock()  # a thread that needs what another one builds waits for it
+_lock = threading.Lock()  # held during a build, so that other threads wait for it
 
 
 def load_library(source: Path, *, ahead: bool = False) -> ctypes.CDLL:
-    """The library that `source` compiles to.
+    """Build (if needed) and load the library of `source`.
 
     Args:
-        ahead: nobody waits for it yet: whatever else runs goes before its build.
+        ahead: build at low priority, because nothing waits for it yet.
 
     Raises:
-        ToolMissing: there is no C++ compiler, which machine code needs to be run.
-        CompileError: it does not compile here.
+        ToolMissing: there is no C++ compiler.
+        CompileError: the library does not compile on this machine.
     """
     if source not in _loaded:
         with _lock:
@@ -35,7 +35,7 @@ def load_library(source: Path, *, ahead: bool = False) -> ctypes.CDLL:
 
 
 def is_built(source: Path) -> bool:
-    """Whether `load_library` finds it built."""
+    """Whether the library of `source` is already built."""
     if source in _loaded:
         return True
     try:
@@ -45,12 +45,12 @@ def is_built(source: Path) -> bool:
 
 
 def are_libraries_built() -> bool:
-    """Whether a simulation waits for no compiler."""
+    """Whether the libraries that a simulation needs are built."""
     return all(is_built(source) for source in _sources())
 
 
 def build_libraries() -> None:
-    """Build them side by side ahead of their first use, and load them. Raises as `load_library`."""
+    """Build the libraries of a simulation in parallel and load them. Raises as `load_library`."""
     sources = _sources()
     _build(sources, ahead=True)
     for source in sources:
@@ -58,7 +58,7 @@ def build_libraries() -> None:
 
 
 def build_all() -> None:
-    """Build them and what executes side by side, and load none: for who waits for them.
+    """Build all libraries, the one for execution included, in parallel, without loading them.
 
     Raises as `load_library`.
     """
@@ -71,11 +71,11 @@ def _build(sources: Sequence[Path], *, ahead: bool = False) -> None:
 
 
 def are_libraries_loaded() -> bool:
-    """Whether nothing waits for them to be built."""
+    """Whether the libraries that a simulation needs are loaded."""
     return all(source in _loaded for source in _sources())
 
 
 def _sources() -> list[Path]:
-    """Without what executes: few need that, and it is built when they do."""
+    """Sources without the library for execution, which is rarely needed and built on first use."""
     sources = Path(__file__).resolve().parent.rglob("native/*.cpp")
     return sorted(source for source in sources if source.name != "execute.cpp")

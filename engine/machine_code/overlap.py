@@ -1,12 +1,12 @@
-"""What is under way while a loop computes, and register budgets of `setmaxnreg`.
+"""Overlap of asynchronous work with a loop's arithmetic, and register budgets of `setmaxnreg`.
 
-Read from the machine code alone, along every path: work counts as in flight at an instruction only
-where it is on each way there. Whose wait the compiler moved up has lost its overlap, whatever the
+The analysis reads only the machine code. Work counts as in flight at an instruction if it is in
+flight on every path to it. If the compiler moved a wait up, the overlap is lost, whatever the
 source says.
 
-Seen are wgmma (its groups close with `gsb0`, and `WARPGROUP.DEPBAR` waits for them) and the groups
-of cp.async (`LDGDEPBAR`, `DEPBAR`). What an mbarrier counts, TMA's copies among it, other warps may
-issue and wait for: nothing is said of it.
+Covered are wgmma (a group ends with `gsb0`, and `WARPGROUP.DEPBAR` waits for it) and the groups of
+cp.async (`LDGDEPBAR`, `DEPBAR`). Work that completes on an mbarrier, such as TMA copies, is not
+covered, because other warps may issue it and wait for it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from engine.machine_code.analysis import outer_line
 from engine.machine_code.disassembly import Instruction, Pipe, Program, SourceLine
 from engine.schema import Stored
 
-# Register budgets of `setmaxnreg`: whether the machine code keeps to them.
+# Check that the machine code stays within the register budgets of `setmaxnreg`.
 #
-# ptxas spills to keep the code behind a `setmaxnreg` within its budget. Where it cannot, or does
-# not know how many registers threads begin with, it leaves every one of them out and says so in its
-# log alone: the kernel then runs with registers that nobody planned.
+# ptxas spills to keep the code after a `setmaxnreg` within its budget. If it cannot, or does not
+# know how many registers a thread starts with, it drops every `setmaxnreg` of the kernel and only
+# mentions it in its log. The kernel then runs with another register allocation than planned.
 
 _REGISTER = re.compile(r"\bR(\d+)(\.64)?\b")
 _SHAPE = re.compile(r"\d+x(\d+)x\d+")
-_BYTES_OF = {"64": 2, "128": 4}  # registers that a load or a store of so many bits moves
+_BYTES_OF = {"64": 2, "128": 4}  # registers moved by a load or store of that many bits
 _ENDS = ("EXIT", "RET", "BPT")
 _JUMPS = ("BRA", "JMP")
 
@@ -42,13 +42,13 @@ _JUMPS = ("BRA", "JMP")
 class RegisterBudget:
     """One `setmaxnreg` of an entry."""
 
-    registers: int  # that a thread holds behind it
+    registers: int  # per thread, after it
     source: SourceLine | None
-    used: int  # of the code up to the next one: its highest register, and one
+    used: int  # registers that the code up to the next `setmaxnreg` uses: its highest index + 1
 
 
 def register_budgets(program: Program) -> tuple[RegisterBudget, ...]:
-    """Every `setmaxnreg` of a program in order of addresses, with what the code behind it uses."""
+    """Every `setmaxnreg` of a program in address order, with the registers used after it."""
     number_of = {i.address: n for n, i in enumerate(program.instructions)}
     next_of = _successors(program, number_of)
     budgets = []
@@ -69,8 +69,8 @@ def register_budgets(program: Program) -> tuple[RegisterBudget, ...]:
 
 
 def _successors(program: Program, number_of: dict[int, int]) -> list[list[int]]:
-    """Of each instruction, those that may run next."""
-    joins = defaultdict(list)  # where the threads that wait in a convergence barrier meet
+    """Indices of the instructions that may follow each instruction."""
+    joins = defaultdict(list)  # reconvergence points of each convergence barrier
     for i in program.instructions:
         if i.opcode == "BSSY" and i.target is not None:
             joins[i.operands[0]].append(number_of[i.target])
@@ -89,18 +89,18 @@ def _successors(program: Program, number_of: dict[int, int]) -> list[list[int]]:
 
 
 def _registers_of(i: Instruction) -> int:
-    """The highest register that an instruction names or that belongs to one it names, and one."""
+    """Highest register index that an instruction uses, implied registers included, plus one."""
     highest = 0
     for position, operand in enumerate(i.operands):
         for match in _REGISTER.finditer(operand):
-            # An address may be a pair; what is moved, multiplied or summed up may be wider.
+            # An address is at most a pair of registers; data operands may be wider.
             wide = 1 if operand.startswith(("[", "desc")) else _width(i, position)
             highest = max(highest, int(match[1]) + max(wide, 2 if match[2] else 1))
     return highest
 
 
 def _width(i: Instruction, position: int) -> int:
-    """Registers of an operand of which the listing names the first."""
+    """Number of registers of an operand; the listing names only the first."""
     if i.opcode.endswith("GMMA"):
         shape = next((m for name in i.modifiers if (m := _SHAPE.fullmatch(name))), None)
         return 4 if position else int(shape[1]) // 2 if shape else 1
@@ -116,18 +116,18 @@ def _width(i: Instruction, position: int) -> int:
 def budget_mistake(
     launch: PassLaunch, program: Program | None, registers: int, log: str, source: str
 ) -> str | None:
-    """Why the code of a pass does not keep to its register budgets; None where it does.
+    """Why the code of a pass exceeds its register budgets; None if it does not.
 
     Args:
-        program: the machine code of its entry; None where it cannot be read.
-        registers: per thread, that a CTA begins with.
-        log: the compiler's.
-        source: the kernel's file.
+        program: the machine code of its entry; None if it cannot be read.
+        registers: per thread, at the start of a CTA.
+        log: the compiler's log.
+        source: name of the kernel's file.
     """
     if (left_out := left_out_setmaxnreg(log)) is not None:
         where, why = left_out
         return (
-            f"{where or source}: ptxas left setmaxnreg out, so every thread of {launch.entry} "
+            f"{where or source}: ptxas dropped setmaxnreg, so every thread of {launch.entry} "
             f"keeps {registers} registers: {why}."
         )
     if program is None:
@@ -140,16 +140,16 @@ def budget_mistake(
         )
     if (asked := WARPGROUP * sum(planned)) > registers * launch.threads:
         return (
-            f"{source}: the warpgroups ask for {asked:,} registers, and a CTA begins with "
-            f"{registers * launch.threads:,} ({registers} a thread), so that one waits for ever: "
-            "raise these by __launch_bounds__, or lower warpgroup_registers."
+            f"{source}: the warpgroups ask for {asked:,} registers, but a CTA starts with "
+            f"{registers * launch.threads:,} ({registers} a thread), so one waits for ever: raise "
+            "these by __launch_bounds__, or lower warpgroup_registers."
         )
     for budget in budgets:
         if budget.used > budget.registers:
             where = f"{budget.source.file}:{budget.source.line}" if budget.source else source
             return (
-                f"{where}: the code behind setmaxnreg {budget.registers} uses {budget.used} "
-                "registers a thread: raise that budget, or let it hold fewer values."
+                f"{where}: the code after setmaxnreg {budget.registers} uses {budget.used} "
+                "registers a thread: raise that budget, or keep fewer values alive."
             )
     return None
 
@@ -160,17 +160,17 @@ def _listed(numbers: Iterable[int]) -> str:
 
 PRODUCTS_BESIDE_EXP2 = "products in flight while exp2 runs"
 COPIES_BESIDE_PRODUCTS = "copies in flight while products run"
-_MOST = 64  # groups: a loop that never waits has no more than this
+_MOST = 64  # groups in flight: the count is capped here, for loops that never wait
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap(Stored):
-    """Of one loop's instructions of a kind, those that run beside something."""
+    """How many of a loop's instructions of one kind overlap with asynchronous work."""
 
     what: str  # one of the two above
-    file: str  # where the loop begins, in the kernel itself; "" where that is not known
+    file: str  # the loop's first line, in the kernel itself; "" if not known
     line: int  # 0: not known
-    beside: int  # instructions, of one iteration
+    beside: int  # instructions of one iteration that overlap
     of: int
 
     def __str__(self) -> str:
@@ -179,12 +179,13 @@ class Overlap(Stored):
 
 
 def overlaps(program: Program, executed: NDArray[np.int64] | None = None) -> tuple[Overlap, ...]:
-    """The loops that multiply on tensor cores, innermost ones, in the code's order.
+    """Overlaps in the innermost loops that use tensor cores, in code order.
 
-    Code that multiplies in no loop is taken as a whole. Loops without asynchronous work have none.
+    If no loop uses tensor cores, the whole code counts as one. Loops without asynchronous work are
+    left out.
 
     Args:
-        executed: [instructions] how often each ran; what never did is left out. None: all.
+        executed: [instructions] how often each ran; loops that never ran are left out. None: all.
     """
     instructions = program.instructions
     graph = _Graph(instructions)
@@ -192,7 +193,7 @@ def overlaps(program: Program, executed: NDArray[np.int64] | None = None) -> tup
     found: list[Overlap] = []
     for first, body in _innermost(graph, instructions):
         if executed is None or executed[body].any():
-            found += _of_loop(instructions, first, body, before)
+            found += _overlaps_of_loop(instructions, first, body, before)
     return tuple(found)
 
 
@@ -201,10 +202,10 @@ def overlaps(program: Program, executed: NDArray[np.int64] | None = None) -> tup
 
 @dataclass(frozen=True, slots=True)
 class _InFlight:
-    """At least, whichever way was taken."""
+    """Lower bounds, over all paths, of the work in flight at an instruction."""
 
-    products: int = 0  # groups that are closed and not waited for
-    open_products: bool = False  # wgmma of a group that is not closed yet
+    products: int = 0  # committed wgmma groups that were not waited for
+    open_products: bool = False  # wgmma of a group that is not committed yet
     copies: int = 0  # groups of cp.async
 
     def meet(self, other: _InFlight) -> _InFlight:
@@ -215,7 +216,7 @@ class _InFlight:
         )
 
     def behind(self, i: Instruction) -> _InFlight:
-        """After an instruction; one that a predicate guards may not have run."""
+        """State after an instruction; a predicated one may not have run."""
         ran = self._behind(i)
         return self.meet(ran) if i.predicate else ran
 
@@ -234,7 +235,7 @@ class _InFlight:
 
 
 def _allowed(i: Instruction) -> int:
-    """Groups that may stay under way: `gsb0, 0x1`."""
+    """Groups that may stay in flight: 1 in `gsb0, 0x1`."""
     try:
         return int(i.operands[1], 0)
     except (IndexError, ValueError):
@@ -242,7 +243,7 @@ def _allowed(i: Instruction) -> int:
 
 
 def _in_flight(instructions: Sequence[Instruction], graph: _Graph) -> list[_InFlight | None]:
-    """[instructions] in front of each; None where no way leads."""
+    """[instructions] state before each instruction; None if it is unreachable."""
     before: list[_InFlight | None] = [None] * len(instructions)
     before[0] = _InFlight()
     waiting = [0]
@@ -267,7 +268,7 @@ def _in_flight(instructions: Sequence[Instruction], graph: _Graph) -> list[_InFl
 
 
 class _Graph:
-    """Basic blocks. Block b has the instructions `first[b]` to `first[b + 1]`."""
+    """Control-flow graph. Basic block b is the instructions `first[b]` up to `first[b + 1]`."""
 
     def __init__(self, instructions: Sequence[Instruction]) -> None:
         index_of = {i.address: n for n, i in enumerate(instructions)}
@@ -283,7 +284,7 @@ class _Graph:
         for b, behind in enumerate(self.first[1:]):
             last = instructions[behind - 1]
             to = [block_of[index_of[last.target]]] if last.target in index_of else []
-            if _goes_on(last) and behind < len(instructions):
+            if _falls_through(last) and behind < len(instructions):
                 to.append(b + 1)
             self.successors.append(tuple(to))
         self.predecessors: list[list[int]] = [[] for _ in self.successors]
@@ -295,7 +296,7 @@ class _Graph:
         return [n for b in sorted(blocks) for n in range(self.first[b], self.first[b + 1])]
 
     def dominators(self) -> list[int]:
-        """[blocks] a bit for each block that every way there goes through."""
+        """[blocks] dominators of each block, as a bit mask."""
         everything = (1 << len(self.successors)) - 1
         dominators = [1] + [everything] * (len(self.successors) - 1)
         changed = True
@@ -310,7 +311,7 @@ class _Graph:
         return dominators
 
     def loops(self) -> Iterator[tuple[int, set[int]]]:
-        """(first block, blocks) of each natural loop."""
+        """(header, blocks) of each natural loop."""
         dominators = self.dominators()
         loops: dict[int, set[int]] = {}
         for b, ways in enumerate(self.successors):
@@ -325,8 +326,8 @@ class _Graph:
         yield from sorted(loops.items())
 
 
-def _goes_on(last: Instruction) -> bool:
-    """Whether the instruction behind may be next."""
+def _falls_through(last: Instruction) -> bool:
+    """Whether execution can continue with the next instruction."""
     is_conditional = bool(last.predicate) or len(last.operands) > 1  # BRA.U UP0, target
     return last.opcode not in ("BRA", "EXIT", "RET", "BRX", "JMX", "JMP") or is_conditional
 
@@ -334,7 +335,7 @@ def _goes_on(last: Instruction) -> bool:
 def _innermost(
     graph: _Graph, instructions: Sequence[Instruction]
 ) -> Iterator[tuple[int, list[int]]]:
-    """(first, all) of the instructions of each loop that multiplies and has none that does."""
+    """(first instruction, all instructions) of each innermost loop that uses tensor cores."""
     products = {n for n, i in enumerate(instructions) if i.pipe is Pipe.TENSOR}
     loops = []
     for head, blocks in graph.loops():
@@ -348,7 +349,7 @@ def _innermost(
         yield 0, list(range(len(instructions)))
 
 
-def _of_loop(
+def _overlaps_of_loop(
     instructions: Sequence[Instruction],
     first: int,
     body: Sequence[int],

@@ -1,6 +1,6 @@
-"""What a person reads of one launch's machine code: units, stalls, lines, the listing.
+"""Report on the machine code of one launch: busy units, stalls, hottest lines, the listing.
 
-Plain figures, so that another process can make them and a file can keep them.
+The report contains only plain data, so that it can be computed in another process and saved.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Share(Stored):
 
 @dataclass(frozen=True, slots=True)
 class Count(Stored):
-    """One figure of the whole launch, counted; `ideal` is what the same bytes need."""
+    """A count over the whole launch; `ideal` is the least that the same bytes need."""
 
     name: str
     count: int
@@ -73,13 +73,13 @@ class Count(Stored):
 
 @dataclass(frozen=True, slots=True)
 class HotLine(Stored):
-    """One line of the kernel with what was inlined there, counted."""
+    """Counts of one line of the kernel, code inlined there included."""
 
     file: str
     line: int
     executed: int  # warp instructions
-    share: float  # of all of them
-    stall_share: float | None  # of the warps' cycles, simulated
+    share: float  # of the warp instructions of the launch
+    stall_share: float | None  # of all warp cycles, simulated
     wavefronts: int
     ideal_wavefronts: int
     sectors: int
@@ -110,8 +110,8 @@ class Listing(Stored):
     ideal_wavefronts: tuple[int, ...]
     sectors: tuple[int, ...]
     ideal_sectors: tuple[int, ...]
-    cycles: tuple[int, ...]  # of warps that waited to issue it, or issued it; simulated
-    reason: tuple[str, ...]  # of most of them
+    cycles: tuple[int, ...]  # warp cycles spent waiting to issue it or issuing it; simulated
+    reason: tuple[str, ...]  # the most frequent stall reason
     loops: tuple[FoldedLoop, ...]
 
 
@@ -121,28 +121,28 @@ class Hint(Stored):
 
     line: int  # of the kernel's own file; 0: none
     sentence: str
-    gain: str = ""  # of the launch's time, simulated; empty where it is not known
+    gain: str = ""  # share of the launch's time, simulated; empty: not known
     kind: str = ""  # `engine.machine_code.advice.AdviceKind`
-    low: float = 0.0  # ends of `gain`, 0 to 1; both 0 where it is not known
+    low: float = 0.0  # ends of `gain`, 0 to 1; both 0: not known
     high: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Residency(Stored):
-    """What a number of CTAs per SM would do to the launch's time, simulated."""
+    """Simulated effect of a number of CTAs per SM on the launch's time."""
 
     ctas_per_sm: int
-    ratio: float  # of its time to that of today's number
+    ratio: float  # launch time with it, over the time with the current number
     is_now: bool
 
     def us(self, now_us: float) -> float:
-        """The launch's time with it, where it takes `now_us` today."""
+        """Launch time with this number of CTAs per SM, if it is now `now_us`."""
         return self.ratio * now_us
 
 
 @dataclass(frozen=True, slots=True)
 class PassReport(Stored):
-    """One pass. Its launch's time is a prediction's (`engine.pipeline.request`), not kept here."""
+    """Report on one pass. The launch's time is not part of it: see `engine.pipeline.request`."""
 
     entry: str
     registers: int  # per thread, allocated
@@ -151,8 +151,8 @@ class PassReport(Stored):
     listing: Listing
     notes: tuple[str, ...]
     hints: tuple[Hint, ...] = ()
-    overlaps: tuple[Overlap, ...] = ()  # of the loops that ran
-    # Simulated; empty where the timing model does not know the GPU, and `no_time` says why.
+    overlaps: tuple[Overlap, ...] = ()  # in the loops that were executed
+    # Simulated; empty if the timing model does not support the GPU, and `no_time` says why.
     no_time: str = ""
     cta_cycles: float | None = None
     verdict: str = ""
@@ -161,7 +161,7 @@ class PassReport(Stored):
     residencies: tuple[Residency, ...] = ()
 
     def tables(self) -> tuple[Table, ...]:
-        """What it waits for, its hottest lines, advice."""
+        """Tables of stall reasons, hottest lines and advice."""
         waits = ({"waits for": s.name, "share": f"{s.share:.0%}"} for s in self.stalls)
         lines = (
             {
@@ -192,21 +192,21 @@ class MachineCode(Stored, Tabular):
     device: str
     arch: str
     source_name: str
-    source: str  # as it was compiled
+    source: str  # text that was compiled
     passes: tuple[PassReport, ...]
 
     def tables(self) -> tuple[Table, ...]:
-        """Of each pass: what it waits for, its hottest lines, advice."""
+        """Tables of stall reasons, hottest lines and advice for each pass."""
         return tuple(table for each in self.passes for table in each.tables() if table.rows)
 
     def to_frame(self) -> pd.DataFrame:
-        """A row for each source line of each pass; counts are those of the whole launch."""
+        """One row for each source line of each pass, with counts over the whole launch."""
         import pandas as pd
 
         return pd.DataFrame([{"entry": p.entry, **asdict(x)} for p in self.passes for x in p.lines])
 
     def plot(self) -> Figure:
-        """What the warps of each pass wait for, simulated: a Plotly figure."""
+        """Plotly figure of the simulated stall reasons of each pass."""
         from plotly.graph_objects import Figure
 
         figure = Figure()
@@ -230,11 +230,11 @@ def report(
     hints: Sequence[Hint] = (),
     source_name: str = "",
 ) -> PassReport:
-    """One pass as a person reads it.
+    """Build the report on one pass.
 
     Args:
-        simulated: None where there is no time, and `no_time` says why.
-        residencies: {CTAs per SM: the launch's time to today's}.
+        simulated: None if there is no simulated time; `no_time` then says why.
+        residencies: {CTAs per SM: launch time over the current one}.
         source_name: the kernel's own file; empty: the one that the machine code names.
     """
     timing = simulated.round if simulated is not None else None
@@ -263,7 +263,7 @@ def report(
 
 
 def own_line(file: str, source_name: str, line: int) -> int:
-    """The line where it is one of the kernel's own file, else 0."""
+    """`line` if `file` is the kernel's own file, else 0."""
     return line if file == source_name else 0
 
 
@@ -280,7 +280,7 @@ def _units(timing: SmTiming | None) -> tuple[Share, ...]:
 
 
 def _stalls(timing: SmTiming | None) -> tuple[Share, ...]:
-    """Nsight's names, most cycles first."""
+    """Stall reasons by Nsight Compute's names, most cycles first."""
     if timing is None:
         return ()
     cycles = {reason: c for reason, c in timing.stall_cycles().items() if c > 0}
@@ -369,7 +369,7 @@ def _listing(analysis: Analysis, timing: SmTiming | None, source_name: str) -> L
         return tuple(int(v) for v in totals[:, number])
 
     lines = [outer_line(i) for i in instructions]
-    # A cubin's lines are those of the file that another compiler read.
+    # Source lines in a cubin refer to the file that its own compiler read.
     outer = [o if o is None or o.file == (source_name or o.file) else None for o in lines]
     inner = [i.source[0] if i.source else None for i in instructions]
     return Listing(
@@ -398,7 +398,7 @@ def _listing(analysis: Analysis, timing: SmTiming | None, source_name: str) -> L
 
 
 def schedule(control: Control) -> str:
-    """`4 ..2... w1`: stall cycles, scoreboards waited for, those set on write and on read."""
+    """Control bits as `4 ..2... w1`: stall cycles, scoreboards waited for, scoreboards set."""
     waits = "".join(str(b) if control.wait_mask >> b & 1 else "." for b in range(6))
     sets = [
         f"{letter}{barrier}"
@@ -408,16 +408,16 @@ def schedule(control: Control) -> str:
     return " ".join([str(control.stall), waits, *sets])
 
 
-# Two launches' machine code beside each other: counts, and listings aligned.
+# Comparison of the machine code of two launches: counts, and aligned listings.
 
 
-# Registers and addresses change with every edit; what is done to them says what has changed.
+# Registers and addresses change with every edit, so listings are aligned by the rest of the text.
 _NAMES = re.compile(r"\b(U?[RP])\d+\b|0x[0-9a-f]{3,}|`\([^)]*\)")
 
 
 @dataclass(frozen=True, slots=True)
 class CountPair:
-    """One figure of both launches; None where one of them has none such."""
+    """A count of both launches; None if a launch does not have it."""
 
     name: str
     first: int | None
@@ -425,7 +425,7 @@ class CountPair:
 
 
 def compare_counts(first: PassReport, second: PassReport) -> tuple[CountPair, ...]:
-    """The counts of both, in the first one's order; what is 0 in both is left out."""
+    """Counts of both launches, in the order of the first; counts of 0 in both are left out."""
     a, b = ({c.name: c.count for c in report.counts} for report in (first, second))
     names = dict.fromkeys([*a, *b])
     pairs = (CountPair(name, a.get(name), b.get(name)) for name in names)
@@ -435,13 +435,13 @@ def compare_counts(first: PassReport, second: PassReport) -> tuple[CountPair, ..
 def align(
     first: Listing, second: Listing, sources: tuple[str, str]
 ) -> tuple[tuple[int, int, bool], ...]:
-    """Instructions that stand beside each other: (first's index, second's index, alike).
+    """Align two listings: (index in the first, index in the second, whether they match).
 
-    An index is -1 where one listing has no counterpart. Alike are instructions that differ in
-    registers and addresses alone.
+    An index is -1 if an instruction has no counterpart. Instructions match if they differ only in
+    registers and addresses.
 
     Args:
-        sources: the text of each kernel's file: a line that moved is the same line.
+        sources: the text of each kernel's file, so that a line that moved counts as the same line.
     """
     plain = [[_NAMES.sub(r"\1", text) for text in x.text] for x in (first, second)]
     keys = [

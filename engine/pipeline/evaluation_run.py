@@ -16,6 +16,7 @@ from engine.coverage import Block, coverage_of, describe_lines, largest_block
 from engine.cuda_on_host.instrument import ExecutedStatements
 from engine.cuda_on_host.toolchain import Schedule
 from engine.evaluation import Correctness, Evaluation, Latency
+from engine.machine_code.timing.power import Work, sustained_note
 from engine.model.kernel import Estimate, launch_plan
 from engine.pipeline.execute import (
     NOT_HERE,
@@ -37,6 +38,7 @@ from engine.pipeline.request import (
     choose_backend,
 )
 from engine.plan import (
+    CountedPlan,
     LaunchPlan,
     compile_plan,
     count_plan,
@@ -554,9 +556,11 @@ class EvaluationRun:
         if not self.estimate.by_machine_code or not self.counts:
             return evaluation
         try:
-            return replace(evaluation, counts=count_plan(plan, self.compiled))
+            counted = count_plan(plan, self.compiled)
         except AttuneError:  # the time was known before, and a tool is missing now
             return evaluation
+        self.estimate = with_sustained_clock(self.estimate, counted)
+        return replace(evaluation, counts=counted.counts)
 
     def _with_prediction(self, plan: LaunchPlan, evaluation: Evaluation) -> Evaluation:
         evaluation = self._predict(plan, evaluation)
@@ -595,3 +599,23 @@ def _other_order(backend: Backend, request: EvaluationRequest) -> Schedule:
     if request.schedule != "in_order":
         return "in_order"
     return "random" if backend.name == "cpu" else "reverse"
+
+
+def with_sustained_clock(estimate: Estimate, counted: CountedPlan) -> Estimate:
+    """Its reason also says what such launches take one after the other, where the power limit
+    holds the clock below boost."""
+    device, latency, terms = estimate.kernel.device, estimate.latency, estimate.terms
+    if latency is None or terms is None or not latency.is_simulated or device.clock != "boost":
+        return estimate
+    compute_us, dram_us = float(terms.compute_us[0] + terms.fuse_us[0]), float(terms.dram_us[0])
+    read = device.dram(device.memory_gb_per_s or 0.0).bytes_per_us
+    work = Work(
+        ((compute_us * (device.boost_clock_mhz or 0), dram_us),),
+        counted.tensor_flops,
+        counted.instructions,
+        dram_us * read,
+    )
+    note = sustained_note(device, work, latency.median_us)
+    if not note:
+        return estimate
+    return replace(estimate, latency=replace(latency, reason=f"{latency.reason} {note}"))

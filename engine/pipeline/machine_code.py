@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.base.files import cache_root, read_entry, write_entry
 from engine.base.newest import Newest
-from engine.base.units import format_us
 from engine.cuda_source.sources import read_source
 from engine.devices.spec import DeviceSpec, at_clock
 from engine.history import History
@@ -23,7 +22,13 @@ from engine.history.simulation import TimedLaunch, resident_of, time_launch
 from engine.machine_code.advice import Advice, Rerun, advise
 from engine.machine_code.analysis import Analysis, code_digest, following_registers
 from engine.machine_code.report import Hint, MachineCode, PassReport, own_line, report
-from engine.machine_code.timing.power import BURST_US, SustainedClock, sustained_clock, work_of
+from engine.machine_code.timing.power import (
+    BURST_US,
+    SustainedClock,
+    held_sentence,
+    sustained_clock,
+    work_of,
+)
 from engine.machine_code.timing.simulate import residency_ratios
 from engine.machine_code.timing.traffic import Traffic
 from engine.model.kernel import Estimate, Kernel
@@ -389,10 +394,7 @@ def clock_note(
     if not found.is_limited:
         return f"{at}, which takes {found.watts:,.0f} of {device.power_w} W."
     slower = sum(t.simulated.us_at(found.clock_mhz) for t in timed)
-    lasts = "This launch" if total > BURST_US else "Launches that follow each other"
-    verb = "lasts longer and falls" if total > BURST_US else "fall"
     return (
-        f"{at}, which bursts of up to {BURST_US / 1e3:.0f} ms reach. {lasts} {verb} to about "
-        f"{found.clock_mhz:,.0f} MHz within {device.power_w} W, {format_us(slower)} "
-        "(--clock sustained)."
+        f"{at}, which bursts of up to {BURST_US / 1e3:.0f} ms reach. "
+        f"{held_sentence(device, found, total, slower)} (--clock sustained simulates it.)"
     )

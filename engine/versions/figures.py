@@ -96,7 +96,7 @@ def compiled_answer(
 
         obstacle, counts, predicted = "", None, None
         try:
-            counts = count_plan(plan, compiled)
+            counts = count_plan(plan, compiled).counts
         except AttuneError as error:
             obstacle = f"Its machine code is not counted: {error}"
         try:
@@ -128,7 +128,7 @@ def counts_of(path: Path, problem: Problem, gpu: str, config: Mapping[str, int])
     """
     from engine.plan import count_plan
 
-    return count_plan(*_compiled(variant_of(path), problem, find_device(gpu), config))
+    return count_plan(*_compiled(variant_of(path), problem, find_device(gpu), config)).counts
 
 
 def _compiled(

@@ -248,7 +248,7 @@ def test_a_few_ctas_of_a_long_run_are_judged_first(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("check", "enough_s"), [(False, 600), (True, 5520)])
 def test_a_long_run_that_has_no_parts_is_not_begun(check: bool, enough_s: int) -> None:
-    """CTAs that stay take tiles of every head; a time limit of 60 s would be waited for."""
+    """Persistent CTAs take tiles of every head; a time limit of 60 s would be waited for."""
     request = EvaluationRequest("v13", Problem(1, 16, 16384, 128), gpu="L4", check=check)
     with untimed() as evaluator:
         ended = evaluator.evaluate(request).evaluation

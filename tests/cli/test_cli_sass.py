@@ -252,7 +252,7 @@ def test_a_damaged_cubin_is_one_sentence(tmp_path: Path, capfd: pytest.CaptureFi
         + (0x7FFFFF01).to_bytes(4, "little")
         + whole[frame + 12 :],
         **{
-            f"characters that do not show{end}": whole.replace(b"plain_name", name)
+            f"unprintable characters{end}": whole.replace(b"plain_name", name)
             for name, end in ((b"pl\x1b[2Jname", ""), (b"plain\nname", "."))
         },
     }

@@ -66,8 +66,8 @@ class TestKvSplit:
             (lambda rows, split: rows % 64 + 64 * split, "query tile s"),
             (lambda rows, _: rows % 64, "the first query tile for every tile"),
             (lambda rows, _: rows + 1, "the next row"),
-            (lambda rows, split: rows + split, "the row s further on"),
-            (lambda rows, split: rows + 64 * split, "the query tile s further on"),
+            (lambda rows, split: rows + split, "the row s rows later"),
+            (lambda rows, split: rows + 64 * split, "the query tile s tiles later"),
         ],
     )
     def test_a_wrong_query_index(

@@ -129,9 +129,9 @@ def _times(weights: Any) -> HeadBug:
     ("bug", "pattern", "words"),
     [
         (_exp2, "softmax_scale", "exp2 of scores"),
-        (_scaled(np.sqrt(2)), "softmax_scale", "a factor of 1.41 too much (√2"),
+        (_scaled(np.sqrt(2)), "softmax_scale", "a factor of 1.41 (√2"),
         (_scaled(1 / np.log(2)), "softmax_scale", "multiplied by log2(e) and then given to exp"),
-        (_scaled(1.1), "softmax_scale", "a factor of 1.1 too much"),
+        (_scaled(1.1), "softmax_scale", "wrong by a factor of 1.1 "),
         (lambda q, k, v, _: weighted(q, _unswizzled(k), v), "swizzle", "of K on one side"),
         (lambda q, k, v, _: weighted(q, k, _unswizzled(v)), "swizzle", "of V on one side"),
         (lambda q, k, v, _: _unswizzled(weighted(q, k, v)), "swizzle", "of O on one side"),
@@ -143,7 +143,7 @@ def _times(weights: Any) -> HeadBug:
         (
             lambda q, k, v, _: weighted(q, _shifted(k), _shifted(v)),
             "head_stride",
-            "K and V of a head read one row too far on, with zeros outside of it",
+            "K and V of a head read one row too far on, with zeros outside the head",
         ),
         (
             lambda q, k, v, _: weighted(q[:, :-16] * np.sqrt(0.5), k[:, :-16], v),
@@ -153,7 +153,7 @@ def _times(weights: Any) -> HeadBug:
         (
             lambda q, k, v, _: weighted(q, _with_piece(k), v),
             "mma_fragment",
-            "of K: of 16 × 16 the upper right one in the place of the upper left one",
+            "of K: the upper right one of 16 × 16 used in place of the upper left one",
         ),
         (
             lambda q, k, v, _: weighted(q, k, v[KEYS ^ 1]),
@@ -163,7 +163,7 @@ def _times(weights: Any) -> HeadBug:
         (
             lambda q, k, v, _: weighted(q, _tiles(k, 0, 1, 0, 1), v),
             "key_tile",
-            "K read from another key tile: the first two key tiles in turn",
+            "K read from another key tile: only the first two key tiles, alternating",
         ),
         (
             lambda q, k, v, _: weighted(q, k, _tiles(v, 2, 1, 0, 3)),

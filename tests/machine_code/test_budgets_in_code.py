@@ -36,7 +36,7 @@ PRODUCER, CONSUMER = map(line_of, ("fewer_registers<", "more_registers<"))
 PLANTED = {
     "__launch_bounds__(NUM_THREADS, 1)": (
         "",
-        f"{V16.source.name}:{PRODUCER}, {V16.source.name}:{CONSUMER}: ptxas left setmaxnreg out, "
+        f"{V16.source.name}:{PRODUCER}, {V16.source.name}:{CONSUMER}: ptxas dropped setmaxnreg, "
         "so every thread of attention_forward keeps {registers} registers: it has to know how many "
         "registers threads begin with, so give the kernel __launch_bounds__",
     ),

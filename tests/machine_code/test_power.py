@@ -9,13 +9,14 @@ import pytest
 from words import raises, says
 
 from engine.base.errors import InvalidProblem
+from engine.base.units import format_us
 from engine.cuda_source import compile_kernel
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec, at_clock
 from engine.machine_code.analysis import analyse
 from engine.machine_code.launch import Launch, parse_arguments
 from engine.machine_code.timing.constants import LAUNCH_FLOOR_US
-from engine.machine_code.timing.power import Work, sustained_clock, watts
+from engine.machine_code.timing.power import BURST_US, Work, sustained_clock, sustained_note, watts
 from engine.pipeline.machine_code import clock_note, device_at, sustained_by, time_launch
 
 # FP16 multiply-adds of an SM and cycle where the table's peak is of another clock than boost.
@@ -134,3 +135,18 @@ def test_a_launch_says_its_clock_and_takes_as_many_cycles_at_any() -> None:
     assert widths[1] > widths[0]
     assert "60 W" in clock_note(sustained, [analysis], [time_launch(analysis, sustained)])
     assert "--clock sustained" in clock_note(poor, [analysis], [boost])
+
+
+def test_a_prediction_says_what_the_power_limit_leaves_of_it() -> None:
+    device = find_device("H100 SXM")
+    heavy, light = gemm(device, 0.9), gemm(device, 0.1)
+    mhz = sustained_clock(device, heavy).clock_mhz
+    us = heavy.us(device.boost_clock_mhz or 0)
+    note = sustained_note(device, heavy, us)
+    assert f"{mhz:,.0f} MHz within 700 W" in note
+    assert format_us(heavy.us(mhz)) in note
+    assert sustained_note(device, light, us) == ""
+    assert sustained_note(replace(device, power_w=None), heavy, us) == ""
+    assert sustained_note(device, heavy, 0.9 * BURST_US) != sustained_note(device, heavy, 9e9)
+    waits = Work(((1.0, us),), heavy.tensor_flops, 0.0, 0.0)  # for DRAM, whatever the clock
+    assert sustained_note(device, waits, us) == ""

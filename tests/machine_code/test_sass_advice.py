@@ -98,7 +98,7 @@ PLANTED = [
     Planted(
         "conflicts",
         6,
-        "pad the rows of the tile by 4 bytes",
+        "Pad the tile's rows by 4 bytes",
         """
 extern "C" __global__ void k(const float* in, float* out, int n) {
   __shared__ float tile[32][32];
@@ -210,10 +210,8 @@ extern "C" __global__ void k(const float* in, float* out, int n) {
 }
 """,
     ),
-    Planted("copy_ahead", 7, "No copy runs ahead: LDG.E.128", SIMPLE_LOOP.replace("EXTRA", "")),
-    Planted(
-        "barrier", 15, "One barrier too many", SIMPLE_LOOP.replace("EXTRA", "__syncthreads();")
-    ),
+    Planted("copy_ahead", 7, "No prefetch: LDG.E.128", SIMPLE_LOOP.replace("EXTRA", "")),
+    Planted("barrier", 15, "Unneeded barrier", SIMPLE_LOOP.replace("EXTRA", "__syncthreads();")),
     Planted("tensor_idle", 12, "because of exponentials", ONE_MMA),
     Planted("few_ctas", None, "4 for 58 SMs leave 54", CLEAN, grid=(4, 1, 1)),
     # More than half as many CTAs as SMs: their parts share SMs.

@@ -16,13 +16,13 @@ import engine.pipeline.evaluation_run as pipeline
 from engine.backends.base import RunResult
 from engine.backends.machine_code import MachineCodeBackend
 from engine.base.errors import Status, ToolMissing, UnknownName
-from engine.evaluation import Evaluation
+from engine.evaluation import CodeCounts, Evaluation
 from engine.history import History
 from engine.model.kernel import launch_plan
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.execute import where_to_execute
 from engine.pipeline.request import EvaluationRequest, preview, resolve
-from engine.plan import LaunchPlan, compile_plan
+from engine.plan import CountedPlan, LaunchPlan, compile_plan
 from engine.problem import Problem
 from engine.schema import decode, encode
 
@@ -429,6 +429,23 @@ def test_the_verdict_does_not_wait_for_the_simulation(
     assert first.execution is not None
     assert first.execution.partial == ""
     assert second == "simulated"
+
+
+def test_a_simulated_time_says_what_the_power_limit_leaves_of_it() -> None:
+    problem = Problem(1, 16, 512, 128)
+    kernel = resolve(request("v08", problem)).kernel
+    assert kernel is not None
+    estimate = History().estimate(kernel, problem)
+    assert estimate.latency is not None
+    assert estimate.latency.is_simulated
+    flops = float(problem.flops)
+    for tensor_flops, expected in ((flops, "72 W"), (flops / 100, "")):
+        counted = CountedPlan(CodeCounts("a" * 64, 0, 0, 0, 0, 0, 0), tensor_flops, flops / 1e6)
+        latency = pipeline.with_sustained_clock(estimate, counted).latency
+        assert latency is not None
+        added = latency.reason.removeprefix(estimate.latency.reason)
+        assert (expected in added) if expected else not added
+        assert latency.median_us == estimate.latency.median_us
 
 
 def test_machine_code_is_not_waited_for_where_it_must_be_built_first(

@@ -1,7 +1,4 @@
-"""Bugs whose output can be computed, and which of them explains a wrong one.
-
-What each would give is computed and compared.
-"""
+"""Suspected bugs: compute the output that each would give, and find the one that matches."""
 
 from __future__ import annotations
 
@@ -47,8 +44,8 @@ __all__ = [
     "spread_cases",
 ]
 
-# How much of the squared error a bug must account for. The rest is what rounding and the
-# order of sums leave; a bug that only looks alike reaches 0.9 at times.
+# Share of the squared error that a bug must explain. The rest is due to rounding and the order of
+# sums. A bug with a merely similar effect can reach 0.9.
 MIN_EXPLAINED = 0.97
 _WORTH_A_SECOND_LOOK = 0.9
 _SAME = 1e-3
@@ -56,14 +53,14 @@ _SAME = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A suspected bug and how well its prediction fits."""
+    """A suspected bug, and how well its prediction fits the output."""
 
     bug: SuspectedBug
     explained: float  # share of the squared error that the prediction removes
     share: float  # share of the wrong elements that the prediction gets right
 
 
-# The plainest first: of two that explain equally much, the earlier is named.
+# The simplest first: if two explain equally much, the first one is reported.
 _FAMILIES: tuple[Callable[[Case], Iterator[SuspectedBug]], ...] = (
     softmax_bugs,
     mask_bugs,
@@ -78,13 +75,13 @@ _FAMILIES: tuple[Callable[[Case], Iterator[SuspectedBug]], ...] = (
 
 
 def small_bugs(case: Case) -> Iterator[SuspectedBug]:
-    """Those whose effect may be within the tolerance: a key or a weight more or less."""
+    """Bugs whose effect may lie within the tolerance, such as one key or weight too many."""
     for family in (softmax_bugs, mask_bugs, feature_bugs, kv_split_bugs, precision_bugs):
         yield from family(case)
 
 
 def best_match(cases: Sequence[Case]) -> Match | None:
-    """The bug that explains the wrong rows of all cases, or None where none does."""
+    """The bug that explains the wrong rows of all cases; None if none does."""
     best = _best_of(_FAMILIES, cases) or _best_of((other_steps,), cases)
     if (best is not None and best.explained >= EXPLAINED_BY_FACTOR) or not cases:
         return best
@@ -98,7 +95,7 @@ def best_match(cases: Sequence[Case]) -> Match | None:
 
 
 def lost_precision(cases: Sequence[Case]) -> Match | None:
-    """As `best_match`, of the bugs that round what must not be rounded."""
+    """As `best_match`, for bugs that round values that must not be rounded."""
     return _best_of((precision_bugs,), cases)
 
 
@@ -120,7 +117,7 @@ def _best_of(
 
 
 def _fit(bug: SuspectedBug, cases: Sequence[Case]) -> Match:
-    """How well the prediction agrees where it, the output and the reference are numbers."""
+    """How well the prediction fits, where prediction, output and reference are finite."""
     before = after = 0.0
     wrong = right_now = 0
     for case in cases:
@@ -142,5 +139,5 @@ def _fit(bug: SuspectedBug, cases: Sequence[Case]) -> Match:
 
 
 def _rounding(case: Case, told: BoolArray) -> Float64Array:
-    """About what rounding to the dtype adds to each element."""
+    """Approximate rounding error of each element in the output's dtype."""
     return NOISE[case.problem.dtype] * np.abs(case.out[told])

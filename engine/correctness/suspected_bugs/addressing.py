@@ -1,4 +1,4 @@
-"""Bugs in the addressing: a wrong query row, another head's data, a wrong stride, another page."""
+"""Addressing bugs: a wrong query row, another head's data, a wrong stride, a wrong page."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from engine.correctness.suspected_bugs.case import Case, SuspectedBug
 from engine.paged_kv import Pages
 from engine.tensors import RawArray, decode
 
-# Heads on either side that a wrong offset is looked for in.
+# Heads on either side in which a wrong offset is searched.
 _NEAR_HEADS = 4
 
-# Which query row a row's scores are really computed with, given the key's split: `[R, splits]`.
+# (query row, split of the key) → the query row that is read, `[R, splits]`.
 QueryMap = Callable[[IntArray, IntArray], IntArray]
 # (operand, batch, head) → the slice index that is read.
 HeadMap = Callable[["Operand", int, int], int]
-# operand → the element from which on it is read.
+# operand → the first element that is read.
 BaseMap = Callable[["Operand"], int]
 # (case, batch, query head) → the slice index of K and V that is read.
 KvMap = Callable[[Case, int, int], int]
@@ -29,31 +29,31 @@ KvMap = Callable[[Case, int, int], int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operand:
-    """Q, K or V as the case's head should read it."""
+    """Q, K or V as the head of a case should read it."""
 
     case: Case
     raw: RawArray
     own: Float64Array  # [rows, head_dim]
     slice_index: int  # batch · num_heads + head
-    num_heads: int  # its own: of K and V there may be fewer than of Q
+    num_heads: int  # of this tensor: K and V may have fewer than Q
 
 
 def addressing_bugs(case: Case) -> Iterator[SuspectedBug]:
-    """Wrong query rows first, then heads and strides."""
+    """Suspected addressing bugs: wrong query rows first, then heads and strides."""
     if case.problem.seqlen > 1:
-        yield from _queries(case)
+        yield from _wrong_query_rows(case)
     if case.problem.batch * case.problem.num_heads > 1:
         if case.problem.head_group > 1:
-            yield from _groups()
-        yield from _lengths(case)
-        yield from _heads()
-    yield from _offsets(case)
+            yield from _wrong_kv_heads()
+        yield from _wrong_length_strides(case)
+        yield from _wrong_heads()
+    yield from _wrong_strides(case)
     yield from _zero_filled(case)
-    yield from _tiles_of_others(case)
-    yield from _exchanged(case)
+    yield from _wrong_key_tiles(case)
+    yield from _wrong_tensors(case)
 
 
-def _queries(case: Case) -> Iterator[SuspectedBug]:
+def _wrong_query_rows(case: Case) -> Iterator[SuspectedBug]:
     tiles = case.tiles
     m, n = tiles.block_m, tiles.num_splits
     split_pass = " in the KV-split partial pass" if tiles.num_chunks > 1 else ""
@@ -77,22 +77,22 @@ def _queries(case: Case) -> Iterator[SuspectedBug]:
             )
     if tiles.num_chunks > 1:
         maps += [
-            ("query tile s, s being the split", lambda i, s: s * m + i % m),
-            ("the query tile s further on, s being the split", lambda i, s: i + s * m),
-            ("the row s further on, s being the split", lambda i, s: i + s),
+            ("query tile s, where s is the split", lambda i, s: s * m + i % m),
+            ("the query tile s tiles later, where s is the split", lambda i, s: i + s * m),
+            ("the row s rows later, where s is the split", lambda i, s: i + s),
             ("the rows of the split's own keys", lambda i, s: s * tiles.chunk_rows + i % m),
             (
-                "the tile that counts splits and query tiles together",
+                "the tile with the joint index of query tile and split",
                 lambda i, s: (i // m * n + s) * m + i % m,
             ),
-            ("the query tile times the splits", lambda i, s: i // m * n * m + i % m + 0 * s),
+            ("the query tile × number of splits", lambda i, s: i // m * n * m + i % m + 0 * s),
         ]
     for name, query_of in maps:
         for own_mask in (True, False) if case.problem.causal else (True,):
             yield SuspectedBug(
                 FindingCode.QUERY_INDEX,
-                f"a wrong query index{split_pass}, Q being read from {name}",
-                f"look at the query row that Q is loaded from{split_pass}",
+                f"a wrong query index{split_pass}: Q is read from {name}",
+                f"look at the query row from which Q is loaded{split_pass}",
                 partial(_wrong_query, query_of, own_mask),
             )
 
@@ -102,7 +102,7 @@ def _first_of_tile(block_m: int, count: int, rows: IntArray, split: IntArray) ->
 
 
 def _wrong_query(query_of: QueryMap, own_mask: bool, case: Case) -> Float64Array:
-    """Scores with the mapped query rows; rows past the end read as zeros, as loads guard them."""
+    """Scores with the mapped query rows; rows past the end are zeros, because loads are guarded."""
     seqlen = case.problem.seqlen
     split_of_key = case.keys // case.tiles.chunk_rows
     scores = np.empty_like(case.scores)
@@ -118,24 +118,24 @@ def _wrong_query(query_of: QueryMap, own_mask: bool, case: Case) -> Float64Array
     return case.attend(scores, visible, case.v)
 
 
-def _lengths(case: Case) -> Iterator[SuspectedBug]:
-    """With other keys than queries: one's stride used for the other."""
+def _wrong_length_strides(case: Case) -> Iterator[SuspectedBug]:
+    """If seqlen_kv differs from seqlen: the stride of one used for the other."""
     p = case.problem
     by = (p.num_keys - p.seqlen) * p.head_dim
     if by:
         of_q, of_kv = "the head stride of Q, seqlen rows", "the head stride of K, seqlen_kv rows"
-        yield from _elsewhere(f"with {of_q}", partial(_strided, -by), ("kv", "k", "v"))
-        yield from _elsewhere(f"with {of_kv}", partial(_strided, by), ("q",))
+        yield from _read_from_wrong_offset(f"with {of_q}", partial(_strided, -by), ("kv", "k", "v"))
+        yield from _read_from_wrong_offset(f"with {of_kv}", partial(_strided, by), ("q",))
 
 
-def _heads() -> Iterator[SuspectedBug]:
+def _wrong_heads() -> Iterator[SuspectedBug]:
     """Some of Q, K and V read at another (batch, head)."""
     places: list[tuple[str, HeadMap]] = [
-        ("with an offset that leaves out the batch", lambda _, _b, h: h),
-        ("with an offset that leaves out the head", lambda x, b, _h: b * x.num_heads),
-        ("with the offset (batch + head) · seqlen · D, without num_heads", lambda _, b, h: b + h),
+        ("at an offset that leaves out the batch", lambda _, _b, h: h),
+        ("at an offset that leaves out the head", lambda x, b, _h: b * x.num_heads),
+        ("at the offset (batch + head) · seqlen · D, without num_heads", lambda _, b, h: b + h),
         (
-            "with an offset that has batch and head in each other's place",
+            "at an offset with batch and head in each other's place",
             lambda x, b, h: h * x.case.problem.batch + b,
         ),
         ("where the first head of the first batch begins", lambda _x, _b, _h: 0),
@@ -146,43 +146,43 @@ def _heads() -> Iterator[SuspectedBug]:
     ]
     for distance in range(1, _NEAR_HEADS + 1):
         heads = "one head" if distance == 1 else f"{distance} heads"
-        for step, word in ((distance, "further on"), (-distance, "before")):
+        for step, word in ((distance, "later"), (-distance, "before")):
             places.append((f"from {heads} {word}", partial(_head_at_distance, step)))
     for where, head_of in places:
-        yield from _elsewhere(where, partial(_head_base, head_of))
+        yield from _read_from_wrong_offset(where, partial(_head_base, head_of))
 
 
-def _offsets(case: Case) -> Iterator[SuspectedBug]:
-    """Strides between heads that are a little off, and slices moved by a row or a tile."""
+def _wrong_strides(case: Case) -> Iterator[SuspectedBug]:
+    """Slightly wrong strides between heads, and slices shifted by a row or a tile."""
     p, tiles = case.problem, case.tiles
     strides = [("of whole key tiles", tiles.padding * p.head_dim)]
     for by, unit in ((p.head_dim, "one row"), (1, "one element"), (8, "8 elements")):
         strides += [(f"{unit} too large", by), (f"{unit} too small", -by)]
     for what, by in strides:
         if by and p.batch * p.num_heads > 1:
-            yield from _elsewhere(f"with a head stride {what}", partial(_strided, by))
+            yield from _read_from_wrong_offset(f"with a head stride {what}", partial(_strided, by))
     for rows, name in ((1, "one row"), (tiles.block_n, "one key tile")):
         for step, word in ((rows, "too far on"), (-rows, "too early")):
-            yield from _elsewhere(f"{name} {word}", partial(_moved, step * p.head_dim))
+            yield from _read_from_wrong_offset(f"{name} {word}", partial(_moved, step * p.head_dim))
 
 
 def _zero_filled(case: Case) -> Iterator[SuspectedBug]:
-    """Rows of K and V read too far on where what lies outside of a head is zeros, as TMA fills."""
+    """K and V read shifted by rows, with zeros outside a head, as TMA fills them."""
     for operands in ("kv", "k", "v"):
         names = " and ".join(operands.upper())
         for rows, name in ((1, "one row"), (case.tiles.block_n, "one key tile")):
             for step, word in ((rows, "too far on"), (-rows, "too early")):
                 yield SuspectedBug(
                     FindingCode.HEAD_STRIDE,
-                    f"{names} of a head read {name} {word}, with zeros outside of it",
-                    f"look at the row that {names} is copied from: a coordinate of TMA, or a load "
-                    "that is guarded",
+                    f"{names} of a head read {name} {word}, with zeros outside the head",
+                    f"look at the row from which {names} is copied: a TMA coordinate, or the index "
+                    "of a guarded load",
                     partial(_read_shifted, operands, step),
                 )
 
 
-def _tiles_of_others(case: Case) -> Iterator[SuspectedBug]:
-    """Key tiles of K or V that are read in another one's place: a wrong stage, page or counter."""
+def _wrong_key_tiles(case: Case) -> Iterator[SuspectedBug]:
+    """Wrong key tiles of K or V, as from a wrong pipeline stage, page or counter."""
     tiles = case.tiles
     total = tiles.num_key_tiles
     if total < 2:
@@ -190,29 +190,29 @@ def _tiles_of_others(case: Case) -> Iterator[SuspectedBug]:
     warps = tiles.threads // 32
     in_chunk = max(1, tiles.chunk_rows // tiles.block_n)
     maps: list[tuple[str, Callable[[IntArray], IntArray]]] = [
-        ("the first key tile in every tile's place", lambda t: 0 * t),
+        ("the first key tile every time", lambda t: 0 * t),
         ("the key tile before", lambda t: np.maximum(t - 1, 0)),
         ("the key tile behind", lambda t: np.minimum(t + 1, total - 1)),
-        ("the first of two key tiles in the place of both", lambda t: t // 2 * 2),
-        ("every second key tile in the place of the one before it", lambda t: t | 1),
-        ("the first two key tiles in turn", lambda t: t % 2),
-        ("the first three key tiles in turn", lambda t: t % 3),
-        ("the key tile of twice the number", lambda t: 2 * t),
-        ("the key tile of half the number", lambda t: t // 2),
+        ("the first of each two key tiles for both", lambda t: t // 2 * 2),
+        ("every second key tile, also for the one before it", lambda t: t | 1),
+        ("only the first two key tiles, alternating", lambda t: t % 2),
+        ("only the first three key tiles, in turn", lambda t: t % 3),
+        ("the key tile with twice the index", lambda t: 2 * t),
+        ("the key tile with half the index", lambda t: t // 2),
         ("the last key tiles first", lambda t: total - 1 - t),
     ]
     if tiles.num_chunks > 1:
         maps += [
-            (f"the first {tiles.chunk_name}'s key tiles in all", lambda t: t % in_chunk),
+            (f"the key tiles of the first {tiles.chunk_name} in all", lambda t: t % in_chunk),
             (
-                f"the first key tile of its {tiles.chunk_name} in every tile's place",
+                f"the first key tile of its {tiles.chunk_name} every time",
                 lambda t: t // in_chunk * in_chunk,
             ),
         ]
     if 1 < warps < total:
         maps.append(
             (
-                "the key tile of the CTA's first warp in those of the others",
+                "the key tile of the CTA's first warp for all warps",
                 lambda t: t - t % in_chunk % warps,
             )
         )
@@ -222,16 +222,16 @@ def _tiles_of_others(case: Case) -> Iterator[SuspectedBug]:
             yield SuspectedBug(
                 FindingCode.KEY_TILE,
                 f"{names} read from another key tile: {which}",
-                f"look at the stage, page or row that {names} of a key tile is copied to and read "
-                "from",
-                partial(_of_other_tiles, operands, tile_of),
+                f"look at the pipeline stage, page or row to which {names} of a key tile is copied "
+                "and from which it is read",
+                partial(_with_key_tiles, operands, tile_of),
             )
 
 
-def _of_other_tiles(
+def _with_key_tiles(
     operands: str, tile_of: Callable[[IntArray], IntArray], case: Case
 ) -> Float64Array:
-    """Rows behind the last key are zeros."""
+    """Attention with K or V of the mapped key tiles; rows past the last key are zeros."""
     block_n, count = case.tiles.block_n, case.problem.num_keys
     rows = tile_of(case.keys // block_n) * block_n + case.keys % block_n
     inside = (rows < count)[:, None]
@@ -255,12 +255,12 @@ def _read_shifted(operands: str, by: int, case: Case) -> Float64Array | None:
     return case.attend(case.scored(case.q[case.rows], k), case.visible, v)
 
 
-def _groups() -> Iterator[SuspectedBug]:
-    """GQA: a K/V head of other query heads, as a wrong map from query head to K/V head gives."""
+def _wrong_kv_heads() -> Iterator[SuspectedBug]:
+    """Wrong K/V heads in grouped-query attention, from a wrong map of query heads to K/V heads."""
     maps: list[tuple[str, KvMap]] = [
-        # First, as it can be computed for every head: the others may read past the end.
+        # This one is first, because it stays in bounds for every head; the others may not.
         (
-            "by head % num_heads_kv, where head / (num_heads / num_heads_kv) is meant",
+            "by head % num_heads_kv instead of head / (num_heads / num_heads_kv)",
             lambda c, b, h: b * c.problem.kv_heads + h % c.problem.kv_heads,
         ),
         (
@@ -268,12 +268,12 @@ def _groups() -> Iterator[SuspectedBug]:
             lambda c, b, h: b * c.problem.num_heads + h,
         ),
         (
-            "with a batch stride of num_heads heads, where K and V have num_heads_kv",
+            "with a batch stride of num_heads heads instead of the num_heads_kv of K and V",
             lambda c, b, h: b * c.problem.num_heads + h // c.problem.head_group,
         ),
     ]
     for where, kv_slice_of in maps:
-        yield from _elsewhere(where, partial(_kv_base, kv_slice_of), ("kv", "k", "v"))
+        yield from _read_from_wrong_offset(where, partial(_kv_base, kv_slice_of), ("kv", "k", "v"))
 
 
 def _kv_base(kv_slice_of: KvMap, operand: Operand) -> int:
@@ -282,8 +282,8 @@ def _kv_base(kv_slice_of: KvMap, operand: Operand) -> int:
     return kv_slice_of(case, batch, head) * operand.own.size
 
 
-def _exchanged(case: Case) -> Iterator[SuspectedBug]:
-    """One tensor read in the place of another."""
+def _wrong_tensors(case: Case) -> Iterator[SuspectedBug]:
+    """One tensor read instead of another."""
     names = "kvq" if case.problem.num_keys == case.problem.seqlen else "kv"
     for operand in names:
         for source in names:
@@ -291,7 +291,7 @@ def _exchanged(case: Case) -> Iterator[SuspectedBug]:
                 yield SuspectedBug(
                     FindingCode.OPERAND,
                     f"{source.upper()} in {operand.upper()}'s place",
-                    f"look at the pointer that {operand.upper()} is loaded from",
+                    f"look at the pointer from which {operand.upper()} is loaded",
                     partial(_replaced, operand, source),
                 )
 
@@ -320,7 +320,7 @@ def _moved(by: int, operand: Operand) -> int:
     return operand.slice_index * operand.own.size + by
 
 
-def _elsewhere(
+def _read_from_wrong_offset(
     where: str, base_of: BaseMap, choices: Iterable[str] = ("k", "v", "kv", "q", "qkv")
 ) -> Iterator[SuspectedBug]:
     for operands in choices:
@@ -334,7 +334,7 @@ def _elsewhere(
 
 
 def _read_at(base_of: BaseMap, operands: str, case: Case) -> Float64Array | None:
-    """Attention with some operands read from another element on; None where that lies outside."""
+    """Attention with some operands read from another offset; None if that is out of bounds."""
     p, of_kv = case.problem, case.kv_slice_index
     read = []
     for name, operand in (
@@ -354,17 +354,17 @@ def _read_at(base_of: BaseMap, operands: str, case: Case) -> Float64Array | None
 
 
 def _segment(raw: RawArray, base: int, own: Float64Array, case: Case) -> Float64Array:
-    """As many elements as `own`, in its shape."""
+    """The elements at `base`, in the shape of `own`; None if out of bounds."""
     flat = raw.reshape(-1)[base : base + own.size]
     return decode(flat, case.problem.dtype).astype(np.float64).reshape(own.shape)
 
 
-# Bugs of K and V in pages: another page than the block table gives, or other rows of it.
+# Bugs of paged K and V: a wrong page or wrong rows of a page.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Reads:
-    """A head's reads of its keys, as they should be."""
+    """The correct reads of a head's keys from pages."""
 
     pages: Pages
     batch: int
@@ -373,23 +373,24 @@ class _Reads:
 
     @property
     def of_table(self) -> IntArray:
-        """The entry of the sequence's block table that each key is found by."""
+        """Index in the sequence's block table for each key."""
         return self.keys // self.pages.rows
 
     @property
     def row(self) -> IntArray:
-        """Within its page."""
+        """Row of each key within its page."""
         return self.keys % self.pages.rows
 
     def looked_up(self, batch: int | IntArray, entry: IntArray) -> IntArray:
-        """Pages; −1 where the table has no such entry. Entries may pass into the next sequence."""
+        """Pages by the block table; −1 without such an entry. An index past a sequence's entries
+        reads those of the next."""
         table = self.pages.table().reshape(-1)
         at = batch * self.pages.per_sequence + entry
         inside = (at >= 0) & (at < table.size)
         return np.where(inside, table[np.clip(at, 0, table.size - 1)], -1)
 
 
-# The page and the row in it that each key is really read from.
+# The page, and the row in it, from which each key is read.
 PageMap = Callable[[_Reads], tuple[IntArray, IntArray]]
 
 _MAPS: tuple[tuple[str, PageMap], ...] = (
@@ -400,36 +401,36 @@ _MAPS: tuple[tuple[str, PageMap], ...] = (
         lambda r: (r.looked_up(0, r.of_table), r.row),
     ),
     (
-        "through a block table whose sequences begin an entry too early, each after the last",
+        "through a block table whose stride between sequences is one entry too small",
         lambda r: (r.looked_up(r.batch, r.of_table - r.batch), r.row),
     ),
     (
-        "from the first rows of their page, whatever the tile",
+        "from the first rows of their page for every tile",
         lambda r: (r.looked_up(r.batch, r.of_table), r.row % r.tile_rows),
     ),
     (
-        "from pages in order, without the block table",
+        "from pages in consecutive order, without the block table",
         lambda r: (r.batch * r.pages.per_sequence + r.of_table, r.row),
     ),
     (
-        "from the pages that their own indices name, without the block table",
+        "from the pages of the pool with the sequence's page indices, without the block table",
         lambda r: (r.of_table, r.row),
     ),
     (
-        "with the key tile in the place of the page in the block table",
+        "with the index of the key tile as index into the block table, instead of the page's",
         lambda r: (r.looked_up(r.batch, r.keys // r.tile_rows), r.row),
     ),
     (
-        "by the entry of the block table that the tile has within its page",
+        "with the index of the tile within its page as index into the block table",
         lambda r: (r.looked_up(r.batch, r.row // r.tile_rows), r.row),
     ),
     ("from the page of the first key", lambda r: (r.looked_up(r.batch, 0 * r.keys), r.row)),
-    ("from page 0 of all", lambda r: (0 * r.keys, r.row)),
+    ("from page 0 of the pool", lambda r: (0 * r.keys, r.row)),
 )
 
 
 def page_bugs(case: Case) -> Iterator[SuspectedBug]:
-    """K and V, then each alone, read from elsewhere in the pool of pages."""
+    """K and V, then each alone, read from wrong places in the pool of pages."""
     if not case.tiles.page_rows:
         return
     for operands in ("kv", "k", "v"):
@@ -437,14 +438,14 @@ def page_bugs(case: Case) -> Iterator[SuspectedBug]:
         for where, read in _MAPS:
             yield SuspectedBug(
                 FindingCode.PAGES,
-                f"the wrong pages, {names} being read {where}",
+                f"wrong pages: {names} read {where}",
                 "look at the index into block_table, and at the row within the page",
                 partial(_read_from, read, operands),
             )
 
 
 def _read_from(read: PageMap, operands: str, case: Case) -> Float64Array | None:
-    """None where a page that no key fills would be read: that shows as NaN."""
+    """Attention with keys read by `read`; None if it reads an unused page, which gives NaN."""
     problem = case.problem
     pages = Pages(problem, case.tiles.page_rows)
     batch, head = divmod(case.kv_slice_index, problem.kv_heads)

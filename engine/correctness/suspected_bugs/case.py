@@ -1,4 +1,4 @@
-"""The rows that a diagnosis looks at, and the pieces from which suspected bugs are predicted."""
+"""Cases: the rows that a diagnosis examines, and building blocks to predict buggy outputs."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from engine.tensors import Inputs, alibi_slopes
 
 MAX_CASES = 3
 _MAX_ROWS = 256
-# Multiply-adds up to which BLAS does not start threads, which cost more than they bring.
+# Multiply-adds up to which BLAS runs on one thread: starting others would take longer.
 _QUICK_WORK = 1 << 18
 _LARGEST_LOG = 700.0  # exp of more is infinite in float64
-# Scores of one case; keeps a prediction at about 10 ms.
+# Limit on the scores of one case, so that a prediction takes about 10 ms.
 _MAX_SCORES = 1 << 20
 
 
@@ -48,7 +48,7 @@ class Case:
     bad: BoolArray  # [R, head_dim]
     every_row: IntArray  # all covered rows of the slice
     every_reference: Float64Array  # [len(every_row), head_dim]
-    columns: BoolArray  # [head_dim], those that a prediction is held against
+    columns: BoolArray  # [head_dim], the columns that are compared with a prediction
 
     @property
     def problem(self) -> Problem:
@@ -56,7 +56,7 @@ class Case:
 
     @cached_property
     def own(self) -> Problem:
-        """The problem of the case's sequence alone."""
+        """The problem of the case's own sequence."""
         return self.problem.of_sequence(self.slice_index // self.problem.num_heads)
 
     @property
@@ -64,7 +64,7 @@ class Case:
         return self.slice_index % self.problem.num_heads
 
     def slope(self, head: int | None = None) -> float | None:
-        """The slope of ALiBi of the case's head or another one; None without ALiBi."""
+        """ALiBi's slope of the case's head or of `head`; None without ALiBi."""
         if not self.problem.alibi:
             return None
         slopes = alibi_slopes(self.problem.num_heads)
@@ -72,12 +72,12 @@ class Case:
 
     @property
     def sink(self) -> float | None:
-        """The logit that takes part in the row sums of the case's head; None without sinks."""
+        """The sink logit of the case's head, which is part of its row sums; None without sinks."""
         return None if self.inputs.sinks is None else float(self.inputs.sinks[self.head])
 
     @cached_property
     def quick(self) -> Case:
-        """A few wrong rows: enough to drop the bugs that do not fit at all."""
+        """The case with only a few wrong rows, to discard bugs quickly that do not fit."""
         wrong = np.flatnonzero(self.bad.any(axis=1))
         count = min(max(_QUICK_WORK // (self.problem.num_keys * self.problem.head_dim), 4), 32)
         picked = wrong[np.unique(np.linspace(0, len(wrong) - 1, count).astype(int))]
@@ -104,7 +104,7 @@ class Case:
         """Final scores of queries against keys from the first on, `[len(q), len(k)]`.
 
         Args:
-            rows: positions of `q` among the queries; those of the case where left out.
+            rows: positions of `q` among the queries; by default those of the case.
         """
         slope = self.slope()
         final: Float64Array = final_scores(
@@ -118,12 +118,12 @@ class Case:
 
     @cached_property
     def visible(self) -> BoolArray:
-        """The right mask, `[R, num_keys]`."""
+        """The correct mask, `[R, num_keys]`."""
         return visible_keys(self.own, self.rows, self.keys)
 
     @cached_property
     def positions(self) -> IntArray:
-        """Where the rows stand among the keys, `[R, 1]`."""
+        """Positions of the rows among the keys, `[R, 1]`."""
         return self.rows[:, None] + self.own.kv_offset
 
     def attend(
@@ -139,7 +139,7 @@ class Case:
 
     @cached_property
     def tile_states(self) -> State:
-        """Softmax state of every key tile by itself."""
+        """Softmax state of each key tile alone."""
         return segment_states(self, np.arange(0, self.problem.num_keys, self.tiles.block_n))
 
 
@@ -150,11 +150,11 @@ class State:
     starts: IntArray  # [T], first key of each segment
     m: Float64Array  # [T, R], row maximum
     l: Float64Array  # [T, R], sum of exp(score − m)  # noqa: E741
-    acc: Float64Array  # [T, R, head_dim], the same with V
+    acc: Float64Array  # [T, R, head_dim], sum of exp(score − m) · V
 
 
 def choose_cases(inputs: Inputs, compared: ComparedOutput, tiles: Tiles) -> list[Case]:
-    """Up to three wrong slices: the worst, the first and the last, each with its telling rows."""
+    """Up to three wrong slices: the worst, the first and the last, with wrong and right rows."""
     bad = compared.bad
     wrong = np.flatnonzero((bad & compared.finite).any(axis=(1, 2)))
     if not wrong.size:
@@ -164,7 +164,7 @@ def choose_cases(inputs: Inputs, compared: ComparedOutput, tiles: Tiles) -> list
 
 
 def spread_cases(inputs: Inputs, compared: ComparedOutput, tiles: Tiles) -> list[Case]:
-    """Up to three slices of an output that passes, with rows from all of it."""
+    """Up to three slices of an output that passes, with rows spread over each slice."""
     total = len(compared.coverage.slices)
     positions = dict.fromkeys([0, total // 2, total - 1])
     everything = np.ones(compared.error.shape, bool)
@@ -172,7 +172,7 @@ def spread_cases(inputs: Inputs, compared: ComparedOutput, tiles: Tiles) -> list
 
 
 def in_wrong_columns(cases: Sequence[Case]) -> list[Case]:
-    """The cases with predictions held against the columns that hold a wrong element alone."""
+    """The cases with predictions compared only in columns that have a wrong element."""
     wrong = np.logical_or.reduce([case.bad.any(axis=0) for case in cases])
     return [replace(case, columns=wrong) for case in cases]
 
@@ -183,7 +183,7 @@ def _case(
     limit = max(8, min(_MAX_ROWS, _MAX_SCORES // inputs.problem.num_keys))
     bad_rows = np.flatnonzero(bad[position].any(axis=1))
     every = np.arange(len(compared.coverage.rows))
-    # Right rows are included: they exclude bugs that would have changed them.
+    # Right rows are included, to exclude bugs that would have changed them.
     chosen = np.union1d(_spread(bad_rows, limit // 2), _spread(every, limit // 2))
     index = compared.coverage.slices[position]
     q, k, v = (x[0] for x in slice_qkv(inputs, np.array([index])))
@@ -206,7 +206,7 @@ def _case(
 
 
 def _spread(indices: IntArray, count: int) -> IntArray:
-    """At most `count` of `indices`, both ends among them, without a fixed stride."""
+    """At most `count` of `indices`, both ends included, without a fixed stride."""
     if len(indices) <= count:
         return indices
     middle = np.random.default_rng(len(indices)).choice(indices[1:-1], count - 2, replace=False)
@@ -221,13 +221,13 @@ def attend(
     times: Float64Array | None = None,
     sink: float | None = None,
 ) -> Float64Array:
-    """softmax(scores)·V over visible keys; NaN in rows that see none.
+    """softmax(scores)·V over visible keys; NaN in rows without visible keys.
 
     Args:
         scores: `[R, keys]`; visible: the same shape; v: `[keys, head_dim]`.
-        zero_keys: how many keys of all zeros (score 0, value 0) take part besides.
-        times: how often each key counts, `[keys]`.
-        sink: a logit that takes part in the row sums.
+        zero_keys: number of additional keys of zeros (score 0, value 0).
+        times: how many times each key counts, `[keys]`.
+        sink: a logit that is added to the row sums.
     """
     masked = np.where(visible, scores, -np.inf)
     top = masked.max(axis=1, keepdims=True, initial=0.0 if zero_keys else -np.inf)
@@ -243,7 +243,7 @@ def attend(
 
 
 def segment_states(case: Case, starts: IntArray) -> State:
-    """(m, l, acc) of the key segments that begin at `starts`, under the right mask."""
+    """Softmax states of the key segments that begin at `starts`, with the correct mask."""
     masked = np.where(case.visible, case.scores, -np.inf)
     ends = [*starts[1:], masked.shape[1]]
     m, l_, acc = [], [], []
@@ -276,10 +276,10 @@ def merge(
 ) -> Float64Array:
     """Fuse states over their first axis: Σ w·acc / Σ w·l with w = exp(m − max m).
 
-    A bug that forgets the weight of one of the two sums is predicted by leaving it out here.
+    Leaving out the weight of one of the two sums predicts the bug that forgets it.
 
     Args:
-        sink: a logit that takes part in the row sums; None where there is none.
+        sink: a logit that is added to the row sums; None without sinks.
     """
     top = m.max(axis=0)
     weight = np.exp(m - finite_or_zero(top))
@@ -290,27 +290,27 @@ def merge(
     return _divide(numerator, denominator[..., None])
 
 
-# What a suspected bug is: a name, words, and the output it would give.
+# A suspected bug: its code, a description, and a function that predicts its output.
 
 
-# `[R, head_dim]` for the case's rows, NaN where the bug gives NaN; None where it cannot occur.
+# `[R, head_dim]` for the case's rows, with NaN if the bug gives NaN; None if it cannot occur.
 Prediction = Callable[[Case], Float64Array | None]
 
 
 @dataclass(frozen=True, slots=True)
 class SuspectedBug:
-    """A bug whose output can be computed."""
+    """A possible bug of the kernel whose output can be predicted."""
 
     pattern: FindingCode
     what: str  # completes "The output matches …"
-    look_at: str  # where to look, a whole clause
+    look_at: str  # where to look: "look at …"
     predict: Prediction
-    # What it must explain of the squared error at least, where another bug looks alike.
+    # Least share of the squared error that it must explain, if another bug looks alike.
     min_explained: float = 0.0
 
     def predicted(self, case: Case) -> Float64Array | None:
-        """As `predict`; None, too, of a bug that puts rows of V in place of rows of Q or K where
-        those have other columns, as it cannot be told what such a kernel would read."""
+        """As `predict`, but None if rows of V replace rows of Q or K that have another number of
+        columns, because what such a kernel would read is not known."""
         if case.problem.head_dim_v is None:
             return self.predict(case)
         try:

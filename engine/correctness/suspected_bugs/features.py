@@ -1,4 +1,4 @@
-"""Bugs in what a problem asks for beyond plain attention: window, softcap, ALiBi, sinks, FP8."""
+"""Bugs in features beyond plain attention: window, softcap, ALiBi, sinks, sequence lengths, FP8."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def feature_bugs(case: Case) -> Iterator[SuspectedBug]:
 
 
 def _window(window: int) -> Iterator[SuspectedBug]:
-    look_at = "look at the comparison of key and position where the window is computed"
+    look_at = "look at the comparison of key and position for the window"
     for by, what in (
-        (1, "|p − j| ≤ window: each row sees a key too many at its edge"),
+        (1, "|p − j| ≤ window: each row sees one key too many at its edge"),
         (-1, "|p − j| < window − 1: each row misses the last key of its window"),
     ):
         if window + by > 0:
@@ -61,15 +61,15 @@ def _window(window: int) -> Iterator[SuspectedBug]:
     )
     yield SuspectedBug(
         FindingCode.WINDOW,
-        "a window by whole key tiles, missing inside the first tile that a query tile visits",
+        "a window by whole key tiles only, missing inside the first tile that a query tile visits",
         "look at the mask of the first visited key tile",
         lambda c: c.attend(c.scores, _from_first_tile(c), c.v),
     )
     yield SuspectedBug(
         FindingCode.WINDOW,
-        "a window whose position is the query row, without the KV − S keys before it",
+        "a window around the query row, without adding KV − S for the position",
         look_at,
-        partial(_in_other_corner, 0),
+        partial(_with_position_offset, 0),
     )
     yield SuspectedBug(
         FindingCode.WINDOW,
@@ -84,11 +84,11 @@ def _window(window: int) -> Iterator[SuspectedBug]:
         lambda c: c.attend(c.scores, _one_sided(c, left=True), c.v),
     )
     for what, mask in (
-        ("a window that is open on its right side, as far as tiles are visited", _open_ahead),
-        ("a window off by one on its right side alone, |p − j| ≤ window there", _one_more_ahead),
-        ("a window of the keys ahead alone, without those behind the row", _ahead_alone),
-        ("a window that begins no sooner than its query tile, not before its rows", _from_own_tile),
-        ("a window that is not masked in tiles before the diagonal", _masked_at_the_end_alone),
+        ("a window that is open on its right side within the visited tiles", _open_ahead),
+        ("a window off by one only on its right side, |p − j| ≤ window there", _one_more_ahead),
+        ("a window of only the keys after the row, without those before it", _only_keys_after),
+        ("a window that starts at the query tile, without the keys before it", _from_query_tile),
+        ("a window that is not masked in tiles before the diagonal", _masked_on_diagonal_only),
     ):
         yield SuspectedBug(FindingCode.WINDOW, what, look_at, partial(_under, mask))
     if window > 3:
@@ -101,7 +101,7 @@ def _under(mask: Callable[[Case], BoolArray], case: Case) -> Float64Array:
 
 
 def _tile_starts(case: Case) -> IntArray:
-    """Where the query tile of each row begins among the keys, `[R, 1]`."""
+    """Position among the keys of the first row of each row's query tile, `[R, 1]`."""
     block_m = case.tiles.block_m
     return (case.rows // block_m * block_m + case.own.kv_offset)[:, None]
 
@@ -117,16 +117,16 @@ def _one_more_ahead(case: Case) -> BoolArray:
     return case.visible | (_open(case) & ahead)
 
 
-def _ahead_alone(case: Case) -> BoolArray:
+def _only_keys_after(case: Case) -> BoolArray:
     return case.visible & (case.keys > case.positions)
 
 
-def _from_own_tile(case: Case) -> BoolArray:
+def _from_query_tile(case: Case) -> BoolArray:
     first = _tile_starts(case) // case.tiles.block_n * case.tiles.block_n
     return case.visible & (case.keys >= first)
 
 
-def _masked_at_the_end_alone(case: Case) -> BoolArray:
+def _masked_on_diagonal_only(case: Case) -> BoolArray:
     tile_end = (case.keys // case.tiles.block_n + 1) * case.tiles.block_n
     whole: BoolArray = tile_end <= _tile_starts(case) + 1
     return case.visible | (_from_first_tile(case) & whole)
@@ -138,7 +138,7 @@ def _with_window(window: int | None, case: Case) -> Float64Array:
 
 
 def _open(case: Case) -> BoolArray:
-    """The mask without its window."""
+    """The mask without the window."""
     return visible_keys(replace(case.own, window=None), case.rows, case.keys)
 
 
@@ -151,7 +151,7 @@ def _from_first_tile(case: Case) -> BoolArray:
     return _open(case) & behind & (case.keys >= begin[:, None])
 
 
-def _in_other_corner(offset: int, case: Case) -> Float64Array | None:
+def _with_position_offset(offset: int, case: Case) -> Float64Array | None:
     if case.own.kv_offset == offset:
         return None
     near = np.abs(case.rows[:, None] + offset - case.keys) < (case.problem.window or 0)
@@ -163,20 +163,20 @@ def _one_sided(case: Case, *, left: bool) -> BoolArray:
     return _open(case) & ((distance if left else -distance) < (case.problem.window or 0))
 
 
-# (scaled scores, softmax scale) → what becomes of them.
+# (scaled scores, softmax scale) → capped scores.
 _Cap = Callable[[Float64Array, float], Float64Array]
 
 
 def _softcap(softcap: float) -> Iterator[SuspectedBug]:
-    look_at = "look at SOFTCAP, and at where softcap · tanh(score / softcap) is computed"
+    look_at = "look at SOFTCAP, and at the computation of softcap · tanh(score / softcap)"
     choices: tuple[tuple[str, _Cap], ...] = (
         ("attention without the softcap", lambda s, _: s),
         (
-            "a softcap of scores that are not scaled by 1/√D before it, but after it",
+            "a softcap of scores that are not scaled by 1/√D until after it",
             lambda s, scale: scale * softcap * np.tanh(s / scale / softcap),
         ),
         (
-            "a softcap without the product with softcap, tanh(score / softcap) alone",
+            "a softcap without the factor softcap, only tanh(score / softcap)",
             lambda s, _: np.asarray(np.tanh(s / softcap)),
         ),
         (
@@ -184,7 +184,7 @@ def _softcap(softcap: float) -> Iterator[SuspectedBug]:
             lambda s, _: softcap * np.tanh(s),
         ),
         (
-            "a softcap of scores that were multiplied by log2(e) before",
+            "a softcap of scores that were already multiplied by log2(e)",
             lambda s, _: softcap * np.tanh(s / math.log(2) / softcap) * math.log(2),
         ),
         (
@@ -192,19 +192,19 @@ def _softcap(softcap: float) -> Iterator[SuspectedBug]:
             lambda s, scale: softcap * np.tanh(s / scale / softcap),
         ),
         (
-            "a softcap whose tanh is taken of half of the score, e^x in the place of e^2x",
+            "a softcap whose tanh is computed from e^x instead of e^2x, thus of half the score",
             lambda s, _: softcap * np.tanh(0.5 * s / softcap),
         ),
         (
-            "a softcap whose exponential is exp2 of what was not multiplied by log2(e)",
+            "a softcap whose exponential is exp2 without the factor log2(e)",
             lambda s, _: softcap * np.tanh(s * math.log(2) / softcap),
         ),
         (
-            "a softcap that is a sigmoid, 1 − 1 / (1 + e^2x), and no tanh, 1 − 2 / (1 + e^2x)",
+            "a softcap by the sigmoid, 1 − 1 / (1 + e^2x), instead of tanh, 1 − 2 / (1 + e^2x)",
             lambda s, _: 0.5 * softcap * (1 + np.tanh(s / softcap)),
         ),
         (
-            "scores that are clamped at the softcap, not bent towards it",
+            "scores that are clamped at the softcap instead of capped by tanh",
             lambda s, _: np.asarray(np.clip(s, -softcap, softcap)),
         ),
     )
@@ -222,23 +222,23 @@ def _capped(capped: _Cap, case: Case) -> Float64Array:
     return case.attend(scores, case.visible, case.v)
 
 
-# Which other head a kernel may take by mistake: words, and its number from (head, head group).
+# Heads that a kernel may use by mistake: description, and (head, group size) → that head.
 _HEADS: tuple[tuple[str, Callable[[int, int], int]], ...] = (
     ("the next head", lambda head, _: head + 1),
     ("the head before", lambda head, _: head - 1),
     ("head 0", lambda *_: 0),
     ("the K/V head", lambda head, group: head // group),
-    ("the head's place in its group", lambda head, group: head % group),
+    ("the head's index in its group", lambda head, group: head % group),
 )
 
 
 def _alibi(case: Case) -> Iterator[SuspectedBug]:
-    look_at = "look at the bias − slope · |p − j|, and at what the score is multiplied by after it"
+    look_at = "look at the bias − slope · |p − j|, and at the factors of the score after it"
     for what, factor in (
         ("attention without ALiBi's bias", 0.0),
         ("ALiBi's bias with the wrong sign", -1.0),
         ("ALiBi's bias multiplied by the softmax scale", case.problem.softmax_scale),
-        ("ALiBi's bias without the product with log2(e) before exp2", math.log(2)),
+        ("ALiBi's bias without the factor log2(e) for exp2", math.log(2)),
     ):
         yield SuspectedBug(FindingCode.ALIBI, what, look_at, partial(_biased, factor))
     for name, head_of in _HEADS:
@@ -246,13 +246,13 @@ def _alibi(case: Case) -> Iterator[SuspectedBug]:
         yield SuspectedBug(FindingCode.ALIBI, what, look_at, partial(_with_slope_of, head_of))
     yield SuspectedBug(
         FindingCode.ALIBI,
-        "ALiBi's distance from the query row, without the KV − S keys before it",
+        "ALiBi's distance from the query row, without adding KV − S for the position",
         look_at,
-        _biased_in_other_corner,
+        _biased_from_query_row,
     )
     for what, distance in (
-        ("ALiBi's distance p − j with its sign, so that keys ahead gain", _signed),
-        ("ALiBi's bias with half of the distance", _halved),
+        ("ALiBi's signed distance p − j, which raises the scores of later keys", _signed),
+        ("ALiBi's bias with half the distance", _halved),
         ("ALiBi's distance from the first query of the tile", _from_first_query),
     ):
         yield SuspectedBug(FindingCode.ALIBI, what, look_at, partial(_with_distance, distance))
@@ -278,13 +278,13 @@ def _with_distance(distance: Callable[[Case], IntArray], case: Case) -> Float64A
 
 
 def _biased(factor: float, case: Case) -> Float64Array:
-    """With a bias of `factor` times what is right."""
+    """Attention with `factor` times the correct bias."""
     rest = (factor - 1) * (case.slope() or 0.0) * np.abs(case.positions - case.keys)
     return case.attend(case.scores - rest, case.visible, case.v)
 
 
 def _other_head(head_of: Callable[[int, int], int], case: Case) -> int | None:
-    """None where it is the case's own, or none."""
+    """The mapped head; None if that is the case's own head, or no head."""
     other = head_of(case.head, case.problem.head_group)
     return other if 0 <= other < case.problem.num_heads and other != case.head else None
 
@@ -296,7 +296,7 @@ def _with_slope_of(head_of: Callable[[int, int], int], case: Case) -> Float64Arr
     return _biased((case.slope(other) or 0.0) / (case.slope() or 1.0), case)
 
 
-def _biased_in_other_corner(case: Case) -> Float64Array | None:
+def _biased_from_query_row(case: Case) -> Float64Array | None:
     if not case.own.kv_offset:
         return None
     wrong = np.abs(case.rows[:, None] - case.keys) - np.abs(case.positions - case.keys)
@@ -304,7 +304,7 @@ def _biased_in_other_corner(case: Case) -> Float64Array | None:
 
 
 def _sinks(case: Case) -> Iterator[SuspectedBug]:
-    look_at = "look at where exp(sink − m) enters the row sum"
+    look_at = "look at where exp(sink − m) is added to the row sum"
     splits, tiles = case.tiles.num_chunks, case.tiles.num_key_tiles
     choices: list[tuple[str, Callable[[float], float]]] = [
         ("attention whose row sum leaves the sink out", lambda _: -math.inf),
@@ -316,8 +316,8 @@ def _sinks(case: Case) -> Iterator[SuspectedBug]:
             "a sink that is not multiplied by log2(e) before exp2",
             lambda sink: sink * math.log(2),
         ),
-        ("a sink of 0 in the place of the head's own", lambda _: 0.0),
-        ("a sink that takes part twice", lambda sink: sink + math.log(2)),
+        ("a sink of 0 instead of the head's own", lambda _: 0.0),
+        ("a sink that is added twice", lambda sink: sink + math.log(2)),
     ]
     if splits > 2:
         choices.append((f"a sink that all {splits} splits add", lambda s: s + math.log(splits)))
@@ -327,7 +327,7 @@ def _sinks(case: Case) -> Iterator[SuspectedBug]:
         yield SuspectedBug(FindingCode.SINKS, what, look_at, partial(_with_sink, wrong))
     yield SuspectedBug(
         FindingCode.SINKS,
-        "a sink from which the row maximum is not subtracted",
+        "a sink without subtracting the row maximum",
         look_at,
         _sink_without_maximum,
     )
@@ -355,11 +355,10 @@ def _with_sink_of(head_of: Callable[[int, int], int], case: Case) -> Float64Arra
 
 
 def _lengths(lengths: tuple[int, ...]) -> Iterator[SuspectedBug]:
-    look_at = "look at the argument seqlens, and at the sequence that a CTA reads it for"
+    look_at = "look at the argument seqlens, and at the sequence index that a CTA uses for it"
     yield SuspectedBug(
         FindingCode.SEQUENCE_LENGTH,
-        "sequences that are all taken to be as long as the longest, so that keys of zeros take "
-        "part",
+        "the length of the longest sequence for all sequences, so that keys of zeros are included",
         look_at,
         lambda c: c.attend(
             c.scores, visible_keys(replace(c.problem, seqlens=None), c.rows, c.keys), c.v
@@ -368,21 +367,23 @@ def _lengths(lengths: tuple[int, ...]) -> Iterator[SuspectedBug]:
     for what, other in (
         ("the length of sequence 0 for all sequences", lambda _: lengths[0]),
         ("the length of the next sequence", lambda i: lengths[(i + 1) % len(lengths)]),
-        ("the length of the sequence before", lambda i: lengths[i - 1]),
-        ("sequences a key shorter than they are", lambda i: lengths[i] - 1),
+        ("the length of the previous sequence", lambda i: lengths[i - 1]),
+        ("sequences with one key too few", lambda i: lengths[i] - 1),
     ):
-        yield SuspectedBug(FindingCode.SEQUENCE_LENGTH, what, look_at, partial(_as_long_as, other))
+        yield SuspectedBug(
+            FindingCode.SEQUENCE_LENGTH, what, look_at, partial(_with_length_of, other)
+        )
 
 
-def _as_long_as(length_of: Callable[[int], int], case: Case) -> Float64Array | None:
-    """With the keys of a sequence counted wrongly, its queries rightly."""
+def _with_length_of(length_of: Callable[[int], int], case: Case) -> Float64Array | None:
+    """Attention with a wrong number of keys of the sequence, and the right number of queries."""
     length = length_of(case.slice_index // case.problem.num_heads)
     if length >= case.own.num_keys:
         return None
     return case.attend(case.scores, case.visible & (case.keys < length), case.v)
 
 
-# (K's factor, V's) of a K/V head in place of its own; None where it is its own.
+# (factors of all heads, K/V head) → the factors of K and V used instead of the head's own.
 _Factors: TypeAlias = Callable[[FloatArray, int], tuple[float, float]]
 _OF_FP8: tuple[tuple[str, _Factors], ...] = (
     ("K in FP8 without its factor", lambda s, h: (1.0, s[1, h])),
@@ -391,23 +392,23 @@ _OF_FP8: tuple[tuple[str, _Factors], ...] = (
     ("the factor of K on V", lambda s, h: (s[0, h], s[0, h])),
     ("the factor of V on K", lambda s, h: (s[1, h], s[1, h])),
     ("the factors of K and V exchanged", lambda s, h: (s[1, h], s[0, h])),
-    ("the factor of K twice", lambda s, h: (s[0, h] ** 2, s[1, h])),
-    ("the factor of V twice", lambda s, h: (s[0, h], s[1, h] ** 2)),
-    ("1 ÷ the factor of K", lambda s, h: (1 / s[0, h], s[1, h])),
-    ("1 ÷ the factor of V", lambda s, h: (s[0, h], 1 / s[1, h])),
+    ("the factor of K applied twice", lambda s, h: (s[0, h] ** 2, s[1, h])),
+    ("the factor of V applied twice", lambda s, h: (s[0, h], s[1, h] ** 2)),
+    ("division by the factor of K", lambda s, h: (1 / s[0, h], s[1, h])),
+    ("division by the factor of V", lambda s, h: (s[0, h], 1 / s[1, h])),
 )
-# Which other K/V head's factors a kernel may take by mistake: words, and its number from that of
-# the K/V head and that of the query head.
+# K/V heads whose factors a kernel may use by mistake: description, and (K/V head, query head) →
+# that K/V head.
 _KV_HEADS: tuple[tuple[str, Callable[[int, int], int]], ...] = (
     ("the next K/V head", lambda kv, _: kv + 1),
     ("the K/V head before", lambda kv, _: kv - 1),
     ("K/V head 0", lambda *_: 0),
-    ("the K/V head whose number is the query head's", lambda _, head: head),
+    ("the K/V head with the index of the query head", lambda _, head: head),
 )
 
 
 def _fp8() -> Iterator[SuspectedBug]:
-    look_at = "look at k_scale and v_scale: scores take the one, O the other, both of the K/V head"
+    look_at = "look at k_scale, for scores, and v_scale, for O: both are indexed by the K/V head"
     for what, factors in _OF_FP8:
         yield SuspectedBug(FindingCode.KV_SCALE, what, look_at, partial(_with_factors, factors))
     for name, number_of in _KV_HEADS:

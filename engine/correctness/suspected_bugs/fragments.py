@@ -1,8 +1,8 @@
-"""Bugs in what a tensor-core instruction is given: wrong fragments, wrong descriptors.
+"""Wrong operands of tensor-core instructions: fragments of mma, descriptors of wgmma.
 
-`mma` takes operands in pieces of 8 × 8, two of which make the 16 columns of Q and K, or the 16 keys
-of P and V, that one instruction multiplies. A wrong `ldmatrix` or a wrong order of registers moves
-whole pieces.
+`mma` takes operands as fragments of 8 × 8. Two of them make the 16 columns of Q and K, or the 16
+keys of P and V, that one instruction multiplies. A wrong `ldmatrix` or a wrong order of registers
+permutes whole fragments.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from engine.correctness.output_error import Box
 from engine.correctness.reference import Float64Array, IntArray, visible_keys
 from engine.correctness.suspected_bugs.case import Case, SuspectedBug
 
-# Bugs of tiles that TMA puts into shared memory and wgmma reads there by descriptors.
+# Bugs of tiles that TMA writes to shared memory and wgmma reads through descriptors.
 
 _STEP = 16  # columns of Q and K, or keys of P and V, of one mma
 _PIECE = 8
 
-# `[keys, head_dim]` in whole steps → the same as the instructions see it.
+# `[keys, head_dim]`, a multiple of the step → the same as the instructions read it.
 Move = Callable[[Float64Array], Float64Array]
 
 
 def fragment_bugs(case: Case) -> Iterator[SuspectedBug]:
-    """Where D is made of whole steps; each prediction moves pieces of K, of V or of both."""
+    """Suspected bugs if D is a multiple of the step: fragments of K, V or both permuted."""
     if case.problem.head_dim % _STEP:
         return
     registers = "look at the order of the registers of the mma's operands"
@@ -61,7 +61,7 @@ def fragment_bugs(case: Case) -> Iterator[SuspectedBug]:
             "of K (16 × 16) transposed",
             _transposed_16,
             None,
-            "look at how K's fragment is loaded: by columns, as its rows are the columns of Kᵀ",
+            "look at how K's fragment is loaded: by columns, because rows of K are columns of Kᵀ",
         ),
         (
             "of V (16 × 16) transposed",
@@ -97,7 +97,7 @@ def fragment_bugs(case: Case) -> Iterator[SuspectedBug]:
             registers,
             partial(_moved_p, move),
         )
-    yield from _one_piece(registers)
+    yield from _replaced_fragment(registers)
     for distance in (1, 2, 4):
         yield SuspectedBug(
             FindingCode.MMA_FRAGMENT,
@@ -126,16 +126,16 @@ def fragment_bugs(case: Case) -> Iterator[SuspectedBug]:
             )
 
 
-def _one_piece(look_at: str) -> Iterator[SuspectedBug]:
-    """One of the four pieces of 16 × 16 in the place of another, as one wrong register gives."""
+def _replaced_fragment(look_at: str) -> Iterator[SuspectedBug]:
+    """One of the four fragments of 16 × 16 in the place of another, from one wrong register."""
     names = ("upper left", "upper right", "lower left", "lower right")
     for operand in "KVQ":
         for target, source in itertools.permutations(range(4), 2):
-            move = partial(_with_piece, target, source)
+            move = partial(_with_fragment, target, source)
             yield SuspectedBug(
                 FindingCode.MMA_FRAGMENT,
-                f"mma fragments (8 × 8 pieces) of {operand}: of 16 × 16 the {names[source]} one in "
-                f"the place of the {names[target]} one",
+                f"mma fragments (8 × 8 pieces) of {operand}: the {names[source]} one of 16 × 16 "
+                f"used in place of the {names[target]} one",
                 look_at,
                 partial(_moved_q, move)
                 if operand == "Q"
@@ -143,7 +143,7 @@ def _one_piece(look_at: str) -> Iterator[SuspectedBug]:
             )
 
 
-def _with_piece(target: int, source: int, x: Float64Array) -> Float64Array:
+def _with_fragment(target: int, source: int, x: Float64Array) -> Float64Array:
     pieces = x.reshape(x.shape[0] // _STEP, 2, _PIECE, x.shape[1] // _STEP, 2, _PIECE).copy()
     taken = pieces[:, source // 2, :, :, source % 2].copy()
     pieces[:, target // 2, :, :, target % 2] = taken
@@ -165,7 +165,7 @@ def _moved(of_k: Move | None, of_v: Move | None, case: Case) -> Float64Array:
 
 
 def _swizzles() -> Iterator[SuspectedBug]:
-    """A swizzle that one side of a tile's way through shared memory has and the other has not."""
+    """A swizzle that only the writer or only the reader of a shared tile applies."""
     look_at = "look at the swizzle (or the layout of the descriptor): writer and reader must agree"
     for name, of_q, of_k, of_v in (
         ("Q", True, False, False),
@@ -176,22 +176,22 @@ def _swizzles() -> Iterator[SuspectedBug]:
     ):
         yield SuspectedBug(
             FindingCode.SWIZZLE,
-            f"a swizzle of {name} on one side alone: chunks of 8 columns in the places of others, "
-            "by their row",
+            f"a swizzle of {name} on one side only, writer or reader: chunks of 8 columns in the "
+            "wrong places of each row",
             look_at,
             partial(_swizzled_inputs, of_q, of_k, of_v),
         )
     yield SuspectedBug(
         FindingCode.SWIZZLE,
-        "a swizzle of O on one side alone: chunks of 8 columns in the places of others, by their "
-        "row",
+        "a swizzle of O on one side only, writer or reader: chunks of 8 columns in the wrong "
+        "places of each row",
         look_at,
         _swizzled_output,
     )
 
 
 def _unswizzled(x: Float64Array, rows: IntArray) -> Float64Array:
-    """Row r with its chunks of 8 columns in each other's places, as an XOR by r puts them."""
+    """Each row r with its chunks of 8 columns permuted by an XOR with r."""
     wide = x.shape[1] % 64 == 0
     spread = rows % 8 if wide else rows // 2 % 4
     columns = np.arange(x.shape[1])[None, :] ^ (spread * _PIECE)[:, None]
@@ -217,7 +217,7 @@ def _moved_q(move: Move, case: Case) -> Float64Array:
 
 
 def _moved_p(move: Move, case: Case) -> Float64Array:
-    """P · V with pieces of P exchanged, after P was worked out tile by tile with its own maxima."""
+    """P · V with fragments of P exchanged, where P of each tile has the maximum of that tile."""
     problem, block_n = case.problem, case.tiles.block_n
     if problem.num_keys % _STEP and block_n % _STEP:
         return np.full_like(case.reference, np.nan)
@@ -280,7 +280,7 @@ def _doubled_rows(x: Float64Array) -> Float64Array:
 
 
 def _swapped_off_diagonal(x: Float64Array) -> Float64Array:
-    """Of each 2 × 2 pieces, the upper right and the lower left one."""
+    """Swap the upper right and the lower left of each 2 × 2 fragments."""
     pieces = x.reshape(x.shape[0] // _STEP, 2, _PIECE, x.shape[1] // _STEP, 2, _PIECE)
     return np.asarray(pieces.transpose(0, 4, 2, 3, 1, 5).reshape(x.shape))
 
@@ -295,13 +295,13 @@ def _swapped_in_last(x: Float64Array) -> Float64Array:
     return np.where(last, _swapped_columns(x), x)
 
 
-_GROUP_ROWS = 64  # of A that a warpgroup multiplies
+_GROUP_ROWS = 64  # rows of A of one wgmma
 _ELEMENT_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """How wgmma finds a tile, in parts of what would be right."""
+    """Fields of a wgmma descriptor, as multiples of the correct values."""
 
     stride: float = 1.0  # between groups of eight rows
     step: float = 1.0  # from 16 columns of Q and K, or rows of V, to the next
@@ -311,20 +311,20 @@ class _Reader:
 
 _WRONG: tuple[tuple[str, _Reader, tuple[str, ...]], ...] = (
     (
-        "groups of eight rows taken to be half as far apart",
+        "half the stride between groups of eight rows",
         _Reader(stride=0.5),
         ("qkv", "qk", "k", "q", "v"),
     ),
-    ("a swizzle of half as many bytes", _Reader(swizzle=0.5), ("qkv", "qk", "k", "q", "v")),
-    ("a swizzle of twice as many bytes", _Reader(swizzle=2.0), ("qkv", "qk", "k", "q", "v")),
-    ("the next 16 columns half as far on", _Reader(step=0.5), ("qk", "k", "q")),
-    ("the next 16 rows half as far on", _Reader(step=0.5), ("v",)),
-    ("boxes taken to be half as far apart", _Reader(leading=0.5), ("v",)),
+    ("half the bytes of the swizzle", _Reader(swizzle=0.5), ("qkv", "qk", "k", "q", "v")),
+    ("twice the bytes of the swizzle", _Reader(swizzle=2.0), ("qkv", "qk", "k", "q", "v")),
+    ("half the offset to the next 16 columns", _Reader(step=0.5), ("qk", "k", "q")),
+    ("half the offset to the next 16 rows", _Reader(step=0.5), ("v",)),
+    ("half the stride between boxes", _Reader(leading=0.5), ("v",)),
 )
 
 
 def descriptor_bugs(case: Case) -> Iterator[SuspectedBug]:
-    """Wrong descriptors, then boxes that are copied from the wrong column."""
+    """Wrong wgmma descriptors, then TMA boxes copied from the wrong column."""
     boxes = case.tiles.boxes
     if not {"q", "k", "v"} <= boxes.keys():
         return
@@ -334,8 +334,8 @@ def descriptor_bugs(case: Case) -> Iterator[SuspectedBug]:
             yield SuspectedBug(
                 FindingCode.DESCRIPTOR,
                 f"{names} read through a descriptor with {what}",
-                "look at the wgmma descriptor: its start, leading and stride, and the swizzle, "
-                "which must be the tensor map's",
+                "look at the wgmma descriptor: start address, leading and stride byte offset, and "
+                "swizzle, which must match the tensor map",
                 partial(_read, reader, operands),
             )
     for operands in ("q", "k", "v", "kv"):
@@ -343,7 +343,7 @@ def descriptor_bugs(case: Case) -> Iterator[SuspectedBug]:
             yield SuspectedBug(
                 FindingCode.DESCRIPTOR,
                 f"every box of {' and '.join(operands.upper())} copied from column 0",
-                "look at the column that TMA is given for a box",
+                "look at the column coordinate that TMA gets for a box",
                 partial(_first_columns, operands),
             )
 
@@ -357,7 +357,7 @@ def _first_columns(operands: str, case: Case) -> Float64Array:
 
 
 def _read(reader: _Reader, operands: str, case: Case) -> Float64Array | None:
-    """None where something outside of the tile would be read."""
+    """Attention with operands read through a wrong descriptor; None if that leaves the tile."""
     tensors = {"q": case.q, "k": case.k, "v": case.v}
     for name in operands:
         box = case.tiles.boxes[name]
@@ -376,7 +376,7 @@ def _attend(tensors: dict[str, Float64Array], case: Case) -> Float64Array:
 def _retiled(
     x: Float64Array, box: Box, reader: _Reader, *, transposed: bool, grouped: bool
 ) -> Float64Array | None:
-    """A tensor as wgmma sees it, tile by tile; rows behind its end are zeros, as TMA fills."""
+    """A tensor as wgmma reads it, tile by tile; rows past its end are zeros, as TMA fills them."""
     rows, head_dim = x.shape
     row_bytes = int(box.swizzle_bytes * reader.swizzle)
     if row_bytes not in (32, 64, 128) or box.rows % 8:
@@ -416,5 +416,5 @@ def _retiled(
 
 
 def _swizzled(address: IntArray, row_bytes: int) -> IntArray:
-    """Chunks of 16 bytes exchanged by the bits of an address from 128 on; its own inverse."""
+    """Swizzled byte address: bits of chunks of 16 bytes XORed with the row bits; self-inverse."""
     return address ^ (address >> 7 & (row_bytes // 16 - 1)) << 4

@@ -1,4 +1,4 @@
-"""Bugs in the masks: the causal diagonal and the tail of the last key tile."""
+"""Mask bugs: the causal diagonal, and the tail mask of the last key tile."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from kernels.variant import ceil_div
 
 
 def mask_bugs(case: Case) -> Iterator[SuspectedBug]:
-    """Causal bugs for causal problems, tail bugs where the last key tile is partial; keys
-    counted by the queries where there are more of them."""
+    """Causal bugs for causal problems, tail bugs if the last key tile is partial, and seqlen used
+    for seqlen_kv if there are more keys than queries."""
     yield from _causal(case)
     yield from _lengths(case)
     tiles = case.tiles
     plain = case.problem.window is None and not case.problem.causal
     if tiles.padding and plain:
         letter = "S" if tiles.num_keys == tiles.seqlen else "KV"
-        size = f"{letter} = {tiles.num_keys} is no multiple of the key tile, {tiles.block_n}"
+        size = f"{letter} = {tiles.num_keys} is not a multiple of the key tile, {tiles.block_n}"
         yield SuspectedBug(
             FindingCode.TAIL_MASK,
-            f"a missing tail mask, the {tiles.padding} padded keys of the last tile taking part as "
-            f"zeros ({size})",
+            f"a missing tail mask: the {tiles.padding} padded keys of the last tile are included "
+            f"as zeros ({size})",
             "look at the test key < seqlen_kv where scores are masked",
             lambda c: c.attend(c.scores, c.visible, c.v, zero_keys=c.tiles.padding),
         )
         if tiles.padding > 1:
             yield SuspectedBug(
                 FindingCode.TAIL_MASK,
-                f"a tail mask off by one, one padded key taking part as zeros ({size})",
+                f"a tail mask off by one: one padded key is included as zeros ({size})",
                 "look at the test key < seqlen_kv where scores are masked",
                 lambda c: c.attend(c.scores, c.visible, c.v, zero_keys=1),
             )
         yield SuspectedBug(
             FindingCode.TAIL_MASK,
-            f"a missing tail mask, the last key tile reading {tiles.padding} rows past the end of "
+            f"a missing tail mask: the last key tile reads {tiles.padding} rows past the end of "
             f"its head ({size})",
             "look at the test key < seqlen_kv where K and V are loaded",
             _past_the_end,
@@ -52,7 +52,7 @@ def mask_bugs(case: Case) -> Iterator[SuspectedBug]:
         if tiles.num_chunks > 1:
             look_at += (
                 f", and at the row maximum of each {tiles.chunk_name}: the fusion leaves out one "
-                "whose maximum is −inf, as that of a padded key is"
+                "whose maximum is −inf, which is the score of a padded key"
             )
         yield SuspectedBug(
             FindingCode.TAIL_TILE,
@@ -76,7 +76,7 @@ def mask_bugs(case: Case) -> Iterator[SuspectedBug]:
 
 
 def _lengths(case: Case) -> Iterator[SuspectedBug]:
-    """With more keys than queries: keys counted as if there were as many as queries."""
+    """If there are more keys than queries: seqlen used where seqlen_kv is meant."""
     tiles = case.tiles
     visited = ceil_div(tiles.seqlen, tiles.block_n) * tiles.block_n
     for count, what, look_at in (
@@ -102,10 +102,10 @@ def _causal(case: Case) -> Iterator[SuspectedBug]:
             lambda c: c.attend(c.scores, c.visible & (c.keys <= c.positions), c.v),
         )
         return
-    look_at = "look at the comparison of key and query row where the causal mask is computed"
+    look_at = "look at the comparison of key and query row in the causal mask"
     one_more = "a causal mask off by one, key ≤ row + 1: each row sees one key too many"
     yield SuspectedBug(FindingCode.CAUSAL_DIAGONAL, one_more, look_at, partial(_shifted, 1, False))
-    # A kernel that stops at the tile's last query never visits the extra key of that one row.
+    # A kernel whose key loop ends at the tile's last query does not visit that row's extra key.
     yield SuspectedBug(FindingCode.CAUSAL_DIAGONAL, one_more, look_at, partial(_shifted, 1, True))
     yield SuspectedBug(
         FindingCode.CAUSAL_DIAGONAL,
@@ -121,7 +121,7 @@ def _causal(case: Case) -> Iterator[SuspectedBug]:
     )
     yield SuspectedBug(
         FindingCode.CAUSAL_MASK,
-        "a causal mask by whole tiles, missing inside the tiles on the diagonal",
+        "a causal mask by whole tiles only, missing inside the tiles on the diagonal",
         "look at the mask of the last visited key tile",
         lambda c: c.attend(c.scores, _not_causal(c) & _visited(c), c.v),
     )
@@ -131,14 +131,14 @@ def _causal(case: Case) -> Iterator[SuspectedBug]:
         look_at,
         lambda c: c.attend(c.scores, _not_causal(c) & (c.keys >= c.positions), c.v),
     )
-    yield from _masked_as_another(case)
-    yield from _ends_early(case)
+    yield from _wrong_mask_row_or_key(case)
+    yield from _early_loop_ends(case)
     if case.own.kv_offset:
-        yield from _corners(case)
+        yield from _wrong_diagonals(case)
 
 
-def _masked_as_another(case: Case) -> Iterator[SuspectedBug]:
-    """A causal diagonal computed for the wrong row or key, as by a wrong lane index."""
+def _wrong_mask_row_or_key(case: Case) -> Iterator[SuspectedBug]:
+    """A causal mask computed for the wrong row or key, as from a wrong lane index."""
     m, n, group = case.tiles.block_m, case.tiles.block_n, case.problem.head_group
     head = case.slice_index % case.problem.num_heads % group
     rows: list[tuple[str, Callable[[IntArray], IntArray]]] = [
@@ -155,32 +155,32 @@ def _masked_as_another(case: Case) -> Iterator[SuspectedBug]:
                 )
             )
     if case.tiles.num_query_tiles > 1:
-        rows.append(("its place within the query tile", lambda i: i % m))
+        rows.append(("its index within the query tile", lambda i: i % m))
     if group > 1:
         rows += [
-            ("the packed row, query times heads of a group", lambda i: i * group + head),
+            ("the packed row, query × heads of a group + head", lambda i: i * group + head),
             ("the head within its group", lambda i: 0 * i + head),
         ]
-    look_at = "look at the query row that the causal mask compares with: "
+    look_at = "look at the query row in the comparison of the causal mask: "
     for which, row_of in rows:
         yield SuspectedBug(
             FindingCode.CAUSAL_MASK,
             f"a causal mask of a wrong row, {which}",
-            look_at + "rows of lanes, warps and groups each add to it",
+            look_at + "the rows of lanes, warps and warpgroups add up to it",
             partial(_masked_by, row_of, lambda j: j),
         )
     keys: list[tuple[str, Callable[[IntArray], IntArray]]] = [
         ("the first of two neighbouring keys for both", lambda j: j & ~1),
         ("the second of two neighbouring keys for both", lambda j: j | 1),
         ("the first of eight keys for all of them", lambda j: j & ~7),
-        ("its place within the key tile", lambda j: j % n),
+        ("its index within the key tile", lambda j: j % n),
         ("the first key of the tile for all of it", lambda j: j // n * n),
     ]
     for which, key_of in keys:
         yield SuspectedBug(
             FindingCode.CAUSAL_MASK,
             f"a causal mask of a wrong key, {which}",
-            "look at the key that the causal mask compares with",
+            "look at the key in the comparison of the causal mask",
             partial(_masked_by, lambda i: i, key_of),
         )
 
@@ -196,13 +196,13 @@ def _masked_by(
     return case.attend(case.scores, visible & _not_causal(case) & _visited(case), case.v)
 
 
-def _ends_early(case: Case) -> Iterator[SuspectedBug]:
-    """A key loop whose end is not that of the query tile's last row."""
+def _early_loop_ends(case: Case) -> Iterator[SuspectedBug]:
+    """A key loop that ends before the keys of the query tile's last row."""
     m, n = case.tiles.block_m, case.tiles.block_n
     for what, end_of in (
         ("the first row of the query tile", lambda i: i // m * m),
         ("the middle row of the query tile", lambda i: i // m * m + m // 2),
-        ("the last row of the query tile but one key tile", lambda i: (i // m + 1) * m - n),
+        ("the last row of the query tile minus a key tile", lambda i: (i // m + 1) * m - n),
     ):
         for name, unit in (("", 1), (", rounded up to whole key tiles", n)):
             yield SuspectedBug(
@@ -218,30 +218,30 @@ def _ended(end_of: Callable[[IntArray], IntArray], unit: int, case: Case) -> Flo
     return case.attend(case.scores, case.visible & (case.keys < end[:, None]), case.v)
 
 
-def _corners(case: Case) -> Iterator[SuspectedBug]:
-    """With other numbers of queries and keys: the diagonal in another corner."""
-    look_at = "look at where the KV − S keys before the first query enter the mask"
+def _wrong_diagonals(case: Case) -> Iterator[SuspectedBug]:
+    """If seqlen differs from seqlen_kv: a diagonal that starts in the wrong corner."""
+    look_at = "look at where KV − S, the keys before the first query, is added in the mask"
     for corner, offset in (
         ("the upper left corner, key ≤ row", 0),
-        ("KV behind each row, in the place of KV − S", case.own.num_keys),
-        ("twice KV − S behind each row", 2 * case.own.kv_offset),
-        ("S − KV behind each row, the wrong way round", -case.own.kv_offset),
+        ("key ≤ row + KV instead of row + KV − S", case.own.num_keys),
+        ("key ≤ row + twice KV − S", 2 * case.own.kv_offset),
+        ("key ≤ row + S − KV, with the wrong sign", -case.own.kv_offset),
     ):
         yield SuspectedBug(
             FindingCode.CAUSAL_CORNER,
-            f"a causal mask whose diagonal begins in the wrong place: {corner}",
+            f"a causal mask whose diagonal starts in the wrong place: {corner}",
             look_at,
             partial(_shifted, offset - case.own.kv_offset, False),
         )
 
 
 def _not_causal(case: Case) -> BoolArray:
-    """The mask without its causal part: the window, and the sequence's end."""
+    """The mask without its causal part: the window and the end of the sequence."""
     return visible_keys(replace(case.own, causal=False), case.rows, case.keys)
 
 
 def _visited(case: Case) -> BoolArray:
-    """Keys of the tiles that a causal kernel visits for each row's query tile."""
+    """Keys in the tiles that a causal kernel visits for each row's query tile."""
     tiles = case.tiles
     last_query = (case.rows // tiles.block_m + 1) * tiles.block_m + case.own.kv_offset
     end = -(-last_query // tiles.block_n) * tiles.block_n
@@ -258,7 +258,7 @@ def _first_keys(count: int, case: Case) -> Float64Array:
 
 
 def _past_the_end(case: Case) -> Float64Array | None:
-    """The last key tile filled up with the rows that follow in memory: the next head's."""
+    """The last key tile padded with the rows that follow in memory: those of the next head."""
     problem, padding = case.problem, case.tiles.padding
     begin = (case.kv_slice_index + 1) * problem.num_keys
     rows = problem.batch * problem.kv_heads * problem.num_keys

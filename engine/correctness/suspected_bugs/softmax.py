@@ -1,4 +1,4 @@
-"""Bugs in the softmax and in the KV split: scale, normalisation, running maximum, merge."""
+"""Bugs in the softmax and the KV split: scale, normalisation, running maximum, fusion."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from engine.correctness.suspected_bugs.case import (
 from engine.tensors import decode, encode
 from kernels.variant import ceil_div
 
-# Scores that are all wrong by one factor: it is fitted, and named where it is a known one.
+# Scores that are all wrong by one factor, which is fitted, and explained if it is a known one.
 
 # A fitted factor must explain everything but rounding.
 EXPLAINED_BY_FACTOR = 0.999
@@ -33,17 +33,17 @@ _NEAR_ONE = 0.01
 _SAME_FACTOR = 0.005
 
 _KNOWN = (
-    (math.sqrt(2), "√2, as 1/√D of half as many columns is too large"),
-    (1 / math.sqrt(2), "1/√2, as 1/√D of twice as many columns is too small"),
-    (2.0, "2, as 1/√D of a quarter of the columns is too large"),
-    (0.5, "1/2, as 1/√D of four times as many columns is too small"),
-    (1 / math.log(2), "log2(e), as for exp2 where exp is used"),
-    (math.log(2), "ln 2, as for exp where exp2 is used"),
+    (math.sqrt(2), "√2, as with half the columns in 1/√D"),
+    (1 / math.sqrt(2), "1/√2, as with twice the columns in 1/√D"),
+    (2.0, "2, as with a quarter of the columns in 1/√D"),
+    (0.5, "1/2, as with four times the columns in 1/√D"),
+    (1 / math.log(2), "log2(e), as if prepared for exp2 and given to exp"),
+    (math.log(2), "ln 2, as if prepared for exp and given to exp2"),
 )
 
 
 def scaled_scores(case: Case) -> SuspectedBug | None:
-    """The factor by which scores fit best, as a bug; None where it is about 1."""
+    """The best-fitting factor of all scores as a bug; None if it is about 1."""
     rows = case.quick
     finite = np.isfinite(rows.out).all(axis=1)
     if not finite.any():
@@ -67,13 +67,11 @@ def scaled_scores(case: Case) -> SuspectedBug | None:
     if abs(factor - 1) < _NEAR_ONE or not 1 / _WIDEST < factor < _WIDEST:
         return None
     known = next((text for f, text in _KNOWN if abs(factor / f - 1) < _SAME_FACTOR), "")
-    what = f"scores multiplied by a factor of {factor:.3g} too much" + (
-        f" ({known})" if known else ""
-    )
+    what = f"scores that are wrong by a factor of {factor:.3g}" + (f" ({known})" if known else "")
     return SuspectedBug(
         FindingCode.SOFTMAX_SCALE,
         what,
-        "look at softmax_scale, at what it is multiplied by, and at the base of the exponential",
+        "look at softmax_scale, at its other factors, and at the base of the exponential",
         partial(scaled, factor),
     )
 
@@ -87,7 +85,7 @@ _LARGEST = 80.0  # exp of more is infinite in float32
 
 
 def softmax_bugs(case: Case) -> Iterator[SuspectedBug]:
-    """Bugs that need no tile size but the key tile's."""
+    """Bugs that depend on no tile size other than that of the key tile."""
     yield SuspectedBug(
         FindingCode.ALL_ZERO,
         "a kernel that writes zeros",
@@ -97,13 +95,13 @@ def softmax_bugs(case: Case) -> Iterator[SuspectedBug]:
     yield SuspectedBug(
         FindingCode.MEAN_V,
         "the plain mean of the visible V rows",
-        "all scores come out equal, so look at S = Q·Kᵀ: is Q or K zero, or the score overwritten?",
+        "all scores are equal, so look at S = Q·Kᵀ: is Q or K zero, or the score overwritten?",
         lambda c: c.attend(np.zeros_like(c.scores), c.visible, c.v),
     )
     yield SuspectedBug(
         FindingCode.MEAN_V,
         "the plain mean of all V rows",
-        "all scores come out equal, so look at S = Q·Kᵀ and at the mask",
+        "all scores are equal, so look at S = Q·Kᵀ and at the mask",
         lambda c: c.attend(np.zeros_like(c.scores), np.ones_like(c.visible), c.v),
     )
     for what, factor in (
@@ -130,15 +128,15 @@ def softmax_bugs(case: Case) -> Iterator[SuspectedBug]:
     if case.tiles.num_key_tiles > 1:
         yield SuspectedBug(
             FindingCode.ROW_MAXIMUM,
-            "the last key tile alone, as a running maximum gives that is not kept from one tile to "
-            "the next (or a key loop that begins there)",
-            "look at where m takes the value of m_new, and at the first key of the loop",
+            "the last key tile alone, as if the running maximum were not kept from one tile to the "
+            "next (or the key loop started there)",
+            "look at where m is set to m_new, and at the first key of the loop",
             _last_tile_alone,
         )
 
 
 def online_bugs(case: Case) -> Iterator[SuspectedBug]:
-    """Wrong rescales from one key tile to the next."""
+    """Wrong rescaling from one key tile to the next."""
     if case.tiles.num_key_tiles > 1:
         for what, acc, row_sum in (
             ("an online softmax without the rescale of O and l by exp(m_old − m_new)", 0, 0),
@@ -147,7 +145,7 @@ def online_bugs(case: Case) -> Iterator[SuspectedBug]:
             ("an online softmax that rescales O twice by exp(m_old − m_new)", 2, 1),
             ("an online softmax that rescales l twice by exp(m_old − m_new)", 1, 2),
             ("an online softmax that rescales O and l twice by exp(m_old − m_new)", 2, 2),
-            ("an online softmax that rescales O and l by exp(m_new − m_old), upside down", -1, -1),
+            ("an online softmax that rescales O and l by the inverse, exp(m_new − m_old)", -1, -1),
         ):
             yield SuspectedBug(
                 FindingCode.ONLINE_RESCALE,
@@ -157,12 +155,12 @@ def online_bugs(case: Case) -> Iterator[SuspectedBug]:
             )
 
 
-_STEPS = (1, 16, 32, 64, 128)  # keys between two rescales, where no tunable says
-_MOST_STATES = 1 << 22  # numbers of the states of all steps
+_STEPS = (1, 16, 32, 64, 128)  # keys between two rescales, if no tunable gives them
+_MOST_STATES = 1 << 22  # values in the states of all steps
 
 
 def other_steps(case: Case) -> Iterator[SuspectedBug]:
-    """`online_bugs` of a kernel that takes another number of keys at once, or one by one."""
+    """`online_bugs` for a kernel that rescales after another number of keys, such as each key."""
     size = len(case.rows) * case.problem.head_dim
     for step in _STEPS:
         count = ceil_div(case.problem.num_keys, step)
@@ -181,12 +179,12 @@ def _in_steps(step: int, predict: Prediction, case: Case) -> Float64Array | None
 
 
 def precision_bugs(case: Case) -> Iterator[SuspectedBug]:
-    """Scores in the problem's 16 bits."""
+    """Scores rounded to the 16-bit dtype of the problem."""
     for what, scale in (("before", case.problem.softmax_scale), ("after", 1.0)):
         yield SuspectedBug(
             FindingCode.SCORE_PRECISION,
             f"scores S that are rounded to {case.problem.dtype} {what} they are scaled by 1/√D",
-            "precision is lost where S is stored: keep it in float until the exponential",
+            "precision is lost where S is stored: keep it in float up to the exponential",
             partial(_rounded_scores, scale),
         )
 
@@ -206,7 +204,8 @@ def _not_normalised(case: Case) -> Float64Array:
 
 
 def _last_tile_alone(case: Case) -> Float64Array | None:
-    """Of each row the last tile that its query tile visits; NaN where it sees nothing there."""
+    """Attention of each row to the last key tile that its query tile visits; NaN if no key of it is
+    visible."""
     tiles, problem = case.tiles, case.problem
     if tiles.num_chunks > 1:
         return None
@@ -219,7 +218,7 @@ def _last_tile_alone(case: Case) -> Float64Array | None:
 
 
 def _online(acc_times: int, l_times: int, case: Case) -> Float64Array:
-    """Tiles in order within each chunk, O and l rescaled so many times; chunks fused rightly."""
+    """Online softmax with O and l rescaled that many times; chunks are fused correctly."""
     states = case.tile_states
     chunk_of = states.starts // case.tiles.chunk_rows
     m, l_, acc = [], [], []
@@ -227,7 +226,7 @@ def _online(acc_times: int, l_times: int, case: Case) -> Float64Array:
         inside = chunk_of == chunk
         running = np.maximum.accumulate(states.m[inside], axis=0)
         top = running[-1]
-        # What a tile keeps when nothing later shrinks it: the maximum up to it, not the last one.
+        # Without a later rescale, a tile keeps its weight for the maximum so far, not the last one.
         kept = states.m[inside] - finite_or_zero(running)
         shrinks = finite_or_zero(running) - finite_or_zero(top)
         weight_l, weight_acc = (
@@ -239,14 +238,14 @@ def _online(acc_times: int, l_times: int, case: Case) -> Float64Array:
     return merge(np.array(m), np.array(l_), np.array(acc), case.sink)
 
 
-# Bugs in the KV split and the walk over key tiles: what is summed, with which weights.
+# Bugs in the KV split and the loop over key tiles: which keys are summed, with which weights.
 
-# Single tiles are tried one by one up to here.
+# Most segments that are tried one by one.
 _MAX_TILES = 64
 
 
 def kv_split_bugs(case: Case) -> Iterator[SuspectedBug]:
-    """Fusion bugs where K/V is split, then tiles or seam keys left out or counted twice."""
+    """Fusion bugs if K/V is split, then tiles or keys at their borders missing or counted twice."""
     tiles = case.tiles
     if tiles.num_chunks > 1:
         yield from _fusion(case)
@@ -266,7 +265,7 @@ def _fusion(case: Case) -> Iterator[SuspectedBug]:
     look_at = (
         "look at the weights exp(m_i − m) of the fusion"
         + (" pass" if case.tiles.num_passes > 1 else "")
-        + f", m being the maximum over the {case.tiles.chunk_name}s"
+        + f", where m is the maximum over the {case.tiles.chunk_name}s"
     )
     whole = f"a fusion of the {case.tiles.num_splits} {case.tiles.chunk_name}s"
     for what, weigh_acc, weigh_l in (
@@ -294,55 +293,55 @@ def _fusion(case: Case) -> Iterator[SuspectedBug]:
     )
     yield SuspectedBug(
         FindingCode.FUSION_RESCALE,
-        f"{whole} with the weights upside down, exp(m − m_i)",
+        f"{whole} with the inverse weights, exp(m − m_i)",
         look_at,
-        _upside_down,
+        _with_inverse_weights,
     )
 
     for name, parts in (("O_i", "acc"), ("l_i", "l"), ("m_i", "m")):
         for what, moved in (
             ("of the first one for all", 0),
-            ("of the one behind", -1),
-            ("of the one before", 1),
+            ("of the next one", -1),
+            ("of the previous one", 1),
         ):
             yield SuspectedBug(
                 FindingCode.FUSION_RESCALE,
                 f"{whole} that takes {name} {what}",
                 f"look at the index of the partial {name} that the fusion reads",
-                partial(_with_others, parts, moved),
+                partial(_with_other_chunks, parts, moved),
             )
 
 
-def _with_others(name: str, moved: int, case: Case) -> Float64Array:
-    """m, l or acc of another chunk."""
-    chunks = _chunks(case)
+def _with_other_chunks(name: str, moved: int, case: Case) -> Float64Array:
+    """The fusion with m, l or acc of another chunk."""
+    chunks = _chunk_states(case)
     parts = {"m": chunks.m, "l": chunks.l, "acc": chunks.acc}
     held = parts[name]
     parts[name] = np.roll(held, moved, axis=0) if moved else np.repeat(held[:1], len(held), axis=0)
     return merge(parts["m"], parts["l"], parts["acc"], case.sink)
 
 
-def _chunks(case: Case) -> State:
+def _chunk_states(case: Case) -> State:
     return segment_states(case, np.arange(0, case.problem.num_keys, case.tiles.chunk_rows))
 
 
 def _fused(case: Case, *, weigh_acc: bool, weigh_l: bool) -> Float64Array:
-    chunks = _chunks(case)
+    chunks = _chunk_states(case)
     return merge(chunks.m, chunks.l, chunks.acc, case.sink, weigh_acc=weigh_acc, weigh_l=weigh_l)
 
 
 def _mean_of_splits(empty_too: bool, case: Case) -> Float64Array:
-    chunks = _chunks(case)
+    chunks = _chunk_states(case)
     held = chunks.l > 0
     normalised = chunks.acc / np.where(held, chunks.l, 1.0)[..., None]
     count = case.tiles.num_splits if empty_too else held.sum(axis=0)[:, None]
     return np.asarray(normalised.sum(axis=0) / count)
 
 
-def _upside_down(case: Case) -> Float64Array:
-    chunks = _chunks(case)
+def _with_inverse_weights(case: Case) -> Float64Array:
+    chunks = _chunk_states(case)
     top = finite_or_zero(chunks.m.max(axis=0))
-    # Clipped as exp does it in float32: inf·0 would be the kernel's own NaN, not a mismatch.
+    # Clipped, because exp in float32 would give inf: inf·0 is a NaN, which is another finding.
     weight = np.where(chunks.l > 0, np.exp(np.minimum(top - finite_or_zero(chunks.m), 80.0)), 0.0)
     total = (weight * chunks.l).sum(axis=0)[:, None]
     return np.asarray((weight[..., None] * chunks.acc).sum(axis=0) / total)
@@ -360,13 +359,13 @@ def _whole_segments(
         yield SuspectedBug(
             pattern,
             f"leaving out {which}",
-            f"look at how {name} {index} gets its keys and how it is summed up",
+            f"look at the keys that {name} {index} reads, and at how it is summed",
             partial(_counted, inside, 0.0),
         )
         yield SuspectedBug(
             pattern,
             f"counting {which} twice",
-            f"look at how {name} {index} gets its keys and how it is summed up",
+            f"look at the keys that {name} {index} reads, and at how it is summed",
             partial(_counted, inside, 2.0),
         )
         if name == case.tiles.chunk_name and len(starts) > 2:
@@ -402,7 +401,7 @@ def _parts_of_tiles(case: Case) -> Iterator[SuspectedBug]:
 
 
 def _partly_counted(keys: BoolArray, in_sum: bool, case: Case) -> Float64Array:
-    """Keys that count in the row sum alone, or in P·V alone."""
+    """Keys that count only in the row sum, or only in P·V."""
     scores = np.where(case.visible, case.scores, -np.inf)
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     rest = np.where(keys, 0.0, weights)
@@ -412,7 +411,7 @@ def _partly_counted(keys: BoolArray, in_sum: bool, case: Case) -> Float64Array:
 
 
 def _every_nth(case: Case) -> Iterator[SuspectedBug]:
-    """Every n-th key tile of a chunk left out, or counted twice: a step, or one warp of n."""
+    """Every n-th key tile of a chunk left out or counted twice: a wrong step, or one warp of n."""
     in_chunk = case.keys % case.tiles.chunk_rows // case.tiles.block_n
     for step, word in ((2, "second"), (4, "fourth"), (8, "eighth")):
         if case.tiles.num_key_tiles <= step:
@@ -423,14 +422,14 @@ def _every_nth(case: Case) -> Iterator[SuspectedBug]:
             for what, times in (("leaves out", 0.0), ("counts twice", 2.0)):
                 yield SuspectedBug(
                     FindingCode.KEY_TILE,
-                    f"a loop that {what} every {word} key tile{warp} from the {first + 1}. one on",
-                    "look at the step of the key loop, and at what each warp adds to the whole",
+                    f"a loop that {what} every {word} key tile{warp} from number {first + 1} on",
+                    "look at the step of the key loop, and at the part that each warp contributes",
                     partial(_counted, keys, times),
                 )
 
 
 def _seams(case: Case, size: int, name: str, pattern: FindingCode) -> Iterator[SuspectedBug]:
-    """A key or a key tile at the border of every segment left out, or visited from both sides."""
+    """A key or a key tile at the border of every segment left out or counted twice."""
     num_keys, block_n = case.problem.num_keys, case.tiles.block_n
     begins, units = np.arange(0, num_keys, size), [("key", 1)]
     if size >= block_n > 1:
@@ -438,7 +437,7 @@ def _seams(case: Case, size: int, name: str, pattern: FindingCode) -> Iterator[S
     for unit, width in units:
         inside = np.arange(width)
         after, before = begins[:, None] + inside, begins[:, None] - 1 - inside
-        # The last tile may be partial, and then it ends before a whole one would.
+        # The last tile may be partial.
         final = np.arange((num_keys - 1) // width * width, num_keys)
         last = np.concatenate([before[1:].ravel(), final])
         for what, keys, times in (

@@ -1,4 +1,4 @@
-"""What the machine code wastes, in words, with the line to look at and what mending it may gain."""
+"""Advice: what the machine code wastes, at which line, and how much time a fix could gain."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from engine.machine_code.footprint import SharedBytes
 
 __all__ = ["NEXT_WORDS", "Advice", "AdviceKind", "Gain", "Rerun", "advise"]
 
-_LEAST_GAIN = 0.01  # less is within what the model rounds
+_LEAST_GAIN = 0.01  # smaller gains are within the model's rounding
 
 
 def advise(
     analysis: Analysis, rerun: Rerun | None = None, groups: tuple[SharedBytes, ...] = ()
 ) -> tuple[Advice, ...]:
-    """What to look at: by what it may gain, or without a GPU by the largest share.
+    """Advice on a launch, largest gain first, or without a GPU largest share first.
 
     Args:
-        rerun: the launch on one GPU; without it only what counts show is named, without gains.
-        groups: what its CTAs touch in common.
+        rerun: the launch simulated on one GPU. Without it, only advice from counts is given,
+            without gains.
+        groups: bytes that its CTAs share.
     """
     counted = list(counted_findings(analysis))
     if rerun is None:

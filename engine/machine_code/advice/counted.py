@@ -1,4 +1,4 @@
-"""Choosing instructions of a launch, by what they are and by the kernel's lines."""
+"""Advice from counts alone, and the selection of instructions by kind and by line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ACCESSES = {"LDS", "STS", "LDSM", "STSM", "ATOMS", "LDG", "STG", "LDGSTS", "ATO
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Advice, and the changes that mending it may make: `Rerun.gain` simulates each."""
+    """Advice, and the changes that a fix could make; `Rerun.gain` simulates each of them."""
 
     advice: Advice
     changes: tuple[Change, ...] = ()
@@ -45,7 +45,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LineInstructions:
-    """Instructions of one line that ran."""
+    """Selected instructions of one line that were executed."""
 
     source: SourceLine | None
     mask: Mask  # [instructions of the program]
@@ -57,19 +57,19 @@ class LineInstructions:
 
     @property
     def mnemonics(self) -> str:
-        """`LDS.U.128, STS`: those that access memory."""
+        """Mnemonics of those that access memory, as `LDS.U.128, STS`."""
         used = dict.fromkeys(i.mnemonic for i in self.instructions if i.opcode in _ACCESSES)
         return ", ".join(used) or "the access"
 
 
 def mask_of(analysis: Analysis, wanted: Test) -> Mask:
-    """Which instructions of the program ran and are wanted."""
+    """Mask of the instructions that were executed and pass a test."""
     chosen = np.array([wanted(i) for i in analysis.program.instructions], np.bool_)
     return np.asarray(chosen & (analysis.counts.totals[:, EXECUTED] > 0), np.bool_)
 
 
 def by_line(analysis: Analysis, wanted: Test | Mask) -> list[LineInstructions]:
-    """The wanted instructions that ran, by line of the kernel."""
+    """Executed instructions that pass a test, grouped by line of the kernel."""
     mask = mask_of(analysis, wanted) if callable(wanted) else wanted
     indices: dict[SourceLine | None, list[int]] = {}
     instructions = analysis.program.instructions
@@ -85,26 +85,24 @@ def by_line(analysis: Analysis, wanted: Test | Mask) -> list[LineInstructions]:
 
 
 def executed(analysis: Analysis, mask: Mask) -> int:
-    """Warp instructions among these."""
+    """Warp instructions executed by the masked instructions."""
     return int(analysis.counts.totals[mask, EXECUTED].sum())
 
 
 def hottest(analysis: Analysis, wanted: Test | Mask) -> SourceLine | None:
-    """The line that executes most of them."""
+    """The line that executes most of the wanted instructions."""
     lines = by_line(analysis, wanted)
     return max(lines, key=lambda line: line.total(EXECUTED)).source if lines else None
 
 
-# Global accesses that touch more sectors than their bytes fill, by what fills the rest.
-
-
-# scattered: nothing fills the rest, or far too late. pieces: each thread reads or writes some bytes
-# that adjoin, member by member. shared: other instructions of the line fill it, as fragments of
-# rows do.
+# Kinds of global accesses that touch more sectors than their bytes need:
+# scattered: the rest of the sectors is not used, or only much later;
+# pieces: each thread accesses adjacent bytes, one struct member at a time;
+# shared: other instructions of the same line use the rest, as when fragments of rows are loaded.
 Waste: TypeAlias = Literal["scattered", "pieces", "shared"]
 
-_LEAST_SECTOR_FACTOR = 1.5  # of sectors over the ideal
-_SURELY_SCATTERED = 4.0  # from here on it costs L1 more than it brings, whoever uses the rest
+_LEAST_SECTOR_FACTOR = 1.5  # sectors touched over the ideal
+_SURELY_SCATTERED = 4.0  # from this factor on it is waste even if others use the rest from L1
 _LEAST_SECTOR_SHARE = 0.02  # of all sectors
 _LEAST_SHARED = 0.1  # the same of those that others fill: less is a kernel's beginning or its end
 _SECTOR_BYTES = 32
@@ -113,7 +111,7 @@ _WIDEST_BYTES = 16  # that one thread moves by one instruction
 
 @dataclass(frozen=True, slots=True)
 class WastedSectors:
-    """A line whose accesses touch more sectors than they need."""
+    """A line whose accesses touch more sectors than their bytes need."""
 
     line: LineInstructions
     waste: Waste
@@ -122,7 +120,7 @@ class WastedSectors:
 
 
 def wasted_sectors(analysis: Analysis) -> list[WastedSectors]:
-    """Every line of the kernel that wastes some, without local memory."""
+    """Lines of the kernel that waste sectors of global memory."""
     outside = mask_of(analysis, lambda i: i.opcode not in ("LDL", "STL"))
     lines = by_line(analysis, outside & (analysis.counts.totals[:, SECTORS] > 0))
     everything = sum(line.total(SECTORS) for line in lines) or 1
@@ -145,7 +143,7 @@ def _waste(analysis: Analysis, line: LineInstructions, factor: float) -> Waste:
     filled_bytes = _SECTOR_BYTES * len(set[int]().union(*touched))
     if filled_bytes >= _LEAST_SECTOR_FACTOR * int(trace.size_bytes[rows].sum()):
         return "scattered"
-    # Of neighbouring lanes that are so many bytes apart, a warp touches as many sectors in a row.
+    # Neighbouring lanes that are this many bytes apart touch that many adjacent sectors per warp.
     apart_bytes = line.total(SECTORS) / line.total(EXECUTED)
     in_a_row = all(max(s) - min(s) < len(s) for s in touched if s)
     if in_a_row and apart_bytes <= _WIDEST_BYTES and _moves_members(line):
@@ -154,7 +152,7 @@ def _waste(analysis: Analysis, line: LineInstructions, factor: float) -> Waste:
 
 
 def _sectors_of(trace: CtaTrace, row: int) -> set[int]:
-    """Of one access, by their numbers in memory."""
+    """Sector numbers of one access."""
     sectors: set[int] = set()
     for at in range(int(trace.line_start[row]), int(trace.line_start[row + 1])):
         first = int(trace.line[at]) // _SECTOR_BYTES
@@ -170,20 +168,21 @@ def _moves_members(line: LineInstructions) -> bool:
 
 
 def sector_findings(wasted: list[WastedSectors]) -> Iterator[Finding]:
-    """Those that are waste on any GPU."""
+    """Findings for accesses that waste sectors on any GPU."""
     for w in wasted:
         if w.waste == "scattered":
             sentence = (
                 f"Uncoalesced: {w.line.mnemonics} touches {w.factor:.1f} times the 32-byte "
-                "sectors that its bytes fill. Let neighbouring threads take neighbouring addresses."
+                "sectors that its bytes need. Let neighbouring threads access neighbouring "
+                "addresses."
             )
             advice = Advice("sectors", w.line.source, w.share, sentence)
             yield Finding(advice, (dense_sectors(w.line.mask),))
         elif w.waste == "pieces":
             times = max(2, round(w.factor))
             sentence = (
-                f"A struct in {times} pieces: {w.line.mnemonics} moves it member by member, as "
-                "its type is aligned to one member only. Declare it alignas of its size, at most "
+                f"A struct in {times} pieces: {w.line.mnemonics} moves it member by member, as its "
+                "type has only the alignment of one member. Declare it alignas its size, at most "
                 "16 bytes, or copy it through uint4."
             )
             advice = Advice("narrow", w.line.source, w.share, sentence)
@@ -191,33 +190,33 @@ def sector_findings(wasted: list[WastedSectors]) -> Iterator[Finding]:
 
 
 def shared_findings(wasted: list[WastedSectors]) -> Iterator[Finding]:
-    """Those that cost time only where L1 is what the kernel waits for."""
+    """Findings for accesses that cost time only if L1 is the bottleneck."""
     for w in wasted:
         if w.waste == "shared" and w.share >= _LEAST_SHARED:
             sentence = (
-                f"Sectors filled in part: {w.line.mnemonics} fills {1 / w.factor:.0%} of the "
-                "32-byte sectors that it touches, and other instructions the rest, so that L1 "
-                "serves each of them again. Copy whole rows to shared memory, 16 bytes a thread, "
-                "and read the fragments from there (ldmatrix)."
+                f"Partly used sectors: {w.line.mnemonics} uses {1 / w.factor:.0%} of the 32-byte "
+                "sectors that it touches, and other instructions use the rest, so L1 serves each "
+                "sector several times. Copy whole rows to shared memory, 16 bytes a thread, and "
+                "load the fragments from there (ldmatrix)."
             )
             advice = Advice("sectors", w.line.source, w.share, sentence)
             yield Finding(advice, (dense_sectors(w.line.mask),))
 
 
-# Waste that the counts show, without a GPU's figures.
+# Waste that counts show without simulating a GPU.
 
 
 # What is less than this is not worth a sentence.
-_LEAST_FACTOR = 1.5  # of wavefronts over the ideal
+_LEAST_FACTOR = 1.5  # wavefronts over the ideal
 _LEAST_SHARE = 0.02  # of all wavefronts or instructions
 _LEAST_CONVERSIONS, _LEAST_PACKING = 0.15, 0.05  # of all instructions
-_LEAST_BARRIERS = 3  # that each warp reaches: a loop's
-_DENORMAL_BOUND = "-126"  # exp2 of less is denormal: the code that scales around EX2 compares so
-_NARROW = {"U8": 16, "S8": 16, "U16": 8, "S16": 8}  # of them in 16 bytes
+_LEAST_BARRIERS = 3  # executions by each warp: fewer are not in a loop
+_DENORMAL_BOUND = "-126"  # exp2 of less is denormal; the code that rescales for EX2 tests for it
+_NARROW = {"U8": 16, "S8": 16, "U16": 8, "S16": 8}  # values in 16 bytes
 
 
 def counted_findings(analysis: Analysis) -> Iterator[Finding]:
-    """Everything that the counts alone show."""
+    """All findings that need only counts."""
     yield from _conflicts(analysis)
     wasted = wasted_sectors(analysis)
     yield from sector_findings(wasted)
@@ -239,16 +238,16 @@ def _conflicts(analysis: Analysis) -> Iterator[Finding]:
         if ideal and wavefronts >= _LEAST_FACTOR * ideal and extra >= _LEAST_SHARE:
             sentence = (
                 f"Bank conflicts, {wavefronts / ideal:.3g}-way: {line.mnemonics} takes that many "
-                "times the wavefronts that its bytes need. Lanes of a warp meet in one bank: pad "
-                f"the rows of the tile by {_widest_bytes(line)} bytes, or swizzle them."
+                "times the wavefronts that its bytes need, because lanes of a warp access the same "
+                f"bank. Pad the tile's rows by {_widest_bytes(line)} bytes, or swizzle them."
             )
             advice = Advice("conflicts", line.source, extra, sentence)
             yield Finding(advice, (ideal_wavefronts(line.mask),))
 
 
 def _widest_bytes(line: LineInstructions) -> int:
-    """Of one lane's access, and a bank's 4 bytes at least: rows so much longer keep its alignment
-    and begin in other banks."""
+    """Bytes of one lane's widest access, at least the 4 of a bank: padding by these keeps the
+    alignment and starts each row in another bank."""
     return max(
         16
         if i.opcode in ("LDSM", "STSM") or "128" in i.modifiers
@@ -272,8 +271,8 @@ def _narrow(analysis: Analysis, wasted: list[WastedSectors]) -> Iterator[Finding
         if share >= _LEAST_SHARE and line.source not in in_pieces:
             times = max(_NARROW.get(m, 1) for i in line.instructions for m in i.modifiers)
             sentence = (
-                f"{line.mnemonics} moves 1 or 2 bytes a thread, as an instruction that moves 16 "
-                "would: copy through uint4."
+                f"{line.mnemonics} moves 1 or 2 bytes a thread, and one instruction could move 16: "
+                "copy through uint4."
             )
             advice = Advice("narrow", line.source, share, sentence)
             yield Finding(advice, (widened(line.mask, 2), widened(line.mask, times)))
@@ -296,8 +295,8 @@ def _packing(analysis: Analysis) -> Iterator[Finding]:
     share = executed(analysis, mask) / analysis.counts.executed
     if share >= _LEAST_PACKING:
         sentence = (
-            f"{share:.0%} of the instructions are PRMT, which picks bytes: structs of halves are "
-            "taken apart and packed again. Copy them as uint4."
+            f"{share:.0%} of the instructions are PRMT, which permutes bytes: structs of halves "
+            "are unpacked and packed again. Copy them as uint4."
         )
         advice = Advice("packing", hottest(analysis, mask), share, sentence)
         yield Finding(advice, left_out(mask))
@@ -305,8 +304,8 @@ def _packing(analysis: Analysis) -> Iterator[Finding]:
 
 def _denormals(analysis: Analysis) -> Iterator[Finding]:
     guards = mask_of(analysis, _guards_denormals)
-    lines = {outer_line(i) for i, on in _with(analysis, guards) if on}
-    # The guard's predicate decides over the multiplications before and behind EX2.
+    lines = {outer_line(i) for i, on in _with_mask(analysis, guards) if on}
+    # The FSETP sets the predicate of the multiplications before and after EX2.
     scales = mask_of(
         analysis,
         lambda i: i.opcode == "FMUL" and bool(i.predicate) and outer_line(i) in lines,
@@ -317,8 +316,8 @@ def _denormals(analysis: Analysis) -> Iterator[Finding]:
     if exponentials and executed(analysis, guards) >= exponentials / 2:
         share = executed(analysis, guards | scales) / analysis.counts.executed
         sentence = (
-            "EX2 stands between FSETP and FMUL that rescue denormal results: ex2.approx.ftz by "
-            "inline PTX, or exp2f of a scaled argument with -ftz=true, needs neither."
+            "FSETP and FMUL around EX2 keep denormal results exact: ex2.approx.ftz in inline PTX, "
+            "or exp2f of a scaled argument with -ftz=true, needs neither."
         )
         advice = Advice("denormals", hottest(analysis, guards), share, sentence)
         yield Finding(advice, (without(guards), without(guards | scales)))
@@ -330,7 +329,7 @@ def _spills(analysis: Analysis) -> Iterator[Finding]:
         sectors = launch_figures(analysis.counts).local_sectors
         sentence = (
             f"{sectors:,} sectors of local memory: registers are spilled, or an array is indexed "
-            "by a variable. Unroll, or let the kernel have more registers."
+            "by a variable. Unroll the loop, or allow the kernel more registers."
         )
         share = executed(analysis, mask) / analysis.counts.executed
         advice = Advice("spills", hottest(analysis, mask), share, sentence)
@@ -348,9 +347,9 @@ def _barriers(analysis: Analysis) -> Iterator[Finding]:
     barriers = mask_of(analysis, lambda i: i.opcode == "BAR")
     for line in by_line(analysis, idle):
         sentence = (
-            "One barrier too many: between the barrier before this one and the one behind it no "
-            "warp touches shared memory that another one writes. Leave it out (where it orders "
-            "lanes of one warp, __syncwarp() does)."
+            "Unneeded barrier: between the barriers before and after this one, no warp accesses "
+            "shared memory that another warp writes. Remove it, or use __syncwarp() if it orders "
+            "lanes of one warp."
         )
         share = line.total(EXECUTED) / executed(analysis, barriers)
         yield Finding(Advice("barrier", line.source, share, sentence), (without(line.mask),))
@@ -360,5 +359,5 @@ def _guards_denormals(instruction: Instruction) -> bool:
     return instruction.opcode == "FSETP" and _DENORMAL_BOUND in instruction.operands
 
 
-def _with(analysis: Analysis, mask: Mask) -> Iterator[tuple[Instruction, bool]]:
+def _with_mask(analysis: Analysis, mask: Mask) -> Iterator[tuple[Instruction, bool]]:
     return zip(analysis.program.instructions, np.asarray(mask).tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""One piece of advice, and what following it may gain."""
+"""Kinds of advice, and the gain that following a piece of advice may bring."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ AdviceKind: TypeAlias = Literal[
     "grid_order",
 ]
 
-# What to do, in a few words; the advice's sentence says more.
+# What to do, in a few words; the text of the advice gives details.
 NEXT_WORDS: Mapping[str, str] = {
     "conflicts": "resolve the bank conflicts",
     "sectors": "let neighbouring threads take neighbouring addresses",
     "narrow": "move 16 bytes a thread at once",
     "conversions": "convert between types less often",
     "packing": "copy structs of halves as uint4",
-    "denormals": "take ex2.approx.ftz",
-    "spills": "avoid what spills to local memory",
-    "copy_ahead": "begin the copy of the next tile earlier",
-    "barrier": "leave out a barrier",
+    "denormals": "use ex2.approx.ftz",
+    "spills": "avoid spills to local memory",
+    "copy_ahead": "start the copy of the next tile earlier",
+    "barrier": "remove a barrier",
     "tensor_idle": "fewer instructions for each product",
     "few_ctas": "start more CTAs",
-    "grid_order": "exchange the axes of the grid",
+    "grid_order": "swap the axes of the grid",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Simulated: the share of the launch's time that goes away, 0 to 1, from `low` to `high`.
+    """Simulated gain: the share of the launch's time that is saved, 0 to 1, from `low` to `high`.
 
-    The range is over what the model does not know: one CTA alone on an SM or as many as fit, data
-    from L2 or from DRAM, and where code is left out half of it or all.
+    The range covers what the model does not know: one CTA on an SM or as many as fit, data from L2
+    or from DRAM, and, if code is removed, half of it or all.
     """
 
     low: float
@@ -59,7 +59,7 @@ class Gain:
 @dataclass(frozen=True, slots=True)
 class Advice:
     kind: AdviceKind
-    source: SourceLine | None  # where; None: the launch as a whole
-    share: float  # of the warp instructions, wavefronts, bytes or SMs that it concerns, 0 to 1
+    source: SourceLine | None  # None: the launch as a whole
+    share: float  # of the warp instructions, wavefronts, bytes or SMs affected, 0 to 1
     sentence: str
-    gain: Gain | None = None  # None where no GPU is named, or where the model cannot tell
+    gain: Gain | None = None  # None: no GPU is named, or the model cannot tell

@@ -1,4 +1,4 @@
-"""Waste that shows in the simulated time on one GPU."""
+"""Advice that needs the simulated time on a GPU."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from engine.machine_code.timing.cta_times import iterations_of
 from engine.machine_code.timing.traffic import best_order, launch_traffic
 
 _LEAST_GAIN = 0.03
-_AHEAD = 0.25  # of an iteration: a copy that is waited for sooner runs beside nothing
+_AHEAD = 0.25  # of an iteration: a copy that is waited for sooner than this overlaps with nothing
 _LEAST_ITERATIONS = 3
-_TENSOR_BUSY = 0.5  # from here on the tensor pipe is what the kernel is about
-_MOST_PARTS = 8  # of a CTA's loop, where more would not give each SM one
-_LEAST_IDLE = 0.1  # of the SMs: fewer are what whole tiles leave over
-_LEAST_TRAFFIC = 1.5  # times the bytes that another order of the grid would move
+_TENSOR_BUSY = 0.5  # busy share from which on the tensor pipe counts as well used
+_MOST_PARTS = 8  # into which a CTA's loop is split to give every SM work
+_LEAST_IDLE = 0.1  # of the SMs: a smaller share is normal wave quantization
+_LEAST_TRAFFIC = 1.5  # DRAM bytes over those of the best order of the grid
 _COPIES = ("LDG", "LDGSTS")
 
 
 def simulated_findings(
     rerun: Rerun, groups: tuple[SharedBytes, ...]
 ) -> Iterator[tuple[Advice, Gain | None]]:
-    """What takes a GPU to see, with its gain.
+    """Advice that depends on the GPU, with its gain.
 
     Args:
-        groups: what the launch's CTAs touch in common (`engine.machine_code.footprint`).
+        groups: bytes that the launch's CTAs share (`engine.machine_code.footprint`).
     """
     for finding in (*_copy_ahead(rerun), *_few_ctas(rerun)):
         yield finding.advice, rerun.gain(*finding.changes) if finding.changes else None
@@ -67,17 +67,17 @@ def _copy_ahead(rerun: Rerun) -> Iterator[Finding]:
     total = sum(line.total(SECTORS) for line in lines)
     most = max(lines, key=lambda line: line.total(SECTORS))
     sentence = (
-        f"No copy runs ahead: {most.mnemonics} is waited for in the iteration that begins it, and "
-        "nothing is computed in between. Begin the next tile's copy (cp.async into a second "
-        "buffer) before this tile's arithmetic."
+        f"No prefetch: {most.mnemonics} is waited for in the iteration that issues it, with no "
+        "arithmetic in between. Start the next tile's copy (cp.async into a second buffer) before "
+        "this tile's arithmetic."
     )
     share = most.total(SECTORS) / total if total else 0.0
     yield Finding(Advice("copy_ahead", most.source, share, sentence), (without_latency,))
 
 
 def _copying_loop(rerun: Rerun, copies: Mask) -> Loop | None:
-    """The innermost loop with copies in it that is most of the launch: persistent CTAs have another
-    around it, over query tiles."""
+    """The innermost loop with copies that takes most of the launch, not the loop over query tiles
+    around it that persistent CTAs have."""
     if rerun.loop is None:
         return None
     totals = rerun.analysis.counts.totals[:, EXECUTED]
@@ -97,7 +97,7 @@ def _copying_loop(rerun: Rerun, copies: Mask) -> Loop | None:
 
 
 def _ahead(rerun: Rerun, loop: Loop, trace: CtaTrace, copies: Mask) -> float:
-    """How long before they are waited for copies begin, in iterations of the loop: the median."""
+    """Median distance from the issue of a copy to the wait for it, in iterations of the loop."""
     program = rerun.analysis.program.instructions
     heads = trace.instruction == loop.first
     warps = np.searchsorted(trace.warp_start, np.flatnonzero(heads), side="right") - 1
@@ -154,8 +154,8 @@ def _tensor_idle(rerun: Rerun) -> Iterator[tuple[Advice, Gain]]:
     each = executed(analysis, mask) / executed(analysis, products)
     sentence = (
         f"The tensor pipe is busy {busy:.0%} of the time, because of {what}: {each:.1f} "
-        "instructions for each product. The gain is what less of them, or overlapping them with "
-        "products, would bring."
+        "instructions per tensor instruction. The gain is that of executing fewer of them, or of "
+        "overlapping them with the tensor pipe."
     )
     share = executed(analysis, mask) / analysis.counts.executed
     yield Advice("tensor_idle", hottest(analysis, mask), share, sentence), gain
@@ -191,7 +191,7 @@ def _few_ctas(rerun: Rerun) -> Iterator[Finding]:
         return
     idle = num_sms - ctas
     sentence = (
-        f"Too few CTAs: {ctas} for {num_sms} SMs leave {idle} without work. Take smaller tiles, or "
+        f"Too few CTAs: {ctas} for {num_sms} SMs leave {idle} of them idle. Use smaller tiles, or "
         "split the keys."
     )
     advice = Advice("few_ctas", None, idle / num_sms, sentence)
@@ -204,7 +204,8 @@ def _few_ctas(rerun: Rerun) -> Iterator[Finding]:
 
 
 def _part(rerun: Rerun, parts: int) -> Change:
-    """CTAs that take one part of the loop's iterations, as many as the busiest SM then has."""
+    """Split each CTA's loop into parts: CTAs with a part of the iterations, as many as the busiest
+    SM then gets."""
     ctas = -(-parts * rerun.analysis.launch.ctas // rerun.gpu.num_sms)
 
     def change(whole: Parts) -> Parts:
@@ -225,7 +226,7 @@ def _grid_order(rerun: Rerun, groups: tuple[SharedBytes, ...]) -> Iterator[tuple
     running = simulated.resident_ctas * gpu.num_sms
     now = launch_traffic(groups, grid, running, gpu.kept_bytes)
     if simulated.dram_us == 0 or now.dram_bytes == 0:
-        return  # in any order each byte comes from DRAM once at most
+        return  # each byte is read from DRAM at most once in any order
     best = best_order(groups, grid, running, gpu.kept_bytes)
     then = launch_traffic(groups, grid, running, gpu.kept_bytes, best)
     if now.dram_bytes < _LEAST_TRAFFIC * then.dram_bytes:
@@ -233,9 +234,9 @@ def _grid_order(rerun: Rerun, groups: tuple[SharedBytes, ...]) -> Iterator[tuple
     gain = rerun.gain_of_traffic(gpu.dram.us(then.dram_bytes, then.written_bytes))
     order = ", ".join(f"blockIdx.{'xyz'[axis]}" for axis in best if grid[axis] > 1)
     sentence = (
-        f"Grid order: {now.dram_bytes / 1e9:.2f} GB come from DRAM, because CTAs that start "
-        f"together share too little; in the order {order} (fastest first) "
-        f"{then.dram_bytes / 1e9:.2f} GB would. Exchange the roles of these axes."
+        f"Grid order: {now.dram_bytes / 1e9:.2f} GB come from DRAM, because CTAs that run at the "
+        f"same time share too little data; in the order {order} (fastest first) "
+        f"{then.dram_bytes / 1e9:.2f} GB would. Swap the roles of these axes."
     )
     lines = by_line(rerun.analysis, lambda i: i.opcode in ("LDG", "LDGSTS", "UTMALDG", "UBLKCP"))
     most = max(lines, key=lambda line: line.total(SECTORS), default=None)

@@ -1,4 +1,4 @@
-"""A launch simulated again with something taken out of it: what that would gain."""
+"""Simulate a launch again with some work removed, to find what that would gain."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from engine.machine_code.timing.native import (
 from engine.machine_code.timing.simulate import SimulatedLaunch
 
 Mask: TypeAlias = NDArray[np.bool_]
-# Warp instructions of one round of CTAs: a longer one is cut to its first iterations.
+# Warp instructions in one wave of CTAs on an SM; longer CTAs are cut to their first iterations.
 _MOST_INSTRUCTIONS = 40_000
 _LEAST_ITERATIONS = 4
 _SECTOR_BYTES, _SECTORS_A_LINE = 32, 4
@@ -44,21 +44,21 @@ _WAVEFRONT_BYTES = 128
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
-    """What is simulated: code and machine, and what one CTA executes."""
+    """Input of one simulation: code and machine, and the trace of one CTA."""
 
     kernel: Kernel
     trace: CtaTrace
-    ctas: int = 1  # on an SM, in place of each
+    ctas: int = 1  # CTAs on an SM that replace each original one
 
 
 Change: TypeAlias = Callable[[Parts], Parts]
 
 
 class Rerun:
-    """One simulated launch, of which parts can be taken out.
+    """A simulated launch that can be simulated again with changes.
 
     Args:
-        simulated: what `simulate_launch` made of it on this device.
+        simulated: result of `simulate_launch` on this device.
     """
 
     def __init__(self, analysis: Analysis, device: DeviceSpec, simulated: SimulatedLaunch) -> None:
@@ -68,12 +68,12 @@ class Rerun:
 
     @cached_property
     def loop(self) -> Loop | None:
-        """The outermost loop that executes most."""
+        """The outermost loop that executes most instructions."""
         return main_loop(self.analysis.program, self.analysis.counts.totals[:, EXECUTED])
 
     @cached_property
     def trace(self) -> CtaTrace:
-        """The longest CTA's, cut to its first iterations where it is long."""
+        """Trace of the longest CTA, cut to its first iterations if it is too long."""
         whole = self.simulated.longest
         limit = _MOST_INSTRUCTIONS // self.resident
         iterations = self.iterations
@@ -84,26 +84,26 @@ class Rerun:
 
     @cached_property
     def has_phases(self) -> bool:
-        """Whether warps wait for others' arrivals one by one: without some they wait for ever."""
+        """Whether warps wait for mbarrier phases: a trace without some arrivals would deadlock."""
         return has_phases(self.simulated.longest)
 
     @property
     def iterations(self) -> int:
-        """Of the loop; 0 where it cannot be cut."""
+        """Iterations of the loop; 0 if it cannot be cut."""
         return 0 if self.loop is None or self.has_phases else self.iterations_of(self.loop)
 
     def iterations_of(self, loop: Loop) -> int:
-        """Of a loop, in the warp of the longest CTA that takes most."""
+        """Iterations of a loop in the longest CTA: those of the warp with most."""
         return iterations_of(self.simulated.longest, loop)
 
     def cut(self, trace: CtaTrace, iterations: int) -> CtaTrace:
-        """The trace without the loop's iterations behind the first ones."""
+        """The trace with only the first iterations of the loop."""
         assert self.loop is not None
         return first_iterations(trace, self.loop, iterations)
 
     @cached_property
     def parts(self) -> Parts:
-        """As it is, data from where the launch finds it."""
+        """The launch unchanged, with data from where the launch finds it."""
         return Parts(self._kernel(self._regime), self.trace)
 
     @property
@@ -117,7 +117,7 @@ class Rerun:
 
     @cached_property
     def _conditions(self) -> tuple[tuple[Parts, int, float], ...]:
-        """(parts, CTAs at a time, cycles as they are) of each condition that spans the range."""
+        """(parts, CTAs at a time, unchanged cycles) of the conditions that span the range."""
         other: Regime = "streaming" if self._regime != "streaming" else "shared"
         conditions = [
             (self.parts, self.resident),
@@ -129,11 +129,11 @@ class Rerun:
 
     @cached_property
     def full(self) -> SmTiming:
-        """The trace on an SM with as many CTAs as it holds."""
+        """Timing of an SM with as many of these CTAs as fit."""
         return _run(self.parts, self.resident)
 
     def gain(self, *changes: Change) -> Gain:
-        """What the launch would gain by any of these changes, each made alone."""
+        """Range of the launch's gains by these changes, each applied alone."""
         shares = [
             self._share(self._cycles(change(parts), ctas) / cycles)
             for change in changes
@@ -149,13 +149,13 @@ class Rerun:
         return simulate_sm(changed.kernel, [changed.trace], queue, resident).cycles
 
     def gain_of_traffic(self, dram_us: float) -> Gain:
-        """What it would gain if DRAM took this long, with data from L2 at best."""
+        """Gain of the launch if its DRAM traffic took `dram_us`, with data from L2 at best."""
         (_, _, as_is), (_, _, other), *_ = self._conditions
         shares = self._share(1.0, dram_us), self._share(min(1.0, other / as_is), dram_us)
         return Gain(max(0.0, min(shares)), max(0.0, *shares))
 
     def _share(self, ratio: float, dram_us: float | None = None) -> float:
-        """Of the launch's time that goes away, where its SMs take `ratio` of their cycles."""
+        """Share of the launch's time that is saved if its SMs take `ratio` of their cycles."""
         now = self.simulated.latency.median_us
         if dram_us is None:
             dram_us = self.simulated.dram_us
@@ -171,14 +171,14 @@ def _run(parts: Parts, ctas: int) -> SmTiming:
 
 
 def without(instructions: Mask) -> Change:
-    """These instructions of the program are never executed."""
+    """Never execute these instructions of the program."""
     return lambda parts: replace(
         parts, trace=keep(parts.trace, ~instructions[parts.trace.instruction])
     )
 
 
 def half_without(instructions: Mask) -> Change:
-    """Every second time they are not."""
+    """Execute these instructions only every second time."""
 
     def change(parts: Parts) -> Parts:
         wanted = instructions[parts.trace.instruction]
@@ -188,12 +188,12 @@ def half_without(instructions: Mask) -> Change:
 
 
 def left_out(instructions: Mask) -> tuple[Change, Change]:
-    """Half of them, and all."""
+    """The changes that leave out half of these instructions, and all of them."""
     return half_without(instructions), without(instructions)
 
 
 def ideal_wavefronts(instructions: Mask) -> Change:
-    """Their accesses to shared memory meet no conflicts."""
+    """Remove the bank conflicts of these instructions."""
 
     def change(parts: Parts) -> Parts:
         rows = _rows(parts.trace, instructions)
@@ -205,7 +205,7 @@ def ideal_wavefronts(instructions: Mask) -> Change:
 
 
 def dense_sectors(instructions: Mask) -> Change:
-    """Their accesses to global memory touch no more sectors than their bytes fill."""
+    """Let the global accesses of these instructions touch only as many sectors as they need."""
 
     def change(parts: Parts) -> Parts:
         trace = parts.trace
@@ -225,7 +225,7 @@ def dense_sectors(instructions: Mask) -> Change:
 
 
 def widened(instructions: Mask, times: int) -> Change:
-    """One access instead of `times` of them that follow each other in a warp."""
+    """Merge each `times` successive accesses of a warp into one."""
 
     def change(parts: Parts) -> Parts:
         trace = parts.trace
@@ -235,7 +235,7 @@ def widened(instructions: Mask, times: int) -> Change:
         lines = _lines_of_rows(trace)
         access, wavefronts = trace.access.copy(), trace.wavefronts.tolist()
         kinds = trace.kind.tolist()
-        source = list(range(len(kinds)))  # row that a new one is like
+        source = list(range(len(kinds)))  # index of the old row that each new one copies
         for warp in np.unique(warps):
             entries = wanted[warps == warp]
             for at in range(0, len(entries), times):
@@ -260,7 +260,7 @@ def widened(instructions: Mask, times: int) -> Change:
 
 
 def without_latency(parts: Parts) -> Parts:
-    """Data from global memory is there at once; its bytes take their time as before."""
+    """Remove the latency of global memory; its bandwidth stays."""
     machine = parts.kernel.machine
     copied = type(machine).from_buffer_copy(machine)
     copied.l1_cycles = copied.l2_cycles = 0
@@ -269,12 +269,12 @@ def without_latency(parts: Parts) -> Parts:
 
 
 def _rows(trace: CtaTrace, instructions: Mask) -> NDArray[np.int32]:
-    """Rows of the accesses of these instructions, each once."""
+    """Distinct access rows of these instructions."""
     rows = np.unique(trace.access[instructions[trace.instruction]])
     return np.asarray(rows[rows >= 0], np.int32)
 
 
-_Lines: TypeAlias = list[list[tuple[int, int]]]  # of each row, (line, its sectors)
+_Lines: TypeAlias = list[list[tuple[int, int]]]  # for each row, its (line, sector mask) pairs
 
 
 def _lines_of_rows(trace: CtaTrace) -> _Lines:
@@ -295,7 +295,7 @@ def _with_lines(trace: CtaTrace, lines: _Lines) -> CtaTrace:
 
 
 def _rows_like(trace: CtaTrace, source: NDArray[np.int64]) -> CtaTrace:
-    """Rows taken anew from the old ones; their lines are for `_with_lines` to set."""
+    """A trace with copies of old rows; `_with_lines` then sets their lines."""
     return replace(
         trace,
         kind=trace.kind[source],

@@ -150,7 +150,7 @@ int Warp::barriers(const Instruction& i, bool& moves) {
     }
 }
 
-// What a TMA copy touches, where its tensor map lies among the launch's parameters or in a table.
+// Memory that a TMA copy touches, if its tensor map is a parameter of the launch or in a table.
 void Warp::touch_box(const Instruction& i, Row& row, const uint32_t* coordinates) {
     const Operand& o = address_of(i, 1);
     const Request& request = cta.request;
@@ -176,7 +176,7 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
         guarded = marks;
         on = active & mask;
     }
-    bool decides = marks[0];  // whether loaded data decides who executes this
+    bool decides = marks[0];  // whether the predicate depends on loaded data
     const auto barrier_of = [&]() -> int {
         const Operand& o = at(i.raw, 0, i);
         if (o.kind != Kind::BREG) fail(i, "is written in a way that is not known here");
@@ -194,7 +194,7 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
     if (REAL && on && !i.unknown.empty()) fail(i, "has the modifier " + i.unknown + ", whose values are not known here");
     switch (i.op) {
     case OP_NOTHING: case OP_TRAP:
-        // Lanes with the same mask do the next collective together; those with another one follow.
+        // Lanes with the same mask run the next collective together; those with another mask follow.
         if (i.has(MOD_EXCLUSIVE) && on) {
             Lanes t;
             const Lanes& mask = read(at(i.s, 0, i), t);
@@ -284,7 +284,7 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
     }
     if (row == -2) return;
     if (i.op == OP_REDUX || i.op == OP_MATCH || i.op == OP_VOTE || i.op == OP_SHFL || i.op == OP_RET) exclusive = 0;
-    const bool steers = i.op >= OP_LDS && i.op <= OP_BMOV;  // everything but arithmetic
+    const bool steers = i.op >= OP_LDS && i.op <= OP_BMOV;  // all but arithmetic
     if (!REAL && decides && steers) cta.data_branch[static_cast<size_t>(here)] = 1;
     if (!REAL && steers) {
         marks = guarded;
@@ -335,7 +335,7 @@ bool Warp::run() {
         if (exclusive &= ready) ready = exclusive;
         if (REAL && cta.steps >= turn_ends) return true;
         any = true;
-        // The lanes furthest behind go first, so that the others' path is joined again.
+        // The lanes with the lowest address run first, so that they reconverge with the others.
         int here = pc[__builtin_ctz(ready)];
         const auto lanes_here = [&] {
             uint32_t lanes = 0;

@@ -56,7 +56,7 @@ constexpr int RZ = 255, PT = 7, NUM_BARRIERS = 16;
 
 inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// A number that the text gives, which a file may have made up: below `end`.
+// A number from the text, which is untrusted: must be below `end`.
 inline int number_below(int end, const std::string& text, const char* what) {
     const unsigned long number = std::strtoul(text.c_str(), nullptr, 10);
     if (number >= static_cast<unsigned long>(end)) throw std::runtime_error("it names " + (what + text) + ", which no GPU has");
@@ -93,11 +93,11 @@ struct Instruction {
     int target = -1;          // index of a branch's target
     int64_t address = 0;
     std::string name;         // mnemonic
-    std::string unknown;      // a modifier that values are not computed with here
+    std::string unknown;      // an unsupported modifier
     bool uniform = false;     // on the uniform datapath
-    bool straight = false;    // goes on to the next instruction at once: no branch, nothing that waits
+    bool straight = false;    // continues with the next instruction: no branch, no wait
     bool transposes = false;  // LDSM, STSM
-    bool polls = false;       // a load that may wait for what another CTA writes
+    bool polls = false;       // a load in a loop that may wait for another CTA
     bool rounds = false;      // not to nearest, or with denormals flushed, or saturated
     bool has(Modifier which) const { return m[which]; }
 };

@@ -1,6 +1,6 @@
-// Runs the warps of one CTA: integers, predicates, addresses and branches exactly, floating point
-// as IEEE does it. What comes from global memory or a tensor core is a stand-in (1.0), and every
-// value that depends on one is marked, so that a branch on it is known to be one.
+// Runs the warps of one CTA: integers, predicates, addresses and branches exactly, floating point as IEEE
+// does it. Data from global memory or a tensor core is a stand-in (1.0), and every value that depends on one
+// is marked, so that branches on it can be reported.
 //
 // execute.cpp compiles the same code with EXECUTES: on real memory, without marks and counts.
 #include "decode.h"
@@ -77,7 +77,7 @@ struct Code;
 #if EXECUTES
 #include "races.h"
 
-constexpr uint32_t UNWRITTEN = 0x7fa57fa5u;  // what nobody stored: NaN in each type of floats
+constexpr uint32_t UNWRITTEN = 0x7fa57fa5u;  // unwritten memory: NaN in every floating format
 
 inline void leave_unwritten(uint8_t* bytes, size_t size) {
     size_t b = 0;
@@ -97,7 +97,7 @@ struct Barrier {
 
 struct MBarrier {
     int needed = 1, pending = 1, phase = 0;
-    int64_t bytes = 0;  // that are expected and have not come; counted where memory is real
+    int64_t bytes = 0;  // expected and not arrived yet; counted on real memory
 #if EXECUTES
     Clock pending_clock, done_clock;  // of the phase that is not complete, and of those that are
 #endif
@@ -112,10 +112,10 @@ struct Code {
     std::unordered_map<int64_t, int> index_of;  // by address
     std::string error;
 #if EXECUTES
-    int registers = RZ;  // that it can name
+    int registers = RZ;  // number that it can name
     std::vector<Quick> quick;  // of each instruction
-    std::deque<Lanes> constants;  // which `quick` points to
-    std::vector<GroupForm> groups;  // of which a product of a warpgroup has the number in `offset`
+    std::deque<Lanes> constants;  // pointed to by `quick`
+    std::vector<GroupForm> groups;  // indexed by `offset` of a wgmma
 #endif
 };
 
@@ -142,15 +142,15 @@ struct Warp {
     uint32_t P[8], UP[8];
     int pc[32];
     uint32_t alive = 0, blocked = 0;
-    uint32_t exclusive = 0;  // lanes that go on alone until what they do together is done; 0 for all
+    uint32_t exclusive = 0;  // lanes that run alone until their collective is done; 0 for all
     Lanes rpc[2] = {};
-    uint32_t B[16] = {};        // lanes that a convergence barrier waits for
+    uint32_t B[16] = {};        // lanes for which a convergence barrier waits
     uint32_t at_sync[16] = {};  // and those that arrived
     uint32_t at_bar[16] = {};   // lanes waiting at a CTA barrier
     uint32_t at_mbar = 0;
     std::map<uint64_t, int> polled;  // by mbarrier: the phase that this warp arrived at or read
     int bar_result = 0;
-    int64_t turn_ends = 0;      // steps of the CTA after which others go on
+    int64_t turn_ends = 0;      // steps of the CTA after which others run
     std::vector<uint8_t> local;
     std::vector<uint32_t> local_data;  // [word] lanes whose word depends on loaded data
     Trace trace;
@@ -158,7 +158,7 @@ struct Warp {
     std::vector<std::pair<uint64_t, int>> copies;
     std::vector<size_t> copy_groups;
     // Of the instruction that is executing:
-    Marks marks = {};           // of its sources so far
+    Marks marks = {};           // marks of its sources so far
     uint32_t on = 0;            // lanes that execute it
     int index = 0;
 
@@ -276,7 +276,7 @@ struct Warp {
 
     void depends_on_data() { marks[0] = FULL; }
 
-    void steered();  // who executes, or where to, depends on the marks
+    void steered();  // predicate or target depends on the marks
 
     void write_wide(const Operand& o, const Wide& v) {
         Lanes t;
@@ -303,7 +303,7 @@ struct Warp {
 
     // ---- running ----
 
-    bool run();  // until every lane waits or is done, or its turn ends; whether anything was executed
+    bool run();  // until every lane waits or exited, or the turn ends; returns whether anything was executed
     void step(const Instruction& i, uint32_t active, int here);
     void arithmetic(const Instruction& i);
     void floats(const Instruction& i);
@@ -317,7 +317,7 @@ struct Warp {
 #include "execute_warp.h"
 #endif
     int barriers(const Instruction& i, bool& moves);
-    void copies_land(int32_t open_groups) {  // what cp.async wrote is there: a write of now
+    void copies_land(int32_t open_groups) {  // cp.async completes: it counts as a write of now
         const size_t open = static_cast<size_t>(std::max(0, open_groups));
         if (copy_groups.size() <= open) return;
         const size_t done = copy_groups[copy_groups.size() - open - 1];
@@ -326,7 +326,7 @@ struct Warp {
         for (size_t& end : copy_groups) end -= done;
     }
     void land(size_t count);
-    void sync(int b) {  // frees the lanes of a convergence barrier that is complete
+    void sync(int b) {  // releases the lanes of a complete convergence barrier
         if (at_sync[b] && (B[b] & alive & ~at_sync[b]) == 0) {
             for (int l = 0; l < 32; l++)
                 if (at_sync[b] >> l & 1) pc[l]++;
@@ -360,7 +360,7 @@ struct Cta {
         int row;  // of the arrival
     };
     std::map<uint64_t, std::vector<Expectation>> expected_bytes;  // by mbarrier, one after the other
-    std::map<uint64_t, bool> copies_first;  // whether an mbarrier's copies begin before they are expected
+    std::map<uint64_t, bool> copies_first;  // whether an mbarrier's copies start before they are expected
     struct BulkLoad {
         int row;
         std::pair<uint64_t, size_t> expectation;  // mbarrier, and which one of it
@@ -385,7 +385,7 @@ struct Cta {
         line_start.push_back(static_cast<int64_t>(line.size()));
         return static_cast<int>(rows.size()) - 1;
     }
-    // Whether all instructions that are asked about have executed once.
+    // Whether all probed instructions have been executed once.
     bool probed(int here, int row) {
         const int32_t site = request.probe_site[here];
         if (site < 0 || request.probe_out[site]) return false;
@@ -400,7 +400,7 @@ struct Cta {
         request.probe_out[site] = lowest;
         return ++probes_done == request.probe_sites;
     }
-    void forget_rows() {  // without a trace nothing names them
+    void forget_rows() {  // needed by a trace only
         rows.clear(), line.clear(), line_sectors.clear(), known.clear(), bulk_loads.clear();
         line_start.assign(1, 0);
         for (auto& [address, expected] : expected_bytes)
@@ -454,9 +454,9 @@ struct Cta {
         const bool ahead = copies_first.try_emplace(mbarrier, so_far == 0).first->second;
         bulk_loads.push_back({static_cast<int>(rows.size()), {mbarrier, ahead ? so_far : so_far - 1}});
     }
-    // A driver's tensor map hides a copy's size: the barrier expects the sum. And where CTAs of a
-    // cluster do not all bring the same, what this one neither brings nor is brought in exchange
-    // comes from others while it waits anyway: nobody expects it here.
+    // A driver's tensor map hides the size of a copy, which is then taken from the bytes that the mbarrier
+    // expects. If the CTAs of a cluster load different amounts, bytes that this CTA neither loads nor gets in
+    // exchange arrive from others during its wait and are not expected here.
     void share_bulk_bytes() {
         std::map<std::pair<uint64_t, size_t>, std::vector<Row*>> copies;
         for (const BulkLoad& load : bulk_loads)

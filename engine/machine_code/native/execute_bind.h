@@ -1,5 +1,5 @@
-// Which form of an instruction has which function of execute_quick.h. What is not named here goes
-// through Warp::step. Included by emulator.cpp.
+// Binds forms of instructions to the functions of execute_quick.h. Everything else goes through Warp::step.
+// Included by emulator.cpp.
 
 struct Binder {
     const Instruction& i;

@@ -1,9 +1,9 @@
-// What a CTA has on real memory. Included in `struct Cta` by emulator.cpp.
+// Members of a CTA on real memory. Included in `struct Cta` by emulator.cpp.
 
 struct Cluster* cluster = nullptr;
 uint32_t rank = 0;                     // in its cluster
 const Buffer* last_buffer = nullptr;   // the one that was used last
-// When what lies in its shared memory may have changed: what was made of it may be used again if not.
+// When its shared memory may have changed: data derived from it can be reused otherwise.
 struct Changes {
     static constexpr int LOG_PAGE = 12, PAGES = 64;
     uint64_t now = 0, everywhere = 0, of_page[PAGES] = {};
@@ -26,30 +26,30 @@ struct Changes {
 int polls = 0;                         // loads in this turn that may wait for another CTA
 int cluster_phase = 0;                 // how often it was complete
 Shadow shadow;
-std::map<uint64_t, Clock> atomics;     // what each word of shared memory passes on
-struct Visit {  // of another CTA's warp in this shared memory, the last one
+std::map<uint64_t, Clock> atomics;     // clock that each word of shared memory passes on
+struct Visit {  // last access of another CTA's warp to this shared memory
     uint32_t epoch;
     int32_t at;
     uint64_t address;
 };
 std::map<size_t, Visit> visits;  // by warp of the cluster
-Clock left;                      // what the warps that have exited knew
+Clock left;                      // clocks of exited warps
 uint32_t copies_landed = 0;            // by TMA: their epoch
 
 void passed(Warp& w, const Barrier& bar);
 
-// A TMA load that is under way: it lands when its mbarrier is asked, so that a missing wait shows.
+// A TMA load in flight: it completes when its mbarrier is tested, so that a missing wait has an effect.
 struct Tile {
     TensorMap map;
     uint32_t coordinates[5];
     uint64_t to, mbarrier;  // in shared memory
     int32_t at;             // of the instruction
-    Clock known;            // to the warp that asked for it
+    Clock known;            // clock of the warp that issued it
 };
 std::vector<Tile> tiles;
 
 void land_tiles(uint64_t mbarrier);
-void settle(MBarrier& bar) {  // a phase ends when all have arrived and all bytes have come
+void settle(MBarrier& bar) {  // a phase ends when all arrivals and bytes are complete
     if (bar.pending > 0 || bar.bytes != 0) return;
     bar.pending = bar.needed;
     bar.phase++;
@@ -61,7 +61,7 @@ void wake() {
     for (Warp* w : warps) w->blocked &= ~w->at_mbar, w->at_mbar = 0;
 }
 
-// Runs until it is done (true), or waits for another CTA or its turn is over (false).
+// Runs until it ends (true), or until it waits for another CTA or its turn is over (false).
 bool advance(int64_t turn, bool& moved) {
     constexpr int64_t TURN_OF_A_WARP = 1 << 14;
     constexpr int POLLS = 1 << 10;

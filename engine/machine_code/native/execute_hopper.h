@@ -15,7 +15,7 @@ void Warp::asynchronous(const Instruction& i, bool& moves) {
     case OP_LDGDEPBAR:
         groups.push_back(in_flight.size());
         return;
-    case OP_DEPBAR:  // of cp.async's groups and of TMA's stores: the code does not say which
+    case OP_DEPBAR:  // of cp.async groups or of TMA stores: the code does not tell
         if (!i.s.empty()) {
             const size_t open = i.s.back().kind == Kind::IMM ? static_cast<size_t>(std::max<int64_t>(0, i.s.back().imm)) : 0;
             land_copies(open), finish_storing(open);
@@ -119,7 +119,7 @@ void Warp::release_cluster() {
     }
 }
 
-// Lanes that parted before a shuffle, vote or match meet again ahead of it.
+// Lanes that diverged reconverge before a shuffle, vote or match.
 void Warp::meet() {
     const uint32_t free = mask_of([&](int l) { return met >> l & 1 && !(meets[l] & alive & ~met); });
     for (int l = 0; l < 32; l++)
@@ -179,7 +179,7 @@ void Warp::synchronise(const Instruction& i, bool& moves, uint64_t address, uint
     if (i.has(MOD_PHASECHK)) {
         const uint32_t parity = read(i.s.back(), t)[first] >> 31;
         const auto is_done = [&] { return static_cast<uint32_t>(bar.phase & 1) != parity; };
-        if (!is_done()) owner->land_tiles(place);  // a phase that ended without their bytes does not bring them
+        if (!is_done()) owner->land_tiles(place);  // copies that the phase did not wait for stay in flight
         const bool done = is_done();
         if (!done && i.name.find("TRYWAIT") != std::string::npos) {
             at_mbar |= on, blocked |= on, moves = false;
@@ -256,7 +256,7 @@ void for_box(const TensorMap& map, const uint32_t* coordinates, uint64_t shared,
     }
 }
 
-// As it is now: global memory may be written meanwhile, and what was looked at must be what is used.
+// A copy, because global memory may be written meanwhile, and the checked map must be the one used.
 inline TensorMap map_at(Warp& warp, const Instruction& i, uint64_t at) {
     const Request& request = warp.cta.request;
     const uint64_t constant_bytes = static_cast<uint64_t>(request.constant_bytes[0]);
@@ -333,7 +333,7 @@ void Cta::land_tiles(uint64_t mbarrier) {
                 }
                 return true;
             }
-            // Rows lie apart: the next ones are on their way while this one is copied.
+            // Rows are far apart: prefetch the next ones while this one is copied.
             __builtin_prefetch(reinterpret_cast<const uint8_t*>(reinterpret_cast<uintptr_t>(row) + ahead));
             __builtin_prefetch(reinterpret_cast<const uint8_t*>(reinterpret_cast<uintptr_t>(row) + ahead + 64));
             uint64_t units[8][2];
@@ -461,14 +461,14 @@ inline void multiply_columns(Warp& warp, const Instruction& i, const GroupFactor
     const Lanes* before = sums ? &warp.R[warp.register_of(*sums, registers - 1) - (registers - 1)] : nullptr;
     Lanes* const after = last == RZ ? nullptr : &warp.R[last - (registers - 1)];
     if (!sums || before == after) return multiply_group_sums(factors, columns, i.count / 8, before, after);
-    alignas(64) static thread_local Lanes apart[128];  // they move: one may lie where another one goes to
+    alignas(64) static thread_local Lanes apart[128];  // copied first: ranges may overlap
     std::copy(before, before + registers, apart);
     multiply_group_sums(factors, columns, i.count / 8, apart, apart);
     if (after) std::copy(apart, apart + registers, after);
 }
 
-// B as multiplied. The other warps of a warpgroup multiply by the same one, each after many others: it is
-// kept under its descriptor, and taken again if the numbers are what they were.
+// Cache of the converted B. The other warps of a warpgroup multiply by the same one, but not directly after:
+// it is kept by descriptor, and reused if the values have not changed.
 struct KeptColumns {
     alignas(64) Columns columns[32];
     __m128i rows[32][2][8];
@@ -485,7 +485,7 @@ const Columns* columns_of_group(Warp& warp, const Instruction& i, const SharedMa
         uint64_t descriptors[MOST] = {};
         size_t oldest = 0, latest = 0;
     } group;
-    // They come in the order in which they came before.
+    // They are used in the same order as before.
     size_t which = (group.latest + 1) % MOST;
     for (size_t n = 1; n < MOST && group.descriptors[which] != descriptor; n++) which = (which + 1) % MOST;
     if (group.descriptors[which] != descriptor) which = group.oldest, group.oldest = (group.oldest + 1) % MOST;
@@ -506,7 +506,7 @@ const Columns* columns_of_group(Warp& warp, const Instruction& i, const SharedMa
         same = _mm_testz_si128(others, others);
     }
     if (same) return kept.columns;
-    kept.count = 0;  // until all are there
+    kept.count = 0;  // until all are converted
     for (block = std::max(0, block - 1); block < blocks; block++) {
         __m128i rows[2][8];
         for (uint32_t part = 0; part < 2; part++) load_rows(warp, i, from, static_cast<uint32_t>(8 * block), 8 * part, rows[part]);
@@ -597,7 +597,7 @@ void Warp::multiply_group(const Instruction& i) {  // this warp's 16 rows of the
 #else
     multiply_group_plainly(i, given, form.negated);
 #endif
-    for (int n = 0; n < form.closes; n++) multiplied.groups.push_back(multiplied.addresses.size());  // it closes its group
+    for (int n = 0; n < form.closes; n++) multiplied.groups.push_back(multiplied.addresses.size());  // ends its group
 }
 
 // Also with sums in FP16, and with the products subtracted.

@@ -1,11 +1,11 @@
-// A whole launch: CTAs on all cores, in turns where they wait for one another. Included by
+// A whole launch: CTAs run on all host threads, and are interleaved if they wait for each other. Included by
 // emulator.cpp.
 
-constexpr int64_t TURN = 1 << 24;  // warp instructions of a CTA before others go on
+constexpr int64_t TURN = 1 << 24;  // warp instructions of a CTA before others run
 constexpr int64_t TURN_IN_CLUSTER = 1 << 16;
-constexpr size_t MOST_LIVE = 1024;  // CTAs that have begun and wait for their turn
+constexpr size_t MOST_LIVE = 1024;  // started CTAs that wait for their turn
 
-struct Task {  // the CTAs of a cluster, which run by turns on one core
+struct Task {  // the CTAs of a cluster, interleaved on one host thread
     std::vector<std::unique_ptr<Request>> requests;
     std::vector<std::unique_ptr<Cta>> ctas;
     std::vector<bool> done;
@@ -59,7 +59,7 @@ struct Task {  // the CTAs of a cluster, which run by turns on one core
     }
     size_t current = 0;
 
-    // Where a thread of it goes on.
+    // A host thread continues here.
     std::string place() {
         for (size_t n = 0; n < ctas.size(); n++)
             for (const Warp* w : ctas[n]->warps)
@@ -95,7 +95,7 @@ struct Execution {
         }
     }
 
-    // Out of time: what has been done, and where those are that have begun.
+    // Time limit reached: what was executed, and where the started CTAs are.
     void stop() {
         for (const auto& task : live)
             for (const auto& each : task->ctas) steps += each->steps;

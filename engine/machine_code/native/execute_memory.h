@@ -1,4 +1,4 @@
-// Loads, stores, atomics and copies on memory as it is. Included by emulator.cpp.
+// Loads, stores, atomics and copies on real memory. Included by emulator.cpp.
 
 struct Cluster {
     std::vector<Cta*> ctas;
@@ -7,7 +7,7 @@ struct Cluster {
 
 inline bool is_atomic(const Instruction& i) { return i.op == OP_ATOMS || i.op == OP_ATOMG || i.op == OP_RED; }
 
-// ---- what is known of hazards ----
+// ---- hazards ----
 
 Races* Warp::looked_for() { return cta.cluster && cta.cluster->races.wanted ? &cta.cluster->races : nullptr; }
 size_t Warp::self() { return cta.rank * static_cast<size_t>(cta.cluster->races.warps_per_cta) + static_cast<size_t>(number); }
@@ -34,7 +34,7 @@ void Warp::visits(Cta& owner, uint64_t address) {
     if (&owner != &cta) owner.visits[self()] = {cta.cluster->races.clock[self()][self()], index, address};
 }
 
-// Loads, stores and atomics, before they are done. A store of what lies there already is no hazard to
+// Called before loads, stores and atomics. A store of the value that is already there is no hazard for
 // another store.
 void Warp::touch_shared(const Instruction& i, const Wide& where, int width) {
     Races& races = cta.cluster->races;
@@ -78,8 +78,8 @@ void Warp::note_landed(const AsyncCopy& copy) {
     if (at < cta.smem.size()) cta.shadow.landed(at, copy.size, self(), races->clock[self()][self()]);
 }
 
-// Of global memory, before it is done. Who calls it holds the lock until it is: of two atomics the one
-// that is done last must have observed the other.
+// Called before accesses to global memory, with the lock held until the access is done: of two atomics, the
+// later one must have observed the other.
 void Warp::touch_global(const Instruction& i, const Wide& where, int width, uint8_t* const* at) {
     Races& races = cta.cluster->races;
     GlobalRaces& global = *races.global;
@@ -170,7 +170,7 @@ inline const Buffer* buffer_at(Cta& cta, uint64_t address) {
     return cta.last_buffer = b - 1;
 }
 
-// What lies at an address, or null where not all of `size` bytes are in one buffer.
+// Host memory of an address; null if its `size` bytes are not all in one buffer.
 inline uint8_t* bytes_at(Cta& cta, uint64_t address, uint32_t size) {
     const Buffer* const b = buffer_at(cta, address);
     return b && size <= b->size - (address - b->base) ? b->host + (address - b->base) : nullptr;
@@ -266,7 +266,7 @@ void Warp::load_matrices(const Instruction& i) {  // LDSM, STSM
             for (int r = 0; r < 8; r++) std::memcpy(rows[r], matrix[r], 16);
             continue;
         }
-        // A register of all lanes, row after row, is the matrix as it lies.
+        // A register of all lanes is the matrix in row order.
         Lanes v;
         for (int r = 0; r < 8; r++) std::memcpy(matrix[r], rows[r], 16);
 #ifdef WIDE_MULTIPLY
@@ -385,8 +385,8 @@ inline uint64_t combined(const Instruction& i, uint64_t old, uint64_t x, uint64_
     return combine<uint32_t>(i, a, b, static_cast<uint32_t>(compared));
 }
 
-// Held by who changes global memory atomically, since `quick_reduce` adds to floats without an atomic
-// instruction of the host for each. Stores do not hold it: what they race with must be one.
+// Held during atomics on global memory, because `quick_reduce` adds floats without host atomics. Stores do
+// not hold it: a store that races with an atomic is a hazard anyway.
 class ReductionLock {
     static constexpr size_t PIECE_BYTES = 1 << 14, LOCKS = 64;
     static inline std::mutex locks[LOCKS];
@@ -441,7 +441,7 @@ void Warp::atomic(const Instruction& i, uint8_t* const* at) {
     const bool compares = i.has(MOD_CAS) || i.has(MOD_CAST);
     const uint32_t done = !compares ? FULL : mask_of([&](int l) { return old[l] == compared[l]; });
     for (const Operand& p : i.pd) write_predicate(p, done);
-    if (i.has(MOD_CAST)) {  // whether it was exchanged
+    if (i.has(MOD_CAST)) {  // whether it was swapped
         write(i.s[0], each([&](int l) { return done >> l & 1; }));
         if (wide) write(i.s[0], Lanes{}, 1);
         return;
@@ -487,7 +487,7 @@ void Warp::execute(const Instruction& i) {
         const uint64_t place = executes ? where[l] : 0;
         lowest = std::min(lowest, executes ? place : ~uint64_t{0}), highest = std::max(highest, place), bits |= place;
     }
-    // All lanes in one piece of memory that they may reach: nothing is looked up lane by lane.
+    // All lanes access one valid piece of memory: no lookup for each lane.
     const uint64_t size = static_cast<uint64_t>(width);  // sums could wrap: addresses are anything
     const bool loads = i.op == OP_LDS || i.op == OP_LDG || i.op == OP_LD;
     if (shared && !loads) changes_shared();

@@ -1,6 +1,6 @@
-// Usual forms of usual instructions, each bound to a function of its own when its code is first run:
-// for all 32 lanes, with nothing left to look up or to decide. `Warp::step` and what it calls say what
-// an instruction means; a function here gives the same bits, or there is none. Included by emulator.cpp.
+// Specialised functions for common forms of common instructions, bound when code is first run. Each processes
+// all 32 lanes without lookups or branches on the form. `Warp::step` and its callees define the semantics; a
+// function here must give the same bits. Included by emulator.cpp.
 
 // ---- operands ----
 
@@ -40,7 +40,7 @@ __attribute__((noinline)) const uint32_t* changed_floats(Warp& w, const Source& 
     return t.v;
 }
 
-// Most operands lie ready, in a register or spread once for all: these ask for no function.
+// Most operands are a register or a broadcast constant, and need no function.
 __attribute__((always_inline)) inline const uint32_t* integers(Warp& w, const Source& s, Lanes& t) {
     return s.as_it_is ? w.R[s.reg].v : s.spread ? s.spread : changed_integers(w, s, t);
 }
@@ -660,7 +660,7 @@ void quick_index(Warp& w, const Quick& q) {  // SHFL.IDX among all lanes
     std::copy(out, out + 32, d);
 }
 
-// ---- what lets nobody wait ----
+// ---- asynchronous instructions that do not wait ----
 
 void quick_asynchronous(Warp& w, const Quick& q) {
     bool moves = true;

@@ -1,7 +1,7 @@
-// Runs of instructions without a branch that parts lanes or anything that waits: lanes keep together,
-// and only their number is looked after. Included by emulator.cpp.
+// Straight-line runs of instructions, without divergent branches or waits: lanes stay converged, and only the
+// program counter advances. Included by emulator.cpp.
 
-// In the lanes `on` alone: what it writes in the others comes back.
+// Runs in the lanes `on` only: values of other lanes are restored.
 void Warp::run_in_part(const Quick& q) {
     Lanes before[4];
     for (int n = 0; n < q.words; n++) before[n] = R[q.to + n];
@@ -14,14 +14,14 @@ void Warp::run_in_part(const Quick& q) {
 
 // Whether anything was executed: from `here` on, by the lanes `active` of those that are `ready`.
 bool Warp::go_straight(int here, uint32_t active, uint32_t ready) {
-    // Up to where others wait to be joined.
+    // Up to the address at which other lanes wait.
     int limit = static_cast<int>(cta.code.size());
     if (active != ready)
         for (int l = 0; l < 32; l++)
             if ((ready & ~active) >> l & 1) limit = std::min(limit, pc[l]);
     const Instruction* const code = cta.code.data();
     const Quick* const quick = cta.request.code->quick.data();
-    const bool plainly = !looked_for() && !cta.request.last_write;  // nobody asks who touches what
+    const bool plainly = !looked_for() && !cta.request.last_write;  // no access is tracked
     int n = here;
     const int64_t most = turn_ends - cta.steps;
     int64_t executed = 0;

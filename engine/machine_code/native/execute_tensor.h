@@ -213,7 +213,7 @@ __attribute__((always_inline)) inline void multiply_rows(const GroupFactors& fac
     add_rows<11, 5, BLOCKS>(a, b, before, after);
 }
 
-// Of the registers `before`, null: of zeros. `after` null: nobody wants them.
+// `before` null: start from zeros. `after` null: the result is not needed.
 inline void multiply_group_sums(const GroupFactors& factors, const Columns* columns, int blocks, const Lanes* before, Lanes* after) {
     if (!after) return;
     for (int block = 0; block + 1 < blocks; block += 2) multiply_rows<2>(factors, columns + block, before ? before + 4 * block : nullptr, after + 4 * block);

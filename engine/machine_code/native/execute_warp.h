@@ -1,7 +1,7 @@
-// What a warp has on real memory. Included in `struct Warp` by emulator.cpp.
+// Members of a warp on real memory. Included in `struct Warp` by emulator.cpp.
 
-// A cp.async that is under way: it lands when its group is waited for, the latest that PTX allows,
-// so that a wait that is missing shows.
+// A cp.async in flight: it completes when its group is waited for, as late as PTX allows, so that a missing
+// wait has an effect.
 struct AsyncCopy {
     uint8_t data[16] = {};
     uint8_t* to = nullptr;
@@ -11,12 +11,12 @@ std::vector<AsyncCopy> in_flight;
 uint32_t at_cluster = 0;     // lanes that have arrived at the cluster's barrier in its phase
 int cluster_waits = 0;       // how often this warp waited for the cluster
 std::vector<size_t> groups;  // ends of the committed ones in `in_flight`
-// What the async proxy has in hand, 16 bytes of shared or 4 of global memory each, and where its
-// groups end.
+// Accesses in flight of the async proxy, 16 bytes of shared or 4 of global memory each, and the ends of its
+// groups.
 struct UnderWay {
     std::vector<uint64_t> addresses;
     std::vector<size_t> groups;
-    size_t close(size_t open) {  // all but the last ones: how many addresses have ended
+    size_t close(size_t open) {  // completes all but the last groups: number of addresses completed
         if (groups.size() <= open) return 0;
         const size_t done = groups[groups.size() - open - 1];
         groups.erase(groups.begin(), groups.end() - static_cast<std::ptrdiff_t>(open));

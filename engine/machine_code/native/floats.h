@@ -45,7 +45,7 @@ inline float power_of_two(float x) {
     return p * float_of(static_cast<uint32_t>(half + 127) << 23) * float_of(static_cast<uint32_t>(n - half + 127) << 23);
 }
 
-// relu: what is no number stays none.
+// relu; NaN stays NaN.
 inline float without_negatives(float value) { return value > 0 || value != value ? value : 0.0f; }
 
 // As 16 bits, rounded once in the direction that the instruction says.
@@ -162,7 +162,7 @@ void Warp::floats(const Instruction& i) {
         const uint32_t result = join(i, compare(i, a, b), i.ps.empty() ? FULL : predicate(i.ps[0]));
         return write(s[0], each([&](int l) { return result >> l & 1 ? (i.has(MOD_BF) ? ONE : FULL) : 0; }));
     }
-    case OP_FCHK:  // whether a division needs its slow way: ordinary numbers do not
+    case OP_FCHK:  // whether a division needs its slow path: normal numbers do not
         if (REAL) {
             const Lanes &x = arg(0, ta), &y = arg(1, tb);
             return write_predicate(at(i.pd, 0, i), mask_of([&](int l) {
@@ -301,7 +301,7 @@ void Warp::floats(const Instruction& i) {
         for (int word = 0; word < (half ? 2 : 4); word++) write(at(s, 0, i), each([&](int) { return half ? HALF_ONES : ONE; }), word);
         return;
     }
-    default:  // nothing is known of it but that it writes its first register
+    default:  // unsupported: it is only known to write its first register
         if (REAL) fail(i, "is not known here, so that its result cannot be computed");
         cta.stand_in[static_cast<size_t>(index)] = 1;
         for (const Operand& o : s) read(o, ta);

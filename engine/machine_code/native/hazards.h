@@ -1,4 +1,4 @@
-// Which barriers of the CTA order anything. Included by emulator.cpp.
+// Finds the barriers of the CTA that order accesses. Included by emulator.cpp.
 //
 // Between two barriers of the whole CTA lies an interval. A barrier is needed where a word of shared
 // memory is touched by one warp in the interval before it and by another in the one behind it, and
@@ -13,7 +13,7 @@ struct Hazards {
     };
 
     bool wanted = false;
-    bool unclear = false;          // something is ordered in a way that is not followed here
+    bool unclear = false;          // accesses are ordered in a way that is not tracked here
     int32_t interval = 0;
     int32_t site = -1;             // instruction of the barrier that began this interval
     std::vector<Word> words;       // of shared memory; the last one stands for global memory

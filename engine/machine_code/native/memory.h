@@ -1,5 +1,4 @@
-// Loads, stores, copies, shuffles: addresses, values where they are known, and what each costs.
-// Included by emulator.cpp.
+// Loads, stores, copies, shuffles: addresses, known values, and the cost of each. Included by emulator.cpp.
 
 struct Access32 {  // the lanes of one access
     uint64_t address[32];
@@ -34,7 +33,7 @@ struct MarksOfLanes {
     }
 };
 
-// Whether these lanes' marks are alike, as `bits`.
+// Whether these lanes' marks are equal, as `bits`.
 inline bool all_alike(const Marks& marks, uint32_t lanes, uint8_t& bits) {
     bits = 0;
     for (int k = 0; k < 4; k++) {
@@ -48,7 +47,7 @@ inline bool all_alike(const Marks& marks, uint32_t lanes, uint8_t& bits) {
 inline int busiest_bank(const uint64_t* address, int n, int width) {
     // Passes of lanes that go together: distinct words per bank, equal ones are broadcast.
     const int words = std::max(1, width / 4);
-    uint32_t begun = 0;  // banks that a lane begins at
+    uint32_t begun = 0;  // banks at which lanes begin
     for (int k = 0; k < n; k++) begun |= 1u << (address[k] / 4 & 31);
     bool apart = __builtin_popcount(begun) == n;
     for (int k = 0; k < n && apart; k++) apart = address[k] % static_cast<uint64_t>(width) == 0;
@@ -85,7 +84,8 @@ inline bool in_pairs(const Access32& a) {
     return false;
 }
 
-// 32, 16 or 8 lanes go together (4, 8 or 16 bytes a lane), each group as long as its busiest bank.
+// 32, 16 or 8 lanes are served together (4, 8 or 16 bytes per lane); each group takes as long as its busiest
+// bank.
 inline void count_wavefronts(const Access32& a, int width, bool load, Row& row) {
     int together = width <= 4 ? 32 : width == 8 ? 16 : 8;
     if (load && width > 4 && in_pairs(a)) together *= 2;
@@ -111,7 +111,7 @@ inline void count_sectors(Cta& cta, const Access32& a, int width, Row& row, bool
     uint64_t sorted[32];
     for (int k = 0; k < a.n; k++) {
         for (int byte = 0; byte < std::max(width, 1); byte += interleaved ? 4 : 16) {
-            // A thread's local memory is spread so that the same word of all lanes lies together.
+            // Local memory is interleaved so that the same word of all lanes is contiguous.
             if (interleaved) touch((a.address[k] + static_cast<uint64_t>(byte)) / 4 * 128 + static_cast<uint64_t>(a.lane[k]) * 4);
             else touch(a.address[k] + static_cast<uint64_t>(byte));
         }
@@ -174,7 +174,7 @@ inline const Operand& address_of(const Instruction& i, size_t which = 0) {
                 std::to_string(cta.smem.size() - reserved) + " bytes: the launch needs more dynamic shared memory");
 }
 
-// SYNCS.ARRIVE of an mbarrier: not where it only expects bytes (A0TR) or says that they came (A0TX).
+// SYNCS.ARRIVE of an mbarrier: not if it only expects bytes (A0TR) or completes them (A0TX).
 inline bool arrives(const Instruction& i) { return !i.has(MOD_A0T1) && !i.has(MOD_A0TR) && !i.has(MOD_A0TX); }
 
 // LDGSTS.ZFILL: the low bits of its global address say how many bytes at the end are zeros instead.
@@ -308,7 +308,7 @@ int Warp::memory(const Instruction& i) {
         return cta.add(row);
     }
     const bool generic = op == OP_LD || op == OP_ST || starts(i.name, "ATOM.");
-    if (generic) {  // shared memory's window begins at 0, as nothing said otherwise
+    if (generic) {  // shared memory's window begins at 0, as no instruction set it
         addresses(address_of(i), true, where);
         const bool shared = where[__builtin_ctz(on)] < SHARED_WINDOW;
         if (op == OP_LD) op = shared ? OP_LDS : OP_LDG;
@@ -422,7 +422,7 @@ int Warp::memory(const Instruction& i) {
             std::memcpy(&cta.smem[to], &value, 4);
         }
         if (i.s[0].kind == Kind::REG) write(i.s[0], old);
-        // Lanes at one word go one after the other; the banks' own conflicts come on top.
+        // Lanes at one word are serialised, in addition to bank conflicts.
         std::array<uint64_t, 32> sorted;
         std::copy(a.address, a.address + a.n, sorted.begin());
         std::sort(sorted.begin(), sorted.begin() + a.n);

@@ -1,8 +1,8 @@
-// Which modifiers of an instruction the emulator follows where it computes real values. One that is
-// not listed stops the execution: a value is never made up.
+// Modifiers of each instruction that are supported in execution on real values. Any other modifier ends the
+// execution: values are never made up.
 #pragma once
 
-// Those that say where data is cached, who sees it and how code is laid out change no value.
+// Modifiers of caching, scope and code layout change no value.
 constexpr const char* NO_EFFECT = " E SYS GPU CTA SM VC STRONG WEAK CONSTANT PRIVATE MMIO EF EL LU EU NA NOLOCK LTC64B LTC128B LTC256B U L1 ";
 
 #define COMPARISONS " LT LE GT GE EQ NE LTU LEU GTU GEU EQU NEU NUM NAN F T AND OR XOR "
@@ -69,11 +69,11 @@ inline const char* known_modifiers(Opcode op) {
     case OP_ARRIVES: return " LDGSTSBAR 64 TRANSCNT ";
     case OP_UTMALDG: return " 1D 2D 3D 4D 5D MULTICAST ";
     case OP_UTMASTG: return " 1D 2D 3D 4D 5D ";
-    default: return nullptr;  // of branches and what orders, none changes a value
+    default: return nullptr;  // those of branches and of ordering change no value
     }
 }
 
-// The first modifier that is not followed; "" where all are.
+// The first unsupported modifier; "" if all are supported.
 inline std::string unknown_modifier(const Instruction& i) {
     const char* known = known_modifiers(i.op);
     if (!known) return "";

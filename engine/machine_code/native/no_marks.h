@@ -1,4 +1,4 @@
-// Where values are real, nothing follows what they depend on. Included by emulator.cpp.
+// With real values, dependences on loaded data are not tracked. Included by emulator.cpp.
 #pragma once
 
 struct NoMark {

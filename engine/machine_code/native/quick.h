@@ -1,4 +1,4 @@
-// An instruction as the execution's quick way has it: engine/machine_code/native/execute_quick.h.
+// An instruction bound to a specialised function of engine/machine_code/native/execute_quick.h.
 #pragma once
 
 struct Warp;
@@ -16,13 +16,13 @@ struct Source {
     bool plain() const { return !neg && !abs && !inv; }
 };
 
-// What the text of a warpgroup's product (HGMMA, QGMMA) says.
+// Operands of a wgmma (HGMMA, QGMMA).
 struct GroupForm {
     bool is_known, in_bytes;
     bool plainly = false, negated = false;  // only by `multiply_group_plainly`; one of A and B negated
     bool a_in_registers = false, a_transposed = false, b_transposed = false;
     int descriptors = -1;  // the uniform register of A's descriptor; in the next two registers is B's
-    int closes = 0;        // groups, that is whether it ends one
+    int closes = 0;        // number of groups that it ends, 0 or 1
     const Operand* sums = nullptr;  // that the products are added to
     explicit GroupForm(const Instruction& i);
 };
@@ -34,8 +34,8 @@ struct alignas(64) Quick {
     uint8_t guard = PT, how = 0;
     bool guard_not = false, guard_uniform = false, guarded = false, straight = false;
     int16_t predicate = PT;  // written, where one is
-    uint8_t words = 0;       // registers that are written: lanes switched off keep them and the predicate
-    bool any = false;        // lanes switched off do not matter to it
+    uint8_t words = 0;       // registers written: inactive lanes keep them and the predicate
+    bool any = false;        // inactive lanes do not matter
     int32_t offset = 0;      // of an address
     Source a, b, c;
 };

@@ -1,16 +1,15 @@
-// Hazards: two warps touch the same bytes, one of them writes, and nothing orders the two. Included
-// by emulator.cpp where memory is real.
+// Hazards: unordered accesses of two warps to the same bytes, at least one of them a write. Included by
+// emulator.cpp where memory is real.
 //
-// Every warp of a cluster has a vector clock. Barriers of the CTA and the cluster, mbarriers and
-// atomics pass clocks on; an access is ordered behind another one if its warp knows of the epoch in
-// which that one was made. So a hazard is found whatever order the warps happened to run in. What is
-// still under way (cp.async, wgmma's operands, TMA stores) has an epoch that nobody knows until it
-// is waited for. Lanes of one warp count as ordered.
+// Every warp of a cluster has a vector clock. Barriers of the CTA and the cluster, mbarriers and atomics pass
+// clocks on; an access is ordered after another one if its warp's clock includes the epoch of that one. So a
+// hazard is found in whatever order the warps ran. Accesses in flight (cp.async, wgmma operands, TMA stores)
+// have an epoch that no clock includes until they are waited for. Lanes of one warp count as ordered.
 //
-// Between clusters order comes by global memory (PTX manual, memory consistency model): what a fence
-// of the GPU's scope has behind it when a strong write follows, is known to whoever read that write
-// by a strong read and has a fence after it. Barriers pass on both halves. And what a warp wrote is
-// seen by the async proxy (wgmma, TMA) behind a fence.proxy.async alone.
+// Between clusters, order comes through global memory (PTX manual, memory consistency model): accesses before
+// a fence of GPU scope that is followed by a strong write are known to a warp that reads that write by a
+// strong read followed by a fence. Barriers pass on both halves. The async proxy (wgmma, TMA) sees a warp's
+// writes only after a fence.proxy.async.
 #pragma once
 
 using Epochs = std::vector<uint32_t>;    // of each warp of a cluster, then of each CTA's copies
@@ -27,10 +26,10 @@ inline void join(Known& to, const Known& from) {
 
 struct Clock {
     Epochs own;      // of this cluster
-    Epochs proxied;  // and those that the async proxy sees
+    Epochs proxied;  // and those visible to the async proxy
     Known others;    // of other clusters
-    Known fenced;    // behind a fence of the GPU's scope: what a strong write tells
-    Known observed;  // that strong reads were told: known behind a fence
+    Known fenced;    // before a fence of GPU scope: passed on by a strong write
+    Known observed;  // received by strong reads: known after a fence
     explicit Clock(size_t size = 0) : own(size), proxied(size) {}
     uint32_t& operator[](size_t n) { return own[n]; }
     uint32_t operator[](size_t n) const { return own[n]; }
@@ -71,7 +70,7 @@ struct Races {
     }
     void acquire(size_t warp, const Clock& from) { join(clock[warp], from); }
 
-    // What lies before a fence is told apart from what follows it.
+    // Separates accesses before a fence from those after it.
     void fence_gpu(size_t warp) {
         Clock& now = clock[warp];
         join(now.fenced, now.others), join(now.fenced[cluster], now.own);
@@ -101,7 +100,7 @@ struct Races {
     }
 };
 
-// Who touched which bytes of a CTA's shared memory last, two bytes each.
+// Last accesses to a CTA's shared memory, in units of two bytes.
 struct Shadow {
     struct Unit {
         uint32_t epoch = 0;
@@ -132,8 +131,8 @@ struct Shadow {
         }
     }
 
-    // `epoch` of the access; `known` is what its warp knew when it asked for it.
-    // `proxied`: by the async proxy.
+    // `epoch` of the access; `known` is the clock of its warp when it was issued. `proxied`: by the async
+    // proxy.
     void read(Races& races, uint64_t address, int width, size_t warp, int32_t at, uint32_t epoch, const Clock& known, const uint32_t* cta, bool proxied = false) {
         units(address, width, [&](uint64_t unit, uint8_t bytes) {
             const Unit& w = written[unit];
@@ -158,7 +157,7 @@ struct Shadow {
         });
     }
 
-    // What was under way has ended: the writes of `warp` that are marked so are of `epoch` from now on.
+    // Accesses in flight have completed: such writes of `warp` get `epoch`.
     void landed(uint64_t address, int width, size_t warp, uint32_t epoch) {
         units(address, width, [&](uint64_t unit, uint8_t) {
             Unit& w = written[unit];
@@ -170,7 +169,7 @@ struct Shadow {
     }
 };
 
-// Who touched which bytes of global memory last, by words of 4 bytes: of all clusters of a launch.
+// Last accesses to global memory by all clusters of a launch, in words of 4 bytes.
 struct GlobalRaces {
     struct Access {
         int64_t cluster = -1;
@@ -184,7 +183,7 @@ struct GlobalRaces {
         Access writer, readers[2];
     };
     static constexpr uint64_t PAGE = 1024;       // words
-    static constexpr size_t MOST_PAGES = 1 << 14;  // what is touched beyond 64 MiB is not followed
+    static constexpr size_t MOST_PAGES = 1 << 14;  // accesses beyond 64 MiB are not tracked
     std::mutex lock;
     std::unordered_map<uint64_t, std::vector<Word>> pages;
     std::unordered_map<uint64_t, Known> told;  // by the strong writes at an address

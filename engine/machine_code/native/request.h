@@ -1,4 +1,4 @@
-// What the emulator is asked to run. `Code` and <cstdint> come before this.
+// Requests to the emulator. `Code` and <cstdint> come before this.
 struct Request {
     const Code* code;
     int32_t arch;                 // 75 … 120
@@ -9,14 +9,14 @@ struct Request {
     uint32_t local_bytes;         // a power of two, per thread
     int64_t max_steps;            // warp instructions
     int32_t keep_trace;
-    const uint8_t* left_out;      // [n] barriers taken as not there, to see which others are needed
+    const uint8_t* left_out;      // [n] barriers to ignore, to find which others are needed
     int32_t find_hazards;         // which barriers order accesses
-    uint64_t known_at[2];         // words of global memory that are read as they are: a table,
+    uint64_t known_at[2];         // words of global memory with known contents: a table,
     const uint8_t* known[2];      // lengths
     uint32_t known_bytes[2];
-    const int32_t* probe_site;    // [n] of the instructions whose first address is asked for, else -1
+    const int32_t* probe_site;    // [n] index of a probed instruction, else -1
     uint64_t* probe_out;          // [sites] the lowest sector of the first access, 0: not reached
-    int32_t probe_sites;          // the CTA is left when all have one
+    int32_t probe_sites;          // the CTA ends when all have one
     // Only where memory is real:
     const struct Buffer* buffers;  // all of global memory, ascending
     int32_t buffer_count;
@@ -26,7 +26,7 @@ struct Request {
     struct Hazard* hazards;        // [hazard_capacity] found in shared memory; null: not looked for
     int32_t hazard_capacity;
     int32_t* hazard_count;         // of all that were found
-    uint64_t watched;              // an address whose last write is asked for
+    uint64_t watched;              // an address whose last write is wanted
     struct Write* last_write;      // null: of none
     const int64_t* chosen;         // [chosen_count] numbers of the clusters that run; null: all do
     int64_t chosen_count;
@@ -38,14 +38,14 @@ struct Write {
     int32_t warp;
 };
 
-// Two accesses of the same bytes that nothing orders.
+// Two unordered accesses to the same bytes.
 struct Hazard {
     int32_t kind;                   // 0: a read of a write, 1: a write of what was read, 2: of what was
                                     // written, 3: a read by the async proxy without its fence,
                                     // 4: an exit before a copy has read what it stores, 5: of a CTA
                                     // whose shared memory another one of its cluster uses
     int32_t before, now;            // instructions
-    int32_t under_way;              // 1: the earlier one was asynchronous, and nobody waited for it
+    int32_t under_way;              // 1: the earlier one was asynchronous and not waited for
     int32_t warp_before, warp_now;  // of the CTA, -1: a copy by TMA; the earlier one of the cluster where global
     uint32_t cta[3];                // whose shared memory it is, or who made the later access of global memory
     int32_t global;                 // 1: of global memory
@@ -59,5 +59,5 @@ struct Hazard {
 struct Buffer {
     uint64_t base, size;
     uint8_t* host;
-    uint64_t kept;  // 1: somebody else reads these bytes, and a write to them is a fault
+    uint64_t kept;  // 1: read-only because shared with others: a write is a fault
 };

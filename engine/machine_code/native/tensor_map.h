@@ -1,4 +1,4 @@
-// Tensor maps of TMA, and which of them there can be. Included by emulator.cpp.
+// Tensor maps of TMA, and their validity. Included by emulator.cpp.
 #pragma once
 
 // A tensor map as engine/base/launch.py encodes it; a driver's own says nothing here.
@@ -9,7 +9,7 @@ struct TensorMap {
 };
 constexpr uint64_t TENSOR_MAP_MAGIC = 0x434f48544d41ull;
 
-// What lies at an address may be anything: as CUDA bounds a map, and a box that shared memory takes.
+// Memory may hold anything: checks CUDA's limits of a map, and that a box fits in shared memory.
 inline bool is_possible(const TensorMap& map) {
     const bool is_element = map.element_bytes >= 1 && map.element_bytes <= 16 && !(map.element_bytes & (map.element_bytes - 1));
     if (map.rank < 1 || map.rank > 5 || !is_element || map.swizzle > 3) return false;

@@ -1,4 +1,4 @@
-"""How long the machine code takes: one SM cycle by cycle, and a launch made of it."""
+"""Timing model of machine code: cycle-level simulation of an SM, and launch times from it."""
 
 from engine.machine_code.timing.constants import CONSTANTS, SmTiming, StallReason, sm_constants
 from engine.machine_code.timing.simulate import CtaClass, SimulatedLaunch, simulate_launch

@@ -1,20 +1,20 @@
-"""What the timing model assumes about an SM, with sources; how far it was off, and its results.
+"""Constants of the timing model with their sources, its error on measured kernels, its results.
 
-*published*: in a document of NVIDIA's or a paper that measured it on that arch (named). *carried
-over*: published for another arch of the table and assumed here. *assumed*: of the order that
-micro-benchmarks report, not traced to one. *chosen*: picked among values by comparing with measured
-times; the row says which, and `tests/bench/bench_sass_validation.py` marks those points. *fitted*:
-to series of `tests/bench/counted_sets.json`, each of which was left out in turn.
+Origins: *published*: in a document of NVIDIA or a paper that measured it on that arch (named).
+*carried over*: published for another arch of the table and assumed here. *assumed*: of the order
+that micro-benchmarks report, not traced to one. *chosen*: selected among values by comparison with
+measured times; the row says which, and `tests/bench/bench_sass_validation.py` marks those points.
+*fitted*: to series of `tests/bench/counted_sets.json`, each of which was left out in turn.
 
 Huerta is Huerta et al., "Analyzing Modern NVIDIA GPU Cores", arXiv 2503.20481, measured on an RTX
 A6000 (Ampere). gpu-benches is github.com/te42kyfo/gpu-benches, whose files hold the bandwidth of L2
 over the footprint on an A100, H100 PCIe, H200, A40 and L40, and the latency of a load on an H100
 PCIe and an L40. Of an RTX PRO 6000 Blackwell, Chips and Cheese measured 8.7 TB/s of L2.
 
-Not in the table because not modelled: how far an SM is from each slice of L2 (222 to 339 cycles on
-an L40, over all SMs, by the abstract of arXiv 2606.22588), and what a wgmma takes of the register
-file for its sums and, where it lies there, its left operand. Most simulated times are a little too
-short: wgmma GEMM by 12 %, SGEMM by 6 % on average. What clock a power limit leaves: `power.py`.
+Not modelled: the distance of an SM from each slice of L2 (222 to 339 cycles on an L40, over all
+SMs, by the abstract of arXiv 2606.22588), and the register-file bandwidth that a wgmma needs for
+its accumulators and for a left operand in registers. Most simulated times are slightly too short:
+wgmma GEMM by 12 %, SGEMM by 6 % on average. The clock under a power limit: see `power.py`.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from engine.devices.spec import ClockKind
 from engine.machine_code.disassembly import Pipe, Program
 from engine.machine_code.emulation import CtaTrace
 
-# How far the simulation was off on measured kernels, by class of kernel.
+# Error of the simulation on measured kernels, by class of kernel.
 #
-# 90 % of the counted points of a class lie within exp(+- 1.645 residual) of their simulated time.
-# Its clock is the one that the source says, else the one that the energy model says: what is not
-# known of clocks is in it. `tests/bench/counted_sets.py` has the points, and what share of a series
-# lies inside where it is left out.
+# 90 % of the measured points of a class lie within exp(+- 1.645 residual) of their simulated time.
+# The clock is that of the source, or else of the energy model, so residuals include errors of the
+# clock. `tests/bench/counted_sets.py` has the points, and for each series how many of its points
+# lie inside the intervals made from the other series.
 
 KernelClass: TypeAlias = Literal["scalar", "mma", "wgmma", "memory", "conflict"]
 _Z90 = 1.6449
-_CLOCK_SPREAD = 0.08  # of log(clock): kernels and GPUs that the energy model was not calibrated on
-CONFLICT_SHARE = 1.25  # passes through shared memory to those that the bytes need: from here on
-MEMORY_SHARE = 0.8  # of the time in SMs that DRAM takes: from here on memory is what counts
+_CLOCK_SPREAD = 0.08  # of log(clock), for kernels and GPUs outside the calibration
+CONFLICT_SHARE = 1.25  # shared-memory passes over those needed: class `conflict` from here on
+MEMORY_SHARE = 0.8  # DRAM time over SM time: class `memory` from here on
 
 RESIDUALS: Mapping[KernelClass, float] = {
     "scalar": 0.11,
@@ -55,13 +55,13 @@ RESIDUALS: Mapping[KernelClass, float] = {
     "memory": 0.05,
     "conflict": 0.15,
 }
-# Archs of which no point is counted are taken to be twice as far off.
+# Archs without measured points are assumed to have twice the error.
 MEASURED_ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_120")
 
 
 def kernel_class(program: Program, trace: CtaTrace) -> KernelClass:
-    """What the program's products run on; `conflict` where a CTA's accesses to shared memory take
-    many passes. What is bound by memory, the launch says."""
+    """Class by the unit that does the products, or `conflict` if shared-memory accesses take many
+    passes. The class `memory` depends on the launch and is not decided here."""
     rows = trace.access[trace.access >= 0]
     passes, ideal = int(trace.wavefronts[rows].sum()), int(trace.ideal_wavefronts[rows].sum())
     tensor = [i.opcode for i in program.instructions if i.pipe is Pipe.TENSOR]
@@ -87,33 +87,33 @@ def interval(
     """The 90 % interval of a simulated time.
 
     Args:
-        start_spread: standard deviation of its logarithm over when CTAs start beside each other.
+        start_spread: standard deviation of its logarithm over start offsets of CTAs.
     """
     return widened(median_us, _Z90 * hypot(spread(arch, kind), start_spread), clock)
 
 
 def widened(median_us: float, half_width: float, clock: ClockKind) -> tuple[float, float]:
-    """(low, high) about a time; a sustained clock is a prediction of its own.
+    """(low, high) around a time; wider at a sustained clock, which is itself predicted.
 
     Args:
-        half_width: of the logarithm of the time, 90 %.
+        half_width: half width of the 90 % interval of the time's logarithm.
     """
     if clock == "sustained":
         half_width = hypot(half_width, _Z90 * _CLOCK_SPREAD)
     return median_us / exp(half_width), median_us * exp(half_width)
 
 
-# What the simulation of an SM says: cycles, busy pipes, stalls by reason and instruction.
+# Results of simulating an SM: cycles, busy pipes, stalls by reason and instruction.
 
 
 _UNITS = ("MIO", "LG", "GMMA")
 
 
 class StallReason(IntEnum):
-    """Why a warp did not issue, in Nsight Compute's words; `SELECTED` is the cycle it did."""
+    """Why a warp did not issue, by Nsight Compute's names; `SELECTED`: it issued in that cycle."""
 
     SELECTED = 0
-    WAIT = 1  # a fixed latency that the compiler wrote into the code
+    WAIT = 1  # fixed latency, in the stall count of the instruction
     LONG_SCOREBOARD = 2  # global or local memory
     SHORT_SCOREBOARD = 3  # shared memory, shuffles, special functions
     BARRIER = 4
@@ -121,9 +121,9 @@ class StallReason(IntEnum):
     MATH_PIPE_THROTTLE = 6
     MIO_THROTTLE = 7  # the queue to shared memory is full
     LG_THROTTLE = 8  # the queue to global memory is full
-    NOT_SELECTED = 9  # another warp went first
-    NO_INSTRUCTION = 10  # its code was not there yet
-    GMMA = 11  # a warpgroup's product
+    NOT_SELECTED = 9  # another warp was issued
+    NO_INSTRUCTION = 10  # instruction not fetched yet
+    GMMA = 11  # wgmma
 
     @property
     def label(self) -> str:
@@ -134,14 +134,14 @@ class StallReason(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SmTiming:
-    """One SM working through a queue of CTAs."""
+    """Timing of one SM that executes a queue of CTAs."""
 
     cycles: float
     issued: int  # warp instructions
     started: NDArray[np.float64]  # [ctas] cycle of each CTA's start, in the queue's order
     finished: NDArray[np.float64]  # [ctas]
-    busy_cycles: dict[str, float]  # by pipe and port, over the SM: four partitions add up
-    stalls: NDArray[np.float64]  # [instructions, StallReason] warp cycles; [0, …] if not wanted
+    busy_cycles: dict[str, float]  # by pipe and port, summed over the four partitions of the SM
+    stalls: NDArray[np.float64]  # [instructions, StallReason] warp cycles; [0, …] if not recorded
 
     def busy(self) -> dict[str, float]:
         """Share of the cycles in which each pipe or port was busy, 0 to 1."""
@@ -149,17 +149,17 @@ class SmTiming:
         return {k: v / (units[k] * max(self.cycles, 1.0)) for k, v in self.busy_cycles.items()}
 
     def stall_cycles(self) -> dict[StallReason, float]:
-        """Warp cycles by reason over all instructions."""
+        """Warp cycles by stall reason, over all instructions."""
         return {r: float(self.stalls[:, r].sum()) for r in StallReason}
 
 
-# What the four partitions share.
+# Ports that the four partitions share.
 PORTS = ("shared_port", "l1_tags", "l2_port")
 
 
 Origin: TypeAlias = Literal["published", "carried over", "assumed", "chosen", "fitted"]
 
-# Columns: name, then one value for each of these; the line below says where they come from.
+# Columns: name, then one value for each of these archs. The line below each row gives its source.
 _ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 _TABLE = """
 fma_units               1     1     2     2     2     2     2
@@ -195,11 +195,11 @@ shared_pass_cycles      2     1     1     1     1     1     1
 arrive_cycles           1     1     1     1     1     1     1
     assumed: lanes that arrive at an mbarrier change one word, one after the other, as atomics do
 lookup_bytes          512   128   512   512   512   512   512
-    published: NVIDIA's developer forum, 4 sets of 4 sectors a cycle; sm_80: as rows of SGEMM say
+    published: NVIDIA's developer forum, 4 sets of 4 sectors a cycle; sm_80: from rows of SGEMM
 shared_cycles          23    23    23    23    23    23    23
     published: Huerta: 23 from a uniform address (Ampere); others carried over
 matrix_cycles          29    29    29    29    33    33    33
-    assumed: ldmatrix, six cycles behind a shared load
+    assumed: ldmatrix, six cycles more than a shared load
 shuffle_cycles         23    23    23    23    24    24    24
     assumed: as a shared load
 l1_cycles              32    32    32    32    32    32    32
@@ -211,9 +211,9 @@ dram_cycles           450   410   540   540   480   600   620
 tensor_cycles          33    33    33    33    33    33    33
     assumed: first operand to result of one mma.sync, where a scoreboard waits for it
 product_queue          32    32    32    32    32    32    32
-    assumed: wgmmas a partition holds that did not begin; a warp goes on beside its own (PTX ISA)
+    assumed: queued wgmmas of a partition; a warp continues while its wgmma is pending (PTX ISA)
 warpgroup_cycles       32    32    32    32    32    32    32
-    assumed: pipeline behind the last pass of a wgmma
+    assumed: pipeline latency after the last pass of a wgmma
 mufu_cycles            22    22    22    22    22    22    22
     assumed: MUFU to result
 special_cycles         30    30    30    30    30    30    30
@@ -221,15 +221,15 @@ special_cycles         30    30    30    30    30    30    30
 constant_cycles        26    26    26    26    26    26    26
     published: Huerta: LDC (Ampere); others carried over
 other_cycles           20    20    20    20    20    20    20
-    assumed: any other result behind a scoreboard
+    assumed: any other result that sets a scoreboard
 operand_read_cycles     4     4     4     4     4     4     4
-    assumed: until an instruction behind a scoreboard has read its registers
+    assumed: until an instruction that sets a scoreboard has read its registers
 shared_read_cycles      8     8     8     8     8     8     8
     assumed: the same of shared-memory instructions, from leaving the queue
 global_read_cycles     10    10    10    10    10    10    10
     assumed: the same of global-memory instructions (Huerta: 9 to 16 by width)
 barrier_cycles         20    20    20    20    20    20    20
-    assumed: from the last arrival to the first instruction behind bar.sync
+    assumed: from the last arrival to the first instruction after bar.sync
 fetch_cycles           20    20    20    20    20    20    20
     chosen: from 0, 15 and 20 on fa_mma, B*H=1, S=64, 128, 512 on an H200; not validated on those
 bulk_copy_cycles      170   170   170   170   170   170   170
@@ -282,7 +282,7 @@ _CLOSEST = {87: 86, 88: 86, 101: 100, 103: 100, 110: 100, 121: 120}
 
 @dataclass(frozen=True, slots=True)
 class SmConstants:
-    """One arch's column. Names as in the table; cycles unless the name says otherwise."""
+    """Constants of one arch, named as in the table; in cycles unless the name has a unit."""
 
     arch: str
     fma_units: int
@@ -330,15 +330,14 @@ class SmConstants:
 
 @lru_cache(maxsize=64)
 def kept_l2_bytes(arch: str, l2_bytes: int) -> int:
-    """What L2 keeps of data that all SMs read: on GPUs of two partitions, each of which copies what
-    its SMs read, less than its size. An arch that the table lacks keeps as the oldest does."""
+    """Bytes that L2 can keep of data that all SMs read. This is less than its size on GPUs with two
+    L2 partitions, as each keeps a copy. Archs that the table lacks use the oldest arch's share."""
     return l2_bytes * _constants_or_oldest(arch).l2_kept_percent // 100
 
 
 @lru_cache(maxsize=16)
 def l2_share_bytes_per_cycle(arch: str) -> int:
-    """What an SM gets from L2 while all of them ask; of an arch that the table lacks as the
-    oldest's."""
+    """L2 bandwidth of an SM while all SMs use it; the oldest arch's if the table lacks the arch."""
     return _constants_or_oldest(arch).l2_share_bytes_per_cycle
 
 
@@ -351,18 +350,18 @@ def _constants_or_oldest(arch: str) -> SmConstants:
 
 @lru_cache(maxsize=16)
 def sm_constants(arch: str) -> SmConstants:
-    """The column of `sm_90`, `sm_90a` and so on; a near relative's where an arch has none.
+    """Constants of `sm_90`, `sm_90a` and so on; those of a close arch if it is not in the table.
 
     Raises:
-        UnknownName: neither the arch nor a relative of it is in the table.
+        UnknownName: neither the arch nor a related one is in the table.
     """
     match = re.fullmatch(r"sm_(\d+)[af]?", arch)
     number = int(match[1]) if match else 0
     column = f"sm_{_CLOSEST.get(number, number)}"
     if column not in _ARCHS:
         raise UnknownName(
-            f"The timing model does not know {arch}: it knows {', '.join(_ARCHS)} and their "
-            "relatives.",
+            f"The timing model does not support {arch}: it supports {', '.join(_ARCHS)} and "
+            "archs close to them.",
             code="arch_not_timed",
         )
     i = _ARCHS.index(column)

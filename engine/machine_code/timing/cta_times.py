@@ -1,4 +1,4 @@
-"""Cycles of CTAs by their length: a trace without most of its loop, the rest a straight line."""
+"""Cycles of CTAs by their length: few loop iterations are simulated, the rest is extrapolated."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from engine.machine_code.timing.native import (
 )
 from engine.machine_code.timing.traffic import share_sms
 
-# Arrivals that warps wait for one by one: without some of them they would wait for ever.
+# Accesses of mbarrier phases: a trace without some of them would deadlock.
 _PHASES = (AccessKind.MBARRIER_WAIT, AccessKind.MBARRIER_ARRIVE, AccessKind.BARRIER_ARRIVE)
 
 
 def main_loop(program: Program, executed: NDArray[np.int64]) -> Loop | None:
-    """The outermost loop that executes most.
+    """The outermost loop that executes most instructions.
 
     Args:
-        executed: how often each instruction of the program is, `[instructions]`.
+        executed: how often each instruction is executed, `[instructions]`.
     """
     outer = [x for x in find_loops(program.instructions) if x.depth == 0]
     loops = [x for x in outer if executed[x.first]]
@@ -38,19 +38,19 @@ def main_loop(program: Program, executed: NDArray[np.int64]) -> Loop | None:
 
 
 def has_phases(trace: CtaTrace) -> bool:
-    """Whether warps wait for others' arrivals one by one: such a trace cannot be cut."""
+    """Whether warps wait for mbarrier phases: such a trace cannot be cut."""
     return bool(np.isin(trace.kind, _PHASES).any())
 
 
 def iterations_of(trace: CtaTrace, loop: Loop) -> int:
-    """Of a loop, in the warp that takes most."""
+    """Iterations of a loop in the warp that executes most."""
     heads = np.flatnonzero(trace.instruction == loop.first)
     warps = np.searchsorted(trace.warp_start, heads, side="right")
     return int(np.bincount(warps).max()) if len(heads) else 0
 
 
 def first_iterations(trace: CtaTrace, loop: Loop, iterations: int) -> CtaTrace:
-    """The trace without the loop's iterations behind the first ones."""
+    """The trace with only the first iterations of the loop."""
     inside = (trace.instruction >= loop.first) & (trace.instruction <= loop.last)
     number = np.cumsum(trace.instruction == loop.first)
     before = np.concatenate(([0], number))[trace.warp_start[:-1]]
@@ -59,7 +59,7 @@ def first_iterations(trace: CtaTrace, loop: Loop, iterations: int) -> CtaTrace:
 
 
 def keep(trace: CtaTrace, entries: NDArray[np.bool_]) -> CtaTrace:
-    """The trace with these entries alone."""
+    """The trace with only these entries."""
     counts = np.concatenate(([0], np.cumsum(entries)))
     return replace(
         trace,
@@ -70,50 +70,50 @@ def keep(trace: CtaTrace, entries: NDArray[np.bool_]) -> CtaTrace:
     )
 
 
-# How long CTAs take on an SM, alone and together, over their length.
+# Cycles of CTAs on an SM, alone and together, as a function of their length.
 #
-# A CTA's length is whatever its loop runs over: K/V rows, or executed instructions. Few lengths
-# are simulated; between them and beyond time is linear (`tests/bench/bench_machine_code.py` prints
-# how far that is from simulating other lengths).
+# The length of a CTA is what its loop runs over: K/V rows, or executed instructions. Few lengths
+# are simulated; between and beyond them, time is linear (`tests/bench/bench_machine_code.py` prints
+# the error against simulating other lengths).
 
 
 FloatArray = NDArray[np.float64]
 Shorter: TypeAlias = tuple[float, CtaTrace]  # a CTA's length and trace
-_ROUNDS = 3  # of CTAs, up to which all counts are simulated; what follows repeats itself
-_FEWEST_SETTLED, _MOST_SETTLED = 2, 32  # behind those, over which a further one's time is taken
-_MOST_EXACT = 4  # resident CTAs up to here are simulated at every count
-# Warp instructions on all lengths together. Those too long for it are simulated for one round:
-# further rounds are to it what they are at the length before, but for starts.
+_ROUNDS = 3  # waves of CTAs on an SM that are simulated at every count; further waves repeat
+_FEWEST_SETTLED, _MOST_SETTLED = 2, 32  # waves after those that give the time of a further wave
+_MOST_EXACT = 4  # up to so many resident CTAs, every count is simulated
+# Bound on the warp instructions of all lengths together. Lengths beyond it are simulated for one
+# wave only; further waves scale as at the length before, except for the starts of CTAs.
 _MOST_SIMULATED = 5_000_000
-_LEAST_SETTLING = 1_500_000  # of them for rounds that settle, where these are short
-_MOST_MIXED = 400_000  # in the queue that tells how CTAs of several lengths overlap
-_FEWEST_MIXED, _MOST_MIXED_ROUNDS = 3, 8  # of CTAs in it
-_MOST_NEAR_ROUNDS = 16  # of CTAs that differ little: they settle slowly
-_STEPS = 6  # that settle it
+_LEAST_SETTLING = 1_500_000  # part of it for the further waves, if these are short
+_MOST_MIXED = 400_000  # warp instructions of the queue with CTAs of several lengths
+_FEWEST_MIXED, _MOST_MIXED_ROUNDS = 3, 8  # waves of CTAs in it
+_MOST_NEAR_ROUNDS = 16  # waves if CTAs differ little, because they converge slowly
+_STEPS = 6  # of the iteration
 _GOLDEN = 0.6180339887
 
 
 @dataclass(frozen=True)
 class CtaTimes:
-    """Cycles of CTAs on one SM that holds `resident` at a time.
+    """Cycles of CTAs on one SM with `resident` of them at a time.
 
     `cycles[i][j]` is how long a queue of `counts[j]` CTAs of length `lengths[i]` takes. CTAs of one
-    length begin and end in step, round for round; beyond the last count each further round adds
+    length start and end in waves (rounds); beyond the last count, each further round adds
     `round_cycles[i]`.
     """
 
     resident: int
-    lengths: tuple[float, ...]  # ascending; a single one where the length does not change
+    lengths: tuple[float, ...]  # ascending; only one if the length does not vary
     counts: tuple[int, ...]  # ascending; `resident` is one of them
     cycles: tuple[tuple[float, ...], ...]
     round_cycles: tuple[float, ...]  # one for each length
-    # A round of CTAs of several lengths to rounds of equal ones, of each length. Equal ones are in
-    # the same places of their code again and again, which may be good places or bad ones.
+    # For each length, a round of CTAs of several lengths over a round of equal ones. Equal CTAs
+    # stay in a fixed offset to each other, which may suit the pipes well or badly.
     mixed_shares: tuple[float, ...]
-    # What CTAs of several lengths take more where they start at once, to what equal ones take.
+    # The share of that difference that CTAs of several lengths also show when they start together.
     start_share: float
-    cta_spread: float  # standard deviation of the time of such CTAs, as a share of it
-    fetch_cycles: float  # what the first CTAs' code adds
+    cta_spread: float  # relative standard deviation of the time of CTAs of several lengths
+    fetch_cycles: float  # added by instruction fetches of the first CTAs
     cta_start_cycles: float  # from a CTA's end to its successor's first instruction
 
     def of(self, count: int, length: float) -> float:
@@ -121,12 +121,12 @@ class CtaTimes:
         return float(self.launch([count], [length], 1)[0])
 
     def launch(self, ctas: ArrayLike, lengths: ArrayLike, num_sms: int) -> FloatArray:
-        """Cycles until the last CTA is done of launches of so many CTAs of one length each.
+        """Cycles of launches whose CTAs all have one length, until the last CTA ends.
 
-        SMs that begin alike go on alike: none takes two CTAs more than another.
+        Equal CTAs keep all SMs in step, so that no SM gets two CTAs more than another.
 
         Args:
-            ctas: at least 1, `[n]`, on all SMs together.
+            ctas: CTAs of each launch, at least 1, `[n]`.
             lengths: `[n]`.
         """
         per_sm = -(-np.asarray(ctas, np.int64) // num_sms)
@@ -139,13 +139,13 @@ class CtaTimes:
         return result
 
     def table(self, lengths: ArrayLike) -> FloatArray:
-        """Cycles of 0, 1, … `resident` CTAs that start at once, `[n, resident + 1]`."""
+        """Cycles of 0, 1, … `resident` CTAs that start together, `[n, resident + 1]`."""
         x = np.asarray(lengths, np.float64)
         return self._queues(x, np.arange(self.resident + 1)[np.newaxis])
 
     def beside(self, lengths: ArrayLike) -> FloatArray:
-        """Cycles of one of 0, 1, … `resident` CTAs, the others of other lengths and further on,
-        `[n, resident + 1]`."""
+        """Cycles of one CTA among 0, 1, … `resident` ones that have other lengths and are at other
+        points of their code, `[n, resident + 1]`."""
         x, at_once = np.asarray(lengths, np.float64), self.table(lengths)
         shares = np.interp(x, self.lengths, self.mixed_shares)
         full = shares * self._at(x, self.round_cycles, self.resident, 1) / at_once[:, -1]
@@ -155,7 +155,7 @@ class CtaTimes:
         return result
 
     def shared(self, order: ArrayLike, kinds: ArrayLike, num_sms: int = 1) -> float:
-        """Cycles of CTAs of several lengths on all SMs, but for their first code.
+        """Cycles of CTAs of several lengths on all SMs, without the first instruction fetches.
 
         Args:
             order: for each CTA in order of starting, which of `kinds` it is, `[ctas]`.
@@ -168,14 +168,14 @@ class CtaTimes:
     def _shared_each(
         self, orders: Sequence[ArrayLike], kinds: ArrayLike, num_sms: int = 1
     ) -> list[float]:
-        # Which is little more than a CTA's beginning; one of nothing is less.
+        # The shortest CTA is little more than a prologue; one of length 0 is less than that.
         shortest = [next(x for x in self.lengths if x > 0)]
         start = self.start_share * (self.table(shortest)[0] - self.beside(shortest)[0])
         beside, equal = self.beside(kinds), self.table(kinds)
         return [share_sms(o, beside, equal, start, num_sms, self.cta_spread) for o in orders]
 
     def _queues(self, lengths: FloatArray, queued: NDArray[np.int64]) -> FloatArray:
-        """Cycles of as many CTAs, at most the last of `counts`, `[n, m]`; queued: `[n or 1, m]`."""
+        """Cycles of `queued` `[n or 1, m]` CTAs, at most the last of `counts`: `[n, m]`."""
         counts = np.array((0, *self.counts))
         columns = [
             np.maximum(1.0, self._at(lengths, column, count, (count - 1) // self.resident))
@@ -192,10 +192,10 @@ class CtaTimes:
     def _at(
         self, lengths: FloatArray, known: Sequence[float], count: int, starts: int
     ) -> FloatArray:
-        """`known` of each length, which `count` CTAs take, for other lengths.
+        """Interpolate `known`, the cycles of `count` CTAs of each length, at other lengths.
 
         Args:
-            starts: of them that wait for a CTA's end, one behind the other.
+            starts: successive starts that have to wait for the end of another CTA.
         """
         if len(self.lengths) == 1:
             return np.full(len(lengths), known[0])
@@ -208,10 +208,10 @@ class CtaTimes:
         return result
 
     def _slope(self, known: Sequence[float], count: int, starts: int) -> float:
-        """What each further bit of length adds to `known`, beyond the longest.
+        """Slope of `known` beyond the longest length.
 
-        Of up to `resident` CTAs, what it adds over the last three quarters of the longest length;
-        queues grow as those of as many as start at once do, but for their starts.
+        For up to `resident` CTAs it is the slope over the last three quarters of the longest
+        length. Longer queues grow in proportion to those, except for the starts of their CTAs.
         """
         x, counts = self.lengths, (0, *self.counts)
         far = min(int(np.searchsorted(x[:-1], x[-1] / 4)), len(x) - 2)
@@ -221,19 +221,21 @@ class CtaTimes:
         if count >= self.resident:
             alike = dict(zip(self.counts, self.cycles[-1], strict=True))
             start = starts * self.cta_start_cycles
-            grown = (known[-1] - _of_starts(known[-1], alike, self.resident, count, start)) / long
+            grown = (
+                known[-1] - _start_cycles(known[-1], alike, self.resident, count, start)
+            ) / long
         return float(grown * (long - short) / (x[-1] - x[far]))
 
 
-def _of_starts(
+def _start_cycles(
     cycles: float, known: Mapping[int, float], resident: int, count: int, most: float
 ) -> float:
-    """What of the time of `count` CTAs is due to CTAs that start behind others, whatever their
-    length: what they take beyond as many that start at once, round for round.
+    """The part of the cycles of `count` CTAs that is due to starts after another CTA's end, which
+    does not depend on length: the excess over rounds of CTAs that start together.
 
     Args:
-        known: cycles of 1, … `resident` CTAs that start at once.
-        most: cycles, if nothing runs beside a start.
+        known: cycles of 1, … `resident` CTAs that start together.
+        most: upper bound: cycles of these starts if nothing overlaps with them.
     """
     rounds, rest = divmod(count, resident)
     counts = (0, *known)
@@ -241,20 +243,23 @@ def _of_starts(
     return min(max(0.0, cycles - apart), most)
 
 
-def _longer(
+def _scaled_except_starts(
     cycles: float, longer: float, known: Mapping[int, float], resident: int, count: int, most: float
 ) -> float:
-    """What they take where as many as start at once take `longer` times theirs; else as there."""
-    start = _of_starts(cycles, known, resident, count, most)
+    """Scale `cycles` to CTAs that take `longer` times as long, except for their starts.
+
+    Other parameters as in `_start_cycles`.
+    """
+    start = _start_cycles(cycles, known, resident, count, most)
     return start + longer * (cycles - start)
 
 
 class _Queue(NamedTuple):
-    """Equal CTAs that one SM is simulated with."""
+    """A queue of equal CTAs to simulate on one SM."""
 
     trace: CtaTrace
-    # Whose cycles are wanted, ascending. Those behind the last of `CtaTimes.counts` tell what a
-    # further round takes.
+    # Counts whose cycles are wanted, ascending. Counts beyond the last of `CtaTimes.counts` give
+    # the time of a further round.
     counts: tuple[int, ...]
 
 
@@ -271,26 +276,26 @@ def measure(
     most_simulated: int = _MOST_SIMULATED,
     least_settling: int = _LEAST_SETTLING,
 ) -> CtaTimes:
-    """Simulate what `CtaTimes` holds.
+    """Run the simulations for a `CtaTimes`.
 
     Args:
-        fetching: the same kernel, with its code still to come.
-        traces: of a CTA of each length.
-        lengths: ascending; of equal ones the last is taken.
-        most: CTAs that one SM gets at most.
-        quick: simulates one CTA and `resident` CTAs alone; a straight line in between, and every
+        fetching: the same kernel with cold instruction caches.
+        traces: trace of a CTA of each length.
+        lengths: ascending; of equal ones the last is used.
+        most: the most CTAs that one SM gets.
+        quick: simulate only one CTA and `resident` CTAs. Between them, cycles are linear, and every
             further round takes as long as the first.
-        mixed: whether CTAs of several lengths will be beside each other.
-        slightly_shorter: by some of `lengths`, a CTA of a little less, where a launch's CTAs differ
-            no more than that from those beside them.
-        most_simulated: warp instructions of all simulations together.
-        least_settling: of them for rounds that settle, where these are short.
+        mixed: whether CTAs of several lengths will run on the same SM.
+        slightly_shorter: for some of `lengths`, a slightly shorter CTA, if the CTAs that run on the
+            same SM differ by no more than that.
+        most_simulated: bound on the warp instructions of all simulations together.
+        least_settling: part of it for the further rounds, if these are short.
     """
     full = min(resident, most or resident)
     by_length = dict(zip(lengths, traces, strict=True))
     counts = _counts(full, most, quick)
     settles = not quick and (most is None or most > counts[-1])
-    # What the bound leaves is for further rounds, of short CTAs more: a round settles slowly.
+    # The rest of the bound goes to further rounds: more for short CTAs, which converge slowly.
     executed = sum(len(trace.instruction) for trace in by_length.values())
     spare = most_simulated - executed * _simulated_ctas(counts, full)
     spare = max(spare, least_settling)
@@ -321,11 +326,15 @@ def measure(
             alone = dict(zip(queue.counts, ends.tolist(), strict=True))
             longer = alone[full] / shorter[full]
             extended = [
-                _longer(shorter[n], longer, shorter, full, n, (n - 1) // full * start_cycles)
+                _scaled_except_starts(
+                    shorter[n], longer, shorter, full, n, (n - 1) // full * start_cycles
+                )
                 for n in counts
             ]
             cycles.append(tuple(alone.get(n, x) for n, x in zip(counts, extended, strict=True)))
-            rounds.append(_longer(rounds[-1], longer, shorter, full, full, start_cycles))
+            rounds.append(
+                _scaled_except_starts(rounds[-1], longer, shorter, full, full, start_cycles)
+            )
             continue
         cycles.append(tuple(ends[: len(counts)].tolist()))
         if settles:
@@ -333,7 +342,7 @@ def measure(
             rounds.append(float(ends[-1] - ends[-2]) / further)
         else:
             rounds.append(cycles[-1][counts.index(full)])
-    first = int(min(by_length) == 0)  # a CTA of nothing lacks code that others fetch
+    first = int(min(by_length) == 0)  # a CTA of length 0 does not fetch all code
     with_fetch = simulate_sm(fetching, traces[first : first + 1], [0], resident, stalls=False)
     times = CtaTimes(
         resident=full,
@@ -360,8 +369,8 @@ def _with_near_shares(
     shorter: Mapping[float, Shorter],
     times: CtaTimes,
 ) -> CtaTimes:
-    """With what CTAs take of which some are a little shorter: how they fall into step depends on
-    their length, and those that start at once do it as equal ones."""
+    """Add the shares for CTAs of which some are slightly shorter. How these fall into step depends
+    on their length; if they start together, they do it as equal ones."""
 
     def share_and_errors(length: float) -> tuple[float, FloatArray]:
         shorter_length, trace = shorter[length]
@@ -373,7 +382,7 @@ def _with_near_shares(
         is_amid = (timing.started > 0) & (timing.finished <= timing.started.max())
         of_amid = np.array((length, shorter_length))[np.array(queue)[is_amid]]
         equal = times._at(of_amid, times.round_cycles, times.resident, 1)
-        # With what its place waits for it, as a round of equal ones has it.
+        # Includes the wait for a free slot, as a round of equal CTAs does.
         took = (timing.finished - timing.started)[is_amid] + times.cta_start_cycles
         share = float(took.sum() / equal.sum())
         return share, took / (share * equal) - 1
@@ -385,9 +394,9 @@ def _with_near_shares(
 
 
 def _with_shares(kernel: Kernel, by_length: dict[float, CtaTrace], times: CtaTimes) -> CtaTimes:
-    """With which CTAs that share an SM evenly take as long as simulated queues of them: a long one,
-    and several that are little more than what starts at once."""
-    lengths = list(by_length)  # long ones, as far as the bound allows; then many rounds
+    """Fit the shares with which `share_sms` agrees with simulated queues of several lengths: a long
+    queue, and several of little more than one wave."""
+    lengths = list(by_length)  # as long as the bound allows; if they are short, in many rounds
 
     def allowed_rounds() -> int:
         return 2 * _MOST_MIXED // (times.resident * len(by_length[lengths[-1]].instruction))
@@ -396,7 +405,7 @@ def _with_shares(kernel: Kernel, by_length: dict[float, CtaTrace], times: CtaTim
         lengths.pop()
     ctas = max(_FEWEST_MIXED, min(_MOST_MIXED_ROUNDS, allowed_rounds())) * times.resident
     traces = [by_length[x] for x in lengths]
-    # Neighbours differ, and no order repeats itself. A beginning is most of short CTAs.
+    # Neighbours differ in length, and no order repeats. Short CTAs are mostly prologue.
     places = [i * _GOLDEN % 1 for i in range(ctas)]
     first_long = next(i for i, x in enumerate(lengths) if x >= lengths[-1] / 4)
     order = [first_long + int((len(lengths) - first_long) * place) for place in places]
@@ -423,7 +432,7 @@ def _with_shares(kernel: Kernel, by_length: dict[float, CtaTrace], times: CtaTim
 
 
 def counts_of(resident: int) -> tuple[int, ...]:
-    """Of CTAs on one SM that start at once, those that are simulated; straight lines in between."""
+    """Numbers of CTAs that are simulated starting together; cycles are linear between them."""
     if resident <= _MOST_EXACT:
         return tuple(range(1, resident + 1))
     doubling = [1 << i for i in range(resident.bit_length()) if 1 << i < resident]
@@ -431,7 +440,7 @@ def counts_of(resident: int) -> tuple[int, ...]:
 
 
 def _counts(resident: int, most: int | None, quick: bool) -> tuple[int, ...]:
-    """The same of queues: further rounds with their first CTA, one between, and the last."""
+    """Queue lengths that are simulated: of further rounds the first CTA, one between, the last."""
     if quick:
         return tuple(sorted({1, resident}))
     counts = set(counts_of(resident))
@@ -444,29 +453,28 @@ def _counts(resident: int, most: int | None, quick: bool) -> tuple[int, ...]:
 
 
 def _simulated_ctas(counts: Sequence[int], resident: int) -> float:
-    """How many CTAs' worth of instructions `simulate_counts` takes: beyond a round, a queue's end
-    is half of its last one."""
+    """Cost of `simulate_counts` in CTAs; beyond a round, the end of a queue costs half a round."""
     return counts[-1] + sum(n if n < resident else resident / 2 for n in counts)
 
 
 def steady_state(kernel: Kernel, trace: CtaTrace, resident: int) -> SmTiming:
-    """One round of resident CTAs: the busy pipes and stalls that are shown."""
+    """Timing of one round of resident CTAs: the source of the busy pipes and stalls shown."""
     return simulate_sm(kernel, [trace], [0] * resident, resident)
 
 
-# Cycles that an SM's first CTAs start apart, besides none: less than a pass of a loop, and more; of
-# a short CTA so few that all of them still run beside each other.
+# Start offsets, in cycles, of an SM's first CTAs, besides 0: shorter and longer than an iteration
+# of a loop, but for short CTAs small enough that all of them still overlap.
 _STAGGERS = (70, 290, 710)
-_MOST_OF_STAY = 1 / 16  # that the last one starts behind the first
+_MOST_OF_STAY = 1 / 16  # largest offset of the last from the first CTA, as a share of their time
 
 
 def start_spread(kernel: Kernel, trace: CtaTrace, resident: int) -> float:
-    """How much the time of resident CTAs hangs on when they start beside each other: the standard
-    deviation over some offsets, to the mean.
+    """Relative spread of the time of resident CTAs over their start offsets: standard deviation
+    over the mean.
 
-    It is that of how long a CTA stays: as many at a time give its share of the throughput. In step
-    all want the same pipe at once, and a few cycles of a latency decide whether they fall out of
-    it: no single start is the right one.
+    It is computed from how long a CTA stays on the SM, which is inverse to the throughput. CTAs in
+    step want the same pipe at once, and a few cycles of latency decide whether they fall out of
+    step, so that no single start offset is representative.
     """
     if resident < 2:
         return 0.0
@@ -482,32 +490,32 @@ def start_spread(kernel: Kernel, trace: CtaTrace, resident: int) -> float:
 
 
 def staggers_of(stay_cycles: float, resident: int) -> list[int]:
-    """Cycles apart at which CTAs that start beside each other may start, besides none.
+    """Start offsets, in cycles, of CTAs that start on the same SM, besides 0.
 
     Args:
-        stay_cycles: from a CTA's start to its end.
-        resident: CTAs of an SM, at least two.
+        stay_cycles: cycles from a CTA's start to its end.
+        resident: CTAs per SM, at least two.
     """
     most = int(stay_cycles * _MOST_OF_STAY / (resident - 1))
     return sorted({min(cycles, most) for cycles in _STAGGERS})
 
 
 def staggered(kernel: Kernel, cycles: int) -> Kernel:
-    """The same on a machine whose SMs start their first CTAs so many cycles apart."""
+    """The kernel with a start offset, in cycles, between the first CTAs of each SM."""
     machine = MachineRow.from_buffer_copy(kernel.machine)
     machine.stagger_cycles = cycles
     return Kernel(kernel.ops, machine)
 
 
-_MOST_FOLLOWED_IN_GRID = 10_000  # CTAs one by one; beyond, what as many take on full SMs
+_MOST_FOLLOWED_IN_GRID = 10_000  # CTAs followed one by one; beyond, full SMs are assumed
 
 
 def grid_cycles(times: CtaTimes, lengths: ArrayLike, num_sms: int, repeats: int = 1) -> float:
-    """Cycles until the last CTA of a launch is done.
+    """Cycles until the last CTA of a launch ends.
 
     Args:
-        lengths: of the CTAs in the order of starting, `[n]`.
-        repeats: of all of them, one behind the other.
+        lengths: lengths of the CTAs in order of starting, `[n]`.
+        repeats: how many times this sequence is repeated.
 
     Raises as `CtaTimes.shared`.
     """

@@ -1,4 +1,4 @@
-"""The cycle loop in C++ and what it is given: instructions as rows, one SM with a program on it."""
+"""Interface to the cycle-level simulator in C++: its input rows, constants and results."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from engine.machine_code.timing.constants import (
     sm_constants,
 )
 
-# Machine instructions → the rows that the native model executes: pipe, cycles, registers read.
+# Convert machine instructions to rows of the native model: pipe, cycles, registers read.
 
 PIPES = tuple(Pipe)
 _PIPE_NUMBER = {pipe: n for n, pipe in enumerate(PIPES)}
 _CODE_LINE_BYTES = 128
 _SLOTS = 3
-_MOST_MADE = 4
+_MOST_CACHED = 4
 _KEPT = 256
 _REGISTER = re.compile(r"^[-+~|!]*R(\d+)")
 _PREDICATE = re.compile(r"^!?U?P(\d|T)$")
 _HALF = {"HADD2", "HFMA2", "HMUL2", "HSET2", "HSETP2", "HMNMX2"}
 _INTEGER_FMA = {"IMAD", "IMUL", "IDP"}
-# These write predicates alone: their first general operand is already a source.
+# These write only predicates, so their first general operand is a source.
 _NO_DESTINATION = {"ISETP", "FSETP", "FCHK", "R2P", "VOTE", "HSETP2", "DSETP", "PSETP", "PLOP3"}
-# K of one tensor instruction's shape, by its digits ("16816" is m16n8k16), and the FMAs it stands
-# for beside FP16's: twice as many 8-bit integers fit.
+# K of a tensor instruction by the digits of its shape ("16816" is m16n8k16), and its FMAs relative
+# to FP16: with 8-bit integers twice as many.
 _SHAPE_FMAS = {"884": 256, "1684": 512, "1688": 1024, "16816": 2048, "16832": 4096, "16864": 8192}
 
 # As `Op` in native/timing.h.
@@ -61,23 +61,25 @@ OP = np.dtype(
 )
 
 
-_made: dict[tuple[object, ...], NDArray[np.void]] = {}  # both regimes of a kernel take the same
+_ops_cache: dict[
+    tuple[object, ...], NDArray[np.void]
+] = {}  # cache: all regimes of a kernel share them
 
 
 def ops_of(program: Program, c: SmConstants, tensor: TensorRates) -> NDArray[np.void]:
     """One row of dtype `OP` per instruction."""
     key = (program.cubin_sha256, program.entry, c, tensor)
-    if not program.cubin_sha256 or (known := _made.get(key)) is None:
+    if not program.cubin_sha256 or (known := _ops_cache.get(key)) is None:
         rows = [_op(i, c, tensor) for i in program.instructions]
         known = np.array(rows, OP)
-        while len(_made) >= _MOST_MADE:
-            _made.pop(next(iter(_made)), None)
-        _made[key] = known
+        while len(_ops_cache) >= _MOST_CACHED:
+            _ops_cache.pop(next(iter(_ops_cache)), None)
+        _ops_cache[key] = known
     return known
 
 
 def _op(i: Instruction, c: SmConstants, tensor: TensorRates) -> tuple[object, ...]:
-    """In the order of `OP`."""
+    """Fields of one instruction, in the order of `OP`."""
     control = i.control
     first_unit_only = (i.opcode in _HALF and c.half_on_first_unit) or (
         i.opcode in _INTEGER_FMA and c.imad_on_first_unit
@@ -105,11 +107,11 @@ def _op(i: Instruction, c: SmConstants, tensor: TensorRates) -> tuple[object, ..
 
 
 def _barrier(number: int) -> int:
-    return number if number < SCOREBOARDS else -1  # no GPU has the one between
+    return number if number < SCOREBOARDS else -1  # also for 6, which no GPU uses
 
 
 def _uses_l1(i: Instruction) -> bool:
-    """Loads that may find their data in L1: not volatile ones, nor cp.async that goes around it."""
+    """Whether a load may hit in L1: volatile loads and cp.async that bypasses L1 do not."""
     if i.opcode in ("LDL", "STL"):
         return True
     around = {"STRONG", "BYPASS", "MMIO", "CONSTANT_BYPASS"} & set(i.modifiers)
@@ -117,16 +119,17 @@ def _uses_l1(i: Instruction) -> bool:
 
 
 def _register_passes(i: Instruction) -> int:
-    """A wide global access moves one register a cycle; the trace counts shared ones."""
+    """Cycles of a wide global access, one register each; for shared ones the trace has them."""
     if i.opcode in ("LDG", "LD", "LDL", "STG", "ST", "STL"):
         return 4 if "128" in i.modifiers else 2 if "64" in i.modifiers else 1
     return 0
 
 
 def _registers_read(i: Instruction) -> tuple[int, ...]:
-    """Registers that take a read port, by operand slot; of a pair the named half counts.
+    """Registers that need a read port of the register file, by operand slot.
 
-    Only FMA and ALU instructions: the others read at leisure.
+    Only the named register of a pair counts. Only FMA and ALU instructions are covered: the others
+    read their operands later, without a fixed window.
     """
     reads = [-1] * _SLOTS
     if i.pipe not in (Pipe.FMA, Pipe.ALU):
@@ -165,18 +168,17 @@ def _tensor_cycles(i: Instruction, c: SmConstants, tensor: TensorRates) -> float
 
 
 def _has_halved_sums(i: Instruction) -> bool:
-    """Whether its products are those that GeForce cards take at half rate: FP16, BF16, TF32 and FP8
-    with FP32 sums. FP8 with scales (MXFP8) is not among them (github.com/gau-nernst/learn-cuda)."""
+    """Whether GeForce cards execute it at half rate: FP16, BF16, TF32 and FP8 with FP32 sums, but
+    not FP8 with scales (MXFP8; github.com/gau-nernst/learn-cuda)."""
     return "F32" in i.modifiers and "SF" not in i.modifiers
 
 
 def tensor_fmas(i: Instruction) -> float:
-    """FP16 multiply-adds that one warp's tensor instruction stands for; other formats as many as
-    take as long. 0 of other instructions."""
+    """FP16 multiply-adds that take as long as one warp's tensor instruction; 0 for others."""
     if i.pipe is not Pipe.TENSOR:
         return 0.0
     if i.opcode.endswith("GMMA"):
-        # m64nNk16 of four warps: a quarter of its rows each.
+        # m64nNk16 is shared by four warps, a quarter of its rows each.
         shape = next((m for m in i.modifiers if re.fullmatch(r"\d+x\d+x\d+", m)), "64x64x16")
         rows, columns, depth = map(int, shape.split("x"))
         element = 0.5 if i.opcode in ("QGMMA", "IGMMA") else 1.0
@@ -192,7 +194,7 @@ def tensor_fmas(i: Instruction) -> float:
 
 
 def _latencies(i: Instruction, c: SmConstants) -> tuple[int, int]:
-    """(to the result, to the operands being read), in cycles."""
+    """(cycles until the result is ready, cycles until the operands have been read)."""
     match i.pipe:
         case Pipe.SHARED:
             if i.opcode in ("LDSM", "MOVM"):
@@ -215,7 +217,7 @@ def _latencies(i: Instruction, c: SmConstants) -> tuple[int, int]:
 
 
 _SOURCE = Path(__file__).resolve().parent / "native" / "timing.cpp"
-# One SM of a GPU with a program on it: everything the cycle loop needs but the CTAs.
+# One SM of a GPU with a program: all input of the cycle loop except the CTAs.
 
 _LINE_BYTES = 128
 _Item = TypeVar("_Item")
@@ -238,7 +240,7 @@ class MachineRow(ctypes.Structure):
     )
 
 
-# Arrays of `Trace`, with what CtaTrace calls them and their type there.
+# Arrays of `Trace`: their names and types in CtaTrace.
 _TRACE_ARRAYS = (
     ("warp_start", np.int64),
     ("instruction", np.int32),
@@ -297,7 +299,7 @@ ISSUED, PRODUCT, COPY = range(3)  # `EVENT`'s kind
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
-    """A program's rows and the machine that runs them: all that does not change with the CTAs."""
+    """A program's rows and the SM that executes them, independent of the CTAs."""
 
     ops: NDArray[np.void]  # [instructions] of dtype `OP`
     machine: MachineRow
@@ -306,11 +308,11 @@ class Kernel:
 def in_parallel(
     simulate: Callable[[_Item], _Simulated], items: Sequence[_Item]
 ) -> list[_Simulated]:
-    """What `simulate` returns for each item; the calls below let other threads of Python run."""
+    """Results of `simulate` for each item, in threads: the native calls below release the GIL."""
     if len(items) < 2:
         return [simulate(item) for item in items]
     with ThreadPoolExecutor(min(len(items), os.cpu_count() or 1)) as pool:
-        # The last one, which is the longest, begins first.
+        # Start with the last item, which takes longest.
         return list(pool.map(simulate, reversed(items)))[::-1]
 
 
@@ -323,15 +325,15 @@ def simulate_sm(
     *,
     stalls: bool = True,
 ) -> SmTiming:
-    """One SM, or several, work through a queue of CTAs, each SM `resident` at a time.
+    """Simulate one or more SMs that execute a queue of CTAs, each SM `resident` at a time.
 
     Args:
         queue: for each CTA in order of starting, which of `traces` it executes.
-        num_sms: that take CTAs from the queue: the first in turn, then whichever has room first.
-        stalls: whether to work out what warps waited for, which takes a quarter of the time.
+        num_sms: SMs that share the queue. They first take CTAs in turn, then as slots fall free.
+        stalls: whether to record stall reasons, which takes a quarter of the time.
 
     Raises:
-        CompileError: the CTAs wait for each other for ever, as the trace has them.
+        CompileError: the CTAs of the trace deadlock.
         ToolMissing: there is no C++ compiler to build the model with.
     """
     call = _Call(kernel, traces, queue, resident, num_sms, stalls)
@@ -350,7 +352,7 @@ def simulate_sm(
 def follow_sm(
     kernel: Kernel, traces: Sequence[CtaTrace], queue: Sequence[int], resident: int, most: int
 ) -> NDArray[np.void]:
-    """The first events, at most `most`, of one SM working through a queue of CTAs: `[n]` of dtype
+    """The first events, at most `most`, of one SM that executes a queue of CTAs: `[n]` of dtype
     `EVENT`. Raises as `simulate_sm`."""
     call = _Call(kernel, traces, queue, resident, 1, stalls=True)
     events = np.zeros(most, EVENT)
@@ -362,8 +364,9 @@ def follow_sm(
 def simulate_counts(
     kernel: Kernel, trace: CtaTrace, counts: Sequence[int], resident: int
 ) -> NDArray[np.float64]:
-    """Cycles until as many equal CTAs on one SM are done, `[counts]`, in little more than the time
-    of the largest count.
+    """Cycles that each of `counts` equal CTAs take on one SM, `[counts]`.
+
+    All counts together take little longer to simulate than the largest.
 
     Args:
         counts: ascending.
@@ -381,8 +384,8 @@ def simulate_counts(
 def simulate_freed(
     kernel: Kernel, traces: Sequence[CtaTrace], queue: Sequence[int], resident: int
 ) -> NDArray[np.float64]:
-    """When the slots of an SM fall free that the CTAs beyond the first `resident` take, ascending,
-    `[len(queue) - resident]`: those are not followed further than to the last of these cycles.
+    """Cycles at which slots of an SM fall free for the CTAs after the first `resident`, ascending,
+    `[len(queue) - resident]`. The simulation ends at the last of these cycles.
 
     Args:
         queue: for each CTA in order of starting, which of `traces` it executes.
@@ -397,7 +400,7 @@ def simulate_freed(
 
 
 class _Call:
-    """The structures of one call, and the arrays that they point into."""
+    """The structures of one native call, and the arrays that they point to."""
 
     def __init__(
         self,
@@ -444,8 +447,8 @@ class _Call:
 def _check(status: int) -> None:
     if status:
         raise CompileError(
-            "The simulated CTAs wait for each other for ever: a barrier counts more threads than "
-            "reach it, or a branch on loaded data took a side that it never takes on a GPU.",
+            "The simulated CTAs deadlock: a barrier expects more threads than reach it, or a "
+            "branch on loaded data took a side that it never takes on a GPU.",
             code="simulated_deadlock",
         )
 
@@ -463,8 +466,8 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-# What the loads of a CTA find, and who else asks: "alone" few SMs work and L2 holds the data,
-# "shared" all of them do, "streaming" all do and the data comes from DRAM.
+# Regimes of global loads: "alone": few SMs are busy and the data is in L2; "shared": all SMs are
+# busy and the data is in L2; "streaming": all SMs are busy and the data comes from DRAM.
 Regime: TypeAlias = Literal["alone", "shared", "streaming"]
 
 _PARTITIONS = 4
@@ -476,7 +479,7 @@ _HOPPER_FMAS_PER_CYCLE = 512.0
 
 @dataclass(frozen=True, slots=True)
 class TensorRates:
-    """What one partition's tensor core does."""
+    """Rates of one partition's tensor core."""
 
     fmas_per_cycle: float  # FP16 multiply-adds with FP32 sums, at the peak
     gain_of_other_sums: float  # integer and FP16 sums: 2 on GeForce, else 1
@@ -492,18 +495,18 @@ class GpuRates:
     cycles_per_us: float
     tensor: TensorRates
     dram: DramRate
-    kept_bytes: int  # by L2
+    kept_bytes: int  # that L2 can keep, see `kept_l2_bytes`
 
 
 def gpu_rates(device: DeviceSpec, arch: str | None = None) -> GpuRates:
     """The device's rates.
 
     Args:
-        arch: of the program, where it is not the device's own (sm_80 code on an A10).
+        arch: of the program, if it is not the device's own (sm_80 code on an A10).
 
     Raises:
-        InvalidProblem: its row lacks a figure; the text names it.
-        UnknownName: the timing model does not know the arch.
+        InvalidProblem: the table of GPUs lacks a figure; the message names it.
+        UnknownName: the timing model does not support the arch.
     """
     constants = sm_constants(arch or device.arch)
     sms = _known(device, device.num_sms, "number of SMs")
@@ -541,13 +544,13 @@ def sm_kernel(
     fetches_code: bool,
     miss_share: float = 1.0,
 ) -> Kernel:
-    """The program on one SM.
+    """Model of one SM with the program.
 
     Args:
-        smem_bytes: shared memory of all resident CTAs; L1 has the rest.
-        fetches_code: whether the code is still to come, as in the first CTAs of a launch.
-        miss_share: of what L1 lacks, how much comes from DRAM where it streams: what a load waits
-            is the mean of both.
+        smem_bytes: shared memory of all resident CTAs; L1 gets the rest.
+        fetches_code: whether instruction caches are cold, as for the first CTAs of a launch.
+        miss_share: share of L1 misses that DRAM serves in the streaming regime. Loads get the mean
+            latency.
     """
     c = gpu.constants
     from_dram = miss_share if regime == "streaming" else 0.0
@@ -579,7 +582,7 @@ def sm_kernel(
 
 
 def allocated_smem(device: DeviceSpec, smem_bytes: int) -> int:
-    """Bytes that one CTA takes of an SM's shared memory."""
+    """Bytes of an SM's shared memory that one CTA occupies."""
     limits = limits_for(device.compute_capability)
     unit = limits.smem_allocation_unit_bytes
     return -(-(smem_bytes + limits.reserved_smem_per_cta_bytes) // unit) * unit

@@ -1,40 +1,43 @@
-"""The clock that a launch sustains within a GPU's power limit, by what it executes.
+"""The clock that a launch sustains within a GPU's power limit.
 
-A launch takes energy: so much per FLOP of the tensor cores, per other warp instruction and per byte
-of DRAM, the first two falling with the voltage, which falls with the clock. The clock at which
-energy over time, and what the board takes anyway, are the power limit is the one that is held. Time
-is cycles over clock: TFLOP/s per MHz is constant within 1 % over an H100's power limits.
+The energy of a launch is the sum of its tensor-core FLOPs, other warp instructions and DRAM bytes,
+each with an energy per unit; the first two fall with the voltage, which falls with the clock. The
+sustained clock is the one at which energy over time plus the board's base power equals the power
+limit. Time is cycles over clock: TFLOP/s per MHz is constant within 1 % over an H100's limits.
 
-Bursts escape: a power limit acts over some milliseconds, and clocks settle in tens of them.
+Short launches run at the boost clock: a power limit acts over some milliseconds, and clocks settle
+in tens of milliseconds.
 
-Origins, as in `constants.py`. *Calibrated*: solved from one published pair of clock and power of a
-dense GEMM (named), so that it holds what such a kernel does beside its products. What is left out
-of that, and how far off it is, `tests/machine_code/test_power.py` says: clocks within 12 %. The
-data's values change the energy of products by up to a factor of three (zeros); here they are
-random.
+Origins are as in `constants.py`. *Calibrated*: solved from one published pair of clock and power of
+a dense GEMM (named), so that it includes what such a kernel does besides its products. On pairs
+that were not used for calibration, clocks are within 12 % (`tests/machine_code/test_power.py`).
+The energy of products depends on the data, by up to a factor of three (zeros); the values here are
+for random data.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
+from engine.base.units import format_us
 from engine.devices.spec import DeviceSpec
 from engine.machine_code.counts import LaunchCounts
 from engine.machine_code.emulation import EXECUTED
 from engine.machine_code.timing.native import tensor_fmas
 
 BURST_US = 5_000.0  # shorter launches run at the boost clock
-# Of the voltage to that at the boost clock, over the clock to it. Calibrated on an
-# H100 SXM's clocks at five power limits (FP16 GEMM, 4096 cubed): 0.61, 0.63, 0.71, 0.80 and
-# 0.90 pJ a FLOP at 634, 880, 1118, 1255 and 1348 MHz, 110 W taken anyway.
+# Voltage relative to that at the boost clock, over the relative clock. Calibrated on an H100 SXM's
+# clocks at five power limits (FP16 GEMM, 4096 cubed): 0.61, 0.63, 0.71, 0.80 and 0.90 pJ a FLOP at
+# 634, 880, 1118, 1255 and 1348 MHz, with a base power of 110 W.
 _LEAST_VOLTAGE, _VOLTAGE_AT_0, _VOLTAGE_SLOPE = 0.688, 0.443, 0.557
 
 # pJ per FLOP of tensor cores at the highest clock, 16-bit values.
 _TENSOR_PJ = {
-    # calibrated: T4 at 70 W, cuBLAS FP16 24 TFLOP/s in the long run. Others measured 47 over 1.2 s
-    # of one kernel, and no one figure makes their four kernels: engine/machine_code/README.md.
+    # calibrated: T4 at 70 W, cuBLAS FP16 24 TFLOP/s in the long run. Another source measured 47 for
+    # one kernel over 1.2 s; no single value fits its four kernels: engine/machine_code/README.md.
     "sm_75": 4.5,
     # calibrated: A100 SXM at 400 W, cuBLAS FP16 257 TFLOP/s on random values
     "sm_80": 1.44,
@@ -62,7 +65,7 @@ _OTHER_INSTRUCTION_PJ = 400.0  # assumed: of that order
 # pJ per byte of DRAM, by kind of memory, which no clock changes.
 _HBM_PJ = 120.0  # published: gpu-benches' roofline, 117 to 122 on A100 and H200
 _GDDR_PJ = 198.0  # published: the same, A40
-_BASE_W = {  # that a board takes while it works on nothing much
+_BASE_W = {  # power of a board at low load
     "A100 40GB SXM": 70.0,  # published: gpu-benches
     "A100 80GB SXM": 70.0,  # carried over
     "H100 SXM": 110.0,  # published: with the power limits above
@@ -70,27 +73,27 @@ _BASE_W = {  # that a board takes while it works on nothing much
     "A40": 69.0,  # published: gpu-benches
     "RTX 3090": 150.0,  # calibrated: prompts of a language model, 1,350 MHz at 250 W
 }
-# Up to which a board of the chip goes, where one goes further than others.
+# Highest clock of any board with this chip, for chips whose boards differ.
 _CHIP_CLOCK_MHZ = {"sm_120": 2860.0}  # published: as an RTX 5090's `top_clock` in devices/gpus.toml
-_BASE_SHARE = 0.2  # of the limit, where none is published; assumed
+_BASE_SHARE = 0.2  # base power as a share of the limit, if none is published; assumed
 _LEAST_SHARE = 0.15  # of the boost clock: GPUs go no lower
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a launch takes of a GPU, whatever the clock."""
+    """Work of a launch, independent of the clock."""
 
-    passes: tuple[tuple[float, float], ...]  # (cycles of the busiest SM, µs of DRAM) of each
+    passes: tuple[tuple[float, float], ...]  # (cycles of the busiest SM, µs of DRAM) of each pass
     tensor_flops: float
-    instructions: float  # of warps, but for the tensor cores'
+    instructions: float  # warp instructions, without those of the tensor cores
     dram_bytes: float
 
     def us(self, clock_mhz: float) -> float:
-        """Without the floor below every launch."""
+        """Time without the launch floor."""
         return sum(max(cycles / clock_mhz, dram_us) for cycles, dram_us in self.passes)
 
     def __add__(self, other: Work) -> Work:
-        """Both, one behind the other."""
+        """The work of both, one after the other."""
         return Work(
             self.passes + other.passes,
             self.tensor_flops + other.tensor_flops,
@@ -110,26 +113,26 @@ class SustainedClock:
         return self.watts >= 0.999 * self.limit_w
 
 
-def work_of(counts: LaunchCounts, cycles: float, dram_us: float, dram_bytes: float) -> Work:
-    """The work of a counted launch that was simulated."""
+def executed_work(counts: LaunchCounts) -> tuple[float, float]:
+    """(FLOP of the tensor cores, other warp instructions) of a launch."""
     executed = counts.totals[:, EXECUTED]
     flops = np.array([2.0 * tensor_fmas(i) for i in counts.program.instructions])
-    is_tensor = flops > 0
-    return Work(
-        passes=((cycles, dram_us),),
-        tensor_flops=float((executed * flops).sum()),
-        instructions=float(executed[~is_tensor].sum()),
-        dram_bytes=dram_bytes,
-    )
+    return float((executed * flops).sum()), float(executed[flops == 0].sum())
+
+
+def work_of(counts: LaunchCounts, cycles: float, dram_us: float, dram_bytes: float) -> Work:
+    """The work of a counted launch that was simulated."""
+    tensor_flops, instructions = executed_work(counts)
+    return Work(((cycles, dram_us),), tensor_flops, instructions, dram_bytes)
 
 
 def voltage(share: float) -> float:
-    """To that at the chip's highest clock, at a share of it."""
+    """Voltage at a share of the chip's highest clock, relative to that at the highest clock."""
     return max(_LEAST_VOLTAGE, _VOLTAGE_AT_0 + _VOLTAGE_SLOPE * share)
 
 
 def watts(device: DeviceSpec, work: Work, clock_mhz: float) -> float | None:
-    """What the board takes while such launches follow each other; None where a figure lacks."""
+    """Power of the board while such launches are repeated; None if a figure is missing."""
     if device.power_w is None or not device.boost_clock_mhz:
         return None
     tensor = _TENSOR_PJ.get(device.arch, max(_TENSOR_PJ.values()))
@@ -142,25 +145,24 @@ def watts(device: DeviceSpec, work: Work, clock_mhz: float) -> float | None:
 
 
 def highest_clock_mhz(device: DeviceSpec) -> float:
-    """Up to which it goes by itself: beyond the data sheet's boost clock where that was seen."""
+    """Highest clock without a power limit: above the data sheet's boost clock if that was seen."""
     boost = float(device.boost_clock_mhz or 0)
     return max(boost, float(device.top_clock_mhz or 0))
 
 
 def _full_voltage_mhz(device: DeviceSpec) -> float:
-    """The clock at which the pJ above stand: the voltage goes by the chip's clock, and a board that
-    is held to a lower one has a lower voltage there."""
+    """Clock at which the energies above apply. The voltage depends on the chip's clock, so a board
+    limited to a lower clock also runs at a lower voltage."""
     return max(highest_clock_mhz(device), _CHIP_CLOCK_MHZ.get(device.arch, 0.0))
 
 
 def has_hbm(device: DeviceSpec) -> bool:
-    """Whether its memory is HBM: the large GPUs of a generation, x.0, and no others."""
+    """Whether the memory is HBM, as in the large GPUs of a generation (x.0) only."""
     return device.compute_capability in ((8, 0), (9, 0), (10, 0))
 
 
 def sustained_clock(device: DeviceSpec, work: Work) -> SustainedClock | None:
-    """The highest clock within the power limit, up to the highest of all; None where the table
-    lacks the limit or the clock."""
+    """The highest clock within the power limit; None if the table lacks the limit or the clock."""
     if device.power_w is None or not device.boost_clock_mhz:
         return None
     high = highest_clock_mhz(device)
@@ -178,3 +180,21 @@ def sustained_clock(device: DeviceSpec, work: Work) -> SustainedClock | None:
         middle = (low + high) / 2
         low, high = (middle, high) if power(middle) <= limit else (low, middle)
     return SustainedClock(low, power(low), limit)
+
+
+def held_sentence(device: DeviceSpec, found: SustainedClock, us: float, slower_us: float) -> str:
+    """What a launch of `us` at the boost clock takes at the clock that the power limit holds."""
+    what = "Such a long launch falls" if us > BURST_US else "Launches that follow each other fall"
+    held = f"{found.clock_mhz:,.0f} MHz within {device.power_w} W"
+    return f"{what} to about {held}: {format_us(slower_us)}."
+
+
+@lru_cache(maxsize=256)
+def sustained_note(device: DeviceSpec, work: Work, us: float) -> str:
+    """`held_sentence` of a launch that is predicted to take `us` at the boost clock; empty where
+    the power limit holds that clock or is not known, or the time is no other one."""
+    found, boost_mhz = sustained_clock(device, work), device.boost_clock_mhz
+    if found is None or boost_mhz is None or found.clock_mhz >= boost_mhz:
+        return ""
+    slower_us = us + work.us(found.clock_mhz) - work.us(boost_mhz)
+    return "" if slower_us < 1.01 * us else held_sentence(device, found, us, slower_us)

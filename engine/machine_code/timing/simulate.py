@@ -1,4 +1,4 @@
-"""A launch's simulated time: its CTAs on all SMs, DRAM, and the floor below every launch."""
+"""Simulated time of a launch: its CTAs on all SMs, DRAM traffic, and the launch floor."""
 
 from __future__ import annotations
 
@@ -49,41 +49,39 @@ from engine.machine_code.timing.native import (
 )
 from engine.machine_code.timing.traffic import Traffic
 
-# A grid of CTAs on all SMs: when the last one is done.
-
-
-# Which SM takes the next CTA where a launch's last query tiles are cut.
+# Distribution of CTAs over SMs for launches with a partial last query tile.
 #
-# CTAs of such a tile do nearly what the others do, yet put their SM out of step, so that it may
-# take several of the last CTAs while others take none. How far out of step hangs on the very rows,
-# keys and neighbours: samples of it are simulated, and the launch is followed with some of them.
+# A CTA with a partial tile takes nearly as long as the others, but ends at another time, so that
+# its SM may get several of the last CTAs while others get none. By how much depends on the exact
+# numbers of rows and keys and on the neighbouring CTAs. So samples of the offsets are simulated,
+# and the launch is followed with some of them.
 
 
 _SOURCE = Path(__file__).resolve().parent / "native" / "dispatch.cpp"
 _Row: TypeAlias = tuple[float, ...]
 _MOST_RUNS, _FEWEST_RUNS = 15, 3
-_MOST_FOLLOWED = 30_000  # CTAs of all runs together
-_MOST_PLACES = 4  # of a cut CTA among its neighbours that are simulated
+_MOST_FOLLOWED = 30_000  # CTAs of all runs
+_MOST_PLACES = 4  # simulated positions of a partial CTA among its neighbours
 
 
 @dataclass(frozen=True)
 class SlotTimes:
-    """When the slots of an SM fall free whose CTAs started at once, sample by sample, cycles."""
+    """Cycles at which the slots of an SM fall free after CTAs that started together, by sample."""
 
     tile: int  # query rows of a CTA
-    rows: tuple[int, ...]  # those that the cut query tile of each sample has, ascending
-    # [samples, resident] of equal CTAs, ascending, to the last of them: 0 at most
+    rows: tuple[int, ...]  # query rows of the partial tile of each sample, ascending
+    # [samples, resident] for equal CTAs, ascending, relative to the last of them, so at most 0
     offsets: tuple[_Row, ...]
-    # [samples, resident, resident] how much later where one in each slot is cut
+    # [samples, resident, resident] shift of these if the CTA in each slot has a partial tile
     shifts: tuple[tuple[_Row, ...], ...]
 
     def launch(self, rows: int, is_cut: ArrayLike, ends: ArrayLike, num_sms: int) -> float:
-        """Cycles until the last CTA of a launch is done, in the median of some runs.
+        """Cycles until the last CTA of a launch ends, the median of some runs.
 
         Args:
-            rows: of the cut query tiles.
-            is_cut: whether a CTA has one, of each in order of starting, `[ctas]`.
-            ends: cycles of 0, 1, … equal CTAs on one SM; none takes more.
+            rows: query rows of the partial tiles.
+            is_cut: whether each CTA has a partial tile, in order of starting, `[ctas]`.
+            ends: cycles of 0, 1, … equal CTAs on one SM, up to the most that one SM gets.
 
         Raises as `load_library`.
         """
@@ -91,7 +89,7 @@ class SlotTimes:
         nearest = min(range(len(distances)), key=distances.__getitem__)
         flags = np.array(is_cut, dtype=np.uint8)
         if abs(rows - self.tile) <= distances[nearest]:
-            flags[:] = 0  # it does what a whole one does
+            flags[:] = 0  # closer to a full tile than to any sample
         known = np.ascontiguousarray(ends, dtype=np.float64)
         offsets, shifts = np.array(self.offsets), np.array(self.shifts[nearest])
         samples, resident = offsets.shape
@@ -107,11 +105,11 @@ class SlotTimes:
 def slot_times(
     kernel: Kernel, tile: int, samples: dict[int, tuple[CtaTrace, CtaTrace]], resident: int
 ) -> SlotTimes:
-    """Simulate what `SlotTimes` holds.
+    """Simulate the samples of a `SlotTimes`.
 
     Args:
         tile: query rows of a CTA.
-        samples: {rows of the cut query tile: a CTA of a whole one and of the cut one}, ascending.
+        samples: {rows of the partial tile: traces with a full and a partial tile}, ascending.
 
     Raises as `simulate_sm`.
     """
@@ -145,16 +143,16 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-BINDING_SHARE = 0.8  # of the time that a unit is busy: beyond, it is what binds
-# Warp instructions of as many CTAs as an SM holds: of more than the first figure the loop is cut,
-# to about the second.
+BINDING_SHARE = 0.8  # of the time: a unit that is busy for more is the bottleneck
+# Warp instructions of the resident CTAs of an SM: if they have more than the first figure, their
+# loop is cut to about the second.
 _MOST_OF_A_ROUND, _LONG_ROUND = 1_000_000, 400_000
 _LEAST_ITERATIONS, _LONG_TO_SHORT = 32, 4
 
 
 @dataclass(frozen=True, slots=True)
 class CtaClass:
-    """CTAs of a launch that execute the same."""
+    """CTAs of a launch that execute the same trace."""
 
     trace: CtaTrace
     count: int
@@ -163,7 +161,7 @@ class CtaClass:
 @dataclass(frozen=True, slots=True)
 class SimulatedLatency:
     median_us: float
-    low_us: float  # the 90 % interval, from the residuals of the validation
+    low_us: float  # 90 % interval, from the residuals against measured kernels
     high_us: float
     clock_mhz: float
     clock: ClockKind
@@ -172,30 +170,30 @@ class SimulatedLatency:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SimulatedLaunch:
-    """What one launch of one kernel takes."""
+    """Simulated time of one launch, and what it consists of."""
 
-    resident_ctas: int  # that an SM holds at a time
-    ctas_per_sm: int  # that the busiest SM works through
+    resident_ctas: int  # per SM
+    ctas_per_sm: int  # executed by the busiest SM
     cta_cycles: float  # one CTA alone on an SM
     sm_cycles: float  # the busiest SM, start to end
     dram_us: float
-    dram_bytes: float  # from and to DRAM
+    dram_bytes: float  # read and written
     round: SmTiming  # the resident CTAs together: busy pipes and stalls
     longest: CtaTrace  # of a CTA that executes most, as far as it was simulated
     latency: SimulatedLatency
-    # Of that CTA's loop (simulated, executed): beyond, time is a straight line. None: all of it.
+    # Loop iterations of that CTA (simulated, executed); the rest is extrapolated. None: none is.
     iterations: tuple[int, int] | None
-    start_spread: float  # of its time, over when CTAs start beside each other: in the interval too
+    start_spread: float  # relative spread of the time over start offsets of CTAs; in the interval
 
     def us_at(self, clock_mhz: float) -> float:
-        """Its time at another clock."""
+        """Time of the launch at another clock."""
         now = max(self.sm_cycles / self.latency.clock_mhz, self.dram_us)
         then = max(self.sm_cycles / clock_mhz, self.dram_us)
         return self.latency.median_us - now + then
 
     @property
     def bound(self) -> str:
-        """What the time is mostly: `launch floor`, `DRAM`, a unit that is busy, else `latency`."""
+        """The bottleneck: `launch floor`, `DRAM`, a busy unit, or else `latency`."""
         in_sms = self.sm_cycles / self.latency.clock_mhz
         if max(in_sms, self.dram_us) < LAUNCH_FLOOR_US:
             return "launch floor"
@@ -205,12 +203,12 @@ class SimulatedLaunch:
         return unit if share >= BINDING_SHARE else "latency"
 
     def busy(self) -> dict[str, float]:
-        """Share of a round in which each pipe and port is busy."""
+        """Share of a wave of CTAs in which each pipe and port is busy."""
         return self.round.busy()
 
 
 def regime_of(ctas: int, gpu: GpuRates, traffic: Traffic | None) -> Regime:
-    """What a launch of that many CTAs finds beyond L1."""
+    """Regime of global loads in a launch of that many CTAs."""
     if traffic is not None and traffic.streams:
         return "streaming"
     return "alone" if 2 * ctas <= gpu.num_sms else "shared"
@@ -231,7 +229,7 @@ def measured_ctas(
     miss_share: float = 1.0,
     slightly_shorter: Mapping[float, Shorter] | None = None,
 ) -> CtaTimes:
-    """`CtaTimes` of a program; `smem_bytes` is one CTA's, static and dynamic."""
+    """`CtaTimes` of a program; `smem_bytes` is static and dynamic shared memory of one CTA."""
     taken = resident * allocated_smem(device, smem_bytes)
     kernel, fetching = (
         sm_kernel(program, gpu, regime, taken, fetches, miss_share) for fetches in (False, True)
@@ -251,8 +249,8 @@ def added_cycles(
     others: dict[float, CtaTrace],
     resident: int,
 ) -> tuple[float, float]:
-    """Cycles that other CTAs take more than those of their lengths in `times`, on average over
-    lengths: one alone, and as many as `times` tells of."""
+    """Extra cycles of other CTAs over those of the same lengths in `times`, averaged over lengths:
+    (one alone on an SM, as many as `times` has resident)."""
     taken = resident * allocated_smem(device, smem_bytes)
     kernel = sm_kernel(program, gpu, regime, taken, fetches_code=False)
     full = times.resident
@@ -275,13 +273,13 @@ def dram_cycles(
     traces: Mapping[float, CtaTrace],
     resident: int,
 ) -> tuple[tuple[float, float, float], ...]:
-    """(length, cycles that one CTA and that as many as `times` tells of take more where all that
-    they load comes from DRAM), at two of the lengths, ascending."""
+    """Extra cycles if all loads come from DRAM, at two lengths, ascending: (length, for one CTA,
+    for as many as `times` has resident)."""
     taken = resident * allocated_smem(device, smem_bytes)
     kernel = sm_kernel(program, gpu, "streaming", taken, fetches_code=False)
     counts = tuple(sorted({1, times.resident}))
     longest = max(traces)
-    # A line through a quarter of the longest and the longest: beginning, and each further tile.
+    # A line through the longest length and a quarter of it: start, and each further tile.
     lengths = sorted({min(x for x in traces if 4 * x >= longest), longest})
 
     def added(length: float) -> tuple[float, float, float]:
@@ -305,15 +303,15 @@ def simulate_launch(
     """Simulated time of one launch.
 
     Args:
-        classes: the launch's CTAs in order of starting, equal neighbours together.
-        resident: CTAs that an SM holds at a time, at least 1 (`engine.model.occupancy`).
-        traffic: what reaches DRAM; None where L2 holds everything.
-        quick: where its time is predicted otherwise: no CTAs that drift apart are simulated.
+        classes: the launch's CTAs in order of starting, equal neighbours grouped.
+        resident: CTAs per SM, at least 1 (`engine.model.occupancy`).
+        traffic: DRAM traffic; None if L2 holds all data.
+        quick: skip the start offsets of CTAs, if the time is predicted in another way.
 
     Raises:
-        InvalidProblem: the device's row lacks a figure.
-        UnknownName: the timing model does not know the arch.
-        CompileError: the CTAs wait for each other for ever.
+        InvalidProblem: the table of GPUs lacks a figure.
+        UnknownName: the timing model does not support the arch.
+        CompileError: the CTAs deadlock.
         ToolMissing: there is no C++ compiler.
     """
     gpu = gpu_rates(device, program.arch)
@@ -373,7 +371,7 @@ def simulate_launch(
 def _short_ends(
     program: Program, shortest: CtaTrace, longest: CtaTrace, resident: int
 ) -> tuple[tuple[CtaTrace, CtaTrace], tuple[int, int] | None]:
-    """(CTAs of two lengths, ascending, whose line holds all; `SimulatedLaunch.iterations`)."""
+    """(traces of two lengths, ascending, to extrapolate from; `SimulatedLaunch.iterations`)."""
     length = len(longest.instruction)
     executed = np.bincount(longest.instruction, minlength=len(program.instructions))
     loop = main_loop(program, executed)
@@ -389,7 +387,7 @@ def _short_ends(
     return (few, many), (some, iterations)
 
 
-# What another number of CTAs per SM would do to a launch's time.
+# Effect of another number of CTAs per SM on a launch's time.
 
 
 def residency_ratios(
@@ -399,9 +397,9 @@ def residency_ratios(
     simulated: SimulatedLaunch,
     numbers: Iterable[int],
 ) -> dict[int, float]:
-    """{CTAs per SM: the launch's time to the one that it takes today}.
+    """{CTAs per SM: launch time over the current one}.
 
-    As SMs that work through as many of the longest CTAs; memory's own time stays what it is.
+    The SMs execute as many CTAs as now, all as long as the longest; DRAM time does not change.
     """
     gpu = gpu_rates(device, program.arch)
     smem_bytes = program.static_smem_bytes + launch.dynamic_smem_bytes

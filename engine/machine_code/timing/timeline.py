@@ -1,8 +1,8 @@
 """The simulated CTAs of one SM as a trace for Perfetto or chrome://tracing.
 
-The format is Chrome's trace events: a process is a CTA and its threads are warps, with a slice for
-each instruction and, in front of it, for what the warp waited for; the tensor cores and the copies
-on their way are processes of their own. Times are µs at the clock of the simulation.
+The format is Chrome's trace events. A process is a CTA and its threads are warps, with a slice for
+each instruction and, before it, one for the stall. The tensor cores and the copies in flight are
+processes of their own. Times are µs at the clock of the simulation.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from engine.machine_code.timing.native import (
 from engine.machine_code.timing.simulate import SimulatedLaunch
 
 _MOST_EVENTS = 60_000  # some 15 MB of JSON
-_TENSOR_CORES, _COPIES = 1_000_000, 1_000_001  # numbers of processes, behind those of CTAs
-_NEXT_LAUNCH = 10_000_000  # beyond every number of a launch's processes
+_TENSOR_CORES, _COPIES = 1_000_000, 1_000_001  # process numbers, above those of CTAs
+_NEXT_LAUNCH = 10_000_000  # offset of the second launch's process numbers, above all of the first
 _UNIT = "displayTimeUnit"
 
 
 def timeline(analysis: Analysis, device: DeviceSpec, simulated: SimulatedLaunch) -> dict[str, Any]:
-    """The first events of as many of the longest CTAs as an SM holds, and as many behind them."""
+    """The first events of an SM that executes two waves of the launch's longest CTA."""
     gpu = gpu_rates(device, analysis.program.arch)
     taken = simulated.resident_ctas * allocated_smem(device, analysis.smem_bytes)
     regime: Regime = "streaming" if simulated.dram_us > 0 else "shared"
@@ -54,7 +54,7 @@ def timeline(analysis: Analysis, device: DeviceSpec, simulated: SimulatedLaunch)
         took = (end - begin) / gpu.cycles_per_us
         return {"ph": "X", "name": name, "pid": process, "tid": thread, "ts": us, "dur": took}
 
-    free: list[float] = []  # copies overlap: each goes to a row that is free
+    free: list[float] = []  # time from which each row is free; overlapping copies need several
     for event in events:
         begin, end = float(event["begin"]), float(event["end"])
         cta, warp = int(event["cta"]), int(event["warp"])
@@ -91,10 +91,10 @@ def timeline(analysis: Analysis, device: DeviceSpec, simulated: SimulatedLaunch)
 
 
 def beside(first: dict[str, Any], second: dict[str, Any], names: tuple[str, str]) -> dict[str, Any]:
-    """Two launches in one trace, both from time 0: every process says which launch it is of.
+    """Combine the traces of two launches, both starting at time 0.
 
     Args:
-        names: what the launches are called.
+        names: names of the launches, put before the name of every process.
     """
     rows: list[dict[str, Any]] = []
     for number, (trace, name) in enumerate(zip((first, second), names, strict=True)):
@@ -117,20 +117,20 @@ def beside(first: dict[str, Any], second: dict[str, Any], names: tuple[str, str]
 def write_timeline(path: Path, trace: dict[str, Any]) -> None:
     """Raises InvalidProblem: the file cannot be written."""
     if not path.parent.is_dir():
-        raise InvalidProblem(f"There is no folder {path.parent} for the timeline: make it first.")
+        raise InvalidProblem(f"There is no folder {path.parent} for the timeline: create it first.")
     with files.as_sentence(f"{path} cannot be written", "name another file", named=True):
         path.write_text(json.dumps(trace, separators=(",", ":")), encoding="utf-8")
 
 
 def _names(events: NDArray[np.void]) -> list[dict[str, Any]]:
-    """What processes and threads are called."""
+    """Events that name the processes and threads."""
 
     def named(kind: str, process: int, name: str, thread: int = 0) -> dict[str, Any]:
         return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}}
 
     rows = [
         named("process_name", _TENSOR_CORES, "tensor cores"),
-        named("process_name", _COPIES, "copies on their way"),
+        named("process_name", _COPIES, "copies in flight"),
         *(named("thread_name", _TENSOR_CORES, f"partition {n}", n) for n in range(4)),
     ]
     for cta, warp in sorted({(int(e["cta"]), int(e["warp"])) for e in events}):

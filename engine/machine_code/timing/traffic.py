@@ -1,4 +1,4 @@
-"""CTAs of several lengths on all SMs: those beside each other share their SM evenly."""
+"""CTAs of several lengths on all SMs (an SM's resident CTAs share it evenly), and DRAM traffic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from engine.machine_code.native_library import load_library
 
 _SOURCE = Path(__file__).resolve().parent / "native" / "sharing.cpp"
 _MOST_RUNS = 16
-_MOST_FOLLOWED = 8_000  # CTAs of all runs together: long launches hang less on who comes last
+_MOST_FOLLOWED = 8_000  # CTAs of all runs: in long launches the last CTAs matter less
 
 
 def share_sms(
@@ -37,18 +37,19 @@ def share_sms(
     spread: float = 0.0,
     first_work: ArrayLike | None = None,
 ) -> float:
-    """Cycles until the last CTA is done, each SM taking the next one where one is.
+    """Cycles until the last CTA ends, if each SM takes the next CTA when a slot falls free.
 
-    A CTA advances by 1 / (cycles of n such CTAs beside each other) each cycle while n are there.
+    While n CTAs are resident on an SM, each advances by 1 / (cycles of n such CTAs together) per
+    cycle.
 
     Args:
         order: kind of each CTA, in order of starting, `[ctas]`.
-        beside: cycles of one of 0, 1, … as many CTAs as an SM holds, `[kinds, resident + 1]`.
-        equal: the same of equal ones that start at once.
-        start: what different ones that start at once take more, `[resident + 1]`.
+        beside: cycles of one CTA among 0, 1, … resident ones, `[kinds, resident + 1]`.
+        equal: the same for equal CTAs that start together.
+        start: extra cycles of different CTAs that start together, `[resident + 1]`.
         spread: standard deviation of a CTA's time, as a share of it.
-        first_work: of as many CTAs as an SM holds that start at once, what part of its work each
-            has, so that they are done one behind the other, `[resident]`; None: all have 1.
+        first_work: share of its work that each of the CTAs that start together still has to do, so
+            that they end one after another, `[resident]`; None: all of it.
 
     Raises as `load_library`.
     """
@@ -56,7 +57,7 @@ def share_sms(
     costs = np.ascontiguousarray(beside, dtype=np.float64)
     first = np.ascontiguousarray(equal, dtype=np.float64)
     more = np.ascontiguousarray(start, dtype=np.float64)
-    if len(kinds) <= num_sms:  # they vary with what is beside them: nothing is
+    if len(kinds) <= num_sms:  # one CTA per SM: times vary only with neighbours on the same SM
         spread = 0.0
     resident = costs.shape[1] - 1
     works = np.ones(resident) if first_work is None else np.array(first_work, dtype=np.float64)
@@ -81,42 +82,42 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-# Bytes that reach DRAM, by the order in which CTAs start.
+# DRAM traffic, from the order in which CTAs start.
 #
-# CTAs start in the order of their number (blockIdx.x fastest) and those that run together walk
-# their keys in step. What neighbours in that order share is read once; what comes back later is
-# read again unless L2 kept it. L2 is taken as least recently used, in units of one K/V head.
+# CTAs start in the order of their linear index (blockIdx.x fastest), and those that run together
+# advance over their keys in step. Data that they share is read once; data that is used again later
+# is read again unless L2 kept it. L2 is modelled as an LRU cache with one K/V head per entry.
 
 
 # The grid's axes, the one that changes fastest between CTAs first: 0 is blockIdx.x.
 AxisOrder: TypeAlias = tuple[int, int, int]
 AS_LAUNCHED: AxisOrder = (0, 1, 2)
 
-_MOST_WAVES = 256  # enough to see what a longer launch repeats
+_MOST_WAVES = 256  # waves simulated; longer launches repeat the pattern
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """One launch's bytes beyond L2; of a warm one what fits was there before."""
+    """DRAM traffic of one launch; in a warm launch, data that fits in L2 is already there."""
 
     dram_bytes: float
-    kv_reads: float  # how often a byte that several CTAs share (K and V) is read from DRAM
-    miss_share: float  # of what CTAs read together, how much is not in L2 then: 0 to 1
-    written_bytes: float = 0.0  # of them, those that go there
+    kv_reads: float  # how many times a byte that CTAs share (K and V) is read from DRAM
+    miss_share: float  # share of the bytes that CTAs read that misses L2, 0 to 1
+    written_bytes: float = 0.0  # part of the traffic that is writes
 
     @property
     def streams(self) -> bool:
-        """Whether data comes from DRAM while CTAs wait for it."""
+        """Whether CTAs wait for data from DRAM."""
         return self.miss_share > 0
 
 
 @dataclass(frozen=True, slots=True)
 class KvOrder:
-    """Which K/V head each CTA of a grid reads, in order of starting.
+    """The K/V head that each CTA of a grid reads, in order of starting.
 
     Args:
-        shares: along each axis, how many neighbours read the same head; the axis' own size where
-            all do (query tiles), 1 where none do (heads), the group's size where heads share.
+        shares: along each axis, how many neighbours read the same head: the size of the axis if
+            all do (query tiles), 1 if none do (heads), the group size for grouped-query attention.
     """
 
     grid: tuple[int, int, int]
@@ -128,14 +129,14 @@ class KvOrder:
 
     @property
     def num_heads(self) -> int:
-        """Heads that are read at all."""
+        """Number of distinct heads that are read."""
         return math.prod(self._heads())
 
     def _heads(self) -> tuple[int, ...]:
         return tuple(-(-n // share) for n, share in zip(self.grid, self.shares, strict=True))
 
     def first(self, count: int) -> NDArray[np.int64]:
-        """The heads of the first `count` CTAs: a launch may have billions."""
+        """Heads of the first `count` CTAs only, because a launch may have billions."""
         width, height, depth = self.grid
         along_x, along_y, _ = self._heads()
         # Along each axis as far as those CTAs reach.
@@ -148,7 +149,7 @@ class KvOrder:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ListedOrder:
-    """The same where a list says which unit each CTA reads."""
+    """Like `KvOrder`, from a list of the unit that each CTA reads."""
 
     units: NDArray[np.int64]  # [ctas], in the order of starting
 
@@ -167,7 +168,7 @@ class _ListedOrder:
 _Order: TypeAlias = KvOrder | _ListedOrder
 
 
-@lru_cache(maxsize=256)  # a page asks for the same ones again as its sliders move
+@lru_cache(maxsize=256)  # sliders of a page repeat the same arguments
 def traffic(
     order: KvOrder,
     head_bytes: float,
@@ -175,13 +176,13 @@ def traffic(
     running: int,
     kept_bytes: int,
 ) -> Traffic:
-    """Bytes from and to DRAM of one warm launch.
+    """DRAM traffic of one warm launch of attention.
 
     Args:
-        head_bytes: of one head's K and V.
-        other_bytes: Q, O and scratch: read or written once.
-        running: CTAs that all SMs hold together.
-        kept_bytes: that L2 keeps (`kept_l2_bytes`), here and below.
+        head_bytes: K and V of one head.
+        other_bytes: Q, O and scratch, each read or written once.
+        running: CTAs that run at the same time, on all SMs.
+        kept_bytes: bytes that L2 can keep (`kept_l2_bytes`).
     """
     distinct = order.num_heads
     if distinct * head_bytes + other_bytes <= kept_bytes:
@@ -192,7 +193,7 @@ def traffic(
 
 @dataclass(frozen=True, slots=True)
 class _Reads:
-    """Of one group of bytes: units that come from DRAM, and how many of the looked-for do."""
+    """DRAM reads of one group of bytes: units read from DRAM, and share of accesses that miss."""
 
     units: float
     miss_share: float
@@ -201,14 +202,14 @@ class _Reads:
 def _reads(
     groups: Sequence[tuple[_Order, float]], running: int, kept_bytes: int
 ) -> tuple[_Reads, ...]:
-    """What each of several groups, (order, bytes of a unit) each, brings from DRAM."""
+    """DRAM reads of each of several groups, given as (order, bytes of a unit)."""
     waves = -(-groups[0][0].num_ctas // running)
     looked_at = min(waves, _MOST_WAVES)
     of_groups = [_of_waves(order.first(looked_at * running), running) for order, _ in groups]
     kept: OrderedDict[int, float] = OrderedDict()  # least recently used first
     misses, uses, held = [0] * len(groups), [0] * len(groups), 0.0
     for used in zip(*of_groups, strict=True):
-        # More than L2 holds at a time: what a wave leaves behind is gone before the next needs it.
+        # One wave touches more than L2 holds, so its data is evicted before the next wave needs it.
         needed = sum(len(u) * size for u, (_, size) in zip(used, groups, strict=True))
         if needed > kept_bytes:
             kept.clear()
@@ -239,7 +240,7 @@ def _of_waves(units: NDArray[np.int64], running: int) -> list[list[int]]:
     more = np.diff(pairs)
     if more.min(initial=0) < 0:
         pairs = np.unique(pairs)
-    else:  # in order as they stand, where neighbours share units
+    else:  # already ascending, because neighbours share units
         pairs = np.concatenate([pairs[:1], pairs[1:][more > 0]])
     numbers, starts = (pairs % span).tolist(), np.searchsorted(pairs, begins).tolist()
     return [numbers[a:b] for a, b in pairwise(starts)]
@@ -253,13 +254,13 @@ def launch_traffic(
     axes: AxisOrder = AS_LAUNCHED,
     is_cold: bool = False,
 ) -> Traffic:
-    """Bytes from and to DRAM of one launch of any kernel.
+    """DRAM traffic of one launch of any kernel.
 
     Args:
-        groups: what its CTAs have in common (`shared_bytes`).
-        running: CTAs that all SMs hold together.
-        axes: another order of the grid's axes, to see what it would change.
-        is_cold: L2 holds none of its data when it begins; else all of it, where it fits.
+        groups: bytes that its CTAs share (`shared_bytes`).
+        running: CTAs that run at the same time, on all SMs.
+        axes: another order of the grid's axes, to compare with.
+        is_cold: L2 holds none of the launch's data at its start; else all of it, if it fits.
     """
     touched = touched_bytes(groups, grid)
     if touched <= kept_bytes and not is_cold:
@@ -270,7 +271,7 @@ def launch_traffic(
     missing = sum(read.miss_share * size for read, size in zip(reads, sizes, strict=True))
     moved = sum(read.units * size for read, size in zip(reads, sizes, strict=True))
     written = float(written_bytes(groups, grid))
-    if touched <= kept_bytes:  # what is written stays in L2, and goes out when the launch is over
+    if touched <= kept_bytes:  # written data stays in L2 until after the launch
         moved, written = moved - written, 0.0
     return Traffic(moved, moved / touched, missing / sum(sizes), written)
 
@@ -285,7 +286,7 @@ def _order(group: SharedBytes, grid: tuple[int, int, int], axes: AxisOrder) -> _
 
 
 def persistent_traffic(touch: PersistentTouch, kept_bytes: int, is_cold: bool = False) -> Traffic:
-    """The same of a launch whose CTAs all run at once."""
+    """DRAM traffic of a launch whose CTAs all run at the same time."""
     if touch.touched_bytes <= kept_bytes and not is_cold:
         return Traffic(0.0, 0.0, 0.0)
     moved, written = touch.moved_bytes(kept_bytes), float(touch.written_bytes)
@@ -298,8 +299,8 @@ def persistent_traffic(touch: PersistentTouch, kept_bytes: int, is_cold: bool = 
 def best_order(
     groups: Sequence[SharedBytes], grid: tuple[int, int, int], running: int, kept_bytes: int
 ) -> AxisOrder:
-    """The order of the grid's axes that moves least from DRAM; as launched where none is better."""
-    # Axes of one CTA change nothing wherever they stand.
+    """The order of the grid's axes with least DRAM traffic; the launch's own if none is better."""
+    # The position of axes of size 1 does not matter.
     of_long_axes: dict[tuple[int, ...], AxisOrder] = {}
     for a, b, c in permutations(range(3)):
         of_long_axes.setdefault(tuple(x for x in (a, b, c) if grid[x] > 1), (a, b, c))

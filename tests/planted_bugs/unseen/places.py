@@ -8,7 +8,7 @@ from planted_bugs.unseen.bug import Unseen, rows
 _WIDE = (Problem(1, 2, 200, 128),)
 _LONGER_KV = (Problem(1, 2, 77, 64, seqlen_kv=200),)
 _MANY_KEYS = (Problem(2, 4, 3, 64, num_heads_kv=2, seqlen_kv=700),)
-_QUERY = (r"query (row|index|tile)", r"rows that hold", r"Q being read", r"Q of a head")
+_QUERY = (r"query (row|index|tile)", r"rows that hold", r"Q is read", r"Q of a head")
 
 PLACES: tuple[Unseen, ...] = (
     # ---- addressing ----

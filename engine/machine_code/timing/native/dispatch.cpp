@@ -1,9 +1,9 @@
-// Which SM takes the next CTA of a launch whose CTAs take nearly the same time.
+// Assigns CTAs of nearly equal time to SMs, one after another.
 //
-// SMs whose CTAs are all equal stay in step, and none takes two CTAs more than another. A CTA that
-// does a little less than the others, for a query tile that is cut, puts its SM out of step: where
-// several slots of it fall free before the first one of another SM, it takes several CTAs of the
-// last ones. By how much is read from simulated samples; each run begins with another one.
+// SMs whose CTAs are all equal stay in step, and none takes two CTAs more than another. A CTA that does a
+// little less than the others, for a partial query tile, shifts its SM in time: if several of its slots fall
+// free before the first one of another SM, it takes several of the last CTAs. The shift is taken from
+// simulated samples; each run starts with another one.
 #include "numbers.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ struct Launch {
 double run(const Launch& in, Numbers& numbers) {
     const int32_t resident = in.resident;
     const double* offsets = in.offsets + numbers.below(in.samples) * resident;
-    // By SM and slot: how far it is out of step, and how many CTAs it has had.
+    // By SM and slot: its shift in cycles, and the number of CTAs it has had.
     std::vector<double> late(in.num_sms * resident, 0.0);
     std::vector<int32_t> had(in.num_sms * resident, 0), taken(in.num_sms, 0);
     int64_t next = 0;
@@ -67,7 +67,7 @@ double run(const Launch& in, Numbers& numbers) {
 
 }  // namespace
 
-// Cycles until the last CTA is done, of each run, in `cycles`.
+// Cycles until the last CTA ends, for each run, in `cycles`.
 //
 //   is_cut   [num_ctas] in order of starting
 //   ends     [most + 1] cycles of 0, 1, … equal CTAs on one SM

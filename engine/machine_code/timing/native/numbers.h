@@ -1,4 +1,4 @@
-// Numbers without a pattern, the same ones in every call.
+// Pseudo-random numbers, the same in every call.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,9 @@
-// CTAs of several lengths on all SMs: who runs where, and when the last one is done.
+// CTAs of several lengths on all SMs: which runs where, and when the last one ends.
 //
-// CTAs beside each other share their SM evenly: one of kind k advances by 1 / costs[k][n] a cycle
-// while n are there. The first ones of each SM, which start at once, have more to do, and are done one
-// behind the other. Who comes last may hang on a few cycles, so that several runs are averaged in
-// which CTAs take a little more or less.
+// Resident CTAs share their SM evenly: one of kind k advances by 1 / costs[k][n] per cycle while n are
+// resident. The first CTAs of each SM, which start together, have more work, and end one after another. Which
+// CTA is last may depend on a few cycles, so the result is averaged over several runs in which CTAs take
+// slightly more or less time.
 #include "numbers.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ struct Cta {
 
 struct Sm {
     std::vector<Cta> ctas;
-    int32_t taken = 0;  // CTAs so far
+    int32_t taken = 0;  // CTAs taken so far
     double since = 0;
 };
 
@@ -53,7 +53,7 @@ double run(const Launch& in, Numbers& numbers) {
     const auto row = [&](const Sm& sm, const Cta& cta) {
         return cta.kind * (in.resident + 1) + static_cast<int32_t>(sm.ctas.size());
     };
-    // When an SM's next CTA is done; of several then, that SM's first that has had fewest.
+    // When an SM's next CTA ends; ties go to the SM that has had fewest CTAs.
     using Event = std::tuple<double, int32_t, int32_t>;
     std::priority_queue<Event, std::vector<Event>, std::greater<Event>> events;
     const auto follow = [&](int32_t i) {
@@ -96,7 +96,7 @@ double run(const Launch& in, Numbers& numbers) {
 
 }  // namespace
 
-// Cycles until the last CTA is done, on average of `runs`.
+// Cycles until the last CTA ends, averaged over `runs`.
 //
 //   order    [num_ctas] kind of each CTA, in order of starting
 //   costs    [kinds, resident + 1] cycles of one of n CTAs beside each other

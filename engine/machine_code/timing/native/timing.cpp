@@ -1,12 +1,12 @@
-// One SM, cycle by cycle: which warp issues what, and what the others wait for.
+// Simulates one SM cycle by cycle: which warp issues, and why the others stall.
 //
 // Four partitions issue at most one warp instruction a cycle each. A warp may issue when its stall
 // count has run out and the scoreboards of its wait mask are clear. The warp that issued last goes
 // on while it can, else the youngest goes (Huerta et al., arXiv 2503.20481, section 5.1). CTAs come
 // from a queue: a slot that falls free is filled at once, so nothing runs in rounds.
 //
-// Time jumps to the next cycle in which something can happen. What a warp waited for between two
-// issues is worked out when the second one happens, so that attribution costs nothing per cycle.
+// Time jumps to the next cycle in which something can happen. The stall reason between two issues of a warp
+// is determined at the second issue, so that attribution costs nothing per cycle.
 #include "timing.h"
 
 #include <algorithm>
@@ -32,9 +32,9 @@ constexpr int NAMED_BARRIERS = 16;
 constexpr int MAX_QUEUE = 16;
 constexpr int WARP_SIZE = 32;
 constexpr int SECTOR_BYTES = 32;
-// What an instruction issues to, beside the pipes.
+// Issue targets other than the pipes.
 constexpr int FIRST_UNIT_SLOT = NUM_PIPES, QUEUE_SLOT = NUM_PIPES + 1;
-// What registers are short of where it is part of the function that every instruction passes.
+// Kept out of line: in the function that every instruction runs through, it would cost registers.
 #define OUT_OF_LINE __attribute__((noinline))
 
 constexpr double NEVER = std::numeric_limits<double>::infinity();
@@ -44,7 +44,7 @@ inline double later(double a, double b) { return a > b ? a : b; }
 inline double earlier(double a, double b) { return a < b ? a : b; }
 
 struct Warp {
-    int32_t cta = -1;          // among those of its SM
+    int32_t cta = -1;          // index among the CTAs of its SM
     int32_t partition = 0;
     int32_t place = 0;         // in the partition's arrays
     int32_t number = 0;        // in its CTA
@@ -52,22 +52,22 @@ struct Warp {
     int64_t position = 0, end = 0;  // in the trace
     double issued = 0;         // cycle of the last issue, or of the start
     double stalled = 0;        // the stall count runs out
-    double released = 0;       // a barrier or a wait lets go
-    double fetched = 0;        // the code is there
+    double released = 0;       // a barrier or a wait ends
+    double fetched = 0;        // its code has been fetched
     int32_t released_by = BARRIER_STALL;
     bool waits = false;        // until another warp acts
     int32_t registers = 0;     // of a thread; setmaxnreg changes them
-    double clear[SCOREBOARDS] = {};    // when each scoreboard is
-    int32_t holds[SCOREBOARDS] = {};   // why it is not yet
-    double copies = 0, bulk_stores = 0, stores = 0;  // the last one issued is done
+    double clear[SCOREBOARDS] = {};    // when each scoreboard is released
+    int32_t holds[SCOREBOARDS] = {};   // what holds it
+    double copies = 0, bulk_stores = 0, stores = 0;  // end of the last one issued
     std::vector<double> copy_groups;   // the same at the end of each group
-    // Products of its warpgroup: when each that began is done; how many each group ends behind.
+    // Products of its warpgroup: the end of each that began; number of products up to each group's end.
     std::vector<double> products;
     std::vector<size_t> product_groups;
     size_t products_issued = 0, products_awaited = 0;
 };
 
-// A warp's quarter of a warpgroup's product that waits for its tensor core.
+// A warp's quarter of a wgmma that is queued for its tensor core.
 struct Product {
     int32_t warp, op;
     double issued, operands;           // operands: passes through the shared-memory port
@@ -95,11 +95,11 @@ struct Cta {
 };
 
 struct Partition {
-    // Of the resident warps, oldest first; what chooses among them lies close together.
+    // Arrays of the resident warps, oldest first, kept together because the scheduler scans them.
     std::vector<int32_t> warps;
-    std::vector<double> ready;         // as Warp::ready; NEVER while it waits for another
+    std::vector<double> ready;         // as Warp::ready; NEVER while it waits for another warp
     std::vector<uint8_t> slot;         // of `free_at`: what it issues to next
-    // By pipe; behind them the FMA pipe's first unit and the queue of products.
+    // By pipe, then the FMA pipe's first unit and the queue of products.
     double free_at[QUEUE_SLOT + 1] = {};
     double clock = 0;
     double next = 0;                   // cycle of its next issue, unless `changed` since
@@ -108,7 +108,7 @@ struct Partition {
     int32_t last = -1;                 // the warp that issued last
     double unit_free[4] = {};          // of the FMA pipe
     double pipe_free[NUM_PIPES] = {};
-    std::deque<Product> products;      // that did not begin, in order of issue
+    std::deque<Product> products;      // not yet started, in order of issue
     double bank_free[BANKS] = {};
     int32_t kept_warp[BANKS][OPERAND_SLOTS], kept_register[BANKS][OPERAND_SLOTS];
     double queue[MAX_QUEUE] = {};      // when its last entries left
@@ -131,7 +131,7 @@ public:
     Sm(const Launch& launch, Result& result)
         : in(launch), m(*launch.machine), out(result), code(launch.num_code_lines, -1.0) {}
 
-    // The CTA of that place in the queue, in a slot that is free.
+    // Starts the CTA at that place of the queue in a free slot.
     void start_cta(int32_t number, double begin) {
         const int32_t n = static_cast<int32_t>(ctas.size());
         ctas.emplace_back();
@@ -174,7 +174,7 @@ public:
         if (cta.running == 0) finish_cta(n, begin);
     }
 
-    // On to the cycle in which a slot falls free; false: the warps left wait for ever.
+    // Advances to the cycle in which a slot falls free; false: the remaining warps deadlock.
     bool run_to_free_slot() {
         while (running_ctas > 0 && free_slots == 0) {
             int best = -1;
@@ -209,15 +209,15 @@ private:
     int32_t running_ctas = 0, next_partition = 0;
     int32_t free_slots = 0;            // that the queue has not heard of
     double slot_freed = 0;             // when the last slot fell free
-    double bulk_writes = 0;            // passes through the port that bulk copies wait for
-    double arrivals_free = 0;          // when mbarriers have counted the lanes that arrived
+    double bulk_writes = 0;            // port passes that bulk copies still need
+    double arrivals_free = 0;          // when mbarriers have processed all arrivals so far
     double port_free = 0, tags_free = 0, l2_free = 0, fetch_free = 0, end = 0;
-    std::vector<double> code;          // cycle at which each line is there, -1 never asked for
+    std::vector<double> code;          // cycle at which each line is available, -1 never requested
     std::unordered_map<uint64_t, Line> l1;
     std::vector<uint64_t> l1_order;
     size_t l1_oldest = 0;
 
-    // ---- CTAs come and go ----
+    // ---- CTAs start and end ----
 
     void finish_cta(int32_t n, double now) {
         out.finished[ctas[n].number] = now;
@@ -243,14 +243,14 @@ private:
             finish_cta(n, now + 1);
             return;
         }
-        // Hardware counts a warp that has left as arrived.
+        // Hardware counts an exited warp as arrived.
         for (NamedBarrier& barrier : cta.barriers)
             if (!barrier.waiting.empty()) open_if_complete(cta, barrier, now);
     }
 
     // ---- when a warp may issue ----
 
-    // As far as the warp itself is concerned.
+    // Without regard to the pipes and to other warps.
     void prepare(Warp& w) {
         const Op& op = in.ops[w.trace->instruction[w.position]];
         w.fetched = fetch(op, w.issued);
@@ -263,7 +263,7 @@ private:
         p.changed = true;
     }
 
-    // A line of code that the SM never executed comes from afar, one line after the other.
+    // A line of code that the SM has not executed yet is fetched, one line after another.
     double fetch(const Op& op, double now) {
         if (m.fetch_cycles == 0) return 0;
         double& there = code[op.code_line];
@@ -280,7 +280,7 @@ private:
                                                       : op.pipe;
     }
 
-    // The FMA unit that is free first, the later of equal ones.
+    // The FMA unit that is free first; in a tie, the later one.
     int first_free(const Partition& p) const {
         int unit = 0;
         for (int u = 1; u < m.fma_units; ++u)
@@ -315,7 +315,7 @@ private:
         choose(p);
     }
 
-    // Of those that may issue at p.next the one that did last, else the youngest; false: there is none.
+    // Among warps that may issue at p.next, chooses the one that issued last, else the youngest; false: none.
     bool choose(Partition& p) const {
         p.chosen = p.last;
         if (p.last >= 0 && able(p, warps[p.last].place) <= p.next) return true;
@@ -374,7 +374,7 @@ private:
             prepare(w);
     }
 
-    // A pipe that takes 6.45 cycles goes on in the middle of a cycle if something waited for it.
+    // A pipe that takes 6.45 cycles continues in the middle of a cycle if an instruction waited for it.
     static void take(double& free, double now, double cycles) {
         free = (free > now - 1 ? earlier(free, now) : now) + cycles;
     }
@@ -420,8 +420,8 @@ private:
         w.holds[barrier] = is_long ? LONG_SCOREBOARD : SHORT_SCOREBOARD;
     }
 
-    // Takes the banks' read ports; how long the partition cannot issue because a bank is behind. A
-    // register that the operand cache keeps costs no port.
+    // Reserves the banks' read ports; returns how long the partition cannot issue because a bank is busy. A
+    // register in the operand cache needs no port.
     double read_registers(Partition& p, int32_t id, const Op& op, double now) {
         double bubbles = 0;
         for (int slot = 0; slot < OPERAND_SLOTS; ++slot) {
@@ -442,8 +442,8 @@ private:
 
     // ---- memory ----
 
-    // When the passes begin. What bulk copies still have to write goes in between, pass by pass, or
-    // while nothing else wants the port.
+    // When the passes begin. Pending writes of bulk copies are interleaved pass by pass, or use the port
+    // while it is idle.
     double take_port(double from, double passes) {
         if (from > port_free) bulk_writes = later(0.0, bulk_writes - (from - port_free));
         const double between = earlier(bulk_writes, passes);
@@ -473,8 +473,8 @@ private:
         if (kind == BULK_LOAD || kind == BULK_STORE) {
             const double landed = take_l2(now, trace.size_bytes[row] / SECTOR_BYTES) +
                                   m.bulk_copy_cycles + m.l2_cycles;
-            // Of a multicast each CTA of the cluster brings its part to all: read once, it arrives
-            // as often as there are CTAs.
+            // In a multicast each CTA of the cluster loads a part for all: it is read once and arrives in
+            // every CTA.
             const int64_t arriving = trace.size_bytes[row] *
                                      (kind == BULK_LOAD ? std::max(1, trace.amount[row]) : 1);
             const double writes = arriving / m.shared_bytes_per_cycle;
@@ -496,7 +496,7 @@ private:
         read = begin + op.read_cycles;
         result = begin + passes + op.result_cycles;
         const int64_t first = trace.line_start[row], last = trace.line_start[row + 1];
-        // What a fence waits for: all passes, of which a barrier alone waits for none.
+        // A fence waits for all passes; a barrier alone waits for none.
         if (kind == SHARED_STORE) w.stores = later(w.stores, begin + passes);
         if (first == last) return;
         result = through_l1(w, op, trace, first, last, begin);
@@ -507,7 +507,7 @@ private:
         }
     }
 
-    // Of lines that one instruction asks for: neighbouring ones are found in one cycle.
+    // Neighbouring lines of one instruction are looked up in one cycle.
     int lookups(const uint64_t* line, const uint64_t* end) const {
         uint64_t seen[WARP_SIZE];
         int count = 0;
@@ -519,7 +519,7 @@ private:
         return count;
     }
 
-    // One lookup a cycle; what L1 lacks comes from beyond. Returns when all is there.
+    // One lookup per cycle; L1 misses go to L2 or DRAM. Returns when all data has arrived.
     double through_l1(const Warp& w, const Op& op, const Trace& trace, int64_t first, int64_t last,
                       double begin) {
         const int looked_up = lookups(trace.line + first, trace.line + last);
@@ -534,7 +534,7 @@ private:
                 const auto found = l1.find(key(w, trace.line[i]));
                 if (found != l1.end()) {
                     lacks &= static_cast<uint8_t>(~found->second.sectors);
-                    done = later(done, found->second.there);  // it may still be on its way
+                    done = later(done, found->second.there);  // it may still be in flight
                 }
             }
             missing += __builtin_popcount(lacks);
@@ -547,7 +547,7 @@ private:
         return done;
     }
 
-    // Several CTAs of the queue may repeat one trace: what one of them brought is not another's.
+    // Several CTAs of the queue may share one trace: a line that one of them loaded is not a hit for another.
     uint64_t key(const Warp& w, uint64_t line) const {
         return line ^ static_cast<uint64_t>(ctas[w.cta].number + 1) << 48;
     }
@@ -566,8 +566,8 @@ private:
         l1_oldest = (l1_oldest + 1) % l1_order.size();
     }
 
-    // A warpgroup's product is asynchronous: the warp goes on while it waits for the tensor core,
-    // behind what was issued before, of whichever warp.
+    // wgmma is asynchronous: the warp continues while the product is queued for the tensor core, in order of
+    // issue over all warps.
     OUT_OF_LINE void product(Partition& p, Warp& w, int32_t id, int32_t op_index,
                              uint32_t shared_bytes, double now) {
         const double operands = shared_bytes / m.shared_bytes_per_cycle / PARTITIONS;
@@ -576,8 +576,8 @@ private:
         if (in.ops[op_index].closes_group) w.product_groups.push_back(w.products_issued);
     }
 
-    // The first product that begins before `now`, if there is one. Only then is it known what else
-    // wants the port by which its operands come.
+    // Starts the first product that begins before `now`, if there is one. Only then are the other users of
+    // the port for its operands known.
     bool begin_products(double now) {
         Partition* first = nullptr;
         double begin = NEVER;
@@ -621,7 +621,7 @@ private:
         }
     }
 
-    // ---- warps that wait for others ----
+    // ---- synchronisation of warps ----
 
     static void release(Warp& w, double at, int32_t reason) {
         if (at <= w.released) return;
@@ -699,7 +699,7 @@ private:
         }
     }
 
-    // A warp that asks for more waits until others of its CTA have given up enough.
+    // A warp that requests more registers waits until others of its CTA have released enough.
     void set_registers(Warp& w, int32_t id, int32_t wanted, double now) {
         Cta& cta = ctas[w.cta];
         if (wanted > w.registers) {
@@ -726,7 +726,7 @@ private:
     }
 
     void open_if_complete(Cta& cta, NamedBarrier& barrier, double now) {
-        // A warp that has left counts as arrived; what it arrived at before is in the count already.
+        // An exited warp counts as arrived; its earlier arrivals are already counted.
         const bool is_complete = barrier.arrived >= barrier.expected ||
                                  static_cast<int32_t>(barrier.waiting.size()) >= cta.running;
         if (!is_complete || barrier.arrived == 0) return;
@@ -770,7 +770,7 @@ private:
     }
 };
 
-// All SMs take CTAs from one queue: the first ones in turn, then whichever has a free slot first.
+// All SMs take CTAs from one queue: the first ones in turn, then the SM with the first free slot.
 bool run(const Launch& in, Result& out) {
     std::vector<Sm> sms;
     sms.reserve(in.num_sms);
@@ -800,9 +800,9 @@ bool run(const Launch& in, Result& out) {
     return true;
 }
 
-// One SM and a queue of equal CTAs: `ends[i]` is when all is done if the queue holds counts[i] of
-// them (ascending), `freed[i]` when the slot of the CTA behind the first `resident` + i fell free.
-// What begins alike is simulated once: where the queue is to end, a copy of the SM goes on without.
+// One SM and a queue of equal CTAs: `ends[i]` is the end of all if the queue has counts[i] of them
+// (ascending), `freed[i]` the cycle at which the slot of the CTA after the first `resident` + i fell free.
+// Common starts are simulated once: where a queue ends, a copy of the SM continues without further CTAs.
 bool run_counts(const Launch& in, Result& out, const int32_t* counts, int32_t num_counts,
                 double* ends, double* freed) {
     const auto drained = [](Sm& sm) {
@@ -837,7 +837,7 @@ bool run_counts(const Launch& in, Result& out, const int32_t* counts, int32_t nu
 }  // namespace
 }  // namespace attune_timing
 
-// 0, or 1 when the warps that are left wait for each other.
+// 0, or 1 if the remaining warps deadlock.
 extern "C" __attribute__((visibility("default"))) int attune_time_sm(
     const attune_timing::Launch* launch, attune_timing::Result* result) {
     return attune_timing::run(*launch, *result) ? 0 : 1;

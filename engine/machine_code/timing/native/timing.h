@@ -1,4 +1,4 @@
-// The flat arrays that Python hands to the timing model, and what it hands back.
+// The flat arrays that Python passes to the timing model, and its results.
 //
 // Plain data throughout; engine/machine_code/timing/native.py declares the same structures. Cycles are the
 // SM's. A trace's arrays are those of engine.machine_code.emulation.CtaTrace, which describes them.
@@ -14,7 +14,7 @@ enum Pipe : int32_t {
     NUM_PIPES
 };
 
-// What the four partitions share, behind their pipes.
+// Ports that the four partitions share, after the pipes.
 enum Port : int32_t { SHARED_PORT, L1_TAGS, L2_PORT, NUM_PORTS };
 
 // As engine.machine_code.emulation.AccessKind.
@@ -44,23 +44,23 @@ struct Op {
     int32_t result_cycles;     // to the result: from issue, or from the end of the pass through the port
     int32_t read_cycles;       // to its registers being read: likewise
     int32_t code_line;         // of 128 bytes
-    int32_t uses_l1;           // a load that finds and leaves data there
+    int32_t uses_l1;           // a load that may hit in L1 and allocates there
     int32_t is_fence;          // waits for this warp's stores
-    int32_t is_warpgroup;      // a product of a warpgroup: asynchronous
+    int32_t is_warpgroup;      // wgmma: asynchronous
     int32_t closes_group;      // of such products
     int32_t reads[3];          // register by operand slot, -1 none; + 256 where it is kept for reuse
-    float pipe_cycles;         // in which the partition's pipe takes no other
+    float pipe_cycles;         // cycles that occupy the partition's pipe
     float passes;              // through the shared-memory port, at least
 };
 
 struct Machine {
     int32_t fma_units;
     int32_t operand_window;    // cycles an FMA or ALU instruction has to read its registers
-    int32_t queue_depth;       // memory instructions of a partition that may wait, at most 16
+    int32_t queue_depth;       // queued memory instructions of a partition, at most 16
     int32_t dispatch_cycles;   // between two of them leaving the partition
     int32_t barrier_cycles;
     int32_t l1_cycles, l2_cycles;
-    int32_t l1_lines;          // capacity; 0: nothing is found in L1
+    int32_t l1_lines;          // capacity; 0: no L1 hits
     int32_t fetch_cycles;      // per 128 bytes of code that the SM never fetched before
     int32_t cta_start_cycles;  // from a slot being free to the next CTA's first instruction
     int32_t stagger_cycles;    // between the starts of an SM's first CTAs
@@ -69,9 +69,9 @@ struct Machine {
     int32_t arrive_cycles;     // for each lane that arrives at an mbarrier, one after the other
     int32_t lookup_bytes;      // of lines that the tags of L1 answer for in one cycle
     int32_t registers;         // of a thread, before any setmaxnreg
-    int32_t product_queue;     // products of warpgroups that wait for a partition's tensor core
-    int32_t warpgroup_cycles;  // latency of a warpgroup's product behind its last pass
-    float cycles_per_sector;   // this SM's share of the way to L2
+    int32_t product_queue;     // wgmmas that may be queued for a partition's tensor core
+    int32_t warpgroup_cycles;  // latency of a wgmma after its last pass
+    float cycles_per_sector;   // this SM's share of the L2 bandwidth
     float shared_bytes_per_cycle;
 };
 
@@ -99,13 +99,13 @@ struct Launch {
     int32_t num_code_lines, num_ctas, resident, num_sms;
 };
 
-// What happened when, where it is followed.
+// A recorded event.
 enum EventKind : int32_t { ISSUED, PRODUCT, COPY };
 
 struct Event {
-    double begin, end;         // of the wait before an issue, of a product, of a copy's way
+    double begin, end;         // of the stall before an issue, of a product, of a copy in flight
     int32_t kind, cta, warp, op;
-    int32_t reason;            // of the wait: what most of it was
+    int32_t reason;            // of the stall: its most frequent reason
     int32_t partition;
 };
 
