@@ -22,10 +22,16 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 GIT_TIMEOUT_S = 5.0
 
 
-def collect_environment() -> dict[str, Any]:
-    """A JSON object, the `environment` of a snapshot: `engine.sessions.snapshot.Environment`."""
+def collect_environment(
+    checkout: Path = CHECKOUT, git_timeout_s: float = GIT_TIMEOUT_S
+) -> dict[str, Any]:
+    """A JSON object, the `environment` of a snapshot: `engine.sessions.snapshot.Environment`.
+
+    Args:
+        checkout: whose commit it names, if it is one.
+    """
     gpus, driver, cuda_driver = _gpus()
-    commit, dirty = _git()
+    commit, dirty = _git(checkout, git_timeout_s)
     return {
         "collected": datetime.now(UTC).isoformat(timespec="seconds"),
         "gpus": gpus,
@@ -76,24 +82,24 @@ def _cpu_name() -> str | None:
     return platform.processor() or None
 
 
-def _git() -> tuple[str | None, bool | None]:
+def _git(checkout: Path, timeout_s: float) -> tuple[str | None, bool | None]:
     """(commit, dirty) of the checkout this package runs from; (None, None) outside of one."""
-    if not (CHECKOUT / ".git").exists():  # an installed copy may lie inside somebody else's
+    if not (checkout / ".git").exists():  # an installed copy may lie inside somebody else's
         return None, None
-    commit = _git_output("rev-parse", "HEAD")
+    commit = _git_output(checkout, timeout_s, "rev-parse", "HEAD")
     if commit is None:
         return None, None
-    changes = _git_output("status", "--porcelain")
+    changes = _git_output(checkout, timeout_s, "status", "--porcelain")
     return commit, None if changes is None else changes != ""
 
 
-def _git_output(*args: str) -> str | None:
+def _git_output(checkout: Path, timeout_s: float, *args: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", "--no-optional-locks", "-C", str(CHECKOUT), *args],
+            ["git", "--no-optional-locks", "-C", str(checkout), *args],
             capture_output=True,
             text=True,
-            timeout=GIT_TIMEOUT_S,
+            timeout=timeout_s,
             check=True,
         )
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):

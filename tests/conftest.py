@@ -181,3 +181,14 @@ def set_local_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr("engine.measure.device_lock._uuid", lambda: uuid)
 
     return put
+
+
+@pytest.fixture
+def set_history(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], None]:
+    """Which history commands open."""
+
+    def put(history: object) -> None:
+        for command in ("bounds", "profile", "variants"):
+            monkeypatch.setattr(f"engine.cli.{command}.open_history", lambda: history)
+
+    return put

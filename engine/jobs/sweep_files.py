@@ -25,7 +25,6 @@ PREFIX = "cli-"  # of the ids of these jobs
 _MOST = 50  # newest, of a folder
 _MAX_HEAD_BYTES = 64 << 20  # a million problems
 _TAIL_BYTES = 4096
-_PROBED_S = 5.0  # how long the answer whether a journal is held counts
 _ACTIVE_S = 10.0  # a journal written to so lately is being written
 _RATE_ROWS = 20
 
@@ -39,9 +38,14 @@ class _Head:
 
 
 class SweepFiles:
-    """The journals of one folder. Thread-safe."""
+    """The journals of one folder. Thread-safe.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        probed_s: how long the answer whether a journal is held counts.
+    """
+
+    def __init__(self, folder: Path, probed_s: float = 5.0) -> None:
+        self._probed_s = probed_s
         self._folder = folder
         self._lock = threading.RLock()
         self._heads: dict[tuple[str, int], _Head | None] = {}  # by name and inode
@@ -128,7 +132,7 @@ class SweepFiles:
         if time.time() - written_at < _ACTIVE_S:
             return True
         probed_at, held = self._held.get(path.name, (float("-inf"), False))
-        if time.monotonic() - probed_at > _PROBED_S:
+        if time.monotonic() - probed_at > self._probed_s:
             held = files.is_locked(path)
             self._held[path.name] = (time.monotonic(), held)
         return held

@@ -274,12 +274,17 @@ BESIDE_TYPES: Mapping[JobKind, JobType[Any]] = {
 }
 
 
-def _build_simulator(can_simulate: threading.Event, busy: Sequence[threading.Event]) -> None:
+def _build_simulator(
+    can_simulate: threading.Event,
+    busy: Sequence[threading.Event],
+    executor_after_s: float = EXECUTOR_AFTER_S,
+) -> None:
     """Build what simulates, and what executes machine code, ahead of their first use.
 
     Args:
         busy: set while jobs are served. The first Run comes when the first prediction is there, and
             is not to share its core with a compiler that it does not need: a host build judges it.
+        executor_after_s: without a job, before what executes is built.
     """
     from engine.machine_code.execution import prepare
     from engine.machine_code.native_library import build_libraries
@@ -288,7 +293,7 @@ def _build_simulator(can_simulate: threading.Event, busy: Sequence[threading.Eve
         with contextlib.suppress(AttuneError):  # the first simulation says what is missing
             build_libraries()
             can_simulate.set()
-            _wait_for_quiet(busy, EXECUTOR_AFTER_S)
+            _wait_for_quiet(busy, executor_after_s)
             prepare()
     finally:
         can_simulate.set()
@@ -359,7 +364,7 @@ def _serve_beside(
             is_closing.wait(POLL_S)
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str], idle_check_s: float = IDLE_CHECK_S) -> int:
     run = RunDir(Path(argv[0]))
     lock = files.try_lock(run.worker_lock)  # held until the process ends
     if lock is None:
@@ -392,7 +397,7 @@ def main(argv: list[str]) -> int:
                 is_busy.clear()
                 has_served = True
                 idle_since = time.monotonic()
-            elif time.monotonic() - idle_since > IDLE_CHECK_S:
+            elif time.monotonic() - idle_since > idle_check_s:
                 if run.is_abandoned():
                     return 0
                 idle_since = time.monotonic()

@@ -75,8 +75,8 @@ def readings(monkeypatch):
     def read(request, _version):
         return made[request.variant]
 
-    monkeypatch.setattr(tab, "read", read)
-    monkeypatch.setattr(other, "read", read)
+    for module in (tab, other):
+        monkeypatch.setattr(module, "read", read)
     return made
 
 

@@ -337,11 +337,9 @@ def test_the_command_line_names_nothing_that_does_not_run(
 
 @pytest.mark.usefixtures("table")
 def test_the_command_line_names_kernel_and_reason(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], set_history: Callable[[object], None]
 ) -> None:
-    known = Simulated(us={"v12": 3.1})
-    monkeypatch.setattr("engine.cli.variants.open_history", lambda: known)
-    monkeypatch.setattr("engine.cli.profile.open_history", lambda: known)
+    set_history(Simulated(us={"v12": 3.1}))
     assert main(["auto", "--gpu", "L4", "-H", "8", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["variant"], told["config"]) == ("v12", CONFIG_V12)

@@ -14,7 +14,7 @@ from words import raises
 
 from engine.base.errors import ClusterError
 from engine.problem import Problem
-from engine.search.cluster import executor, worker
+from engine.search.cluster import worker
 from engine.search.cluster.executor import MAX_DEATHS, Tasks
 from engine.search.cluster.members import Member
 from engine.search.cluster.worker import Description
@@ -44,13 +44,13 @@ class MadeUpClient:
 class Bench:
     """Tasks on made-up workers and a clock that tests turn."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.client = MadeUpClient()
         self.members: dict[str, Member] = {}
         self.now = 0.0
-        monkeypatch.setattr(executor, "send", self.client.send)
-        monkeypatch.setattr(executor.time, "monotonic", lambda: self.now)
-        self.tasks = Tasks(self.client, self.members, {})
+        self.tasks = Tasks(
+            self.client, self.members, {}, clock=lambda: self.now, send=self.client.send
+        )
 
     def join(self, address: str, gpu: str, threads: int = 1) -> None:
         about = Description("node", True, gpu, "L4", "")
@@ -82,8 +82,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
-    return Bench(monkeypatch)
+def bench() -> Bench:
+    return Bench()
 
 
 def test_a_problem_stays_on_its_gpu_and_others_go_elsewhere(bench: Bench) -> None:

@@ -109,13 +109,12 @@ if __name__ == "__main__":
 def test_the_executor_is_built_once_no_job_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its compiler would share the core with the first Run, which a host build judges."""
     built = threading.Event()
-    monkeypatch.setattr(worker, "EXECUTOR_AFTER_S", 0.1)
     monkeypatch.setattr("engine.machine_code.native_library.build_libraries", lambda: None)
     monkeypatch.setattr("engine.machine_code.execution.prepare", built.set)
     can_simulate, *busy = (threading.Event() for _ in range(3))
     for event in busy:
         event.set()
-    thread = threading.Thread(target=worker._build_simulator, args=(can_simulate, busy))
+    thread = threading.Thread(target=worker._build_simulator, args=(can_simulate, busy, 0.1))
     thread.start()
     assert can_simulate.wait(10)
     busy[0].clear()

@@ -196,14 +196,13 @@ def test_a_result_that_crosses_a_cancel_is_dropped(manager: JobManager) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_nobody_wants_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_nobody_wants_leaves(tmp_path: Path) -> None:
     from engine.jobs import worker
     from engine.jobs.layout import RunDir
 
     run = RunDir(tmp_path / "server0")
     run.create()
-    monkeypatch.setattr(worker, "IDLE_CHECK_S", 0.1)
-    assert worker.main([str(run.root)]) == 0  # no server holds the folder
+    assert worker.main([str(run.root)], idle_check_s=0.1) == 0  # no server holds the folder
 
     held = JobManager(tmp_path)  # claims server0
     try:

@@ -11,7 +11,6 @@ import pytest
 
 from engine.base.errors import Status
 from engine.evaluation import Evaluation, Latency
-from engine.jobs import sweep_files as subject
 from engine.jobs.sweep_files import SweepFiles
 from engine.problem import Problem
 from engine.schema import encode
@@ -67,15 +66,12 @@ def test_a_sweep_that_runs_is_followed_to_its_end(tmp_path: Path, book: SweepJou
     assert files.path(job.job_id) == book.path
 
 
-def test_a_command_that_was_killed_has_ended(
-    tmp_path: Path, book: SweepJournal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_was_killed_has_ended(tmp_path: Path, book: SweepJournal) -> None:
     book.begin(SPEC)
     add(book, 1)
     long_ago = time.time() - 60
     os.utime(book.path, (long_ago, long_ago))
-    monkeypatch.setattr(subject, "_PROBED_S", 0.0)
-    files = SweepFiles(tmp_path)
+    files = SweepFiles(tmp_path, probed_s=0.0)
     (job,) = files.listed()
     assert job.state == "cancelled"
     with book.claim():  # gone on with, in an evaluation that takes long

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -189,10 +190,9 @@ def test_bad_usage_is_one_sentence(
 
 
 def test_the_command_line_prints_one_kernel(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], set_history: Callable[[object], None]
 ) -> None:
-    compiling = History().doing("compile")
-    monkeypatch.setattr("engine.cli.bounds.open_history", lambda: compiling)
+    set_history(History().doing("compile"))
     assert main(["roofline", "v01", "--gpu", "L4", "--json"]) == 0
     out = json.loads(capsys.readouterr().out)
     assert out["work"]["kv_l2_loads"] == 2

@@ -67,29 +67,33 @@ def git(folder: Path, *args: str) -> None:
     subprocess.run(["git", "-C", str(folder), *identity, *args], check=True, capture_output=True)
 
 
-def test_commit_and_dirty_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "CHECKOUT", tmp_path)
-    assert environment._git() == (None, None)
+def test_commit_and_dirty_flag(tmp_path: Path) -> None:
+    def found() -> tuple[str | None, bool | None]:
+        told = collect_environment(tmp_path)
+        return told["commit"], told["dirty"]
+
+    assert found() == (None, None)
     git(tmp_path, "init", "-q")
-    assert environment._git() == (None, None)  # nothing committed yet
+    assert found() == (None, None)  # nothing committed yet
     (tmp_path / "v01.cu").write_text("// one")
     git(tmp_path, "add", "v01.cu")
     git(tmp_path, "commit", "-q", "-m", "one")
-    commit, dirty = environment._git()
+    commit, dirty = found()
     assert commit is not None
     assert len(commit) == 40
     assert dirty is False
     (tmp_path / "v02.cu").write_text("// a kernel that is in no commit")
-    assert environment._git() == (commit, True)
+    assert found() == (commit, True)
 
 
-@pytest.mark.parametrize("failure", [FileNotFoundError("git"), subprocess.TimeoutExpired("git", 5)])
-def test_without_git(monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise failure
-
-    monkeypatch.setattr(environment.subprocess, "run", refuse)
-    found = collect_environment()
+@pytest.mark.parametrize("script", ["", "#!/bin/sh\nexec /bin/sleep 60\n"])
+def test_without_git(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str) -> None:
+    (tmp_path / ".git").mkdir()
+    if script:
+        (tmp_path / "git").write_text(script)
+        (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = collect_environment(tmp_path, git_timeout_s=0.2)
     assert (found["commit"], found["dirty"]) == (None, None)
 
 

@@ -34,3 +34,20 @@ def backend(set_gpu: Callable[[str], None]) -> Iterator[CudaBackend]:
     assert not made.is_software
     yield made
     made.close()
+
+
+@pytest.fixture
+def backend_with(set_gpu: Callable[[str], None]) -> Iterator[Callable[..., CudaBackend]]:
+    """A backend some of whose calls, or what they say of the GPU, are others."""
+    from engine.backends.cuda.calls import CupyCalls
+
+    del set_gpu  # its skip
+    made: list[CudaBackend] = []
+
+    def make(**others: object) -> CudaBackend:
+        made.append(CudaBackend(type("Calls", (CupyCalls,), others)()))
+        return made[-1]
+
+    yield make
+    for backend in made:
+        backend.close()

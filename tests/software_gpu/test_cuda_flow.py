@@ -132,12 +132,12 @@ def test_a_write_beside_a_buffer_is_noticed(backend: CudaBackend, at: int, sente
 
 @pytest.mark.parametrize("error", [TypeError("Unsupported type"), RuntimeError("a bug")])
 def test_what_is_not_cudas_is_a_status_that_names_it(
-    backend: CudaBackend, error: Exception, monkeypatch: pytest.MonkeyPatch
+    backend_with: Callable[..., CudaBackend], error: Exception
 ) -> None:
     def defect(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(CupyCalls, "launch", defect)
+    backend = backend_with(launch=defect)
     result = backend.run(copies(), INPUTS, RunOptions())
     assert result.status is Status.LAUNCH_ERROR
     assert f"{type(error).__name__}: {error}" in result.reason
@@ -145,10 +145,12 @@ def test_what_is_not_cudas_is_a_status_that_names_it(
 
 
 def test_too_little_memory_is_said_before_anything_is_allocated(
-    backend: CudaBackend, monkeypatch: pytest.MonkeyPatch
+    backend_with: Callable[..., CudaBackend],
 ) -> None:
-    monkeypatch.setattr(CupyCalls, "free_bytes", lambda _: copies().device_bytes - 1)
-    monkeypatch.setattr(CupyCalls, "alloc", lambda *_: pytest.fail("allocated"))
+    backend = backend_with(
+        free_bytes=lambda _: copies().device_bytes - 1,
+        alloc=lambda *_: pytest.fail("allocated"),
+    )
     result = backend.run(copies(), INPUTS, RunOptions())
     assert result.status is Status.OUT_OF_MEMORY
     assert "is free" in result.reason
@@ -396,11 +398,11 @@ def test_every_sample_keeps_its_clock_and_dropped_ones_are_explained(backend: Cu
 @pytest.mark.usefixtures("slow_gpu")
 @pytest.mark.parametrize("is_tight", [False, True])
 def test_second_runs_have_buffers_and_graphs_of_their_own(
-    backend: CudaBackend, is_tight: bool, monkeypatch: pytest.MonkeyPatch
+    backend_with: Callable[..., CudaBackend], is_tight: bool
 ) -> None:
     """Where memory allows it. With those of the first runs the A/A pair cannot see placement."""
-    if is_tight:
-        monkeypatch.setattr(CupyCalls, "free_bytes", lambda _: 24 * COUNT)
+    little = {"free_bytes": lambda _: 24 * COUNT} if is_tight else {}
+    backend = backend_with(**little)
     with TimingGroup(lambda: STEADY, WARM.kinds, placements=4) as group:
         assert group.add("k", partial(backend.timer, copies(), INPUTS, RIGHT)), group.failures
         run = group.run("k", WARM)
@@ -427,11 +429,13 @@ def test_guard_zones_are_tried_on_both_sides(
 
 
 def test_graphs_are_timed_against_an_empty_one(
-    backend: CudaBackend, set_gpu: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    backend: CudaBackend,
+    set_gpu: Callable[[str], None],
+    backend_with: Callable[..., CudaBackend],
 ) -> None:
     set_gpu("cta_us=0.5")
     assert says(checks.graph_timing(backend), "empty_kernel_graph", "0.50")
-    monkeypatch.setattr(CupyCalls, "replay_us", lambda *_: 5.0)
+    backend = backend_with(replay_us=lambda *_: 5.0)
     with pytest.raises(checks.CheckFailed, match="cannot be trusted"):
         checks.graph_timing(backend)
 

@@ -91,16 +91,24 @@ class Tasks:
     Args:
         members: by address; the caller keeps it up to date.
         gpu_of: the GPU of each problem that was measured before.
+        clock: seconds.
+        send: has a worker of the client run a call.
     """
 
     def __init__(
-        self, client: Any, members: Mapping[str, Member], gpu_of: Mapping[Problem, str]
+        self,
+        client: Any,
+        members: Mapping[str, Member],
+        gpu_of: Mapping[Problem, str],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        send: Callable[..., Any] = send,
     ) -> None:
-        self._client = client
+        self._client, self._clock, self._send_call = client, clock, send
         self._members = members
         self._tasks: list[_Task] = []
         self._gpu_of = dict(gpu_of)
-        self._seen_at = {gpu: time.monotonic() for gpu in gpu_of.values()}  # when it had a worker
+        self._seen_at = {gpu: clock() for gpu in gpu_of.values()}  # when it had a worker
         self._turns = itertools.count()
         self._resolving = threading.Lock()
         self.unfit: dict[str, str] = {}  # workers whose sources differ after all, and the sentence
@@ -113,7 +121,7 @@ class Tasks:
 
     def hand_out(self) -> None:
         """Send what waits to workers that have room."""
-        now = time.monotonic()
+        now = self._clock()
         self._seen_at |= {member.gpu_key: now for member in self._members.values()}
         self._tasks = [task for task in self._tasks if not task.answer.done()]
         load = Counter(task.worker for task in self._tasks)
@@ -173,7 +181,7 @@ class Tasks:
     def _send(self, task: _Task, member: Member) -> None:
         task.answer.is_sent = True
         task.worker, task.turn = member.address, next(self._turns)
-        task.sent = send(self._client, member.address, *task.call)
+        task.sent = self._send_call(self._client, member.address, *task.call)
         self._client.loop.add_callback(self._collect, task, task.sent, member.address)
 
     async def _collect(self, task: _Task, sent: Any, address: str) -> None:
