@@ -454,7 +454,7 @@ class _Build:
             why = f"{self.tools.name} has no option {unknown['option']}: leave it out."
             return InvalidBuild(why, log[:MAX_LOG])
         # The names are looked up at the source's end, where they may fail for an earlier error.
-        host = host_lines(self.sources.main.code)
+        host = {f"{f.name}({line})" for f in self.sources.files for line in host_lines(f.code)}
         first = first_error(_ENTRY_ERROR.sub("", log), self.sources.name, host)
         return CompileError(first, log[:MAX_LOG])
 

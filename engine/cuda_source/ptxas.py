@@ -83,17 +83,16 @@ def parse_ptxas(log: str) -> dict[str, PtxasInfo]:
     return infos
 
 
-def first_error(log: str, source_name: str, host_lines: Collection[int] = ()) -> str:
+def first_error(log: str, source_name: str, host_places: Collection[str] = ()) -> str:
     """The log's first error as `file.cu(line): what`, or `file.cu: what` where no line is known.
 
     Args:
-        host_lines: of the source, that are no code for a GPU: what is wrong in one of them counts
-            where there is no other error.
+        host_places: lines that are no code for a GPU, as `header.cuh(line)`, of the source and of
+            what it includes: what is wrong in one of them counts where there is no other error.
     """
-    of_host = {f"{source_name}({line})" for line in host_lines}
     errors = list(_errors(log, source_name))
     for where, what in errors:
-        if where not in of_host:
+        if where not in host_places:
             return f"{where}: {what}"
     if errors:
         return f"{errors[0][0]}: {errors[0][1]}"

@@ -38,6 +38,7 @@ from engine.machine_code.disassembly import Program, find_entry
 from engine.machine_code.emulation import EXECUTED, CtaTrace, Emulator
 from engine.machine_code.footprint import (
     SharedBytes,
+    num_stores,
     persistent_touch,
     shared_bytes,
     takes_several_tiles,
@@ -381,13 +382,16 @@ def time_launch(
         kept = kept_l2_bytes(device.arch, device.l2_bytes)
         traffic = launch_traffic(groups, launch.grid, running, kept, is_cold=is_cold)
         is_alone = moved is None and launch.ctas <= running
-        if traffic.dram_bytes and is_alone and takes_several_tiles(longest):
+        # Where only some take a further tile, `touched` may be far too little.
+        may_exceed = launch.ctas * sum(group.unit_bytes for group in groups) > kept
+        may_exceed = may_exceed and len({num_stores(c.trace) for c in classes}) > 1
+        if (traffic.dram_bytes or may_exceed) and is_alone and takes_several_tiles(longest):
             # Persistent CTAs take tiles that others took before: nothing but a run shows it.
             together = persistent_touch(emulator, analysis.counts.executed)
             if together is not None:
                 touched = together.touched_bytes
                 traffic = persistent_traffic(together, kept, is_cold)
-            elif tensor_bytes is not None and tensor_bytes < touched:
+            elif traffic.dram_bytes and tensor_bytes is not None and tensor_bytes < touched:
                 written = float(min(written_bytes(groups, launch.grid), tensor_bytes))
                 traffic = Traffic(tensor_bytes, 1.0, tensor_bytes / touched, written)
                 touched = round(tensor_bytes)

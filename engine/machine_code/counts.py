@@ -22,9 +22,9 @@ from engine.machine_code.launch import Launch
 
 _PERIODS = (1, 2, 4, 8)  # query tiles per K/V tile: a causal mask makes counts rise in such steps
 _SECTOR_COLUMNS = (SECTORS, IDEAL_SECTORS)
-MAX_CTAS = 1 << 24  # of a launch: some arrays have an entry for each
-MAX_EMULATIONS = 200  # of CTAs, per launch: counts beyond are interpolated
-MAX_EMULATED = 200_000_000  # warp instructions of all of these: some half a minute
+MAX_CTAS = 1 << 24  # per launch: some arrays have an entry for each CTA
+MAX_EMULATIONS = 200  # CTAs emulated per launch; beyond that, counts are interpolated
+MAX_EMULATED = 200_000_000  # warp instructions emulated per launch: about half a minute
 Counts: TypeAlias = NDArray[np.int64]
 
 
@@ -36,14 +36,14 @@ class LaunchCounts:
     launch: Launch
     totals: Counts  # [instructions, 8], columns as `engine.machine_code.emulation`, over all CTAs
     work: Counts  # [grid z, y, x] warp instructions of each CTA; size 1 along an axis of no effect
-    longest_cta: tuple[int, int, int]  # blockIdx of one that executes most
+    longest_cta: tuple[int, int, int]  # blockIdx of a CTA that executes most
     shortest_cta: tuple[int, int, int]
-    data_branch: NDArray[np.bool_]  # [instructions] steered by loaded data: its likely side counts
-    data_address: NDArray[np.bool_]  # [instructions] addresses that depend on loaded data
-    stand_in: NDArray[np.bool_]  # [instructions] opcodes that are not known
-    emulated: int  # CTAs that were run
-    exact: bool  # every piece between them was seen to be a straight line
-    exact_sectors: bool  # and global rows begin alike in their sectors, whichever CTA reads them
+    data_branch: NDArray[np.bool_]  # [instructions] depends on loaded data; the likely side counts
+    data_address: NDArray[np.bool_]  # [instructions] address depends on loaded data
+    stand_in: NDArray[np.bool_]  # [instructions] unsupported opcode: its result is made up
+    emulated: int  # CTAs that were emulated
+    exact: bool  # every piece between emulated CTAs was found to be linear
+    exact_sectors: bool  # and rows in global memory have the same sector alignment for every CTA
 
     @property
     def executed(self) -> int:

@@ -123,6 +123,12 @@ def takes_several_tiles(trace: CtaTrace) -> bool:
     return len(counts) > 0 and int(counts.max()) > 1
 
 
+def num_stores(trace: CtaTrace) -> int:
+    """Global stores that the CTA executes, atomics aside."""
+    kinds = trace.kind[trace.access[trace.access >= 0]]
+    return int(np.count_nonzero(kinds == AccessKind.GLOBAL_STORE))
+
+
 def persistent_touch(emulator: Emulator, executed: int) -> PersistentTouch | None:
     """Emulate all CTAs of a launch to find what they touch; None if that takes too long.
 

@@ -54,6 +54,12 @@ _UP_TO = re.compile(
     r"\bfor\s*\([^;]{0,80}?\b(\w{1,60})\s*=[^;]{0,200};"
     r"\s*\1\s*(?:<=\s*(\w{1,60})|<\s*(\w{1,60})\s*\+\s*1)\s*;"
 )
+# `if (j > row) break;`, `if (row < j) continue;`, `if (j > row) s = -INFINITY;`, `j > row ? -1e9f`
+_LEAVES: Final = r"\s*\)?\s*(?:\?\s*-|\{?\s*(?:break|continue|\w{1,60}(?:\[\w{1,60}\])*\s*=\s*-))"
+_BEYOND = re.compile(
+    rf"(?<![\w.])\w{{1,60}}\s*>\s*(\w{{1,60}}){_LEAVES}"
+    rf"|(?<![\w.])(\w{{1,60}})\s*<\s*[A-Za-z_]\w{{0,59}}{_LEAVES}"
+)
 _ROW_WORDS: Final = frozenset(["row", "q", "query", "qi", "qrow", "qidx", "token", "position"])
 # `for (int i = threadIdx.x; …; i += 128)`
 _STRIDED = re.compile(
@@ -159,12 +165,14 @@ class BlockIndices:
         return f"{ends.pop()} * 4"
 
     def ends_at_own_row(self) -> bool:
-        """Whether a loop ends with the row that the CTA or thread has: `j <= row`, `j < row + 1`.
+        """Whether a loop ends with the row that the CTA or thread has, `j <= row`, or leaves out or
+        masks what is behind it, `if (j > row) break`.
 
         A row is a variable that is computed of an index of CTAs, and called one or compared with a
         sequence's length.
         """
         ends = {match[2] or match[3] for match in _UP_TO.finditer(self._body)}
+        ends |= {match[1] or match[2] for match in _BEYOND.finditer(self._body)}
         if not ends:
             return False
         definitions = re.findall(r"\b(\w{1,60})\s*=(?!=)(?=([^;=]{1,300}))", self._body)

@@ -85,6 +85,16 @@ def test_an_error_in_a_header_names_the_header(
         compile_kernel(cuda_file('#include "part.cuh"\n'), (), "sm_89", ())
 
 
+def test_errors_in_a_headers_host_code_come_after_those_of_the_kernel(
+    cuda_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Host code is left in where a bracket is missing, and is compiled first."""
+    (tmp_path / "part.cuh").write_text("void free_all(float* p) {\n  cudaFree(p);\n")
+    source = cuda_file('#include "part.cuh"\n}\n__global__ void k() { UNKNOWN; }\n')
+    with pytest.raises(CompileError, match=r'^kernel\.cu\(3\): identifier "UNKNOWN" is undefined$'):
+        compile_kernel(source, (), "sm_89", ())
+
+
 def test_an_error_in_inline_ptx_has_its_source_line(cuda_file: Callable[..., Path]) -> None:
     source = cuda_file(
         'extern "C" __global__ void first(int* x) { *x = 1; }\n'

@@ -133,9 +133,10 @@ def test_errors_in_host_code_come_after_those_in_device_code() -> None:
     log = 'k.cu(2): error: identifier "cudaMalloc" is undefined\n'
     more = 'k.cu(6): error: expected a ";"\n'
     opened = 'At end of source: error: expected a "}"\nk.cu(5): note #3196-D: to match this "{"\n'
-    assert first_error(log + more, "k.cu", host_lines(code)) == 'k.cu(6): expected a ";"'
-    assert first_error(log + opened, "k.cu", host_lines(code)) == 'k.cu(5): expected a "}"'
-    assert first_error(log, "k.cu", host_lines(code)).startswith("k.cu(2): ")
+    host_places = {f"k.cu({line})" for line in host_lines(code)}
+    assert first_error(log + more, "k.cu", host_places) == 'k.cu(6): expected a ";"'
+    assert first_error(log + opened, "k.cu", host_places) == 'k.cu(5): expected a "}"'
+    assert first_error(log, "k.cu", host_places).startswith("k.cu(2): ")
 
 
 def test_a_log_without_error_says_so() -> None:

@@ -67,6 +67,27 @@ def test_any_mapping_from_block_index_to_tile_touches_the_same(order: int, size:
         assert us == pytest.approx(plain.simulated.latency.median_us, rel=0.05)
 
 
+# Persistent CTAs, some of which take two tiles and some one; all of them read a table beside.
+UNEVEN = """
+extern "C" __global__ void k(const float4* in, const float4* table, float4* out, int tiles) {
+  for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x)
+    for (int i = threadIdx.x; i < 3000; i += blockDim.x) {
+      const float4 x = in[tile * 3000 + i], y = table[i], z = table[3000 + i];
+      out[tile * 3000 + i] = make_float4(x.x + y.x + z.x, x.y + y.y + z.y, x.z + y.z, x.w + z.w);
+    }
+}
+"""
+
+
+def test_tiles_that_only_some_persistent_ctas_take_are_touched_too(tmp_path: Path) -> None:
+    device, tiles, tile_bytes = find_device("T4"), 60, 3000 * 16
+    asked = f"ptr ptr ptr i32:{tiles}"
+    code = counted(tmp_path, UNEVEN, asked, (40, 1, 1), (256, 1, 1), device.arch)
+    launch = time_launch(code, device, quick=True)
+    assert launch.touched_bytes == (2 * tiles + 2) * tile_bytes
+    assert launch.simulated.dram_bytes > 0  # 4 MiB of L2 do not hold them
+
+
 # A causal launch: CTA x reads the tiles 0 to x of its row of the grid, and writes one of its own.
 PREFIXES = """
 extern "C" __global__ void k(const float* in, float* out) {

@@ -351,6 +351,31 @@ def test_a_loop_up_to_the_own_row_is_causal(bound: str, more: str, masks: tuple[
     assert guess.causal == masks
 
 
+@pytest.mark.parametrize(
+    ("statement", "is_causal"),
+    [
+        ("if (j > row) break;", True),
+        ("if (j > row) { continue; }", True),
+        ("if (row < j) break;", True),
+        ("if (j > row) s = -INFINITY;", True),
+        ("s = j > row ? -1e9f : s;", True),
+        ("if (j > last) break;", False),
+        ("if (row > N) break;", False),
+        ("if (j > row) s += 1;", False),
+    ],
+)
+def test_keys_behind_the_own_row_left_out_are_a_causal_mask(
+    statement: str, is_causal: bool
+) -> None:
+    guess = draft(
+        "__global__ void k(float* Q, float* K, float* V, float* O, int N) {\n"
+        "  int last = N - 1, row = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "  if (row >= N) return;\n  for (int j = 0; j < N; ++j) {\n"
+        f"    float s = Q[row] * K[j];\n    {statement}\n    O[row] += s;\n  }}\n}}\n"
+    )
+    assert guess.causal == (is_causal,)
+
+
 def test_two_versions_of_a_kernel_are_no_sequence() -> None:
     """Each launched with the grid that is declared last before it."""
     parameters = "(const float* Q, const float* K, const float* V, float* O, int N, float* l)"

@@ -240,7 +240,7 @@ def _of_waves(units: NDArray[np.int64], running: int) -> list[list[int]]:
     more = np.diff(pairs)
     if more.min(initial=0) < 0:
         pairs = np.unique(pairs)
-    else:  # in order as they stand, where neighbours share units
+    else:  # already ascending, because neighbours share units
         pairs = np.concatenate([pairs[:1], pairs[1:][more > 0]])
     numbers, starts = (pairs % span).tolist(), np.searchsorted(pairs, begins).tolist()
     return [numbers[a:b] for a, b in pairwise(starts)]
