@@ -5,7 +5,7 @@
 // Constraints: sm_90a alone; D in {32, 64, 96, 128}; any S, KV, H, B and num_ctas.
 // Passes: 1, attention_forward; grid (min(num_ctas, query tiles)), 512 threads.
 // Source: FlashAttention-4's conditional rescale and polynomial exp2 (Cody and Waite); v19.
-// Weakness: with polynomial > 0 a NaN among the scores that it takes does not reach O.
+// Weakness: polynomial > 0 leaves ptxas no registers: products wait, and a NaN may not reach O.
 /* attune
 idea = "Three warpgroups at D = 64; O is rescaled where its maximum grew by much, and not else."
 head_dims = [32, 64, 96, 128]

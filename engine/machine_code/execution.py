@@ -189,9 +189,9 @@ _PLACE = re.compile(r"^\S+ at 0x([0-9a-f]+) ")
 _ADDRESS = re.compile(r" bytes at 0x([0-9a-f]+)")  # of global memory
 _REACHES = re.compile(r"^\S+ at 0x[0-9a-f]+ reaches ")  # native message about an address
 # Native messages about unsupported code, as opposed to wrong code.
-_NOT_FOLLOWED = re.compile(r"\bnot (?:known|executed) here\b")
+_NOT_FOLLOWED = re.compile(r"\bnot supported here\b")
 _BUFFER = re.compile(r"BUFFER (\d+)")
-_TO_KEPT = re.compile(r"^\S+ at 0x[0-9a-f]+ writes to BUFFER \d+, which is kept as it is")
+_TO_KEPT = re.compile(r"^\S+ at 0x[0-9a-f]+ writes to BUFFER \d+, which is read-only")
 
 
 class ExecutionFault(AttuneError):

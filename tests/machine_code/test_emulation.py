@@ -189,7 +189,7 @@ extern "C" __global__ void k(int* out, int n) {
 @pytest.mark.slow
 def test_threads_that_wait_for_ever_are_one_sentence(tmp_path: Path) -> None:
     source = 'extern "C" __global__ void k(int* p) { asm volatile("bar.sync 1, 64;"); *p = 1; }'
-    with pytest.raises(CompileError, match=r"BAR\S* at 0x\w+ waits for threads that never come"):
+    with pytest.raises(CompileError, match=r"BAR\S* at 0x\w+ waits for threads that never arrive"):
         counted(tmp_path, source, "ptr")
 
 

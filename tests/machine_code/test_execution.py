@@ -267,7 +267,7 @@ NOT_EXECUTED = {
     "min and max of mixed types",
     "this_grid().sync(), as many CTAs as fit at once",  # the driver gives it its workspace
 }
-SENTENCE = r"not known here|not executed here|goes to an address in a register|a trap"
+SENTENCE = r"not supported here|a trap"
 _HALVES = [group.name.split(",")[0] for group in GROUPS].index("half")
 
 

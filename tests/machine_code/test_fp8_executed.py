@@ -408,12 +408,12 @@ def test_products_of_a_warpgroup(
         (
             "sm_120a",
             'asm("cvt.rn.satfinite.e2m3x2.f32 %0, %1, %2;" : "=h"(r) : "f"(x[0]), "f"(x[1]));',
-            "has the modifier E2M3, whose values are not known here",
+            "has the modifier E2M3, which is not supported here",
         ),
         (
             "sm_120a",
             'asm("cvt.rp.satfinite.ue8m0x2.f32 %0, %1, %2;" : "=h"(r) : "f"(x[0]), "f"(x[1]));',
-            "has the modifier E8, whose values are not known here",
+            "has the modifier E8, which is not supported here",
         ),
         (
             "sm_90a",
@@ -421,7 +421,7 @@ def test_products_of_a_warpgroup(
             '{%0,%1,%2,%3,%4,%5,%6,%7}, %8, %8, 1, 1, 1;" : '
             + ", ".join(f'"+f"(d[{n}])' for n in range(8))
             + ' : "l"(x)); r = d[0] > 0;',
-            "is a warpgroup operation that is not executed here",
+            "is a warpgroup operation that is not supported here",
         ),
     ],
 )

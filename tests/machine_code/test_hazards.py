@@ -483,7 +483,7 @@ def test_machine_code_alone_finds_what_the_compiler_made(
         [
             ("v18", "without tma_store_wait();", "gives up byte"),
             ("v18", "Q arrives without its bytes", "nothing waited for it"),
-            ("v13", "half of the warp in the mask", "lanes that its mask does not have"),
+            ("v13", "half of the warp in the mask", "lanes outside its mask"),
             ("v14", "CTA returns while it is read", "of its cluster, which has exited"),
             ("v12", "rows past the end not zero", ""),
             ("v22", "O adds to what was there", "NaN or infinite"),

@@ -55,7 +55,9 @@ def test_products_run_on_and_registers_move_as_planned(
     plan = make_plan(variant, problem_of(variant, head_dim, causal), config)
     (launch,) = plan.passes
     compiled = compile_plan(plan, "sm_90")
-    assert "serialized" not in compiled.log, compiled.log
+    # v20's polynomial leaves ptxas no registers; the kernel's header says so.
+    waits = variant.id == "v20" and config["polynomial"] > 0
+    assert ("serialized" in compiled.log) == waits, compiled.log
     info = compiled.entries[launch.entry]
     assert info.spill_store_bytes == info.spill_load_bytes == info.stack_bytes == 0
     assert plan_budget_mistake(plan, compiled) is None

@@ -479,7 +479,7 @@ def test_tensor_cores_are_judged_by_machine_code(
     assert parts[0].execution is not None
     assert parts[0].execution.partial
 
-    refused = RunResult(Status.SKIPPED, "v08: X at 0x0 is not known here.")
+    refused = RunResult(Status.SKIPPED, "v08: X at 0x0 is not supported here.")
     with monkeypatch.context() as patched:
         patched.setattr(MachineCodeBackend, "run", lambda *_: refused)
         built = evaluator.evaluate(asked, simulates=False).evaluation

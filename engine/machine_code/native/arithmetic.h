@@ -57,7 +57,7 @@ uint32_t compare(const Instruction& i, const T& x, const T& y) {
 }
 
 inline const Operand& at(const std::vector<Operand>& list, size_t n, const Instruction& i) {
-    if (n >= list.size()) fail(i, "is written in a way that is not known here");
+    if (n >= list.size()) fail(i, "has an operand form that is not supported here");
     return list[n];
 }
 
@@ -357,7 +357,7 @@ void Warp::arithmetic(const Instruction& i) {
             return o.text == "Rpc.LO" ? &rpc[0] : o.text == "Rpc.HI" ? &rpc[1] : nullptr;
         };
         Lanes *to = part(at(i.raw, 0, i)), *from = part(at(i.raw, 1, i));
-        if (!to == !from) fail(i, "is written in a way that is not known here");
+        if (!to == !from) fail(i, "has an operand form that is not supported here");
         if (!to) return write(i.raw[0], *from);
         const Lanes& value = read(i.raw[1], ta);
         for (int l = 0; l < 32; l++) (*to)[l] = on >> l & 1 ? value[l] : (*to)[l];

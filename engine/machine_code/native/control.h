@@ -179,7 +179,7 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
     bool decides = marks[0];  // whether the predicate depends on loaded data
     const auto barrier_of = [&]() -> int {
         const Operand& o = at(i.raw, 0, i);
-        if (o.kind != Kind::BREG) fail(i, "is written in a way that is not known here");
+        if (o.kind != Kind::BREG) fail(i, "has an operand form that is not supported here");
         return o.reg;
     };
     int row = -1, to = here + 1;
@@ -188,10 +188,10 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
     auto indirect = [&](int64_t address) {
         const auto& index_of = cta.request.code->index_of;
         const auto it = index_of.find(address);
-        if (it == index_of.end()) fail(i, "goes to an address that is no instruction of this code");
+        if (it == index_of.end()) fail(i, "jumps to an address that is not an instruction of this code");
         return it->second;
     };
-    if (REAL && on && !i.unknown.empty()) fail(i, "has the modifier " + i.unknown + ", whose values are not known here");
+    if (REAL && on && !i.unknown.empty()) fail(i, "has the modifier " + i.unknown + ", which is not supported here");
     switch (i.op) {
     case OP_NOTHING: case OP_TRAP:
         // Lanes with the same mask run the next collective together; those with another mask follow.
@@ -223,7 +223,7 @@ void Warp::step(const Instruction& i, uint32_t active, int here) {
             decides |= marks[0] != 0;
             steered();
         }
-        if (i.target < 0 && jumps) fail(i, "goes to an address in a register, which is not known here");
+        if (i.target < 0 && jumps) fail(i, "jumps to an address in a register, which is not supported here");
         to = i.target;
         break;
     }

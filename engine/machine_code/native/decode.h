@@ -319,7 +319,7 @@ inline Instruction decode(const std::string& guard, const std::string& mnemonic,
     i.name = mnemonic;
     if (!guard.empty()) {
         const Operand g = parse_operand(guard);
-        if (g.kind != Kind::PRED && g.kind != Kind::UPRED) throw std::runtime_error("its guard " + guard + " is no predicate");
+        if (g.kind != Kind::PRED && g.kind != Kind::UPRED) throw std::runtime_error("its guard " + guard + " is not a predicate");
         i.guard = g.reg, i.guard_not = g.inv, i.guard_uniform = g.kind == Kind::UPRED;
     }
     size_t dot = mnemonic.find('.');

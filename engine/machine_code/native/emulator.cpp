@@ -172,7 +172,7 @@ struct Warp {
 
     int register_of(const Operand& o, int word) const {  // a vector may end behind the last one
         if (o.reg == RZ) return RZ;
-        if (o.reg + word >= RZ) refuse("reaches behind the last register");
+        if (o.reg + word >= RZ) refuse("uses a register past the last one");
         return o.reg + word;
     }
 
@@ -207,7 +207,7 @@ struct Warp {
             return t;
         }
         default:
-            if (REAL && o.kind == Kind::TEXT) fail(cta_code(), "has the operand " + o.text + ", whose value is not known here");
+            if (REAL && o.kind == Kind::TEXT) fail(cta_code(), "has the operand " + o.text + ", which is not supported here");
             for (auto& x : t.v) x = 0;
             return t;
         }
@@ -251,7 +251,7 @@ struct Warp {
 
     uint32_t predicate(const Operand& o) {
         const bool u = o.kind == Kind::UPRED;
-        if (!u && o.kind != Kind::PRED) refuse("is written in a way that is not known here");
+        if (!u && o.kind != Kind::PRED) refuse("has an operand form that is not supported here");
         const uint32_t value = u ? UP[o.reg] : P[o.reg];
         marks |= u ? upmarks[o.reg] : pmarks[o.reg];
         return o.inv ? ~value : value;
@@ -492,7 +492,7 @@ struct Cta {
     void run();
     [[noreturn]] void deadlock() const {
         for (const Warp* w : warps)
-            if (w->alive) fail(code[static_cast<size_t>(w->pc[__builtin_ctz(w->alive)])], "waits for threads that never come: the CTA is in a deadlock");
+            if (w->alive) fail(code[static_cast<size_t>(w->pc[__builtin_ctz(w->alive)])], "waits for threads that never arrive: the CTA is in a deadlock");
         throw std::runtime_error("the CTA is in a deadlock");
     }
 };
@@ -585,7 +585,7 @@ void decode_all(Code& code, const char* p, const int32_t* target, int count) {
     std::vector<std::string> parts;
     for (int n = 0; n < count; n++) {
         const char* end = std::strchr(p, '\n');
-        if (!end) throw std::runtime_error("its listing is cut short");
+        if (!end) throw std::runtime_error("its listing is truncated");
         parts.clear();
         for (const char* from = p;; from = p + 1) {
             p = std::find(from, end, '\t');
@@ -593,7 +593,7 @@ void decode_all(Code& code, const char* p, const int32_t* target, int count) {
             if (p == end) break;
         }
         p = end + 1;
-        if (parts.size() < 3) throw std::runtime_error("its listing has a line that is no instruction");
+        if (parts.size() < 3) throw std::runtime_error("its listing has a line that is not an instruction");
         Instruction i = decode(parts[1], parts[2], {parts.begin() + 3, parts.end()});
         i.address = std::strtoll(parts[0].c_str(), nullptr, 10);
         i.target = target[n];

@@ -34,7 +34,7 @@ void Warp::asynchronous(const Instruction& i, bool& moves) {
     case OP_HGMMA:
         return multiply_group(i);
     case OP_UBLKCP:
-        fail(i, "is a bulk copy, which is not executed here yet");
+        fail(i, "is a bulk copy, which is not supported here");
     case OP_WARPGROUP:
         if (i.has(MOD_DEPBAR)) finish_reading(multiplied, i.s.empty() || i.s.back().kind != Kind::IMM ? 0 : static_cast<size_t>(std::max<int64_t>(0, i.s.back().imm)));
         return;
@@ -55,7 +55,7 @@ uint32_t Warp::special(const Instruction& i, int which) {
     if (name == "SR_CgaSize") return 0;
     if (starts(name, "SR_GLOBALTIMER")) return static_cast<uint32_t>(name.back() == 'I' ? now >> 32 : now);
     if (name == "SR_VIRTUALSMID" || name == "SR_VIRTID") return 0;
-    fail(i, "reads " + name + ", which is not known here");
+    fail(i, "reads " + name + ", which is not supported here");
 }
 
 void Warp::nothing(const Instruction& i, bool& moves) {
@@ -73,7 +73,7 @@ void Warp::nothing(const Instruction& i, bool& moves) {
         const Lanes& masks = read(at(i.s, 0, i), t);
         for (int l = 0; l < 32; l++) {
             if (!(on >> l & 1)) continue;
-            if (!(masks[l] >> l & 1)) fail(i, "is reached by lanes that its mask does not have, where the result is undefined");
+            if (!(masks[l] >> l & 1)) fail(i, "is executed by lanes outside its mask, for which the result is undefined");
             meets[l] = masks[l];
         }
         met |= on, blocked |= on, moves = false;
@@ -152,7 +152,7 @@ void Warp::synchronise(const Instruction& i, bool& moves) {
     for (uint32_t left = on; left;) {
         const uint64_t address = where[__builtin_ctz(left)];
         const uint32_t group = mask_of([&](int l) { return left >> l & 1 && where[l] == address; });
-        if (group != on && !i.has(MOD_ARRIVE) && i.op != OP_ARRIVES) fail(i, "has other mbarriers in other lanes, which is not executed here");
+        if (group != on && !i.has(MOD_ARRIVE) && i.op != OP_ARRIVES) fail(i, "has other mbarriers in other lanes, which is not supported here");
         left &= ~group;
         synchronise(i, moves, address, group);
     }
@@ -174,7 +174,7 @@ void Warp::synchronise(const Instruction& i, bool& moves, uint64_t address, uint
     }
     if (looked_for()) visits(*owner, place);
     const auto known = owner->mbarriers.find(place);
-    if (known == owner->mbarriers.end()) fail(i, "uses an mbarrier that nobody initialised");
+    if (known == owner->mbarriers.end()) fail(i, "uses an mbarrier that was not initialised");
     MBarrier& bar = known->second;
     if (i.has(MOD_PHASECHK)) {
         const uint32_t parity = read(i.s.back(), t)[first] >> 31;
@@ -269,14 +269,14 @@ inline TensorMap map_at(Warp& warp, const Instruction& i, uint64_t at) {
         std::memcpy(&map, warp.global_byte(i, at, 64), 64);
         std::memcpy(reinterpret_cast<uint8_t*>(&map) + 64, warp.global_byte(i, at + 64, 64), sizeof map - 64);
     }
-    if (map.magic != TENSOR_MAP_MAGIC) fail(i, "is given an address at which there is no tensor map");
-    if (!is_possible(map)) fail(i, "is given a tensor map that no GPU takes");
+    if (map.magic != TENSOR_MAP_MAGIC) fail(i, "gets an address without a tensor map");
+    if (!is_possible(map)) fail(i, "gets a tensor map that no GPU accepts");
     return map;
 }
 
 void Warp::load_tile(const Instruction& i) {
     const Operand &target = address_of(i, 0), &source = address_of(i, 1);
-    if (target.ureg < 0 || source.ureg < 0) fail(i, "has no address that is known here");
+    if (target.ureg < 0 || source.ureg < 0) fail(i, "has no address operand");
     const uint32_t* const from = U + target.ureg;
     Cta::Tile tile{};
     tile.map = map_at(*this, i, U[source.ureg] | static_cast<uint64_t>(U[source.ureg + 1]) << 32);
@@ -360,7 +360,7 @@ void Cta::land_tiles(uint64_t mbarrier) {
 
 void Warp::store_tile(const Instruction& i) {
     const Operand &source = address_of(i, 0), &target = address_of(i, 1);
-    if (target.ureg < 0 || source.ureg < 0) fail(i, "has no address that is known here");
+    if (target.ureg < 0 || source.ureg < 0) fail(i, "has no address operand");
     const uint32_t* const from = U + source.ureg;
     const TensorMap map = map_at(*this, i, U[target.ureg] | static_cast<uint64_t>(U[target.ureg + 1]) << 32);
     const uint64_t shared = from[0] & (SHARED_WINDOW - 1);
@@ -399,7 +399,7 @@ struct SharedMatrix {
         start = static_cast<uint32_t>(descriptor & 0x3fff) << 4, leading = static_cast<uint32_t>(descriptor >> 16 & 0x3fff) << 4;
         stride = static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4;
         const uint32_t layout = static_cast<uint32_t>(descriptor >> 62);
-        if (layout == 0) fail(i, "is given operands without a swizzle, which are not executed here");
+        if (layout == 0) fail(i, "has operands without a swizzle, which is not supported here");
         row_bytes = 256u >> layout, log_columns = 7 - layout;
     }
     // Of 8 numbers in 16 bytes, the first of which is (mn, k): along K, or transposed along M or N.
@@ -580,15 +580,15 @@ GroupForm::GroupForm(const Instruction& i) {
 void Warp::multiply_group(const Instruction& i) {  // this warp's 16 rows of the warpgroup's 64
     const Code& code = *cta.request.code;
     const GroupForm& form = code.groups[static_cast<size_t>(code.quick[static_cast<size_t>(index)].offset)];
-    if (!form.is_known) fail(i, "is a warpgroup operation that is not executed here");
-    if (on != FULL) fail(i, "runs with lanes switched off, where its result is undefined");
+    if (!form.is_known) fail(i, "is a warpgroup operation that is not supported here");
+    if (on != FULL) fail(i, "runs with inactive lanes, for which its result is undefined");
     if (i.raw.empty() || i.raw[0].kind != Kind::REG) fail(i, "has no registers for its sums");
-    if (form.descriptors < 0) fail(i, "has no descriptor that is known here");
+    if (form.descriptors < 0) fail(i, "has no descriptor operand");
     auto pair = [&](int n) { return U[n] | static_cast<uint64_t>(U[n + 1]) << 32; };
     uint32_t adds = form.sums && form.sums->reg != RZ ? FULL : 0;
     for (const Operand& p : i.ps) adds &= predicate(p);
     const GroupOperands given = {form.a_in_registers ? &i.raw[1] : nullptr, pair(form.descriptors), pair(form.descriptors + 2), form.a_transposed, form.b_transposed, adds ? form.sums : nullptr};
-    if (form.in_bytes && (given.a_transposed || given.b_transposed)) fail(i, "has transposed operands of 8 bits, which no GPU takes");
+    if (form.in_bytes && (given.a_transposed || given.b_transposed)) fail(i, "has transposed 8-bit operands, which no GPU supports");
 #ifdef QUICK_MULTIPLY
     if (form.plainly) multiply_group_plainly(i, given, form.negated);
     else if (form.in_bytes) multiply_group_of_bytes(*this, i, given, Fp8Formats(i));

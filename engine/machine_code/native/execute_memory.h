@@ -206,7 +206,7 @@ uint8_t* Warp::find_global_byte(const Instruction& i, uint64_t address, int widt
 }
 
 void Warp::writes_to(const Instruction& i, const Buffer* buffer) {
-    if (buffer->kept) fail(i, "writes to BUFFER " + std::to_string(buffer - cta.request.buffers) + ", which is kept as it is");
+    if (buffer->kept) fail(i, "writes to BUFFER " + std::to_string(buffer - cta.request.buffers) + ", which is read-only");
 }
 
 uint8_t* Warp::local_byte(const Instruction& i, uint64_t address, int width, int lane) {
@@ -341,7 +341,7 @@ void Warp::copy_asynchronously(const Instruction& i) {  // LDGSTS: a lane whose 
     case 16: return copy_all(std::integral_constant<int, 16>());
     case 8: return copy_all(std::integral_constant<int, 8>());
     case 4: return copy_all(std::integral_constant<int, 4>());
-    default: fail(i, "copies a width that is not known here");
+    default: fail(i, "copies a width that is not supported here");
     }
 }
 
@@ -357,7 +357,7 @@ T combine(const Instruction& i, T old, T x, T compared) {
     if (i.has(MOD_XOR)) return old ^ x;
     if (i.has(MOD_INC)) return i.has(MOD_POPC) ? old + 1 : old >= x ? 0 : old + 1;
     if (i.has(MOD_DEC)) return old == 0 || old > x ? x : old - 1;
-    fail(i, "is an atomic operation that is not known here");
+    fail(i, "is an atomic operation that is not supported here");
 }
 
 inline uint64_t combined(const Instruction& i, uint64_t old, uint64_t x, uint64_t compared) {
@@ -474,7 +474,7 @@ void Warp::execute(const Instruction& i) {
         break;
     }
     const bool shared = i.op == OP_LDS || i.op == OP_STS || i.op == OP_ATOMS;
-    if (shared && i.has(MOD_ARRIVE)) fail(i, "is an mbarrier of sm_80, which is not executed here yet");
+    if (shared && i.has(MOD_ARRIVE)) fail(i, "is an mbarrier of sm_80, which is not supported here");
     const bool atomically = is_atomic(i);
     Wide where;
     Lanes t;

@@ -53,7 +53,7 @@ bool Warp::go_straight(int here, uint32_t active, uint32_t ready) {
         index = n++;
         if (!lanes) continue;
         on = lanes;
-        if (!i.unknown.empty()) fail(i, "has the modifier " + i.unknown + ", whose values are not known here");
+        if (!i.unknown.empty()) fail(i, "has the modifier " + i.unknown + ", which is not supported here");
         if (i.op >= OP_LDS && i.op != OP_HMMA) memory(i);
         else arithmetic(i);
     }

@@ -239,8 +239,8 @@ void Warp::multiply_integers(const Instruction& i) {
     const std::string of_a = types == std::string::npos ? "" : i.name.substr(types + 1, 2);
     const std::string of_b = types == std::string::npos ? "" : i.name.substr(types + 4, 2);
     const auto is_byte = [](const std::string& type) { return type == "S8" || type == "U8"; };
-    if (!parts || !is_byte(of_a) || !is_byte(of_b)) fail(i, "is a tensor-core operation that is not executed here");
-    if (on != FULL) fail(i, "runs with lanes switched off, where its result is undefined");
+    if (!parts || !is_byte(of_a) || !is_byte(of_b)) fail(i, "is a tensor-core operation that is not supported here");
+    if (on != FULL) fail(i, "runs with inactive lanes, for which its result is undefined");
     int32_t a[16][32], b[8][32];
     const auto take = [](const Lanes& v, bool is_signed, int32_t(*to)[32], int k) {
         for (int l = 0; l < 32; l++)
@@ -315,9 +315,9 @@ void Warp::multiply(const Instruction& i) {  // HMMA m16n8k8, m16n8k16; QMMA m16
     const Fp8Formats fp8(i);
     const bool in_bytes = starts(i.name, "QMMA") && fp8.is_known;
     const int depth = i.count == 16832 && in_bytes ? 16 : i.count == 16816 ? (in_bytes ? 8 : 16) : i.count == 1688 && !in_bytes ? 8 : 0;
-    if (!depth || !(in_bytes || starts(i.name, "HMMA")) || i.has(MOD_TF32)) fail(i, "is a tensor-core operation that is not executed here");
+    if (!depth || !(in_bytes || starts(i.name, "HMMA")) || i.has(MOD_TF32)) fail(i, "is a tensor-core operation that is not supported here");
     const bool bfloat = i.has(MOD_BF16), half_sums = i.has(MOD_F16) && !i.has(MOD_F32);
-    if (on != FULL) fail(i, "runs with lanes switched off, where its result is undefined");
+    if (on != FULL) fail(i, "runs with inactive lanes, for which its result is undefined");
     Lanes t;
     float c[2][64];
     for (int half = 0; half < 2; half++) {

@@ -268,7 +268,7 @@ void Warp::floats(const Instruction& i) {
             return write(s[0], each([&](int l) { double d; std::memcpy(&d, &v[l], 8); return bits_of(rounded(i, d)); }));
         }
         if (REAL && !starts(i.name, "F2F.F16.F32") && !starts(i.name, "F2F.BF16.F32") && !starts(i.name, "F2F.F32.F16"))
-            fail(i, "is a conversion that is not known here");
+            fail(i, "is a conversion that is not supported here");
         const Lanes& x = arg(1, ta);
         if (starts(i.name, "F2F.F16") || starts(i.name, "F2F.BF16"))
             return write(s[0], each([&](int l) { return narrowed(i, f(x[l])); }));
@@ -302,7 +302,7 @@ void Warp::floats(const Instruction& i) {
         return;
     }
     default:  // unsupported: it is only known to write its first register
-        if (REAL) fail(i, "is not known here, so that its result cannot be computed");
+        if (REAL) fail(i, "is not supported here, so that its result cannot be computed");
         cta.stand_in[static_cast<size_t>(index)] = 1;
         for (const Operand& o : s) read(o, ta);
         depends_on_data();
@@ -326,7 +326,7 @@ void Warp::fp8(const Instruction& i) {  // F2FP from and to two numbers of 8 bit
         }));
     }
     const bool from_halves = i.has(MOD_UNPACK_B_MERGE_C) && (i.has(MOD_F16) || bfloat);
-    if (!i.has(MOD_SATFINITE) || i.rounds || !(from_halves || (from_floats && i.has(MOD_F32)))) fail(i, "is a conversion that is not known here");
+    if (!i.has(MOD_SATFINITE) || i.rounds || !(from_halves || (from_floats && i.has(MOD_F32)))) fail(i, "is a conversion that is not supported here");
     // Behind the two new bytes stand the lower two of the last operand.
     const Lanes &x = from_floats ? floating(at(i.s, 1, i), ta) : read(at(i.s, 1, i), ta), &rest = read(at(i.s, from_floats ? 3 : 2, i), tc);
     const Lanes& y = from_floats ? floating(at(i.s, 2, i), tb) : x;
@@ -365,7 +365,7 @@ void Warp::halves(const Instruction& i) {
     Lanes t[3];
     const Lanes* v[3] = {};
     for (size_t n = 0; n < 3 && first + n < i.s.size(); n++) v[n] = &read(i.s[first + n], t[n]);
-    if (!v[0] || !v[1] || (i.op == OP_HFMA2 && !v[2])) fail(i, "is written in a way that is not known here");
+    if (!v[0] || !v[1] || (i.op == OP_HFMA2 && !v[2])) fail(i, "has an operand form that is not supported here");
     if (compares) {
         const uint32_t other = i.ps.empty() ? FULL : predicate(i.ps[0]);
         for (int part = 0; part < 2 && part < static_cast<int>(i.pd.size()); part++) {

@@ -164,7 +164,7 @@ inline void count_box(Cta& cta, const TensorMap& map, const uint32_t* coordinate
 inline const Operand& address_of(const Instruction& i, size_t which = 0) {
     for (const Operand& o : i.s)
         if (o.kind == Kind::ADDR && which-- == 0) return o;
-    fail(i, "has no address that is known here");
+    fail(i, "has no address operand");
 }
 
 // The first byte in shared memory; a cluster's CTA number in the upper bits is dropped.
@@ -523,6 +523,6 @@ int Warp::memory(const Instruction& i) {
         return cta.push(row);
     }
     default:
-        fail(i, "is not known here");
+        fail(i, "is not supported here");
     }
 }
