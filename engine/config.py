@@ -208,6 +208,11 @@ def usual_head_dim(variant: Variant | None) -> int:
     return 64 if variant is None or 64 in variant.head_dims else variant.head_dims[0]
 
 
+def usual_causal(variant: Variant | None) -> bool:
+    """Whether a problem that leaves the mask out is causal: where the variant computes no other."""
+    return variant is not None and False not in variant.causal
+
+
 def variant_from(source: Path, name: str) -> Variant:
     """The variant that a `.cu` file describes, to be launched from that file.
 

@@ -30,7 +30,14 @@ from app.shared.selection import (
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown
 from engine.auto import Choice
-from engine.config import OWN, all_variants, default_config, fitting_defaults, usual_dtype
+from engine.config import (
+    OWN,
+    all_variants,
+    default_config,
+    fitting_defaults,
+    usual_causal,
+    usual_dtype,
+)
 from engine.devices import all_devices, find_device
 from engine.presets import Preset, presets
 from engine.problem import Problem
@@ -221,11 +228,14 @@ def _variant(choice: Choice | None) -> tuple[Variant, bool]:
 
 
 def _take_its_format() -> None:
-    """Set the dtype to one that the chosen kernel takes."""
-    present, chosen = st.session_state.get("dtype"), st.session_state["variant"]
-    dtypes = next((v.dtypes for v in all_variants() if v.id == chosen), ("float16", "bfloat16"))
-    if present is not None and present not in dtypes:
-        st.session_state["dtype"] = usual_dtype([chosen])
+    """Set the dtype and the mask to those that the chosen kernel takes."""
+    state, chosen = st.session_state, st.session_state["variant"]
+    variant = next((v for v in all_variants() if v.id == chosen), None)
+    dtypes = ("float16", "bfloat16") if variant is None else variant.dtypes
+    if state.get("dtype") is not None and state["dtype"] not in dtypes:
+        state["dtype"] = usual_dtype([chosen])
+    if variant is not None and state.get("causal") not in (None, *variant.causal):
+        state["causal"] = usual_causal(variant)
 
 
 def _apply_preset() -> None:

@@ -158,13 +158,15 @@ def problem_from(args: ProblemOptions, variant: Variant | None = None) -> Proble
         "batch": args.batch,
         "num_heads": args.heads,
         "seqlen": args.seqlen,
-        "head_dim": _head_dim(args, variant) if args.head_dim is None else args.head_dim,
+        "head_dim": args.head_dim,
         "causal": args.causal,
         "dtype": _dtype(args, variant),
         "seqlen_kv": args.seqlen_kv,
         "num_heads_kv": args.heads_kv,
         "head_dim_v": args.head_dim_v,
     }
+    for name, value in _usual(args, variant).items():
+        given[name] = value if given[name] is None else given[name]
     for name, value in features_from(args).items():  # sizes win over those of lengths
         given[name] = value if given.get(name) is None else given[name]
     if args.backward is False:
@@ -201,16 +203,17 @@ def features_from(args: FeatureOptions) -> dict[str, Any]:
     return given
 
 
-def _head_dim(args: ProblemOptions, variant: Variant | None) -> int | None:
-    """None where a preset or the usual D stands."""
+def _usual(args: ProblemOptions, variant: Variant | None) -> dict[str, Any]:
+    """The head dimension and mask that the variant computes; none where a preset's stand."""
     name = getattr(args, "variant", None)
     if args.preset is not None or (variant is None and (not isinstance(name, str) or name == AUTO)):
-        return None
-    from engine.config import find_variant, usual_head_dim
+        return {}
+    from engine.config import find_variant, usual_causal, usual_head_dim
 
     with contextlib.suppress(AttuneError):  # said where the variant is looked up
-        return usual_head_dim(variant or find_variant(str(name)))
-    return None
+        found = variant or find_variant(str(name))
+        return {"head_dim": usual_head_dim(found), "causal": usual_causal(found)}
+    return {}
 
 
 def _dtype(args: ProblemOptions, variant: Variant | None) -> Dtype | None:

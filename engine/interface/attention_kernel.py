@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, get_args
 import numpy as np
 
 from engine.base.errors import InvalidProblem, UnknownName, unknown
-from engine.config import check_given, find_variant, usual_dtype, usual_head_dim
+from engine.config import check_given, find_variant, usual_causal, usual_dtype, usual_head_dim
 from engine.cuda_on_host.toolchain import Schedule
 from engine.devices import find_device
 from engine.evaluation import Evaluation, Occupancy
@@ -120,7 +120,7 @@ def problem_of(sizes: Sizes, variant: Variant | None = None) -> Problem:
         num_heads=sizes.get("heads", 1),
         seqlen=sizes.get("seqlen", longest or 128),
         head_dim=sizes.get("head_dim", usual_head_dim(variant)),
-        causal=sizes.get("causal", False),
+        causal=sizes.get("causal", usual_causal(variant)),
         dtype=dtype_of(sizes.get("dtype"), *([variant.id] if variant is not None else [])),
         seqlen_kv=sizes.get("seqlen_kv", longest),
         num_heads_kv=sizes.get("heads_kv"),

@@ -75,30 +75,34 @@ def test_a_kernel_is_tried_before_it_is_added(open_app, tmp_path, monkeypatch):
 
 
 def test_a_float_kernel_is_shown_and_selected_in_its_own_format(open_app, tmp_path, monkeypatch):
-    """The page's FP16 is no reason to turn it away, nor to be asked for FP32 afterwards."""
+    """The page's FP16 is no reason to turn it away, nor to be asked for FP32 and its mask after."""
     monkeypatch.setenv("ATTUNE_DATA_DIR", str(tmp_path / "data"))
-    shutil.copy(DATA / "float_rows.cu", tmp_path)
+    text = (DATA / "float_rows.cu").read_text(encoding="utf-8")
+    only_causal = text.replace("\nhead_dims =", "\ncausal = [true]\nhead_dims =", 1)
+    (tmp_path / "float_rows.cu").write_text(only_causal, encoding="utf-8")
     at = open_app(gpu="L4", S="37", H="2")
     assert at.session_state["dtype"] == "float16"
     before = at.session_state["variant"]
     at.button(key="add_kernel").click().run()
     at.text_input(key="add_path").set_value(str(tmp_path / "float_rows.cu")).run()
     assert "does not take" not in texts(at)
-    assert "On B1 H2 S37 D64 fp32" in texts(at)
+    assert "On B1 H2 S37 D64 fp32 causal" in texts(at)
     at.button(key="add_described").click().run()
     assert [path.name for path in kept_kernels()] == ["float_rows.cu"]
     assert not at.exception
     at.run()
     assert at.session_state["variant"] == "float_rows"
     assert at.session_state["dtype"] == "float32"
+    assert at.session_state["causal"] is True
     # A poll of a browser that has not got this page yet has the menu's old choice.
     at.session_state["variant"] = before
     at.run()
     assert at.session_state["variant"] == "float_rows"
     at.selectbox(key="variant").set_value("v02").run()
     assert (at.session_state["variant"], at.session_state["dtype"]) == ("v02", "float16")
+    at.toggle(key="causal").set_value(False).run()
     at.selectbox(key="variant").set_value("float_rows").run()
-    assert at.session_state["dtype"] == "float32"
+    assert (at.session_state["dtype"], at.session_state["causal"]) == ("float32", True)
 
 
 @pytest.mark.slow

@@ -226,3 +226,18 @@ def test_a_head_dimension_that_is_left_out_is_one_that_the_kernel_takes(
     assert attune.kernel(source).variant.head_dims == (128,)  # type: ignore[union-attr]
     assert usual_head_dim(attune.kernel(source).variant) == 128
     assert usual_head_dim(attune.kernel("v01").variant) == 64
+
+
+def test_a_mask_that_is_left_out_is_the_only_one_that_the_kernel_computes(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = folder / "float_rows.cu"
+    text = source.read_text(encoding="utf-8")
+    source.write_text(
+        re.sub(r"^(head_dims = .*)$", r"\1\ncausal = [true]", text, count=1, flags=re.M)
+    )
+    command = ["occupancy", str(source), "-S", "9", "--gpu", "L4"]
+    assert main(command) == 0
+    assert "fp32 causal" in capsys.readouterr().out
+    assert main([*command, "--no-causal"]) != 0
+    assert attune.kernel(source, gpu="L4").check(seqlen=9).problem.causal
