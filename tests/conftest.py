@@ -141,7 +141,9 @@ def software_nvml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SoftwareNv
 @pytest.fixture
 def nothing_ships(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without the figures of kernels that ship: what is not simulated is not known."""
-    monkeypatch.setattr("engine.history.shipped.FOLDER", tmp_path / "no_figures")
+    from engine.history import shipped
+
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "no_figures")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,6 +18,7 @@ from app.shared.palette import DARK, LIGHT
 from engine.evaluation import Latency
 from engine.gate.commits import KernelHistory, Step, history_frame
 from engine.gate.trees import NoTree
+from engine.history import shipped
 from engine.history.known_time import KnownTime
 from engine.jobs.manager import use_manager
 from engine.kernel_figures import changes
@@ -121,8 +122,8 @@ def test_two_cancels_at_once_are_one(jobs, monkeypatch):
     assert not submitted
 
 
-@pytest.mark.usefixtures("nothing_ships")
-def test_what_failed_is_a_sentence_and_not_tried_again(open_app, jobs):
+def test_what_failed_is_a_sentence_and_not_tried_again(open_app, jobs, monkeypatch, tmp_path):
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path)
     jobs.compile_answer = {"state": "failed", "error": "nvdisasm is not installed."}
     at = open_app("ladder", gpu="L4", H="8", S="1024")
     assert "nvdisasm is not installed." in texts(at)
