@@ -31,6 +31,12 @@ _MOST_BYTES = 8 << 20
 _EXPLAINS = ("advice", "cubin_files.py", "execution.py", "overlap.py", "report.py")
 _EXECUTES = re.compile(r"execute.*|(?:races|quick|no_marks)\.h")
 
+# Of C++, and of Python.
+_COMMENTS = (
+    re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL),
+    re.compile(r'(?:^|(?<=\s))#[^\n]*|"""(?:[^"\\]|\\.|"(?!""))*"""', re.DOTALL),
+)
+
 Fields: TypeAlias = Mapping[str, Any]  # of a dataclass, as JSON has them
 
 
@@ -119,11 +125,16 @@ def write(gpu: str, compiler: str, made: str, figures: ShippedFigures) -> Path:
 
 @functools.cache
 def simulator_digest() -> str:
-    """Of the code that simulates kernels and counts their machine code."""
+    """Of the code that simulates kernels and counts their machine code, without its comments."""
     digest = hashlib.sha256()
     for path in simulating_files():
-        digest.update(f"{path.name}\0".encode() + path.read_bytes())
+        digest.update(f"{path.name}\0{code_of(path.suffix, path.read_text())}\0".encode())
     return digest.hexdigest()[:32]
+
+
+def code_of(suffix: str, text: str) -> str:
+    """The text without comments, docstrings and line breaks."""
+    return " ".join(_COMMENTS[suffix == ".py"].sub(" ", text).split())
 
 
 def simulating_files() -> list[Path]:

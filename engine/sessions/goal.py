@@ -18,6 +18,7 @@ from engine.base.errors import AttuneError, Status
 from engine.base.files import data_folder
 from engine.base.units import format_speedup, format_us
 from engine.evaluation import Correctness, Evaluation, Latency, PassReport
+from engine.history.known_time import are_comparable, not_comparable
 from engine.problem import Problem
 from engine.schema import decode, encode
 from engine.sessions.snapshot import Goal, TimelineEntry
@@ -266,7 +267,8 @@ def _per_unit_gains(_: Goal, evaluations: list[Evaluation]) -> list[Figure]:
     groups: dict[object, list[Evaluation]] = {}
     for e in _last_of_each(evaluations):
         p = e.problem
-        rest = (p.head_group, p.rest)
+        is_predicted = e.latency is not None and e.latency.origin == "predicted"
+        rest = (p.head_group, p.rest, is_predicted)
         key = (e.variant, tuple(sorted(e.config.items())), e.device, rest)
         groups.setdefault(key, []).append(e)
     figures = []
@@ -359,6 +361,8 @@ def deltas(
         was = f"{format_us(baseline.latency.median_us)} {baseline.latency.origin}"
         if was == f"{format_us(latency.median_us)} {latency.origin}":
             change = "as pinned"
+        elif not are_comparable(baseline.latency.origin, latency.origin):
+            change = f"{not_comparable(baseline.latency.origin, latency.origin)}, was {was}"
         else:
             speedup = baseline.latency.median_us / latency.median_us
             change = f"{format_speedup(speedup)}, was {was}"

@@ -128,6 +128,12 @@ def test_what_is_to_be_simulated_is_compiled_though_its_report_ships(
     assert (compiled.key, compiled.entries) == (report.key, report.entries)
 
 
+def test_a_reworded_comment_changes_no_simulator() -> None:
+    python = '"""What it does."""\n\nx = {"#": 1}  # a number\ny = x\n'
+    assert shipped.code_of(".py", python) == 'x = {"#": 1} y = x'
+    assert shipped.code_of(".h", "int x;  // a number\n/* of\n two */int y;\n") == "int x; int y;"
+
+
 def test_they_are_renewed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

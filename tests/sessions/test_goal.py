@@ -139,6 +139,10 @@ def test_gain_per_unit() -> None:
     assert goal_status(Goal(metric="per_unit_gain", value=17), evaluations).state == "missed"
     alone = goal_status(Goal(metric="per_unit_gain", value=2), evaluations[:1])
     assert alone.state == "undecided"
+    # A predicted start says nothing of how much a measured time gained.
+    start = replace(evaluations[0], latency=make_latency(100.0, 0, origin="predicted"))
+    mixed = goal_status(Goal(metric="per_unit_gain", value=2), [start, evaluations[2]])
+    assert (mixed.state, mixed.value) == ("undecided", None)
 
 
 @pytest.mark.parametrize(

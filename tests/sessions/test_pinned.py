@@ -9,6 +9,7 @@ import pytest
 from compare_data import evaluation, latency
 
 from engine.evaluation import Evaluation, PassReport
+from engine.history.known_time import not_comparable
 from engine.problem import Problem
 from engine.sessions.goal import deltas, pin, pinned, pinned_path, unpin
 
@@ -51,7 +52,7 @@ def test_deltas_say_what_changed_and_what_it_was() -> None:
     grown = replace(main.resources, registers_per_thread=103)
     now = replace(
         base,
-        latency=latency(50.0, origin="predicted"),
+        latency=latency(50.0),
         passes=(PassReport(grown, replace(main.occupancy, active_warps_per_sm=24)),),
     )
     told = against(base, now)
@@ -60,6 +61,15 @@ def test_deltas_say_what_changed_and_what_it_was() -> None:
     assert told["occupancy"] == "+17, was 33%"
     assert told["correctness"] == told["waves"] == "as pinned"
     assert against(base, base)["latency"] == "as pinned"
+
+
+def test_a_predicted_time_is_not_set_against_a_measured_one() -> None:
+    base = evaluation()
+    predicted = replace(base, latency=latency(50.0, origin="predicted"))
+    there = f"{not_comparable('predicted', 'measured')}, was 100 µs measured"
+    assert against(base, predicted)["latency"] == there
+    other = replace(base, latency=latency(25.0, origin="predicted"))
+    assert against(predicted, other)["latency"] == "2× faster, was 50 µs predicted"
 
 
 def test_times_of_another_problem_are_not_compared() -> None:
