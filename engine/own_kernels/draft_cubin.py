@@ -22,6 +22,7 @@ def draft_of_cubin(path: Path) -> str:
         f'cubin = "{path.name}"  # {_said(cubin)}; of several archs a list',
         "head_dims = [64]  # what it was compiled for",
         'dtypes = ["float16"]  # not in the file',
+        "causal = [false]  # or [true], if the mask is compiled in: not in the file",
         "",
         "[[passes]]",
         f'entry = "{entry.name}"{f"  # there are also {others}" if others else ""}',

@@ -221,6 +221,7 @@ def test_a_machine_code_file_brings_a_description_to_paste(
     assert main(["evaluate", str(cubin)]) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith("error: rows_89.cubin is machine code")
+    assert "\ncausal = [false]  # or [true]" in printed.err + printed.out
     assert printed.err.count("\n") == 1
     pasted = kernel.with_name("rows_89.cu")
     text = printed.out.replace('"float16"', '"float32"').replace("threads = 128", "threads = 64")
