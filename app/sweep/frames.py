@@ -100,8 +100,9 @@ def beside_known(
 ) -> pd.DataFrame:
     """`table` with `known µs`, `SDPA µs` and `against SDPA` after a column, where any is known.
 
-    Known are times of the files that stand here; a ratio is of two times that were
-    taken, and not imported: how those were timed is not known.
+    The first two name the origin of their times: `SDPA µs, recorded`. Known are times of the files
+    that stand here; a ratio is of two times that were taken, and not imported: how those were timed
+    is not known.
 
     Args:
         table: by point.
@@ -119,16 +120,25 @@ def beside_known(
         elif is_of_this_source(t):
             kernels.setdefault((t.name, *sorted(t.config.items()), *at), []).append(t)
     known, baseline, against = [], [], []
+    origins: tuple[set[str], set[str]] = (set(), set())  # of known, of SDPA
     for point in table.index:
         row = rows[point]
         at = (row.problem, row.device)
         time = newest_of(kernels.get((row.variant, *sorted(row.config.items()), *at), ()))
         torch = sdpa.get(at)
+        for found, of in zip((time, torch), origins, strict=True):
+            if found is not None:
+                of.add(found.latency.origin)
         known.append(time.latency.median_us if time is not None else None)
         baseline.append(torch.latency.median_us if torch is not None else None)
         against.append(_against(torch, row) if torch is not None else None)
     place = table.columns.get_loc(after) + 1
-    columns = {"known µs": known, "SDPA µs": baseline, "against SDPA": against}
+    of_known, of_sdpa = (" and ".join(sorted(of)) for of in origins)
+    columns = {
+        f"known µs, {of_known}": known,
+        f"SDPA µs, {of_sdpa}": baseline,
+        "against SDPA": against,
+    }
     for name, values in reversed(columns.items()):
         if any(value is not None for value in values):
             table.insert(place, name, values)

@@ -94,16 +94,16 @@ def test_a_sweeps_points_stand_beside_what_is_known_of_them():
     table = frames.beside_known(table, {r.point: r for r in rows}, known, "latency µs")
     columns = list(table.columns)
     # The points are predicted, and no ratio is given of those to a time that was taken.
-    assert columns[columns.index("latency µs") + 1 :][:2] == ["known µs", "SDPA µs"]
+    known_head, sdpa_head = columns[columns.index("latency µs") + 1 :][:2]
+    assert (known_head, sdpa_head) == ("known µs, measured", "SDPA µs, recorded")
     assert not says(columns, "against_sdpa")
     mine = [dict(row.config) == {"block_n": 64} for row in rows]
-    assert list(table["known µs"].notna()) == [m for _, m in zip(table.index, mine, strict=True)]
-    assert set(table["known µs"].dropna()) == {410.0}
-    assert set(table["SDPA µs"]) == {5.0}
+    assert list(table[known_head].notna()) == [m for _, m in zip(table.index, mine, strict=True)]
+    assert set(table[known_head].dropna()) == {410.0}
+    assert set(table["SDPA µs, recorded"]) == {5.0}
     plain = frames.table(sweep_frame(rows))
-    assert "known µs" not in frames.beside_known(
-        plain, {r.point: r for r in rows}, (), "latency µs"
-    )
+    nothing_known = frames.beside_known(plain, {r.point: r for r in rows}, (), "latency µs")
+    assert list(nothing_known) == list(plain)
 
 
 def test_a_sweeps_ratio_is_of_two_times_that_were_taken():
@@ -118,7 +118,7 @@ def test_a_sweeps_ratio_is_of_two_times_that_were_taken():
         known = [replace(t, checked=checked) for t in taken_sdpa]
         table = frames.table(sweep_frame(rows))
         table = frames.beside_known(table, {r.point: r for r in rows}, known, "latency µs")
-        assert set(table["SDPA µs"].dropna()) == {5.0}
+        assert set(table["SDPA µs, recorded"].dropna()) == {5.0}
         assert (set(table["against SDPA"].dropna()) if "against SDPA" in table else None) == ratios
 
 
