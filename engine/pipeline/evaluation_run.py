@@ -559,8 +559,9 @@ class EvaluationRun:
             counted = count_plan(plan, self.compiled)
         except AttuneError:  # the time was known before, and a tool is missing now
             return evaluation
-        self.estimate = with_sustained_clock(self.estimate, counted)
-        return replace(evaluation, counts=counted.counts)
+        note = note_on_clock(self.estimate, counted)
+        notes = (*evaluation.notes, note) if note else evaluation.notes
+        return replace(evaluation, counts=counted.counts, notes=notes)
 
     def _with_prediction(self, plan: LaunchPlan, evaluation: Evaluation) -> Evaluation:
         evaluation = self._predict(plan, evaluation)
@@ -601,21 +602,17 @@ def _other_order(backend: Backend, request: EvaluationRequest) -> Schedule:
     return "random" if backend.name == "cpu" else "reverse"
 
 
-def with_sustained_clock(estimate: Estimate, counted: CountedPlan) -> Estimate:
-    """Its reason also says what such launches take one after the other, where the power limit
-    holds the clock below boost."""
+def note_on_clock(estimate: Estimate, counted: CountedPlan) -> str:
+    """What such launches take one after the other, where the power limit holds the clock below
+    boost; else empty."""
     device, latency, terms = estimate.kernel.device, estimate.latency, estimate.terms
     if latency is None or terms is None or not latency.is_simulated or device.clock != "boost":
-        return estimate
+        return ""
     compute_us, dram_us = float(terms.compute_us[0] + terms.fuse_us[0]), float(terms.dram_us[0])
-    read = device.dram(device.memory_gb_per_s or 0.0).bytes_per_us
     work = Work(
         ((compute_us * (device.boost_clock_mhz or 0), dram_us),),
         counted.tensor_flops,
         counted.instructions,
-        dram_us * read,
+        dram_us * device.dram(device.memory_gb_per_s or 0.0).bytes_per_us,
     )
-    note = sustained_note(device, work, latency.median_us)
-    if not note:
-        return estimate
-    return replace(estimate, latency=replace(latency, reason=f"{latency.reason} {note}"))
+    return sustained_note(device, work, latency.median_us)

@@ -248,7 +248,7 @@ def test_a_damaged_cubin_is_one_sentence(tmp_path: Path, capfd: pytest.CaptureFi
     whole = compile_kernel(source, (), "sm_89", ()).cubin
     frame = whole.index(b"\x04\x11\x08\x00")  # EIATTR_FRAME_SIZE: a symbol, then the bytes
     damaged = {
-        "takes 2,147,483,393 bytes of stack": whole[: frame + 8]
+        "needs 2,147,483,393 bytes of stack": whole[: frame + 8]
         + (0x7FFFFF01).to_bytes(4, "little")
         + whole[frame + 12 :],
         **{

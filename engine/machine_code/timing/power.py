@@ -186,7 +186,7 @@ def held_sentence(device: DeviceSpec, found: SustainedClock, us: float, slower_u
     """What a launch of `us` at the boost clock takes at the clock that the power limit holds."""
     what = "Such a long launch falls" if us > BURST_US else "Launches that follow each other fall"
     held = f"{found.clock_mhz:,.0f} MHz within {device.power_w} W"
-    return f"{what} to about {held}: {format_us(slower_us)}."
+    return f"{what} to about {held}: {format_us(slower_us)} predicted in place of {format_us(us)}."
 
 
 @lru_cache(maxsize=256)
