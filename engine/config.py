@@ -188,29 +188,33 @@ def find_variant(name: str) -> Variant:
 
 def usual_dtype(variants: Iterable[str | Variant]) -> Dtype:
     """The dtype of a problem without one: FP16 if all variants take it, else the first dtype that
-    they have in common.
-
-    Unknown names are ignored here; looking up the variant reports them.
-    """
-    taken: list[tuple[Dtype, ...]] = []
-    for variant in variants:
-        if variant == AUTO:
-            return "float16"
-        with contextlib.suppress(UnknownName, InvalidKernel):
-            named = find_variant(variant) if isinstance(variant, str) else variant
-            taken.append(named.dtypes)
+    they have in common."""
+    taken = [variant.dtypes for variant in _known(variants)]
     common = [d for d in (taken[0] if taken else ()) if all(d in others for others in taken)]
     return common[0] if common and "float16" not in common else "float16"
+
+
+def usual_causal(variants: Iterable[str | Variant]) -> bool:
+    """Whether a problem that leaves the mask out is causal: where the variants compute no other."""
+    known = _known(variants)
+    return bool(known) and all(False not in variant.causal for variant in known)
+
+
+def _known(variants: Iterable[str | Variant]) -> list[Variant]:
+    """None of them where one is to be chosen. Unknown names are left out: looking up the variant
+    reports them."""
+    known: list[Variant] = []
+    for variant in variants:
+        if variant == AUTO:
+            return []
+        with contextlib.suppress(UnknownName, InvalidKernel):
+            known.append(find_variant(variant) if isinstance(variant, str) else variant)
+    return known
 
 
 def usual_head_dim(variant: Variant | None) -> int:
     """D of a problem that leaves it out: 64 where the variant takes that, else its first one."""
     return 64 if variant is None or 64 in variant.head_dims else variant.head_dims[0]
-
-
-def usual_causal(variant: Variant | None) -> bool:
-    """Whether a problem that leaves the mask out is causal: where the variant computes no other."""
-    return variant is not None and False not in variant.causal
 
 
 def variant_from(source: Path, name: str) -> Variant:

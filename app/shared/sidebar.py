@@ -235,7 +235,7 @@ def _take_its_format() -> None:
     if state.get("dtype") is not None and state["dtype"] not in dtypes:
         state["dtype"] = usual_dtype([chosen])
     if variant is not None and state.get("causal") not in (None, *variant.causal):
-        state["causal"] = usual_causal(variant)
+        state["causal"] = usual_causal([variant])
 
 
 def _apply_preset() -> None:

@@ -212,7 +212,7 @@ def _usual(args: ProblemOptions, variant: Variant | None) -> dict[str, Any]:
 
     with contextlib.suppress(AttuneError):  # said where the variant is looked up
         found = variant or find_variant(str(name))
-        return {"head_dim": usual_head_dim(found), "causal": usual_causal(found)}
+        return {"head_dim": usual_head_dim(found), "causal": usual_causal([found])}
     return {}
 
 

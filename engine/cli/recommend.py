@@ -27,6 +27,7 @@ from engine.cli.options import (
     scores_from,
 )
 from engine.cli.output import print_json, print_table
+from engine.config import usual_causal
 from engine.devices import find_device
 from engine.history import History
 from engine.pipeline.evaluate import Evaluator
@@ -128,7 +129,8 @@ def run(args: RecommendBatchOptions) -> int:
             "--measured-kernel names the kernel of the --measured points: give both."
         )
     request = BatchRequest(
-        **fields_from(args, BatchRequest, "dtype", "config", "predict"),
+        **fields_from(args, BatchRequest, "causal", "dtype", "config", "predict"),
+        causal=args.causal or usual_causal([args.variant]),
         dtype=dtype_from(args.dtype, [args.variant]),
         features=scores_from(args) | ({"direction": "backward"} if args.backward else {}),
         config=config_from(args, args.variant),
@@ -164,7 +166,8 @@ def _run_mix(args: RecommendBatchOptions) -> int:
         option = "--" + extra.replace("_", "-")
         raise InvalidProblem(f"{option} is for one problem, not for --mix: leave one out.")
     dtype = dtype_from(args.dtype, [args.variant])
-    rest = {"head_dim": args.head_dim, "causal": args.causal, "dtype": dtype}
+    causal = args.causal or usual_causal([args.variant])
+    rest = {"head_dim": args.head_dim, "causal": causal, "dtype": dtype}
     lines: list[MixLine] = []
     for given in args.mix:
         is_line = "," in given and not Path(given).exists()

@@ -26,7 +26,14 @@ from engine.cli.options import (
     first_given,
 )
 from engine.cli.output import print_json, print_table, unfiltered
-from engine.config import find_variant, forget_tuned, load_tuned, tuned_path, usual_dtype
+from engine.config import (
+    find_variant,
+    forget_tuned,
+    load_tuned,
+    tuned_path,
+    usual_causal,
+    usual_dtype,
+)
 from engine.cuda_source import cache_root
 from engine.devices import find_device
 from engine.pipeline.request import runs_on_gpu, target_device
@@ -443,6 +450,8 @@ def _problems(args: CommandOptions) -> tuple[Any, ...]:
         axes["dtype"] = tuple(_dtype(name.strip()) for name in args.dtype.split(","))
     elif axes or not presets:
         axes["dtype"] = (usual_dtype(args.variants),)
+    if args.causal is None and (axes or not presets):
+        axes["causal"] = (usual_causal(args.variants),)
     problems = presets
     if axes or not presets:
         problems = tuple(dict.fromkeys((*presets, *ProblemAxes(**axes).problems())))

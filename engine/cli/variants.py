@@ -163,11 +163,12 @@ def _figures(args: VariantsOptions, gpu: str) -> int:
     from engine.kernel_figures.rung import ladder_table, reasons, without_empty
     from engine.sessions.known_times import open_history
 
-    problem, device = problem_from(args), find_device(gpu)
+    named, device = [find_variant(name) for name in args.variants], find_device(gpu)
+    problem = problem_from(args, named[0] if len(named) == 1 else None)
     if args.diff is not None:
         return _diff(find_variant(args.diff), problem, device.name)
     history = open_history()
-    variants = [find_variant(name) for name in args.variants] or variants_for(problem)
+    variants = named or variants_for(problem)
     rungs = [_worked_out(v, problem, device.name, history) for v in variants]
     table = ladder_table(rungs, f"The ladder on {device.name}, {problem.label()}")
     if args.json:

@@ -17,6 +17,7 @@ from engine.batch.mix import MixResult, parse_mix, read_mix
 from engine.batch.mix import recommend_mix as recommend_mix_of
 from engine.batch.recommend import recommend_for_choice
 from engine.batch.types import BatchRequest, BatchResult
+from engine.config import usual_causal
 from engine.environment import collect_environment
 from engine.evaluation import Evaluation
 from engine.interface.attention_kernel import (
@@ -106,6 +107,7 @@ def recommend_batch(
     if "direction" in options:
         given = {"direction": options.pop("direction")}
         options["features"] = {**options.get("features", {}), **given}
+    options.setdefault("causal", usual_causal([asked.name]))
     request = BatchRequest(
         variant=asked.name,
         gpu=target,
@@ -127,7 +129,7 @@ def recommend_mix(
     gpu: str | None = None,
     target: float = 0.9,
     head_dim: int = 64,
-    causal: bool = False,
+    causal: bool | None = None,
     dtype: str | None = None,
     **options: Any,
 ) -> MixResult:
@@ -139,7 +141,8 @@ def recommend_mix(
         of: a kernel, its name, its file, or "auto" to choose among those of each line.
         gpu: the GPU, where `of` does not say it.
         target: the share of the highest throughput that is enough, above 0 to 1.
-        head_dim, causal, dtype: of lines that leave them out.
+        head_dim, causal, dtype: of lines that leave them out; without `causal`, what the kernel
+            computes.
         options: `max_batch`, `price_usd_per_hour`, `utilisation`.
 
     Raises:
@@ -166,6 +169,8 @@ def recommend_mix(
     if device is None:
         raise InvalidProblem("A mix is answered for a GPU: name one, for instance gpu='L4'.")
     usual = dtype_of(dtype, name)
+    if causal is None:
+        causal = usual_causal([name])
     rest: dict[str, Any] = {"head_dim": head_dim, "causal": causal, "dtype": usual}
     if isinstance(lines, Path) or (isinstance(lines, str) and "," not in lines):
         read = read_mix(lines, **rest)
@@ -366,7 +371,7 @@ def sweep(
     heads: OneOrMore = 1,
     seqlen: OneOrMore = 128,
     head_dim: OneOrMore = 64,
-    causal: bool | Sequence[bool] = False,
+    causal: bool | Sequence[bool] | None = None,
     dtype: str | Sequence[str] | None = None,
     problems: Sequence[Problem] = (),
     tunables: Mapping[str, OneOrMore] | None = None,
@@ -386,6 +391,7 @@ def sweep(
         kernels: names, files, "auto", or what `kernel` made (whose given values then count).
         gpu: the target GPU; None: that of the kernels, or the one in this machine.
         batch, heads, seqlen, head_dim, causal, dtype: one value or several; all combinations.
+            Without `causal`: no mask, but for kernels that compute no other.
             dtype is fp16, or what the kernels take, where left out.
         problems: instead of these sizes.
         tunables: only these values, by name.
@@ -435,12 +441,15 @@ def sweep(
         raise InvalidProblem(f"A sweep is of one GPU, not of {', '.join(sorted(gpus))}.")
     target = next(iter(gpus), None)
     names = [k.name if isinstance(k, AttentionKernel) else variant_name(k) for k in listed]
+    if causal is None:
+        causal = usual_causal(names)
+    masks = (causal,) if isinstance(causal, bool) else tuple(causal)
     axes = ProblemAxes(
         batch=_several("batch", batch),
         num_heads=_several("heads", heads),
         seqlen=_several("seqlen", seqlen),
         head_dim=_several("head_dim", head_dim),
-        causal=(causal,) if isinstance(causal, bool) else tuple(causal),
+        causal=masks,
         dtype=tuple(
             dtype_of(d, *names)
             for d in ([dtype] if dtype is None or isinstance(dtype, str) else dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -241,3 +242,12 @@ def test_a_mask_that_is_left_out_is_the_only_one_that_the_kernel_computes(
     assert "fp32 causal" in capsys.readouterr().out
     assert main([*command, "--no-causal"]) != 0
     assert attune.kernel(source, gpu="L4").check(seqlen=9).problem.causal
+    on_l4 = [str(source), "-S", "9", "--gpu", "L4"]
+    assert main(["recommend-batch", *on_l4, "--max-batch", "4", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["problem"]["causal"]
+    assert main(["variants", *on_l4]) == 0
+    assert "causal" in capsys.readouterr().out
+    assert main(["sweep", *on_l4, "--dry-run"]) == 0
+    assert "0 of" not in capsys.readouterr().out
+    assert attune.recommend_batch(source, gpu="L4", seqlen=9, max_batch=4).problem.causal
+    assert attune.sweep(source, gpu="L4", seqlen=9, execute=False).rows[0].problem.causal
