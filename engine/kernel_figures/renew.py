@@ -1,8 +1,9 @@
 """Makes the figures that ship with Attune: `attune variants --renew`.
 
 For one GPU of each compute capability: every rung in its default config, and every kernel that
-`auto` compares, with D = 64, FP16 and no mask, what the app begins with. A kernel's figures hold
-for any B and H, and but for v12, which holds all keys at once, for any S. Compiled kernels and
+`auto` compares, in FP16 with D = 64 and no mask, what the app begins with; for three GPUs also
+with D = 128, and causal. A kernel's figures hold for any B and H, and but for v12, which holds all
+keys at once, for any S. Compiled kernels and
 their simulated times are kept in the caches on disk, so that a second run, or one after a few
 kernels changed, does only what is new.
 """
@@ -12,8 +13,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from itertools import product
 
 from engine.auto.choice import candidates_for
 from engine.auto.renew import GPUS, HEADS, LENGTHS
@@ -32,7 +34,7 @@ from engine.problem import Problem
 from kernels.ladder import LADDER
 
 SHIPPED_GPUS = tuple(GPUS.values())
-_HEAD_DIM = 64
+_WITH_MORE_SHAPES = ("L4", "A100 80GB SXM", "H200")
 
 
 @dataclass(frozen=True)
@@ -63,18 +65,24 @@ def renew(gpu: str, on_stage: Callable[[str], None] = lambda _: None) -> Shipped
     return found
 
 
+def shapes_of(gpu: str) -> list[tuple[int, bool]]:
+    """Head dimensions and masks for which a GPU's figures ship."""
+    more = gpu in _WITH_MORE_SHAPES
+    return [(64, False), *([(64, True), (128, False), (128, True)] if more else [])]
+
+
 def _wanted(device: DeviceSpec) -> list[tuple[Kernel, Problem]]:
     """The kernels, each with problems for which its figures may differ."""
     wanted: dict[tuple[Kernel, Problem], None] = {}
-    for seqlen in LENGTHS:
-        problem = Problem(1, 1, seqlen, _HEAD_DIM)
+    for seqlen, (head_dim, causal) in product(LENGTHS, shapes_of(device.name)):
+        problem = Problem(1, 1, seqlen, head_dim, causal)
         kernels = [
             Kernel.of(v, device, request_of(v, problem, device.name).config)
             for v in LADDER
             if v.min_compute_capability <= device.compute_capability
         ]
         for heads in HEADS:
-            kernels += candidates_for(Problem(1, heads, seqlen, _HEAD_DIM), device, _Untuned())
+            kernels += candidates_for(replace(problem, num_heads=heads), device, _Untuned())
         wanted |= dict.fromkeys((kernel, problem) for kernel in kernels)
     return list(wanted)
 

@@ -234,8 +234,9 @@ def main() -> None:
             for what, more in (
                 ("figures that ship", ""),
                 ("again", ""),
-                ("with a mask, every rung simulated", "&causal=1"),
-                ("that again", "&causal=1"),
+                ("D = 128 with a mask", "&D=128&causal=1"),
+                ("D = 96, every rung simulated", "&D=96"),
+                ("that again", "&D=96"),
             ):
                 kernels = Stopwatch(server)
                 app.open(f"{KERNELS}{more}")

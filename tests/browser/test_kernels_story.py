@@ -10,9 +10,9 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_the_ladder_is_read_from_top_to_bottom(new_tab):
-    app = new_tab("/kernels?gpu=L4&S=448&causal=1&variant=auto&kernels_rung=v09")
+    app = new_tab("/kernels?gpu=L40&S=448&variant=auto&kernels_rung=v09")
     app.see("Each rung is one CUDA file that adds one idea to the rung it builds on")
-    # Under a mask no figures ship: rungs fill in; whoever does not want to wait cancels, and goes
+    # No figures ship for this GPU: rungs fill in; whoever does not want to wait cancels, and goes
     # on later. First of all: what follows may take longer than the rungs do.
     app.press("kernels_stop")
     app.see("rungs are not computed")

@@ -18,7 +18,7 @@ from engine.cuda_source.nvrtc import CompiledKernel, toolchain
 from engine.devices import find_device
 from engine.history import History, shipped, simulation
 from engine.kernel_figures import renew
-from engine.kernel_figures.renew import SHIPPED_GPUS
+from engine.kernel_figures.renew import SHIPPED_GPUS, shapes_of
 from engine.kernel_figures.rung import known_rung, request_of
 from engine.model.kernel import Kernel
 from engine.problem import Problem
@@ -53,9 +53,13 @@ def test_what_ships_is_of_this_code(gpu: str) -> None:
     if (made_with := json.loads(path.read_text())["compiler"]) != toolchain().exact_name:
         pytest.skip(f"the figures that ship are of {made_with}")
     assert shipped.read(path) is not None, "run attune variants --renew"
-    assert missing(gpu, Problem(3, 8, 1000, 64)) == [], "run attune variants --renew"
-    # Some hold all keys at once, and take few.
-    assert missing(gpu, Problem(1, 1, 128, 64)) == [], "run attune variants --renew"
+    for head_dim, causal in shapes_of(gpu):
+        # Some hold all keys at once, and take few.
+        for problem in (
+            Problem(3, 8, 1000, head_dim, causal),
+            Problem(1, 1, 128, head_dim, causal),
+        ):
+            assert missing(gpu, problem) == [], "run attune variants --renew"
     assert choose(PROBLEM, find_device(gpu), history=History(work="look up")).is_final
 
 
@@ -92,7 +96,7 @@ def test_nothing_ships_for_a_source_that_has_changed(tmp_path: Path) -> None:
     assert report_of(replace(v07, source=copy)) is None
 
 
-@pytest.mark.parametrize("what", ["GPU", "mask", "simulator", "damaged"])
+@pytest.mark.parametrize("what", ["GPU", "format", "simulator", "damaged"])
 def test_nothing_ships_for_what_is_another(
     what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -100,8 +104,8 @@ def test_nothing_ships_for_what_is_another(
     gpu, problem = "L4", PROBLEM
     if what == "GPU":
         gpu = "L40"
-    elif what == "mask":
-        problem = replace(PROBLEM, causal=True)
+    elif what == "format":
+        problem = replace(PROBLEM, dtype="bfloat16")
     elif what == "simulator":
         monkeypatch.setattr(shipped, "simulator_digest", lambda: "another")
         shipped._all.cache_clear()
