@@ -544,10 +544,6 @@ def count_plan(plan: LaunchPlan, compiled: CompiledKernel) -> CountedPlan:
         return known
     if len(_counted) >= _MOST_COUNTED:
         _counted.clear()
-    return _counted.setdefault(key, _count_plan(plan, compiled))
-
-
-def _count_plan(plan: LaunchPlan, compiled: CompiledKernel) -> CountedPlan:
     counted = [
         count(
             compiled.cubin,
@@ -567,7 +563,8 @@ def _count_plan(plan: LaunchPlan, compiled: CompiledKernel) -> CountedPlan:
         sectors=sum(f.global_sectors for f in each),
         local_sectors=sum(f.local_sectors for f in each),
     )
-    return CountedPlan(counts, sum(flops for flops, _ in work), sum(n for _, n in work))
+    made = CountedPlan(counts, sum(flops for flops, _ in work), sum(n for _, n in work))
+    return _counted.setdefault(key, made)
 
 
 def launch_of_pass(plan: LaunchPlan, number: int) -> Launch:

@@ -23,6 +23,7 @@ from engine.devices.spec import ClockKind, DeviceSpec, limits_for
 from engine.evaluation import CALIBRATED, Latency, Occupancy, PassReport, Resources
 from engine.machine_code.cubin_files import why_no_cubin
 from engine.machine_code.timing.constants import LAUNCH_FLOOR_US, widened
+from engine.machine_code.timing.power import Work, sustained_note
 from engine.model.equations import (
     TENSOR_FORMATS,
     Z90,
@@ -46,7 +47,7 @@ from engine.model.occupancy import (
     no_clusters,
     occupancy,
 )
-from engine.plan import LaunchPlan, compile_plan, make_plan, resources
+from engine.plan import CountedPlan, LaunchPlan, compile_plan, make_plan, resources
 from engine.problem import Problem
 from kernels.variant import Config, Dtype, Variant
 
@@ -137,6 +138,21 @@ class Estimate:
     @property
     def resources(self) -> tuple[Resources, ...]:
         return tuple(p.resources for p in self.passes)
+
+    def sustained_note(self, counted: CountedPlan) -> str:
+        """What such launches take one after the other, where the power limit holds the clock below
+        boost; else empty."""
+        device, latency, terms = self.kernel.device, self.latency, self.terms
+        if latency is None or terms is None or not latency.is_simulated or device.clock != "boost":
+            return ""
+        compute_us, dram_us = float(terms.compute_us[0] + terms.fuse_us[0]), float(terms.dram_us[0])
+        work = Work(
+            ((compute_us * (device.boost_clock_mhz or 0), dram_us),),
+            counted.tensor_flops,
+            counted.instructions,
+            dram_us * device.dram(device.memory_gb_per_s or 0.0).bytes_per_us,
+        )
+        return sustained_note(device, work, latency.median_us)
 
 
 def pass_reports(

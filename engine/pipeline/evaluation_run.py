@@ -16,7 +16,6 @@ from engine.coverage import Block, coverage_of, describe_lines, largest_block
 from engine.cuda_on_host.instrument import ExecutedStatements
 from engine.cuda_on_host.toolchain import Schedule
 from engine.evaluation import Correctness, Evaluation, Latency
-from engine.machine_code.timing.power import Work, sustained_note
 from engine.model.kernel import Estimate, launch_plan
 from engine.pipeline.execute import (
     NOT_HERE,
@@ -38,7 +37,6 @@ from engine.pipeline.request import (
     choose_backend,
 )
 from engine.plan import (
-    CountedPlan,
     LaunchPlan,
     compile_plan,
     count_plan,
@@ -559,7 +557,7 @@ class EvaluationRun:
             counted = count_plan(plan, self.compiled)
         except AttuneError:  # the time was known before, and a tool is missing now
             return evaluation
-        note = note_on_clock(self.estimate, counted)
+        note = self.estimate.sustained_note(counted)
         notes = (*evaluation.notes, note) if note else evaluation.notes
         return replace(evaluation, counts=counted.counts, notes=notes)
 
@@ -600,19 +598,3 @@ def _other_order(backend: Backend, request: EvaluationRequest) -> Schedule:
     if request.schedule != "in_order":
         return "in_order"
     return "random" if backend.name == "cpu" else "reverse"
-
-
-def note_on_clock(estimate: Estimate, counted: CountedPlan) -> str:
-    """What such launches take one after the other, where the power limit holds the clock below
-    boost; else empty."""
-    device, latency, terms = estimate.kernel.device, estimate.latency, estimate.terms
-    if latency is None or terms is None or not latency.is_simulated or device.clock != "boost":
-        return ""
-    compute_us, dram_us = float(terms.compute_us[0] + terms.fuse_us[0]), float(terms.dram_us[0])
-    work = Work(
-        ((compute_us * (device.boost_clock_mhz or 0), dram_us),),
-        counted.tensor_flops,
-        counted.instructions,
-        dram_us * device.dram(device.memory_gb_per_s or 0.0).bytes_per_us,
-    )
-    return sustained_note(device, work, latency.median_us)

@@ -441,7 +441,7 @@ def test_a_simulated_time_says_what_the_power_limit_leaves_of_it() -> None:
     flops = float(problem.flops)
     for tensor_flops, expected in ((flops, "72 W"), (flops / 100, "")):
         counted = CountedPlan(CodeCounts("a" * 64, 0, 0, 0, 0, 0, 0), tensor_flops, flops / 1e6)
-        note = pipeline.note_on_clock(estimate, counted)
+        note = estimate.sustained_note(counted)
         assert (expected in note) if expected else not note
 
 
