@@ -14,7 +14,7 @@ from engine.sessions.store import SnapshotInfo
 
 
 def evaluations(results: Sequence[Evaluation]) -> pd.DataFrame:
-    """One row per evaluation, failures included."""
+    """Return one row per evaluation, failures included."""
     return pd.DataFrame(
         [
             {
@@ -43,7 +43,7 @@ def evaluations(results: Sequence[Evaluation]) -> pd.DataFrame:
 
 
 def baselines(results: Iterable[Evaluation]) -> pd.DataFrame:
-    """`problem`, `backend`, `us`, `origin`: the warm device time of every timed backend."""
+    """Return `problem`, `backend`, `us`, `origin`: the warm device time of every timed backend."""
     rows = [
         (e.problem.label(), b.name, b.latency.median_us, b.latency.origin)
         for e in results
@@ -54,7 +54,7 @@ def baselines(results: Iterable[Evaluation]) -> pd.DataFrame:
 
 
 def baseline_table(results: Iterable[Evaluation]) -> pd.DataFrame:
-    """A row per problem, a column per backend in µs, and which one is the fastest."""
+    """Return a row per problem with a column per backend in µs and the fastest backend."""
     long = baselines(results)
     wide = long.pivot_table(
         index="problem", columns="backend", values="us", aggfunc="min", sort=False
@@ -65,7 +65,7 @@ def baseline_table(results: Iterable[Evaluation]) -> pd.DataFrame:
 
 
 def ledger(scored: Ledger) -> pd.DataFrame:
-    """One row per score, as the chart of `app.sessions.charts.ledger` reads it."""
+    """Return one row per score for `app.sessions.charts.ledger`."""
     return pd.DataFrame(
         [
             {
@@ -84,7 +84,7 @@ def ledger(scored: Ledger) -> pd.DataFrame:
 
 
 def snapshots(infos: Iterable[SnapshotInfo]) -> pd.DataFrame:
-    """One row per snapshot; a damaged file is a row that says so, beside its name."""
+    """Return one row per snapshot; a damaged file is a row with the damage and its name."""
     infos = list(infos)
     damaged = any(info.damage for info in infos)
     rows = []
@@ -110,5 +110,5 @@ def snapshots(infos: Iterable[SnapshotInfo]) -> pd.DataFrame:
 
 
 def _origin(summary: Summary) -> str:
-    """What was measured there is recorded here."""
+    """Return the origin; times measured there count as recorded here."""
     return "predicted" if summary.origins == ("predicted",) else "recorded"

@@ -118,7 +118,7 @@ def test_source_and_machine_code_are_linked_both_ways(new_tab, scheme):
     app.page.get_by_role("button", name="Fold loops").click()
     expect(code.locator(".row.loop").first).to_contain_text("▸ loop of")
     app.tab("Occupancy")
-    app.see("What the time would be")
+    app.see("Time by CTAs per SM")
     app.no_exception()
 
 
