@@ -170,7 +170,7 @@ def test_what_a_few_ctas_gave_is_told_before_the_rest(open_app, jobs):
     part = replace(BASE, execution=some, latency=None)
     jobs.answer = {"state": "running", "stage": "Executing on the CPU", "part": encode(part)}
     at = run(open_app())
-    assert "Right in 9 of 4,096 CTAs, the rest still running" in texts(at)
+    assert "Correct in 9 of 4,096 CTAs, the rest still running" in texts(at)
     assert "Executing on the CPU" in texts(at)
     assert at.button(key="cancel")
     wrong = replace(part, status=Status.INCORRECT, reason="Partial: 3 elements are off.")
