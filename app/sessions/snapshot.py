@@ -84,6 +84,7 @@ def _draw_evaluation(snapshot: Snapshot) -> None:
     _coordinates(view)
     with errors_as_sentences():
         metrics.draw(view)
+        metrics.draw_notes(view.evaluation.notes if view.evaluation is not None else ())
     tabs.draw(view, "session_tab")
 
 
@@ -140,7 +141,13 @@ def _folded(snapshot: Snapshot) -> None:
     if snapshot.timeline:
         rows = timeline_rows(snapshot.timeline, snapshot.opened())
         with st.expander(f"Timeline, {len(rows):,} entries", icon=":material/timeline:"):
-            tables.draw(timeline_table(rows).frame().iloc[::-1])
+            frame = timeline_table(rows).frame().iloc[::-1]
+            tables.draw(
+                frame,
+                rows=_ROWS,
+                row_height=tables.row_px(frame["what"]),
+                columns={"what": st.column_config.TextColumn(width="large")},
+            )
     if snapshot.sources:
         _sources(snapshot)
     if snapshot.attachments:
