@@ -11,7 +11,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -44,6 +44,7 @@ from engine.plan import LaunchPlan, compile_plan, make_plan, resources
 from engine.problem import Problem
 from engine.tensors import make_inputs
 from kernels.ladder import LADDER
+from kernels.variant import Variant
 
 
 class State(StrEnum):
@@ -223,13 +224,13 @@ def _run(backend: CudaBackend, body: str) -> RunResult:
     return result
 
 
-def occupancy_model(backend: CudaBackend) -> str:
-    """CTAs per SM of every variant's default config: the model beside the driver."""
+def occupancy_model(backend: CudaBackend, variants: Iterable[Variant] = LADDER) -> str:
+    """CTAs per SM of each variant's default config: the model beside the driver."""
     calls = backend.calls
     number = int(calls.arch.removeprefix("sm_"))
     has = (number // 10, number % 10)
     compared = 0
-    for variant in LADDER:
+    for variant in variants:
         needed = variant.min_compute_capability
         if has < needed or (variant.arch_specific and has != needed):
             continue
