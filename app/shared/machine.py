@@ -41,5 +41,12 @@ def local_gpu() -> LocalGpu:
 
 
 def device_of(gpu: str | None) -> DeviceSpec | None:
-    """Return the GPU with this name; None returns this machine's GPU, if there is one."""
-    return local_gpu().spec if gpu is None else find_device(gpu)
+    """Return the GPU with this name; None returns this machine's GPU, if there is one.
+
+    As `engine.devices.target_gpu`, without asking the driver again.
+    """
+    local = local_gpu().spec
+    if gpu is None:
+        return local
+    named = find_device(gpu)
+    return local if local is not None and local.name == named.name else named

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, cast
 
@@ -31,10 +32,19 @@ class Evaluator:
     Use as a context manager, or call `close()`.
     """
 
-    def __init__(self, history: History | None = None) -> None:
-        """`history` holds times known beforehand; None: no times of sessions."""
+    def __init__(
+        self,
+        history: History | None = None,
+        backends: Mapping[BackendName, Backend] | None = None,
+    ) -> None:
+        """
+        Args:
+            history: times known beforehand; None: no times of sessions.
+            backends: backends to execute on; others are created when needed. All are closed with
+                the evaluator.
+        """
         self.history = history or History()
-        self._backends: dict[str, Backend] = {}
+        self._backends: dict[BackendName, Backend] = dict(backends or {})
         self._expected: ExpectedOutputs | None = None
 
     def __enter__(self) -> Self:
