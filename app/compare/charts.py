@@ -21,7 +21,7 @@ def winner_map(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     other.
 
     Columns: `problem, device, winner, origin, median_us, tied, runner_up, speedup, speedup_low,
-    speedup_high, sdpa, speedup_over_sdpa, caveat` (`engine.sessions.compare.formats.winners_frame`).
+    speedup_high, sdpa, speedup_over_sdpa, caveat` (`formats.winners_frame`).
     The bar's length is the runner-up's time divided by the winner's; 1 without a runner-up.
     """
     rows = frame.head(MAX_ROWS)
