@@ -31,7 +31,7 @@ from engine.base.launch import PassLaunch, TensorArg
 from engine.correctness import check_output
 from engine.cuda_on_host.toolchain import find_toolchain
 from engine.cuda_source.nvrtc import toolchain
-from engine.devices import DeviceSpec, find_device, limits_for
+from engine.devices import DeviceSpec, find_device, limits_for, target_gpu
 from engine.devices.spec import detect_local
 from engine.environment import collect_environment
 from engine.evaluation import Correctness
@@ -404,7 +404,7 @@ def selfcheck(gpu: str | None = None) -> Iterator[CheckResult]:
 
 def _target(gpu: str | None) -> DeviceSpec:
     if gpu is not None:
-        return find_device(gpu)
+        return target_gpu(gpu)
     local = detect_local()
     return find_device(DEFAULT_GPU) if isinstance(local, str) else local.spec
 
