@@ -9,8 +9,8 @@ import pytest
 from importing import WHOLE, imported, refused
 from words import says
 
+from engine.attention.problem import Problem
 from engine.base.errors import Status
-from engine.problem import Problem
 from engine.sessions.importers import ImportOptions, import_measurements
 
 # -- Kernel Tuner (the layout of its schema 1.1.0; the figures are made up)
