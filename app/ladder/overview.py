@@ -101,8 +101,8 @@ def draw_times(selection: Selection, known: list[Rung]) -> None:
     frame = charts.times_frame(possible, selection.variant.id)
     if len(frame) > 1:
         st.markdown(
-            "**Simulated time of each rung** :gray[with its 90 % interval; in colour the kernel of "
-            "the sidebar]"
+            "**Simulated time of each rung** :gray[with its 90 % interval; the sidebar's kernel is "
+            "coloured]"
         )
         plot.draw(charts.times(frame, theme()), key="kernels_chart", tools=False)
 

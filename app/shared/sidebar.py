@@ -41,7 +41,7 @@ from engine.config import (
 from engine.devices import all_devices, find_device
 from engine.presets import Preset, presets
 from engine.problem import Problem
-from engine.tensors import DEFAULT_FACTOR, INPUT_KINDS, MAX_FACTOR, MEANINGS
+from engine.tensors import DEFAULT_FACTOR, INPUT_KIND_OF, INPUT_KINDS, MAX_FACTOR, MEANINGS
 from kernels.ladder import LADDER
 from kernels.variant import AUTO, Variant
 
@@ -416,6 +416,7 @@ def _draw_execution() -> None:
         format_func=_words,
         help=TERMS["schedule"],
     )
+    url_state.seed("inputs", INPUT_KINDS[0], INPUT_KIND_OF.get)  # former names, too
     input_kind = url_state.select(
         st,
         "Inputs",
@@ -445,7 +446,7 @@ def _draw_execution() -> None:
 
 def _execution_values(read: _Read) -> dict[str, Any]:
     """How to execute, from values that `read` gives without drawing their widgets."""
-    input_kind = read("inputs", INPUT_KINDS[0], {kind: kind for kind in INPUT_KINDS}.get)
+    input_kind = read("inputs", INPUT_KINDS[0], INPUT_KIND_OF.get)
     if input_kind == "scaled":
         factor = read("factor", DEFAULT_FACTOR, url_state.amount_from(*_FACTORS))
         input_kind = f"scaled:{factor:g}"

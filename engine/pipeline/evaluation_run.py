@@ -45,7 +45,7 @@ from engine.plan import (
     target_arch,
 )
 from engine.tensors import (
-    HARSH,
+    EXTREME,
     FloatArray,
     InputKind,
     Inputs,
@@ -478,9 +478,9 @@ class EvaluationRun:
         return largest_block(text, self.base.line_coverage[0], tunables, self.resolved.config)
 
     def _input_kinds(self) -> tuple[InputKind, ...]:
-        """The inputs that were asked for, and the harsh ones where the check is thorough."""
+        """The inputs that were asked for, and the extreme ones where the check is thorough."""
         kinds = (
-            (self.request.input_kind, HARSH) if self.request.check else (self.request.input_kind,)
+            (self.request.input_kind, EXTREME) if self.request.check else (self.request.input_kind,)
         )
         return tuple(dict.fromkeys(kinds))
 

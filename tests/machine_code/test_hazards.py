@@ -233,7 +233,7 @@ def test_a_missing_barrier_is_named_by_both_instructions_and_lines(cubin_file: P
     assert read.before.source[0].line == line_of("s[T] = x[T];", "unordered")
     assert read.now.source[0].line == line_of("x[T] = s[255 - T];", "unordered")
     assert f"(k.cu:{read.now.source[0].line}) of warp" in read.sentence
-    assert not read.under_way
+    assert not read.in_flight
     # Without -lineinfo the instructions alone.
     plain = found_in(cubin_file, "unordered", lines=False)
     assert len(plain) == 2
