@@ -1,6 +1,6 @@
 // v08 mma.sync: both products on tensor cores, P handed from one to the other in registers.
 // Idea: the accumulator of S = Q @ K^T has the layout that P @ V wants as its left operand.
-// Changed: against v04, mma.m16n8k16 and ldmatrix; 16 rows per warp; Q goes straight to registers.
+// Changed: against v04, rewritten for warps of 16 rows: mma.m16n8k16, ldmatrix; Q in registers.
 // Limiter: latency: loads, tensor cores and exp follow one another with nothing to overlap them.
 // Constraints: from sm_75, BF16 from sm_80; D in {32, 64, 96, 128}; H <= 65535; B <= 65535.
 // Passes: 1, attention_forward; grid (ceil(S / (16 num_warps)), num_heads, batch), 32 num_warps.
@@ -36,6 +36,7 @@ conflict_ways = 1
 #include "exp2.cuh"
 #include "lse.cuh"
 #include "mma.cuh"
+#include "rows.cuh"
 
 constexpr int WARP_ROWS = 16;                   // query rows per warp: one mma tile
 constexpr int BLOCK_M = WARP_ROWS * NUM_WARPS;  // query rows per CTA
@@ -45,7 +46,6 @@ constexpr int KEY_STEPS = BLOCK_N / 16;   // and 16 rows of V
 constexpr int VECTOR = 8;                 // elements per 16-byte access
 // 16 bytes of padding, as in v03: the 8 rows of one 8x8 matrix lie in 8 groups of 4 banks.
 constexpr int ROW_STRIDE = HEAD_DIM + VECTOR;  // elements
-constexpr unsigned FULL_WARP = 0xffffffffu;
 
 static_assert(NUM_WARPS == 1 || NUM_WARPS == 2 || NUM_WARPS == 4 || NUM_WARPS == 8,
               "num_warps must be 1, 2, 4 or 8: 16 leave 128 registers, and D = 128 takes more");
@@ -75,17 +75,6 @@ __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, ROW_ST
         }
         *reinterpret_cast<uint4*>(tile_smem + row * ROW_STRIDE + d) = vector;
     }
-}
-
-// Maximum and sum over the 4 neighbouring lanes that hold one row; all of them get it.
-__device__ __forceinline__ float row_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 1));
-    return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
-}
-
-__device__ __forceinline__ float row_sum(float x) {
-    x += __shfl_xor_sync(FULL_WARP, x, 1);
-    return x + __shfl_xor_sync(FULL_WARP, x, 2);
 }
 
 // The 1 lets ptxas use the registers it wants, as in v02.

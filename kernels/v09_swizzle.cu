@@ -36,6 +36,7 @@ conflict_ways = 1
 #include "exp2.cuh"
 #include "lse.cuh"
 #include "mma.cuh"
+#include "rows.cuh"
 
 constexpr int WARP_ROWS = 16;                   // query rows per warp: one mma tile
 constexpr int BLOCK_M = WARP_ROWS * NUM_WARPS;  // query rows per CTA
@@ -43,7 +44,6 @@ constexpr int NUM_THREADS = 32 * NUM_WARPS;
 constexpr int DIM_STEPS = HEAD_DIM / 16;  // an mma takes 16 columns of Q and K
 constexpr int KEY_STEPS = BLOCK_N / 16;   // and 16 rows of V
 constexpr int VECTOR = 8;                 // elements per 16-byte access
-constexpr unsigned FULL_WARP = 0xffffffffu;
 
 static_assert(NUM_WARPS == 1 || NUM_WARPS == 2 || NUM_WARPS == 4 || NUM_WARPS == 8,
               "num_warps must be 1, 2, 4 or 8: 16 leave 128 registers, and D = 128 takes more");
@@ -81,17 +81,6 @@ __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, HEAD_D
         }
         *reinterpret_cast<uint4*>(tile_smem + swizzled(row, d)) = vector;
     }
-}
-
-// Maximum and sum over the 4 neighbouring lanes that hold one row; all of them get it.
-__device__ __forceinline__ float row_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 1));
-    return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
-}
-
-__device__ __forceinline__ float row_sum(float x) {
-    x += __shfl_xor_sync(FULL_WARP, x, 1);
-    return x + __shfl_xor_sync(FULL_WARP, x, 2);
 }
 
 // The 1 lets ptxas use the registers it wants, as in v02.

@@ -2,7 +2,7 @@
 // Idea: a ring of tiles in shared memory; cp.async fills it during the maths, without registers.
 // Changed: against v09, cp.async groups, pipeline stages instead of one tile, one barrier per tile.
 // Limiter: instructions issued per HMMA; on sm_80 the reads of K and V from shared memory too.
-// Constraints: sm_75, BF16 sm_80; D in {32, 64, 96, 128}, 192 with V's 128; all of features.cuh.
+// Constraints: sm_75, BF16 sm_80; D in {32, 64, 96, 128}, 192 with V's 128; H, B <= 65535; no FP8.
 // Passes: 1, attention_forward; grid (ceil(S / (16 num_warps)), num_heads, batch), 32 num_warps.
 // Source: CUTLASS's multistage main loop; NVIDIA's CUDA programming guide on cp.async groups.
 // Weakness: 16 rows a warp read all of K and V from shared memory; 4-byte output stores.
@@ -41,6 +41,7 @@ conflict_ways = 1
 #include "exp2.cuh"
 #include "features.cuh"
 #include "mma.cuh"
+#include "rows.cuh"
 
 constexpr int WARP_ROWS = 16;                   // query rows per warp: one mma tile
 constexpr int BLOCK_M = WARP_ROWS * NUM_WARPS;  // query rows per CTA
@@ -48,7 +49,6 @@ constexpr int NUM_THREADS = 32 * NUM_WARPS;
 constexpr int DIM_STEPS = HEAD_DIM / 16;  // an mma takes 16 columns of Q and K
 constexpr int KEY_STEPS = BLOCK_N / 16;   // and 16 rows of V
 constexpr int VECTOR = 8;                 // elements per 16-byte access
-constexpr unsigned FULL_WARP = 0xffffffffu;
 
 static_assert(NUM_WARPS == 1 || NUM_WARPS == 2 || NUM_WARPS == 4 || NUM_WARPS == 8,
               "num_warps must be 1, 2, 4 or 8: 16 leave 128 registers, and D = 128 takes more");
@@ -90,17 +90,6 @@ __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, COLUMN
     }
 }
 
-// Maximum and sum over the 4 neighbouring lanes that hold one row; all of them get it.
-__device__ __forceinline__ float row_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 1));
-    return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
-}
-
-__device__ __forceinline__ float row_sum(float x) {
-    x += __shfl_xor_sync(FULL_WARP, x, 1);
-    return x + __shfl_xor_sync(FULL_WARP, x, 2);
-}
-
 // The 1 lets ptxas use the registers it wants, as in v02.
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, HEAD_DIM]
@@ -135,7 +124,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const Features given = FEATURES_GIVEN;
     OWN_LENGTHS(given, blockIdx.z);
     if (HAS_VARLEN && m0 >= NUM_QUERIES) return;  // the sequence ends before this tile
-    const ScoreFunction bend = score_function_of(given, blockIdx.y, softmax_scale);
+    const ScoreMod score_mod = score_mod_of(given, blockIdx.y, softmax_scale);
 
     // Q as the left operand, once for all tiles. Four lanes read 16 bytes of a row and its other
     // half comes with the next 8 columns, so no sector is read twice and Q needs no shared memory.
@@ -208,14 +197,14 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             }
         }
 
-        if constexpr (BENDS_SCORES) {
+        if constexpr (HAS_SCORE_MOD) {
 #pragma unroll
             for (int tile = 0; tile < BLOCK_N / 8; tile++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     const int key = n0 + tile * 8 + pair + i % 2;
                     const int position = POSITION_OF(query0 + i / 2 * 8);
-                    s_rmem[tile][i] = bend(s_rmem[tile][i], position - key);
+                    s_rmem[tile][i] = score_mod(s_rmem[tile][i], position - key);
                 }
             }
         }
