@@ -107,6 +107,11 @@ class Latency(Stored):
         return method_of(self.origin, self.reason)
 
     @property
+    def basis(self) -> str:
+        """The origin, and the method of a prediction: `recorded`, `predicted by machine code`."""
+        return f"{self.origin} by {self.method}" if self.method else self.origin
+
+    @property
     def is_simulated(self) -> bool:
         """True if predicted by machine code alone, not calibrated on times that were taken."""
         return self.method == METHODS[0] and CALIBRATED not in self.reason

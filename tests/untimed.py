@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
+from engine.backends.base import Backend, BackendName
 from engine.pipeline.evaluate import Evaluator
 
 
-def untimed() -> Evaluator:
+def untimed(backends: Mapping[BackendName, Backend] | None = None) -> Evaluator:
     """It simulates no machine code, which takes most of an evaluation's time."""
-    evaluator = Evaluator()
+    evaluator = Evaluator(backends=backends)
     evaluator.evaluate = functools.partial(  # type: ignore[method-assign]
         evaluator.evaluate, simulates=False, counts=False
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import streamlit as st
 
@@ -12,6 +14,10 @@ from app.shared.widgets import busy, plain_markdown, tile, tile_row
 from engine.base.units import format_bytes, format_thread_fill, format_us
 from engine.batch.batch_table import Recommendation
 from engine.batch.types import BatchResult
+from engine.history.known_time import are_comparable, not_comparable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def draw(result: BatchResult, question: Question) -> None:
@@ -61,6 +67,19 @@ def _quality(result: BatchResult, question: Question) -> None:
         st.caption(" ".join(notes))
 
 
+def _per_unit(speedup: float | None, origin: str, table: pd.DataFrame) -> str:
+    if speedup is None or math.isnan(speedup):
+        return not_comparable(origin, str(table["origin"].iloc[0]))
+    return f"{speedup:.3g}× per unit"
+
+
+def _of_plateau(recommended: Recommendation) -> str:
+    share = f"{recommended.share_of_plateau:.0%} of the plateau"
+    if are_comparable(recommended.origin, recommended.plateau_origin):
+        return share
+    return f"{share} ({not_comparable(recommended.origin, recommended.plateau_origin)})"
+
+
 def _tiles(result: BatchResult, axis: str) -> None:
     """The present batch and the recommended one; the other targets in a line below them."""
     recommended = result.recommended
@@ -69,7 +88,7 @@ def _tiles(result: BatchResult, axis: str) -> None:
         tile(
             "Now",
             f"{axis} = {result.problem.batch:,}",
-            f"{now['speedup_per_unit']:.3g}× per unit",
+            _per_unit(now["speedup_per_unit"], now["origin"], result.table),
             f"{format_us(now['latency_us'])} per launch {now['origin']}, "
             f"SM fill {now['sm_fill']:.0%}, thread fill {format_thread_fill(now['thread_fill'])}",
             term="The batch in the sidebar.",
@@ -77,12 +96,12 @@ def _tiles(result: BatchResult, axis: str) -> None:
         tile(
             "Recommended",
             f"{axis} = {recommended.batch:,}",
-            f"{recommended.speedup_per_unit:.3g}× per unit",
-            f"{recommended.share_of_plateau:.0%} of the plateau{_between(recommended)}; "
+            _per_unit(recommended.speedup_per_unit, recommended.origin, result.table),
+            f"{_of_plateau(recommended)}{_between(recommended)}; "
             f"{format_us(recommended.latency_us)} per launch {recommended.origin}; "
             f"{_memory(recommended)}",
             term=f"{TERMS['plateau']} The range follows the uncertainty of the latency.",
-            color="violet",
+            color="gray" if recommended.speedup_per_unit is None else "violet",
             icon=":material/recommend:",
         )
     others = groupby(

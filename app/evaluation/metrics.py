@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import streamlit as st
+
 from app.evaluation.view import EvaluationView
 from app.shared.palette import ORIGIN_COLOR, STATUS_COLOR, STATUS_ICON
 from app.shared.terms import TERMS
-from app.shared.widgets import tile, tile_row
+from app.shared.widgets import plain_markdown, tile, tile_row
 from engine.base.units import format_bytes, format_count, format_thread_fill, format_us
 from engine.evaluation import Correctness, Evaluation, Occupancy, Resources
 from engine.sessions.goal import deltas
@@ -30,6 +34,12 @@ def draw(
         _gpu_fill(main.occupancy if main else None, is_compiling, told.get("gpu_fill"))
         _occupancy(main.occupancy if main else None, is_compiling, told.get("occupancy"))
         _waves(main.occupancy if main else None, is_compiling, told.get("waves"))
+
+
+def draw_notes(notes: Iterable[str]) -> None:
+    """Draw the notes of an evaluation, for example the clock that the power limit sustains."""
+    for note in dict.fromkeys(notes):
+        st.caption(f":material/info: {plain_markdown(note)}")
 
 
 def _deltas(view: EvaluationView, baseline: Evaluation | None, is_stale: bool) -> dict[str, str]:

@@ -79,7 +79,7 @@ def hypothesis(session: Session) -> None:
     """The hypothesis, and whether the session's numbers confirm it."""
     if session.hypothesis:
         st.text(f"Hypothesis: {session.hypothesis}")
-        state = hypothesis_state(session.target, session.evaluations)
+        state = hypothesis_state(session.target, session.evaluations, session.title)
         st.caption(plain_markdown(f"{state[0].upper()}{state[1:]}"))
 
 

@@ -26,7 +26,8 @@ def draw(snapshot_of: Callable[[], Snapshot], name: str, key: str) -> None:
         return write(snapshot, advise(snapshot.opened(), history), history).encode()
 
     def table() -> bytes:
-        return tables.csv(frames.evaluations(snapshot_of().opened()))
+        snapshot = snapshot_of()
+        return tables.csv(frames.evaluations(snapshot.opened(), snapshot.title))
 
     with st.popover("Download", icon=":material/download:", key=f"{key}_share"):
         for label, make, file_name, mime in (

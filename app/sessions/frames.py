@@ -8,13 +8,18 @@ import pandas as pd
 
 from engine.base.units import format_bytes
 from engine.evaluation import Evaluation
+from engine.history.known_time import under_own_names
 from engine.sessions.known_times import Ledger
 from engine.sessions.snapshot import Summary
 from engine.sessions.store import SnapshotInfo
 
 
-def evaluations(results: Sequence[Evaluation]) -> pd.DataFrame:
-    """One row per evaluation, failures included."""
+def evaluations(results: Sequence[Evaluation], session: str) -> pd.DataFrame:
+    """One row per evaluation, failures included.
+
+    Args:
+        session: its title, after which the times of other kernels than those here are named.
+    """
     return pd.DataFrame(
         [
             {
@@ -33,7 +38,7 @@ def evaluations(results: Sequence[Evaluation]) -> pd.DataFrame:
                 "when, UTC": e.when[:19].replace("T", " "),
                 "reason": e.reason,
             }
-            for e in results
+            for e in under_own_names(results, session)
         ],
         columns=[
             *("status", "variant", "problem", "config", "device", "latency µs", "origin"),

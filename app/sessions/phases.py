@@ -24,7 +24,7 @@ def draw(session: Session, place: str) -> None:
     """The phases as a table, with a decision to choose."""
     if not session.phases:
         return
-    frame = phases_table(session.phases, session.evaluations).frame()
+    frame = phases_table(session.phases, session.evaluations, session.title).frame()
     frame["decision"] = [p.decision.outcome if p.decision else "" for p in session.phases]
     key = f"phases.{session.id}.{len(session.phases)}"
     st.data_editor(

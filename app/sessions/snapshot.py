@@ -19,6 +19,7 @@ from engine.base.errors import UnknownName
 from engine.correctness.output_error import ErrorMap
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
+from engine.history.known_time import kernel_name
 from engine.sessions.goal import goal_status, timeline_rows
 from engine.sessions.importers.nsight_compute import counters_table
 from engine.sessions.snapshot import Snapshot
@@ -83,6 +84,7 @@ def _draw_evaluation(snapshot: Snapshot) -> None:
     _coordinates(view)
     with errors_as_sentences():
         metrics.draw(view)
+        metrics.draw_notes(view.evaluation.notes if view.evaluation is not None else ())
     tabs.draw(view, "session_tab")
 
 
@@ -105,7 +107,8 @@ def _head(
 
 def _about(snapshot: Snapshot) -> None:
     if snapshot.target is not None:
-        draw_status(snapshot.target, goal_status(snapshot.target, snapshot.opened()))
+        status = goal_status(snapshot.target, snapshot.opened(), snapshot.title)
+        draw_status(snapshot.target, status)
     summary = dict(summary_table(snapshot, snapshot.opened()).texts)
     told = [
         (name.capitalize(), summary[name])
@@ -127,7 +130,7 @@ def _about(snapshot: Snapshot) -> None:
 
 def _folded(snapshot: Snapshot) -> None:
     if snapshot.phases:
-        tables.draw(phases_table(snapshot.phases, snapshot.opened()).frame())
+        tables.draw(phases_table(snapshot.phases, snapshot.opened(), snapshot.title).frame())
     with st.expander("Environment it was made in", icon=":material/memory:"):
         tables.draw(environment_table(snapshot.environment).frame())
     counted = counters_table(snapshot.opened(), known_times.history())
@@ -138,7 +141,13 @@ def _folded(snapshot: Snapshot) -> None:
     if snapshot.timeline:
         rows = timeline_rows(snapshot.timeline, snapshot.opened())
         with st.expander(f"Timeline, {len(rows):,} entries", icon=":material/timeline:"):
-            tables.draw(timeline_table(rows).frame().iloc[::-1])
+            frame = timeline_table(rows).frame().iloc[::-1]
+            tables.draw(
+                frame,
+                rows=_ROWS,
+                row_height=tables.row_px(frame["what"]),
+                columns={"what": st.column_config.TextColumn(width="large")},
+            )
     if snapshot.sources:
         _sources(snapshot)
     if snapshot.attachments:
@@ -178,7 +187,7 @@ def _choose(snapshot: Snapshot) -> int:
     """The evaluation to look at."""
     if len(snapshot.evaluations) == 1:
         return 0
-    frame = frames.evaluations(snapshot.opened())
+    frame = frames.evaluations(snapshot.opened(), snapshot.title)
     event = tables.draw(
         frame,
         rows=_ROWS,
@@ -207,7 +216,7 @@ def _view_of(snapshot: Snapshot, index: int) -> EvaluationView:
     sources = (s for s in snapshot.sources if s.sha256 == evaluation.source_sha256)
     source = next(sources, None)
     return EvaluationView(
-        variant=evaluation.variant,
+        variant=kernel_name(evaluation, snapshot.title),
         problem=evaluation.problem,
         config=evaluation.config,
         device_name=evaluation.device,

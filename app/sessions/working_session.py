@@ -7,7 +7,7 @@ from typing import Any
 import streamlit as st
 
 from app.sessions import advice, decision, downloads, goal, phases
-from app.shared import notices, working_session
+from app.shared import notices, tables, working_session
 from app.shared.widgets import empty
 from engine.base.errors import AttuneError
 from engine.sessions.session import Session, resume_session, working_sessions
@@ -169,6 +169,7 @@ def _timeline(session: Session) -> None:
         return
     key = f"timeline.{session.id}.{len(rows)}"
     frame = timeline_table(rows).frame().iloc[::-1]  # the newest first
+    row_px = tables.row_px(frame["what"])
 
     def mark() -> None:
         for position, change in st.session_state[key]["edited_rows"].items():
@@ -183,7 +184,8 @@ def _timeline(session: Session) -> None:
         key=key,
         hide_index=True,
         width="stretch",
-        height="content" if len(rows) <= _ROWS else 250,
+        height=tables.height_px(len(rows), _ROWS, row_px),
+        row_height=row_px,
         disabled=[name for name in frame if name != "outcome"],
         on_change=mark,
         column_config={

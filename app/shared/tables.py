@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
 
 import pandas as pd
 import streamlit as st
@@ -12,6 +12,8 @@ from engine.base.table import csv_text
 from engine.history.known_time import NOT_COMPARABLE
 
 _ROW_PX = 31
+_LINES_PX = {2: 44, 3: 58}  # height of a row by its lines
+_LARGE_LETTERS = 64  # that fit into one line of a column of width `large`
 _GREY = "color: gray"  # readable on both themes' backgrounds
 
 
@@ -39,9 +41,7 @@ def draw(
         column = st.column_config.NumberColumn(format=numbers)
         config = {name: column for name in frame.columns if frame[name].dtype.kind == "f"}
     if rows is not None:
-        # Half a row more shows that there are others.
-        is_short = len(frame) <= rows
-        options["height"] = "content" if is_short else int(_ROW_PX * (rows + 1.5))
+        options["height"] = height_px(len(frame), rows, options.get("row_height"))
     return st.dataframe(
         styled(frame),
         hide_index=True,
@@ -50,6 +50,20 @@ def draw(
         column_config={**config, **(columns or {})},
         **options,
     )
+
+
+def row_px(texts: Iterable[str]) -> int | None:
+    """Row height that shows texts of a `large` column in up to three lines; None for one line."""
+    lines = max((-(-len(text) // _LARGE_LETTERS) for text in texts), default=1)
+    return _LINES_PX[min(lines, 3)] if lines > 1 else None
+
+
+def height_px(count: int, rows: int, row_px: int | None = None) -> int | Literal["content"]:
+    """Height of a table of `count` rows that scrolls beyond `rows`.
+
+    Half a row more shows that there are others.
+    """
+    return "content" if count <= rows else int(_ROW_PX + (row_px or _ROW_PX) * (rows + 0.5))
 
 
 def styled(frame: pd.DataFrame) -> Any:

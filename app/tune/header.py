@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from app.evaluation import metrics
 from app.shared import known_times, notices, pinned, sidebar, url_state, working_session
 from app.shared.runs import cancel, run
 from app.shared.selection import Selection, variant_label
@@ -90,8 +91,7 @@ def problems(state: RunState) -> None:
         _without_verdict(state)
     if said := known_times.unread():
         st.caption(f":material/hourglass: {said}")
-    for note in compiled.notes if compiled else ():
-        st.caption(f":material/info: {plain_markdown(note)}")
+    metrics.draw_notes(compiled.notes if compiled else ())
     if job is not None and job.state == "cancelled":
         failure(Status.CANCELLED, job.error)
     elif job is not None and job.state in ("failed", "crashed"):

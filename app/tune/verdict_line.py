@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import streamlit as st
 
-from app.evaluation import source
+from app.evaluation import metrics, source
 from app.evaluation.view import EvaluationView
 from app.shared import known_times, missing_kernels, selection
 from app.shared.palette import STATUS_COLOR, STATUS_ICON
@@ -59,6 +59,7 @@ def draw(chosen: Selection, state: RunState, view: EvaluationView, tabs_key: str
             told = []
             _button(part, chosen, view, tabs_key)
         _words(told)
+    metrics.draw_notes(_notes(state))
     job = _reading(chosen, state, view)
     # Once the machine code is read: the gain of the rung that follows the next advice, and the time
     # of auto's choice.
@@ -84,6 +85,14 @@ def _reading(chosen: Selection, state: RunState, view: EvaluationView) -> JobSta
         return None
     job = machine_code_job(request, state.digest)
     return None if job is None or job.is_over else job
+
+
+def _notes(state: RunState) -> list[str]:
+    """Notes of the last run, without those of the compile, which stand below the title."""
+    if state.evaluation is None or state.is_stale or state.is_running:
+        return []
+    above = state.compiled.notes if state.compiled is not None else ()
+    return [note for note in state.evaluation.notes if note not in above]
 
 
 def _local_gpu(chosen: Selection) -> str:

@@ -19,6 +19,7 @@ from engine.base.units import format_bytes, format_us
 from engine.batch.backward import backward_times
 from engine.devices.spec import DeviceSpec, limits_for
 from engine.evaluation import METHODS, Occupancy, Origin
+from engine.history.known_time import are_comparable, not_comparable
 from engine.model.equations import BINDS, Calibration, FloatArray, machine, predict_arrays
 from engine.model.kernel import Kernel, Known, resident_ctas
 from engine.model.launches import Launches, collect_batches
@@ -227,7 +228,8 @@ def batch_table(
         that time alone; else `predicted_us`), `predicted_low_us`, `predicted_high_us`, `origin`,
         `units` (B·H), `queries` (B·H·S, query rows), `per_unit_us`, `per_query_us`,
         `queries_per_s`, `tokens_per_s` (B·S), `tflops`, `percent_of_peak` (NaN where the peak is
-        unknown), `speedup_per_unit` (against the first row), `memory_share` (NaN where the memory
+        unknown), `speedup_per_unit` (against the first row; NaN where the two origins are not
+        comparable), `memory_share` (NaN where the memory
         is unknown), `step` (this batch starts another CTA per SM or wave), and `cheaper_batch` (the
         smaller batch that is cheapest per unit, 0 when there is none worth saying).
     """
@@ -255,7 +257,8 @@ def batch_table(
     table["tokens_per_s"] = batch * problem.seqlen / total_us * 1e6
     table["tflops"] = tflops
     table["percent_of_peak"] = np.nan if peak is None else 100 * tflops / peak
-    table["speedup_per_unit"] = per_unit_us[0] / per_unit_us
+    is_like_first = [are_comparable(str(table["origin"].iloc[0]), x) for x in table["origin"]]
+    table["speedup_per_unit"] = np.where(is_like_first, per_unit_us[0] / per_unit_us, np.nan)
     memory = device.memory_bytes
     table["memory_share"] = np.nan if memory is None else table["device_bytes"] / memory
     table["step"] = np.diff(table["load_per_sm"].to_numpy(), prepend=table["load_per_sm"][0]) > 0
@@ -289,8 +292,9 @@ class Recommendation:
     high_us: float
     per_unit_us: float
     per_query_us: float
-    speedup_per_unit: float  # against the table's first batch
+    speedup_per_unit: float | None  # against the table's first batch; None: not comparable
     share_of_plateau: float  # of the throughput, 0..1
+    plateau_origin: str  # of the time of the batch with the most throughput
     ctas: int
     useful_ctas: int
     waves: float
@@ -363,8 +367,9 @@ def _recommendation(
     row: Any = table.iloc[i]
     share = float(throughput[i] / throughput.max())
     figures: Any = table.iloc[[i]][list(_OF_ROW)].to_dict("records")[0]  # as Python's own numbers
-    if device.memory_bytes is None:
-        figures["memory_share"] = None
+    for name in ("memory_share", "speedup_per_unit"):
+        if np.isnan(figures[name]):
+            figures[name] = None
     free = ""
     if enough < row.batch:
         free = f" B={enough:,} is enough for {target:.0%}; up to B={row.batch:,} costs nothing."
@@ -375,6 +380,7 @@ def _recommendation(
         high_batch=int(table["batch"].iloc[max(i, *ends)]),
         same_latency_up_to=int(table["batch"].iloc[_same_latency_up_to(total_us, i)]),
         share_of_plateau=share,
+        plateau_origin=_plateau_origin(table),
         memory_bytes=int(row.device_bytes),
         reason=_reason(table, i, share, device) + free,
         warning=step_warning(table, int(row.batch)),
@@ -393,12 +399,15 @@ def _reason(table: pd.DataFrame, i: int, share: float, device: DeviceSpec) -> st
     first: Any = table.iloc[0]
     row: Any = table.iloc[i]
     reached = f"B={row.batch:,} reaches {share:.0%} of the plateau"
+    plateau_origin = _plateau_origin(table)
+    if not are_comparable(row.origin, plateau_origin):
+        reached += f", {not_comparable(row.origin, plateau_origin)}"
     if i == 0:
         return f"{reached} at once: a larger batch would not use the GPU better."
-    gain = (
-        f"a unit costs {format_us(row.per_unit_us)} instead of {format_us(first.per_unit_us)} at "
-        f"B={first.batch:,}"
+    now, at_first = (
+        f"{format_us(x.per_unit_us)}{_origin_if_other(table, x.origin)}" for x in (row, first)
     )
+    gain = f"a unit costs {now} instead of {at_first} at B={first.batch:,}"
     if row.binds in ("DRAM", "L2"):
         return f"{reached} ({gain}): from here {row.binds} bandwidth binds, and time grows with B."
     if row.binds == "launch floor":
@@ -419,6 +428,15 @@ def _reason(table: pd.DataFrame, i: int, share: float, device: DeviceSpec) -> st
         f"CTA{'s' if row.load_per_sm > 1 else ''} to work through, and more CTAs add time almost "
         f"in proportion."
     )
+
+
+def _plateau_origin(table: pd.DataFrame) -> str:
+    return str(table["origin"].iloc[int((table["batch"] / table["latency_us"]).argmax())])
+
+
+def _origin_if_other(table: pd.DataFrame, origin: str) -> str:
+    """The origin behind a time of a table whose times are not all of one origin."""
+    return f" {origin}" if table["origin"].nunique() > 1 else ""
 
 
 def explain_knee(main: Occupancy, table: pd.DataFrame, device: DeviceSpec) -> str:
@@ -480,7 +498,8 @@ def step_warning(table: pd.DataFrame, batch: int) -> str:
         what = f"puts a {_ordinal(int(row.load_per_sm))} CTA on some SMs"
     return (
         f"B={batch:,} {what}: {cheaper:,} is cheaper per unit "
-        f"({format_us(other.per_unit_us)} against {format_us(row.per_unit_us)})."
+        f"({format_us(other.per_unit_us)}{_origin_if_other(table, other.origin)} against "
+        f"{format_us(row.per_unit_us)}{_origin_if_other(table, row.origin)})."
     )
 
 

@@ -30,6 +30,7 @@ from engine.config import ResolvedConfig, find_variant, resolve_config
 from engine.devices import all_devices, find_device
 from engine.devices.spec import DeviceSpec
 from engine.history import History
+from engine.history.known_time import are_comparable, not_comparable
 from engine.model.calibrate import Points, calibrate, leave_one_out, prepare
 from engine.model.equations import Calibration, CtaCurve, machine
 from engine.model.kernel import Kernel, Known, pass_reports, resident_ctas
@@ -449,4 +450,9 @@ def _saving(
         cost(us, queries, price, request.utilisation, problem=one)
         for us in (now_us, recommended.per_query_us)
     )
-    return saving(now, then, queries, one)
+    saved = saving(now, then, queries, one)
+    origin = str(table["origin"].iloc[batch_now - 1])
+    if are_comparable(origin, recommended.origin):
+        return saved
+    why = not_comparable(origin, recommended.origin)
+    return replace(saved, reason=f"{saved.reason} Its times: {why}.")

@@ -66,7 +66,7 @@ class Reference:
         apart = time.source_sha256[:8] or f"given as {time.name}"
         if time.series:
             apart = f"series: {time.series}"
-        return cls(f"{session.strip()} kernel ({apart})", time)
+        return cls(f"{session.strip() or 'another'} kernel ({apart})", time)
 
 
 def kernel_name(evaluation: Evaluation, session: str) -> str:
@@ -80,6 +80,14 @@ def kernel_name(evaluation: Evaluation, session: str) -> str:
     times = times_of([evaluation], session=session)
     mine = next((time for time in times if not time.is_sdpa), None)
     return evaluation.variant if mine is None else Reference.of(mine).name
+
+
+def under_own_names(evaluations: Iterable[Evaluation], session: str) -> list[Evaluation]:
+    """The evaluations with `kernel_name` for their variant, so that another kernel's time is not
+    shown as the variant's.
+    """
+    names = ((e, kernel_name(e, session)) for e in evaluations)
+    return [e if name == e.variant else replace(e, variant=name) for e, name in names]
 
 
 class TakenTimes(Protocol):
@@ -207,16 +215,30 @@ def points_of(times: Iterable[KnownTime]) -> tuple[Measurement, ...]:
 # Which times may be compared.
 
 
-def are_comparable(origin: str, other: str) -> bool:
-    """Whether a ratio of two times says something: a predicted one over one that was taken does
-    not, and is never written as if both were taken."""
-    return (origin == "predicted") == (other == "predicted")
+def are_comparable(basis: str, other: str) -> bool:
+    """Whether a ratio of two times says something, by their `Latency.basis` or origin.
+
+    That of a predicted time and one that was taken does not, nor that of two that were predicted by
+    different methods: such a ratio is never written.
+    """
+    return basis == other or not (_is_predicted(basis) or _is_predicted(other))
+
+
+def _is_predicted(basis: str) -> bool:
+    return basis.startswith("predicted")
 
 
 NOT_COMPARABLE = "not comparable"
 
 
-def not_comparable(origin: str, other: str) -> str:
-    """The text in place of such a ratio: `predicted ÷ recorded, not comparable`."""
-    first, second = (other, origin) if other == "predicted" else (origin, other)
+def not_comparable(basis: str, other: str) -> str:
+    """The text in place of such a ratio: `predicted ÷ recorded, not comparable`.
+
+    Methods are named where both are predicted: `predicted by roofline ÷ predicted by machine code`.
+    """
+    if _is_predicted(basis) and _is_predicted(other):
+        return f"{basis} ÷ {other}, {NOT_COMPARABLE}"
+    first, second = (text.split()[0] for text in (basis, other))
+    if second == "predicted":
+        first, second = second, first
     return f"{first} ÷ {second}, {NOT_COMPARABLE}"

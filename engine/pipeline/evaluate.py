@@ -10,6 +10,7 @@ quick part of it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, cast
 
@@ -32,10 +33,19 @@ class Evaluator:
     Use as a context manager, or call `close()`.
     """
 
-    def __init__(self, history: History | None = None) -> None:
-        """`history`: what is known of times beforehand; None knows none of sessions."""
+    def __init__(
+        self,
+        history: History | None = None,
+        backends: Mapping[BackendName, Backend] | None = None,
+    ) -> None:
+        """
+        Args:
+            history: what is known of times beforehand; None knows none of sessions.
+            backends: those to execute on; each other one is made when it is first needed. All are
+                closed with the evaluator.
+        """
         self.history = history or History()
-        self._backends: dict[str, Backend] = {}
+        self._backends: dict[BackendName, Backend] = dict(backends or {})
         self._expected: ExpectedOutputs | None = None
 
     def __enter__(self) -> Self:

@@ -18,7 +18,12 @@ from engine.base.errors import AttuneError, Status
 from engine.base.files import data_folder
 from engine.base.units import format_speedup, format_us
 from engine.evaluation import Correctness, Evaluation, Latency, PassReport
-from engine.history.known_time import are_comparable, not_comparable
+from engine.history.known_time import (
+    are_comparable,
+    kernel_name,
+    not_comparable,
+    under_own_names,
+)
 from engine.problem import Problem
 from engine.schema import decode, encode
 from engine.sessions.snapshot import Goal, TimelineEntry
@@ -30,7 +35,7 @@ from engine.sessions.snapshot import Goal, TimelineEntry
 class TimelineRow:
     """One line. `gain` is start / now for the same problem and device; None without such a start.
 
-    A predicted latency is only ever compared with a predicted one.
+    A predicted latency is only compared with one that was predicted by the same method.
     """
 
     index: int
@@ -80,16 +85,21 @@ def timeline_rows(
 def _gain(now: Evaluation, evaluations: Sequence[Evaluation]) -> float | None:
     if now.latency is None or now.status is Status.INCORRECT:
         return None
-    kind = now.latency.origin == "predicted"
     for start in evaluations:
         if (
             start.latency is not None
             and start.status is not Status.INCORRECT
             and (start.problem, start.device) == (now.problem, now.device)
-            and (start.latency.origin == "predicted") is kind
+            and _is_reference(start) == _is_reference(now)
+            and are_comparable(start.latency.basis, now.latency.basis)
         ):
             return start.latency.median_us / now.latency.median_us
     return None
+
+
+def _is_reference(evaluation: Evaluation) -> bool:
+    """Whether its time is of another kernel than the variant's file."""
+    return kernel_name(evaluation, "") != evaluation.variant
 
 
 State = Literal["met", "missed", "undecided"]
@@ -139,13 +149,19 @@ def describe_goal(goal: Goal) -> str:
     return limit + at + (f", {goal.variant}" if goal.variant else "")
 
 
-def goal_status(goal: Goal, evaluations: Sequence[Evaluation]) -> GoalStatus:
-    """Whether a session has met its goal."""
-    fitting = [e for e in evaluations if _fits(goal, e)]
+def goal_status(goal: Goal, evaluations: Sequence[Evaluation], session: str = "") -> GoalStatus:
+    """Whether a session has met its goal.
+
+    Args:
+        session: its title, after which the times of other kernels than those here are named. A goal
+            for a variant is not met by them.
+    """
+    fitting = [e for e in under_own_names(evaluations, session) if _fits(goal, e)]
     rule = {"speedup": _speedups, "latency_us": _latencies, "per_unit_gain": _per_unit_gains}
     figures = list(rule[goal.metric](goal, fitting))
     if not figures:
-        return GoalStatus("undecided", f"Undecided: nothing yet to compare with {_aim(goal)}.")
+        why = _why_incomparable(goal, fitting) or f"nothing yet to compare with {_aim(goal)}"
+        return GoalStatus("undecided", f"Undecided: {why}.")
     hard = [f for f in figures if f.hard]
     if not hard:
         expected = _verdict(goal, figures)
@@ -238,17 +254,39 @@ def _best_per_problem(figures: Iterable[Figure], key: Callable[[Figure], float])
     return list(best.values())
 
 
+def _baselines(goal: Goal, e: Evaluation) -> list[tuple[str, Latency]]:
+    return [
+        (b.name, b.latency)
+        for b in e.baselines
+        if b.latency is not None and goal.baseline in ("", b.name)
+    ]
+
+
+def _why_incomparable(goal: Goal, evaluations: list[Evaluation]) -> str:
+    """`predicted ÷ measured, not comparable`, if baselines were timed, but no kernel beside them;
+    else empty."""
+    if goal.metric != "speedup":
+        return ""
+    return next(
+        (
+            not_comparable(against.basis, e.latency.basis)
+            for e in evaluations
+            if e.latency is not None
+            for _, against in _baselines(goal, e)
+        ),
+        "",
+    )
+
+
 def _speedups(goal: Goal, evaluations: list[Evaluation]) -> list[Figure]:
+    """Those of times that are comparable with their baseline's."""
     figures = []
     for e in _last_of_each(evaluations):
-        baselines = [
-            (b.name, b.latency)
-            for b in e.baselines
-            if b.latency is not None and goal.baseline in ("", b.name)
-        ]
-        if e.latency is None or not baselines:
+        if e.latency is None or not (baselines := _baselines(goal, e)):
             continue
         name, against = min(baselines, key=lambda pair: pair[1].median_us)
+        if not are_comparable(against.basis, e.latency.basis):
+            continue
         figures.append(_ratio(against, e.latency, e.problem, f"{_what(e)} over {name}"))
     return _best_per_problem(figures, lambda f: f.value)
 
@@ -268,7 +306,7 @@ def _per_unit_gains(_: Goal, evaluations: list[Evaluation]) -> list[Figure]:
     for e in _last_of_each(evaluations):
         p = e.problem
         is_predicted = e.latency is not None and e.latency.origin == "predicted"
-        rest = (p.head_group, p.rest, is_predicted)
+        rest = (p.head_group, p.rest, e.latency.basis if e.latency and is_predicted else "taken")
         key = (e.variant, tuple(sorted(e.config.items())), e.device, rest)
         groups.setdefault(key, []).append(e)
     figures = []
@@ -361,8 +399,8 @@ def deltas(
         was = f"{format_us(baseline.latency.median_us)} {baseline.latency.origin}"
         if was == f"{format_us(latency.median_us)} {latency.origin}":
             change = "as pinned"
-        elif not are_comparable(baseline.latency.origin, latency.origin):
-            change = f"{not_comparable(baseline.latency.origin, latency.origin)}, was {was}"
+        elif not are_comparable(baseline.latency.basis, latency.basis):
+            change = f"{not_comparable(baseline.latency.basis, latency.basis)}, was {was}"
         else:
             speedup = baseline.latency.median_us / latency.median_us
             change = f"{format_speedup(speedup)}, was {was}"

@@ -22,6 +22,7 @@ from engine.base.errors import Status
 from engine.base.units import format_us
 from engine.evaluation import Evaluation, Latency, baseline_label
 from engine.history import History
+from engine.history.known_time import under_own_names
 from engine.palette import CATEGORICAL, DARK, LIGHT
 from engine.sessions.advice import Suggestion
 from engine.sessions.snapshot import Snapshot, StoredErrorMap
@@ -61,7 +62,8 @@ def report_figures(
     ]
     charts: Any = templates.get_template("charts.svg").module
     drawn = [_map(charts, stored, evaluations[stored.evaluation]) for stored in shown[:MAX_MAPS]]
-    return [*_latencies(charts, evaluations), *_occupancies(charts, evaluations), *drawn]
+    named = under_own_names(evaluations, snapshot.title)
+    return [*_latencies(charts, named), *_occupancies(charts, evaluations), *drawn]
 
 
 def _latencies(charts: Any, evaluations: Iterable[Evaluation]) -> list[Figure]:

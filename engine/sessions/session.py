@@ -179,7 +179,7 @@ class Session:
 
     def status(self) -> GoalStatus | None:
         """The status of the session's target; None without one."""
-        return goal_status(self.target, self.evaluations) if self.target else None
+        return goal_status(self.target, self.evaluations, self.title) if self.target else None
 
     def timeline(self) -> list[TimelineRow]:
         self._read()

@@ -21,6 +21,7 @@ from engine.history.known_time import (
     name_of,
     not_comparable,
     source_match,
+    under_own_names,
 )
 from engine.sessions.advice import Suggestion, advice_limits
 from engine.sessions.goal import TimelineRow, describe_goal, goal_status, timeline_rows
@@ -35,13 +36,14 @@ def session_tables(
 ) -> list[Table]:
     """Every table that has a row, in the order in which a person reads them."""
     evaluations = snapshot.opened()
+    named = under_own_names(evaluations, snapshot.title)
     tables = [
         summary_table(snapshot, evaluations),
-        phases_table(snapshot.phases, evaluations),
+        phases_table(snapshot.phases, evaluations, snapshot.title),
         setup_table(snapshot),
-        results_table(evaluations),
+        results_table(named),
         baselines_table(evaluations),
-        batch_table(evaluations),
+        batch_table(named),
         counters_table(evaluations, history or History()),
         correctness_table(evaluations),
         occupancy_table(evaluations),
@@ -59,10 +61,12 @@ def summary_table(snapshot: Snapshot, evaluations: Sequence[Evaluation]) -> Tabl
     devices = list(dict.fromkeys(e.device for e in evaluations))
     rows = {
         "target": describe_goal(target) if target else "none",
-        "result": goal_status(target, evaluations).sentence if target else "",
-        "hypothesis": hypothesis_state(target, evaluations) if snapshot.hypothesis else "",
+        "result": goal_status(target, evaluations, snapshot.title).sentence if target else "",
+        "hypothesis": hypothesis_state(target, evaluations, snapshot.title)
+        if snapshot.hypothesis
+        else "",
         "decision": _decision(decision) or "",
-        "fastest": _fastest(evaluations),
+        "fastest": _fastest(under_own_names(evaluations, snapshot.title)),
         **spent_rows(snapshot.spent, devices),
         "evaluations": _count(evaluations),
         "GPU": ", ".join(devices),
@@ -145,15 +149,18 @@ def cost_of(spent: Spent, devices: Sequence[str]) -> tuple[float | None, str]:
     return spent.gpu_hours * price, f" (GPU-hours at the list price of US$ {price:g} an hour)"
 
 
-def phases_table(phases: Iterable[Phase], evaluations: Sequence[Evaluation]) -> Table:
-    """The phases with their targets, whether these are met, and what was decided."""
+def phases_table(phases: Iterable[Phase], evaluations: Sequence[Evaluation], session: str) -> Table:
+    """The phases with their targets, whether these are met, and what was decided; `session` is the
+    title, as in `goal_status`."""
     return Table.of(
         "Phases",
         (
             {
                 "phase": p.name,
                 "target": describe_goal(p.target) if p.target else None,
-                "result": goal_status(p.target, evaluations).sentence if p.target else None,
+                "result": goal_status(p.target, evaluations, session).sentence
+                if p.target
+                else None,
                 "decision": _decision(p.decision),
             }
             for p in phases
@@ -161,12 +168,12 @@ def phases_table(phases: Iterable[Phase], evaluations: Sequence[Evaluation]) -> 
     )
 
 
-def hypothesis_state(target: Goal | None, evaluations: Sequence[Evaluation]) -> str:
+def hypothesis_state(target: Goal | None, evaluations: Sequence[Evaluation], session: str) -> str:
     """`confirmed. …`, `refuted. …` or `open. …`: by the session's own numbers, which its target is
-    the test of."""
+    the test of; `session` is the title, as in `goal_status`."""
     if target is None:
         return "open. The session has no target that its numbers could meet or miss."
-    status = goal_status(target, evaluations)
+    status = goal_status(target, evaluations, session)
     ends = {"met": "confirmed", "missed": "refuted", "undecided": "open"}
     return f"{ends[status.state]}. {status.sentence}"
 
@@ -239,8 +246,9 @@ def _gained(snapshot: Snapshot, spent: Spent, cost: float | None) -> dict[str, o
     the hypothesis."""
     found = best_gain(snapshot)
     saved = 1 - 1 / found[0] if found is not None else None
-    evaluations = snapshot.opened()
-    state = hypothesis_state(snapshot.target, evaluations) if snapshot.hypothesis else None
+    state = None
+    if snapshot.hypothesis:
+        state = hypothesis_state(snapshot.target, snapshot.opened(), snapshot.title)
     return {
         "gain": f"{found[0]:.3g}× {found[1]}" if found is not None else None,
         "saved per hour": _share(saved, spent.hours),
@@ -326,7 +334,7 @@ def batch_table(evaluations: Iterable[Evaluation]) -> Table:
         if e.latency is not None and e.status is not Status.INCORRECT:
             p = e.problem
             rest = (p.head_group, p.rest)
-            key = (e.variant, _config(e), e.device, e.latency.origin, rest)
+            key = (e.variant, _config(e), e.device, e.latency.basis, rest)
             units = p.batch * p.num_heads
             groups.setdefault(key, []).append((units, e.latency.median_us / units, e))
     return Table.of(
@@ -564,8 +572,8 @@ def _speedup(e: Evaluation) -> str | None:
         return None
     best, name = min(timed, key=lambda pair: pair[0].median_us)
     imported = e.status is Status.SKIPPED and e.latency.origin == "recorded"  # timed who knows how
-    if imported or not are_comparable(e.latency.origin, best.origin):
-        return not_comparable(best.origin, e.latency.origin)
+    if imported or not are_comparable(e.latency.basis, best.basis):
+        return not_comparable(best.basis, e.latency.basis)
     return format_speedup_over(best.median_us / e.latency.median_us, name)
 
 

@@ -87,6 +87,14 @@ def test_a_run_passes_and_shows_its_error_and_maps(open_app, jobs):
     assert says(texts(at), "says_nothing_about")
 
 
+def test_a_runs_notes_stand_below_the_verdict(open_app, jobs):
+    note = "At the boost clock of 2,040 MHz; the power limit leaves about 1,500 MHz."
+    jobs.answer = done(replace(BASE, notes=(note, note)))
+    at = run(open_app())
+    assert not at.exception
+    assert [note in caption.value for caption in at.caption].count(True) == 1
+
+
 def test_a_wrong_kernel_says_where(open_app, jobs):
     jobs.arrays = maps(kernel_is_wrong=True)
     jobs.answer = done(

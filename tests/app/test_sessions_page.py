@@ -90,8 +90,10 @@ def test_a_measured_latency_is_shown_as_recorded(open_app):
 def test_the_recorded_source_is_shown_and_not_this_machines(open_app):
     text = "__global__ void recorded() {}\n"
     source = make_source("v01_fa1_baseline.cu", text)
-    name = save("Source", replace(BASE, source_sha256=source.sha256), sources=[source])
+    noted = replace(BASE, source_sha256=source.sha256, notes=("The power limit binds.",))
+    name = save("Source", noted, sources=[source])
     at = open_app("sessions", session=name)
+    assert any("The power limit binds" in caption.value for caption in at.caption)
     at.session_state["session_tab"] = "Source and resources"
     at.run()
     assert [c.value for c in at.code][-1] == text.strip()

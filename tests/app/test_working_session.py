@@ -43,14 +43,18 @@ def test_a_run_is_in_the_journal_before_it_ends_and_collected_by_any_tab(open_ap
     assert only_session().evaluations == ()
     # That tab is gone; the run ends; another tab opens another page.
     jobs.arrays = maps()
-    jobs.answer = done(BASE)
+    ended = replace(BASE, config={"block_n": 64, "threads_per_row": 4, "num_splits": 4})
+    jobs.answer = done(ended)
     at = open_app("sessions")
     assert not at.exception
-    assert only_session().evaluations == (BASE,)
+    assert only_session().evaluations == (ended,)
     assert len(only_session().error_maps) == 3
     assert only_session().expected == ()
-    frame = next(d.value for d in at.dataframe if "outcome" in d.value)
-    assert list(frame["outcome"]) == ["tried"]
+    table = next(d for d in at.dataframe if "outcome" in d.value)
+    assert list(table.value["outcome"]) == ["tried"]
+    # What was tried is longer than its column: the rows have room for two lines.
+    assert len(table.value["what"].iloc[0]) > 64
+    assert table.proto.row_height == 44
 
 
 def test_every_run_is_kept_once_failures_included(open_app, jobs):  # noqa: F811

@@ -19,6 +19,7 @@ from engine.batch.batch_table import (
 )
 from engine.devices import find_device
 from engine.devices.spec import limits_for
+from engine.history.known_time import not_comparable
 from engine.model.occupancy import occupancy
 from engine.problem import Problem
 
@@ -180,6 +181,21 @@ def test_a_measured_point_is_not_overruled() -> None:
     (found,) = recommended_batches(table, total[None], L4, (1.0,))
     # 40 in 50 µs is more than the model lets any batch do.
     assert (found.batch, found.latency_us, found.origin) == (40, 50.0, "measured")
+
+
+def test_shares_of_predicted_and_measured_times_are_said_not_to_be_comparable() -> None:
+    total = waves_of_58(300)
+    table = batch_table(curve(total), ONE_TILE, L4, {1: 100.0, 40: 100.0, 290: 450.0})
+    gained = table.set_index("batch")["speedup_per_unit"]
+    assert gained[40] == pytest.approx(40)  # both measured
+    assert np.isnan(gained[59])
+    words = not_comparable("predicted", "measured")
+    (found,) = recommended_batches(table, total[None], L4, (0.85,))
+    assert (found.origin, found.plateau_origin) == ("predicted", "measured")
+    assert found.speedup_per_unit is None
+    assert words in found.reason
+    assert "µs measured at B=1" in found.reason
+    assert "predicted against" in step_warning(table, 59)
 
 
 def test_the_knee_is_explained_by_what_runs_at_once() -> None:

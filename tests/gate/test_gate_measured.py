@@ -60,8 +60,7 @@ def gpu(
 ) -> Iterator[Evaluator]:
     monkeypatch.setenv("ATTUNE_LOCK_DIR", str(tmp_path / "locks"))
     set_local_gpu()
-    with Evaluator() as made:
-        made._backends["cuda"] = Gpu()
+    with Evaluator(backends={"cuda": Gpu()}) as made:
         yield made
 
 

@@ -15,19 +15,21 @@ from words import raises, says
 import engine.pipeline.evaluation_run as pipeline
 from engine.backends.base import RunResult
 from engine.backends.machine_code import MachineCodeBackend
-from engine.base.errors import Status, ToolMissing, UnknownName
+from engine.base.errors import Status, UnknownName
+from engine.config import find_variant
 from engine.evaluation import CodeCounts, Evaluation
 from engine.history import History
+from engine.machine_code import execution
 from engine.model.kernel import launch_plan
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.execute import where_to_execute
 from engine.pipeline.request import EvaluationRequest, preview, resolve
-from engine.plan import CountedPlan, LaunchPlan, compile_plan
+from engine.plan import CountedPlan, compile_plan
 from engine.problem import Problem
 from engine.schema import decode, encode
 
 SMALL = Problem(1, 1, 65, 64)
-Mutate = Callable[[str, str], None]
+Mutate = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
@@ -36,28 +38,32 @@ def evaluator() -> Iterator[Evaluator]:
         yield made
 
 
+# A tunable of the description that asks for a compiler which is nowhere installed.
+NO_SUCH_NVRTC = (
+    "[tunables]\n",
+    '[tunables]\nnvrtc = {values = [901], default = 901, meaning = "the compiler"}\n',
+)
+
+
 def request(variant: str = "v01", problem: Problem = SMALL, **fields: Any) -> EvaluationRequest:
     return EvaluationRequest(variant, problem, **{"gpu": "L4", "backend": "cpu", **fields})
 
 
 @pytest.fixture
-def mutate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Mutate:
-    """mutate(old, new): every kernel is compiled with `old` replaced by `new` from now on."""
+def mutate(tmp_path: Path) -> Mutate:
+    """mutate((old, new), …): the source of v01, or of `variant`, with each `old` replaced."""
 
-    def apply(old: str, new: str) -> None:
-        real = pipeline.launch_plan
-
-        def planted(*args: Any) -> LaunchPlan:
-            plan = real(*args)
-            text = plan.source.read_text()
+    def apply(*replacements: tuple[str, str], variant: str = "v01") -> Path:
+        source = find_variant(variant).source
+        text = source.read_text()
+        for old, new in replacements:
             assert old in text
-            for header in plan.source.parent.glob("*.cuh"):
-                (tmp_path / header.name).write_text(header.read_text())
-            mutated = tmp_path / plan.source.name
-            mutated.write_text(text.replace(old, new))
-            return dataclasses.replace(plan, source=mutated)
-
-        monkeypatch.setattr(pipeline, "launch_plan", planted)
+            text = text.replace(old, new)
+        for header in source.parent.glob("*.cuh"):
+            (tmp_path / header.name).write_text(header.read_text())
+        mutated = tmp_path / source.name
+        mutated.write_text(text)
+        return mutated
 
     return apply
 
@@ -66,8 +72,8 @@ def test_a_missing_barrier_is_told_by_another_order_of_threads(
     evaluator: Evaluator, mutate: Mutate
 ) -> None:
     """In order every element is NaN, which could have many causes."""
-    mutate("__syncthreads();", "")
-    found = evaluator.evaluate(request(gpu=None)).evaluation
+    source = mutate(("__syncthreads();", ""))
+    found = evaluator.evaluate(request(gpu=None), source=source).evaluation
     assert found.status is Status.INCORRECT
     assert found.correctness is not None
     assert [f.pattern for f in found.correctness.findings] == ["order_of_threads"]
@@ -90,8 +96,8 @@ def test_a_right_kernel_passes_with_a_prediction(evaluator: Evaluator) -> None:
 
 
 def test_an_incorrect_kernel_stops_before_any_timing(evaluator: Evaluator, mutate: Mutate) -> None:
-    mutate("softmax_scale * LOG2_E", "LOG2_E")
-    outcome = evaluator.evaluate(request())
+    source = mutate(("softmax_scale * LOG2_E", "LOG2_E"))
+    outcome = evaluator.evaluate(request(), source=source)
     e = outcome.evaluation
     assert e.status is Status.INCORRECT
     assert e.latency is None
@@ -114,11 +120,10 @@ def test_an_incorrect_kernel_stops_before_any_timing(evaluator: Evaluator, mutat
 def test_the_check_runs_extreme_inputs_too_and_names_them(
     evaluator: Evaluator, mutate: Mutate, old: str, new: str
 ) -> None:
-    mutate(old, new)
-    if "m_scaled" in old:
-        mutate("fast_exp2(m * scale_log2 - m_scaled)", "1.0f")
-    assert evaluator.evaluate(request()).evaluation.status is Status.PASSED
-    outcome = evaluator.evaluate(request(check=True))
+    also = [("fast_exp2(m * scale_log2 - m_scaled)", "1.0f")] if "m_scaled" in old else []
+    source = mutate((old, new), *also)
+    assert evaluator.evaluate(request(), source=source).evaluation.status is Status.PASSED
+    outcome = evaluator.evaluate(request(check=True), source=source)
     e = outcome.evaluation
     assert e.status is Status.INCORRECT
     assert one_sentence(e).startswith("With extreme inputs (rows with scores about +160")
@@ -163,49 +168,46 @@ def one_sentence(e: Evaluation) -> str:
 
 
 def test_a_syntax_error_names_file_and_line(evaluator: Evaluator, mutate: Mutate) -> None:
-    mutate("float l = 0.0f;", "float l = 0.0f")
-    e = evaluator.evaluate(request()).evaluation
+    source = mutate(("float l = 0.0f;", "float l = 0.0f"))
+    e = evaluator.evaluate(request(), source=source).evaluation
     assert e.status is Status.COMPILE_ERROR
     assert "v01_fa1_baseline.cu" in one_sentence(e)
     assert e.log
 
 
 def test_a_syntax_error_without_nvrtc_names_file_and_line_too(
-    evaluator: Evaluator, mutate: Mutate, monkeypatch: pytest.MonkeyPatch
+    evaluator: Evaluator, mutate: Mutate
 ) -> None:
-    without_nvrtc(monkeypatch)
-    mutate("float l = 0.0f;", "float l = 0.0f")
-    e = evaluator.evaluate(request()).evaluation
+    source = mutate(NO_SUCH_NVRTC, ("float l = 0.0f;", "float l = 0.0f"))
+    e = evaluator.evaluate(request(), source=source).evaluation
     assert e.status is Status.COMPILE_ERROR
     assert "v01_fa1_baseline.cu" in one_sentence(e)
 
 
 @pytest.mark.slow
-def test_an_endless_kernel_times_out(
-    evaluator: Evaluator, mutate: Mutate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mutate("n0 += BLOCK_N", "n0 += 0 * BLOCK_N")
-    e = evaluator.evaluate(request(timeout_s=2.0)).evaluation
+def test_an_endless_kernel_times_out(evaluator: Evaluator, mutate: Mutate) -> None:
+    source = mutate(("n0 += BLOCK_N", "n0 += 0 * BLOCK_N"))
+    e = evaluator.evaluate(request(timeout_s=2.0), source=source).evaluation
     assert e.status is Status.TIMEOUT
     assert "2" in one_sentence(e)
-    monkeypatch.undo()  # the next evaluation is not affected
+    # The next evaluation is not affected.
     assert evaluator.evaluate(request()).evaluation.status is Status.PASSED
 
 
 def test_a_write_out_of_bounds_is_found(evaluator: Evaluator, mutate: Mutate) -> None:
-    mutate("(size_t)query * HEAD_DIM_V + d] =", "(size_t)query * HEAD_DIM_V + d + 64] =")
-    e = evaluator.evaluate(request()).evaluation
+    source = mutate(("(size_t)query * HEAD_DIM_V + d] =", "(size_t)query * HEAD_DIM_V + d + 64] ="))
+    e = evaluator.evaluate(request(), source=source).evaluation
     assert e.status in (Status.OUT_OF_BOUNDS, Status.INCORRECT)
     one_sentence(e)
-    e = evaluator.evaluate(request(check=True)).evaluation
+    e = evaluator.evaluate(request(check=True), source=source).evaluation
     assert e.status is Status.OUT_OF_BOUNDS
     assert "'out'" in one_sentence(e) or "out" in e.reason
     assert "v01_fa1_baseline.cu:" in e.reason
 
 
 def test_a_crash_costs_one_evaluation(evaluator: Evaluator, mutate: Mutate) -> None:
-    mutate("float l = 0.0f;", "float l = 0.0f; *(volatile int*)16 = 1;")
-    e = evaluator.evaluate(request()).evaluation
+    source = mutate(("float l = 0.0f;", "float l = 0.0f; *(volatile int*)16 = 1;"))
+    e = evaluator.evaluate(request(), source=source).evaluation
     assert e.status in (Status.CRASHED, Status.OUT_OF_BOUNDS)
     one_sentence(e)
 
@@ -234,18 +236,9 @@ def test_what_a_variant_does_not_take_is_skipped(
     assert says in one_sentence(e)
 
 
-def test_a_kernel_that_fits_no_sm_is_skipped(
-    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = pipeline.launch_plan
-
-    def greedy(*args: Any) -> LaunchPlan:
-        plan = real(*args)
-        passes = (dataclasses.replace(plan.passes[0], dynamic_smem_bytes=150 << 10),)
-        return dataclasses.replace(plan, passes=passes)
-
-    monkeypatch.setattr(pipeline, "launch_plan", greedy)
-    e = evaluator.evaluate(request()).evaluation
+def test_a_kernel_that_fits_no_sm_is_skipped(evaluator: Evaluator, mutate: Mutate) -> None:
+    source = mutate(("+ block_m * block_n * 4", "+ block_m * block_n * 4 + 150 * 1024"))
+    e = evaluator.evaluate(request(), source=source).evaluation
     assert e.status is Status.SKIPPED
     assert says(one_sentence(e), "does_not_fit", "L4")
     assert e.main_pass is not None
@@ -258,33 +251,25 @@ def test_too_much_memory_is_said_before_anything_is_allocated(evaluator: Evaluat
     assert one_sentence(e).count("B") >= 2  # the bytes needed and the bytes there are
 
 
-def without_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*_: object) -> None:
-        raise ToolMissing("CuPy is not installed: pip install -e '.[cuda13]'")
-
-    monkeypatch.setattr("engine.pipeline.evaluation_run.compile_plan", missing)
-
-
 def test_without_a_device_compiler_correctness_is_still_real(
-    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+    evaluator: Evaluator, mutate: Mutate
 ) -> None:
-    without_nvrtc(monkeypatch)
-    e = evaluator.evaluate(request()).evaluation
+    e = evaluator.evaluate(request(), source=mutate(NO_SUCH_NVRTC)).evaluation
     assert e.status is Status.PASSED, e.reason
     assert e.passes == ()
     assert e.latency is None
     assert len(e.notes) == 1
-    assert "CuPy is not installed" in e.notes[0]
+    assert says(e.notes[0], "nvrtc_version_missing", "9.1")
 
 
 def test_the_roofline_is_known_before_anything_is_compiled(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     resolved = resolve(request(gpu="L4"), History())
     assert resolved.kernel is not None
     compile_plan(resolved.kernel.plan(SMALL), resolved.kernel.device.arch)
     compiled = preview(request(gpu="L4"), History())
-    monkeypatch.setattr("engine.history.history.cached_kernel", lambda *_: None)
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
     seen = preview(request(gpu="L4"), History())
     assert (seen.needs_compile, seen.estimate, seen.predicted) == (True, None, None)
     assert seen.bound_us is not None
@@ -311,14 +296,13 @@ def test_every_stage_of_the_request_survives_json() -> None:
 
 
 def test_preview_runs_nothing_and_agrees_with_the_evaluation(
-    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     e = evaluator.evaluate(request()).evaluation
-
-    def forbidden(*_: object) -> None:
-        raise AssertionError("a preview must neither compile nor execute")
-
-    monkeypatch.setattr("engine.pipeline.evaluation_run.compile_plan", forbidden)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
+        assert preview(request()).needs_compile
+        assert list(tmp_path.iterdir()) == []
     seen = preview(request())
     assert not seen.needs_compile
     assert seen.passes == e.passes
@@ -365,11 +349,13 @@ def test_preview_says_what_stands_in_the_way() -> None:
 def test_a_nan_row_can_be_written_to_the_journal(evaluator: Evaluator, mutate: Mutate) -> None:
     import json
 
-    mutate(
-        "to_element(acc_rmem[d] * inv_l)",
-        "to_element(query == 3 ? INFINITY - INFINITY : acc_rmem[d] * inv_l)",
+    source = mutate(
+        (
+            "to_element(acc_rmem[d] * inv_l)",
+            "to_element(query == 3 ? INFINITY - INFINITY : acc_rmem[d] * inv_l)",
+        )
     )
-    mutated = evaluator.evaluate(request()).evaluation
+    mutated = evaluator.evaluate(request(), source=source).evaluation
     assert mutated.status is Status.INCORRECT, mutated.reason
     assert mutated.correctness is not None
     assert mutated.correctness.nonfinite_count == 64
@@ -401,9 +387,8 @@ def test_one_place_says_where_a_kernel_is_executed(
     problem: Problem,
     fields: dict[str, Any],
     where: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("engine.machine_code.execution.is_prepared", lambda: True)
+    execution.prepare()
     asked = request(variant, problem, **{"backend": "auto", **fields})
     resolved = resolve(asked)
     plan = launch_plan(resolved.variant, problem, resolved.config, resolved.device)
@@ -461,7 +446,7 @@ def test_tensor_cores_are_judged_by_machine_code(
     evaluator: Evaluator, mutate: Mutate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part's verdict comes first; wrong is wrong; what is refused here is built instead."""
-    monkeypatch.setattr("engine.machine_code.execution.is_prepared", lambda: True)
+    execution.prepare()
     monkeypatch.setattr("engine.pipeline.execute._A_WHILE_S", 0.0)
     asked = request("v08", LARGE_ENOUGH, backend="auto")
     parts: list[Evaluation] = []
@@ -477,16 +462,22 @@ def test_tensor_cores_are_judged_by_machine_code(
     assert parts[0].execution.partial
 
     refused = RunResult(Status.SKIPPED, "v08: X at 0x0 is not supported here.")
-    with monkeypatch.context() as patched:
-        patched.setattr(MachineCodeBackend, "run", lambda *_: refused)
-        built = evaluator.evaluate(asked, simulates=False).evaluation
+
+    class Refusing(MachineCodeBackend):
+        def run(self, *_: object) -> RunResult:
+            return refused
+
+    with Evaluator(backends={"machine-code": Refusing()}) as other:
+        built = other.evaluate(asked, simulates=False).evaluation
     assert built.status is Status.PASSED
     assert built.execution is not None
     assert built.execution.backend == "cpu"
     assert any(refused.reason in note for note in built.notes)
 
-    mutate("1.0f / row_sum", "1.1f / row_sum")
-    wrong = evaluator.evaluate(asked, on_part=parts.append, simulates=False).evaluation
+    source = mutate(("1.0f / row_sum", "1.1f / row_sum"), variant="v08")
+    wrong = evaluator.evaluate(
+        asked, source=source, on_part=parts.append, simulates=False
+    ).evaluation
     assert wrong.status is Status.INCORRECT
     assert parts[-1].status is Status.INCORRECT
     assert wrong.correctness is not None

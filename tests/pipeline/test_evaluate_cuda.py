@@ -120,8 +120,7 @@ def cuda(
 
 @pytest.fixture
 def evaluator(cuda: MadeUpCuda) -> Iterator[Evaluator]:
-    with Evaluator() as made:
-        made._backends["cuda"] = cuda
+    with Evaluator(backends={"cuda": cuda}) as made:
         yield made
 
 

@@ -192,17 +192,16 @@ def test_an_index_in_32_bits_is_warned_of_and_the_kernel_itself_is_not(tmp_path:
 
 
 @pytest.mark.slow
-def test_the_second_inputs_run_in_random_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_inputs_run_in_random_order() -> None:
     seen: list[str] = []
-    run = CpuBackend.run
 
-    def noted(self: CpuBackend, plan: LaunchPlan, inputs: Inputs, options: RunOptions) -> RunResult:
-        seen.append(options.schedule)
-        return run(self, plan, inputs, options)
+    class Noting(CpuBackend):
+        def run(self, plan: LaunchPlan, inputs: Inputs, options: RunOptions) -> RunResult:
+            seen.append(options.schedule)
+            return super().run(plan, inputs, options)
 
-    monkeypatch.setattr(CpuBackend, "run", noted)
     problem = Problem(1, 1, 65, 32)
-    with untimed() as evaluator:
+    with untimed({"cpu": Noting()}) as evaluator:
         for schedule in ("in_order", "reverse"):
             request = EvaluationRequest(
                 "v01", problem, backend="cpu", check=True, schedule=schedule

@@ -498,6 +498,25 @@ class TestWinners:
         ]
         assert "45× slower than SDPA flash" in table.texts[0]
 
+    def test_sdpa_is_beside_a_kernel_by_the_same_kind_of_time(self) -> None:
+        cold = latency(80.0, kind="device_cold")
+        timing = BaselineTiming(
+            "flash", latency(2.0), other_latencies=(latency(20.0, kind="device_cold"),)
+        )
+        a = session(evaluation(90.0, other_latencies=(cold,), baselines=(timing,)))
+        (winner,) = compare_sessions({"a": a}, kind="device_cold").winners
+        assert winner.speedup_over_sdpa == pytest.approx(20 / 80)
+
+    def test_predictions_by_two_methods_have_no_ratio(self) -> None:
+        a, b = (
+            session(evaluation(latency=latency(50.0 * i, origin="predicted", reason=f"By {by}.")))
+            for i, by in enumerate(("machine code", "roofline"), start=1)
+        )
+        (row,) = compare_sessions({"a": a, "b": b}).rows
+        assert row.speedup is None
+        (time,) = (c for c in changes(row.before, row.after) if c.figure == "predicted time")
+        assert time.change.startswith("predicted by machine code ÷ predicted by roofline")
+
     def test_imported_times_have_no_ratio_to_sdpa(self) -> None:
         """How they were timed is not known: 8.1× beside "no verdict" is no figure."""
         recorded = replace(latency(90.0), origin="recorded", samples_us=())

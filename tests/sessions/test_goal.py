@@ -11,9 +11,10 @@ from words import says
 
 from engine.base.errors import Status
 from engine.evaluation import BaselineTiming, Evaluation
+from engine.history.known_time import not_comparable
 from engine.problem import Problem
-from engine.sessions.goal import describe_goal, goal_status
-from engine.sessions.snapshot import Goal
+from engine.sessions.goal import describe_goal, goal_status, timeline_rows
+from engine.sessions.snapshot import Goal, TimelineEntry
 from engine.sessions.tables import hypothesis_state
 
 
@@ -49,7 +50,7 @@ def test_speed_up(value: float, state: str, said: str) -> None:
     ],
 )
 def test_a_hypothesis_ends_by_the_numbers(target: Goal | None, words: str) -> None:
-    assert hypothesis_state(target, [timed(12.5)]).startswith(words)
+    assert hypothesis_state(target, [timed(12.5)], "").startswith(words)
 
 
 def test_the_worst_problem_decides_and_the_best_variant_speaks_for_each() -> None:
@@ -95,7 +96,10 @@ def test_a_target_far_off_is_missed_by_whole_per_cent() -> None:
 
 
 def test_predictions_and_wrong_results_never_meet_a_target() -> None:
-    predicted = replace(timed(1.0), latency=make_latency(1.0, 0, origin="predicted"))
+    baseline = BaselineTiming("flash", make_latency(25.0, 0, origin="predicted"))
+    predicted = replace(
+        timed(1.0), latency=make_latency(1.0, 0, origin="predicted"), baselines=(baseline,)
+    )
     status = goal_status(speedup(2.0), [predicted])
     assert status.state == "undecided"
     assert says(status.sentence, "only_predictions_so")
@@ -110,6 +114,48 @@ def test_predictions_and_wrong_results_never_meet_a_target() -> None:
     assert goal_status(speedup(2.0), [replace(timed(1.0), baselines=(baseline,))]).state == (
         "undecided"
     )
+
+
+def test_a_prediction_has_no_speed_up_over_a_measured_baseline() -> None:
+    predicted = replace(timed(1.0), latency=make_latency(1.0, 0, origin="predicted"))
+    status = goal_status(speedup(2.0), [predicted])
+    assert (status.state, status.value) == ("undecided", None)
+    assert status.sentence == f"Undecided: {not_comparable('predicted', 'measured')}."
+
+
+IMPORTED: dict[str, Any] = {"status": Status.SKIPPED, "reason": "elsewhere", "correctness": None}
+
+
+def imported(us: float) -> Evaluation:
+    recorded = make_latency(us, 0, origin="recorded")
+    return replace(timed(us), latency=recorded, source_sha256="", **IMPORTED)
+
+
+def test_a_gain_is_of_times_of_one_kernel_and_one_method() -> None:
+    def predicted(us: float, method: str) -> Evaluation:
+        latency = make_latency(us, 0, origin="predicted", reason=f"By {method}: test data.")
+        return replace(timed(us), latency=latency)
+
+    def gain(*evaluations: Evaluation) -> float | None:
+        entries = [
+            TimelineEntry(when="2026-11-21T00:00:00Z", what="x", evaluation=i)
+            for i in range(len(evaluations))
+        ]
+        return timeline_rows(entries, evaluations)[-1].gain
+
+    code, roofline = predicted(10.0, "machine code"), predicted(40.0, "roofline")
+    assert gain(roofline, code) == 1.0  # over itself
+    assert gain(roofline, predicted(20.0, "machine code"), code) == 2.0
+    assert gain(imported(30.0), timed(10.0)) == 1.0
+    assert gain(timed(30.0), timed(10.0)) == 3.0
+
+
+def test_another_kernels_time_meets_no_goal_of_a_variant() -> None:
+    goal, other = Goal(metric="latency_us", value=2.0), replace(imported(1.0), notes=("series: b",))
+    status = goal_status(goal, [other], "A study: of kernels")
+    assert status.state == "met"
+    assert "with A study kernel (series: b) at" in status.sentence
+    assert goal_status(goal.model_copy(update={"variant": "v05"}), [other]).state == "undecided"
 
 
 def test_recorded_figures_count_and_say_when_they_have_no_interval() -> None:

@@ -72,6 +72,17 @@ def test_a_predicted_time_is_not_set_against_a_measured_one() -> None:
     assert against(predicted, other)["latency"] == "2× faster, was 50 µs predicted"
 
 
+def test_predictions_by_two_methods_are_not_set_against_each_other() -> None:
+    base = evaluation()
+    code, roofline = (
+        replace(base, latency=latency(us, origin="predicted", reason=f"By {method}: test data."))
+        for us, method in ((50.0, "machine code"), (25.0, "roofline"))
+    )
+    words = not_comparable("predicted by machine code", "predicted by roofline")
+    assert words.startswith("predicted by machine code ÷ predicted by roofline")
+    assert against(code, roofline)["latency"] == f"{words}, was 50 µs predicted"
+
+
 def test_times_of_another_problem_are_not_compared() -> None:
     told = against(evaluation(), evaluation(seqlen=256), Problem(1, 1, 256, 64))
     assert told["latency"] == "another problem"

@@ -17,6 +17,7 @@ from words import says
 
 from engine.base.errors import Status
 from engine.base.table import Table
+from engine.evaluation import Evaluation
 from engine.palette import LIGHT
 from engine.problem import Problem
 from engine.sessions.report import (
@@ -30,7 +31,7 @@ from engine.sessions.report import (
 )
 from engine.sessions.session import make_error_map
 from engine.sessions.snapshot import Snapshot, loads
-from engine.sessions.tables import passes_table, session_tables
+from engine.sessions.tables import batch_table, passes_table, session_tables
 
 
 def tables(snapshot: Snapshot) -> dict[str, Table]:
@@ -76,10 +77,30 @@ def test_failures_are_rows_too() -> None:
 
 def test_the_batch_table_of_the_l4_study() -> None:
     batch = tables(l4_study())["Batch"]
-    assert cells(batch, "batch · heads") == ["1", "1", "32", "256"]
-    assert cells(batch, "gain per unit") == ["1.07×", "1×", "24.6×", "40.9×"]
+    # The kernel of the other series has one batch; it is not the variant that it is launched like.
+    assert set(cells(batch, "variant")) == {"L4 study kernel (series: batch)"}
+    assert cells(batch, "batch · heads") == ["1", "32", "256"]
+    assert cells(batch, "gain per unit") == ["1×", "24.6×", "40.9×"]
     assert cells(batch, "per (batch, head)")[-1] == "14.2 µs"
     assert set(cells(batch, "origin")) == {"recorded"}
+
+
+def test_times_of_other_kernels_have_their_own_names() -> None:
+    found = tables(l4_study())
+    names = {"L4 study kernel (series: length)", "L4 study kernel (series: batch)"}
+    assert set(cells(found["Results"], "variant")) == names
+    result = dict(row[:2] for row in found["Summary"].rows)["result"]
+    assert "with L4 study kernel (series: batch) at B32 H8" in str(result)
+
+
+def test_times_predicted_by_two_methods_are_not_in_one_batch_table() -> None:
+    def at(batch: int, method: str) -> Evaluation:
+        latency = make_latency(10.0, 0, origin="predicted", reason=f"By {method}: test data.")
+        return evaluation_maker(problem=Problem(batch, 1, 128, 64), latency=latency)
+
+    code, roofline = "machine code", "roofline"
+    assert not batch_table([at(1, roofline), at(2, code)]).rows
+    assert len(batch_table([at(1, code), at(2, code)]).rows) == 2
 
 
 def test_recorded_baselines_without_a_kernel() -> None:

@@ -359,7 +359,7 @@ def _row(
         code = _code_findings(before, after, verdict, same_kernel)
         verdict, reason = _with_code(verdict, reason, code)
     speedup = low = high = None
-    comparable = first and second and are_comparable(first.origin, second.origin)
+    comparable = first and second and are_comparable(first.basis, second.basis)
     if first is not None and second is not None and comparable and not says_nothing:
         speedup = first.median_us / second.median_us
     if interval is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from engine.base.units import format_bytes, format_speedup, format_us
 from engine.evaluation import CodeCounts, Evaluation, Latency, Origin
+from engine.history.known_time import are_comparable, not_comparable
 from engine.sessions.snapshot import Environment, Snapshot
 
 # When it was asked, and figures that change from one moment to the next.
@@ -216,6 +217,7 @@ class TimeFigure:
     median_us: float
     low_us: float
     high_us: float
+    basis: str  # as of a `Latency`
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +282,7 @@ def kernel_figures(evaluation: Evaluation, times: Iterable[Latency]) -> KernelFi
         waves=o.waves if o else None,
         arch=r.arch if r else "",
         counts=evaluation.counts,
-        times={t.origin: TimeFigure(t.median_us, t.low_us, t.high_us) for t in times},
+        times={t.origin: TimeFigure(t.median_us, t.low_us, t.high_us, t.basis) for t in times},
     )
 
 
@@ -334,7 +336,11 @@ def _time(origin: str, before: TimeFigure | None, after: TimeFigure | None) -> C
     first, second = ("" if t is None else format_us(t.median_us) for t in (before, after))
     change = ""
     if before is not None and after is not None and before != after:
-        change = format_speedup(before.median_us / after.median_us)
+        change = (
+            format_speedup(before.median_us / after.median_us)
+            if are_comparable(before.basis, after.basis)
+            else not_comparable(before.basis, after.basis)
+        )
     return Change(f"{origin} time", first, second, change)
 
 

@@ -145,7 +145,7 @@ def winners(
     sdpa: dict[tuple[Problem, str], list[_Sdpa]] = {}
     for name, session in evaluations.items():
         for e in session:
-            sdpa.setdefault((e.problem, e.device), []).extend(_sdpa(name, e))
+            sdpa.setdefault((e.problem, e.device), []).extend(_sdpa(name, e, kind))
         title = titles.get(name, name)
         kernels: dict[str, list[Evaluation]] = {}  # two series of one variant are two kernels
         for e in session:
@@ -180,11 +180,13 @@ class _Sdpa(NamedTuple):
         )
 
 
-def _sdpa(session: str, e: Evaluation) -> list[_Sdpa]:
+def _sdpa(session: str, e: Evaluation, kind: str) -> list[_Sdpa]:
+    """The baselines' times of this kind."""
     return [
-        _Sdpa(b.latency.median_us, b.name, b.latency.origin, session, was_checked(e))
+        _Sdpa(latency.median_us, b.name, latency.origin, session, was_checked(e))
         for b in e.baselines
-        if b.latency is not None and b.latency.origin != "predicted"
+        for latency in (b.latency, *b.other_latencies)
+        if latency is not None and latency.kind == kind and latency.origin != "predicted"
     ]
 
 
@@ -214,7 +216,7 @@ def _entry(session: str, e: Evaluation, kind: str, title: str) -> Entry | None:
         sdpa_us=None,
         is_reference=is_reference,
     )
-    sdpa = _sdpa(session, e)
+    sdpa = _sdpa(session, e, kind)
     return min(sdpa).beside(entry) if sdpa else entry
 
 
