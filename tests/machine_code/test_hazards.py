@@ -304,8 +304,8 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) k(float* x) {{
 
 def test_a_copy_that_nobody_waited_for(cubin_file: Path) -> None:
     hazards = found_in(cubin_file, "copied_without_waiting")
-    assert {hazard.before.opcode for hazard in hazards if hazard.under_way} == {"LDGSTS"}
-    assert says(next(h for h in hazards if h.under_way).sentence, "nothing_waited_for")
+    assert {hazard.before.opcode for hazard in hazards if hazard.in_flight} == {"LDGSTS"}
+    assert says(next(h for h in hazards if h.in_flight).sentence, "nothing_waited_for")
 
 
 # ---- global memory, between CTAs ----
