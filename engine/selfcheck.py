@@ -11,7 +11,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -31,7 +31,7 @@ from engine.base.launch import PassLaunch, TensorArg
 from engine.correctness import check_output
 from engine.cuda_on_host.toolchain import find_toolchain
 from engine.cuda_source.nvrtc import toolchain
-from engine.devices import DeviceSpec, find_device, limits_for
+from engine.devices import DeviceSpec, find_device, limits_for, target_gpu
 from engine.devices.spec import detect_local
 from engine.environment import collect_environment
 from engine.evaluation import Correctness
@@ -44,6 +44,7 @@ from engine.plan import LaunchPlan, compile_plan, make_plan, resources
 from engine.problem import Problem
 from engine.tensors import make_inputs
 from kernels.ladder import LADDER
+from kernels.variant import Variant
 
 
 class State(StrEnum):
@@ -223,13 +224,13 @@ def _run(backend: CudaBackend, body: str) -> RunResult:
     return result
 
 
-def occupancy_model(backend: CudaBackend) -> str:
-    """CTAs per SM of every variant's default config: the model beside the driver."""
+def occupancy_model(backend: CudaBackend, variants: Iterable[Variant] = LADDER) -> str:
+    """CTAs per SM of each variant's default config: the model beside the driver."""
     calls = backend.calls
     number = int(calls.arch.removeprefix("sm_"))
     has = (number // 10, number % 10)
     compared = 0
-    for variant in LADDER:
+    for variant in variants:
         needed = variant.min_compute_capability
         if has < needed or (variant.arch_specific and has != needed):
             continue
@@ -403,7 +404,7 @@ def selfcheck(gpu: str | None = None) -> Iterator[CheckResult]:
 
 def _target(gpu: str | None) -> DeviceSpec:
     if gpu is not None:
-        return find_device(gpu)
+        return target_gpu(gpu)
     local = detect_local()
     return find_device(DEFAULT_GPU) if isinstance(local, str) else local.spec
 

@@ -7,12 +7,11 @@ import streamlit as st
 from app.batch import inputs, invariance, points, save, summary, tabs
 from app.batch.question import Question
 from app.shared import saving, sidebar, url_state
-from app.shared.machine import local_gpu
+from app.shared.machine import device_of
 from app.shared.runs import rerun_as_jobs_end
 from app.shared.selection import Selection
 from app.shared.terms import TERMS
 from app.shared.widgets import busy, plain_markdown, problem
-from engine.devices import find_device
 
 _POLL_S = 0.5
 
@@ -50,7 +49,7 @@ def page() -> None:
 
 
 def _question(selection: Selection) -> Question:
-    device = local_gpu().spec if selection.gpu is None else find_device(selection.gpu)
+    device = device_of(selection.gpu)
     assert device is not None  # the sidebar offers the local GPU only where there is one
     left, right = st.columns([5, 3], gap="medium")
     with left:

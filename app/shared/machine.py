@@ -41,5 +41,12 @@ def local_gpu() -> LocalGpu:
 
 
 def device_of(gpu: str | None) -> DeviceSpec | None:
-    """The GPU that the sidebar names; None is this machine's, where it has one."""
-    return local_gpu().spec if gpu is None else find_device(gpu)
+    """The GPU that the sidebar names; None is this machine's, where it has one.
+
+    As `engine.devices.target_gpu`, without asking the driver again.
+    """
+    local = local_gpu().spec
+    if gpu is None:
+        return local
+    named = find_device(gpu)
+    return local if local is not None and local.name == named.name else named

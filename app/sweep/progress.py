@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import streamlit as st
 
 from app.shared import queue_position, tables
@@ -69,7 +71,7 @@ def _tiles(job: JobStatus, progress: JobProgress) -> None:
         else:
             rate = f"{progress.per_minute:,.0f} / min" if progress.per_minute else "–"
             tile("Rate", rate, term=TERMS["sweep_rate"])
-            left_s = job.left_s
+            left_s = job.left_s(time.time())
             left = format_duration(left_s[0]) if left_s is not None else "–"
             between = format_durations(*left_s[1:]) if left_s and progress.eta_range_s else ""
             tile("Left", left, between, term=TERMS["sweep_left"])

@@ -27,12 +27,12 @@ class CpuBackend:
     one backend: compiles run side by side, executions one after the other.
 
     Args:
-        workers: host threads that run CTAs; `ATTUNE_CPU_THREADS` or the number of processors when
-            not given.
+        client: runs the jobs, and is closed with the backend; one with the usual number of threads
+            and limits when not given.
     """
 
-    def __init__(self, workers: int | None = None) -> None:
-        self._client = Client(workers)
+    def __init__(self, client: Client | None = None) -> None:
+        self._client = client or Client()
 
     @property
     def name(self) -> BackendName:

@@ -115,25 +115,28 @@ def to_torch(raw: RawArray, inputs: Inputs, device: Literal["cpu", "cuda"]) -> t
 
 
 @contextmanager
-def baseline(name: str, problem: Problem, inputs: Inputs) -> Iterator[SdpaTimer]:
+def baseline(
+    name: str, problem: Problem, inputs: Inputs, device: Literal["cpu", "cuda"] = "cuda"
+) -> Iterator[SdpaTimer]:
     """One SDPA backend on the GPU as something that the sampler times.
 
     Args:
         name: one of `baseline_names`; no other backend takes its place.
         problem: that of `inputs`.
+        device: on the CPU only calls are timed, and device times are not.
 
     Raises:
         ToolMissing: there is no PyTorch, or it finds no GPU.
         MeasureError: there is no memory for the inputs.
     """
-    torch = require_torch_on_gpu()
     if name != COMPOSED and (what := unsupported_features(problem)):
         raise MeasureError(
             f"PyTorch's SDPA cannot compute {what}: the baseline is {COMPOSED}, separate matmul, "
             "softmax and elementwise operations.",
             code="composed_baseline",
         )
-    timer = SdpaTimer(name, problem, inputs)
+    torch = require_torch_on_gpu() if device == "cuda" else _import_torch()
+    timer = SdpaTimer(name, problem, inputs, device)
     try:
         yield timer
     finally:
@@ -163,7 +166,7 @@ def unsupported_reason(name: str, error: str, said: list[str]) -> str:
 class SdpaTimer:
     """One SDPA backend on the GPU. Satisfies `engine.measure.side_by_side.Launchable`.
 
-    On the CPU its attention can be computed, but not timed.
+    On the CPU its attention can be computed and calls be timed, but there are no device times.
     """
 
     def __init__(
@@ -176,6 +179,7 @@ class SdpaTimer:
         self._torch = _import_torch()
         self._name = name
         self._problem = problem
+        self._is_on_gpu = device == "cuda"
         self._said: list[str] = []  # what PyTorch warned of
         self._flush_area: Any = None
         self._dout: Any = None  # backward: what comes back for O
@@ -249,7 +253,8 @@ class SdpaTimer:
             start = time.perf_counter_ns()
             for _ in range(calls):
                 self.attend(0)
-                self._torch.cuda.synchronize()
+                if self._is_on_gpu:
+                    self._torch.cuda.synchronize()
             return (time.perf_counter_ns() - start) / 1000 / calls
 
     def verify(self) -> None:

@@ -27,7 +27,7 @@ from engine.batch.cost import Saving, WaitPlan, cost, plan_waiting, queries_in, 
 from engine.batch.types import BatchRequest, BatchResult, Calibrated, Point
 from engine.batch.validate import NextPoint, candidates, measure_next
 from engine.config import ResolvedConfig, find_variant, resolve_config
-from engine.devices import all_devices, find_device
+from engine.devices import all_devices, target_gpu
 from engine.devices.spec import DeviceSpec
 from engine.history import History
 from engine.history.known_time import are_comparable, not_comparable
@@ -112,7 +112,7 @@ def recommend_for_choice(request: BatchRequest, history: History) -> BatchResult
     """
     if request.variant != AUTO:
         return recommend_batch(request, history)
-    device = find_device(request.gpu) if isinstance(request.gpu, str) else request.gpu
+    device = target_gpu(request.gpu) if isinstance(request.gpu, str) else request.gpu
     choice = choose(problem_now(request), device, request.config, history)
     chosen = replace(request, variant=choice.variant.id, config=choice.config)
     result = recommend_batch(chosen, history)
@@ -245,7 +245,7 @@ def recommend_batch(
 def _resolve(request: BatchRequest) -> tuple[Kernel, ResolvedConfig]:
     """The kernel of the whole curve: one config, that of today's batch."""
     variant = find_variant(request.variant)
-    device = find_device(request.gpu) if isinstance(request.gpu, str) else request.gpu
+    device = target_gpu(request.gpu) if isinstance(request.gpu, str) else request.gpu
     config = resolve_config(variant, request.config, problem_now(request), device)
     return Kernel.of(variant, device, config.values), config
 

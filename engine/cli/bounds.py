@@ -26,7 +26,7 @@ from engine.cli.options import (
     resolved_with_note,
 )
 from engine.cli.output import print_figures, print_json, print_table
-from engine.devices import find_device, limits_for
+from engine.devices import limits_for, target_gpu
 from engine.evaluation import Occupancy, PassReport
 from engine.model.occupancy import occupancy
 from engine.model.roofline import (
@@ -69,7 +69,7 @@ def run_occupancy(args: OccupancyOptions) -> int:
 
 
 def _occupancy_of_resources(args: OccupancyOptions, threads: int, registers: int) -> int:
-    device = find_device(args.gpu)
+    device = target_gpu(args.gpu)
     cluster = 1 if args.cluster is None else args.cluster
     result = occupancy(
         limits_for(device.compute_capability),

@@ -28,7 +28,7 @@ from engine.cli.options import (
 )
 from engine.cli.output import print_json, print_table
 from engine.config import usual_causal
-from engine.devices import find_device
+from engine.devices import find_device, target_gpu
 from engine.history import History
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.invariance import BatchInvariance, batch_invariance
@@ -172,7 +172,7 @@ def _run_mix(args: RecommendBatchOptions) -> int:
     for given in args.mix:
         is_line = "," in given and not Path(given).exists()
         lines += parse_mix(given, "--mix", **rest) if is_line else read_mix(given, **rest)
-    device = find_device(args.gpu)
+    device = target_gpu(args.gpu)
     prices = {find_device(gpu or args.gpu).name: dollars for gpu, dollars in args.price}
     result = recommend_mix(
         lines,

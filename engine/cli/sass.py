@@ -40,7 +40,7 @@ from engine.config import (
 )
 from engine.cuda_source import compile_kernel
 from engine.cuda_source.nvrtc import compiler_flag
-from engine.devices import DeviceSpec, find_device
+from engine.devices import DeviceSpec, target_gpu
 from engine.machine_code.analysis import Analysis, analyse, following_registers
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.launch import Content, Launch, arguments_and_memory, tables
@@ -193,7 +193,7 @@ def run(args: SassOptions) -> int:
 
 
 def _run(args: SassOptions) -> int:
-    device = find_device(args.gpu) if args.gpu else None
+    device = target_gpu(args.gpu) if args.gpu else None
     for flag in ("clock", "timeline", "cold"):
         if device is None and getattr(args, flag):
             raise InvalidProblem(f"--{flag} needs a simulated time: name a GPU (--gpu L4).")

@@ -159,11 +159,11 @@ def _renew_figures(args: VariantsOptions) -> int:
 def _figures(args: VariantsOptions, gpu: str) -> int:
     """The ladder's figures for a problem on a GPU, or what one rung changed."""
     from engine.auto.candidates import out_of_reach
-    from engine.devices import find_device
+    from engine.devices import target_gpu
     from engine.kernel_figures.rung import ladder_table, reasons, without_empty
     from engine.sessions.known_times import open_history
 
-    named, device = [find_variant(name) for name in args.variants], find_device(gpu)
+    named, device = [find_variant(name) for name in args.variants], target_gpu(gpu)
     problem = problem_from(args, named[0] if len(named) == 1 else None)
     if args.diff is not None:
         return _diff(find_variant(args.diff), problem, device.name)

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any, Literal, TypeVar
@@ -165,7 +165,7 @@ _MAX_LIBRARIES = 2000  # a process may have 65,530 mappings on Linux, and a libr
 _KEPT_SEGMENT_BYTES = 256 << 20
 _SMALL_JOB_BYTES = 32 << 20
 _LOG_TAIL_BYTES = 16 << 10
-_MOST_PRINTED_BYTES = 64 << 20  # by one job; a kernel may print without end
+MOST_PRINTED_BYTES = 64 << 20  # by one job; a kernel may print without end
 _LOOK_S = 0.1
 _PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 
@@ -179,7 +179,8 @@ def worker_threads() -> int:
 class _Process:
     """One running child and what is shared with it."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, most_printed_bytes: int) -> None:
+        self._most_printed_bytes = most_printed_bytes
         self.owner = os.getpid()
         self.libraries: set[Path] = set()
         self.segment = SharedSegment.create()
@@ -211,7 +212,7 @@ class _Process:
         """End the child when what it prints would fill the disk."""
         while not self._ended.wait(_LOOK_S):
             with contextlib.suppress(OSError, ValueError):  # closed meanwhile
-                if os.fstat(self.output.fileno()).st_size > _MOST_PRINTED_BYTES:
+                if os.fstat(self.output.fileno()).st_size > self._most_printed_bytes:
                     self.printed_too_much = True
                     self.process.kill()
                     return
@@ -244,9 +245,23 @@ class Client:
     Threads may share a client. After an error the child is replaced: its memory may be damaged.
     """
 
-    def __init__(self, workers: int | None = None) -> None:
+    def __init__(
+        self,
+        workers: int | None = None,
+        *,
+        free_bytes: Callable[[], int | None] = available_host_memory,
+        most_printed_bytes: int = MOST_PRINTED_BYTES,
+    ) -> None:
+        """
+        Args:
+            workers: host threads that run CTAs; `ATTUNE_CPU_THREADS` or the number of processors
+                when not given.
+            free_bytes: memory that a job may take; None where that is unknown.
+            most_printed_bytes: what one job may print: more would fill the disk.
+        """
         toolchain.digest_at_start()
         self._workers = workers or worker_threads()
+        self._free_bytes, self._most_printed_bytes = free_bytes, most_printed_bytes
         self._lock = threading.Lock()
         self._process: _Process | None = None
         self._finalizer: weakref.finalize[..., Client] | None = None
@@ -256,7 +271,7 @@ class Client:
         with self._lock:
             needed = bytes_needed(job)
             # A small job fits in any case, and looking takes longer than running it.
-            free = available_host_memory() if needed > _SMALL_JOB_BYTES else None
+            free = self._free_bytes() if needed > _SMALL_JOB_BYTES else None
             if free is not None and needed > free:
                 return _out_of_memory(needed, f"{_size(free)} are free")
             try:
@@ -352,7 +367,7 @@ class Client:
             self._stop()
             process = None
         if process is None:
-            process = self._process = _Process(self._workers)
+            process = self._process = _Process(self._workers, self._most_printed_bytes)
             self._finalizer = weakref.finalize(self, process.stop)
         return process
 
@@ -381,9 +396,10 @@ class Client:
             log = process.printed()
         code = self._stop()
         if process is not None and process.printed_too_much:
+            most = _size(self._most_printed_bytes)
             return JobResult(
                 Status.CRASHED,
-                f"{job.library.source}: the kernel printed more than {_size(_MOST_PRINTED_BYTES)} "
+                f"{job.library.source}: the kernel printed more than {most} "
                 "and was stopped: let fewer threads print.",
                 log=log,
             )

@@ -50,20 +50,20 @@ class _Child:
 _idle: list[_Child] = []
 
 
-def compile_apart(given: Compile) -> Compiled:
+def compile_apart(given: Compile, time_limit_s: float = TIME_LIMIT_S) -> Compiled:
     """One run of NVRTC in another process.
 
     Raises:
-        CompileError: it did not end within `TIME_LIMIT_S`, or ended its process.
+        CompileError: it did not end within the time limit, or ended its process.
         ToolMissing: the library does not load there.
     """
     child = _take()
     answer: Compiled | str | None = None
     try:
         child.connection.send(given)
-        if not child.connection.poll(TIME_LIMIT_S):
+        if not child.connection.poll(time_limit_s):
             raise CompileError(
-                f"Compiling {given.name} did not finish within {TIME_LIMIT_S:g} s and was stopped: "
+                f"Compiling {given.name} did not finish within {time_limit_s:g} s and was stopped: "
                 "does it instantiate templates without end?",
                 code="compile_time_limit",
             )

@@ -261,6 +261,7 @@ def compile_kernel(
     include_folders: tuple[Path, ...] = (),
     cpp: CppStandard = "c++17",
     more_flags: tuple[str, ...] = (),
+    tools: Toolchain | None = None,
 ) -> CompiledKernel:
     """Compile `source` for `arch` ("sm_75" … "sm_120", also "sm_90a"), or take it from the cache.
 
@@ -270,6 +271,7 @@ def compile_kernel(
         include_folders: where headers of the kernel are, besides its own folder.
         cpp: the standard of C++.
         more_flags: the compiler's, which go before Attune's own (`compiler_flag`).
+        tools: the compiler; by default the version that the macros ask for.
 
     Raises:
         CompileError: the source does not compile (names `file.cu(line)` and holds the log), lacks
@@ -278,7 +280,7 @@ def compile_kernel(
         UnknownName: `arch` is no arch at all.
         ToolMissing: CuPy, NVRTC or the CUDA headers are not installed.
     """
-    build = _Build.prepare(source, defines, arch, entries, include_folders, cpp, more_flags)
+    build = _Build.prepare(source, defines, arch, entries, include_folders, cpp, more_flags, tools)
     kernel = build.cached()
     if kernel is None:
         kernel = build.compile()
@@ -364,8 +366,9 @@ class _Build:
         include_folders: tuple[Path, ...],
         cpp: CppStandard,
         more_flags: tuple[str, ...] = (),
+        tools: Toolchain | None = None,
     ) -> Self:
-        tools = _toolchain(compiler_version(defines))
+        tools = tools or _toolchain(compiler_version(defines))
         _check_arch(arch, tools)
         of_cuda = {folder: cuda_folders(folder) for folder in include_folders}
         libraries = tuple(chain.from_iterable(of_cuda.values()))

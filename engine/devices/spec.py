@@ -404,6 +404,18 @@ class DetectedDevice:
     differences: tuple[str, ...] = ()  # where the driver contradicts the table, a sentence each
 
 
+def target_gpu(name: str) -> DeviceSpec:
+    """The GPU of this name to predict and compile for: this machine's own as the driver describes
+    it, which may be a MIG slice with fewer SMs, else the table's.
+
+    Raises:
+        UnknownName: as `find_device`.
+    """
+    named, local = find_device(name), detect_local()
+    is_local = not isinstance(local, str) and local.spec.name == named.name
+    return local.spec if is_local and not isinstance(local, str) else named
+
+
 @dataclass(frozen=True, slots=True)
 class _CudaDevice:
     """CUDA's first device, in CUDA's own order and after CUDA_VISIBLE_DEVICES."""

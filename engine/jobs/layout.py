@@ -214,9 +214,8 @@ class JobStatus:
             return 0.0
         return (self.ended or time.time()) - self.started
 
-    @property
-    def left_s(self) -> tuple[float, float, float] | None:
-        """Of a sweep that runs: the seconds that are left at this moment, and their range.
+    def left_s(self, now_s: float) -> tuple[float, float, float] | None:
+        """Of a sweep that runs: the seconds that are left at this time, and their range.
 
         None before anything was timed. They count down while points are evaluated, and stand still
         where these take longer than was estimated: the other points are still to come.
@@ -224,12 +223,14 @@ class JobStatus:
         p = self.progress
         if p is None or p.eta_s is None:
             return None
-        waited_s = max(0.0, time.time() - self.progressed) if self.progressed is not None else 0.0
+        waited_s = max(0.0, now_s - self.progressed) if self.progressed is not None else 0.0
         left = p.total - p.done
         to_come = max(0, left - p.workers) / left if left > 0 else 0.0
         low_s, high_s = p.eta_range_s or (p.eta_s, p.eta_s)
-        now_s = (max(s - waited_s, to_come * s) for s in (p.eta_s, low_s, high_s))
-        return next(now_s), next(now_s), next(now_s)
+        expected_s, least_s, most_s = (
+            max(s - waited_s, to_come * s) for s in (p.eta_s, low_s, high_s)
+        )
+        return expected_s, least_s, most_s
 
     @property
     def is_over(self) -> bool:

@@ -324,12 +324,12 @@ def _load_pytorch() -> None:
         import torch  # noqa: F401
 
 
-def _may_begin(job: JobStatus, served: Sequence[JobStatus]) -> bool:
+def _may_begin(job: JobStatus, served: Sequence[JobStatus], rungs_at_once: int) -> bool:
     """Whether a job may begin beside those that are served."""
     if not served:
         return True
     are_rungs = all(each.kind == "rung" for each in (job, *served))
-    return are_rungs and len(served) < RUNGS_AT_ONCE
+    return are_rungs and len(served) < rungs_at_once
 
 
 def _serve_beside(
@@ -338,6 +338,7 @@ def _serve_beside(
     is_closing: threading.Event,
     can_simulate: threading.Event,
     is_busy: threading.Event,
+    rungs_at_once: int = RUNGS_AT_ONCE,
 ) -> None:
     """Serve what needs no backend until the worker ends, once the simulator is built.
 
@@ -353,7 +354,7 @@ def _serve_beside(
         waiting = [
             job for job in runner.waiting() if job.kind in BESIDE_TYPES and job.job_id not in begun
         ]
-        if waiting and _may_begin(waiting[0], list(served.values())):
+        if waiting and _may_begin(waiting[0], list(served.values()), rungs_at_once):
             thread = threading.Thread(target=runner.serve, args=(waiting[0],), daemon=True)
             served[thread] = waiting[0]
             is_busy.set()

@@ -22,7 +22,7 @@ from engine.base.files import cache_root, read_entry, write_entry
 from engine.base.table import Table
 from engine.base.units import format_bytes, format_us
 from engine.config import default_config
-from engine.devices import find_device
+from engine.devices import target_gpu
 from engine.evaluation import Latency, PassReport
 from engine.history import History, KnownTime
 from engine.history.shipped import shipped_figures
@@ -214,7 +214,7 @@ class Rung:
     @property
     def describe_changed(self) -> str:
         """`num_warps=8`: the values that are not the GPU's defaults, or `defaults`."""
-        device = find_device(self.request.gpu) if self.request.gpu else None
+        device = target_gpu(self.request.gpu) if self.request.gpu else None
         defaults = default_config(self.variant, {}, device)
         changed = [f"{n}={value}" for n, value in self.config.items() if value != defaults[n]]
         return " ".join(changed) or "defaults"

@@ -18,7 +18,7 @@ import numpy as np
 from engine.base.errors import InvalidProblem
 from engine.base.units import format_us
 from engine.config import default_config, find_variant
-from engine.devices import find_device
+from engine.devices import target_gpu
 from engine.devices.spec import ClockKind, DeviceSpec, limits_for
 from engine.evaluation import CALIBRATED, Latency, Occupancy, PassReport, Resources
 from engine.machine_code.cubin_files import why_no_cubin
@@ -468,7 +468,7 @@ class Kernel:
             InvalidKernel: there is a mistake in the kernel's description.
         """
         found = find_variant(variant) if isinstance(variant, str) else variant
-        device = find_device(gpu) if isinstance(gpu, str) else gpu
+        device = target_gpu(gpu) if isinstance(gpu, str) else gpu
         return cls(found, tuple(default_config(found, config or {}, device).items()), device)
 
     @property

@@ -18,7 +18,7 @@ from engine.config import ConfigOrigin, ResolvedConfig, find_variant, resolve_co
 from engine.correctness.reference import coverage_size
 from engine.correctness.suspected_bugs import MAX_CASES
 from engine.cuda_on_host.toolchain import Schedule
-from engine.devices import find_device, spec
+from engine.devices import find_device, spec, target_gpu
 from engine.devices.spec import ClockKind, DeviceSpec, at_clock
 from engine.evaluation import Evaluation, Latency, PassReport
 from engine.history import History
@@ -179,14 +179,10 @@ def target_device(gpu: str | None) -> DeviceSpec | None:
 
 def _device(gpu: str | None) -> tuple[DeviceSpec | None, str]:
     """The target GPU, or the sentence why there is none."""
+    if gpu is not None:
+        return target_gpu(gpu), ""
     local = spec.detect_local()
-    if gpu is None:
-        return (None, local) if isinstance(local, str) else (local.spec, "")
-    named = find_device(gpu)
-    # Of this machine's own GPU the driver knows more than the table.
-    if not isinstance(local, str) and local.spec.name == named.name:
-        return local.spec, ""
-    return named, ""
+    return (None, local) if isinstance(local, str) else (local.spec, "")
 
 
 # Does it fit in host memory? Answered in one sentence before anything is allocated.

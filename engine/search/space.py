@@ -19,7 +19,7 @@ from typing import Any
 from engine.base.errors import InvalidProblem, UnknownName
 from engine.config import default_config, find_variant
 from engine.cuda_on_host.toolchain import Schedule
-from engine.devices import find_device
+from engine.devices import target_gpu
 from engine.devices.spec import DeviceSpec
 from engine.evaluation import Evaluation
 from engine.model.kernel import unsupported_reason
@@ -127,7 +127,7 @@ class Space(Stored):
 
     def count(self, gpu: str | None = None) -> int:
         """Points on a GPU, those that constraints exclude among them. No enumeration."""
-        device = find_device(gpu) if gpu is not None else None
+        device = target_gpu(gpu) if gpu is not None else None
         axes = (self._axes(find_variant(name), device) for name in self.variants)
         per_problem = sum(prod(map(len, each)) for each in axes)
         return per_problem * len(self.problems)
@@ -139,7 +139,7 @@ class Space(Stored):
             InvalidProblem: more than MAX_POINTS.
             UnknownName: the options name a GPU that is not in the table.
         """
-        device = find_device(options.gpu) if options.gpu is not None else None
+        device = target_gpu(options.gpu) if options.gpu is not None else None
         _limit(self.count(options.gpu), "points")
         variants = [find_variant(name) for name in dict.fromkeys(self.variants)]
         configs = {variant.id: list(self.configs(variant, device)) for variant in variants}

@@ -42,7 +42,6 @@ _LEAST_S = 1.0  # between two looks at the folders
 _SHARE = 0.05  # of the time that looking may take
 _LAYOUT = f"schema {SCHEMA_VERSION}, times 1"
 _TAKEN = (b'"measured"', b'"recorded"')  # origins that a time is kept of
-_KEPT_FROM = 4 << 20  # bytes of a journal that are not read twice
 _MOST_KEPT_BYTES = 256 << 20
 
 
@@ -144,6 +143,7 @@ class KnownTimes:
             first, and again as many for those of one problem; the next ones go on, and `unread`
             says what is left. None: all is read at once.
         at_once: files whose times are fetched and kept together.
+        keep_from_bytes: of a journal; its times are written down once so much of it is new.
         most_of_a_launch: times of one kernel, config, problem and GPU, the newest files first.
     """
 
@@ -154,7 +154,9 @@ class KnownTimes:
         most_s: float | None = None,
         at_once: int = 64,
         most_of_a_launch: int = 32,
+        keep_from_bytes: int = 4 << 20,
     ) -> None:
+        self._keep_from_bytes = keep_from_bytes
         self._at_once, self._most_of_a_launch = at_once, most_of_a_launch
         self._store = store or default_store()
         self._working = working or working_folder()
@@ -269,7 +271,7 @@ class KnownTimes:
 
     def _refresh_session(self, path: Path) -> None:
         try:
-            self._sessions.setdefault(path, _OfSession(path)).refresh()
+            self._sessions.setdefault(path, _OfSession(path, self._keep_from_bytes)).refresh()
         except AttuneError:
             self._sessions.pop(path, None)
 
@@ -280,8 +282,9 @@ class _OfSession:
     Of a long journal they are kept in the cache folder, with how much of it they are of.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, keep_from_bytes: int) -> None:
         self._path = path
+        self._keep_from_bytes = keep_from_bytes
         self._session: Session | None = None
         self._offset = self._kept_to = 0  # bytes of the journal
         self._jobs: set[str] = set()
@@ -302,7 +305,7 @@ class _OfSession:
         # Most of a line is not of its times, and a predicted one has none.
         taken = [line for line in lines if any(origin in line for origin in _TAKEN)]
         self._times += times_of(filter(None, map(self._evaluation, taken)), session="")
-        if self._offset - self._kept_to > _KEPT_FROM:
+        if self._offset - self._kept_to > self._keep_from_bytes:
             self._keep()
 
     def _evaluation(self, line: bytes) -> Evaluation | None:

@@ -44,7 +44,7 @@ def sessions_dir(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def nothing_ships(sessions_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_shipped_sessions(sessions_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what a test puts into the store is there."""
     monkeypatch.setattr(store, "SHIPPED", sessions_dir / "nothing-ships")
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from starlette.responses import PlainTextResponse
+from streamlit import config
 from words import says
 
 from app.access import AccessControl, access_token, own_name
@@ -46,11 +48,15 @@ def answer(
     return sent[0]["status"], head, sent[-1]["body"].decode()
 
 
+ALLOWED_HOSTS = "server.allowedHosts"
+
+
 @pytest.fixture(autouse=True)
-def _names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "streamlit.get_option", lambda _: ["localhost", "127.0.0.1", "*.localhost", "box"]
-    )
+def _names() -> Iterator[None]:
+    before = config.get_option(ALLOWED_HOSTS)
+    config.set_option(ALLOWED_HOSTS, ["localhost", "127.0.0.1", "*.localhost", "box"])
+    yield
+    config.set_option(ALLOWED_HOSTS, before)
 
 
 @pytest.mark.parametrize("host", ["localhost:8501", "127.0.0.1", "LOCALHOST:1", "localhost."])
@@ -167,10 +173,8 @@ def test_the_session_is_bound_to_one_name() -> None:
     assert answer(server=server, Host="box:8501", Cookie=of_box)[0] == 200
 
 
-def test_names_under_localhost_that_streamlit_refuses_are_not_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("streamlit.get_option", lambda _: ["localhost"])
+def test_names_under_localhost_that_streamlit_refuses_are_not_used() -> None:
+    config.set_option(ALLOWED_HOSTS, ["localhost"])
     server = AccessControl(PlainTextResponse("the app"), TOKEN)
     _, pair = signed_in(server, "localhost:8501", f"/?token={TOKEN}")
     assert answer(server=server, Host="localhost:8501", Cookie=pair)[0] == 200

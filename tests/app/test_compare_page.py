@@ -18,7 +18,7 @@ ENVIRONMENT = {"gpus": [{"name": "NVIDIA L4", "max_sm_clock_mhz": 2040}], "drive
 HOSTILE = "![x](http://evil/x.png) <script>alert(1)</script> [y](http://evil) :red[z] `q`"
 
 
-pytestmark = pytest.mark.usefixtures("nothing_ships")
+pytestmark = pytest.mark.usefixtures("no_shipped_sessions")
 
 
 def timed(us: float, **changes) -> Evaluation:

@@ -49,7 +49,7 @@ def hostile() -> Snapshot:
     return probe_snapshot()
 
 
-pytestmark = pytest.mark.usefixtures("nothing_ships")
+pytestmark = pytest.mark.usefixtures("no_shipped_sessions")
 
 
 def save(snapshot: Snapshot) -> str:

@@ -18,7 +18,6 @@ from app.shared.palette import DARK, LIGHT
 from engine.evaluation import Latency
 from engine.gate.commits import KernelHistory, Step, history_frame
 from engine.gate.trees import NoTree
-from engine.history import shipped
 from engine.history.known_time import KnownTime
 from engine.jobs.manager import use_manager
 from engine.kernel_figures import changes
@@ -104,26 +103,30 @@ def test_auto_is_simulated_once_every_rung_is_there(open_app, monkeypatch, is_co
     assert ((Problem(1, 8, 1027, 64), "L4") in asked) == is_complete
 
 
-def test_two_cancels_at_once_are_one(jobs, monkeypatch):
+def test_two_cancels_at_once_are_one(monkeypatch):
     """While one waits for the manager the page, in another thread, does the same."""
+
+    class Meanwhile(FakeManager):
+        def cancel(self, job_id):
+            super().cancel(job_id)
+            submitted.pop(key, None)
+
+    jobs = Meanwhile()
+    before = use_manager(jobs)
     jobs.compile_answer = {"state": "queued"}
     key = runs._key("rung", request_of(LADDER.by_id("v01"), PROBLEM, "L4"), "")
     submitted = {key: jobs.submit(request_of(LADDER.by_id("v01"), PROBLEM, "L4"), "rung")}
     monkeypatch.setattr(runs.st, "session_state", {runs._COMPILES: submitted})
-    cancel = jobs.cancel
-
-    def meanwhile(job_id):
-        cancel(job_id)
-        submitted.pop(key, None)
-
-    monkeypatch.setattr(jobs, "cancel", meanwhile)
-    runs.cancel_queued_compiles()
+    try:
+        runs.cancel_queued_compiles()
+    finally:
+        use_manager(before)
     assert jobs.cancelled == ["job-1"]
     assert not submitted
 
 
-def test_what_failed_is_a_sentence_and_not_tried_again(open_app, jobs, monkeypatch, tmp_path):
-    monkeypatch.setattr(shipped, "FOLDER", tmp_path)
+@pytest.mark.usefixtures("nothing_ships")
+def test_what_failed_is_a_sentence_and_not_tried_again(open_app, jobs):
     jobs.compile_answer = {"state": "failed", "error": "nvdisasm is not installed."}
     at = open_app("ladder", gpu="L4", H="8", S="1024")
     assert "nvdisasm is not installed." in texts(at)

@@ -22,8 +22,8 @@ def test_a_page_waits_for_the_imports_of_the_preparation() -> None:
     assert not page.is_alive()
 
 
-def test_nobody_waits_for_imports_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_nobody_waits_for_imports_that_fail() -> None:
     imported = threading.Event()
     thread = preparation.prepare([lambda: 1 / 0, imported.set])
     preparation.wait_for_imports()

@@ -26,7 +26,7 @@ MEASURED = Latency("measured", 12.5, 12.4, 12.6, "Graph replay.")
 HOSTILE = "![x](http://evil/x.png) <script>alert(1)</script> [y](http://evil) :red[z] `q`"
 
 
-pytestmark = pytest.mark.usefixtures("nothing_ships")
+pytestmark = pytest.mark.usefixtures("no_shipped_sessions")
 
 
 def save(title: str = "Tuning", *evaluations, **fields) -> str:

@@ -14,7 +14,7 @@ from engine.evaluation import BaselineTiming, Latency
 from engine.sessions import session as session_module
 from engine.sessions import store as store_module
 
-pytestmark = pytest.mark.usefixtures("nothing_ships")
+pytestmark = pytest.mark.usefixtures("no_shipped_sessions")
 
 
 def run(at):

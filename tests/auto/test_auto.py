@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from made_up_history import Times
@@ -15,7 +15,7 @@ from shared_builds import SHARED, own_cache
 from words import raises, says
 
 from engine.auto import candidates as tables
-from engine.auto import choice, choose, chosen_variants, decided_by
+from engine.auto import choose, chosen_variants, decided_by
 from engine.auto.candidates import (
     Row,
     Table,
@@ -27,11 +27,11 @@ from engine.auto.candidates import (
 from engine.auto.renew import GPUS, _Candidate, _Ranking, _row, directions
 from engine.base.errors import AttuneError, InvalidProblem, UnknownName
 from engine.cli import main
-from engine.config import TunedConfig, find_variant, keep_tuned, problem_class
+from engine.config import TunedConfig, find_variant, keep_tuned, problem_class, variant_from
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
 from engine.evaluation import Latency, Resources
-from engine.history import History, KnownTime, Time, shipped
+from engine.history import History, KnownTime, Time
 from engine.model.calibrate import fits
 from engine.model.kernel import BF16_CAPABILITY, Kernel, capability_reason
 from engine.pipeline.request import EvaluationRequest, resolve
@@ -40,6 +40,7 @@ from engine.presets import presets
 from engine.problem import Direction, Problem
 from kernels.ladder import LADDER
 
+SHIPPED_TABLES = tables.FOLDER
 L4 = find_device("L4")
 SMALL = Problem(1, 8, 128, 64)
 LARGE = Problem(1, 8, 4096, 64)
@@ -60,7 +61,24 @@ def row(problem: Problem, variant: str, config: dict[str, int], us: float, besid
 
 
 @pytest.fixture
-def table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Table]:
+def put_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Table], None]:
+    """Put tables of GPUs in place of those that ship."""
+    monkeypatch.setattr(tables, "FOLDER", tmp_path)
+
+    def put(made: Table) -> None:
+        name = f"sm_{made.compute_capability.replace('.', '')}.json"
+        (tmp_path / name).write_text(made.to_text())
+
+    return put
+
+
+@pytest.fixture
+def table(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    nothing_ships: None,  # noqa: ARG001
+    put_table: Callable[[Table], None],
+) -> Callable[..., Table]:
     """Put a table of the L4 in place of the one that ships; no times, no tuned configs.
 
     Nor what other tests have simulated, nor times that ship: by those v08 is faster than the row's
@@ -68,14 +86,12 @@ def table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Tabl
     """
     cache = own_cache(tmp_path / "cache", [name for name in SHARED if name != "sass"])
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(cache))
-    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "no_figures")
-    monkeypatch.setattr(tables, "FOLDER", tmp_path)
     monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "tuned.json"))
 
     def put(*rows: Row, sources: dict[str, str] | None = None) -> Table:
         own = {v.id: code_digest(v) for v in LADDER} if sources is None else sources
         made = Table("8.9", "L4", 58, "2026-11-22", "NVRTC 13.5", own, rows)
-        (tmp_path / "sm_89.json").write_text(made.to_text())
+        put_table(made)
         return made
 
     put(row(SMALL, "v12", CONFIG_V12, 3.1, 4.0), row(LARGE, "v11", CONFIG_V11, 300.0, 310.0))
@@ -157,14 +173,12 @@ def test_what_spills_is_taken_only_where_it_was_timed_or_all_spill() -> None:
 def test_whether_a_kernel_spills_is_looked_up_without_compiling(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
-    compiled: list[object] = []
-    for module in ("engine.history.history", "engine.model.kernel"):
-        monkeypatch.setattr(f"{module}.compile_plan", lambda *args: compiled.append(args))
+    cache = tmp_path / "nothing compiled"
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(cache))
     looked_up = History(work="look up")
     assert choose(SMALL, L4, history=looked_up).variant.id == "v12"
     assert decided_by(SMALL, L4, looked_up) == decided_by(SMALL, L4, History())
-    assert compiled == []
+    assert not cache.exists()
 
 
 @pytest.mark.parametrize(
@@ -439,12 +453,14 @@ def test_what_auto_takes_for_presets_does_not_spill(
     assert spilled == []
 
 
-def test_a_config_that_spills_is_not_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.model.kernel.compile_plan", lambda *_: None)
-    spilled = SimpleNamespace(uses_local_memory=True)
-    monkeypatch.setattr("engine.model.kernel.resources", lambda *_: [spilled])
+def test_a_config_that_spills_is_not_ranked(tmp_path: Path) -> None:
+    source = LADDER.by_id("v01").source
+    for header in source.parent.glob("*.cuh"):
+        (tmp_path / header.name).write_text(header.read_text())
+    copy, bounds = tmp_path / source.name, "__launch_bounds__(NUM_THREADS"
+    copy.write_text(source.read_text().replace(bounds, f"{bounds}, 1536 / NUM_THREADS"))
     ranking = _Ranking(L4, [SMALL], lambda _: None)
-    ranking.add_defaults([LADDER.by_id("v08")])
+    ranking.add_defaults([variant_from(copy, "v01")])
     assert list(ranking.rows()) == []
 
 
@@ -499,9 +515,10 @@ def test_gradients_are_taken_from_a_table_of_their_own(
 
 
 def test_hopper_s_rungs_run_nowhere_else_and_one_that_is_not_ranked_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, put_table: Callable[[Table], None]
 ) -> None:
     monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "tuned.json"))
+    shutil.copytree(SHIPPED_TABLES, tables.FOLDER, dirs_exist_ok=True)
     hopper = [v for v in LADDER if v.arch_specific]
     for gpu, words in (("L4", "v15 needs compute capability 9.0"), ("B200", "9.0 alone")):
         reasons = [capability_reason(v, "float16", find_device(gpu)) for v in hopper]
@@ -514,13 +531,13 @@ def test_hopper_s_rungs_run_nowhere_else_and_one_that_is_not_ranked_is_named(
     assert {v.id for v in hopper} <= set(table.sources)
     assert "not in the table" not in choose(long, h200, history=LOOKED_UP).reason
     older = {name: digest for name, digest in table.sources.items() if name < "v15"}
-    monkeypatch.setattr(choice, "table_for", lambda *_: replace(table, sources=older))
+    put_table(replace(table, sources=older))
     assert (
         ", ".join(v.id for v in hopper) + " use wgmma"
         in choose(long, h200, history=LOOKED_UP).reason
     )
     older = {name: digest for name, digest in table.sources.items() if name != hopper[-1].id}
-    monkeypatch.setattr(choice, "table_for", lambda *_: replace(table, sources=older))
+    put_table(replace(table, sources=older))
     reason = choose(long, h200, history=LOOKED_UP).reason
     assert f"{hopper[-1].id} uses wgmma" in reason
     assert says(reason, "table_defaults_alone")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
 from engine.base.errors import Status
 from engine.base.launch import PassLaunch, ScalarArg, TensorArg
-from engine.cuda_on_host import client as client_module
+from engine.cuda_on_host.client import Client
 from engine.plan import LaunchPlan, ScratchBuffer, make_plan
 from engine.problem import Problem
 from engine.tensors import POISON_BITS, Inputs, decode, make_inputs
@@ -38,7 +39,7 @@ extern "C" __global__ void second(const float *sums, __half *out, int n) {
 
 @pytest.fixture(scope="module")
 def backend():
-    backend = CpuBackend(workers=2)
+    backend = CpuBackend(Client(workers=2))
     yield backend
     backend.close()
 
@@ -193,12 +194,12 @@ def test_no_compiler(backend, tmp_path, inputs, monkeypatch):
 
 
 @pytest.mark.parametrize("check", [False, True])
-def test_more_memory_than_there_is(backend, tmp_path, inputs, monkeypatch, check):
+def test_more_memory_than_there_is(tmp_path, inputs, check):
     """Refused by arithmetic, before anything is allocated."""
-    monkeypatch.setattr(client_module, "available_host_memory", lambda: 100 << 20)
     plan = two_passes(tmp_path)
     large = replace(plan, scratch=(ScratchBuffer("sums", "float32", (1 << 23,), "poison"),))
-    result = backend.run(large, inputs, RunOptions(check=check))
+    with closing(CpuBackend(Client(workers=2, free_bytes=lambda: 100 << 20))) as backend:
+        result = backend.run(large, inputs, RunOptions(check=check))
     if not check:  # 32 MiB fit
         assert result.status is Status.PASSED
         return

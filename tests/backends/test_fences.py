@@ -14,6 +14,7 @@ from slow_cases import one_in
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
 from engine.base.errors import Status
+from engine.cuda_on_host.client import Client
 from engine.plan import make_plan
 from engine.problem import Problem
 from engine.tensors import make_inputs
@@ -69,7 +70,7 @@ MUTATIONS = {
 
 @pytest.fixture(scope="module")
 def backend():
-    backend = CpuBackend(workers=2)
+    backend = CpuBackend(Client(workers=2))
     yield backend
     backend.close()
 

@@ -20,6 +20,7 @@ from engine.base.errors import Status
 from engine.base.launch import PassLaunch
 from engine.correctness.check import check_against
 from engine.correctness.expected import expect
+from engine.cuda_on_host.client import Client
 from engine.evaluation import Evaluation
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.execute import PartialRun, takes_too_long
@@ -35,7 +36,7 @@ OPTIONS = RunOptions(timeout_s=60.0)
 
 @pytest.fixture(scope="module")
 def backend():
-    backend = CpuBackend(workers=2)
+    backend = CpuBackend(Client(workers=2))
     yield backend
     backend.close()
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from words import says
 
+from engine.backends.cpu import CpuBackend
 from engine.base.errors import Status
 from engine.config import VARIABLE
-from engine.cuda_on_host import client
-from engine.pipeline.evaluate import evaluate
+from engine.cuda_on_host.client import Client
+from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.problem import Problem
 
@@ -38,9 +39,10 @@ def test_it_is_stopped_and_its_last_words_are_kept(
 ) -> None:
     (tmp_path / "chatty.cu").write_text(SOURCE)
     monkeypatch.setenv(VARIABLE, str(tmp_path))
-    monkeypatch.setattr(client, "_MOST_PRINTED_BYTES", 1 << 20)
     request = EvaluationRequest("chatty", Problem(1, 1, 32, 32), {}, gpu="L4", backend="cpu")
-    found = evaluate(request).evaluation
+    cpu = CpuBackend(Client(most_printed_bytes=1 << 20))
+    with Evaluator(backends={"cpu": cpu}) as evaluator:
+        found = evaluator.evaluate(request).evaluation
     assert found.status is Status.CRASHED
     assert says(found.reason, "printed_more_than", "1.0 MiB")
     assert "and on it goes" in found.log

@@ -120,8 +120,8 @@ def test_without_torch_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) ->
             pass
 
 
-def test_without_a_gpu_the_baselines_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_the_baselines_say_so() -> None:
     inputs = make_inputs(Problem(1, 1, 4, 4))
     assert list(BACKENDS) == ["flash", "cudnn", "efficient", "math"]
     for name in BACKENDS:
@@ -145,9 +145,7 @@ def test_without_a_gpu_the_baselines_say_so(monkeypatch: pytest.MonkeyPatch) -> 
     ],
     ids=str,
 )
-def test_what_sdpa_lacks_is_composed(
-    features: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_sdpa_lacks_is_composed(features: dict[str, object]) -> None:
     sizes = {"batch": 2, "num_heads": 4, "num_heads_kv": 2, "seqlen": 70, "head_dim": 32}
     problem = Problem(**sizes | features)
     inputs = make_inputs(problem)
@@ -156,7 +154,6 @@ def test_what_sdpa_lacks_is_composed(
     expected = reference(inputs)
     there = np.abs(expected).sum(-1) > 0
     assert np.abs(out - expected)[there].max() < 4e-3
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with (
         raises(MeasureError, "composed_baseline"),
         baseline("flash", problem, inputs),
@@ -170,49 +167,36 @@ def test_torch_knows_every_backend_that_is_forced() -> None:
     assert set(BACKENDS.values()) <= set(SDPBackend.__members__)
 
 
-def test_a_backend_that_refuses_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    from engine.backends import sdpa
-
+def test_a_backend_that_refuses_says_why() -> None:
     inputs = make_inputs(Problem(1, 1, 4, 4))
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(sdpa, "to_torch", lambda raw, inputs, _: to_torch(raw, inputs, "cpu"))
-    timer = SdpaTimer("cudnn", inputs.problem, inputs)
+    timer = SdpaTimer("cudnn", inputs.problem, inputs, "cpu")
     with pytest.raises(RuntimeError) as refused:  # cuDNN does not take tensors of the CPU
         timer.call_us(1)
     found = timer.failed(refused.value)
     assert isinstance(found, MeasureError)
     assert str(found).startswith("PyTorch's cudnn attention could not be timed: ")
-    assert SdpaTimer("math", inputs.problem, inputs).call_us(2) > 0
+    assert SdpaTimer("math", inputs.problem, inputs, "cpu").call_us(2) > 0
 
 
 def test_memory_is_let_go_before_it_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """And a context that is lost by then is not what the caller hears of."""
-    from engine.backends import sdpa
-
     inputs = make_inputs(Problem(1, 1, 4, 4))
     made: list[weakref.ref[torch.Tensor]] = []
     alive: list[int] = []
-
-    def on_the_cpu(raw: np.ndarray, inputs: Inputs, _: str) -> torch.Tensor:
-        tensor = to_torch(raw, inputs, "cpu")
-        made.append(weakref.ref(tensor))
-        return tensor
 
     def empty_cache() -> None:
         alive.append(sum(ref() is not None for ref in made))
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr(sdpa, "to_torch", on_the_cpu)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "empty_cache", empty_cache)
-    with baseline("math", inputs.problem, inputs) as timer:
+    with baseline("math", inputs.problem, inputs, "cpu") as timer:
         timer.make_copies(3)
-        made += [weakref.ref(x) for copy in timer._copies[1:] for x in copy]
+        made += [weakref.ref(x) for copy in timer._copies for x in copy]
     assert len(made) == 9
     assert alive == [0]
     with (
         pytest.raises(MeasureError, match="what really happened"),
-        baseline("math", inputs.problem, inputs),
+        baseline("math", inputs.problem, inputs, "cpu"),
     ):
         raise MeasureError("what really happened")
 

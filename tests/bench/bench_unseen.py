@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,7 +35,7 @@ from planted_bugs.unseen import LEGAL, UNSEEN, Unseen
 from engine.pipeline.evaluate import Evaluator
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None, unseen: Sequence[Unseen] = UNSEEN) -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("--kinds", nargs="*", default=[])
     p.add_argument("--variants", nargs="*", default=[])
@@ -48,9 +49,9 @@ def main() -> None:
     p.add_argument("--part", default="1/1", help="K/N: every N-th case from the K-th on")
     p.add_argument("-v", "--verbose", action="store_true", help="print all that is said")
     p.add_argument("--jsonl", type=Path, help="append one line a case")
-    args = p.parse_args()
+    args = p.parse_args(argv)
     part, parts = map(int, args.part.split("/"))
-    table = LEGAL if args.legal else HELD_OUT if args.held_out else THIN if args.thin else UNSEEN
+    table = LEGAL if args.legal else HELD_OUT if args.held_out else THIN if args.thin else unseen
     table = FIFTH if args.fifth else FRESH if args.fresh else SIXTH if args.sixth else table
     chosen = [
         mutation

@@ -273,23 +273,20 @@ def test_without_nvdisasm_one_sentence_says_how_to_get_it(
     # No listing that another test or run has left.
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr("engine.machine_code.analysis._programs", {})
-
-    def missing(*_: object) -> str:
-        raise ToolMissing("NVIDIA's disassembler nvdisasm is not installed.")
-
     monkeypatch.setattr(nvdisasm, "_WHEELS", ())
-    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
     for variable in ("CUDA_PATH", "CUDA_HOME"):
         monkeypatch.delenv(variable, raising=False)
     nvdisasm.find_nvdisasm.cache_clear()
     try:
         with raises(ToolMissing, "nvdisasm_missing"):
             nvdisasm.find_nvdisasm()
+        assert main(["sass", "v01", "--arch", "sm_75", "-S", "64"]) == 1
     finally:
         nvdisasm.find_nvdisasm.cache_clear()
-    monkeypatch.setattr("engine.machine_code.disassembly.run_nvdisasm", missing)
-    assert main(["sass", "v01", "--arch", "sm_75", "-S", "64"]) == 1
-    assert capfd.readouterr().err == ("error: NVIDIA's disassembler nvdisasm is not installed.\n")
+    said = capfd.readouterr().err
+    assert says(said, "nvdisasm_missing")
+    assert said.count("\n") == 1
 
 
 @pytest.mark.exhaustive

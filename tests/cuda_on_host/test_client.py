@@ -12,6 +12,7 @@ import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,6 @@ from words import says
 
 from engine.base.errors import Status
 from engine.base.launch import TensorArg
-from engine.cuda_on_host import client as client_module
 from engine.cuda_on_host.build import build_kernels
 from engine.cuda_on_host.client import Buffer, Client, Job, KernelLaunch
 
@@ -125,7 +125,7 @@ def test_large_arrays_and_a_growing_segment(client, scale_source):
         np.testing.assert_array_equal(result.returned["out"].view(np.float32)[:64], values[:64])
 
 
-def test_buffers_beyond_all_memory(client, scale_source, monkeypatch):
+def test_buffers_beyond_all_memory(client, scale_source):
     """The arithmetic refuses it; should that err, nothing of the size is ever touched here."""
     library = build_kernels(scale_source, ["scale"], [("FACTOR", "1.f")])
     job = scale_job(library, np.zeros(64, np.float32))
@@ -135,8 +135,8 @@ def test_buffers_beyond_all_memory(client, scale_source, monkeypatch):
     assert says(result.reason, "of_memory_and", "GiB")
     assert result.reason.endswith("are free: choose a smaller problem.")
     # An address space too small for it is refused by the system, in the child.
-    monkeypatch.setattr(client_module, "available_host_memory", lambda: 1 << 62)
-    result = client.run(huge)
+    with closing(Client(free_bytes=lambda: 1 << 62)) as believing:
+        result = believing.run(huge)
     assert result.status is Status.OUT_OF_MEMORY
     assert says(result.reason, "system_refused_give")
     assert client.run(job).status is Status.PASSED

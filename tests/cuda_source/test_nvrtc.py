@@ -11,7 +11,7 @@ from words import raises
 
 from engine.base.errors import CompileError, InvalidBuild, ToolMissing, UnknownName
 from engine.cuda_source import compile_kernel
-from engine.cuda_source.nvrtc import cached_compile, toolchain
+from engine.cuda_source.nvrtc import Toolchain, cached_compile, toolchain
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
 
@@ -139,14 +139,14 @@ def test_the_cache_answers_the_second_time(data: Path, cache_dir: Path) -> None:
 
 
 def test_the_key_covers_everything_that_matters(
-    cuda_file: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cuda_file: Callable[..., Path], tmp_path: Path
 ) -> None:
     (tmp_path / "h.cuh").write_text("#define ONE 1\n")
     text = '#include "h.cuh"\nextern "C" __global__ void k(int* x) { *x = ONE + EXTRA; }\n'
     source = cuda_file(text)
 
-    def key(arch: str = "sm_89", extra: str = "1") -> str:
-        return compile_kernel(source, (("EXTRA", extra),), arch, ("k",)).key
+    def key(arch: str = "sm_89", extra: str = "1", tools: Toolchain | None = None) -> str:
+        return compile_kernel(source, (("EXTRA", extra),), arch, ("k",), tools=tools).key
 
     start = key()
     assert key() == start
@@ -158,9 +158,7 @@ def test_the_key_covers_everything_that_matters(
     keys.add(key())
     (tmp_path / "h.cuh").write_text("#define ONE 1\n")
     assert key() == start
-    newer = dataclasses.replace(toolchain(), release="99.0.0")
-    monkeypatch.setattr("engine.cuda_source.nvrtc.toolchain", lambda: newer)
-    keys.add(key())
+    keys.add(key(tools=dataclasses.replace(toolchain(), release="99.0.0")))
     assert len(keys) == 6
 
 
@@ -233,13 +231,10 @@ def test_without_nvrtc_there_is_one_sentence(data: Path, monkeypatch: pytest.Mon
         compile_kernel(data / "two_entries.cu", TILE, "sm_89", ENTRIES)
 
 
-def test_without_the_toolkits_headers_there_is_one_sentence(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_toolkits_headers_there_is_one_sentence(data: Path, tmp_path: Path) -> None:
     bare = dataclasses.replace(toolchain(), include_dir=tmp_path)
-    monkeypatch.setattr("engine.cuda_source.nvrtc.toolchain", lambda: bare)
     with raises(ToolMissing, "cuda_header_missing", "cuda_bf16.h"):
-        compile_kernel(data / "two_entries.cu", TILE, "sm_89", ENTRIES)
+        compile_kernel(data / "two_entries.cu", TILE, "sm_89", ENTRIES, tools=bare)
 
 
 def test_a_header_of_libcupp_is_another_package(tmp_path: Path) -> None:

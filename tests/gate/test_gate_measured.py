@@ -108,13 +108,15 @@ def test_both_versions_are_timed_in_one_run(
     assert any(says(remark, "measured_on_this") for remark in report.remarks)
 
 
-def test_what_is_wrong_is_not_timed(
-    repo: Path, gpu: Evaluator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_wrong_is_not_timed(repo: Path, gpu: Evaluator) -> None:
+    class Untimed(Gpu):
+        def timer(self, *_: object) -> Any:
+            pytest.fail("it was timed")
+
     path = kernel_file(repo, "v08")
-    monkeypatch.setattr(Gpu, "timer", lambda *_: pytest.fail("it was timed"))
     edit(path, ("row_sum(", "row_sum((("))
-    found = measured_finding(measure_pair(path, path, PROBLEM, "L4", {}, gpu))
+    with Evaluator(gpu.history, {"cuda": Untimed()}) as untimed:
+        found = measured_finding(measure_pair(path, path, PROBLEM, "L4", {}, untimed))
     assert found.verdict is GateVerdict.NOT_JUDGED
     assert "COMPILE_ERROR" in found.what
 

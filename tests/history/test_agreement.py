@@ -414,3 +414,40 @@ def test_a_gpu_of_any_size_has_its_own_persistent_ctas() -> None:
     for num_sms in (16, 32, 60, 114):
         device = replace(whole, name=f"H100 MIG {num_sms}", num_sms=num_sms)
         assert Kernel.of("v19", device).config["num_ctas"] == num_sms
+
+
+def test_a_slice_of_this_machines_gpu_is_what_everyone_means(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The driver calls it by the whole GPU's name, and counts fewer SMs than the table."""
+    from made_up_history import compiled_on_an_l4
+
+    from app.shared import machine
+    from engine.batch.recommend import recommend_batch
+    from engine.batch.types import BatchRequest
+    from engine.devices.spec import DetectedDevice
+    from engine.model.kernel import Kernel
+    from engine.pipeline.request import EvaluationRequest, resolve
+    from engine.search.space import Space, SweepOptions
+
+    mig = replace(find_device("L4"), num_sms=16)
+    local = DetectedDevice(mig, True, "NVIDIA L4", "", "", None)
+    monkeypatch.setattr("engine.devices.spec.detect_local", lambda: local)
+    monkeypatch.setattr(machine, "local_gpu", lambda: machine.LocalGpu(mig, "L4", ""))
+
+    history, problem = compiled_on_an_l4(), Problem(8, 8, 512, 64)
+    kernel = Kernel.of("v13", mig)
+    assert kernel.config["num_ctas"] % mig.num_sms == 0
+    assert Kernel.of("v13", "L4") == kernel
+    request = EvaluationRequest("v13", problem, gpu="L4")
+    assert resolve(request).kernel == kernel
+    assert machine.device_of("L4") == mig
+    space = Space(("v13",), (problem,), own_values=False)
+    (point, *_) = space.points(SweepOptions(gpu="L4"))
+    asked = BatchRequest("v13", gpu="L4", heads=8, seqlen=512, head_dim=64, max_batch=8)
+    table = recommend_batch(asked, history).table
+    assert table.equals(recommend_batch(replace(asked, gpu=mig), history).table)
+    made = history.estimate(kernel, problem).latency
+    assert made is not None
+    assert made.median_us == table["predicted_us"].iloc[7]
+    assert point.request.config["num_ctas"] % mig.num_sms == 0

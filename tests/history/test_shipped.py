@@ -27,6 +27,7 @@ from kernels.variant import Variant
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
 
+SHIPPED = shipped.FOLDER
 L4, PROBLEM = find_device("L4"), Problem(1, 8, 1024, 64)
 v07 = LADDER.by_id("v07")
 
@@ -96,23 +97,25 @@ def test_nothing_ships_for_a_source_that_has_changed(tmp_path: Path) -> None:
     assert report_of(replace(v07, source=copy)) is None
 
 
-@pytest.mark.parametrize("what", ["GPU", "format", "simulator", "damaged"])
-def test_nothing_ships_for_what_is_another(
-    what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_nothing_ships_for_another_gpu_or_dtype() -> None:
     assert missing("L4", PROBLEM, [v07]) == []
-    gpu, problem = "L4", PROBLEM
-    if what == "GPU":
-        gpu = "L40"
-    elif what == "format":
-        problem = replace(PROBLEM, dtype="bfloat16")
-    elif what == "simulator":
-        monkeypatch.setattr(shipped, "simulator_digest", lambda: "another")
+    assert missing("L40", PROBLEM, [v07]) == ["v07"]
+    assert missing("L4", replace(PROBLEM, dtype="bfloat16"), [v07]) == ["v07"]
+
+
+@pytest.mark.usefixtures("nothing_ships")
+def test_a_file_of_another_simulator_or_a_damaged_one_is_not_read() -> None:
+    """Copies of the file that ships, each alone in the folder of figures."""
+    text = (SHIPPED / "L4.json").read_text()
+    shipped.FOLDER.mkdir()
+    for now, is_read in (
+        (text, True),
+        (text.replace(shipped.simulator_digest(), "another"), False),
+        (text[: len(text) // 2], False),
+    ):
+        shipped.path_for("L4").write_text(now)
         shipped._all.cache_clear()
-    else:
-        monkeypatch.setattr(shipped, "FOLDER", tmp_path)
-        shipped.path_for("L4").write_text('{"format": 1')
-    assert missing(gpu, problem, [v07]) == ["v07"]
+        assert missing("L4", PROBLEM, [v07]) == ([] if is_read else ["v07"])
 
 
 def test_what_is_to_be_simulated_is_compiled_though_its_report_ships(

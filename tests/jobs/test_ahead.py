@@ -128,7 +128,6 @@ def test_rungs_are_served_side_by_side_and_other_jobs_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Of the others two often need the same kernel simulated."""
-    monkeypatch.setattr(worker, "RUNGS_AT_ONCE", 2)
     run = RunDir(tmp_path)
     table = JobTable(run.journal)
     kinds = {"a": "rung", "b": "rung", "c": "rung", "d": "simulate", "e": "rung"}
@@ -149,7 +148,7 @@ def test_rungs_are_served_side_by_side_and_other_jobs_alone(
     monkeypatch.setattr(JobRunner, "serve", serve)
     is_closing, can_simulate, is_busy = (threading.Event() for _ in range(3))
     can_simulate.set()
-    args = (run, None, is_closing, can_simulate, is_busy)
+    args = (run, None, is_closing, can_simulate, is_busy, 2)
     thread = threading.Thread(target=worker._serve_beside, args=args)
     thread.start()
     wait_until(lambda: len(at_once) == 2)

@@ -115,9 +115,7 @@ COUNTS = SweepCounts(
 )
 
 
-def test_what_is_left_counts_down_while_a_point_is_evaluated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_left_counts_down_while_a_point_is_evaluated() -> None:
     told = encode(JobProgress.of(COUNTS, ()))
     job = JobStatus("a", "running", {}, kind="sweep").after(
         {"event": "progress", "t": 1000.0, "progress": told}
@@ -128,9 +126,8 @@ def test_what_is_left_counts_down_while_a_point_is_evaluated(
         (1012.0, (30.0, 22.5, 48.0)),  # three of four points are still to come
         (2000.0, (30.0, 22.5, 45.0)),
     ):
-        monkeypatch.setattr(time, "time", lambda now=now: now)
-        assert job.left_s == left_s
-    assert replace(job, progress=replace(job.progress, eta_s=None)).left_s is None
+        assert job.left_s(now) == left_s
+    assert replace(job, progress=replace(job.progress, eta_s=None)).left_s(0.0) is None
 
 
 def test_the_point_under_way_is_said_however_soon_it_began() -> None:

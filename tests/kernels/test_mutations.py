@@ -200,12 +200,10 @@ def test_there_are_mutations_of_every_kernel_and_of_its_ptx() -> None:
 
 
 def test_a_change_that_does_not_compile_is_neither_found_nor_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     bug = Unseen("no C++", ("v01",), "__global__", "no_such_word __global__", ("no_such",))
-    monkeypatch.setattr(bench_unseen, "UNSEEN", [bug])
-    monkeypatch.setattr("sys.argv", ["bench_unseen.py"])
-    bench_unseen.main()
+    bench_unseen.main([], [bug])
     printed = capsys.readouterr().out
     assert "DOES NOT COMPILE" in printed
     assert "| all | 1 | 0 | 0 |" in printed

@@ -12,22 +12,22 @@ from typing import Any
 import numpy as np
 import pytest
 from made_up_history import Times
+from software_nvml import SoftwareNvml, described
 from verdicts import RIGHT
 from words import raises, says
 
 import engine.pipeline.bench as subject
 from engine.base.errors import MeasureError, Status
-from engine.config import ResolvedConfig, find_variant
+from engine.config import find_variant
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
-from engine.devices.nvml import GpuState
 from engine.evaluation import ALL_KINDS, Correctness, Evaluation, Latency
 from engine.history import History, KnownTime
 from engine.measure.sampler import SamplerSettings
 from engine.measure.statistics import Verdict
 from engine.pipeline.bench import BenchResult, Entrant, bench
 from engine.pipeline.evaluation_run import EvaluationOutcome
-from engine.pipeline.request import EvaluationRequest, ResolvedRequest
+from engine.pipeline.request import EvaluationRequest
 from engine.plan import LaunchPlan
 from engine.presets import BENCH_PROBLEMS
 from engine.problem import Problem
@@ -35,7 +35,6 @@ from kernels.ladder import LADDER
 
 PROBLEM = Problem(1, 8, 128, 64)
 SHORT = SamplerSettings(kinds=ALL_KINDS, min_rounds=12, max_rounds=12)
-STATE = GpuState(1980, 1980, None, 300.0, 700.0, 50, None, ())
 
 
 @dataclass
@@ -132,28 +131,17 @@ SDPA_US = {"flash": 12.0, "cudnn": 10.0, "math": 90.0}
 
 
 @pytest.fixture(autouse=True)
-def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, software_nvml: SoftwareNvml) -> None:
     """An H200 with PyTorch, made up: `efficient` refuses."""
-
-    @contextmanager
-    def measuring(purpose: str, on_wait: object) -> Iterator[Callable[[], GpuState]]:
-        assert purpose.startswith("bench, ")
-        assert callable(on_wait)
-        yield lambda: STATE
 
     @contextmanager
     def baseline(name: str, problem: Problem, inputs: object) -> Iterator[MadeUpTimer]:
         del problem, inputs
         yield MadeUpTimer(SDPA_US.get(name, 1.0), "" if name in SDPA_US else "refused")
 
-    def resolve(request: EvaluationRequest, _: History) -> ResolvedRequest:
-        variant = next(v for v in LADDER if v.id == request.variant)
-        config = {**variant.default_config(), **request.config}
-        return ResolvedRequest(variant, find_device("H200"), "", ResolvedConfig(config))
-
+    software_nvml.has(described("H200"))
+    monkeypatch.setenv("ATTUNE_LOCK_DIR", str(tmp_path / "locks"))
     monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "tuned.json"))
-    monkeypatch.setattr(subject, "measuring", measuring)
-    monkeypatch.setattr(subject, "resolve", resolve)
     monkeypatch.setattr("engine.backends.sdpa.baseline", baseline)
     monkeypatch.setattr(time, "sleep", lambda _: None)
 
@@ -241,9 +229,8 @@ def test_nobody_to_measure_is_a_sentence() -> None:
         run(MadeUpGpu({"v01": 20.0}, wrong=["v01"]), "v01")
 
 
-def test_a_throttled_run_has_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    hot = replace(STATE, throttle_reasons=("hardware thermal slowdown",))
-    monkeypatch.setattr("test_bench.STATE", hot)
+def test_a_throttled_run_has_no_verdict(software_nvml: SoftwareNvml) -> None:
+    software_nvml.says("reasons=64")
     result = run(MadeUpGpu({"v02": 5.0}), "v02")
     assert says(result.throttled, "hardware_thermal_slowdown")
     assert not result.is_complete

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from words import says
@@ -85,8 +86,9 @@ def test_a_cpu_backend_without_a_compiler_is_not_possible(monkeypatch: pytest.Mo
         assert perform("x", check).state is State.NOT_POSSIBLE
 
 
-def test_a_missing_browser_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda _: None)
+def test_a_missing_browser_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("ATTUNE_CHROMIUM", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
     found = perform("browser", checks.browser)
     assert found.state is State.NOT_POSSIBLE
     assert "ATTUNE_CHROMIUM" in found.sentence

@@ -15,7 +15,6 @@ from words import raises
 from engine.base.errors import SnapshotError
 from engine.correctness import ErrorMap
 from engine.problem import Problem
-from engine.sessions import snapshot as codec
 from engine.sessions.session import make_error_map, make_source
 from engine.sessions.snapshot import (
     HEAD_BYTES,
@@ -175,10 +174,10 @@ def test_a_place_deep_inside_is_named() -> None:
     )
 
 
-def test_what_is_too_large_to_open_is_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "MAX_VALUES", 50)
+def test_what_is_too_large_to_open_is_not_saved() -> None:
+    many = [make_source(f"{number}.cu", "," * 1_000_000) for number in range(2)]
     with raises(SnapshotError, "session_too_large"):
-        dumps(snapshot_maker())
+        dumps(snapshot_maker(sources=many))
 
 
 def test_error_maps_are_pooled_by_their_largest_value() -> None:

@@ -22,6 +22,7 @@ from engine.problem import Problem
 from engine.sessions import known_times
 from engine.sessions.known_times import KnownTimes
 from engine.sessions.session import start_session
+from engine.sessions.snapshot import Snapshot
 from engine.sessions.store import Store
 from kernels.variant import Dtype
 
@@ -81,7 +82,6 @@ def test_times_of_a_long_journal_are_kept_with_how_far_it_was_read(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(known_times, "_KEPT_FROM", 1)
     read: list[object] = []
     real_decode = known_times.decode
     monkeypatch.setattr(known_times, "decode", lambda *a: read.append(a[0]) or real_decode(*a))
@@ -91,7 +91,9 @@ def test_times_of_a_long_journal_are_kept_with_how_far_it_was_read(
 
     def times() -> list[float]:
         read.clear()
-        found = times_named(KnownTimes(store, folder), "v05", {"num_splits": 4}, "L4")
+        found = times_named(
+            KnownTimes(store, folder, keep_from_bytes=1), "v05", {"num_splits": 4}, "L4"
+        )
         assert {t.session for t in found} == {working.title}
         return [t.latency.median_us for t in found]
 
@@ -140,16 +142,21 @@ def test_only_times_of_this_very_source_calibrate(store: Store, tmp_path: Path) 
 
 
 def test_times_are_kept_beside_the_list_and_read_again_where_the_file_is_another(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path
 ) -> None:
     """A second process opens nothing; a damaged index costs opening the files again."""
     opened: list[str] = []
-    real_open = Store.open
-    monkeypatch.setattr(Store, "open", lambda s, n: opened.append(n) or real_open(s, n))
+
+    class Noting(Store):
+        def open(self, name: str) -> Snapshot:
+            opened.append(name)
+            return super().open(name)
+
     name = store.save(session(evaluation(100.0)))
 
     def seen() -> list[float]:
-        known = KnownTimes(store, tmp_path / "working")
+        noting = Noting(store.url, index_folder=tmp_path / "index")
+        known = KnownTimes(noting, tmp_path / "working")
         opened.clear()
         return [t.latency.median_us for t in known.on("L4", name="v05") if t.file == name]
 

@@ -18,7 +18,7 @@ from engine import selfcheck as checks
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.cuda import CudaBackend
 from engine.backends.cuda.calls import CupyCalls
-from engine.base.errors import MeasureError, Status, ToolMissing
+from engine.base.errors import MeasureError, Status
 from engine.base.launch import PassLaunch, ScalarArg, StructArg, TensorArg, TensorMapArg
 from engine.devices.nvml import GpuState
 from engine.evaluation import ALL_KINDS, Evaluation, Latency
@@ -172,13 +172,10 @@ def test_a_source_that_does_not_compile(backend: CudaBackend) -> None:
     assert "error" in result.log
 
 
-def test_no_compiler_is_a_sentence(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*_: object) -> None:
-        raise ToolMissing("NVRTC is missing")
-
-    monkeypatch.setattr("engine.backends.cuda.backend.compile_plan", missing)
-    result = backend.run(copies(), INPUTS, RunOptions())
-    assert (result.status, result.reason) == (Status.COMPILE_ERROR, "NVRTC is missing")
+def test_no_compiler_is_a_sentence(backend: CudaBackend) -> None:
+    result = backend.run(copies(NVRTC="901"), INPUTS, RunOptions())
+    assert result.status is Status.COMPILE_ERROR
+    assert says(result.reason, "nvrtc_version_missing", "9.1")
 
 
 def test_a_launch_that_is_refused_keeps_the_context(
@@ -418,14 +415,17 @@ def test_second_runs_have_buffers_and_graphs_of_their_own(
 # ---- selfcheck: each check can pass and fail ----
 
 
-def test_guard_zones_are_tried_on_both_sides(
-    backend: CudaBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_guard_zones_are_tried_on_both_sides(backend: CudaBackend) -> None:
+    class Blind(CudaBackend):
+        def __init__(self) -> None:
+            """No GPU is asked."""
+
+        def run(self, *_: object) -> RunResult:
+            return RunResult(Status.PASSED)
+
     assert says(checks.guard_zones(backend), "write_past_end")
-    blind = RunResult(Status.PASSED)
-    monkeypatch.setattr(checks, "_run", lambda *_: blind)
     with raises(checks.CheckFailed, "guard_zones"):
-        checks.guard_zones(backend)
+        checks.guard_zones(Blind())
 
 
 def test_graphs_are_timed_against_an_empty_one(
@@ -441,12 +441,10 @@ def test_graphs_are_timed_against_an_empty_one(
 
 
 def test_occupancy_is_compared_with_the_driver(
-    backend: CudaBackend, monkeypatch: pytest.MonkeyPatch
+    backend: CudaBackend, backend_with: Callable[..., CudaBackend]
 ) -> None:
     few = (LADDER.by_id("v01"), LADDER.by_id("v05"))
-    monkeypatch.setattr(checks, "LADDER", few)
     count = sum(len(variant.passes) for variant in few)
-    assert says(checks.occupancy_model(backend), "agree_about_ctas", f"{count}")
-    monkeypatch.setattr(checks, "occupancy", lambda *_: type("Model", (), {"ctas_per_sm": 77}))
-    with pytest.raises(checks.CheckFailed, match=r"CTAs per SM by the driver and \d+ by Attune's"):
-        checks.occupancy_model(backend)
+    assert says(checks.occupancy_model(backend, few), "agree_about_ctas", f"{count}")
+    with raises(checks.CheckFailed, "occupancy_differs", "77", "v01"):
+        checks.occupancy_model(backend_with(ctas_per_sm=lambda *_: 77), few)

@@ -67,7 +67,7 @@ def from_rows(parsed: Any, options: ImportOptions, *, name: str) -> Snapshot:
     """A session from a JSON list of flat objects, one per row."""
     rows = []
     for index, row in enumerate(parsed):
-        check_count(index, name)
+        check_count(index + 1, name)
         if not isinstance(row, dict) or any(isinstance(v, (dict, list)) for v in row.values()):
             raise SnapshotError(
                 f"{file_label(name)} is not a list of flat objects, one per row.",
@@ -173,6 +173,7 @@ def _session(
         )
         for group in timings.values()
     ]
+    check_count(len(evaluations), name)
     return recorded_session(evaluations, options, name=name, kind=kind, file_notes=file_notes)
 
 

@@ -66,7 +66,7 @@ def from_results(parsed: Any, options: ImportOptions, *, name: str) -> Snapshot:
                 reason = state.get("skip_reason") or "no reason given"
                 skipped.append(f"{location.where} was skipped by NVBench: {reason}")
                 continue
-            check_count(len(evaluations), name)
+            check_count(len(evaluations) + 1, name)
             device = devices.get(str(state.get("device")), "")
             kernel = str(bench.get("name") or "")
             evaluations.append(_evaluation(state, kernel, device, options, location))
