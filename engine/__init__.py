@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from engine import testing
+    from engine.attention.evaluation import Evaluation, Occupancy
+    from engine.attention.problem import Problem
     from engine.base.errors import (
         AttuneError,
         BadInput,
@@ -28,9 +30,8 @@ if TYPE_CHECKING:
         UnknownName,
     )
     from engine.base.table import Table
-    from engine.batch.mix import MixResult
-    from engine.batch.types import BatchResult
-    from engine.evaluation import Evaluation, Occupancy
+    from engine.choose.batch.mix import MixResult
+    from engine.choose.batch.types import BatchResult
     from engine.history import Time
     from engine.interface.attention_kernel import AttentionKernel, kernel
     from engine.interface.functions import (
@@ -41,8 +42,7 @@ if TYPE_CHECKING:
         recommend_mix,
         sweep,
     )
-    from engine.machine_code.report import MachineCode
-    from engine.problem import Problem
+    from engine.machine_code.launch_report import MachineCode
 
     __version__: str
 
@@ -51,15 +51,15 @@ _NAMES = {
     "engine.base.errors": "AttuneError BadInput CompileError ExecutionError InvalidKernel "
     "InvalidProblem Status ToolMissing UnknownName",
     "engine.base.table": "Table",
-    "engine.batch.mix": "MixResult",
-    "engine.batch.types": "BatchResult",
-    "engine.evaluation": "Evaluation Occupancy",
+    "engine.choose.batch.mix": "MixResult",
+    "engine.choose.batch.types": "BatchResult",
+    "engine.attention.evaluation": "Evaluation Occupancy",
     "engine.history": "Time",
     "engine.interface.attention_kernel": "AttentionKernel kernel",
     "engine.interface.functions": "recommend_batch recommend_mix Comparison compare SweepResult "
     "sweep",
-    "engine.machine_code.report": "MachineCode",
-    "engine.problem": "Problem",
+    "engine.machine_code.launch_report": "MachineCode",
+    "engine.attention.problem": "Problem",
 }
 _PLACES = {name: module for module, names in _NAMES.items() for name in names.split()}
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Unpack
 
+from engine.attention.evaluation import Evaluation
+from engine.attention.tensors import NORMAL, InputKind
 from engine.base.errors import Status
-from engine.evaluation import Evaluation
 from engine.interface.attention_kernel import AttentionKernel, Sizes, kernel
-from engine.tensors import NORMAL, InputKind
 
 __all__ = ["assert_correct"]
 

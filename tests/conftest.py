@@ -111,7 +111,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """
     if (gpus := config.option.software_gpu) and "ATTUNE_SOFTWARE_GPU_TABLE" not in os.environ:
         from engine.base.errors import AttuneError, ToolMissing
-        from engine.software_gpu.environment import software_environment
+        from engine.software_gpu.process_environment import software_environment
 
         try:
             environment = software_environment(os.environ, gpus)

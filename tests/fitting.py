@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 
-from engine.problem import Problem
+from engine.attention.problem import Problem
 from kernels.variant import Variant
 
 

@@ -17,17 +17,17 @@ from typing import Any
 from search_data import SimulatedCandidates, bowl, evaluation
 from simulated_gpu import SimulatedConditions, SimulatedDevice
 
+from engine.attention.evaluation import Execution
 from engine.base.errors import Status
 from engine.devices import find_device, spec
 from engine.devices.spec import DetectedDevice
-from engine.evaluation import Execution
 from engine.pipeline import request as requests
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
 from engine.search import evaluation_process
 from engine.search.autotune import Candidates
-from engine.search.cluster import worker
+from engine.search.cluster import dask_worker as worker
 from engine.search.ranking import SweepRow, without_result
 
 DEADLY_SEQLEN = 48

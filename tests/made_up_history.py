@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from engine.attention.evaluation import Resources
+from engine.attention.plan import LaunchPlan
+from engine.attention.problem import Problem
 from engine.devices.spec import DeviceSpec
-from engine.evaluation import Resources
 from engine.history import History, KnownTime
 from engine.model.equations import Calibration, CtaCurve
 from engine.model.kernel import Estimate, Kernel, estimate, pass_reports
-from engine.plan import LaunchPlan
-from engine.problem import Problem
 from kernels.variant import Variant
 
 # Of a pass by its number: registers per thread.

@@ -15,7 +15,7 @@ from engine.base.errors import AttuneError
 from engine.cuda_on_host.build import build_runtime, precompile_headers
 from engine.cuda_on_host.toolchain import find_toolchain
 from engine.machine_code.native_library import build_all
-from engine.software_gpu.environment import driver_folder
+from engine.software_gpu.process_environment import driver_folder
 
 
 def _runtime_and_headers() -> None:

@@ -9,10 +9,8 @@ from typing import Any
 from simulated_gpu import SimulatedDevice
 from verdicts import RIGHT
 
-from engine.base.errors import Status
-from engine.config import find_variant
-from engine.devices import find_device, limits_for
-from engine.evaluation import (
+from engine.attention.config import find_variant
+from engine.attention.evaluation import (
     Correctness,
     Evaluation,
     Execution,
@@ -21,11 +19,13 @@ from engine.evaluation import (
     PassReport,
     Resources,
 )
+from engine.attention.problem import Problem
+from engine.base.errors import Status
+from engine.devices import find_device, limits_for
 from engine.measure.sampler import Sample, SamplerSettings, SamplingRun, run_rounds
 from engine.model.occupancy import occupancy
 from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
-from engine.problem import Problem
 from engine.search.ranking import SweepRow
 from engine.search.space import UNKNOWN_LOCATION, Location, SweepOptions, SweepPoint, make_point
 

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 from verdicts import RIGHT
 
-from engine.base.errors import Status
-from engine.correctness import ErrorMap
-from engine.evaluation import (
+from engine.attention.evaluation import (
     BaselineTiming,
     Evaluation,
     Execution,
@@ -21,7 +19,9 @@ from engine.evaluation import (
     PassReport,
     Resources,
 )
-from engine.problem import Problem
+from engine.attention.problem import Problem
+from engine.base.errors import Status
+from engine.correctness import ErrorMap
 from engine.sessions.importers.nsight_compute import METRICS
 from engine.sessions.session import make_error_map, make_snapshot, make_source
 from engine.sessions.snapshot import Goal, Snapshot, TimelineEntry

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from engine.attention.evaluation import LatencyKind
 from engine.devices.nvml import GpuState
-from engine.evaluation import LatencyKind
 from engine.measure.sampler import SamplerSettings, run_rounds
 from engine.measure.statistics import Verdict
 

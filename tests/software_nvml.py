@@ -9,7 +9,7 @@ import pynvml
 import pytest
 
 from engine.base.errors import ToolMissing
-from engine.software_gpu.environment import device_table, driver_folder
+from engine.software_gpu.process_environment import device_table, driver_folder
 
 # Of a line of native/table.h.
 _FIELDS = {"name": 0, "num_sms": 3, "clock_khz": 4, "memory_bytes": 5, "l2_bytes": 7, "power_w": 8}

@@ -221,7 +221,7 @@ LIBRARIES = {
         "engine.cuda_on_host.build",
         "engine.cuda_source",
         "engine.devices.spec",
-        "engine.schema",
+        "engine.base.schema",
     },
 }
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.config import TunedConfig, problem_class
-from engine.problem import Problem
+from engine.attention.config import TunedConfig, problem_class
+from engine.attention.problem import Problem
 
 PROBLEM = Problem(1, 1, 128, 64)
 ENTRY = TunedConfig(

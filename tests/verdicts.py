@@ -1,6 +1,6 @@
 """A verdict on a right result, to be changed with `dataclasses.replace`."""
 
-from engine.evaluation import Correctness
+from engine.attention.evaluation import Correctness
 
 RIGHT = Correctness(
     passed=True,

@@ -22,7 +22,7 @@ from app.shared.figures import (
 )
 from app.shared.palette import Theme
 from engine.base.units import format_us
-from engine.batch.cost import US_PER_HOUR
+from engine.choose.batch.cost import US_PER_HOUR
 
 _MAX_STEPS = 40  # more would be a solid line
 # Labels of a logarithmic axis nearer than these factors would overlap.

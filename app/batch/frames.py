@@ -8,14 +8,14 @@ from itertools import groupby
 import numpy as np
 import pandas as pd
 
+from engine.attention.problem import Problem
 from engine.base.units import format_bytes
-from engine.batch.alternatives import Option
-from engine.batch.batch_table import Recommendation
-from engine.batch.cost import Cost, Saving, WaitPlan
-from engine.batch.types import BatchResult
-from engine.batch.validate import Validation
-from engine.model.measurements import Measurement
-from engine.problem import Problem
+from engine.choose.batch.alternatives import Option
+from engine.choose.batch.batch_table import Recommendation
+from engine.choose.batch.cost import Cost, Saving, WaitPlan
+from engine.choose.batch.types import BatchResult
+from engine.choose.batch.validate import Validation
+from engine.model.measured_points import Measurement
 
 _CURVE_POINTS = 300
 

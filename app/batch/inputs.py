@@ -11,11 +11,11 @@ from app.batch.points import MeasuredPoints
 from app.shared import url_state
 from app.shared.selection import Selection
 from app.shared.terms import TERMS
-from engine.batch.cost import TrafficUnit
-from engine.batch.types import BatchRequest
+from engine.attention.problem import Problem, features_of
+from engine.choose.batch.cost import TrafficUnit
+from engine.choose.batch.types import BatchRequest
 from engine.devices import all_devices
 from engine.devices.spec import DeviceSpec
-from engine.problem import Problem, features_of
 
 TRAFFIC_UNITS: tuple[TrafficUnit, ...] = get_args(TrafficUnit)
 _LIMITS = (256, 1024, 4096, 16384)

@@ -10,13 +10,13 @@ from app.batch.question import Question
 from app.shared import runs, tables
 from app.shared.terms import TERMS
 from app.shared.widgets import busy, plain_markdown
+from engine.attention.plan import variant_sources
 from engine.base.errors import CompileError
-from engine.batch.types import BatchResult
+from engine.base.schema import decode
+from engine.choose.batch.types import BatchResult
 from engine.jobs.manager import JobStatus
 from engine.pipeline.invariance import BatchInvariance
 from engine.pipeline.request import EvaluationRequest
-from engine.plan import variant_sources
-from engine.schema import decode
 from kernels.variant import Variant
 
 

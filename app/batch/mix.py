@@ -14,9 +14,9 @@ from app.shared import known_times, missing_kernels, plot, tables, url_state
 from app.shared.palette import color_of
 from app.shared.terms import TERMS
 from app.shared.widgets import busy, empty, plain_markdown, problem, theme
+from engine.attention.evaluation import METHODS
 from engine.base.errors import AttuneError
-from engine.batch.mix import MixResult, parse_mix, recommend_mix
-from engine.evaluation import METHODS
+from engine.choose.batch.mix import MixResult, parse_mix, recommend_mix
 from engine.jobs.manager import JobStatus
 from kernels.variant import AUTO
 

@@ -12,13 +12,14 @@ from app.shared.selection import Selection
 from app.shared.snapshots import open_snapshot
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown
+from engine.attention.evaluation import Evaluation
+from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, StoreError
-from engine.batch.validate import from_evaluations
+from engine.choose.batch.validate import from_evaluations
 from engine.devices.spec import DeviceSpec
-from engine.evaluation import Evaluation
 from engine.history.known_time import source_match, times_of
 from engine.model.kernel import Kernel
-from engine.model.measurements import (
+from engine.model.measured_points import (
     TEMPLATE,
     Measurement,
     is_csv_name,
@@ -26,7 +27,6 @@ from engine.model.measurements import (
     kept_csv,
     parse_measurements,
 )
-from engine.problem import Problem
 from engine.sessions.store import Store, default_store
 
 _NONE = "none"

@@ -13,9 +13,9 @@ from app.batch.points import MeasuredPoints
 from app.shared import known_times, missing_kernels, runs
 from app.shared.selection import Selection
 from engine.base.errors import AttuneError, ToolMissing
-from engine.batch.recommend import calibrate_for, recommend_batch
-from engine.batch.types import BatchRequest, BatchResult, Calibrated
-from engine.batch.validate import Validation, validate
+from engine.choose.batch.recommend import calibrate_for, recommend_batch
+from engine.choose.batch.types import BatchRequest, BatchResult, Calibrated
+from engine.choose.batch.validate import Validation, validate
 from engine.devices.spec import DeviceSpec
 from engine.history import History
 from engine.jobs.manager import JobStatus

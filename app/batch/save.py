@@ -10,13 +10,13 @@ import streamlit as st
 from app.batch import frames
 from app.batch.question import Question
 from app.shared import known_times, saving
+from engine.attention.evaluation import BaselineTiming, Evaluation, Latency
 from engine.base.errors import Status
 from engine.base.table import csv_text
-from engine.batch.types import BatchResult
-from engine.batch.validate import Validation
-from engine.environment import collect_environment
-from engine.evaluation import BaselineTiming, Evaluation, Latency
-from engine.model.measurements import Measurement, write_measurements
+from engine.choose.batch.types import BatchResult
+from engine.choose.batch.validate import Validation
+from engine.devices.environment import collect_environment
+from engine.model.measured_points import Measurement, write_measurements
 from engine.pipeline.request import EvaluationRequest, preview
 from engine.sessions.session import make_attachment, make_snapshot, now
 from engine.sessions.snapshot import Attachment, Snapshot

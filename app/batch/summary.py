@@ -12,8 +12,8 @@ from app.batch.question import Question
 from app.shared.terms import TERMS
 from app.shared.widgets import busy, plain_markdown, tile, tile_row
 from engine.base.units import format_bytes, format_thread_fill, format_us
-from engine.batch.batch_table import Recommendation
-from engine.batch.types import BatchResult
+from engine.choose.batch.batch_table import Recommendation
+from engine.choose.batch.types import BatchResult
 from engine.history.known_time import are_comparable, not_comparable
 
 if TYPE_CHECKING:

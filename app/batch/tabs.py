@@ -14,7 +14,7 @@ from app.shared.palette import color_of
 from app.shared.runs import cancel_queued_compiles, run
 from app.shared.selection import Selection
 from app.shared.widgets import busy, empty, plain_markdown, problem, theme
-from engine.batch.types import BatchResult
+from engine.choose.batch.types import BatchResult
 from engine.jobs.manager import JobStatus
 
 _TABS = ("Curve", "Table", "Batch cannot grow", "Cost", "Mix", "Validate")

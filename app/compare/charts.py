@@ -9,9 +9,9 @@ import plotly.graph_objects as go
 
 from app.shared.figures import ROW_PX, axis, figure, plain
 from app.shared.palette import Theme, reference_color, variant_color
+from engine.attention.config import all_variants
+from engine.attention.evaluation import baseline_label
 from engine.base.units import format_speedup_over, format_us
-from engine.config import all_variants
-from engine.evaluation import baseline_label
 
 MAX_ROWS = 60  # more problems are in the table below
 
@@ -20,7 +20,7 @@ def winner_map(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     """One bar per problem and device, in the winner's colour; a tie is hatched and says with whom.
 
     Columns: `problem, device, winner, origin, median_us, tied, runner_up, speedup, speedup_low,
-    speedup_high, sdpa, speedup_over_sdpa, caveat` (`engine.sessions.compare.output.winners_frame`).
+    speedup_high, sdpa, speedup_over_sdpa, caveat` (`engine.sessions.compare.formats.winners_frame`).
     The bar's length is how many times longer the runner-up takes; 1 where there is none.
     """
     rows = frame.head(MAX_ROWS)

@@ -12,9 +12,9 @@ import streamlit as st
 from app.shared import url_state, working_session
 from app.shared.snapshots import open_snapshot
 from app.shared.widgets import plain_markdown
-from engine.evaluation import CodeCounts
+from engine.attention.evaluation import CodeCounts
 from engine.sessions.compare import Pairing, Pick, SessionComparison, newest_that_share
-from engine.sessions.compare.machine_code import count_sources, uncounted, with_counts
+from engine.sessions.compare.missing_counts import count_sources, uncounted, with_counts
 from engine.sessions.importers.measurements import SDPA
 from engine.sessions.snapshot import Snapshot
 from engine.sessions.store import SnapshotInfo, Store

@@ -13,7 +13,7 @@ from app.shared.widgets import empty, plain_markdown, theme, tile, tile_row
 from engine.base.units import format_us
 from engine.sessions.compare import ComparedRow, Differences, SessionComparison
 from engine.sessions.compare.comparison import Kind
-from engine.sessions.compare.output import (
+from engine.sessions.compare.formats import (
     change_of,
     changes_table,
     differences_frame,

@@ -12,9 +12,9 @@ from app.evaluation.source import line_links
 from app.evaluation.view import EvaluationView
 from app.shared import plot, tables
 from app.shared.widgets import empty, failure, plain_markdown, theme
+from engine.attention.evaluation import Correctness, Evaluation
 from engine.base.errors import Status
 from engine.base.units import format_us
-from engine.evaluation import Correctness, Evaluation
 
 
 def draw(view: EvaluationView, *, tabs_key: str) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from app.shared.palette import color_of, reference_color
-from engine.base.units import format_us
-from engine.evaluation import (
+from engine.attention.evaluation import (
     BaselineTiming,
     Correctness,
     Latency,
@@ -16,8 +15,9 @@ from engine.evaluation import (
     Resources,
     baseline_label,
 )
+from engine.base.units import format_us
 from engine.history.known_time import KnownTime, is_of_this_source, name_of
-from engine.machine_code.report import Residency
+from engine.machine_code.launch_report import Residency
 from engine.model.equations import Terms
 from engine.model.occupancy import WARP_SIZE
 

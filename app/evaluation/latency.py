@@ -10,8 +10,8 @@ from app.shared import plot, tables
 from app.shared.palette import color_of
 from app.shared.terms import TERMS
 from app.shared.widgets import empty, origin_badge, plain_markdown, theme
+from engine.attention.evaluation import Latency, baseline_label
 from engine.base.units import format_us
-from engine.evaluation import Latency, baseline_label
 from engine.sessions.tables import known_times_table
 
 _ROWS = 8  # a longer table scrolls

@@ -10,8 +10,8 @@ from app.evaluation.view import EvaluationView
 from app.shared.palette import ORIGIN_COLOR, STATUS_COLOR, STATUS_ICON
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown, tile, tile_row
+from engine.attention.evaluation import Correctness, Evaluation, Occupancy, Resources
 from engine.base.units import format_bytes, format_count, format_thread_fill, format_us
-from engine.evaluation import Correctness, Evaluation, Occupancy, Resources
 from engine.sessions.goal import deltas
 
 _UNKNOWN = "–"

@@ -13,8 +13,8 @@ from app.shared import plot
 from app.shared.palette import Theme
 from app.shared.terms import TERMS
 from app.shared.widgets import busy, empty, plain_markdown, theme
+from engine.attention.evaluation import Occupancy, PassReport
 from engine.devices import limits_for
-from engine.evaluation import Occupancy, PassReport
 from engine.machine_code.disassembly import plain_name
 from engine.model.occupancy import whatif
 

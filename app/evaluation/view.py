@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from app.evaluation.maps import ErrorMapView
+from engine.attention.evaluation import Evaluation, Latency, PassReport
+from engine.attention.problem import Problem
 from engine.devices.spec import DeviceSpec
-from engine.evaluation import Evaluation, Latency, PassReport
 from engine.history.known_time import KnownTime
-from engine.machine_code.report import Residency
+from engine.machine_code.launch_report import Residency
 from engine.model.equations import Terms
-from engine.problem import Problem
 from kernels.variant import Variant
 
 

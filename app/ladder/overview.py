@@ -11,12 +11,12 @@ from app.shared import known_times, missing_kernels, plot, tables
 from app.shared.runs import rerun_as_jobs_end
 from app.shared.selection import Selection
 from app.shared.widgets import busy, plain_markdown, theme
-from engine.auto import Choice
+from engine.choose.auto import Choice
 from engine.jobs.manager import JobStatus
 from engine.kernel_figures import Rung, ladder_table
 from engine.kernel_figures.changes import forecasts_table, lessons_tree, orders
 from engine.kernel_figures.rung import reasons, without_empty
-from engine.versions.verdicts import default_threshold
+from engine.versions.verdict_rules import default_threshold
 from kernels.ladder import LADDER
 
 _POLL_S = 0.5

@@ -11,8 +11,8 @@ from app.shared import runs, url_state
 from app.shared.runs import rerun_as_jobs_end
 from app.shared.selection import variant_label
 from app.shared.widgets import busy, errors_as_sentences, plain_markdown
-from engine.auto.candidates import code_digest, out_of_reach
 from engine.base.table import as_markdown
+from engine.choose.auto.candidates import code_digest, out_of_reach
 from engine.devices.spec import DeviceSpec
 from engine.kernel_figures import Rung
 from engine.kernel_figures.changes import (

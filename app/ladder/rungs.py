@@ -8,8 +8,8 @@ import streamlit as st
 
 from app.shared import known_times, runs
 from app.shared.selection import Selection
-from engine.auto.candidates import code_digest
-from engine.config import variants_for
+from engine.attention.config import variants_for
+from engine.choose.auto.candidates import code_digest
 from engine.jobs.manager import JobStatus
 from engine.kernel_figures import Rung, known_rung
 from engine.kernel_figures.rung import request_of

@@ -9,8 +9,8 @@ import streamlit as st
 from app.shared import known_times, missing_kernels, tables
 from app.shared.runs import rerun_as_jobs_end
 from app.shared.widgets import busy, empty
-from engine.evaluation import Evaluation
-from engine.sessions.advice import advice_limits, advise
+from engine.attention.evaluation import Evaluation
+from engine.choose.advice import advice_limits, advise
 from engine.sessions.tables import advice_table
 
 _POLL_S = 1.0

@@ -7,8 +7,8 @@ import plotly.graph_objects as go
 
 from app.shared.figures import Trace, axis, diagonal, figure, plain, time_axis
 from app.shared.palette import CATEGORICAL, Theme, color_of
+from engine.attention.evaluation import baseline_label
 from engine.base.units import format_us
-from engine.evaluation import baseline_label
 
 _ROW_PX = 20
 MAX_PROBLEMS = 60  # more are in the table

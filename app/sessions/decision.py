@@ -8,7 +8,7 @@ import streamlit as st
 
 from app.shared import notices, tables
 from app.shared.widgets import errors_as_sentences, plain_markdown
-from engine.schema import decode
+from engine.base.schema import decode
 from engine.sessions.session import Session
 from engine.sessions.snapshot import Decision, Spent
 from engine.sessions.store import SnapshotInfo, Store

@@ -8,7 +8,7 @@ import streamlit as st
 
 from app.sessions import frames
 from app.shared import known_times, tables
-from engine.sessions.advice import advise
+from engine.choose.advice import advise
 from engine.sessions.report import to_html, to_markdown
 from engine.sessions.snapshot import Snapshot, dumps
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
+from engine.attention.evaluation import Evaluation
 from engine.base.units import format_bytes
-from engine.evaluation import Evaluation
 from engine.history.known_time import under_own_names
 from engine.sessions.known_times import Ledger
 from engine.sessions.snapshot import Summary

@@ -6,8 +6,8 @@ from typing import Any
 
 import streamlit as st
 
-from engine.config import all_variants
-from engine.schema import decode
+from engine.attention.config import all_variants
+from engine.base.schema import decode
 from engine.sessions.goal import GoalStatus, describe_goal
 from engine.sessions.snapshot import Goal
 

@@ -6,7 +6,7 @@ import streamlit as st
 
 from app.sessions import goal
 from app.shared import notices
-from engine.schema import decode
+from engine.base.schema import decode
 from engine.sessions.session import Session
 from engine.sessions.snapshot import Decision, Phase
 from engine.sessions.tables import phases_table

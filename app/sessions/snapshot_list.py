@@ -12,8 +12,8 @@ from app.shared import notices, tables, url_state
 from app.shared.snapshots import open_snapshot
 from app.shared.widgets import empty, plain_markdown, problem
 from engine.base.errors import AttuneError
-from engine.sessions.files import snapshot_of
 from engine.sessions.importers import ImportOptions
+from engine.sessions.lookup import snapshot_of
 from engine.sessions.store import SnapshotInfo, Store, search
 from kernels.variant import ceil_div
 

@@ -8,10 +8,10 @@ from app.shared import known_times, runs, selection
 from app.shared.machine import device_of
 from app.shared.terms import TERMS
 from app.shared.widgets import busy, plain_markdown
-from engine.auto import Choice, choose, decided_by
+from engine.attention.problem import Problem
 from engine.base.newest import Newest
+from engine.choose.auto import Choice, choose, decided_by
 from engine.pipeline.request import EvaluationRequest
-from engine.problem import Problem
 from kernels.variant import AUTO
 
 _POLL_S = 1.0

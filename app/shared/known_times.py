@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 
+from engine.attention.problem import Problem
 from engine.base.errors import AttuneError
 from engine.history import History, KnownTime
-from engine.problem import Problem
 from engine.sessions.known_times import KnownTimes, open_history
 from engine.sessions.session import working_folder
 from engine.sessions.store import SETTING

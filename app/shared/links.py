@@ -11,8 +11,8 @@ from app.shared import url_state
 from app.shared.machine import local_gpu
 from app.shared.selection import FEATURES, LOCAL_GPU, SIZES, tunable_key
 from app.shared.widgets import plain_markdown
+from engine.attention.config import all_variants, find_variant
 from engine.base.errors import AttuneError
-from engine.config import all_variants, find_variant
 from engine.devices import all_devices, find_device
 from kernels.variant import AUTO, Variant
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Sequence
 
+from engine.attention.config import all_variants
+from engine.attention.evaluation import Origin
 from engine.base.errors import Status
-from engine.config import all_variants
-from engine.evaluation import Origin
-from engine.palette import CATEGORICAL as CATEGORICAL
-from engine.palette import DARK as DARK
-from engine.palette import LIGHT as LIGHT
-from engine.palette import Theme as Theme
+from engine.sessions.palette import CATEGORICAL as CATEGORICAL
+from engine.sessions.palette import DARK as DARK
+from engine.sessions.palette import LIGHT as LIGHT
+from engine.sessions.palette import Theme as Theme
 
 LINE_STYLE: dict[Origin, str] = {"measured": "solid", "recorded": "dot", "predicted": "dash"}
 MARKER: dict[Origin, str] = {

@@ -8,7 +8,7 @@ import streamlit as st
 
 from app.shared import notices
 from app.shared.widgets import plain_markdown
-from engine.evaluation import Evaluation
+from engine.attention.evaluation import Evaluation
 from engine.sessions.goal import pin, pinned, unpin
 
 _NOTICES = "pinned"

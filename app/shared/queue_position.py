@@ -5,9 +5,9 @@ from __future__ import annotations
 import streamlit as st
 
 from app.shared.widgets import busy, plain_markdown
+from engine.base.schema import decode
 from engine.jobs.manager import JobStatus, manager
 from engine.pipeline.request import EvaluationRequest
-from engine.schema import decode
 
 
 def draw(job: JobStatus, key: str) -> None:

@@ -14,13 +14,13 @@ from typing import Any
 import streamlit as st
 
 from app.shared import notices, working_session
+from engine.attention.evaluation import Evaluation
+from engine.base.schema import decode, encode
 from engine.correctness.output_error import ErrorMap, maps_from_arrays
-from engine.evaluation import Evaluation
 from engine.gate.commits import KernelHistory
 from engine.jobs.layout import SingleJob
 from engine.jobs.manager import JobStatus, manager
 from engine.pipeline.request import EvaluationRequest
-from engine.schema import decode, encode
 
 # A compile takes 50 to 300 ms: waiting this long for it saves the flicker of a second rerun.
 COMPILE_WAIT_S = 0.4

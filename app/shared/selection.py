@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.shared import url_state
-from engine.auto import Choice
+from engine.attention.config import all_variants, find_variant
+from engine.attention.presets import Preset, presets
+from engine.attention.problem import Problem, parse_seqlens
 from engine.base.errors import InvalidProblem
-from engine.config import all_variants, find_variant
+from engine.choose.auto import Choice
 from engine.devices import all_devices
 from engine.pipeline.request import BackendChoice, EvaluationRequest
-from engine.presets import Preset, presets
-from engine.problem import Problem, parse_seqlens
 from kernels.variant import Tunable, Variant
 
 LOCAL_GPU = "local"

@@ -29,8 +29,7 @@ from app.shared.selection import (
 )
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown
-from engine.auto import Choice
-from engine.config import (
+from engine.attention.config import (
     OWN,
     all_variants,
     default_config,
@@ -38,10 +37,17 @@ from engine.config import (
     usual_causal,
     usual_dtype,
 )
+from engine.attention.presets import Preset, presets
+from engine.attention.problem import Problem
+from engine.attention.tensors import (
+    DEFAULT_FACTOR,
+    INPUT_KIND_OF,
+    INPUT_KINDS,
+    MAX_FACTOR,
+    MEANINGS,
+)
+from engine.choose.auto import Choice
 from engine.devices import all_devices, find_device
-from engine.presets import Preset, presets
-from engine.problem import Problem
-from engine.tensors import DEFAULT_FACTOR, INPUT_KIND_OF, INPUT_KINDS, MAX_FACTOR, MEANINGS
 from kernels.ladder import LADDER
 from kernels.variant import AUTO, Variant
 

@@ -8,9 +8,9 @@ from app.shared import notices, url_state
 from app.shared.selection import tunable_key
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown
+from engine.attention.config import TunedConfig, find_tuned, forget_tuned
+from engine.attention.problem import Problem
 from engine.base.errors import StoreError
-from engine.config import TunedConfig, find_tuned, forget_tuned
-from engine.problem import Problem
 from kernels.variant import Variant
 
 _NOTICES = "tuned_config"

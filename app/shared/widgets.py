@@ -22,8 +22,8 @@ from app.shared.palette import (
     STATUS_ICON,
     Theme,
 )
+from engine.attention.evaluation import Execution, Origin
 from engine.base.errors import AttuneError, Status
-from engine.evaluation import Execution, Origin
 from engine.pipeline.verdict import next_step
 
 _PAINT_S = 0.06

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 import streamlit as st
 
 from app.shared import notices
+from engine.attention.evaluation import Evaluation
 from engine.base.errors import StoreError
 from engine.correctness import ErrorMap
-from engine.evaluation import Evaluation
 from engine.sessions.session import Session, resume_session, start_session, working_sessions
 
 _ID = "working_session"

@@ -23,8 +23,8 @@ from app.shared.figures import (
     time_axis,
 )
 from app.shared.palette import MARKER, Theme, variant_color
+from engine.attention.evaluation import Origin
 from engine.base.units import format_us
-from engine.evaluation import Origin
 from engine.measure.statistics import RANKING_ERROR
 
 LACKS = "–"  # a tunable that a variant does not have

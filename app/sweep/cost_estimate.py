@@ -9,9 +9,9 @@ from functools import lru_cache
 
 from app.shared import known_times
 from app.shared.machine import local_gpu
-from engine.config import all_variants
+from engine.attention.config import all_variants
+from engine.base.schema import decode, encode
 from engine.machine_code.native_library import are_libraries_built
-from engine.schema import decode, encode
 from engine.search.space import SweepPoint
 from engine.search.sweep.estimate import Estimator, TimeLeft, learned, load, work_ahead
 from engine.search.sweep.journal import SweepSpec

@@ -11,8 +11,8 @@ import pandas as pd
 from app.shared.widgets import theme
 from app.sweep import frames
 from app.sweep.result_rows import ResultRows
-from engine.evaluation import Origin
-from engine.problem import Problem
+from engine.attention.evaluation import Origin
+from engine.attention.problem import Problem
 from engine.search.ranking import SweepRow, by_problem, comparable, ranking_origin
 
 T = TypeVar("T")

@@ -24,8 +24,8 @@ from app.sweep import charts, frames, point_links, tuned_configs
 from app.sweep.filtered_rows import FilteredRows
 from app.sweep.frames import MOST_LINES
 from app.sweep.result_rows import ResultRows
+from engine.attention.config import TunedConfig, all_variants
 from engine.base.errors import Status
-from engine.config import TunedConfig, all_variants
 from engine.devices import find_device
 from engine.model.roofline import LEVELS
 from engine.search.autotune import ProblemResult, configs_to_keep, problem_result

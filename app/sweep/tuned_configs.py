@@ -10,8 +10,8 @@ from app.shared import notices
 from app.shared.terms import TERMS
 from app.shared.tuned_config import forget
 from app.shared.widgets import empty, plain_markdown, problem
+from engine.attention.config import TunedConfig, load_tuned, tuned_path
 from engine.base.errors import StoreError
-from engine.config import TunedConfig, load_tuned, tuned_path
 from engine.search.autotune import keep_configs
 
 _MOST_SHOWN = 12

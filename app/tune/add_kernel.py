@@ -18,8 +18,10 @@ from app.shared.runs import DIALOG_OPEN
 from app.shared.selection import FORMATS, Selection, problem_values
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown, problem
+from engine.attention.config import kept_kernels
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidKernel
-from engine.config import kept_kernels
 from engine.cuda_on_host.toolchain import DEFAULT_ARCH
 from engine.devices import find_device
 from engine.own_kernels.draft import Draft, draft_of, in_sequence
@@ -41,8 +43,6 @@ from engine.pipeline.trial import (
     why_types_differ,
     write_description,
 )
-from engine.plan import make_plan
-from engine.problem import Problem
 from kernels.source_text import read_text
 from kernels.toml_block import KernelDescriptionError
 from kernels.variant import Variant

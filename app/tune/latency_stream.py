@@ -19,12 +19,12 @@ from app.shared.widgets import (
 )
 from app.tune import latency_stream_chart, latency_stream_jobs
 from app.tune.run_state import RunState
+from engine.attention.evaluation import Evaluation
+from engine.base.schema import decode
 from engine.base.units import format_count, format_duration, format_us
-from engine.evaluation import Evaluation
 from engine.jobs.latency_series import StreamSummary, StreamView
 from engine.jobs.manager import JobStatus
 from engine.pipeline.request import EvaluationRequest
-from engine.schema import decode
 
 _POLL_S = 0.5  # also while nothing is measured: another tab may begin
 

@@ -22,16 +22,16 @@ from app.shared.runs import (
 )
 from app.shared.selection import Selection
 from app.tune.source_watch import source_digest
+from engine.attention.evaluation import Evaluation
+from engine.attention.plan import variant_sources
 from engine.base.errors import AttuneError, CompileError, Status
 from engine.cuda_source.sources import read_source
-from engine.evaluation import Evaluation
 from engine.history.known_time import taken_of
 from engine.jobs.manager import JobStatus, manager
+from engine.machine_code.launch_report import Residency
 from engine.machine_code.native_library import are_libraries_built
-from engine.machine_code.report import Residency
-from engine.pipeline.machine_code import machine_code_of
 from engine.pipeline.request import EvaluationRequest, Preview, evaluation_of_preview, preview
-from engine.plan import variant_sources
+from engine.pipeline.simulated_launches import machine_code_of
 from kernels.variant import Variant
 
 

@@ -8,7 +8,7 @@ from app.shared import saving
 from app.shared.runs import error_maps_of
 from app.tune.run_state import RunState, shown_evaluation
 from engine.base.errors import StoreError
-from engine.environment import collect_environment
+from engine.devices.environment import collect_environment
 from engine.sessions.session import make_error_map, make_snapshot, missing_sources, sources_of
 from engine.sessions.snapshot import Snapshot
 

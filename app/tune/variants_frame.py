@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pandas as pd
 
 from app.shared.palette import color_of, reference_color
+from engine.attention.evaluation import Latency
 from engine.base.units import format_bytes, format_speedup, format_us
-from engine.evaluation import Latency
 from engine.history.known_time import KnownTime, Reference, not_comparable, references_in, taken_of
 from engine.pipeline.request import Preview
 from engine.search.ranking import SweepRow
-from engine.versions.verdicts import order_of
+from engine.versions.verdict_rules import order_of
 from kernels.variant import Variant
 
 

@@ -15,13 +15,13 @@ from app.shared.selection import Selection
 from app.shared.terms import TERMS
 from app.shared.widgets import plain_markdown
 from app.tune.run_state import RunState
-from engine.auto import Choice
 from engine.base.errors import AttuneError, Status
+from engine.choose.auto import Choice
 from engine.history import History
 from engine.jobs.manager import JobStatus
-from engine.machine_code.report import PassReport
+from engine.machine_code.launch_report import PassReport
 from engine.model.kernel import Kernel
-from engine.pipeline.machine_code import machine_code_of
+from engine.pipeline.simulated_launches import machine_code_of
 from engine.pipeline.verdict import LaunchVerdict, VerdictPart, verdict_of
 
 _POLL_S = 0.5

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
+from engine.attention.plan import LaunchPlan
+from engine.attention.problem import Problem
+from engine.attention.tensors import FloatArray, Inputs, RawArray
 from engine.cuda_on_host.client import JobResult
 from engine.cuda_on_host.toolchain import DEFAULT_ARCH, Schedule
-from engine.plan import LaunchPlan
-from engine.problem import Problem
-from engine.tensors import FloatArray, Inputs, RawArray
 
 BackendName: TypeAlias = Literal["cuda", "cpu", "machine-code"]
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
+from engine.attention.plan import LaunchPlan
+from engine.attention.tensors import FloatArray, Inputs, RawArray, gradients_of, lse_of, output_of
 from engine.backends.base import BackendName, RunOptions, RunResult
 from engine.backends.partial import PartOfLaunch, WrongOffsetError, choose_part, not_probed
 from engine.base.errors import FAULTS, CompileError, Status, ToolMissing
-from engine.base.launch import PassLaunch
+from engine.base.launch_arguments import PassLaunch
 from engine.cuda_on_host.build import HostLibrary, build_kernels
 from engine.cuda_on_host.client import Buffer, Client, Job, KernelLaunch
-from engine.plan import LaunchPlan
-from engine.tensors import FloatArray, Inputs, RawArray, gradients_of, lse_of, output_of
 
 
 class CpuBackend:

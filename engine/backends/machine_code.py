@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.attention.plan import LaunchPlan, compile_plan, launch_of_pass
+from engine.attention.tensors import POISON_BITS, Inputs, gradients_of, lse_of, output_of
 from engine.backends.base import BackendName, RunOptions, RunResult
 from engine.backends.partial import (
     PartialRunError,
@@ -26,7 +28,7 @@ from engine.base.errors import (
     ToolMissing,
     UnknownName,
 )
-from engine.base.launch import PassLaunch
+from engine.base.launch_arguments import PassLaunch
 from engine.cuda_on_host.client import worker_threads
 from engine.cuda_source.nvrtc import CompiledKernel
 from engine.machine_code.analysis import program_of
@@ -47,8 +49,6 @@ from engine.machine_code.execution import (
     prepare,
 )
 from engine.machine_code.launch import buffer_address
-from engine.plan import LaunchPlan, compile_plan, launch_of_pass
-from engine.tensors import POISON_BITS, Inputs, gradients_of, lse_of, output_of
 
 _MOST_PROBES = 1000  # CTAs along the axes of a pass, some 0.3 ms each
 # From here on (some 2 s on two cores), the second run covers only a share of the CTAs.

@@ -18,10 +18,10 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from engine.attention.plan import LaunchPlan
+from engine.attention.problem import Problem
 from engine.backends.base import Part
-from engine.base.launch import PassLaunch
-from engine.plan import LaunchPlan
-from engine.problem import Problem
+from engine.base.launch_arguments import PassLaunch
 
 # (buffer, byte) that each CTA of a pass first touched of Q or O; None where it ended without.
 Probe: TypeAlias = Callable[[PassLaunch, Sequence[int]], Sequence[tuple[str, int] | None]]

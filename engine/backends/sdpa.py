@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
+from engine.attention.problem import Problem
+from engine.attention.tensors import FloatArray, Inputs, RawArray, alibi_slopes
 from engine.base.errors import MeasureError, ToolMissing
-from engine.problem import Problem
-from engine.tensors import FloatArray, Inputs, RawArray, alibi_slopes
 from kernels.variant import FEATURES
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from engine.base.errors import AttuneError, BadInput, InvalidKernel
 from engine.base.files import DISK_ERRORS
+from engine.base.schema import file_label
 from engine.cli.command_line import options_of, parser
 from engine.cli.output import print_json, shown_output
-from engine.schema import file_label
 
 
 def main(argv: Sequence[str] | None = None) -> int:

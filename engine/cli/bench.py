@@ -8,19 +8,19 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.attention.config import check_given, find_variant
+from engine.attention.evaluation import Latency, baseline_label
+from engine.attention.presets import BENCH_PROBLEMS
 from engine.base.errors import MeasureError, ToolMissing
+from engine.base.schema import encode
 from engine.base.table import Table
 from engine.cli.options import kernel, parse_config
 from engine.cli.output import print_json, print_table
-from engine.config import check_given, find_variant
-from engine.evaluation import Latency, baseline_label
 from engine.measure.sampler import Mode
 from engine.measure.statistics import Comparison
 from engine.pipeline.evaluate import Evaluator
-from engine.presets import BENCH_PROBLEMS
-from engine.schema import encode
-from engine.sessions.files import check_new, export_evaluations
 from engine.sessions.known_times import open_history
+from engine.sessions.lookup import check_new, export_evaluations
 from kernels.variant import AUTO
 
 if TYPE_CHECKING:

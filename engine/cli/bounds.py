@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.attention.evaluation import Occupancy, PassReport
 from engine.base.errors import InvalidProblem
 from engine.base.table import csv_text
 from engine.base.units import format_bytes
@@ -27,7 +28,6 @@ from engine.cli.options import (
 )
 from engine.cli.output import print_figures, print_json, print_table
 from engine.devices import limits_for, target_gpu
-from engine.evaluation import Occupancy, PassReport
 from engine.model.occupancy import occupancy
 from engine.model.roofline import (
     launch_work,

@@ -238,7 +238,7 @@ def _keywords(keywords: Table, module: ModuleType) -> dict[str, Any]:
     if isinstance(given.get("metavar"), list):
         given["metavar"] = tuple(given["metavar"])
     if "{INPUT_KINDS}" in given.get("help", ""):
-        meanings = import_module("engine.tensors").MEANINGS
+        meanings = import_module("engine.attention.tensors").MEANINGS
         kinds = "; ".join(f"{name}: {meaning}" for name, meaning in meanings.items())
         given["help"] = given["help"].format(INPUT_KINDS=kinds)
     return given

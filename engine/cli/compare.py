@@ -13,27 +13,22 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.attention.evaluation import Evaluation
 from engine.base.errors import InvalidProblem, SnapshotError, Status
+from engine.base.schema import file_label
 from engine.cli.options import BackendOption, FormatOptions
 from engine.cli.output import print_json, print_table
 from engine.devices import find_device
-from engine.environment import collect_environment
-from engine.evaluation import Evaluation
+from engine.devices.environment import collect_environment
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.evaluation_run import EvaluationOutcome
-from engine.schema import file_label
-from engine.sessions.compare import (
-    Differences,
-    SessionComparison,
-    compare_sessions,
-    output,
-    parse_pick,
-)
-from engine.sessions.compare.machine_code import count_sources, uncounted, with_counts
-from engine.sessions.compare.output import environment_table
+from engine.sessions.compare import Differences, SessionComparison, compare_sessions, parse_pick
+from engine.sessions.compare import formats as output
+from engine.sessions.compare.formats import environment_table
+from engine.sessions.compare.missing_counts import count_sources, uncounted, with_counts
 from engine.sessions.compare.pairing import Pairing
-from engine.sessions.files import open_session, open_sessions
 from engine.sessions.known_times import open_history
+from engine.sessions.lookup import open_session, open_sessions
 from engine.sessions.rerun import (
     Repeat,
     foreign_sources,

@@ -5,7 +5,12 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict, dataclass, replace
 
+from engine.attention.config import find_variant
+from engine.attention.coverage import format_ranges
+from engine.attention.evaluation import Evaluation
+from engine.attention.tensors import NORMAL
 from engine.base.errors import FAULTS, InvalidProblem, Status
+from engine.base.schema import encode
 from engine.base.table import Table
 from engine.cli.options import (
     BackendOption,
@@ -18,20 +23,15 @@ from engine.cli.options import (
     problem_from,
 )
 from engine.cli.output import print_figures, print_json, print_table
-from engine.config import find_variant
-from engine.coverage import format_ranges
-from engine.evaluation import Evaluation
 from engine.history import History
 from engine.model.kernel import launch_plan
 from engine.pipeline.evaluate import evaluate
-from engine.pipeline.machine_code import device_of_plan
 from engine.pipeline.request import EvaluationRequest, resolve
+from engine.pipeline.simulated_launches import device_of_plan
 from engine.pipeline.verdict import verdict_on_run
-from engine.schema import encode
 from engine.sessions.known_times import open_history
 from engine.sessions.session import save_outcome
 from engine.sessions.tables import known_times_table
-from engine.tensors import NORMAL
 
 
 @dataclass(frozen=True)

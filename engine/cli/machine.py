@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from engine.base.table import Table
 from engine.cli.output import print_figures, print_json, print_table
 from engine.devices import all_devices, find_device
+from engine.devices.environment import collect_environment
 from engine.devices.spec import detect_local
-from engine.environment import collect_environment
-from engine.selfcheck import State, selfcheck
+from engine.pipeline.selfcheck import State, selfcheck
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
+from engine.attention.problem import feature_options
 from engine.base.errors import AttuneError, BadInput, ToolMissing
 from engine.cuda_source.sources import files_inside
 from engine.gate.settings import parse_problem
-from engine.problem import feature_options
 from engine.versions.figures import variant_of
 
 Answer: TypeAlias = dict[str, Any]

@@ -20,8 +20,8 @@ from engine.pipeline.request import BackendChoice, EvaluationRequest, ResolvedRe
 from kernels.variant import AUTO, DTYPES, Dtype, Variant
 
 if TYPE_CHECKING:
-    from engine.problem import Problem
-    from engine.tensors import InputKind
+    from engine.attention.problem import Problem
+    from engine.attention.tensors import InputKind
 
 
 # What `[shared.…]` of commands.toml puts on a command; the options of a command inherit them.
@@ -150,8 +150,8 @@ def problem_from(args: ProblemOptions, variant: Variant | None = None) -> Proble
     Raises:
         InvalidProblem, UnknownName: sizes out of range, no such preset.
     """
-    from engine.presets import find_preset
-    from engine.problem import Problem
+    from engine.attention.presets import find_preset
+    from engine.attention.problem import Problem
 
     base = Problem(1, 1, 128, 64) if args.preset is None else find_preset(args.preset).problem
     given: dict[str, Any] = {
@@ -185,7 +185,7 @@ def scores_from(args: ScoreOptions) -> dict[str, Any]:
     names = ("window", "softcap", "alibi", "sinks", "lse")
     given = {name: value for name in names if (value := getattr(args, name)) is not None}
     if args.kv_dtype is not None:
-        from engine.problem import KV_DTYPES
+        from engine.attention.problem import KV_DTYPES
 
         given["kv_dtype"] = KV_DTYPES[args.kv_dtype]
     return given
@@ -208,7 +208,7 @@ def _usual(args: ProblemOptions, variant: Variant | None) -> dict[str, Any]:
     name = getattr(args, "variant", None)
     if args.preset is not None or (variant is None and (not isinstance(name, str) or name == AUTO)):
         return {}
-    from engine.config import find_variant, usual_causal, usual_head_dim
+    from engine.attention.config import find_variant, usual_causal, usual_head_dim
 
     with contextlib.suppress(AttuneError):  # said where the variant is looked up
         found = variant or find_variant(str(name))
@@ -227,8 +227,8 @@ def _dtype(args: ProblemOptions, variant: Variant | None) -> Dtype | None:
 
 
 def dtype_from(name: str | None, variants: Iterable[str | Variant]) -> Dtype:
-    """The format of `--dtype`; where it is left out, as `engine.config.usual_dtype`."""
-    from engine.config import usual_dtype
+    """The format of `--dtype`; where it is left out, as `engine.attention.config.usual_dtype`."""
+    from engine.attention.config import usual_dtype
 
     return DTYPES[name] if name is not None else usual_dtype(variants)
 
@@ -262,7 +262,7 @@ def config_from(args: ConfigOptions, name: str) -> dict[str, int]:
     config = given_config(args)
     if name == AUTO:
         return config
-    from engine.config import check_given, default_config, find_variant
+    from engine.attention.config import check_given, default_config, find_variant
     from engine.pipeline.request import target_device
 
     variant = find_variant(name)
@@ -299,7 +299,7 @@ def parse_config(items: Iterable[str], usage: str) -> dict[str, int]:
 
 def input_kind(text: str) -> InputKind:
     """For `type=`: a kind of inputs."""
-    from engine.tensors import check_input_kind
+    from engine.attention.tensors import check_input_kind
 
     try:
         return check_input_kind(text)
@@ -317,7 +317,7 @@ def integer(text: str) -> int:
 
 def seqlens(text: str) -> tuple[int, ...]:
     """For `type=`: lengths of sequences."""
-    from engine.problem import parse_seqlens
+    from engine.attention.problem import parse_seqlens
 
     try:
         return parse_seqlens(text)

@@ -6,6 +6,8 @@ import shlex
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from engine.attention.plan import make_plan
+from engine.attention.problem import SHORT_DTYPES, Problem, feature_options, features_of
 from engine.cli.options import (
     ConfigOptions,
     DefaultsOption,
@@ -16,12 +18,10 @@ from engine.cli.options import (
 )
 from engine.cli.output import print_table
 from engine.pipeline.request import EvaluationRequest
-from engine.plan import make_plan
-from engine.problem import SHORT_DTYPES, Problem, feature_options, features_of
-from engine.sessions.files import read_file
 from engine.sessions.importers import ImportOptions, import_measurements
 from engine.sessions.importers.nsight_compute import METRICS, counters_table
 from engine.sessions.known_times import open_history
+from engine.sessions.lookup import read_file
 from engine.sessions.store import default_store
 from kernels.variant import Variant
 

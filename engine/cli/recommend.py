@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from engine.attention.config import usual_causal
 from engine.base.errors import InvalidProblem
+from engine.base.schema import encode
 from engine.base.table import Table
 from engine.base.units import format_us, format_usd
-from engine.batch.batch_table import DEFAULT_TARGETS
-from engine.batch.cost import Saving, TrafficUnit, WaitPlan
-from engine.batch.mix import MixLine, parse_mix, read_mix, recommend_mix
-from engine.batch.recommend import BatchRequest, BatchResult, recommend_for_choice
+from engine.choose.batch.batch_table import DEFAULT_TARGETS
+from engine.choose.batch.cost import Saving, TrafficUnit, WaitPlan
+from engine.choose.batch.mix import MixLine, parse_mix, read_mix, recommend_mix
+from engine.choose.batch.recommend import BatchRequest, BatchResult, recommend_for_choice
 from engine.cli.options import (
     ConfigOptions,
     DefaultsOption,
@@ -27,13 +29,11 @@ from engine.cli.options import (
     scores_from,
 )
 from engine.cli.output import print_json, print_table
-from engine.config import usual_causal
 from engine.devices import find_device, target_gpu
 from engine.history import History
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.invariance import BatchInvariance, batch_invariance
 from engine.pipeline.request import EvaluationRequest
-from engine.schema import encode
 from engine.sessions.known_times import open_history
 
 _TRAFFIC: tuple[TrafficUnit, ...] = ("requests", "tokens", "queries")

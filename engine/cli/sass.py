@@ -16,6 +16,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
+from engine.attention.config import (
+    default_config,
+    find_variant,
+    has_description,
+    resolve_config,
+    variant_from,
+)
+from engine.attention.plan import LaunchPlan, analyse_plan
 from engine.base import files
 from engine.base.errors import AttuneError, CompileError, InvalidProblem, UnknownName
 from engine.cli.options import (
@@ -31,13 +39,6 @@ from engine.cli.options import (
 from engine.cli.output import print_json, shown_output
 from engine.cli.sass_execute import run_executed
 from engine.cli.sass_output import Result, as_json, print_results
-from engine.config import (
-    default_config,
-    find_variant,
-    has_description,
-    resolve_config,
-    variant_from,
-)
 from engine.cuda_source import compile_kernel
 from engine.cuda_source.nvrtc import compiler_flag
 from engine.devices import DeviceSpec, target_gpu
@@ -47,7 +48,8 @@ from engine.machine_code.launch import Content, Launch, arguments_and_memory, ta
 from engine.machine_code.timing.timeline import beside, timeline, write_timeline
 from engine.model.kernel import Kernel, launch_plan
 from engine.own_kernels.registry import use_kernel
-from engine.pipeline.machine_code import (
+from engine.pipeline.request import EvaluationRequest
+from engine.pipeline.simulated_launches import (
     TimedLaunch,
     clock_note,
     device_at,
@@ -55,8 +57,6 @@ from engine.pipeline.machine_code import (
     time_launch,
     time_passes,
 )
-from engine.pipeline.request import EvaluationRequest
-from engine.plan import LaunchPlan, analyse_plan
 from engine.sessions.known_times import open_history
 from kernels.source_text import sidecar_of
 from kernels.variant import AUTO, Variant

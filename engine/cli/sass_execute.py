@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.attention.tensors import POISON_BITS
 from engine.base import files
 from engine.base.errors import InvalidProblem
 from engine.cli.output import print_json
@@ -30,7 +31,6 @@ from engine.machine_code.execution import (
     prepare,
 )
 from engine.machine_code.launch import Content, Launch, buffer_address
-from engine.tensors import POISON_BITS
 
 _TIME_LIMIT_S = 300.0
 _MOST_CLUSTER_CTAS = 16  # the largest that is not portable

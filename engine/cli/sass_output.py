@@ -26,7 +26,7 @@ from engine.machine_code.disassembly import NO_BARRIER, Instruction, SourceLine
 from engine.machine_code.emulation import EXECUTED, IDEAL_WAVEFRONTS, SECTORS, WAVEFRONTS
 from engine.machine_code.overlap import overlaps
 from engine.machine_code.timing.simulate import SimulatedLatency
-from engine.pipeline.machine_code import TimedLaunch, advise_launch
+from engine.pipeline.simulated_launches import TimedLaunch, advise_launch
 
 
 @dataclass(frozen=True, slots=True)

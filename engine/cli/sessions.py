@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.base.errors import InvalidProblem, UnknownName
+from engine.base.schema import WITH_DERIVED, encode
 from engine.base.table import Table, csv_text
 from engine.cli.options import (
     ConfigOptions,
@@ -18,9 +19,8 @@ from engine.cli.options import (
 )
 from engine.cli.output import print_json, print_table
 from engine.history.history import predictions
-from engine.schema import WITH_DERIVED, encode
-from engine.sessions.files import open_session, write_file
 from engine.sessions.known_times import KnownTimes, ledger_table, score
+from engine.sessions.lookup import open_session, write_file
 from kernels.variant import DTYPES
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class SessionsExportOptions:
 def run_export(args: SessionsExportOptions) -> int:
     from engine.base import files
     from engine.sessions.exporters import exported
-    from engine.sessions.files import check_new, open_session
+    from engine.sessions.lookup import check_new, open_session
 
     check_new(args.output)
     text = exported(open_session(args.file), args.form, args.variant or "", args.gpu or "")
@@ -71,8 +71,8 @@ class SessionsDecideOptions:
 
 
 def run_decide(args: SessionsDecideOptions) -> int:
-    from engine.schema import MAX_SENTENCE, clean_lines
-    from engine.sessions.files import open_session
+    from engine.base.schema import MAX_SENTENCE, clean_lines
+    from engine.sessions.lookup import open_session
     from engine.sessions.session import now
     from engine.sessions.snapshot import Decision, Spent
     from engine.sessions.store import default_store
@@ -107,7 +107,7 @@ def run_decide(args: SessionsDecideOptions) -> int:
 
 
 def _phase(text: str) -> Phase:
-    from engine.schema import decode
+    from engine.base.schema import decode
     from engine.sessions.snapshot import Goal, Phase
 
     name, colon, aim = text.partition(":")
@@ -210,8 +210,8 @@ class SessionsShowOptions:
 
 
 def run_show(args: SessionsShowOptions) -> int:
-    from engine.sessions.files import open_session
     from engine.sessions.known_times import open_history
+    from engine.sessions.lookup import open_session
     from engine.sessions.tables import session_tables
 
     snapshot = open_session(args.file)
@@ -253,7 +253,7 @@ class SessionsImportOptions(Sizes, ConfigOptions):
 
 
 def run_import(args: SessionsImportOptions) -> int:
-    from engine.sessions.files import read_file, snapshot_of
+    from engine.sessions.lookup import read_file, snapshot_of
     from engine.sessions.store import default_store
 
     store, options = default_store(), _options(args)
@@ -297,7 +297,7 @@ class ReportOptions:
 
 
 def run_report(args: ReportOptions) -> int:
-    from engine.sessions.advice import advise
+    from engine.choose.advice import advise
     from engine.sessions.known_times import open_history
     from engine.sessions.report import to_html, to_markdown
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from engine.base.errors import InvalidProblem, ToolMissing
 from engine.base.files import PACKAGES
 from engine.cli.mcp_server import MOST_SECONDS, Rights, serve
-from engine.software_gpu.environment import software_environment
+from engine.software_gpu.process_environment import software_environment
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self, TextIO
 
-from engine.auto import chosen_variants
+from engine.attention.config import (
+    find_variant,
+    forget_tuned,
+    load_tuned,
+    tuned_path,
+    usual_causal,
+    usual_dtype,
+)
+from engine.attention.presets import find_preset
+from engine.attention.tensors import NORMAL
 from engine.base.errors import ClusterError, InvalidProblem
+from engine.base.schema import encode
 from engine.base.table import Table, csv_text
 from engine.base.units import format_durations, format_us
+from engine.choose.auto import chosen_variants
 from engine.cli.options import (
     PROBLEM,
     BackendOption,
@@ -26,19 +37,9 @@ from engine.cli.options import (
     first_given,
 )
 from engine.cli.output import print_json, print_table, unfiltered
-from engine.config import (
-    find_variant,
-    forget_tuned,
-    load_tuned,
-    tuned_path,
-    usual_causal,
-    usual_dtype,
-)
 from engine.cuda_source import cache_root
 from engine.devices import find_device
 from engine.pipeline.request import runs_on_gpu, target_device
-from engine.presets import find_preset
-from engine.schema import encode
 from engine.search.autotune import ProblemResult, configs_to_keep, keep_configs
 from engine.search.ranking import SweepRow
 from engine.search.results import SHOWN_PLACES, result_tables, row_dict, sweep_frame
@@ -48,7 +49,6 @@ from engine.search.sweep.estimate import Estimator, TimeLeft, work_ahead
 from engine.search.sweep.journal import Budget, Progress, SweepJournal, SweepSpec, best_key
 from engine.search.sweep.run import SweepEnd, rows_of, sweep_here
 from engine.sessions.known_times import open_history
-from engine.tensors import NORMAL
 from kernels.characters import visible
 from kernels.ladder import LADDER
 from kernels.variant import AUTO, DTYPES

@@ -11,12 +11,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.auto import choose
-from engine.auto.candidates import changed_since, eligible, read_table
-from engine.auto.renew import GPUS, directions, renew
+from engine.attention.config import OWN, all_variants, find_variant, kept_kernels, variants_for
+from engine.attention.problem import Problem
 from engine.base import files
 from engine.base.errors import AttuneError, InvalidProblem, UnknownName, unknown
 from engine.base.table import Table, as_markdown
+from engine.choose.auto import choose
+from engine.choose.auto.candidates import changed_since, eligible, read_table
+from engine.choose.auto.renew import GPUS, directions, renew
 from engine.cli.options import (
     PROBLEM,
     ConfigOptions,
@@ -26,10 +28,8 @@ from engine.cli.options import (
     problem_from,
 )
 from engine.cli.output import print_json, print_table
-from engine.config import OWN, all_variants, find_variant, kept_kernels, variants_for
 from engine.own_kernels.registry import forget_kernel, keep_kernel
 from engine.pipeline.request import target_device
-from engine.problem import Problem
 from engine.sessions.known_times import open_history
 from kernels.ladder import LADDER, markdown_table
 from kernels.variant import Variant
@@ -158,7 +158,7 @@ def _renew_figures(args: VariantsOptions) -> int:
 
 def _figures(args: VariantsOptions, gpu: str) -> int:
     """The ladder's figures for a problem on a GPU, or what one rung changed."""
-    from engine.auto.candidates import out_of_reach
+    from engine.choose.auto.candidates import out_of_reach
     from engine.devices import target_gpu
     from engine.kernel_figures.rung import ladder_table, reasons, without_empty
     from engine.sessions.known_times import open_history

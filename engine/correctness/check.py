@@ -29,6 +29,19 @@ from pathlib import Path
 
 import numpy as np
 
+from engine.attention.evaluation import Correctness, Finding
+from engine.attention.plan import LaunchPlan
+from engine.attention.problem import Problem
+from engine.attention.tensors import (
+    FIXED_BOUNDS,
+    LARGEST,
+    NOISE,
+    FloatArray,
+    Inputs,
+    RawArray,
+    absolute_tolerance,
+    decode,
+)
 from engine.backends.base import RunResult
 from engine.base.errors import Status
 from engine.correctness.diagnosis import diagnose, place_of
@@ -53,19 +66,6 @@ from engine.correctness.reference import (
     emulated_attention,
 )
 from engine.correctness.suspected_bugs import Case, SuspectedBug, small_bugs, spread_cases
-from engine.evaluation import Correctness, Finding
-from engine.plan import LaunchPlan
-from engine.problem import Problem
-from engine.tensors import (
-    FIXED_BOUNDS,
-    LARGEST,
-    NOISE,
-    FloatArray,
-    Inputs,
-    RawArray,
-    absolute_tolerance,
-    decode,
-)
 from kernels.variant import Dtype
 
 # A second, sharper test: an output may pass and still have an error that is not rounding.

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from engine.attention.problem import Problem
+from engine.attention.tensors import FloatArray, InputKind, Inputs, RawArray, decode
 from engine.base.errors import ToolMissing
 from engine.base.host_memory import available_host_memory, keep_freed_memory
 from engine.correctness.gradients import ExpectedGradients, expect_gradients, inputs_of
@@ -26,8 +28,6 @@ from engine.correctness.reference import (
     emulated_attention,
     split_coverage,
 )
-from engine.problem import Problem
-from engine.tensors import FloatArray, InputKind, Inputs, RawArray, decode
 
 
 def row_factor_rms(error: Float64Array, reference: Float64Array) -> float:

@@ -14,6 +14,16 @@ from typing import Final
 
 import numpy as np
 
+from engine.attention.evaluation import Correctness, Finding, OutputError
+from engine.attention.plan import LaunchPlan
+from engine.attention.tensors import (
+    FIXED_BOUNDS,
+    NOISE,
+    FloatArray,
+    Inputs,
+    RawArray,
+    absolute_tolerance,
+)
 from engine.backends.base import RunResult
 from engine.correctness.diagnosis.patterns import find_patterns
 from engine.correctness.finding_codes import FindingCode
@@ -43,9 +53,6 @@ from engine.correctness.reference import (
     softmax_parts,
 )
 from engine.correctness.regions import place_of
-from engine.evaluation import Correctness, Finding, OutputError
-from engine.plan import LaunchPlan
-from engine.tensors import FIXED_BOUNDS, NOISE, FloatArray, Inputs, RawArray, absolute_tolerance
 
 NAMES = {"dq": "dQ", "dk": "dK", "dv": "dV"}
 # Keyed by the outputs that are right: they exclude the parts they share with the wrong ones, which

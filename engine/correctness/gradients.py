@@ -17,6 +17,17 @@ from typing import cast
 
 import numpy as np
 
+from engine.attention.problem import Problem
+from engine.attention.tensors import (
+    NORMAL,
+    FloatArray,
+    InputKind,
+    Inputs,
+    RawArray,
+    decode,
+    encode,
+    make_inputs,
+)
 from engine.base.errors import ToolMissing
 from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import (
@@ -30,17 +41,6 @@ from engine.correctness.reference import (
     score_blocks,
     slice_qkv,
     softmax_parts,
-)
-from engine.problem import Problem
-from engine.tensors import (
-    NORMAL,
-    FloatArray,
-    InputKind,
-    Inputs,
-    RawArray,
-    decode,
-    encode,
-    make_inputs,
 )
 from kernels.variant import GRADIENTS
 

@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from engine.base.launch import TensorMapArg
+from engine.attention.plan import LaunchPlan
+from engine.attention.problem import Problem
+from engine.attention.tensors import Inputs, RawArray, alibi_slopes, bits_of, decode, poison_of
+from engine.base.launch_arguments import TensorMapArg
 from engine.correctness.reference import (
     BoolArray,
     Coverage,
@@ -24,9 +27,6 @@ from engine.correctness.reference import (
     slice_qkv,
     visible_keys,
 )
-from engine.plan import LaunchPlan
-from engine.problem import Problem
-from engine.tensors import Inputs, RawArray, alibi_slopes, bits_of, decode, poison_of
 from kernels.variant import GRADIENTS, Dtype, ceil_div
 
 _USUAL_TILE = 64

@@ -22,8 +22,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from engine.problem import Problem
-from engine.tensors import FloatArray, Inputs, RawArray, alibi_slopes, decode, encode
+from engine.attention.problem import Problem
+from engine.attention.tensors import FloatArray, Inputs, RawArray, alibi_slopes, decode, encode
 
 Float64Array: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.intp]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from engine.attention.problem import Problem
 from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import BoolArray, Coverage, IntArray
-from engine.problem import Problem
 
 _MAX_LISTED = 6
 

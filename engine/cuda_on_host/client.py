@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from engine.base.errors import Status
 from engine.base.host_memory import available_host_memory
-from engine.base.launch import Argument, describe_type, encode_argument
+from engine.base.launch_arguments import Argument, describe_type, encode_argument
 from engine.cuda_on_host import toolchain
 from engine.cuda_on_host.build import HostLibrary, export_number
 from engine.cuda_on_host.debug_lines import LineTable
@@ -191,7 +191,7 @@ class _Process:
         with theirs:
             self.process = subprocess.Popen(
                 [
-                    sys.executable, "-m", "engine.cuda_on_host.child",
+                    sys.executable, "-m", "engine.cuda_on_host.runtime_process",
                     str(theirs.fileno()), str(self.segment.descriptor), str(workers),
                 ],
                 pass_fds=(theirs.fileno(), self.segment.descriptor),

@@ -30,7 +30,7 @@ class _Child:
         path = os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "engine.cuda_source.child", str(theirs.fileno())],
+                [sys.executable, "-m", "engine.cuda_source.nvrtc_process", str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 cwd="/",  # NVRTC looks for headers in the current folder, too
                 stdin=subprocess.DEVNULL,

@@ -8,7 +8,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem, unknown
+from engine.base.schema import Stored
 from engine.base.table import Table
 from engine.gate.judge import Work, do_work
 from engine.gate.settings import read_settings
@@ -23,10 +25,8 @@ from engine.gate.trees import (
     source_diff,
     working_tree,
 )
-from engine.problem import Problem
-from engine.schema import Stored
 from engine.versions.figures import Answer
-from engine.versions.verdicts import Finding, compare_answers, figure_text
+from engine.versions.verdict_rules import Finding, compare_answers, figure_text
 from engine.versions.workers import Failed, Workers
 
 if TYPE_CHECKING:

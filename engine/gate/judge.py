@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, unknown
 from engine.devices import find_device
 from engine.gate.running import Checked, check_output, measure_pair, measuring_gpu
@@ -22,9 +23,8 @@ from engine.gate.trees import (
     settings_of,
 )
 from engine.machine_code.native_library import build_all
-from engine.problem import Problem
 from engine.versions.figures import Answer, compile_fault, compiled_answer, variant_of
-from engine.versions.verdicts import (
+from engine.versions.verdict_rules import (
     Finding,
     GateVerdict,
     compare_answers,

@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from engine.attention.config import default_config
+from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, CompileError, ToolMissing
-from engine.config import default_config
 from engine.devices import find_device
-from engine.problem import Problem
 from engine.versions.figures import variant_of
 
 if TYPE_CHECKING:

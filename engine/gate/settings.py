@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from engine.attention.problem import Direction, Problem, parse_seqlens
 from engine.base.errors import AttuneError, BadInput
 from engine.devices import find_device
 from engine.gate.trees import SETTINGS_NAME, settings_of
-from engine.problem import Direction, Problem, parse_seqlens
 from engine.versions.figures import Figures
-from engine.versions.verdicts import (
+from engine.versions.verdict_rules import (
     COUNTED,
     LABELS,
     Finding,

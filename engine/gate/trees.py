@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
+from engine.attention.config import describes_itself
 from engine.base.errors import BadInput, CompileError, ToolMissing
-from engine.config import describes_itself
 from engine.cuda_source.sources import OutsideFolder, files_inside, include_from
 from kernels.description import parse_variant
 from kernels.ladder import is_numbered

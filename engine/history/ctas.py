@@ -19,6 +19,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from engine.attention.plan import LaunchPlan, cached_kernel, make_plan
+from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
 from engine.base.files import read_entry, write_entry
 from engine.base.newest import Newest
@@ -39,8 +41,6 @@ from engine.model.equations import CtaCurve, visited_share
 from engine.model.kernel import Kernel
 from engine.model.launches import CurveTraffic, Launches, collect, traffic_by_order
 from engine.model.occupancy import IntArray
-from engine.plan import LaunchPlan, cached_kernel, make_plan
-from engine.problem import Problem
 from kernels.variant import Config, Variant
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]

@@ -21,14 +21,17 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
+from engine.attention.config import TunedConfig, load_tuned
+from engine.attention.evaluation import Evaluation, Latency, Origin, Resources
+from engine.attention.plan import LaunchPlan, cached_kernel, compile_plan, known_report, resources
+from engine.attention.problem import Problem
 from engine.base import files
 from engine.base.errors import AttuneError, StoreError, ToolMissing
 from engine.base.files import data_folder
+from engine.base.schema import Integer, Line, Stored, decode, encode
 from engine.base.table import Bars, Table, Tabular
 from engine.base.units import format_us
-from engine.config import TunedConfig, load_tuned
 from engine.cuda_source import CompiledKernel, CompileReport
-from engine.evaluation import Evaluation, Latency, Origin, Resources
 from engine.history.known_time import (
     KnownTime,
     Reference,
@@ -48,16 +51,13 @@ from engine.model.kernel import (
     misfit_of,
     pass_reports,
 )
-from engine.plan import LaunchPlan, cached_kernel, compile_plan, known_report, resources
-from engine.problem import Problem
-from engine.schema import Integer, Line, Stored, decode, encode
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from engine.model.equations import Calibration, CtaCurve
     from engine.model.launches import Launches
-    from engine.model.measurements import Measurement
+    from engine.model.measured_points import Measurement
     from engine.model.occupancy import IntArray
 
 
@@ -135,7 +135,7 @@ class Time(Tabular):
     low_us: float
     high_us: float
     origin: Origin
-    method: str  # what it is predicted by (`engine.evaluation.METHODS`); empty where it was taken
+    method: str  # what it is predicted by (`engine.attention.evaluation.METHODS`); empty where it was taken
     calibrated_on: int  # measured points of this source, where it is predicted
     where: str  # `session L4 study`; empty where it is predicted
     reason: str  # what binds, or how it was taken

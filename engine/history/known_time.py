@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias
 
+from engine.attention.config import find_variant
+from engine.attention.evaluation import Evaluation, Latency, baseline_label
+from engine.attention.plan import variant_sources
+from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, CompileError, Status
-from engine.config import find_variant
-from engine.evaluation import Evaluation, Latency, baseline_label
-from engine.model.measurements import Measurement
-from engine.plan import variant_sources
-from engine.problem import Problem
+from engine.model.measured_points import Measurement
 from kernels.variant import Config, Variant
 
 # Of the source that a time was taken of: this file, another text, or not known.

@@ -15,6 +15,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from engine.attention.plan import LaunchPlan, launch_of_pass, make_plan
+from engine.attention.problem import Problem
 from engine.devices.spec import DeviceSpec
 from engine.machine_code.cubin import Entry
 from engine.machine_code.disassembly import Program
@@ -34,8 +36,6 @@ from engine.machine_code.timing.traffic import share_sms
 from engine.model.equations import CtaCurve, visited_share
 from engine.model.launches import CurveTraffic, Launches
 from engine.model.occupancy import IntArray
-from engine.plan import LaunchPlan, launch_of_pass, make_plan
-from engine.problem import Problem
 from kernels.variant import Config, Schedule, Variant
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]

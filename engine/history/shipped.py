@@ -54,7 +54,7 @@ class ShippedFigures:
         self.counts.update(others.counts)
 
     def report(self, key: str) -> tuple[Mapping[str, str], Mapping[str, PtxasInfo]] | None:
-        """Symbols and entries of a compile, as `engine.plan.known_report` asks for them."""
+        """Symbols and entries of a compile, as `engine.attention.plan.known_report` asks for them."""
         if (fields := self.reports.get(key)) is None:
             return None
         return fields["symbols"], {n: PtxasInfo(**info) for n, info in fields["entries"].items()}

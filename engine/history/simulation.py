@@ -17,6 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
+from engine.attention.plan import LaunchPlan, launch_of_pass, make_plan
+from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.base.files import read_entry, write_entry
 from engine.cuda_source import CompiledKernel, CompileReport, cache_root
@@ -66,8 +68,6 @@ from engine.machine_code.timing.traffic import Traffic, launch_traffic, persiste
 from engine.model.equations import CtaCurve
 from engine.model.kernel import Kernel, PassTime
 from engine.model.occupancy import occupancy
-from engine.plan import LaunchPlan, launch_of_pass, make_plan
-from engine.problem import Problem
 from kernels.variant import Config, Variant
 
 _MOST_INSTRUCTIONS = 120_000  # of the longest CTA, unless it is one of the first three

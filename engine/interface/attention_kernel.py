@@ -12,23 +12,29 @@ from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, get_args
 
 import numpy as np
 
+from engine.attention.config import (
+    check_given,
+    find_variant,
+    usual_causal,
+    usual_dtype,
+    usual_head_dim,
+)
+from engine.attention.evaluation import Evaluation, Occupancy
+from engine.attention.presets import find_preset
+from engine.attention.problem import KV_DTYPES, KvDtype, Problem
+from engine.attention.tensors import NORMAL, InputKind, Inputs, RawArray
 from engine.base.errors import InvalidProblem, UnknownName, unknown
-from engine.config import check_given, find_variant, usual_causal, usual_dtype, usual_head_dim
 from engine.cuda_on_host.toolchain import Schedule
 from engine.devices import find_device
-from engine.evaluation import Evaluation, Occupancy
 from engine.history import Time
-from engine.machine_code.report import MachineCode
+from engine.machine_code.launch_report import MachineCode
 from engine.model.kernel import Kernel
 from engine.own_kernels.registry import kernel_named
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.execute import execute
-from engine.pipeline.machine_code import read_machine_code
 from engine.pipeline.request import BackendChoice, EvaluationRequest, resolve
-from engine.presets import find_preset
-from engine.problem import KV_DTYPES, KvDtype, Problem
+from engine.pipeline.simulated_launches import read_machine_code
 from engine.sessions.known_times import open_history
-from engine.tensors import NORMAL, InputKind, Inputs, RawArray
 from kernels.variant import AUTO, DTYPES, Dtype, Variant
 
 # Arguments that the interface functions share: a problem, a kernel's name, keywords.
@@ -51,7 +57,7 @@ class Sizes(TypedDict, total=False):
     heads_kv: int | None  # heads of K and V where query heads share them
     head_dim_v: int | None  # columns of V and O where K has others
     kv_dtype: str | None  # "fp8" where K and V are
-    # See `engine.problem.Problem` for what these mean.
+    # See `engine.attention.problem.Problem` for what these mean.
     window: int | None
     softcap: float | None
     alibi: bool
@@ -391,7 +397,7 @@ class AttentionKernel:
             backend: "auto" (the GPU where it is the target, else software: see
                 `engine.pipeline.execute.where_to_execute`), "cpu", "cuda" or "machine-code".
             schedule: the order of threads on the CPU: "in_order", "random" or "reverse".
-            inputs: what Q, K and V hold: see `engine.tensors.MEANINGS`.
+            inputs: what Q, K and V hold: see `engine.attention.tensors.MEANINGS`.
 
         Raises:
             InvalidProblem: sizes that cannot be, or such a seed or limit.

@@ -9,17 +9,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
-from engine.auto import chosen_variants
+from engine.attention.config import usual_causal
+from engine.attention.evaluation import Evaluation
+from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
+from engine.base.schema import decode
 from engine.base.table import Bars, Table, Tabular
 from engine.base.units import format_us
-from engine.batch.mix import MixResult, parse_mix, read_mix
-from engine.batch.mix import recommend_mix as recommend_mix_of
-from engine.batch.recommend import recommend_for_choice
-from engine.batch.types import BatchRequest, BatchResult
-from engine.config import usual_causal
-from engine.environment import collect_environment
-from engine.evaluation import Evaluation
+from engine.choose.auto import chosen_variants
+from engine.choose.batch.mix import MixResult, parse_mix, read_mix
+from engine.choose.batch.mix import recommend_mix as recommend_mix_of
+from engine.choose.batch.recommend import recommend_for_choice
+from engine.choose.batch.types import BatchRequest, BatchResult
+from engine.devices.environment import collect_environment
 from engine.interface.attention_kernel import (
     AttentionKernel,
     Sizes,
@@ -32,8 +34,6 @@ from engine.interface.attention_kernel import (
     variant_name,
 )
 from engine.pipeline.request import BackendChoice, runs_on_gpu, target_device
-from engine.problem import Problem
-from engine.schema import decode
 from engine.search.autotune import ProblemResult
 from engine.search.ranking import SweepRow
 from engine.search.results import result_tables, sweep_frame
@@ -42,10 +42,10 @@ from engine.search.strategies import StrategyName
 from engine.search.sweep.journal import Budget, Progress, SweepJournal, SweepSpec
 from engine.search.sweep.run import SweepEnd, rows_of, sweep_here
 from engine.sessions.compare import Pairing, SessionComparison, compare_sessions
-from engine.sessions.compare.output import comparison_tables, rows_frame
+from engine.sessions.compare.formats import comparison_tables, rows_frame
 from engine.sessions.exporters import exported
-from engine.sessions.files import open_session
 from engine.sessions.known_times import open_history
+from engine.sessions.lookup import open_session
 from engine.sessions.session import make_snapshot
 from engine.sessions.snapshot import Snapshot
 from kernels.variant import AUTO
@@ -81,12 +81,12 @@ def recommend_batch(
         gpu: the GPU, where `of` does not say it.
         seqlen, head_dim: of each request.
         targets: one or several shares of the highest throughput, 0 to 1, rising.
-        options: further fields of `engine.batch.BatchRequest`: `heads`, `causal`, `seqlen_kv`,
+        options: further fields of `engine.choose.batch.BatchRequest`: `heads`, `causal`, `seqlen_kv`,
             `heads_kv`, `max_batch`, `measured` (a CSV of times to calibrate on), `prices`, …;
             `direction="backward"` for kernels of the backward pass.
 
     Raises:
-        InvalidProblem: no GPU is named, or as `engine.batch.recommend.recommend_batch`.
+        InvalidProblem: no GPU is named, or as `engine.choose.batch.recommend.recommend_batch`.
         UnknownName, InvalidKernel: as `kernel`.
         CompileError, ToolMissing: it does not compile, or there is no compiler.
 
@@ -146,7 +146,7 @@ def recommend_mix(
         options: `max_batch`, `price_usd_per_hour`, `utilisation`.
 
     Raises:
-        InvalidProblem: no GPU is named, or as `engine.batch.mix.recommend_mix`.
+        InvalidProblem: no GPU is named, or as `engine.choose.batch.mix.recommend_mix`.
         UnknownName, InvalidKernel: as `kernel`, or there is no such file.
         CompileError, ToolMissing: it does not compile, or there is no compiler.
 

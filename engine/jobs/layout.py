@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast
 import numpy as np
 
 from engine.base import files
-from engine.schema import Stored, decode
+from engine.base.schema import Stored, decode
 from engine.search.ranking import SweepRow, gpu_names
 from engine.search.sweep.journal import SweepCounts
 

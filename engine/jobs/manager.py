@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from engine.base import files
 from engine.base.errors import StoreError
+from engine.base.schema import decode, encode
 from engine.jobs.latency_series import StreamPart, mark_seen, read_samples
 from engine.jobs.layout import ENDED, JobKind, JobStatus, RunDir, SingleJob
 from engine.jobs.supervisor import JobTable, Supervisor
 from engine.pipeline.request import EvaluationRequest
-from engine.schema import decode, encode
 from engine.search.autotune import ProblemResult, problem_results
 from engine.search.ranking import SweepRow
 from engine.search.sweep.journal import SweepJournal, SweepSpec
@@ -63,7 +63,7 @@ class JobManager:
 
         Args:
             kind: "simulate" puts the CTA time of the request's kernel into the cache instead,
-                "machine_code" what `engine.pipeline.machine_code` makes, "rung" the
+                "machine_code" what `engine.pipeline.simulated_launches` makes, "rung" the
                 figures of `engine.kernel_figures`, "history" those of the kernel's last
                 commits (`engine.gate.commits`); the result of "invariance" is a
                 `BatchInvariance`.

@@ -16,9 +16,9 @@ from typing import Any, Generic, TypeVar
 
 from engine.base import files
 from engine.base.errors import AttuneError, SnapshotError
+from engine.base.schema import decode
 from engine.jobs.layout import JobKind, JobStatus, RunDir
 from engine.pipeline.evaluate import Evaluator
-from engine.schema import decode
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _STARTUP_S = 30.0  # a worker that has not come up after this long is taken for dead

@@ -25,11 +25,11 @@ from typing import Any, Self
 
 from engine.base import files
 from engine.base.errors import AttuneError, Status, StoreError
+from engine.base.schema import decode, encode
 from engine.jobs.layout import JobProgress, JobStatus
 from engine.jobs.supervisor import JobRunner
 from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest, runs_on_gpu
-from engine.schema import decode, encode
 from engine.search.autotune import ProblemResult, gpu_candidates, problem_result, result_with_final
 from engine.search.evaluation_process import evaluate_point
 from engine.search.ranking import by_problem, without_result
@@ -115,9 +115,9 @@ def _end_with_parent() -> None:
 
 def _compile(data: dict[str, Any], on_cpu: bool) -> None:
     """Put one point's builds into the cache. What fails here fails again there, with its reason."""
+    from engine.attention.plan import compile_plan, make_plan
     from engine.cuda_on_host.build import build_kernels
     from engine.pipeline.request import resolve
-    from engine.plan import compile_plan, make_plan
 
     request = decode(EvaluationRequest, data)
     try:

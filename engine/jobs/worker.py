@@ -18,14 +18,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from engine.attention.config import find_variant
+from engine.attention.evaluation import Evaluation
+from engine.attention.plan import LaunchPlan, make_plan
+from engine.attention.tensors import Inputs
 from engine.backends.base import RunOptions
 from engine.base import files
 from engine.base.errors import AttuneError, MeasureError, Status
-from engine.config import find_variant
+from engine.base.schema import Stored, encode
 from engine.correctness import inputs_of
 from engine.devices.nvml import GpuState
 from engine.devices.spec import detect_local
-from engine.evaluation import Evaluation
 from engine.gate.commits import KernelHistory, history_of_source
 from engine.jobs.latency_series import (
     MAX_SAMPLES,
@@ -43,13 +46,10 @@ from engine.kernel_figures import work_out_rung
 from engine.measure.sampler import Sample, SamplerSettings
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.invariance import BatchInvariance, batch_invariance
-from engine.pipeline.machine_code import read_machine_code
 from engine.pipeline.request import EvaluationRequest, resolve, simulated_us
-from engine.plan import LaunchPlan, make_plan
-from engine.schema import Stored, encode
+from engine.pipeline.simulated_launches import read_machine_code
 from engine.search.sweep.journal import SweepSpec
 from engine.sessions.known_times import open_history
-from engine.tensors import Inputs
 
 if TYPE_CHECKING:
     from engine.backends.cuda import CudaBackend

@@ -9,18 +9,18 @@ from difflib import unified_diff
 from itertools import dropwhile
 from pathlib import Path
 
+from engine.attention.config import find_variant
+from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, CompileError
 from engine.base.table import Table
 from engine.base.units import format_bytes, format_us
-from engine.config import find_variant
 from engine.cuda_source.sources import read_source
 from engine.devices import find_device
 from engine.history import History
 from engine.kernel_figures.rung import Rung
 from engine.model.kernel import Kernel
 from engine.own_kernels.registry import parent_of
-from engine.problem import Problem
-from engine.versions.verdicts import default_threshold, order_of
+from engine.versions.verdict_rules import default_threshold, order_of
 from kernels.ladder import LADDER
 from kernels.source_text import without_block
 from kernels.variant import Variant
@@ -317,12 +317,12 @@ def _code_lines(variant: Variant) -> list[str]:
 
 
 def _instructions(rung: Rung) -> list[str]:
+    from engine.attention.plan import compile_plan
     from engine.machine_code.analysis import program_of
     from engine.machine_code.cubin import read_cubin
     from engine.machine_code.disassembly import find_entry
     from engine.model.kernel import launch_plan
     from engine.pipeline.request import resolve
-    from engine.plan import compile_plan
 
     resolved = resolve(rung.request)  # which names its variant and config
     assert resolved.device is not None  # a rung without a GPU has no machine code

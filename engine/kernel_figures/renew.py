@@ -17,10 +17,12 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import product
 
-from engine.auto.choice import candidates_for
-from engine.auto.renew import GPUS, HEADS, LENGTHS
+from engine.attention.config import TunedConfig
+from engine.attention.plan import compile_plan, resources
+from engine.attention.problem import Problem
 from engine.base.errors import AttuneError
-from engine.config import TunedConfig
+from engine.choose.auto.choice import candidates_for
+from engine.choose.auto.renew import GPUS, HEADS, LENGTHS
 from engine.cuda_source.nvrtc import toolchain
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
@@ -29,8 +31,6 @@ from engine.history.ctas import REGIMES, find, name_of
 from engine.history.shipped import ShippedFigures
 from engine.kernel_figures.rung import count_tile, counts_path, request_of
 from engine.model.kernel import Kernel, misfit_of, pass_reports
-from engine.plan import compile_plan, resources
-from engine.problem import Problem
 from kernels.ladder import LADDER
 
 SHIPPED_GPUS = tuple(GPUS.values())

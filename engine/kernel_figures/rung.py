@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from engine.attention.config import default_config
+from engine.attention.evaluation import Latency, PassReport
+from engine.attention.plan import LaunchPlan, compile_plan, launch_of_pass, make_plan
+from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.base.files import cache_root, read_entry, write_entry
 from engine.base.table import Table
 from engine.base.units import format_bytes, format_us
-from engine.config import default_config
 from engine.devices import target_gpu
-from engine.evaluation import Latency, PassReport
 from engine.history import History, KnownTime
 from engine.history.shipped import shipped_figures
 from engine.model.calibrate import fitting_config
 from engine.model.kernel import Kernel
 from engine.pipeline.request import EvaluationRequest, Preview, preview, target_device
-from engine.plan import LaunchPlan, compile_plan, launch_of_pass, make_plan
-from engine.problem import Problem
 from kernels.variant import Config, Variant
 
 if TYPE_CHECKING:

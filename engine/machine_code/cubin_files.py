@@ -11,7 +11,7 @@ from pathlib import Path
 
 from engine.base import files
 from engine.base.errors import AttuneError, CompileError, InvalidBuild, InvalidCubin
-from engine.base.launch import PassLaunch, encode_argument
+from engine.base.launch_arguments import PassLaunch, encode_argument
 from engine.cuda_source.nvrtc import CompiledKernel
 from engine.cuda_source.ptxas import PtxasInfo
 from engine.machine_code.analysis import program_of

@@ -14,7 +14,7 @@ import numpy as np
 
 from engine.base import files
 from engine.base.errors import InvalidProblem
-from engine.base.launch import TensorMapArg, encode_argument
+from engine.base.launch_arguments import TensorMapArg, encode_argument
 from engine.machine_code.cubin import Entry
 
 _FIRST_POINTER = 0x7F00_0000_0000

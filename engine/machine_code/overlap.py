@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.base.launch import WARPGROUP, PassLaunch
+from engine.base.launch_arguments import WARPGROUP, PassLaunch
+from engine.base.schema import Stored
 from engine.cuda_source.ptxas import left_out_setmaxnreg
 from engine.machine_code.analysis import outer_line
 from engine.machine_code.disassembly import Instruction, Pipe, Program, SourceLine
-from engine.schema import Stored
 
 # Check that the machine code stays within the register budgets of `setmaxnreg`.
 #

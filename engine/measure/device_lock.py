@@ -21,10 +21,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from engine.base.errors import MeasureError, ToolMissing
+from engine.base.schema import clean_line
 from engine.devices import nvml
 from engine.devices.nvml import GpuState
 from engine.devices.spec import ask, detect_local
-from engine.schema import clean_line
 
 # Not tempfile.gettempdir(): it follows TMPDIR, and users with different ones would not meet.
 _SHARED_FOLDER = Path("/tmp/attune-gpu-locks")

@@ -20,8 +20,8 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from engine.attention.evaluation import Latency, LatencyKind, Origin
 from engine.devices.nvml import GpuState
-from engine.evaluation import Latency, LatencyKind, Origin
 from engine.measure.statistics import (
     CONFIDENCE,
     MIN_SAMPLES,

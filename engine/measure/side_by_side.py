@@ -17,13 +17,13 @@ from functools import partial
 from math import ceil, expm1, isfinite
 from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
+from engine.attention.evaluation import ALL_KINDS, BaselineTiming, Evaluation, Latency, LatencyKind
+from engine.attention.plan import LaunchPlan
+from engine.attention.tensors import Inputs
 from engine.base.errors import AttuneError, MeasureError, Status
 from engine.devices.nvml import GpuState
-from engine.evaluation import ALL_KINDS, BaselineTiming, Evaluation, Latency, LatencyKind
 from engine.measure.sampler import Sample, SamplerSettings, SamplingRun, run_rounds
 from engine.measure.statistics import MIN_SAMPLES
-from engine.plan import LaunchPlan
-from engine.tensors import Inputs
 
 if TYPE_CHECKING:
     from engine.backends.cuda import CudaBackend

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from engine.schema import Stored
+from engine.base.schema import Stored
 
 # With fewer samples not even [minimum, maximum] covers the median with 95 %: 2 · 0.5⁶ < 0.05.
 MIN_SAMPLES = 6

@@ -14,6 +14,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.devices.spec import DeviceSpec
 from engine.model.equations import (
@@ -30,10 +32,8 @@ from engine.model.equations import (
 )
 from engine.model.kernel import Kernel, Known, capability_reason, launch_plan, resident_ctas
 from engine.model.launches import Launches, collect
-from engine.model.measurements import Measurement
+from engine.model.measured_points import Measurement
 from engine.model.occupancy import IntArray, asked_smem_bytes, configs_of, most_smem_bytes
-from engine.plan import make_plan
-from engine.problem import Problem
 from kernels.variant import Config, Variant
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]

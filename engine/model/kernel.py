@@ -3,7 +3,7 @@
 The estimate of a launch is made here alone: plan → resources → occupancy → predicted latency.
 `engine.history` asks for it with what it knows of the kernel; a latency is always labelled
 *predicted*. The equations are in `engine.model.equations`, where one launch is an array of one;
-curves over many launches go through the same ones (`engine.batch.batch_table`).
+curves over many launches go through the same ones (`engine.choose.batch.batch_table`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from typing import Protocol, Self
 
 import numpy as np
 
+from engine.attention.config import default_config, find_variant
+from engine.attention.evaluation import CALIBRATED, Latency, Occupancy, PassReport, Resources
+from engine.attention.plan import CountedPlan, LaunchPlan, compile_plan, make_plan, resources
+from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
 from engine.base.units import format_us
-from engine.config import default_config, find_variant
 from engine.devices import target_gpu
 from engine.devices.spec import ClockKind, DeviceSpec, limits_for
-from engine.evaluation import CALIBRATED, Latency, Occupancy, PassReport, Resources
 from engine.machine_code.cubin_files import why_no_cubin
 from engine.machine_code.timing.constants import LAUNCH_FLOOR_US, widened
 from engine.machine_code.timing.power import Work, sustained_note
@@ -47,8 +49,6 @@ from engine.model.occupancy import (
     no_clusters,
     occupancy,
 )
-from engine.plan import CountedPlan, LaunchPlan, compile_plan, make_plan, resources
-from engine.problem import Problem
 from kernels.variant import Config, Dtype, Variant
 
 BF16_CAPABILITY = (8, 0)  # the first whose tensor cores multiply BF16

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from engine.attention.paged_kv import Pages
+from engine.attention.plan import LaunchPlan, make_plan
+from engine.attention.problem import Problem
 from engine.devices.spec import DeviceSpec
 from engine.machine_code.timing.constants import kept_l2_bytes
 from engine.machine_code.timing.traffic import KvOrder, Traffic, traffic
 from engine.model.occupancy import WARP_SIZE, IntArray
-from engine.paged_kv import Pages
-from engine.plan import LaunchPlan, make_plan
-from engine.problem import Problem
 from kernels.variant import BYTES_PER_ELEMENT, Config, Dtype, Feature, ProblemLike, Variant
 
 _NUM_BANKS = 32

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from engine.attention.evaluation import Limiter, Occupancy
+from engine.attention.plan import MAX_CLUSTER, MAX_SMEM_BYTES, LaunchPlan, make_plan
+from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidProblem
 from engine.devices.spec import DeviceSpec, SmLimits, limits_for
-from engine.evaluation import Limiter, Occupancy
-from engine.plan import MAX_CLUSTER, MAX_SMEM_BYTES, LaunchPlan, make_plan
-from engine.problem import Problem
 from kernels.variant import Variant
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Final
 
+from engine.attention.config import OWN, VARIABLE, kept_kernels, kept_path
 from engine.base import files
 from engine.base.errors import InvalidKernel, UnknownName
 from engine.base.files import data_folder
-from engine.config import OWN, VARIABLE, kept_kernels, kept_path
 from engine.cuda_source.sources import included_files, read_source
 from kernels.description import MissingDescription
 from kernels.ladder import LADDER

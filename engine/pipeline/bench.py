@@ -7,11 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from engine.auto import choose
+from engine.attention.config import default_config, find_variant, resolve_config
+from engine.attention.evaluation import ALL_KINDS, Evaluation, Latency, LatencyKind
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
+from engine.attention.tensors import Inputs
 from engine.base.errors import MeasureError, Status
-from engine.config import default_config, find_variant, resolve_config
+from engine.choose.auto import choose
 from engine.correctness import inputs_of
-from engine.evaluation import ALL_KINDS, Evaluation, Latency, LatencyKind
 from engine.measure.device_lock import measuring
 from engine.measure.sampler import SamplerSettings, SamplingRun
 from engine.measure.side_by_side import TimingGroup, with_times
@@ -19,9 +22,6 @@ from engine.measure.statistics import Comparison
 from engine.model.kernel import unsupported_reason
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest, resolve
-from engine.plan import make_plan
-from engine.problem import Problem
-from engine.tensors import Inputs
 from kernels.ladder import LADDER
 from kernels.variant import AUTO
 

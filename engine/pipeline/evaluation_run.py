@@ -9,13 +9,30 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeAlias, cast
 
+from engine.attention.config import ResolvedConfig, default_config
+from engine.attention.coverage import Block, coverage_of, describe_lines, largest_block
+from engine.attention.evaluation import Correctness, Evaluation, Latency
+from engine.attention.plan import (
+    LaunchPlan,
+    compile_plan,
+    count_plan,
+    plan_budget_mistake,
+    resources,
+    target_arch,
+)
+from engine.attention.tensors import (
+    EXTREME,
+    FloatArray,
+    InputKind,
+    Inputs,
+    inputs_named,
+    passed_too,
+    told_before,
+)
 from engine.backends.base import Backend, BackendName, RunOptions, RunResult
 from engine.base.errors import AttuneError, CompileError, InvalidProblem, Status, ToolMissing
-from engine.config import ResolvedConfig, default_config
-from engine.coverage import Block, coverage_of, describe_lines, largest_block
 from engine.cuda_on_host.instrument import ExecutedStatements
 from engine.cuda_on_host.toolchain import Schedule
-from engine.evaluation import Correctness, Evaluation, Latency
 from engine.model.kernel import Estimate, launch_plan
 from engine.pipeline.execute import (
     NOT_HERE,
@@ -35,23 +52,6 @@ from engine.pipeline.request import (
     ResolvedRequest,
     check_host_memory,
     choose_backend,
-)
-from engine.plan import (
-    LaunchPlan,
-    compile_plan,
-    count_plan,
-    plan_budget_mistake,
-    resources,
-    target_arch,
-)
-from engine.tensors import (
-    EXTREME,
-    FloatArray,
-    InputKind,
-    Inputs,
-    inputs_named,
-    passed_too,
-    told_before,
 )
 from kernels.variant import KERNELS_DIR
 

@@ -17,13 +17,16 @@ from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 
+from engine.attention.evaluation import Correctness, Execution
+from engine.attention.plan import LaunchPlan
+from engine.attention.problem import Problem
+from engine.attention.tensors import InputKind, Inputs, decode, make_inputs
 from engine.backends.base import BackendName, Part, RunOptions, RunResult
 from engine.base.errors import CompileError, ExecutionError, InvalidProblem, Status
 from engine.correctness import check_output
 from engine.correctness.expected import Expected, Prepared, expect
 from engine.correctness.gradients import ExpectedGradients
 from engine.correctness.reference import Coverage
-from engine.evaluation import Correctness, Execution
 from engine.model.kernel import launch_plan
 from engine.pipeline.request import (
     EvaluationRequest,
@@ -32,16 +35,13 @@ from engine.pipeline.request import (
     choose_backend,
     resolve,
 )
-from engine.plan import LaunchPlan
-from engine.problem import Problem
-from engine.tensors import InputKind, Inputs, decode, make_inputs
 
 if TYPE_CHECKING:
+    from engine.attention.tensors import RawArray
     from engine.backends.cpu import CpuBackend
     from engine.backends.machine_code import MachineCodeBackend
     from engine.backends.partial import PartOfLaunch
     from engine.pipeline.evaluate import Evaluator
-    from engine.tensors import RawArray
 
 # A host build changes fibers for each lane of each product: machine code is several times faster
 # from here on, where a host build takes 0.3 s and more. Below, it takes no longer to say it.
@@ -90,7 +90,7 @@ def execute(evaluator: Evaluator, request: EvaluationRequest, inputs: Inputs) ->
         inputs: of the request's problem.
 
     Returns:
-        Raw, `[batch, num_heads, seqlen, head_dim]` (see `engine.tensors`).
+        Raw, `[batch, num_heads, seqlen, head_dim]` (see `engine.attention.tensors`).
 
     Raises:
         UnknownName, InvalidKernel: as `resolve`.

@@ -12,18 +12,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from engine.auto import candidates_for
+from engine.attention.problem import Problem
+from engine.attention.tensors import Inputs, RawArray, bits_of, decode, make_inputs
 from engine.backends.base import BackendName, RunOptions
 from engine.base.errors import AttuneError, ExecutionError, InvalidProblem, Status
+from engine.base.schema import Count, NotNegative, Stored
 from engine.base.table import Bars, Table, Tabular
+from engine.choose.auto import candidates_for
 from engine.cuda_on_host.toolchain import Schedule
 from engine.history import History
 from engine.model.kernel import Kernel
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest, resolve
-from engine.problem import Problem
-from engine.schema import Count, NotNegative, Stored
-from engine.tensors import Inputs, RawArray, bits_of, decode, make_inputs
 
 ORDERS: tuple[Schedule, ...] = ("in_order", "reverse", "random")
 SPLITS = "num_splits"  # the tunable that sets how many CTAs share a sequence's keys

@@ -20,14 +20,14 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, prod
 
+from engine.attention.coverage import Block
+from engine.attention.evaluation import Evaluation
+from engine.attention.plan import LaunchPlan, make_plan
+from engine.attention.problem import MAX_HEADS, Problem
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
 from engine.base.errors import InvalidProblem, Status
-from engine.coverage import Block
 from engine.cuda_on_host.error_kinds import ErrorKind
-from engine.evaluation import Evaluation
-from engine.plan import LaunchPlan, make_plan
-from engine.problem import MAX_HEADS, Problem
 from kernels.variant import Config, MathUnit, Variant
 
 # Elements of Q, K and V each: beyond 2³¹, where int ends, and below 2³², where a product that has

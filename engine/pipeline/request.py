@@ -9,25 +9,31 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from engine.auto import Choice, choose
+from engine.attention.config import (
+    ConfigOrigin,
+    ResolvedConfig,
+    find_variant,
+    resolve_config,
+    variant_from,
+)
+from engine.attention.evaluation import Evaluation, Latency, PassReport
+from engine.attention.plan import LaunchPlan, cached_kernel
+from engine.attention.problem import Problem
+from engine.attention.tensors import NORMAL, InputKind
 from engine.backends.base import BackendName
 from engine.base.errors import AttuneError, InvalidProblem, Status
 from engine.base.host_memory import available_host_memory
+from engine.base.schema import Stored
 from engine.base.units import format_bytes
-from engine.config import ConfigOrigin, ResolvedConfig, find_variant, resolve_config, variant_from
+from engine.choose.auto import Choice, choose
 from engine.correctness.reference import coverage_size
 from engine.correctness.suspected_bugs import MAX_CASES
 from engine.cuda_on_host.toolchain import Schedule
 from engine.devices import find_device, spec, target_gpu
 from engine.devices.spec import ClockKind, DeviceSpec, at_clock
-from engine.evaluation import Evaluation, Latency, PassReport
 from engine.history import History
 from engine.machine_code.cubin_files import read_cubin_file
 from engine.model.kernel import Estimate, Kernel, launch_plan, least_us
-from engine.plan import LaunchPlan, cached_kernel
-from engine.problem import Problem
-from engine.schema import Stored
-from engine.tensors import NORMAL, InputKind
 from kernels.variant import AUTO, Variant
 
 BackendChoice: TypeAlias = Literal["auto", "cpu", "cuda", "machine-code"]
@@ -37,10 +43,10 @@ Effort: TypeAlias = Literal["full", "quick", "none"]
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRequest(Stored):
-    """What to evaluate. Missing tunables take their tuned or default values (`engine.config`).
+    """What to evaluate. Missing tunables take their tuned or default values (`engine.attention.config`).
 
     `gpu=None` means the local GPU; the variant `auto` is the one chosen for problem and GPU
-    (`engine.auto`).
+    (`engine.choose.auto`).
     """
 
     variant: str

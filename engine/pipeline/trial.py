@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
+from engine.attention.plan import LaunchPlan, make_plan
+from engine.attention.problem import Problem
 from engine.backends.base import RunOptions
 from engine.base import files
 from engine.base.errors import CompileError, InvalidKernel, InvalidProblem, Status, ToolMissing
-from engine.base.launch import (
+from engine.base.launch_arguments import (
     Argument,
     NullArg,
     PassLaunch,
@@ -23,8 +25,6 @@ from engine.base.launch import (
 from engine.base.units import format_bytes
 from engine.correctness import inputs_of
 from engine.own_kernels.host_launch import Parameter, Signature, fields_of, kernels_of
-from engine.plan import LaunchPlan, make_plan
-from engine.problem import Problem
 from kernels.description import parse_variant
 from kernels.source_text import has_block, read_text, sidecar_of
 from kernels.toml_block import KernelDescriptionError
@@ -247,10 +247,10 @@ def try_kernel(variant: Variant, arch: str, wanted: Problem | None = None) -> Tr
         arch: the GPU to compile for, `sm_89`.
         wanted: a problem to take where the small one is none for this kernel.
     """
+    from engine.attention.plan import compile_plan
     from engine.backends.cpu import CpuBackend
     from engine.backends.machine_code import MachineCodeBackend
     from engine.correctness import check_output
-    from engine.plan import compile_plan
 
     try:
         plan = _plan(variant, wanted)

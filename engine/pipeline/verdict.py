@@ -11,21 +11,21 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from engine.auto import Choice, choose
+from engine.attention.config import default_config, find_variant
+from engine.attention.evaluation import Evaluation, Execution, Finding, Latency, Origin
+from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, Status
 from engine.base.units import format_us
-from engine.config import default_config, find_variant
+from engine.choose.auto import Choice, choose
 from engine.correctness.finding_codes import FindingCode
-from engine.evaluation import Evaluation, Execution, Finding, Latency, Origin
 from engine.history import History
 from engine.machine_code.advice import NEXT_WORDS
-from engine.machine_code.report import Hint, PassReport
+from engine.machine_code.launch_report import Hint, PassReport
 from engine.machine_code.timing.constants import StallReason
 from engine.model.kernel import Kernel
 from engine.model.roofline import launch_work, roofline_points, roofs_of
-from engine.pipeline.machine_code import read_machine_code
 from engine.pipeline.request import EvaluationRequest, preview, resolve
-from engine.problem import Problem
+from engine.pipeline.simulated_launches import read_machine_code
 from kernels.description import place_of_key
 from kernels.ladder import LADDER
 from kernels.possible import mistaken_keys

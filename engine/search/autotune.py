@@ -14,17 +14,17 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
+from engine.attention.config import TunedConfig, find_variant, keep_tuned, problem_class
+from engine.attention.evaluation import Correctness, Origin
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
 from engine.base.errors import AttuneError
-from engine.config import TunedConfig, find_variant, keep_tuned, problem_class
+from engine.base.schema import Stored, decode
 from engine.correctness import inputs_of
-from engine.evaluation import Correctness, Origin
 from engine.measure.device_lock import gpu_lock, gpu_states
 from engine.measure.sampler import Sample, SamplerSettings, SamplingRun
 from engine.measure.side_by_side import TimingGroup
 from engine.measure.statistics import RANKING_ERROR, Verdict
-from engine.plan import make_plan
-from engine.problem import Problem
-from engine.schema import Stored, decode
 from engine.search.ranking import (
     RankedPoint,
     SweepRow,

@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Self, TypeVar
 
+from engine.attention.evaluation import METHODS, Evaluation, Origin, method_of
+from engine.attention.problem import Problem
 from engine.base.errors import Status
-from engine.evaluation import METHODS, Evaluation, Origin, method_of
+from engine.base.schema import Stored, encode
 from engine.measure.sampler import SamplingRun
 from engine.measure.statistics import RANKING_ERROR, MedianInterval, Verdict, interval_verdict
 from engine.pipeline.request import EvaluationRequest
-from engine.problem import Problem
-from engine.schema import Stored, encode
 from engine.search.space import UNKNOWN_LOCATION, Location, SweepPoint
 
 

@@ -9,16 +9,16 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from engine.attention.config import find_variant
+from engine.attention.evaluation import figures_of
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, Status
 from engine.base.table import Table
 from engine.base.units import format_us
-from engine.config import find_variant
 from engine.devices import find_device
-from engine.evaluation import figures_of
 from engine.measure.statistics import Verdict
 from engine.model.roofline import Roofs, launch_work, roofline_points, roofs_of
-from engine.plan import make_plan
-from engine.problem import Problem
 from engine.search.autotune import ProblemResult
 from engine.search.ranking import SweepRow, comparable, compare_rows, problem_columns
 from engine.search.space import Location

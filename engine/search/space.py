@@ -16,21 +16,21 @@ from itertools import product
 from math import prod
 from typing import Any
 
+from engine.attention.config import default_config, find_variant
+from engine.attention.evaluation import Evaluation
+from engine.attention.problem import Problem
+from engine.attention.tensors import NORMAL, InputKind
 from engine.base.errors import InvalidProblem, UnknownName
-from engine.config import default_config, find_variant
+from engine.base.schema import Stored
 from engine.cuda_on_host.toolchain import Schedule
 from engine.devices import target_gpu
 from engine.devices.spec import DeviceSpec
-from engine.evaluation import Evaluation
 from engine.model.kernel import unsupported_reason
 from engine.pipeline.request import (
     BackendChoice,
     Effort,
     EvaluationRequest,
 )
-from engine.problem import Problem
-from engine.schema import Stored
-from engine.tensors import NORMAL, InputKind
 from kernels.variant import Dtype, Variant
 
 MAX_POINTS = 1_000_000

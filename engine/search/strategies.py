@@ -13,10 +13,10 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Literal, Protocol, TypeAlias, get_args
 
+from engine.attention.config import default_config, find_variant
+from engine.attention.problem import Problem
 from engine.base.errors import ToolMissing
-from engine.config import default_config, find_variant
 from engine.pipeline.request import EvaluationRequest, target_device
-from engine.problem import Problem
 from engine.search.space import SweepPoint
 
 StrategyName: TypeAlias = Literal["exhaustive", "random", "coordinate", "bayesian", "simulated"]

@@ -9,9 +9,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
+from engine.attention.evaluation import Evaluation, Latency, LatencyKind
+from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem, Status
-from engine.evaluation import Evaluation, Latency, LatencyKind
-from engine.problem import Problem
 from engine.sessions.compare.pairing import latency_of_kind
 from engine.sessions.snapshot import Snapshot
 

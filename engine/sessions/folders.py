@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from engine.base import files
 from engine.base.errors import UnknownName
-from engine.schema import file_label
+from engine.base.schema import file_label
 from engine.sessions.snapshot import Snapshot
 
 TRASH = "trash"

@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from engine.attention.evaluation import Correctness, Evaluation, Latency, PassReport
+from engine.attention.problem import Problem
 from engine.base import files
 from engine.base.errors import AttuneError, Status
 from engine.base.files import data_folder
+from engine.base.schema import decode, encode
 from engine.base.units import format_speedup, format_us
-from engine.evaluation import Correctness, Evaluation, Latency, PassReport
 from engine.history.known_time import (
     are_comparable,
     kernel_name,
     not_comparable,
     under_own_names,
 )
-from engine.problem import Problem
-from engine.schema import decode, encode
 from engine.sessions.snapshot import Goal, TimelineEntry
 
 # What was tried, kept or dropped, each with its gain against the session's start.

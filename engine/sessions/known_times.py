@@ -21,15 +21,15 @@ from typing import Annotated, NamedTuple, TypeVar
 
 from pydantic import Field
 
+from engine.attention.evaluation import Evaluation
+from engine.attention.problem import Problem
 from engine.base import files
 from engine.base.errors import AttuneError, SnapshotError
+from engine.base.schema import decode
 from engine.base.table import Table
 from engine.base.units import format_us
-from engine.evaluation import Evaluation
 from engine.history.history import History, Prediction
 from engine.history.known_time import KnownTime, times_of
-from engine.problem import Problem
-from engine.schema import decode
 from engine.sessions.session import Session, working_folder
 from engine.sessions.snapshot import SCHEMA_VERSION, Record
 from engine.sessions.store import SnapshotInfo, Store, default_store

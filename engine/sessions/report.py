@@ -18,13 +18,13 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from engine.attention.evaluation import Evaluation, Latency, baseline_label
 from engine.base.errors import Status
 from engine.base.units import format_us
-from engine.evaluation import Evaluation, Latency, baseline_label
+from engine.choose.advice import Suggestion
 from engine.history import History
 from engine.history.known_time import under_own_names
-from engine.palette import CATEGORICAL, DARK, LIGHT
-from engine.sessions.advice import Suggestion
+from engine.sessions.palette import CATEGORICAL, DARK, LIGHT
 from engine.sessions.snapshot import Snapshot, StoredErrorMap
 from engine.sessions.tables import session_tables
 from kernels.ladder import LADDER

@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.attention.config import find_variant, variant_from
+from engine.attention.evaluation import Evaluation
+from engine.attention.plan import variant_sources
 from engine.base.errors import CompileError, InvalidKernel, SnapshotError, UnknownName
-from engine.config import find_variant, variant_from
 from engine.cuda_source.sources import read_source
 from engine.devices import find_device
-from engine.evaluation import Evaluation
 from engine.pipeline.request import BackendChoice, EvaluationRequest
-from engine.plan import variant_sources
 from engine.sessions.snapshot import Snapshot, Source
 from kernels.variant import KERNELS_DIR, Variant, feature_of
 

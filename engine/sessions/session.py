@@ -17,13 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from engine.attention.evaluation import Evaluation
+from engine.attention.problem import Problem
 from engine.base import files
 from engine.base.errors import CompileError, InvalidKernel, SnapshotError, StoreError, UnknownName
 from engine.base.files import MAX_SOURCE, data_folder
-from engine.environment import collect_environment
-from engine.evaluation import Evaluation
-from engine.problem import Problem
-from engine.schema import (
+from engine.base.schema import (
     MAX_NOTES,
     MAX_SENTENCE,
     Notes,
@@ -33,6 +32,7 @@ from engine.schema import (
     decode,
     encode,
 )
+from engine.devices.environment import collect_environment
 from engine.sessions.goal import GoalStatus, TimelineRow, describe, goal_status, timeline_rows
 from engine.sessions.snapshot import (
     AS_TUPLE,
@@ -373,8 +373,8 @@ def sources_of(evaluation: Evaluation) -> list[Source]:
 
     The description comes along where it stands in a file beside the source.
     """
-    from engine.config import find_variant
-    from engine.plan import variant_sources
+    from engine.attention.config import find_variant
+    from engine.attention.plan import variant_sources
     from kernels.source_text import read_sidecar, sidecar_of
     from kernels.toml_block import KernelDescriptionError
 

@@ -28,11 +28,11 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
+from engine.attention.evaluation import Evaluation, Origin
+from engine.attention.problem import Problem
 from engine.base.errors import SnapshotError, Status
 from engine.base.files import collector_paused
-from engine.evaluation import Evaluation, Origin
-from engine.problem import Problem
-from engine.schema import (
+from engine.base.schema import (
     MAX_ERROR,
     Count,
     Line,
@@ -82,7 +82,7 @@ class Gpu(Record):
 
 
 class Environment(Record):
-    """`engine.environment.collect_environment()`; None where it was not known."""
+    """`engine.devices.environment.collect_environment()`; None where it was not known."""
 
     collected: TimeOrEmpty = ""
     gpus: Annotated[tuple[Gpu, ...], Field(max_length=64), *AS_TUPLE] = ()

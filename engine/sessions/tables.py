@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from engine.attention.evaluation import Evaluation, Latency, PassReport
 from engine.base.errors import Status, UnknownName
 from engine.base.table import Table
 from engine.base.units import format_bytes, format_speedup_over, format_us
-from engine.batch.cost import usd_per_billion_queries
+from engine.choose.advice import Suggestion, advice_limits
+from engine.choose.batch.cost import usd_per_billion_queries
 from engine.devices import find_device
-from engine.evaluation import Evaluation, Latency, PassReport
 from engine.history import History
 from engine.history.known_time import (
     KnownTime,
@@ -23,7 +24,6 @@ from engine.history.known_time import (
     source_match,
     under_own_names,
 )
-from engine.sessions.advice import Suggestion, advice_limits
 from engine.sessions.goal import TimelineRow, describe_goal, goal_status, timeline_rows
 from engine.sessions.importers.nsight_compute import counters_table
 from engine.sessions.snapshot import Decision, Environment, Goal, Phase, Snapshot, Source, Spent
@@ -445,7 +445,7 @@ def _pass_row(report: PassReport) -> dict[str, object]:
 
 
 def advice_table(advice: Iterable[Suggestion], limits: str = "") -> Table:
-    """What to try next (`engine.sessions.advice`), the largest expected gain first."""
+    """What to try next (`engine.choose.advice`), the largest expected gain first."""
     return Table.of(
         "What to try next",
         (

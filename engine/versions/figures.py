@@ -7,21 +7,21 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.attention.config import default_config, variant_from
+from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, CompileError, InvalidKernel, InvalidProblem
-from engine.config import default_config, variant_from
+from engine.base.schema import Stored
 from engine.devices import find_device
-from engine.problem import Problem
-from engine.schema import Stored
 from kernels.description import read_own
 from kernels.ladder import is_numbered
 from kernels.toml_block import KernelDescriptionError
 from kernels.variant import Variant
 
 if TYPE_CHECKING:
+    from engine.attention.evaluation import CodeCounts, Evaluation
+    from engine.attention.plan import LaunchPlan
     from engine.cuda_source.nvrtc import CompiledKernel
     from engine.devices import DeviceSpec
-    from engine.evaluation import CodeCounts, Evaluation
-    from engine.plan import LaunchPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def compiled_answer(
     Nothing of the kernel is executed, host code included: it is compiled, and its machine code is
     run by an emulator.
     """
-    from engine.plan import code_digest, count_plan, resources
+    from engine.attention.plan import code_digest, count_plan, resources
 
     try:
         variant, device = variant_of(path), find_device(gpu)
@@ -126,7 +126,7 @@ def counts_of(path: Path, problem: Problem, gpu: str, config: Mapping[str, int])
     Raises:
         AttuneError: it does not compile, refuses the problem, or cannot be followed.
     """
-    from engine.plan import count_plan
+    from engine.attention.plan import count_plan
 
     return count_plan(*_compiled(variant_of(path), problem, find_device(gpu), config)).counts
 
@@ -134,8 +134,8 @@ def counts_of(path: Path, problem: Problem, gpu: str, config: Mapping[str, int])
 def _compiled(
     variant: Variant, problem: Problem, device: DeviceSpec, config: Mapping[str, int]
 ) -> tuple[LaunchPlan, CompiledKernel]:
+    from engine.attention.plan import compile_plan
     from engine.model.kernel import launch_plan
-    from engine.plan import compile_plan
 
     plan = launch_plan(variant, problem, default_config(variant, config), device)
     return plan, compile_plan(plan, device.arch)
@@ -172,7 +172,7 @@ def _with_counts(figures: Figures, counts: CodeCounts | None) -> Figures:
 
 def compile_fault(path: Path, problem: Problem, arch: str, config: Mapping[str, int]) -> Answer:
     """Whether it compiles for an arch, of which no GPU is looked at."""
-    from engine.plan import compile_plan, make_plan
+    from engine.attention.plan import compile_plan, make_plan
 
     try:
         variant = variant_of(path)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from verdicts import RIGHT
 
+from engine.attention.evaluation import Evaluation, Finding
 from engine.base.errors import Status
-from engine.evaluation import Evaluation, Finding
+from engine.base.schema import encode
 from engine.jobs.layout import SingleJob
 from engine.jobs.manager import JobStatus
 from engine.pipeline.request import EvaluationRequest
-from engine.schema import encode
 
 CORRECT = replace(
     RIGHT,

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from search_data import pass_report
 
+from engine.attention.evaluation import Evaluation, Latency
+from engine.attention.problem import Problem
 from engine.base.errors import Status
-from engine.evaluation import Evaluation, Latency
-from engine.problem import Problem
 from engine.search.ranking import SweepRow
 from engine.search.space import Space, SweepOptions
 from engine.search.sweep.journal import SweepSpec

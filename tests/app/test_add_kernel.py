@@ -10,7 +10,7 @@ import pytest
 from app_driver import metric, texts, until
 from words import says
 
-from engine.config import kept_kernels
+from engine.attention.config import kept_kernels
 from engine.cuda_source import compile_kernel
 from engine.jobs.manager import use_manager
 from engine.own_kernels.registry import keep_kernel

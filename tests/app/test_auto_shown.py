@@ -12,14 +12,14 @@ from test_compare_page import save
 from test_known_times_shown import taken
 
 from app.shared import auto, known_times
-from engine.auto import choice as engine_choice
-from engine.auto import choose
-from engine.config import find_variant
+from engine.attention.config import find_variant
+from engine.attention.problem import Problem
+from engine.choose.auto import choice as engine_choice
+from engine.choose.auto import choose
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
 from engine.history import History, Time
 from engine.history.known_time import times_of
-from engine.problem import Problem
 
 LOOKED_UP = History(work="look up")
 

@@ -13,9 +13,9 @@ from words import says
 
 from app.batch.charts import batch_ticks
 from app.batch.frames import marks
-from engine.config import find_variant
+from engine.attention.config import find_variant
 from engine.cuda_source.sources import read_sources
-from engine.model.measurements import parse_measurements
+from engine.model.measured_points import parse_measurements
 from engine.sessions.store import default_store
 
 STUDY = "20261121T000000Z_l4_v01_7-problems.json"
@@ -328,7 +328,7 @@ def test_an_unsupported_head_dim_is_one_sentence(open_app):
 @pytest.mark.exhaustive
 def test_ranking_compiles_and_ranks(open_app, monkeypatch):
     """A short ladder and two GPUs keep the test short; the engine's own tests rank them all."""
-    from engine.batch import recommend
+    from engine.choose.batch import recommend
     from engine.devices import all_devices
     from kernels.ladder import LADDER
 

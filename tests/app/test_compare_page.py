@@ -10,7 +10,7 @@ from app_driver import charts, metric, texts
 from test_run_states import BASE
 from words import says
 
-from engine.evaluation import Evaluation, Latency
+from engine.attention.evaluation import Evaluation, Latency
 from engine.sessions import store as store_module
 from engine.sessions.session import make_snapshot, make_source
 

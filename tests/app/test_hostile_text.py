@@ -20,9 +20,9 @@ from words import says
 from app.evaluation import tabs
 from app.shared.widgets import plain_markdown
 from app.sweep.results import TABS as SWEEP_TABS
+from engine.attention.config import keep_tuned, problem_class
+from engine.attention.problem import Problem
 from engine.base.errors import Status
-from engine.config import keep_tuned, problem_class
-from engine.problem import Problem
 from engine.search.ranking import SweepRow
 from engine.search.space import Location, Space, SweepOptions
 from engine.search.sweep.journal import SweepJournal, SweepSpec

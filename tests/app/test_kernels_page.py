@@ -15,17 +15,17 @@ from app.ladder import history as history_tab
 from app.ladder import overview, rungs
 from app.shared import auto, runs
 from app.shared.palette import DARK, LIGHT
-from engine.evaluation import Latency
+from engine.attention.evaluation import Latency
+from engine.attention.problem import Problem
+from engine.base.schema import encode
 from engine.gate.commits import KernelHistory, Step, history_frame
 from engine.gate.trees import NoTree
 from engine.history.known_time import KnownTime
 from engine.jobs.manager import use_manager
 from engine.kernel_figures import changes
 from engine.kernel_figures.rung import Rung, TileCounts, known_rung, request_of
-from engine.problem import Problem
-from engine.schema import encode
 from engine.versions.figures import Answer, Figures
-from engine.versions.verdicts import Finding, GateVerdict
+from engine.versions.verdict_rules import Finding, GateVerdict
 from kernels.ladder import LADDER
 
 PROBLEM = Problem(1, 8, 1024, 64)

@@ -14,11 +14,11 @@ from words import says
 from app.shared import known_times, tables
 from app.sweep import frames
 from app.tune import variants_frame
-from engine.config import find_variant
+from engine.attention.config import find_variant
+from engine.attention.evaluation import BaselineTiming, Evaluation, Latency
+from engine.attention.problem import Problem
 from engine.cuda_source.sources import read_sources
-from engine.evaluation import BaselineTiming, Evaluation, Latency
 from engine.history.known_time import times_of
-from engine.problem import Problem
 from engine.search.results import sweep_frame
 
 

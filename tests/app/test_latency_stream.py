@@ -20,7 +20,9 @@ from words import says
 
 from app.shared.palette import DARK, LIGHT
 from app.tune import latency_stream_chart, latency_stream_jobs
+from engine.attention.problem import Problem
 from engine.base.errors import Status
+from engine.base.schema import decode, encode
 from engine.jobs.latency_series import (
     LatencySample,
     LatencySeries,
@@ -32,8 +34,6 @@ from engine.jobs.latency_series import (
 from engine.jobs.manager import JobStatus, use_manager
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
-from engine.problem import Problem
-from engine.schema import decode, encode
 
 CAP, HOT = "power cap", "software thermal slowdown"
 SWITCH = "Measure continuously"

@@ -12,7 +12,8 @@ from words import says
 from app.shared import known_times
 from app.tune.machine_code import other, tab
 from app.tune.machine_code.reading import Reading
-from engine.machine_code.report import (
+from engine.attention.problem import Problem
+from engine.machine_code.launch_report import (
     Count,
     FoldedLoop,
     Hint,
@@ -23,9 +24,8 @@ from engine.machine_code.report import (
     Residency,
     Share,
 )
-from engine.pipeline.machine_code import simulated_timeline
 from engine.pipeline.request import EvaluationRequest
-from engine.problem import Problem
+from engine.pipeline.simulated_launches import simulated_timeline
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 LISTING = Listing(

@@ -16,18 +16,18 @@ from words import says
 from app.shared import missing_kernels
 from app.shared.widgets import plain_markdown
 from app.tune import run_state, verdict_line
-from engine.auto import choose
+from engine.attention.evaluation import BaselineTiming, Evaluation, Execution, Finding, Latency
+from engine.attention.problem import Problem
 from engine.base.errors import Status
+from engine.base.schema import encode
+from engine.choose.auto import choose
 from engine.devices import find_device
 from engine.devices.spec import DetectedDevice
-from engine.evaluation import BaselineTiming, Evaluation, Execution, Finding, Latency
 from engine.history import History
 from engine.jobs.manager import use_manager
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
 from engine.pipeline.verdict import AutoPick
-from engine.problem import Problem
-from engine.schema import encode
 from kernels.ladder import by_id
 from kernels.variant import KERNELS_DIR
 
@@ -436,8 +436,8 @@ def _read_machine_code() -> None:
     import streamlit as st
 
     from app.shared.runs import machine_code_job
+    from engine.attention.problem import Problem
     from engine.pipeline.request import EvaluationRequest
-    from engine.problem import Problem
 
     seqlen = st.session_state["S"]
     machine_code_job(

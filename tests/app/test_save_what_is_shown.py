@@ -11,8 +11,8 @@ from test_run_states import BASE, compiled_cache, jobs, run  # noqa: F401  (fixt
 from words import says
 
 from app.tune import run_state
+from engine.attention.config import find_variant
 from engine.base.errors import Status
-from engine.config import find_variant
 from engine.cuda_source.sources import read_sources
 from engine.sessions.store import default_store
 

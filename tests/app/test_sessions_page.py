@@ -12,10 +12,10 @@ from app_driver import badge, charts, metric, texts, until
 from test_run_states import BASE
 from words import says
 
+from engine.attention.evaluation import Latency
 from engine.base.errors import Status
-from engine.evaluation import Latency
+from engine.choose import advice
 from engine.history.history import keep_prediction
-from engine.sessions import advice
 from engine.sessions import store as store_module
 from engine.sessions.session import make_snapshot, make_source
 from engine.sessions.snapshot import Goal, TimelineEntry

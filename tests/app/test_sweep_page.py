@@ -19,10 +19,10 @@ from app.sweep import charts as sweep_charts
 from app.sweep import frames
 from app.sweep.cost_estimate import estimate
 from app.sweep.results import TABS
+from engine.attention.config import keep_tuned, load_tuned, tuned_path
+from engine.attention.problem import Problem
 from engine.base.errors import StoreError
-from engine.config import keep_tuned, load_tuned, tuned_path
 from engine.jobs.manager import JobManager, manager, use_manager
-from engine.problem import Problem
 from engine.search.ranking import SweepRow, by_problem
 from engine.search.results import (
     occupancy_frame,

@@ -10,7 +10,7 @@ from fake_jobs import done, maps
 from test_run_states import BASE, jobs  # noqa: F401  (a fixture)
 from words import says
 
-from engine.evaluation import BaselineTiming, Latency
+from engine.attention.evaluation import BaselineTiming, Latency
 from engine.sessions import session as session_module
 from engine.sessions import store as store_module
 

@@ -11,14 +11,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from engine.attention.plan import LaunchPlan, ScratchBuffer, make_plan
+from engine.attention.problem import Problem
+from engine.attention.tensors import POISON_BITS, Inputs, decode, make_inputs
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
 from engine.base.errors import Status
-from engine.base.launch import PassLaunch, ScalarArg, TensorArg
+from engine.base.launch_arguments import PassLaunch, ScalarArg, TensorArg
 from engine.cuda_on_host.client import Client
-from engine.plan import LaunchPlan, ScratchBuffer, make_plan
-from engine.problem import Problem
-from engine.tensors import POISON_BITS, Inputs, decode, make_inputs
 from kernels.ladder import by_id
 
 PROBLEM = Problem(1, 2, 40, 32)
@@ -248,7 +248,7 @@ def test_importing_the_package_is_cheap():
     code = (
         "import sys, engine.cuda_on_host\n"
         "assert 'numpy' not in sys.modules\n"
-        "import engine.cuda_on_host.child\n"
+        "import engine.cuda_on_host.runtime_process\n"
         "assert 'numpy' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from slow_cases import one_in
 
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
+from engine.attention.tensors import make_inputs
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
 from engine.base.errors import Status
 from engine.cuda_on_host.client import Client
-from engine.plan import make_plan
-from engine.problem import Problem
-from engine.tensors import make_inputs
 from kernels.ladder import by_id
 
 V06 = by_id("v06")

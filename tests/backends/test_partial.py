@@ -13,20 +13,20 @@ from slow_cases import one_in
 from untimed import untimed
 from words import raises, says
 
+from engine.attention.evaluation import Evaluation
+from engine.attention.plan import TensorArg, make_plan
+from engine.attention.problem import Problem
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.cpu import CpuBackend
 from engine.backends.partial import MAX_GROUP, PartialRunError
 from engine.base.errors import Status
-from engine.base.launch import PassLaunch
+from engine.base.launch_arguments import PassLaunch
 from engine.correctness.check import check_against
 from engine.correctness.expected import expect
 from engine.cuda_on_host.client import Client
-from engine.evaluation import Evaluation
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.execute import PartialRun, takes_too_long
 from engine.pipeline.request import EvaluationRequest
-from engine.plan import TensorArg, make_plan
-from engine.problem import Problem
 from kernels.ladder import LADDER, by_id
 
 LARGE = Problem(544, 64, 1024, 64, causal=True)  # 1.06 · 2^31 elements in each of Q, K, V and O

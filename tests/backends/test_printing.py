@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from words import says
 
+from engine.attention.config import VARIABLE
+from engine.attention.problem import Problem
 from engine.backends.cpu import CpuBackend
 from engine.base.errors import Status
-from engine.config import VARIABLE
 from engine.cuda_on_host.client import Client
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
-from engine.problem import Problem
 
 SOURCE = """\
 /* attune

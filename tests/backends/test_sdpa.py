@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from words import raises
 
+from engine.attention.problem import Problem
+from engine.attention.tensors import Inputs, decode, make_inputs
 from engine.backends.sdpa import (
     BACKENDS,
     SdpaTimer,
@@ -20,8 +22,6 @@ from engine.backends.sdpa import (
 from engine.base.errors import MeasureError, ToolMissing
 from engine.correctness.gradients import head_gradients, inputs_of
 from engine.correctness.reference import reference
-from engine.problem import Problem
-from engine.tensors import Inputs, decode, make_inputs
 from kernels.variant import Dtype
 
 torch = pytest.importorskip("torch")

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from words import raises
 
+from engine.attention.config import load_tuned
 from engine.base.errors import CompileError, StoreError, UnknownName
 from engine.base.files import MAX_SOURCE, read_entry, write_entry
 from engine.cli import main
-from engine.config import load_tuned
 from engine.cuda_source.sources import read_sources
 from engine.jobs.layout import RunDir
 from engine.measure import device_lock
 from engine.measure.device_lock import Holder
-from engine.model.measurements import read_measurements
+from engine.model.measured_points import read_measurements
 from kernels.source_text import read_text
 from kernels.toml_block import KernelDescriptionError
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
+from engine.attention.evaluation import Latency
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
 from engine.devices import find_device
-from engine.evaluation import Latency
 from engine.history import History
 from engine.model.kernel import Kernel
-from engine.pipeline.machine_code import SUSTAINED, device_of_plan
-from engine.plan import make_plan
-from engine.problem import Problem
+from engine.pipeline.simulated_launches import SUSTAINED, device_of_plan
 from kernels.ladder import by_id
 
 LENGTHS = (512, 1024, 2048, 4096)

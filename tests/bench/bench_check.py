@@ -26,12 +26,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from engine.attention.evaluation import Evaluation
+from engine.attention.problem import Problem
 from engine.backends.base import BackendName
 from engine.base.errors import Status
-from engine.evaluation import Evaluation
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
-from engine.problem import Problem
 
 GOAL_PART_S, GOAL_WHOLE_S = 2.0, 5.0
 

@@ -15,9 +15,9 @@ import tempfile
 import time
 from collections.abc import Callable
 
+from engine.attention.plan import compile_plan, make_plan, resources
+from engine.attention.problem import Problem
 from engine.cuda_source.nvrtc import toolchain
-from engine.plan import compile_plan, make_plan, resources
-from engine.problem import Problem
 from kernels.ladder import LADDER
 
 PROBLEM = Problem(1, 1, 128, 64)

@@ -24,11 +24,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from engine.attention.evaluation import Evaluation
+from engine.attention.problem import Direction, Problem
 from engine.base.errors import Status
-from engine.evaluation import Evaluation
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
-from engine.problem import Direction, Problem
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 

@@ -21,7 +21,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
-from engine.problem import Problem  # noqa: E402
+from engine.attention.problem import Problem  # noqa: E402
 from kernels.description import parse_variant, read_text  # noqa: E402
 from kernels.ladder import Ladder  # noqa: E402
 from kernels.variant import KERNELS_DIR, ceil_div  # noqa: E402

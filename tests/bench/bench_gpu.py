@@ -24,21 +24,21 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 
+from engine.attention.evaluation import Correctness, Latency  # noqa: E402
+from engine.attention.plan import LaunchPlan, compile_plan, make_plan  # noqa: E402
+from engine.attention.problem import Problem  # noqa: E402
+from engine.attention.tensors import Inputs, make_inputs  # noqa: E402
 from engine.backends.base import RunOptions  # noqa: E402
 from engine.backends.cuda import CudaBackend, why_not_cuda  # noqa: E402
-from engine.base.launch import TensorArg  # noqa: E402
+from engine.base.launch_arguments import TensorArg  # noqa: E402
 from engine.correctness.check import check_output  # noqa: E402
 from engine.devices.nvml import GpuState  # noqa: E402
 from engine.devices.spec import detect_local  # noqa: E402
-from engine.evaluation import Correctness, Latency  # noqa: E402
 from engine.measure.device_lock import measuring  # noqa: E402
 from engine.measure.sampler import SamplerSettings  # noqa: E402
 from engine.measure.side_by_side import FULL, TimingGroup  # noqa: E402
-from engine.plan import LaunchPlan, compile_plan, make_plan  # noqa: E402
-from engine.problem import Problem  # noqa: E402
 from engine.sessions.importers.common import ImportOptions  # noqa: E402
 from engine.sessions.importers.nvbench import from_results  # noqa: E402
-from engine.tensors import Inputs, make_inputs  # noqa: E402
 from kernels.ladder import by_id  # noqa: E402
 
 LONG = (("v01", Problem(4, 8, 512, 64)), ("v08", Problem(4, 16, 2048, 64)))  # over 20 µs

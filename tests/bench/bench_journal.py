@@ -17,15 +17,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from engine.attention.evaluation import BaselineTiming, Evaluation
+from engine.attention.problem import Problem
 from engine.base import files
-from engine.evaluation import BaselineTiming, Evaluation
+from engine.base.schema import encode
 from engine.jobs.layout import RunDir
 from engine.jobs.manager import JobManager
 from engine.measure.sampler import sampled_latency
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
-from engine.problem import Problem
-from engine.schema import encode
 from engine.search.ranking import SweepRow
 from engine.search.results import sweep_frame
 from engine.search.space import Space, SweepOptions, SweepPoint, point_id

@@ -22,14 +22,15 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 
+from engine.attention.plan import make_plan  # noqa: E402
+from engine.attention.problem import Problem  # noqa: E402
+from engine.attention.tensors import make_inputs  # noqa: E402
 from engine.backends.cuda import why_not_cuda  # noqa: E402
-from engine.base.launch import TensorArg  # noqa: E402
+from engine.base.launch_arguments import TensorArg  # noqa: E402
 from engine.correctness.check import absolute_tolerance  # noqa: E402
 from engine.correctness.reference import reference  # noqa: E402
 from engine.jobs.sweep_job import CompileAhead  # noqa: E402
 from engine.pipeline.evaluate import Evaluator  # noqa: E402
-from engine.plan import make_plan  # noqa: E402
-from engine.problem import Problem  # noqa: E402
 from engine.search.autotune import (  # noqa: E402
     gpu_candidates,
     problem_results,
@@ -37,7 +38,6 @@ from engine.search.autotune import (  # noqa: E402
 from engine.search.space import Space, SweepOptions  # noqa: E402
 from engine.search.sweep.journal import SweepJournal, SweepSpec  # noqa: E402
 from engine.search.sweep.run import run_sweep  # noqa: E402
-from engine.tensors import make_inputs  # noqa: E402
 from kernels.ladder import by_id  # noqa: E402
 from kernels.variant import Variant  # noqa: E402
 

@@ -20,15 +20,15 @@ from functools import lru_cache
 from itertools import product
 from math import log
 
-from engine.config import default_config
+from engine.attention.config import default_config
+from engine.attention.plan import analyse_plan, make_plan
+from engine.attention.problem import Problem
 from engine.devices import find_device
 from engine.history import History
 from engine.machine_code.timing.constants import widened
 from engine.machine_code.timing.power import sustained_clock, work_of
 from engine.model.kernel import Kernel
-from engine.pipeline.machine_code import TimedLaunch, time_passes
-from engine.plan import analyse_plan, make_plan
-from engine.problem import Problem
+from engine.pipeline.simulated_launches import TimedLaunch, time_passes
 from kernels.ladder import by_id
 
 A100, L4, H200, RTX = "A100 80GB", "L4", "H200", "RTX 5090"

@@ -22,9 +22,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from engine.attention.config import find_variant
+from engine.attention.plan import LaunchPlan, compile_plan, launch_of_pass
+from engine.attention.problem import Problem
 from engine.base.errors import AttuneError
 from engine.base.files import cache_root
-from engine.config import find_variant
 from engine.cuda_source import CompiledKernel
 from engine.devices import DeviceSpec, find_device
 from engine.history import History
@@ -40,8 +42,6 @@ from engine.machine_code.native_library import build_libraries
 from engine.machine_code.timing.native import allocated_smem, gpu_rates, simulate_sm, sm_kernel
 from engine.model.kernel import Estimate, Kernel, launch_plan
 from engine.model.launches import collect
-from engine.plan import LaunchPlan, compile_plan, launch_of_pass
-from engine.problem import Problem
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 

@@ -29,6 +29,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 from fitting import fitting_config, is_taken
 
+from engine.attention.plan import compile_plan, launch_of_pass, make_plan
+from engine.attention.problem import Direction, Problem
+from engine.attention.tensors import make_inputs
 from engine.backends.base import RunOptions
 from engine.backends.machine_code import MachineCodeBackend
 from engine.base.errors import AttuneError, CompileError
@@ -40,9 +43,6 @@ from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.execution import GlobalBuffer, load_module
 from engine.machine_code.launch import buffer_address
-from engine.plan import compile_plan, launch_of_pass, make_plan
-from engine.problem import Direction, Problem
-from engine.tensors import make_inputs
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 

@@ -17,13 +17,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
-from engine.batch.batch_table import predict_curve  # noqa: E402
-from engine.batch.recommend import BatchRequest, calibrate_for, recommend_batch  # noqa: E402
+from engine.attention.problem import Problem  # noqa: E402
+from engine.choose.batch.batch_table import predict_curve  # noqa: E402
+from engine.choose.batch.recommend import BatchRequest, calibrate_for, recommend_batch  # noqa: E402
 from engine.devices import find_device  # noqa: E402
 from engine.history import History  # noqa: E402
 from engine.model.kernel import Kernel  # noqa: E402
 from engine.pipeline.request import EvaluationRequest, preview  # noqa: E402
-from engine.problem import Problem  # noqa: E402
 from kernels.ladder import by_id  # noqa: E402
 
 REPEATS = 40

@@ -11,9 +11,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from engine.attention.config import find_variant
 from engine.base.errors import AttuneError
-from engine.batch.validate import from_evaluations, validate
-from engine.config import find_variant
+from engine.choose.batch.validate import from_evaluations, validate
 from engine.devices import find_device
 from engine.history import History
 from engine.model.kernel import Kernel

@@ -31,10 +31,10 @@ def module(*names):
 preview = module("engine.pipeline.request", "engine.pipeline.preview", "engine.preview").preview
 request_of = module("engine.pipeline.request", "engine.request").EvaluationRequest
 try:
-    from engine.plan import compile_plan
+    from engine.attention.plan import compile_plan
 except ImportError:
     from engine.cuda_source import compile_plan
-from engine.problem import Problem
+from engine.attention.problem import Problem
 
 requests = [
     request_of(variant, Problem(1, 8, seqlen, 64), gpu=gpu, backend="cpu")

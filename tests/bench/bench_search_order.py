@@ -30,9 +30,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "bench")]
 from bench_sass_validation import SGEMM, sgemm_gflops  # noqa: E402
 from simulated_gpu import SimulatedConditions, SimulatedDevice  # noqa: E402
 
+from engine.attention.problem import Problem  # noqa: E402
 from engine.history import History  # noqa: E402
 from engine.pipeline.request import simulated_us  # noqa: E402
-from engine.problem import Problem  # noqa: E402
 from engine.search.space import Space, SweepOptions, SweepPoint  # noqa: E402
 from engine.search.strategies import StrategyName, make_strategy  # noqa: E402
 

@@ -18,8 +18,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 from sessions_data import evaluation_maker  # noqa: E402
 
-from engine.environment import collect_environment  # noqa: E402
-from engine.problem import Problem  # noqa: E402
+from engine.attention.problem import Problem  # noqa: E402
+from engine.devices.environment import collect_environment  # noqa: E402
 from engine.sessions.session import make_snapshot  # noqa: E402
 from engine.sessions.snapshot import dumps, loads  # noqa: E402
 from engine.sessions.store import Store, search  # noqa: E402

@@ -23,8 +23,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "cluster")]
 from local_cluster import LocalCluster  # noqa: E402
 from search_data import Landscape, bowl  # noqa: E402
 
+from engine.attention.problem import Problem  # noqa: E402
 from engine.pipeline.evaluate import Evaluator  # noqa: E402
-from engine.problem import Problem  # noqa: E402
 from engine.search import results  # noqa: E402
 from engine.search.cluster.executor import connect, sweep_on  # noqa: E402
 from engine.search.ranking import by_problem  # noqa: E402
@@ -153,7 +153,7 @@ def large_journal(folder: Path) -> None:
 
 
 def make_point_of(row: Any) -> Any:
-    from engine.config import find_variant
+    from engine.attention.config import find_variant
 
     problem = replace(row.problem, seqlen=77)
     return make_point(find_variant(row.variant), problem, row.config, CPU, None)

@@ -21,7 +21,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from engine.schema import encode
+from engine.base.schema import encode
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "browser")]
@@ -30,13 +30,13 @@ from app_server import CHROMIUM_ARGS, Driver, find_chromium, start_server  # noq
 from playwright.sync_api import Page, sync_playwright  # noqa: E402
 
 from app.sweep.results import TABS  # noqa: E402
+from engine.attention.evaluation import Evaluation, Latency  # noqa: E402
+from engine.attention.problem import Problem  # noqa: E402
 from engine.base import files  # noqa: E402
-from engine.evaluation import Evaluation, Latency  # noqa: E402
 from engine.jobs.layout import RunDir  # noqa: E402
 from engine.jobs.supervisor import code_stamp  # noqa: E402
 from engine.pipeline.evaluate import evaluate  # noqa: E402
 from engine.pipeline.request import EvaluationRequest  # noqa: E402
-from engine.problem import Problem  # noqa: E402
 from engine.search.ranking import SweepRow  # noqa: E402
 from engine.search.space import Space, SweepOptions, SweepPoint  # noqa: E402
 from engine.search.sweep.journal import SweepJournal, SweepSpec  # noqa: E402

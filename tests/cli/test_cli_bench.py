@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from words import raises, says
 
+from engine.attention.evaluation import Evaluation, Latency
+from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem, Status, UnknownName
 from engine.cli import main
 from engine.cli.bench import _as_dict, _print_result, parse_entrant
-from engine.evaluation import Evaluation, Latency
 from engine.measure.statistics import Comparison, Verdict
 from engine.pipeline.bench import BenchLine, BenchResult, Entrant
-from engine.problem import Problem
-from engine.sessions.files import export_evaluations
+from engine.sessions.lookup import export_evaluations
 
 PROBLEM = Problem(1, 8, 128, 64)
 

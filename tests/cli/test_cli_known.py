@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from sessions_data import evaluation_maker, make_latency
 
+from engine.attention.config import find_variant
+from engine.attention.problem import Problem
 from engine.cli import main
-from engine.config import find_variant
 from engine.cuda_source.sources import read_sources
 from engine.pipeline.bench import BenchResult
 from engine.pipeline.evaluate import Evaluator
-from engine.problem import Problem
 from engine.sessions.session import make_snapshot
 from engine.sessions.store import SETTING, default_store
 

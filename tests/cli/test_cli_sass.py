@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from words import raises, says
 
+from engine.attention.config import find_variant
 from engine.base.errors import ToolMissing
 from engine.cli import main
-from engine.config import find_variant
 from engine.cuda_source import compile_kernel
 from engine.machine_code import disassembly as nvdisasm
 

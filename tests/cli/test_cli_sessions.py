@@ -12,11 +12,11 @@ import pytest
 from hostile import STRINGS, filled, whole
 from words import says
 
+from engine.attention.evaluation import Evaluation, Latency
+from engine.attention.problem import Problem
 from engine.cli import main
-from engine.evaluation import Evaluation, Latency
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
-from engine.problem import Problem
 from engine.sessions.session import make_snapshot, make_source
 from engine.sessions.snapshot import Snapshot, dumps, loads
 from kernels.characters import hidden_in

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from words import raises, says
 
+from engine.attention.config import load_tuned
+from engine.attention.evaluation import Evaluation
 from engine.base.errors import (
     ClusterError,
     InvalidProblem,
@@ -22,8 +24,6 @@ from engine.base.errors import (
 )
 from engine.cli import main, parser
 from engine.cli.sweep import Reporter
-from engine.config import load_tuned
-from engine.evaluation import Evaluation
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest

@@ -10,8 +10,8 @@ import pytest
 from tuned_data import ENTRY
 from words import says
 
+from engine.attention.config import keep_tuned, load_tuned
 from engine.cli import main
-from engine.config import keep_tuned, load_tuned
 
 OTHER = replace(ENTRY, gpu="H200", variant="v02", config={"block_n": 32, "threads_per_row": 2})
 

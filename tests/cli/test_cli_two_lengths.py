@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from words import says
 
+from engine.attention.problem import Problem
 from engine.cli import main
-from engine.problem import Problem
 from engine.search.sweep.journal import SweepJournal
 
 DECODE = ["--batch", "1", "--heads", "2", "--seqlen", "1", "--seqlen-kv", "300", "--gpu", "L4"]

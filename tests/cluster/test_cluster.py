@@ -17,20 +17,20 @@ from local_cluster import LocalCluster, wait_for
 from made_up_gpu import DEADLY_SEQLEN, LOSING_SEQLEN
 from words import raises, says
 
+from engine.attention.problem import Problem
 from engine.base.errors import ClusterError, InvalidProblem, Status, ToolMissing
 from engine.cli import main
 from engine.history.history import predictions
 from engine.jobs.manager import JobManager
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
-from engine.problem import Problem
 from engine.search.autotune import ProblemResult
 from engine.search.cluster.executor import MAX_DEATHS, Cluster, connect, sweep_on
 from engine.search.cluster.members import is_loopback, parse_address
 from engine.search.space import Space, SweepOptions
 from engine.search.sweep.journal import Progress, SweepJournal, SweepSpec
 from engine.search.sweep.run import run_sweep
-from engine.software_gpu.environment import software_environment
+from engine.software_gpu.process_environment import software_environment
 
 distributed = pytest.importorskip("distributed")
 
@@ -257,7 +257,7 @@ def test_two_gpus_in_software_share_a_sweep_and_one_dies_in_mid_launch(tmp_path:
 
 
 OTHER_SOURCES = """
-from engine.search.cluster import worker
+from engine.search.cluster import dask_worker as worker
 worker.fingerprint = lambda: "0123456789abcdef"
 """
 

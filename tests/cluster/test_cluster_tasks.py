@@ -12,12 +12,12 @@ import pytest
 from search_data import SMALL
 from words import raises
 
+from engine.attention.problem import Problem
 from engine.base.errors import ClusterError
-from engine.problem import Problem
-from engine.search.cluster import worker
+from engine.search.cluster import dask_worker as worker
+from engine.search.cluster.dask_worker import Description
 from engine.search.cluster.executor import MAX_DEATHS, Tasks
 from engine.search.cluster.members import Member
-from engine.search.cluster.worker import Description
 
 OTHER = replace(SMALL, seqlen=256)
 

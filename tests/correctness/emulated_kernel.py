@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from engine.attention.problem import Problem
+from engine.attention.tensors import Inputs, decode, encode
 from engine.backends.base import RunResult
 from engine.base.errors import Status
-from engine.problem import Problem
-from engine.tensors import Inputs, decode, encode
 
 State = tuple[np.ndarray, np.ndarray, np.ndarray]  # m, l, acc of some rows over one chunk
 

@@ -12,6 +12,17 @@ import pytest
 from slow_cases import one_in
 from words import raises, says
 
+from engine.attention.evaluation import Correctness
+from engine.attention.problem import Problem
+from engine.attention.tensors import (
+    INPUT_KINDS,
+    POISON_BITS,
+    InputKind,
+    Inputs,
+    decode,
+    encode,
+    make_inputs,
+)
 from engine.backends.base import RunResult
 from engine.base.errors import Status
 from engine.correctness import (
@@ -24,9 +35,6 @@ from engine.correctness import (
 from engine.correctness.check import FIXED_BOUNDS, absolute_tolerance
 from engine.correctness.output_error import NOT_COMPARED
 from engine.correctness.reference import choose_coverage, emulated_attention, everything, reference
-from engine.evaluation import Correctness
-from engine.problem import Problem
-from engine.tensors import INPUT_KINDS, POISON_BITS, InputKind, Inputs, decode, encode, make_inputs
 
 ODD_LENGTHS = (1, 2, 63, 64, 65, 113, 127, 128, 129, 203, 1023)
 DTYPES = ("float16", "bfloat16")

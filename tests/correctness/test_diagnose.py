@@ -11,14 +11,14 @@ from emulated_kernel import Kernel
 from slow_cases import one_in
 from words import says
 
+from engine.attention.evaluation import Correctness
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
+from engine.attention.tensors import POISON_BITS, InputKind, decode, encode, make_inputs
 from engine.backends.base import RunResult
 from engine.base.errors import Status
 from engine.correctness import check_output
 from engine.correctness.reference import reference
-from engine.evaluation import Correctness
-from engine.plan import make_plan
-from engine.problem import Problem
-from engine.tensors import POISON_BITS, InputKind, decode, encode, make_inputs
 from kernels.ladder import by_id
 
 KINDS: tuple[InputKind, ...] = ("normal", "structured_v")

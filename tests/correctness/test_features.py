@@ -13,25 +13,25 @@ import pytest
 from slow_cases import one_in
 from words import raises
 
+from engine.attention.config import resolve_config
+from engine.attention.evaluation import Correctness
+from engine.attention.fp8 import e4m3_bytes, e4m3_values
+from engine.attention.plan import make_plan, target_arch
+from engine.attention.presets import Preset, presets
+from engine.attention.problem import Problem, feature_options, parse_seqlens
+from engine.attention.tensors import alibi_slopes, make_inputs
+from engine.attention.tensors import decode as decoded
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
 from engine.backends.machine_code import MachineCodeBackend
 from engine.base.errors import InvalidProblem, UnknownName
-from engine.config import resolve_config
+from engine.base.schema import decode, encode
 from engine.correctness import check_output
 from engine.correctness.expected import expect
 from engine.correctness.reference import reference
 from engine.cuda_source.nvrtc import compile_kernel
-from engine.evaluation import Correctness
-from engine.fp8 import e4m3_bytes, e4m3_values
 from engine.interface.attention_kernel import problem_of
 from engine.machine_code.cubin import read_cubin
-from engine.plan import make_plan, target_arch
-from engine.presets import Preset, presets
-from engine.problem import Problem, feature_options, parse_seqlens
-from engine.schema import decode, encode
-from engine.tensors import alibi_slopes, make_inputs
-from engine.tensors import decode as decoded
 from kernels.ladder import LADDER, by_id
 from kernels.variant import FEATURES, KERNELS_DIR, Dtype, Variant
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from emulated_kernel import Kernel
 
+from engine.attention.problem import Problem
+from engine.attention.tensors import Inputs, decode, encode, make_inputs
 from engine.backends.base import RunResult
 from engine.base.errors import Status
 from engine.correctness import (
@@ -18,8 +20,6 @@ from engine.correctness import (
 )
 from engine.correctness.output_error import MAX_MAP_SIDE, NOT_COMPARED
 from engine.correctness.reference import choose_coverage, reference
-from engine.problem import Problem
-from engine.tensors import Inputs, decode, encode, make_inputs
 
 
 def by_name(maps: tuple[ErrorMap, ...]) -> dict[str, ErrorMap]:

@@ -14,14 +14,14 @@ from planted_bugs.planting import plain
 from slow_cases import one_in
 from words import says
 
+from engine.attention.evaluation import Correctness
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
+from engine.attention.tensors import InputKind, make_inputs
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
 from engine.base.errors import Status
 from engine.correctness import check_output
-from engine.evaluation import Correctness
-from engine.plan import make_plan
-from engine.problem import Problem
-from engine.tensors import InputKind, make_inputs
 from kernels.ladder import by_id
 from kernels.variant import KERNELS_DIR
 

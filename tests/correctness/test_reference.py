@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from slow_cases import one_in
 
+from engine.attention.problem import Problem
+from engine.attention.tensors import Inputs, decode, make_inputs
 from engine.correctness.reference import (
     MAX_ELEMENTS,
     choose_coverage,
@@ -18,8 +20,6 @@ from engine.correctness.reference import (
     everything,
 )
 from engine.correctness.reference import reference as whole_reference
-from engine.problem import Problem
-from engine.tensors import Inputs, decode, make_inputs
 
 
 def naive(inputs: Inputs) -> np.ndarray:

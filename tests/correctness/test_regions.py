@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from engine.attention.problem import Problem
 from engine.correctness.reference import everything
 from engine.correctness.regions import Region, ordinal, place_of, span
-from engine.problem import Problem
 from kernels.ladder import by_id
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engine.attention.evaluation import Correctness
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
+from engine.attention.tensors import decode, encode, make_inputs
 from engine.backends.base import RunResult
 from engine.base.errors import Status
 from engine.correctness import check_output, finding_codes
 from engine.correctness.finding_codes import FindingCode
-from engine.evaluation import Correctness
-from engine.plan import make_plan
-from engine.problem import Problem
-from engine.tensors import decode, encode, make_inputs
 from kernels.ladder import by_id
 
 SEQLEN, BLOCK, SPLITS = 200, 64, 4

@@ -10,15 +10,15 @@ import pytest
 from slow_cases import one_in
 from words import says
 
+from engine.attention.config import find_variant
+from engine.attention.evaluation import Correctness
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
+from engine.attention.tensors import INPUT_KINDS, FloatArray, Inputs, decode, encode, make_inputs
 from engine.backends.base import RunResult
 from engine.base.errors import Status
-from engine.config import find_variant
 from engine.correctness import check_output
 from engine.correctness.reference import emulated_attention, everything, slice_qkv
-from engine.evaluation import Correctness
-from engine.plan import make_plan
-from engine.problem import Problem
-from engine.tensors import INPUT_KINDS, FloatArray, Inputs, decode, encode, make_inputs
 from kernels.variant import Dtype
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.base.launch import ScalarArg, TensorArg, TensorMapArg
+from engine.attention.tensors import decode, encode
+from engine.base.launch_arguments import ScalarArg, TensorArg, TensorMapArg
 from engine.cuda_on_host.build import build_kernels
 from engine.cuda_on_host.client import Buffer, Client, Job, JobResult, KernelLaunch
-from engine.tensors import decode, encode
 
 KERNELS = Path(__file__).parent / "kernels"
 HEAD_DIM = 64

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from host_kernels import KERNELS
 
-from engine.base.launch import ScalarArg, TensorArg
+from engine.base.launch_arguments import ScalarArg, TensorArg
 from engine.cuda_on_host.build import HostLibrary, build_kernels
 from engine.cuda_on_host.client import Buffer, Client, Job, JobResult, KernelLaunch
 from engine.cuda_on_host.toolchain import DEFAULT_ARCH

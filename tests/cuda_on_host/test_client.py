@@ -21,7 +21,7 @@ import pytest
 from words import says
 
 from engine.base.errors import Status
-from engine.base.launch import TensorArg
+from engine.base.launch_arguments import TensorArg
 from engine.cuda_on_host.build import build_kernels
 from engine.cuda_on_host.client import Buffer, Client, Job, KernelLaunch
 

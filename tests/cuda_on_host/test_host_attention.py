@@ -9,11 +9,11 @@ import pytest
 from host_kernels import KERNELS, Attention, run_attention, tma_job
 from slow_cases import of_each, one_in
 
+from engine.attention.tensors import decode, encode
 from engine.base.errors import Status
-from engine.base.launch import ScalarArg, TensorArg, TensorMapArg
+from engine.base.launch_arguments import ScalarArg, TensorArg, TensorMapArg
 from engine.cuda_on_host.build import build_kernels
 from engine.cuda_on_host.client import Buffer, Job, KernelLaunch
-from engine.tensors import decode, encode
 
 ATTENTION = ("fa1", "fa_split", "fa_mma", "fa_wgmma")
 SHAPES = ((1, 1, 128), (1, 2, 1), (2, 1, 65), (1, 2, 203))

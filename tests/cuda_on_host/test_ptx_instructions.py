@@ -7,7 +7,7 @@ import pytest
 from ptx_cases import BITS, INTEGERS, KINDS, LANES, Case, source, values
 from ptx_float_cases import COMPARISONS, CONVERSIONS, FLOATS
 
-from engine.base.launch import TensorArg
+from engine.base.launch_arguments import TensorArg
 from engine.cuda_on_host.build import build_kernels
 from engine.cuda_on_host.client import Buffer, Job, KernelLaunch
 

@@ -9,7 +9,7 @@ from slow_cases import one_in
 from words import raises
 
 from engine.base.errors import CompileError
-from engine.base.launch import TensorArg
+from engine.base.launch_arguments import TensorArg
 from engine.cuda_on_host.build import build_kernels
 from engine.cuda_on_host.client import Buffer, Job, KernelLaunch
 from engine.cuda_on_host.ptx import translate_asm

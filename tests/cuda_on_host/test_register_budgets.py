@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine.base.errors import Status
-from engine.base.launch import TensorArg
+from engine.base.launch_arguments import TensorArg
 from engine.cuda_on_host.build import build_kernels
 from engine.cuda_on_host.client import Buffer, Client, Job, JobResult, KernelLaunch
 from engine.cuda_on_host.error_kinds import ErrorKind

@@ -9,11 +9,11 @@ import pytest
 from host_kernels import KERNELS
 from slow_cases import one_in
 
+from engine.attention.tensors import decode, encode
 from engine.base.errors import Status
-from engine.base.launch import TensorArg
+from engine.base.launch_arguments import TensorArg
 from engine.cuda_on_host.build import build_kernels
 from engine.cuda_on_host.client import Buffer, Job, KernelLaunch
-from engine.tensors import decode, encode
 
 
 def laid_out(matrix, row_bytes):

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from slow_cases import one_in
 
-from engine.base.launch import PassLaunch
-from engine.evaluation import Resources
-from engine.plan import LaunchPlan, cached_kernel, compile_plan, make_plan, resources
-from engine.problem import Problem
+from engine.attention.evaluation import Resources
+from engine.attention.plan import LaunchPlan, cached_kernel, compile_plan, make_plan, resources
+from engine.attention.problem import Problem
+from engine.base.launch_arguments import PassLaunch
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 from tests.fitting import fitting_config

@@ -14,10 +14,10 @@ import pytest
 from software_nvml import SoftwareNvml, described
 from words import says
 
+from engine.attention.problem import Problem
 from engine.devices import find_device, nvml, spec
 from engine.devices.spec import DetectedDevice, detect_local
 from engine.pipeline.request import EvaluationRequest, resolve
-from engine.problem import Problem
 
 THROTTLED = "reasons=69"  # power cap, hardware thermal slowdown; idle, which slows nothing
 

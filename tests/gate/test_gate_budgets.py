@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from words import raises, says
 
+from engine.attention.problem import Problem
 from engine.cli import main
 from engine.gate.accept import _edited
 from engine.gate.settings import Budget, SettingsError, exceeded, read_settings
-from engine.problem import Problem
-from engine.versions.verdicts import GateVerdict
+from engine.versions.verdict_rules import GateVerdict
 from tests.gate.repositories import ENVIRONMENT, ONE_PROBLEM, commit, edit, git, kernel_file
 from tests.gate.repositories import repository as made
 from tests.gate.test_verdicts import FIGURES

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from words import raises, says
 
+from engine.attention.problem import Problem
 from engine.base.errors import BadInput, CompileError
 from engine.cli import main
 from engine.cuda_source.sources import OutsideFolder, files_inside
@@ -23,8 +24,7 @@ from engine.gate.trees import (
     pair_kernels,
     working_tree,
 )
-from engine.problem import Problem
-from engine.versions.verdicts import GateVerdict
+from engine.versions.verdict_rules import GateVerdict
 from tests.gate.repositories import commit, edit, git, kernel_file, repository
 
 

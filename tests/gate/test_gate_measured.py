@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
+from engine.attention.evaluation import Correctness
+from engine.attention.plan import LaunchPlan
+from engine.attention.problem import Problem
+from engine.attention.tensors import Inputs
 from engine.cli import main
-from engine.evaluation import Correctness
 from engine.gate import judge
 from engine.gate.running import measure_pair
 from engine.gate.trees import open_tree, working_tree
 from engine.pipeline.evaluate import Evaluator
-from engine.plan import LaunchPlan
-from engine.problem import Problem
-from engine.tensors import Inputs
-from engine.versions.verdicts import GateVerdict, measured_finding
+from engine.versions.verdict_rules import GateVerdict, measured_finding
 from tests.gate.repositories import edit, kernel_file, repository
 from tests.pipeline.test_evaluate_cuda import MadeUpCuda, MadeUpTimer
 from tests.words import says

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from engine.versions.figures import Answer, Figures
-from engine.versions.verdicts import (
+from engine.versions.verdict_rules import (
     GateVerdict,
     NeighbourPair,
     Thresholds,

@@ -19,16 +19,16 @@ from typing import Any
 import pytest
 from sessions_data import ncu_export
 
+from engine.attention.config import find_variant
+from engine.attention.evaluation import Evaluation, Latency
+from engine.attention.problem import Problem
 from engine.base import files
 from engine.base.errors import Status
 from engine.base.units import format_us
 from engine.cli import main
-from engine.config import find_variant
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
-from engine.evaluation import Evaluation, Latency
 from engine.own_kernels.registry import fork_kernel
-from engine.problem import Problem
 from engine.sessions.session import make_snapshot
 from engine.sessions.store import SETTING, default_store
 
@@ -233,13 +233,13 @@ def test_every_command_says_one_time(case: Case, ask: Callable[..., str], tmp_pa
 def test_pages_and_the_worker_say_what_the_commands_say(case: Case) -> None:
     """What a page looks up, once the worker has compiled and simulated."""
     from app.tune import variants_frame
-    from engine.batch.alternatives import Situation, rank_options
+    from engine.base.schema import decode
+    from engine.choose.batch.alternatives import Situation, rank_options
     from engine.jobs.worker import run_evaluation
     from engine.model.kernel import Kernel
     from engine.pipeline.evaluate import Evaluator
-    from engine.pipeline.machine_code import known_machine_code, read_machine_code
     from engine.pipeline.request import EvaluationRequest, preview
-    from engine.schema import decode
+    from engine.pipeline.simulated_launches import known_machine_code, read_machine_code
     from engine.sessions.importers.nsight_compute import counters_table
     from engine.sessions.known_times import open_history
 
@@ -371,7 +371,7 @@ def test_kernels_of_another_source_have_names_of_their_own() -> None:
 def test_everyone_in_engine_and_app_hands_the_history_on() -> None:
     """What decides without it could decide otherwise than the rest."""
     asked = {"evaluate": 3, "preview": 2, "Evaluator": 1, "choose": 4, "known_rung": 3}
-    exempt = {"engine/selfcheck.py"}  # looks at correctness alone
+    exempt = {"engine/pipeline/selfcheck.py"}  # looks at correctness alone
     found = 0
     for path in (p for top in ("engine", "app") for p in (ROOT / top).rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
@@ -395,7 +395,7 @@ def _is_imported_from_engine(path: Path, name: str) -> bool:
     modules = (
         "engine.pipeline.evaluate",
         "engine.pipeline.request",
-        "engine.auto",
+        "engine.choose.auto",
         "engine.kernel_figures",
     )
     return any(
@@ -423,8 +423,8 @@ def test_a_slice_of_this_machines_gpu_is_what_everyone_means(
     from made_up_history import compiled_on_an_l4
 
     from app.shared import machine
-    from engine.batch.recommend import recommend_batch
-    from engine.batch.types import BatchRequest
+    from engine.choose.batch.recommend import recommend_batch
+    from engine.choose.batch.types import BatchRequest
     from engine.devices.spec import DetectedDevice
     from engine.model.kernel import Kernel
     from engine.pipeline.request import EvaluationRequest, resolve

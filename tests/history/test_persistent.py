@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from slow_cases import slow_ones
 
-from engine.config import find_variant
+from engine.attention.config import find_variant
+from engine.attention.plan import LaunchPlan, compile_plan, launch_of_pass, make_plan
+from engine.attention.problem import Problem
 from engine.cuda_source import CompiledKernel
 from engine.devices import find_device
 from engine.history import History
@@ -28,8 +30,6 @@ from engine.machine_code.timing.constants import SmTiming
 from engine.machine_code.timing.native import Kernel as SmKernel
 from engine.machine_code.timing.native import allocated_smem, gpu_rates, simulate_sm, sm_kernel
 from engine.model.kernel import Kernel
-from engine.plan import LaunchPlan, compile_plan, launch_of_pass, make_plan
-from engine.problem import Problem
 
 PROBLEM = Problem(batch=2, num_heads=15, seqlen=1000, head_dim=64)
 CAUSAL = replace(PROBLEM, causal=True)

@@ -12,7 +12,8 @@ import pytest
 from shared_builds import own_cache
 from words import says
 
-from engine.auto import choose
+from engine.attention.problem import Problem
+from engine.choose.auto import choose
 from engine.cli import main
 from engine.cuda_source.nvrtc import CompiledKernel, toolchain
 from engine.devices import find_device
@@ -21,7 +22,6 @@ from engine.kernel_figures import renew
 from engine.kernel_figures.renew import SHIPPED_GPUS, shapes_of
 from engine.kernel_figures.rung import known_rung, request_of
 from engine.model.kernel import Kernel
-from engine.problem import Problem
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from slow_cases import slow_ones
 
-from engine.config import find_variant
+from engine.attention.config import find_variant
+from engine.attention.plan import analyse_plan, compile_plan, launch_of_pass, make_plan
+from engine.attention.problem import Problem
 from engine.devices import find_device
 from engine.history import History
 from engine.history.ctas import SimulatedCtas, known_ctas
@@ -28,9 +30,7 @@ from engine.machine_code.timing.native import (
     sm_kernel,
 )
 from engine.model.kernel import Kernel
-from engine.pipeline.machine_code import main_pass_traffic
-from engine.plan import analyse_plan, compile_plan, launch_of_pass, make_plan
-from engine.problem import Problem
+from engine.pipeline.simulated_launches import main_pass_traffic
 
 PROBLEM = Problem(batch=4, num_heads=16, seqlen=640, head_dim=64)
 

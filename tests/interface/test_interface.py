@@ -16,9 +16,9 @@ import torch
 from words import raises
 
 import engine as attune
+from engine.attention.evaluation import Latency
 from engine.backends.cuda import why_not_cuda
 from engine.base.table import Table, Tabular
-from engine.evaluation import Latency
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"seqlen": 70, "head_dim": 32}
@@ -206,7 +206,7 @@ def test_measured_times_are_written_as_kernel_tuner_reads_them(
 ) -> None:
     from dataclasses import replace
 
-    from engine.schema import encode
+    from engine.base.schema import encode
 
     taken = Latency("measured", 20.0, 19.0, 21.0, "Made up.", samples_us=(19.0, 20.0, 21.0))
     evaluation = replace(swept.evaluations[0], latency=taken)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.attention.problem import Problem
 from engine.base.files import read_events
+from engine.base.schema import encode
 from engine.devices.nvml import GpuState
 from engine.jobs.latency_series import (
     UNSEEN_IN_THE_WAY_S,
@@ -27,8 +29,6 @@ from engine.jobs.supervisor import JobRunner
 from engine.jobs.worker import JOB_TYPES
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
-from engine.problem import Problem
-from engine.schema import encode
 
 REQUEST = EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", backend="cpu")
 

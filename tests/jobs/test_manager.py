@@ -14,10 +14,10 @@ import psutil
 import pytest
 from words import says
 
+from engine.attention.problem import Problem
 from engine.base import files
 from engine.jobs.manager import ENDED, JobManager, JobStatus
 from engine.pipeline.request import EvaluationRequest, preview
-from engine.problem import Problem
 
 SMALL = EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", backend="cpu")
 # What a worker does in the least time, where it does not matter what.

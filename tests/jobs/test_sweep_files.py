@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from engine.attention.evaluation import Evaluation, Latency
+from engine.attention.problem import Problem
 from engine.base.errors import Status
-from engine.evaluation import Evaluation, Latency
+from engine.base.schema import encode
 from engine.jobs.sweep_files import SweepFiles
-from engine.problem import Problem
-from engine.schema import encode
 from engine.search.ranking import SweepRow
 from engine.search.space import Space, SweepOptions
 from engine.search.sweep.journal import Budget, SweepJournal, SweepSpec

@@ -18,14 +18,14 @@ from typing import Any, cast
 import pytest
 from words import says
 
+from engine.attention.problem import Problem
+from engine.base.schema import decode, encode
 from engine.jobs import sweep_job
 from engine.jobs.layout import JobProgress, RunDir
 from engine.jobs.manager import ENDED, JobManager, JobStatus
 from engine.jobs.supervisor import JobTable
 from engine.measure.statistics import MedianInterval
 from engine.pipeline.request import EvaluationRequest
-from engine.problem import Problem
-from engine.schema import decode, encode
 from engine.search.autotune import ProblemResult
 from engine.search.ranking import RankedPoint
 from engine.search.space import Space, SweepOptions

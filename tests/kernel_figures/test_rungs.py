@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from engine.auto.candidates import out_of_reach
+from engine.attention.problem import Problem
 from engine.base.errors import AttuneError
+from engine.choose.auto.candidates import out_of_reach
 from engine.cli import main
 from engine.devices import find_device
 from engine.history import History
@@ -28,7 +29,6 @@ from engine.kernel_figures.changes import (
 from engine.kernel_figures.rung import reasons, request_of, without_empty
 from engine.model.calibrate import fits
 from engine.model.kernel import Kernel, unsupported_reason
-from engine.problem import Problem
 from kernels.ladder import LADDER
 from tests.machine_code.gate import recorded
 from tests.words import says

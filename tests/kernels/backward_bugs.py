@@ -9,12 +9,12 @@ from typing import Any
 
 from planted_bugs.anchors import replaced
 
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
 from engine.base.errors import Status
 from engine.correctness import check_with_maps, inputs_of
-from engine.plan import make_plan
-from engine.problem import Problem
 from kernels.ladder import by_id
 from kernels.variant import KERNELS_DIR
 

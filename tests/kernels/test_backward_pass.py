@@ -13,21 +13,21 @@ from planted_bugs.anchors import spans
 from planted_bugs.hopper import ordering_statements
 from untimed import untimed
 
-from engine.auto import choose
+from engine.attention.evaluation import Correctness
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
+from engine.attention.tensors import encode as to_raw
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.cpu import CpuBackend
 from engine.base.errors import InvalidProblem, Status
+from engine.base.schema import decode, encode
+from engine.choose.auto import choose
 from engine.correctness import check_with_maps, inputs_of, maps_from_arrays, maps_to_arrays
 from engine.correctness.gradients import head_gradients
 from engine.devices import find_device
-from engine.evaluation import Correctness
 from engine.history import History
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
-from engine.plan import make_plan
-from engine.problem import Problem
-from engine.schema import decode, encode
-from engine.tensors import encode as to_raw
 from kernels.ladder import LADDER, by_id
 
 SMALL = Problem(1, 2, 20, 32, causal=True, direction="backward")

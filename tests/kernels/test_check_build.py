@@ -11,15 +11,15 @@ from fitting import fitting_config, is_taken
 from planted_bugs.removals import REMOVED, left_out, tried
 from slow_cases import of_each, one_in, slow_ones
 
+from engine.attention.plan import LaunchPlan, make_plan
+from engine.attention.problem import Problem
+from engine.attention.tensors import Inputs, make_inputs
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.cpu import CpuBackend
 from engine.base.errors import FAULTS, Status
 from engine.correctness import check_with_maps, inputs_of
 from engine.correctness.check import check_output
 from engine.cuda_on_host.toolchain import Schedule
-from engine.plan import LaunchPlan, make_plan
-from engine.problem import Problem
-from engine.tensors import Inputs, make_inputs
 from kernels.ladder import LADDER
 from kernels.variant import KERNELS_DIR, Dtype
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from slow_cases import of_each
 
-from engine.config import resolve_config
+from engine.attention.config import resolve_config
+from engine.attention.problem import Direction, Problem
 from engine.cuda_source.nvrtc import compile_kernel
-from engine.problem import Direction, Problem
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 

@@ -11,13 +11,13 @@ from fitting import fitting_config, is_taken, takes_seqlen
 from pairwise import pairs_of, pairwise
 from slow_cases import of_each, one_in
 
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
+from engine.attention.tensors import make_inputs
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
 from engine.base.errors import Status
 from engine.correctness.check import check_output
-from engine.plan import make_plan
-from engine.problem import Problem
-from engine.tensors import make_inputs
 from kernels.ladder import LADDER, by_id
 from kernels.variant import Variant
 

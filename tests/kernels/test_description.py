@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
-from engine.base.launch import ScalarArg, TensorArg
-from engine.plan import make_plan
-from engine.problem import Problem
+from engine.base.launch_arguments import ScalarArg, TensorArg
 from kernels.description import KernelDescriptionError, parse_variant
 from kernels.source_text import description_of, without_block
 from kernels.variant import Variant

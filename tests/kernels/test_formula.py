@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from words import raises
 
+from engine.attention.problem import Problem
 from engine.model.launches import BatchedShape
-from engine.problem import Problem
 from kernels.formula import MAX_NODES, MAX_TEXT, FormulaError, Scope
 
 PROBLEM = Problem(3, 5, 203, 64, seqlen_kv=100)

@@ -15,11 +15,11 @@ from slow_cases import one_in
 from untimed import untimed
 from words import says
 
+from engine.attention.problem import Problem
 from engine.base.errors import Status
 from engine.cli import main
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
-from engine.problem import Problem
 from kernels.ladder import LADDER
 from kernels.variant import KERNELS_DIR
 

@@ -12,14 +12,14 @@ import pytest
 from slow_cases import slow_ones
 from words import raises
 
+from engine.attention.config import VARIABLE
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
 from engine.base.errors import InvalidKernel, InvalidProblem, Status
 from engine.cli import main
-from engine.config import VARIABLE
 from engine.own_kernels.draft import draft_block
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
-from engine.plan import make_plan
-from engine.problem import Problem
 from kernels.description import KernelDescriptionError, MissingDescription, parse_variant
 from kernels.source_text import description_of, has_block, without_block
 from kernels.variant import KERNELS_DIR, Variant

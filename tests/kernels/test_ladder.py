@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from kernel_text import barriers, header, without_comments
 
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
 from engine.kernel_figures.changes import header_of, kept_share, lessons_tree, rung_before
-from engine.plan import make_plan
-from engine.problem import Problem
 from kernels.ladder import LADDER, by_id, markdown_table
 from kernels.variant import KERNELS_DIR, Variant
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
+from engine.attention.tensors import make_inputs
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
 from engine.correctness.check import Correctness, check_output
-from engine.plan import make_plan
-from engine.problem import Problem
-from engine.tensors import make_inputs
 from kernels.ladder import by_id
 from kernels.variant import KERNELS_DIR
 

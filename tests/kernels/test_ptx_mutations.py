@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from slow_cases import one_in
 
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
+from engine.attention.tensors import make_inputs
 from engine.backends.base import RunOptions
 from engine.base.errors import FAULTS, Status
 from engine.correctness.check import check_output
 from engine.cuda_on_host.toolchain import DEFAULT_ARCH
-from engine.plan import make_plan
-from engine.problem import Problem
-from engine.tensors import make_inputs
 from kernels.ladder import by_id
 
 # What is changed in mma.cuh or async_copy.cuh, where it stands (the how-manieth), and the variant.

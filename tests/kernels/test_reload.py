@@ -11,11 +11,11 @@ from shared_builds import own_cache
 from untimed import untimed
 from words import raises
 
+from engine.attention.config import find_variant
+from engine.attention.problem import Problem
 from engine.base.errors import InvalidKernel
 from engine.cli import main
-from engine.config import find_variant
 from engine.pipeline.request import EvaluationRequest, preview
-from engine.problem import Problem
 from kernels.ladder import LADDER, Ladder
 from kernels.variant import KERNELS_DIR
 

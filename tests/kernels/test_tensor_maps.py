@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
-from engine.base.launch import PassLaunch, TensorMapArg, encode_argument
+from engine.base.launch_arguments import PassLaunch, TensorMapArg, encode_argument
 from engine.pipeline.trial import explain
-from engine.plan import make_plan
-from engine.problem import Problem
 from kernels.description import KernelDescriptionError, parse_variant
 from kernels.variant import Variant
 

@@ -16,7 +16,7 @@ from engine.devices.spec import DeviceSpec
 from engine.history.simulation import time_launch
 from engine.machine_code.analysis import Analysis, analyse
 from engine.machine_code.launch import Launch, parse_arguments
-from engine.pipeline.machine_code import device_at
+from engine.pipeline.simulated_launches import device_at
 
 KERNELS = Path(__file__).parent / "kernels"
 FP16, BF16, INT8 = range(3)

@@ -11,7 +11,7 @@ from engine.base.errors import CompileError
 from engine.devices import find_device
 from engine.machine_code.analysis import launch_figures
 from engine.machine_code.emulation import EXECUTED, AccessKind, Emulator
-from engine.pipeline.machine_code import time_launch
+from engine.pipeline.simulated_launches import time_launch
 from tests.machine_code.small_kernels import counted
 from tests.slow_cases import one_in
 

@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 from slow_cases import one_in
 from words import says
 
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
+from engine.attention.tensors import make_inputs
 from engine.backends import machine_code
 from engine.backends.base import RunOptions
 from engine.backends.machine_code import MachineCodeBackend
@@ -42,9 +45,6 @@ from engine.machine_code.execution import (
 from engine.machine_code.launch import Launch, buffer_address
 from engine.model.kernel import capability_reason
 from engine.pipeline.execute import PartialRun
-from engine.plan import make_plan
-from engine.problem import Problem
-from engine.tensors import make_inputs
 from kernels.ladder import LADDER
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from words import raises
 
+from engine.attention.config import default_config
+from engine.attention.plan import analyse_plan, make_plan
+from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
-from engine.config import default_config
 from engine.cuda_source import compile_kernel
 from engine.devices import find_device
 from engine.machine_code import counts, footprint
@@ -27,9 +29,7 @@ from engine.machine_code.footprint import (
 )
 from engine.machine_code.launch import Launch, parse_arguments
 from engine.machine_code.timing.traffic import KvOrder, launch_traffic, persistent_traffic
-from engine.pipeline.machine_code import TimedLaunch, time_launch, time_passes
-from engine.plan import analyse_plan, make_plan
-from engine.problem import Problem
+from engine.pipeline.simulated_launches import TimedLaunch, time_launch, time_passes
 from kernels.ladder import by_id
 from tests.machine_code.small_kernels import counted
 

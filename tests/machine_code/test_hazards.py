@@ -18,6 +18,9 @@ from slow_cases import slow_ones
 from untimed import untimed
 from words import says
 
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
+from engine.attention.tensors import make_inputs
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
 from engine.backends.machine_code import MachineCodeBackend
@@ -36,9 +39,6 @@ from engine.machine_code.execution import (
 )
 from engine.machine_code.launch import Launch, buffer_address
 from engine.pipeline.execute import disagreement
-from engine.plan import make_plan
-from engine.problem import Problem
-from engine.tensors import make_inputs
 from kernels.ladder import LADDER
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")

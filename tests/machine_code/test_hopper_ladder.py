@@ -6,10 +6,10 @@ from itertools import product
 
 import pytest
 
+from engine.attention.plan import compile_plan, make_plan, plan_budget_mistake
+from engine.attention.problem import Problem
 from engine.machine_code.analysis import disassembled
 from engine.machine_code.cubin import read_cubin
-from engine.plan import compile_plan, make_plan, plan_budget_mistake
-from engine.problem import Problem
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 from tests.fitting import fitting_config

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from fitting import fitting_config
 
-from engine.config import default_config
+from engine.attention.config import default_config
+from engine.attention.plan import LaunchPlan, compile_plan, make_plan
+from engine.attention.problem import Direction, Problem
 from engine.machine_code.analysis import disassembled
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.disassembly import NO_BARRIER, Control, Instruction, Program, pipe_of
@@ -20,8 +22,6 @@ from engine.machine_code.overlap import (
     Overlap,
     overlaps,
 )
-from engine.plan import LaunchPlan, compile_plan, make_plan
-from engine.problem import Direction, Problem
 from kernels.ladder import by_id
 from kernels.variant import KERNELS_DIR
 from tests.slow_cases import one_in

@@ -17,7 +17,7 @@ from engine.machine_code.analysis import analyse
 from engine.machine_code.launch import Launch, parse_arguments
 from engine.machine_code.timing.constants import LAUNCH_FLOOR_US
 from engine.machine_code.timing.power import BURST_US, Work, sustained_clock, sustained_note, watts
-from engine.pipeline.machine_code import clock_note, device_at, sustained_by, time_launch
+from engine.pipeline.simulated_launches import clock_note, device_at, sustained_by, time_launch
 
 # FP16 multiply-adds of an SM and cycle where the table's peak is of another clock than boost.
 _HOPPER = 2048

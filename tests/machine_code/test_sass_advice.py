@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.config import find_variant
+from engine.attention.config import find_variant
+from engine.attention.plan import analyse_plan, make_plan
+from engine.attention.problem import Problem
 from engine.devices import find_device
 from engine.machine_code.advice import Advice, AdviceKind
-from engine.pipeline.machine_code import advise_launch, time_launch
-from engine.plan import analyse_plan, make_plan
-from engine.problem import Problem
+from engine.pipeline.simulated_launches import advise_launch, time_launch
 from tests.machine_code.small_kernels import counted
 from tests.slow_cases import one_in
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.machine_code.report import Count, Listing, PassReport, align, compare_counts
+from engine.machine_code.launch_report import Count, Listing, PassReport, align, compare_counts
 
 BEFORE = "int a;\nload();\nadd();\n"
 AFTER = "// a comment\nint a;\nload();\nwait();\nadd();\n"

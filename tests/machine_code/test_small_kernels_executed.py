@@ -12,10 +12,13 @@ import pytest
 from small_kernels import executed
 from words import raises
 
+from engine.attention.plan import LaunchPlan
+from engine.attention.problem import Problem
+from engine.attention.tensors import make_inputs
 from engine.backends.base import RunOptions
 from engine.backends.machine_code import MachineCodeBackend
 from engine.base.errors import InvalidProblem, Status
-from engine.base.launch import PassLaunch, TensorArg
+from engine.base.launch_arguments import PassLaunch, TensorArg
 from engine.cuda_source import compile_kernel
 from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import read_cubin
@@ -29,9 +32,6 @@ from engine.machine_code.execution import (
     load_module,
 )
 from engine.machine_code.launch import Launch, buffer_address
-from engine.plan import LaunchPlan
-from engine.problem import Problem
-from engine.tensors import make_inputs
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
 

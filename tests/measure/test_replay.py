@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from words import says
 
+from engine.attention.evaluation import LatencyKind
 from engine.base.errors import MeasureError
 from engine.devices.nvml import GpuState
-from engine.evaluation import LatencyKind
 from engine.measure.sampler import sampled_latency
 from engine.measure.side_by_side import TARGET_REPLAY_US, ReplayDevice
 

@@ -12,8 +12,8 @@ import pytest
 from simulated_gpu import ROUGH, SimulatedConditions, SimulatedDevice, Throttle
 from words import says
 
+from engine.attention.evaluation import LatencyKind
 from engine.devices.nvml import GpuState
-from engine.evaluation import LatencyKind
 from engine.measure.sampler import Mode, Sample, SamplerSettings, SamplingRun, run_rounds
 from engine.measure.statistics import Verdict
 

@@ -9,13 +9,13 @@ import pytest
 from made_up_history import estimate_of
 from words import raises, says
 
+from engine.attention.evaluation import Resources
+from engine.attention.plan import LaunchPlan
+from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
 from engine.devices import find_device, limits_for
-from engine.evaluation import Resources
 from engine.model.kernel import launch_plan
 from engine.model.occupancy import max_active_clusters, occupancy, sms_of_gpcs
-from engine.plan import LaunchPlan
-from engine.problem import Problem
 from kernels.description import parse_variant
 from kernels.variant import Variant
 

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from words import raises, says
 
+from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
-from engine.batch.validate import validate
+from engine.choose.batch.validate import validate
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec
 from engine.model.calibrate import Points, calibrate, leave_one_out, prepare
 from engine.model.equations import Calibration, Parameters, evaluate, machine, predict_arrays
 from engine.model.kernel import Kernel, Known
-from engine.model.measurements import Measurement, read_measurements
-from engine.problem import Problem
+from engine.model.measured_points import Measurement, read_measurements
 from kernels.ladder import by_id
 from kernels.variant import Variant
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.batch.validate import validate
+from engine.attention.problem import Problem
+from engine.choose.batch.validate import validate
 from engine.devices import find_device
 from engine.model.calibrate import calibrate, leave_one_out, prepare
 from engine.model.kernel import Kernel, Known
-from engine.model.measurements import read_measurements
-from engine.problem import Problem
+from engine.model.measured_points import read_measurements
 from kernels.variant import Config, Pass, Variant, Work, ceil_div
 
 H200 = find_device("H200")

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from made_up_history import MadeUpHistory, estimate_of
 from words import raises, says
 
+from engine.attention.evaluation import Latency, Resources
+from engine.attention.plan import LaunchPlan, make_plan
+from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
-from engine.batch.batch_table import predict_curve
+from engine.choose.batch.batch_table import predict_curve
 from engine.devices import all_devices, find_device
 from engine.devices.spec import DeviceSpec
-from engine.evaluation import Latency, Resources
 from engine.model.equations import Terms
 from engine.model.kernel import Kernel, capability_reason, launch_plan, unsupported_reason
 from engine.model.launches import collect, collect_batches, unpadded_conflict_ways
-from engine.plan import LaunchPlan, make_plan
-from engine.problem import Problem
 from kernels.ladder import LADDER, by_id
 from kernels.variant import Pass, Scratch, Variant, Work, ceil_div
 

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from words import raises
 
+from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem, UnknownName
-from engine.model.measurements import (
+from engine.model.measured_points import (
     MAX_CHARS,
     MAX_ROWS,
     parse_measurements,
     read_measurements,
 )
-from engine.problem import Problem
 
 HEADER = "batch,num_heads,seqlen,head_dim,kernel_ms\n"
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from words import says
 
+from engine.attention.evaluation import Occupancy
 from engine.base.errors import InvalidProblem
 from engine.devices import find_device, limits_for
 from engine.devices.spec import SM_LIMITS, SmLimits
-from engine.evaluation import Occupancy
 from engine.model.occupancy import occupancy, whatif
 
 L4 = limits_for((8, 9))

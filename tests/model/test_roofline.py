@@ -11,15 +11,15 @@ import pytest
 from search_data import pass_report
 from words import raises, says
 
+from engine.attention.config import find_variant
+from engine.attention.evaluation import Evaluation, Latency
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem, Status
 from engine.cli import main
-from engine.config import find_variant
 from engine.devices import find_device
-from engine.evaluation import Evaluation, Latency
 from engine.history import History
 from engine.model.roofline import LaunchWork, launch_work, roofline_points, roofs_of
-from engine.plan import make_plan
-from engine.problem import Problem
 from engine.search.ranking import SweepRow
 from engine.search.results import roofline_frame, sweep_roofs
 from engine.search.space import Space, SweepOptions

@@ -9,10 +9,12 @@ import pytest
 from made_up_history import estimate_of
 from words import says
 
-from engine.batch.recommend import BatchRequest, recommend_batch
-from engine.config import find_variant
+from engine.attention.config import find_variant
+from engine.attention.evaluation import Resources
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
+from engine.choose.batch.recommend import BatchRequest, recommend_batch
 from engine.devices import find_device
-from engine.evaluation import Resources
 from engine.history import History
 from engine.model.calibrate import Points, calibrate
 from engine.model.equations import (
@@ -25,9 +27,7 @@ from engine.model.equations import (
 )
 from engine.model.kernel import Estimate, Kernel
 from engine.model.launches import collect
-from engine.model.measurements import Measurement
-from engine.plan import make_plan
-from engine.problem import Problem
+from engine.model.measured_points import Measurement
 
 VARIANT, DEVICE = find_variant("v08"), find_device("L4")
 KERNEL = Kernel.of(VARIANT, DEVICE)

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engine.batch.recommend import BatchRequest, recommend_batch
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
+from engine.choose.batch.recommend import BatchRequest, recommend_batch
 from engine.devices import find_device
 from engine.model.kernel import Kernel, Known
 from engine.model.launches import collect, collect_batches
-from engine.model.measurements import parse_measurements
-from engine.plan import make_plan
-from engine.problem import Problem
+from engine.model.measured_points import parse_measurements
 from kernels.ladder import LADDER, by_id
 
 L4 = find_device("L4")

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from sessions_data import evaluation_maker, snapshot_maker
 from words import says
 
+from engine.attention.evaluation import Occupancy
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
 from engine.devices import find_device
-from engine.evaluation import Occupancy
 from engine.model.equations import visited_share
 from engine.model.kernel import Estimate, Kernel, Known
 from engine.model.launches import collect, traffic_by_order
-from engine.plan import make_plan
-from engine.problem import Problem
 from engine.sessions.snapshot import dumps, loads
 from kernels.ladder import by_id
 from kernels.variant import ceil_div
@@ -125,7 +125,7 @@ def test_a_file_holds_idle_ctas_where_there_are_some() -> None:
 
 @pytest.mark.parametrize("num_splits", [1, 32])
 def test_the_recommendation_counts_what_works(num_splits: int, known: Known) -> None:
-    from engine.batch.recommend import BatchRequest, recommend_batch
+    from engine.choose.batch.recommend import BatchRequest, recommend_batch
 
     request = BatchRequest(
         "v05", "L4", seqlen=128, head_dim=64, config=with_splits(num_splits), max_batch=256

@@ -14,22 +14,22 @@ from words import raises, says
 
 import engine as attune
 from app.tune.machine_code.frames import hottest
+from engine.attention.config import VARIABLE, find_variant
+from engine.attention.evaluation import Evaluation
+from engine.attention.plan import compile_plan, make_plan, resources, variant_sources
+from engine.attention.problem import Problem
 from engine.backends.cuda import why_not_cuda
 from engine.base.errors import InvalidBuild, InvalidCubin, InvalidKernel, Status
 from engine.cli import main
-from engine.config import VARIABLE, find_variant
 from engine.cuda_source import compile_kernel
-from engine.evaluation import Evaluation
 from engine.gate.trees import find_kernels, open_trees
 from engine.history import History
 from engine.machine_code.cubin_files import choose_cubin
 from engine.own_kernels.registry import check_kernel, keep_kernel
 from engine.pipeline.evaluate import Evaluator
-from engine.pipeline.machine_code import read_machine_code
 from engine.pipeline.request import EvaluationRequest, target_device
+from engine.pipeline.simulated_launches import read_machine_code
 from engine.pipeline.trial import try_kernel, why_arguments_differ
-from engine.plan import compile_plan, make_plan, resources, variant_sources
-from engine.problem import Problem
 from engine.sessions.rerun import foreign_sources, plan_rerun
 from engine.sessions.session import make_snapshot, sources_of
 from engine.sessions.snapshot import Environment

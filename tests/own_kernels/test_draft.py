@@ -10,16 +10,16 @@ import pytest
 from untimed import untimed
 from words import raises, says
 
+from engine.attention.config import VARIABLE
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
 from engine.base.errors import InvalidKernel, Status
-from engine.base.launch import ScalarArg
-from engine.config import VARIABLE
+from engine.base.launch_arguments import ScalarArg
 from engine.own_kernels.draft import Draft, draft_of
 from engine.own_kernels.host_launch import fields_of, kernels_of
 from engine.own_kernels.registry import check_kernel, kernel_named
 from engine.pipeline.request import EvaluationRequest
 from engine.pipeline.trial import described, explain, why_arguments_differ, write_description
-from engine.plan import make_plan
-from engine.problem import Problem
 from kernels.source_text import has_block, without_block
 
 DATA = Path(__file__).with_name("kernels")

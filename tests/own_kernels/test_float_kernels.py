@@ -13,17 +13,17 @@ from untimed import untimed
 from words import says
 
 import engine as attune
+from engine.attention.config import VARIABLE, usual_dtype, usual_head_dim
+from engine.attention.evaluation import Evaluation
+from engine.attention.plan import compile_plan, make_plan
+from engine.attention.problem import Problem
+from engine.attention.tensors import make_inputs
 from engine.base.errors import Status
 from engine.cli import main
-from engine.config import VARIABLE, usual_dtype, usual_head_dim
-from engine.evaluation import Evaluation
 from engine.own_kernels.host_launch import kernels_of
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
 from engine.pipeline.trial import explain
-from engine.plan import compile_plan, make_plan
-from engine.problem import Problem
-from engine.tensors import make_inputs
 from kernels.description import read_own
 from kernels.ladder import LADDER
 

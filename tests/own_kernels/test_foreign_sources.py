@@ -11,12 +11,12 @@ import pytest
 from slow_cases import slow_ones
 from untimed import untimed
 
+from engine.attention.config import VARIABLE
+from engine.attention.problem import Problem
 from engine.base.errors import Status
-from engine.config import VARIABLE
 from engine.own_kernels.draft import Draft, draft_block, draft_of
 from engine.own_kernels.host_launch import kernels_of
 from engine.pipeline.request import EvaluationRequest
-from engine.problem import Problem
 
 DATA = Path(__file__).with_name("kernels")
 _LAUNCHES = {

@@ -10,14 +10,14 @@ from slow_cases import one_in, slow_ones
 from untimed import untimed
 from words import says
 
+from engine.attention.config import VARIABLE, find_variant
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
 from engine.base.errors import Status
-from engine.base.launch import StructArg, encode_argument
+from engine.base.launch_arguments import StructArg, encode_argument
 from engine.cli import main
-from engine.config import VARIABLE, find_variant
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
-from engine.plan import make_plan
-from engine.problem import Problem
 
 DATA = Path(__file__).with_name("kernels")
 BF16 = {"dtype": "bfloat16"}

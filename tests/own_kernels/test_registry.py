@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from words import raises
 
+from engine.attention.config import OWN, VARIABLE, all_variants, find_variant, kept_kernels
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
 from engine.base.errors import InvalidKernel, UnknownName
 from engine.cli import main
-from engine.config import OWN, VARIABLE, all_variants, find_variant, kept_kernels
 from engine.kernel_figures.changes import fork_diff
 from engine.own_kernels.registry import (
     check_kernel,
@@ -22,8 +24,6 @@ from engine.own_kernels.registry import (
     parent_of,
     use_kernel,
 )
-from engine.plan import make_plan
-from engine.problem import Problem
 from kernels.ladder import LADDER
 from kernels.variant import KERNELS_DIR
 

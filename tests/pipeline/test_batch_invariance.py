@@ -8,7 +8,9 @@ from types import SimpleNamespace
 import pytest
 from words import raises, says
 
+from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
+from engine.base.schema import decode, encode
 from engine.history import History
 from engine.model.kernel import Kernel
 from engine.pipeline.evaluate import Evaluator
@@ -21,8 +23,6 @@ from engine.pipeline.invariance import (
     cheapest_splits,
 )
 from engine.pipeline.request import EvaluationRequest
-from engine.problem import Problem
-from engine.schema import decode, encode
 
 
 @pytest.fixture(scope="module")

@@ -17,20 +17,20 @@ from verdicts import RIGHT
 from words import raises, says
 
 import engine.pipeline.bench as subject
+from engine.attention.config import find_variant
+from engine.attention.evaluation import ALL_KINDS, Correctness, Evaluation, Latency
+from engine.attention.plan import LaunchPlan
+from engine.attention.presets import BENCH_PROBLEMS
+from engine.attention.problem import Problem
 from engine.base.errors import MeasureError, Status
-from engine.config import find_variant
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
-from engine.evaluation import ALL_KINDS, Correctness, Evaluation, Latency
 from engine.history import History, KnownTime
 from engine.measure.sampler import SamplerSettings
 from engine.measure.statistics import Verdict
 from engine.pipeline.bench import BenchResult, Entrant, bench
 from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest
-from engine.plan import LaunchPlan
-from engine.presets import BENCH_PROBLEMS
-from engine.problem import Problem
 from kernels.ladder import LADDER
 
 PROBLEM = Problem(1, 8, 128, 64)

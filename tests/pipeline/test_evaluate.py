@@ -13,20 +13,20 @@ import pytest
 from words import raises, says
 
 import engine.pipeline.evaluation_run as pipeline
+from engine.attention.config import find_variant
+from engine.attention.evaluation import CodeCounts, Evaluation
+from engine.attention.plan import CountedPlan, compile_plan
+from engine.attention.problem import Problem
 from engine.backends.base import RunResult
 from engine.backends.machine_code import MachineCodeBackend
 from engine.base.errors import Status, UnknownName
-from engine.config import find_variant
-from engine.evaluation import CodeCounts, Evaluation
+from engine.base.schema import decode, encode
 from engine.history import History
 from engine.machine_code import execution
 from engine.model.kernel import launch_plan
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.execute import where_to_execute
 from engine.pipeline.request import EvaluationRequest, preview, resolve
-from engine.plan import CountedPlan, compile_plan
-from engine.problem import Problem
-from engine.schema import decode, encode
 
 SMALL = Problem(1, 1, 65, 64)
 Mutate = Callable[..., Path]

@@ -12,10 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engine.attention.evaluation import ALL_KINDS, Correctness
+from engine.attention.plan import LaunchPlan
+from engine.attention.problem import Problem
+from engine.attention.tensors import Inputs
+from engine.attention.tensors import encode as encode_tensor
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.sdpa import sdpa_same_dtype
 from engine.base.errors import MeasureError, Status
-from engine.evaluation import ALL_KINDS, Correctness
+from engine.base.schema import decode, encode
 from engine.jobs import worker
 from engine.jobs.latency_series import read_samples
 from engine.jobs.layout import RunDir
@@ -26,11 +31,6 @@ from engine.measure.sampler import SamplerSettings
 from engine.measure.side_by_side import PLACEMENTS
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.request import EvaluationRequest
-from engine.plan import LaunchPlan
-from engine.problem import Problem
-from engine.schema import decode, encode
-from engine.tensors import Inputs
-from engine.tensors import encode as encode_tensor
 
 REQUEST = EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", backend="cuda")
 

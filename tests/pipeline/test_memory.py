@@ -11,15 +11,15 @@ from slow_cases import one_in
 from words import says
 
 import engine.pipeline.request as memory
+from engine.attention.plan import LaunchPlan, make_plan
+from engine.attention.problem import Problem
+from engine.attention.tensors import Inputs, encode, make_inputs
 from engine.backends.base import RunResult
 from engine.backends.cuda.timing import why_too_large
 from engine.base.errors import Status
 from engine.base.host_memory import available_host_memory
 from engine.correctness import check_with_maps
 from engine.pipeline.request import check_host_memory, host_bytes_needed
-from engine.plan import LaunchPlan, make_plan
-from engine.problem import Problem
-from engine.tensors import Inputs, encode, make_inputs
 from kernels.ladder import by_id
 
 GIB = 1 << 30

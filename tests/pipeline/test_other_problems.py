@@ -11,11 +11,14 @@ from untimed import untimed
 from verdicts import RIGHT
 from words import says
 
+from engine.attention.coverage import Block
+from engine.attention.evaluation import Evaluation
+from engine.attention.plan import LaunchPlan, make_plan
+from engine.attention.problem import Problem
+from engine.attention.tensors import Inputs
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.cpu import CpuBackend
 from engine.base.errors import Status
-from engine.coverage import Block
-from engine.evaluation import Evaluation
 from engine.pipeline.other_problems import (
     OtherProblem,
     judge_elsewhere,
@@ -24,9 +27,6 @@ from engine.pipeline.other_problems import (
     sharper_problem,
 )
 from engine.pipeline.request import EvaluationRequest
-from engine.plan import LaunchPlan, make_plan
-from engine.problem import Problem
-from engine.tensors import Inputs
 from kernels.ladder import LADDER, by_id
 from kernels.variant import KERNELS_DIR, Constraint, Variant
 

@@ -12,18 +12,18 @@ from sessions_data import evaluation_maker
 from verdicts import RIGHT
 from words import says
 
-from engine.auto import Choice
+from engine.attention.evaluation import Execution, Finding, Latency
+from engine.attention.problem import Problem
 from engine.base.errors import Status
+from engine.choose.auto import Choice
 from engine.correctness.finding_codes import FindingCode
 from engine.devices import find_device
-from engine.evaluation import Execution, Finding, Latency
 from engine.machine_code.advice import NEXT_WORDS
 from engine.machine_code.advice.kinds import AdviceKind
-from engine.machine_code.report import Hint, PassReport, Share
+from engine.machine_code.launch_report import Hint, PassReport, Share
 from engine.machine_code.timing.constants import StallReason
 from engine.model.kernel import Kernel
 from engine.pipeline.verdict import REMEDIES, Limit, Place, next_step, verdict_of
-from engine.problem import Problem
 from kernels.description import read_own
 
 PROBLEM = Problem(2, 8, 1024, 64)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-from engine.problem import Problem
+from engine.attention.problem import Problem
 
 SCALAR = ("v01", "v02", "v05", "v06")
 TILED = ("v03", "v04")

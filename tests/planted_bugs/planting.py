@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from engine.attention.evaluation import Evaluation
 from engine.base.errors import Status
-from engine.evaluation import Evaluation
 from engine.machine_code.native_library import build_all
 from engine.own_kernels.registry import use_kernel
 from engine.pipeline.evaluate import Evaluator

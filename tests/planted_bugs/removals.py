@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from engine.problem import Problem
+from engine.attention.problem import Problem
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 from planted_bugs.hopper import ordering_statements

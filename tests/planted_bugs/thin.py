@@ -6,7 +6,7 @@ of `tests/own_kernels/kernels`, with its description beside it.
 
 from __future__ import annotations
 
-from engine.problem import Problem
+from engine.attention.problem import Problem
 from planted_bugs.unseen import Unseen, rows
 
 _PAGED = (Problem(2, 4, 3, 64, num_heads_kv=2, seqlen_kv=700),)

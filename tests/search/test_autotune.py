@@ -9,8 +9,8 @@ from dataclasses import replace
 from search_data import SMALL, SimulatedCandidates, row
 from simulated_gpu import SimulatedConditions, SimulatedDevice
 
+from engine.attention.config import problem_class
 from engine.base.errors import Status
-from engine.config import problem_class
 from engine.measure.sampler import SamplerSettings
 from engine.search.autotune import RACERS, Candidates, problem_results, tuned_config
 from engine.search.ranking import SweepRow

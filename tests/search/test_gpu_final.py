@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from search_data import SMALL, row
 
+from engine.attention.evaluation import Correctness
+from engine.attention.plan import LaunchPlan
+from engine.attention.tensors import Inputs
 from engine.backends.base import Backend
 from engine.base.errors import MeasureError
-from engine.evaluation import Correctness
 from engine.measure.sampler import SamplerSettings
 from engine.pipeline.evaluate import Evaluator
-from engine.plan import LaunchPlan
 from engine.search.autotune import gpu_candidates, problem_results
-from engine.tensors import Inputs
 
 
 class MadeUpTimer:

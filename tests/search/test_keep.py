@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from words import says
 
+from engine.attention.config import load_tuned
+from engine.attention.evaluation import Evaluation, Latency
+from engine.attention.problem import Problem
 from engine.base.errors import Status
-from engine.config import load_tuned
-from engine.evaluation import Evaluation, Latency
-from engine.problem import Problem
 from engine.search.autotune import configs_to_keep, keep_configs, problem_results
 from engine.search.ranking import SweepRow
 from engine.search.space import Space, SweepOptions

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from search_data import SMALL, point
 from words import raises
 
+from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem, UnknownName
+from engine.base.schema import decode, encode
 from engine.pipeline.request import EvaluationRequest
-from engine.problem import Problem
-from engine.schema import decode, encode
 from engine.search.space import (
     MAX_POINTS,
     ProblemAxes,

@@ -20,8 +20,8 @@ import pytest
 from search_data import SMALL, Landscape, bowl
 from words import raises
 
+from engine.attention.evaluation import Execution, Latency, Origin
 from engine.base.errors import Status, StoreError, ToolMissing, UnknownName
-from engine.evaluation import Execution, Latency, Origin
 from engine.history.history import predictions
 from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from words import raises
 
+from engine.attention.config import problem_class
+from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
-from engine.config import problem_class
+from engine.base.schema import decode, encode
 from engine.pipeline.request import EvaluationRequest
-from engine.problem import Problem
-from engine.schema import decode, encode
 from engine.search.space import ProblemAxes, Space, point_id
 
 CAUSAL = Problem(2, 3, 128, 64, True, "bfloat16")

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from sessions_data import evaluation_maker
 
+from engine.attention.evaluation import Evaluation, Latency
+from engine.attention.problem import Problem
 from engine.base.errors import Status
-from engine.evaluation import Evaluation, Latency
-from engine.problem import Problem
 from engine.sessions.session import make_snapshot, make_source
 from engine.sessions.snapshot import Snapshot, Source
 

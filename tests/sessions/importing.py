@@ -7,8 +7,8 @@ from typing import Any
 
 from words import raises
 
+from engine.attention.evaluation import Evaluation
 from engine.base.errors import SnapshotError
-from engine.evaluation import Evaluation
 from engine.sessions.importers import ImportOptions, import_measurements
 from engine.sessions.snapshot import dumps, loads
 

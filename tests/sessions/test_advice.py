@@ -9,14 +9,10 @@ import pytest
 from made_up_history import MadeUpHistory
 from words import says
 
-from engine.auto import candidates_for
+from engine.attention.evaluation import Evaluation, Latency, Resources
+from engine.attention.problem import Problem
 from engine.base.errors import Status, ToolMissing
-from engine.batch.alternatives import Situation, rank_options
-from engine.devices import find_device
-from engine.evaluation import Evaluation, Latency, Resources
-from engine.model.kernel import Kernel
-from engine.problem import Problem
-from engine.sessions.advice import (
+from engine.choose.advice import (
     MAX_PROBLEMS,
     MAX_SUGGESTIONS,
     MIN_GAIN,
@@ -24,6 +20,10 @@ from engine.sessions.advice import (
     advice_limits,
     advise,
 )
+from engine.choose.auto import candidates_for
+from engine.choose.batch.alternatives import Situation, rank_options
+from engine.devices import find_device
+from engine.model.kernel import Kernel
 from kernels.ladder import LADDER, by_id
 
 

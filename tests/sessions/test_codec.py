@@ -12,9 +12,9 @@ import pytest
 from sessions_data import evaluation_maker, map_stub, snapshot_maker
 from words import raises
 
+from engine.attention.problem import Problem
 from engine.base.errors import SnapshotError
 from engine.correctness import ErrorMap
-from engine.problem import Problem
 from engine.sessions.session import make_error_map, make_source
 from engine.sessions.snapshot import (
     HEAD_BYTES,

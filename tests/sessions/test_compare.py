@@ -9,10 +9,10 @@ import pytest
 from compare_data import evaluation, latency, session, source
 from words import raises, says
 
+from engine.attention.evaluation import BaselineTiming, Evaluation, PassReport
+from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidProblem, Status, UnknownName
-from engine.evaluation import BaselineTiming, Evaluation, PassReport
 from engine.measure.statistics import Verdict
-from engine.problem import Problem
 from engine.sessions.compare import (
     ComparedRow,
     Pick,
@@ -21,7 +21,7 @@ from engine.sessions.compare import (
     compare_sessions,
     parse_pick,
 )
-from engine.sessions.compare.output import comparison_tables, unmatched_frame, winners_frame
+from engine.sessions.compare.formats import comparison_tables, unmatched_frame, winners_frame
 from engine.sessions.snapshot import Snapshot
 from engine.sessions.store import default_store
 

@@ -11,7 +11,7 @@ from compare_data import evaluation, session, source
 
 from engine.base.errors import Status
 from engine.sessions.compare import SessionComparison, compare_sessions
-from engine.sessions.compare.output import (
+from engine.sessions.compare.formats import (
     differences_frame,
     rows_frame,
     to_csv,

@@ -9,13 +9,13 @@ import pytest
 from sessions_data import ncu_export
 from words import says
 
+from engine.attention.config import find_variant
+from engine.attention.problem import Problem
 from engine.base.units import format_us
 from engine.cli import main, parser
 from engine.cli.profile import ncu_command
-from engine.config import find_variant
 from engine.history import History
 from engine.model.kernel import Kernel
-from engine.problem import Problem
 from engine.sessions.importers import ImportOptions, import_measurements
 from engine.sessions.importers.nsight_compute import METRICS, counters_of, counters_table
 from engine.sessions.tables import session_tables

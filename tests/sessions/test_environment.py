@@ -11,7 +11,7 @@ import pytest
 from software_nvml import SoftwareNvml, described
 
 from engine.devices import find_device
-from engine.environment import collect_environment
+from engine.devices.environment import collect_environment
 from engine.sessions.snapshot import Environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,7 +89,7 @@ def test_without_git(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: st
 
 def test_asking_imports_neither_cupy_nor_torch() -> None:
     code = (
-        "import sys; from engine.environment import collect_environment; collect_environment(); "
+        "import sys; from engine.devices.environment import collect_environment; collect_environment(); "
         "print([m for m in ('cupy', 'torch', 'numpy', 'pydantic') if m in sys.modules])"
     )
     done = subprocess.run(

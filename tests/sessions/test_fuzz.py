@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sessions_data import snapshot_maker
 
+from engine.attention.evaluation import Evaluation
 from engine.base.errors import SnapshotError
-from engine.evaluation import Evaluation
-from engine.schema import decode
+from engine.base.schema import decode
 from engine.sessions.snapshot import dumps, read_summary
 
 json_values = st.recursive(

@@ -9,10 +9,10 @@ import pytest
 from sessions_data import evaluation_maker, make_latency
 from words import says
 
+from engine.attention.evaluation import BaselineTiming, Evaluation
+from engine.attention.problem import Problem
 from engine.base.errors import Status
-from engine.evaluation import BaselineTiming, Evaluation
 from engine.history.known_time import not_comparable
-from engine.problem import Problem
 from engine.sessions.goal import describe_goal, goal_status, timeline_rows
 from engine.sessions.snapshot import Goal, TimelineEntry
 from engine.sessions.tables import hypothesis_state

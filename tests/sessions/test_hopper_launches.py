@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from sessions_data import evaluation_maker, snapshot_maker
 
-from engine.base.launch import TensorMapArg, encode_argument
-from engine.plan import make_plan
-from engine.problem import Problem
+from engine.attention.plan import make_plan
+from engine.attention.problem import Problem
+from engine.base.launch_arguments import TensorMapArg, encode_argument
 from engine.sessions.rerun import their_source
 from engine.sessions.session import make_source
 from engine.sessions.snapshot import dumps, loads

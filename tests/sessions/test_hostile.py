@@ -29,8 +29,8 @@ from slow_cases import one_in
 from words import says
 
 from engine.base.errors import SnapshotError
-from engine.schema import place_of
-from engine.sessions.files import snapshot_of
+from engine.base.schema import place_of
+from engine.sessions.lookup import snapshot_of
 from engine.sessions.snapshot import MAX_BYTES, dumps, loads
 from engine.sessions.store import Store
 from kernels.characters import hidden_in, visible

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from importing import WHOLE, imported, refused
 
+from engine.attention.problem import Problem
 from engine.base.errors import Status
-from engine.problem import Problem
 from engine.sessions.importers import ImportOptions, import_measurements
 
 # -- Kernel Tuner (the layout of its schema 1.1.0; the figures are made up)

@@ -12,8 +12,8 @@ from make_shipped import SHIPPED, h200_baselines, l4_study, shipped
 from sessions_data import snapshot_maker
 from words import says
 
+from engine.attention.problem import Problem
 from engine.base.errors import Status
-from engine.problem import Problem
 from engine.sessions.goal import goal_status
 from engine.sessions.importers import ImportOptions
 from engine.sessions.snapshot import dumps

@@ -9,7 +9,7 @@ import pytest
 from words import raises
 
 from engine.base.errors import StoreError
-from engine.model import measurements
+from engine.model import measured_points as measurements
 
 
 @pytest.fixture(autouse=True)

@@ -9,16 +9,16 @@ import pytest
 from compare_data import evaluation, latency, session
 from made_up_history import MadeUpHistory
 
+from engine.attention.config import find_variant
+from engine.attention.problem import Problem
 from engine.base import files
 from engine.base.errors import Status
-from engine.config import find_variant
 from engine.cuda_source.sources import read_sources
 from engine.devices import find_device
 from engine.history import KnownTime
 from engine.history.known_time import newest_of, source_match, times_of
 from engine.model.equations import Calibration
 from engine.model.kernel import Kernel
-from engine.problem import Problem
 from engine.sessions import known_times
 from engine.sessions.known_times import KnownTimes
 from engine.sessions.session import start_session

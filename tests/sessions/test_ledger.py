@@ -10,8 +10,8 @@ import pytest
 from compare_data import evaluation, latency, session
 from words import says
 
+from engine.attention.evaluation import Evaluation, Latency
 from engine.cli import main
-from engine.evaluation import Evaluation, Latency
 from engine.history.history import keep_prediction, predictions, predictions_path
 from engine.history.known_time import KnownTime, times_of
 from engine.sessions.known_times import ledger_table, score

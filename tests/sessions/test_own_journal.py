@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
+from engine.attention.evaluation import Evaluation
+from engine.attention.problem import Problem
 from engine.base.errors import SnapshotError
-from engine.evaluation import Evaluation
 from engine.pipeline.evaluate import evaluate
 from engine.pipeline.request import EvaluationRequest
-from engine.problem import Problem
 from engine.search.ranking import SweepRow
 from engine.search.space import Space, SweepOptions
 from engine.search.sweep.journal import SweepJournal, SweepSpec
-from engine.sessions.files import export_evaluations
 from engine.sessions.importers import ImportOptions, import_measurements
+from engine.sessions.lookup import export_evaluations
 
 REQUEST = EvaluationRequest("v01", Problem(1, 1, 64, 64), gpu="L4", execute=False)
 SPEC = SweepSpec(

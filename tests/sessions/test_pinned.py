@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from compare_data import evaluation, latency
 
-from engine.evaluation import Evaluation, PassReport
+from engine.attention.evaluation import Evaluation, PassReport
+from engine.attention.problem import Problem
 from engine.history.known_time import not_comparable
-from engine.problem import Problem
 from engine.sessions.goal import deltas, pin, pinned, pinned_path, unpin
 
 

@@ -11,10 +11,10 @@ import pytest
 from sessions_data import evaluation_maker, make_latency
 from words import says
 
+from engine.attention.evaluation import BaselineTiming, Evaluation
+from engine.attention.problem import Problem
 from engine.base.errors import SnapshotError, Status
-from engine.evaluation import BaselineTiming, Evaluation
-from engine.problem import Problem
-from engine.schema import decode, encode
+from engine.base.schema import decode, encode
 
 
 def through_json(evaluation: Evaluation) -> Any:

@@ -15,11 +15,11 @@ from markdown_it import MarkdownIt
 from sessions_data import evaluation_maker, make_latency, snapshot_maker
 from words import says
 
+from engine.attention.evaluation import Evaluation
+from engine.attention.problem import Problem
 from engine.base.errors import Status
 from engine.base.table import Table
-from engine.evaluation import Evaluation
-from engine.palette import LIGHT
-from engine.problem import Problem
+from engine.sessions.palette import LIGHT
 from engine.sessions.report import (
     MAX_MAPS,
     MAX_POINTS,

@@ -12,9 +12,9 @@ from importing import imported, refused
 from sessions_data import evaluation_maker, snapshot_maker
 from words import raises
 
+from engine.attention.problem import Problem
 from engine.base.errors import SnapshotError
-from engine.problem import Problem
-from engine.schema import encode
+from engine.base.schema import encode
 from engine.sessions.folders import names_for
 from engine.sessions.rerun import their_source
 from engine.sessions.session import make_source

@@ -13,12 +13,12 @@ import pytest
 from sessions_data import ENVIRONMENT, evaluation_maker, snapshot_maker
 from words import raises, says
 
+from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, BadInput, SnapshotError, StoreError, UnknownName
 from engine.base.files import TEMPORARY_PREFIX
-from engine.problem import Problem
 from engine.sessions import folders
-from engine.sessions.files import snapshot_of
 from engine.sessions.folders import is_snapshot_name, names_for
+from engine.sessions.lookup import snapshot_of
 from engine.sessions.session import make_snapshot
 from engine.sessions.snapshot import dumps
 from engine.sessions.store import SHIPPED, Store, default_store, search

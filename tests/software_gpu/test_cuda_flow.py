@@ -14,20 +14,20 @@ import pytest
 from verdicts import RIGHT
 from words import raises, says
 
-from engine import selfcheck as checks
+from engine.attention.evaluation import ALL_KINDS, Evaluation, Latency
+from engine.attention.paged_kv import Pages
+from engine.attention.plan import LaunchPlan, ScratchBuffer
+from engine.attention.problem import Problem
+from engine.attention.tensors import POISON_BITS, Inputs, make_inputs
 from engine.backends.base import RunOptions, RunResult
 from engine.backends.cuda import CudaBackend
 from engine.backends.cuda.calls import CupyCalls
 from engine.base.errors import MeasureError, Status
-from engine.base.launch import PassLaunch, ScalarArg, StructArg, TensorArg, TensorMapArg
+from engine.base.launch_arguments import PassLaunch, ScalarArg, StructArg, TensorArg, TensorMapArg
 from engine.devices.nvml import GpuState
-from engine.evaluation import ALL_KINDS, Evaluation, Latency
 from engine.measure.sampler import SamplerSettings, SamplingRun
 from engine.measure.side_by_side import TimingGroup, time_evaluation
-from engine.paged_kv import Pages
-from engine.plan import LaunchPlan, ScratchBuffer
-from engine.problem import Problem
-from engine.tensors import POISON_BITS, Inputs, make_inputs
+from engine.pipeline import selfcheck as checks
 from kernels.ladder import LADDER
 
 pytestmark = pytest.mark.gpu

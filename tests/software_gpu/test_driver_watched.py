@@ -13,7 +13,7 @@ import pytest
 
 from engine.cuda_source import compile_kernel
 from engine.cuda_source.toolkit import find_include_dir
-from engine.software_gpu.environment import cuda_and_cupy, software_environment
+from engine.software_gpu.process_environment import cuda_and_cupy, software_environment
 
 pytest.importorskip("cuda.bindings", reason="cuda-bindings, which call the driver, are missing")
 

@@ -10,7 +10,7 @@ import pytest
 from engine.backends.cuda.calls import LOST_CONTEXT
 from engine.base.errors import ToolMissing
 from engine.cuda_source.toolkit import find_include_dir
-from engine.software_gpu import environment
+from engine.software_gpu import process_environment as environment
 
 NATIVE = environment._NATIVE
 ERROR = re.compile(r"CUDA_ERROR_\w+")

@@ -29,8 +29,8 @@ from engine.devices.spec import is_software
 from engine.jobs.worker import _Stream
 from engine.machine_code.cubin import read_cubin
 from engine.model.occupancy import ctas_per_sm
-from engine.software_gpu import environment
-from engine.software_gpu.environment import cuda_and_cupy, device_table
+from engine.software_gpu import process_environment as environment
+from engine.software_gpu.process_environment import cuda_and_cupy, device_table
 
 pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
 pytest.importorskip("cuda.bindings.driver", reason="cuda.bindings is not installed")

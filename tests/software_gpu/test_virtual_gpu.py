@@ -20,18 +20,18 @@ import pytest
 from verdicts import RIGHT
 from words import raises, says
 
+from engine.attention.evaluation import Evaluation
+from engine.attention.plan import LaunchPlan
+from engine.attention.problem import Problem
+from engine.attention.tensors import make_inputs
 from engine.backends.base import RunOptions
 from engine.backends.cuda import CudaBackend
 from engine.base.errors import MeasureError, Status
-from engine.base.launch import PassLaunch, ScalarArg, TensorArg
-from engine.evaluation import Evaluation
+from engine.base.launch_arguments import PassLaunch, ScalarArg, TensorArg
 from engine.measure.device_lock import gpu_states
 from engine.measure.sampler import SamplerSettings, SamplingRun
 from engine.measure.side_by_side import TimingGroup, time_evaluation
 from engine.measure.statistics import Verdict
-from engine.plan import LaunchPlan
-from engine.problem import Problem
-from engine.tensors import make_inputs
 
 pytestmark = pytest.mark.gpu
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
+from engine.machine_code.launch_report import Count, CountPair, HotLine, PassReport, Share, own_line
 from engine.machine_code.overlap import Overlap
-from engine.machine_code.report import Count, CountPair, HotLine, PassReport, Share, own_line
 
 HOTTEST = 10
 

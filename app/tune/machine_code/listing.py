@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 import streamlit as st
 
-from engine.machine_code.report import Listing, MachineCode, PassReport, align
-from engine.schema import encode
+from engine.base.schema import encode
+from engine.machine_code.launch_report import Listing, MachineCode, PassReport, align
 
 # A kernel's code, one of its passes, and the name it goes by.
 Named: TypeAlias = tuple[str, MachineCode, PassReport]

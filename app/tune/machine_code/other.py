@@ -13,9 +13,9 @@ from app.shared.machine import device_of
 from app.shared.selection import Selection, variant_label
 from app.tune.machine_code.reading import Reading, read
 from app.tune.source_watch import source_digest
-from engine.config import all_variants, resolve_config
-from engine.evaluation import Latency
-from engine.machine_code.report import MachineCode
+from engine.attention.config import all_variants, resolve_config
+from engine.attention.evaluation import Latency
+from engine.machine_code.launch_report import MachineCode
 from engine.pipeline.request import EvaluationRequest, preview
 from kernels.variant import Config, Variant
 

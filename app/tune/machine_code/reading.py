@@ -8,9 +8,9 @@ from app.shared import known_times
 from app.shared.runs import machine_code_job, rerun_as_jobs_end
 from engine.base.errors import AttuneError
 from engine.jobs.manager import JobStatus
-from engine.machine_code.report import MachineCode
-from engine.pipeline.machine_code import known_machine_code
+from engine.machine_code.launch_report import MachineCode
 from engine.pipeline.request import EvaluationRequest
+from engine.pipeline.simulated_launches import known_machine_code
 
 _POLL_S = 0.4
 

@@ -12,12 +12,12 @@ from app.tune.machine_code import charts, frames, listing
 from app.tune.machine_code.other import Other, Seen, choose
 from app.tune.machine_code.reading import Reading, read
 from app.tune.run_state import RunState
+from engine.attention.evaluation import Latency
 from engine.base.units import format_us
-from engine.evaluation import Latency
 from engine.machine_code.disassembly import plain_name
-from engine.machine_code.report import MachineCode, PassReport, compare_counts
-from engine.pipeline.machine_code import simulated_timeline
+from engine.machine_code.launch_report import MachineCode, PassReport, compare_counts
 from engine.pipeline.request import EvaluationRequest, resolve
+from engine.pipeline.simulated_launches import simulated_timeline
 from engine.pipeline.verdict import step_of
 
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from engine.backends.cuda.availability import keep_until_exit, watchdog
 from engine.base.errors import AttuneError, Status
 from engine.base.files import make_cupy_folder
-from engine.base.launch import TensorMapArg
+from engine.base.launch_arguments import TensorMapArg
 from engine.cuda_source.nvrtc import compile_kernel
 
 # Opaque handles of the implementation.

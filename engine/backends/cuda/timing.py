@@ -9,9 +9,11 @@ from typing import Self
 
 import numpy as np
 
+from engine.attention.plan import LaunchPlan
+from engine.attention.tensors import POISON_BITS, FloatArray, Inputs, RawArray, gradients_of, lse_of
 from engine.backends.cuda.calls import GpuCalls, Graph, Kernel, KernelArgument
 from engine.base.errors import MeasureError
-from engine.base.launch import (
+from engine.base.launch_arguments import (
     FORMATS,
     PassLaunch,
     ScalarArg,
@@ -20,8 +22,6 @@ from engine.base.launch import (
     encode_argument,
 )
 from engine.base.units import format_bytes
-from engine.plan import LaunchPlan
-from engine.tensors import POISON_BITS, FloatArray, Inputs, RawArray, gradients_of, lse_of
 
 # Device memory of one run: Q, K, V, O and scratch, each between two guard zones.
 #

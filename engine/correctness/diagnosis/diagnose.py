@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from engine.attention.evaluation import Finding
+from engine.attention.tensors import Inputs
 from engine.correctness.diagnosis.patterns import (
     find_patterns,
     moved_blocks_of_v,
@@ -33,8 +35,6 @@ from engine.correctness.suspected_bugs import (
     in_wrong_columns,
     lost_precision,
 )
-from engine.evaluation import Finding
-from engine.tensors import Inputs
 
 
 def diagnose(

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from engine.attention.tensors import NOISE
 from engine.correctness.finding_codes import FindingCode
 from engine.correctness.output_error import ComparedOutput, Tiles
 from engine.correctness.reference import BoolArray, Coverage, Float64Array, IntArray
 from engine.correctness.regions import Region, span
 from engine.correctness.suspected_bugs import MIN_EXPLAINED, Case, Match, SuspectedBug
-from engine.tensors import NOISE
 
 # Rows that see too many keys or too few: up to which key each of them does.
 #

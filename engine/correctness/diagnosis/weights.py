@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from engine.attention.tensors import NOISE, Inputs
 from engine.correctness.finding_codes import FindingCode
 from engine.correctness.output_error import ComparedOutput
 from engine.correctness.reference import BoolArray, Float64Array, IntArray, covered_blocks
 from engine.correctness.regions import span
 from engine.correctness.suspected_bugs import MIN_EXPLAINED, Case, Match, SuspectedBug
-from engine.tensors import NOISE, Inputs
 
 _MAX_ROWS = 48
 # Unknowns for each equation of a row's group of columns: more would fit anything.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from engine.attention.tensors import NOISE
 from engine.correctness.reference import BoolArray, Float64Array
 from engine.correctness.suspected_bugs.addressing import addressing_bugs, page_bugs
 from engine.correctness.suspected_bugs.case import (
@@ -28,7 +29,6 @@ from engine.correctness.suspected_bugs.softmax import (
     scaled_scores,
     softmax_bugs,
 )
-from engine.tensors import NOISE
 
 __all__ = [
     "MAX_CASES",

@@ -8,11 +8,11 @@ from functools import partial
 
 import numpy as np
 
+from engine.attention.paged_kv import Pages
+from engine.attention.tensors import RawArray, decode
 from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import Float64Array, IntArray, visible_keys
 from engine.correctness.suspected_bugs.case import Case, SuspectedBug
-from engine.paged_kv import Pages
-from engine.tensors import RawArray, decode
 
 # Heads on either side in which a wrong offset is searched.
 _NEAR_HEADS = 4

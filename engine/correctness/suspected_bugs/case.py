@@ -8,6 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
+from engine.attention.problem import Problem
+from engine.attention.tensors import Inputs, alibi_slopes
 from engine.correctness.finding_codes import FindingCode
 from engine.correctness.output_error import ComparedOutput, Tiles
 from engine.correctness.reference import (
@@ -19,8 +21,6 @@ from engine.correctness.reference import (
     slice_qkv,
     visible_keys,
 )
-from engine.problem import Problem
-from engine.tensors import Inputs, alibi_slopes
 
 MAX_CASES = 3
 _MAX_ROWS = 256

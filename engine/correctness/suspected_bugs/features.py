@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from engine.attention.tensors import FloatArray
 from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import (
     BoolArray,
@@ -19,7 +20,6 @@ from engine.correctness.reference import (
     visible_keys,
 )
 from engine.correctness.suspected_bugs.case import Case, SuspectedBug, attend
-from engine.tensors import FloatArray
 
 _LARGEST = 80.0  # exp of more is infinite in float32
 

@@ -8,10 +8,10 @@ from functools import partial
 
 import numpy as np
 
+from engine.attention.tensors import decode
 from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import BoolArray, Float64Array, IntArray, visible_keys
 from engine.correctness.suspected_bugs.case import Case, SuspectedBug
-from engine.tensors import decode
 from kernels.variant import ceil_div
 
 

@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from engine.attention.tensors import decode, encode
 from engine.correctness.finding_codes import FindingCode
 from engine.correctness.reference import BoolArray, Float64Array, IntArray
 from engine.correctness.suspected_bugs.case import (
@@ -20,7 +21,6 @@ from engine.correctness.suspected_bugs.case import (
     merge,
     segment_states,
 )
-from engine.tensors import decode, encode
 from kernels.variant import ceil_div
 
 # Scores that are all wrong by one factor, which is fitted, and explained if it is a known one.

@@ -33,7 +33,7 @@
 #undef malloc
 #undef free
 
-// ---- what the client's side reads and writes (engine/cuda_on_host/child.py mirrors these) ----
+// ---- what the client's side reads and writes (engine/cuda_on_host/runtime_process.py mirrors these) ----
 struct ReportedPlace {
     char file[128];  // empty when only the program counter is known
     uint32_t line;

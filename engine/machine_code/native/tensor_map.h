@@ -1,7 +1,7 @@
 // Tensor maps of TMA, and their validity. Included by emulator.cpp.
 #pragma once
 
-// A tensor map as engine/base/launch.py encodes it; a driver's own says nothing here.
+// A tensor map as engine/base/launch_arguments.py encodes it; a driver's own says nothing here.
 struct TensorMap {
     uint64_t magic, base;
     uint32_t rank, element_bytes, swizzle, box[5], dims[5], padding;

@@ -27,14 +27,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.attention.problem import Problem
 from engine.base.errors import ClusterError, ToolMissing
 from engine.history import History
 from engine.pipeline.request import EvaluationRequest
-from engine.problem import Problem
 from engine.search.autotune import ProblemResult, result_with_final
-from engine.search.cluster import worker
+from engine.search.cluster import dask_worker as worker
+from engine.search.cluster.dask_worker import SourcesDiffer, WorkerRestarts
 from engine.search.cluster.members import Member, Members, parse_address, send
-from engine.search.cluster.worker import SourcesDiffer, WorkerRestarts
 from engine.search.ranking import SweepRow, by_problem, ranking_origin
 from engine.search.sweep.journal import Progress, SweepJournal, SweepSpec
 from engine.search.sweep.run import SweepEnd, run_sweep

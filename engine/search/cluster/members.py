@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from engine.base.errors import AttuneError, ClusterError, InvalidProblem
 from engine.pipeline.request import EvaluationRequest
-from engine.search.cluster import worker as cluster_worker
-from engine.search.cluster.worker import Description
+from engine.search.cluster import dask_worker as cluster_worker
+from engine.search.cluster.dask_worker import Description
 
 _SCHEMES = ("tcp", "tls")
 

@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from engine.attention.problem import Problem
 from engine.base import files
 from engine.base.errors import AttuneError, Status, StoreError, UnknownName
-from engine.problem import Problem
-from engine.schema import Stored, decode, encode
+from engine.base.schema import Stored, decode, encode
 from engine.search.ranking import SweepRow, comparable
 from engine.search.space import Location, Space, SweepOptions, SweepPoint
 from engine.search.strategies import StrategyName

@@ -15,12 +15,12 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any, Literal, TypeAlias
 
+from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, Status
 from engine.history import History
 from engine.pipeline.evaluate import Evaluator
 from engine.pipeline.evaluation_run import EvaluationOutcome
 from engine.pipeline.request import EvaluationRequest, simulated_us
-from engine.problem import Problem
 from engine.search.autotune import ProblemResult, problem_results, result_with_final
 from engine.search.evaluation_process import EvaluationProcess, evaluate_point
 from engine.search.ranking import SweepRow, by_problem, skipped_row, without_result

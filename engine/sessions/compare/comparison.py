@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from engine.attention.evaluation import Evaluation, Latency
+from engine.attention.problem import Problem
 from engine.base.errors import BadInput, UnknownName
-from engine.evaluation import Evaluation, Latency
 from engine.history.known_time import are_comparable
 from engine.measure.statistics import Comparison, Verdict, interval_verdict
-from engine.problem import Problem
 from engine.sessions.compare.differences import (
     Differences,
     KernelFigures,
@@ -36,7 +36,7 @@ from engine.sessions.compare.pairing import (
 )
 from engine.sessions.snapshot import Snapshot
 from engine.versions.figures import answer_of
-from engine.versions.verdicts import (
+from engine.versions.verdict_rules import (
     Finding,
     GateVerdict,
     Thresholds,

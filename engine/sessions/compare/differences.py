@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from engine.attention.evaluation import CodeCounts, Evaluation, Latency, Origin
 from engine.base.units import format_bytes, format_speedup, format_us
-from engine.evaluation import CodeCounts, Evaluation, Latency, Origin
 from engine.history.known_time import are_comparable, not_comparable
 from engine.sessions.snapshot import Environment, Snapshot
 

@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
+from engine.attention.evaluation import Evaluation, Latency
+from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem, Status, UnknownName
-from engine.evaluation import Evaluation, Latency
 from engine.history.known_time import kernel_name
 from engine.measure.statistics import (
     MIN_SAMPLES,
@@ -17,7 +18,6 @@ from engine.measure.statistics import (
     interval_verdict,
     median_interval,
 )
-from engine.problem import Problem
 from engine.sessions.compare.differences import environment_blockers
 from engine.sessions.snapshot import Environment
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.base.errors import SnapshotError
-from engine.schema import file_label
+from engine.base.schema import file_label
 from engine.sessions.importers import (
     kernel_tuner,
     measurements,

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any, NoReturn
 
+from engine.attention.evaluation import BaselineTiming, Evaluation, Latency, LatencyKind
+from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem, SnapshotError, Status, UnknownName
+from engine.base.schema import clean_line, file_label
 from engine.devices import find_device
-from engine.evaluation import BaselineTiming, Evaluation, Latency, LatencyKind
 from engine.measure.sampler import sampled_latency
-from engine.problem import Problem
-from engine.schema import clean_line, file_label
 from engine.sessions.session import make_snapshot
 from engine.sessions.snapshot import MAX_EVALUATIONS, Environment, Goal, Gpu, Snapshot
 from kernels.variant import Dtype

@@ -9,8 +9,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from engine.attention.evaluation import Evaluation
 from engine.base.errors import SnapshotError, Status
-from engine.evaluation import Evaluation
 from engine.sessions.importers.common import (
     FileLocation,
     ImportOptions,

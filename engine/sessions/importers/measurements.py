@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
+from engine.attention.evaluation import BaselineTiming, Evaluation, Latency
+from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem, SnapshotError
+from engine.base.schema import file_label
 from engine.base.table import read_csv
-from engine.evaluation import BaselineTiming, Evaluation, Latency
-from engine.problem import Problem
-from engine.schema import file_label
 from engine.sessions.importers.common import (
     FileLocation,
     ImportOptions,

@@ -12,15 +12,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from engine.attention.config import find_variant
+from engine.attention.evaluation import Evaluation
 from engine.base.errors import AttuneError, SnapshotError
+from engine.base.schema import file_label
 from engine.base.table import Table
 from engine.base.units import format_bytes, format_us
-from engine.config import find_variant
-from engine.evaluation import Evaluation
 from engine.history import History
 from engine.model.kernel import Estimate, Kernel
 from engine.model.launches import collect
-from engine.schema import file_label
 from engine.sessions.importers.common import (
     MAX_NOTES_PER_EVALUATION,
     FileLocation,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.evaluation import Evaluation, Latency
+from engine.attention.evaluation import Evaluation, Latency
 from engine.sessions.importers.common import (
     FileLocation,
     ImportOptions,

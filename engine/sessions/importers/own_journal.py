@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from engine.attention.evaluation import Evaluation
 from engine.base.errors import SnapshotError
-from engine.evaluation import Evaluation
-from engine.schema import decode, file_label
+from engine.base.schema import decode, file_label
 from engine.sessions.importers.common import ImportOptions
 from engine.sessions.session import make_snapshot
 from engine.sessions.snapshot import Snapshot, Source, parse_json

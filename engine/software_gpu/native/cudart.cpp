@@ -1,5 +1,5 @@
 // The CUDA runtime's public API, as far as CuPy's runtime module calls it, on the driver's public
-// API alone. What CuPy names and this lacks is added by engine/software_gpu/environment.py: functions
+// API alone. What CuPy names and this lacks is added by engine/software_gpu/process_environment.py: functions
 // that answer cudaErrorNotSupported and say their name.
 #include <cuda.h>
 #include <cuda_profiler_api.h>

@@ -15,7 +15,7 @@ extern "C" {
 // Not CUDA's: see virtual_clock.h.
 int softwareGpuSet(const char* text) { return virtual_clock::set(text ? text : ""); }
 
-// What every function of the header answers that is not there (engine/software_gpu/environment.py).
+// What every function of the header answers that is not there (engine/software_gpu/process_environment.py).
 CUresult softwareGpuMissing(const char* name) { return driver::missing(name); }
 
 // NVIDIA's own libraries ask for private tables by it. None is answered, whatever is asked for: NVRTC

@@ -1,5 +1,5 @@
 // The devices of this process: a line each of ATTUNE_SOFTWARE_GPU_TABLE, written by
-// engine/software_gpu/environment.py in the order of these fields.
+// engine/software_gpu/process_environment.py in the order of these fields.
 #pragma once
 
 #include <algorithm>

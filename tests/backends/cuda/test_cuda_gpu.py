@@ -16,22 +16,22 @@ from fitting import fitting_config, is_taken
 from verdicts import RIGHT
 from words import says
 
+from engine.attention.evaluation import Latency
+from engine.attention.plan import LaunchPlan, compile_plan, make_plan, resources
+from engine.attention.problem import Dtype, Problem
+from engine.attention.tensors import Inputs, decode, make_inputs
 from engine.backends.base import RunOptions
 from engine.backends.cuda import CudaBackend, why_not_cuda
 from engine.backends.sdpa import BACKENDS, baseline, sdpa_same_dtype
 from engine.base.errors import Status
-from engine.base.launch import PassLaunch, TensorArg
+from engine.base.launch_arguments import PassLaunch, TensorArg
 from engine.correctness import check_output
 from engine.correctness.gradients import with_forward
 from engine.devices import limits_for
-from engine.evaluation import Latency
 from engine.measure.device_lock import gpu_states
 from engine.measure.side_by_side import TimingGroup
 from engine.measure.statistics import Verdict
 from engine.model.occupancy import occupancy
-from engine.plan import LaunchPlan, compile_plan, make_plan, resources
-from engine.problem import Dtype, Problem
-from engine.tensors import Inputs, decode, make_inputs
 from kernels.ladder import LADDER
 from kernels.variant import Variant
 
@@ -256,7 +256,7 @@ sys.path[:0] = {sys.path!r}
 from test_cuda_gpu import plan_of
 from engine.backends.base import RunOptions
 from engine.backends.cuda import CudaBackend
-from engine.tensors import make_inputs
+from engine.attention.tensors import make_inputs
 plan = plan_of(Path({str(source)!r}))
 backend = CudaBackend()
 for _ in range(2):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.selfcheck import State, perform, sdpa_backends
+from engine.pipeline.selfcheck import State, perform, sdpa_backends
 
 
 def test_a_torch_without_cuda_is_said_once_and_is_no_failure() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.problem import Problem
+from engine.attention.problem import Problem
 from planted_bugs.unseen import Unseen, rows
 
 _ONE_TILE = (Problem(1, 1, 30, 64),)

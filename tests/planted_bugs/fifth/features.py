@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.problem import Problem
+from engine.attention.problem import Problem
 from planted_bugs.unseen import Unseen, rows
 
 _CAUSAL_WINDOW = (Problem(1, 2, 200, 64, causal=True, window=30),)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.problem import Problem
+from engine.attention.problem import Problem
 from planted_bugs.unseen import Unseen, rows
 
 _DECODE = (Problem(2, 2, 5, 64, seqlen_kv=71),)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.problem import Problem
+from engine.attention.problem import Problem
 from planted_bugs.unseen import Unseen, rows
 
 _GQA_CAUSAL = (Problem(1, 4, 40, 64, causal=True, num_heads_kv=2),)

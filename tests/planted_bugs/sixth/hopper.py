@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.problem import Problem
+from engine.attention.problem import Problem
 from planted_bugs.sixth.words import (
     AGAIN,
     ARRIVAL,

@@ -4,7 +4,7 @@ threads, statistics first.
 
 from __future__ import annotations
 
-from engine.problem import Problem
+from engine.attention.problem import Problem
 from planted_bugs.sixth.words import (
     AGAIN,
     BASE,

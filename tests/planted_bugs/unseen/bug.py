@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from engine.problem import Problem
+from engine.attention.problem import Problem
 from planted_bugs.mutation import Mutation, Shapes
 
 Kind = Literal[

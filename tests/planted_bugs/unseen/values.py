@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.problem import Problem
+from engine.attention.problem import Problem
 from planted_bugs.unseen.bug import Unseen, rows
 
 _LONGER_KV = (Problem(1, 2, 77, 64, seqlen_kv=200),)

@@ -1,0 +1,494 @@
+"""Which variants there are, and the values of a variant's tunables.
+
+Variants are those of the ladder, then own kernels: those of `ATTUNE_KERNELS`, then those that were
+added and kept (`engine.own_kernels.registry`). Of values, given ones come first, then tuned configs
+(one JSON file), then defaults.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from engine.attention.evaluation import Origin
+from engine.attention.problem import SHORT_DTYPES, Problem
+from engine.base import files
+from engine.base.errors import (
+    InvalidKernel,
+    InvalidProblem,
+    InvalidStore,
+    SnapshotError,
+    StoreError,
+    UnknownName,
+    unknown,
+)
+from engine.base.files import data_folder
+from engine.base.schema import Integer, Microseconds, Stored, decode, encode
+from engine.base.units import format_us
+from engine.devices.spec import DeviceSpec
+from kernels.ladder import LADDER, KernelFile
+from kernels.source_text import has_block, read_text, sidecar_of
+from kernels.toml_block import KernelDescriptionError
+from kernels.variant import AUTO, Dtype, ProblemLike, Variant
+
+VARIABLE: Final = "ATTUNE_KERNELS"
+_MAX_BYTES: Final = 1 << 20
+
+
+def kept_path() -> Path:
+    """Where the kernels that were added are listed."""
+    return data_folder() / "kernels.json"
+
+
+def kept_kernels() -> list[Path]:
+    """The files that were added and kept; none where the list is missing or damaged."""
+    try:
+        listed = json.loads(files.read(kept_path(), _MAX_BYTES))
+        return [Path(text) for text in listed["kernels"] if isinstance(text, str)]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _places() -> Iterator[Path]:
+    for text in os.environ.get(VARIABLE, "").split(os.pathsep):
+        if text.strip():
+            yield Path(text.strip()).expanduser().absolute()
+    yield from kept_kernels()
+
+
+class OwnKernels:
+    """The variants of files and folders that a person has named; changes are seen at once.
+
+    Of a folder, the `.cu` files that describe themselves count. Of two files of one name, the first
+    counts, and the other is a mistake.
+
+    Args:
+        places: the files and folders of now, in order.
+        taken: names that an own kernel cannot have.
+    """
+
+    def __init__(
+        self, places: Callable[[], Iterable[Path]], taken: Callable[[], Collection[str]]
+    ) -> None:
+        self._places = places
+        self._taken = taken
+        self._files: dict[str, KernelFile] = {}  # by id
+        self._clashes: dict[Path, str] = {}  # and the sentence
+        self._looked_at: tuple[Path, ...] = ()
+        self._lock = threading.Lock()
+
+    def variants(self) -> tuple[Variant, ...]:
+        """All variants of this moment."""
+        return tuple(f.variant for f in self._read() if f.variant is not None)
+
+    @property
+    def errors(self) -> tuple[KernelDescriptionError, ...]:
+        """The mistakes of this moment, at most one for each file."""
+        mistakes = [f.error for f in self._read() if f.error is not None]
+        mistakes += [KernelDescriptionError(path, 1, why) for path, why in self._clashes.items()]
+        return tuple(mistakes)
+
+    def find(self, name: str) -> KernelFile | None:
+        """The file of this id."""
+        self._read()
+        return self._files.get(name)
+
+    def seen(self, name: str) -> KernelFile | None:
+        """`find` that reads no other file: None unless it was found in the same places before."""
+        with self._lock:
+            known = self._files.get(name)
+            if known is None or tuple(self._places()) != self._looked_at:
+                return None
+            return known if known.refresh() else None
+
+    def _read(self) -> list[KernelFile]:
+        with self._lock:
+            files: dict[str, KernelFile] = {}
+            known = {file.path: file for file in self._files.values()}
+            self._clashes = {}
+            taken = self._taken()
+            self._looked_at = tuple(self._places())
+            for path in dict.fromkeys(self._paths()):
+                file = known.get(path) or KernelFile(path, is_own=True)
+                if not file.refresh():
+                    continue
+                if path.stem in taken:
+                    self._clashes[path] = (
+                        f"{path.stem} is a variant of the ladder: rename the file."
+                    )
+                elif path.stem in files:
+                    other = files[path.stem].path
+                    self._clashes[path] = f"{path.stem} is {other} already: rename one of the two."
+                else:
+                    files[path.stem] = file
+            self._files = files
+            return list(files.values())
+
+    def _paths(self) -> Iterator[Path]:
+        for place in self._looked_at:
+            if place.is_dir():
+                yield from (p for p in sorted(place.glob("*.cu")) if describes_itself(p))
+            elif place.suffix == ".cu":
+                yield place
+
+
+def has_description(source: Path) -> bool:
+    """Whether a `.cu` file has a description as a variant; no where it cannot be read."""
+    try:
+        return has_block(read_text(source))
+    except KernelDescriptionError:
+        return False
+
+
+def describes_itself(source: Path) -> bool:
+    """Whether a description stands in a `.cu` file or beside it."""
+    return sidecar_of(source).is_file() or has_description(source)
+
+
+OWN: Final = OwnKernels(_places, LADDER.names)
+
+
+def all_variants() -> tuple[Variant, ...]:
+    """The ladder of both directions, then own kernels."""
+    return (*LADDER.every(), *OWN.variants())
+
+
+def variants_for(problem: ProblemLike) -> tuple[Variant, ...]:
+    """The ladder and own kernels of a problem's direction."""
+    wanted = "backward" in problem.features
+    return tuple(v for v in all_variants() if v.is_backward == wanted)
+
+
+def find_variant(name: str) -> Variant:
+    """The variant with this id (`v05`) or name: of the ladder, or an own kernel.
+
+    Raises:
+        UnknownName: there is none; the nearest names are in the text.
+        InvalidKernel: there is a mistake in its description.
+    """
+    file = LADDER.find(name) or OWN.seen(name) or OWN.find(name)
+    if file is None and name == AUTO:
+        raise UnknownName(
+            f"{AUTO} stands for the variant that is chosen for a problem on a GPU: name one here.",
+            code="auto_is_no_variant",
+        )
+    if file is None:
+        raise unknown("variant", name, (v.id for v in all_variants()))
+    if file.error is not None or file.variant is None:
+        raise InvalidKernel(str(file.error), code=file.error.code if file.error is not None else "")
+    return file.variant
+
+
+def usual_dtype(variants: Iterable[str | Variant]) -> Dtype:
+    """The dtype of a problem without one: FP16 if all variants take it, else the first dtype that
+    they have in common."""
+    taken = [variant.dtypes for variant in _known(variants)]
+    common = [d for d in (taken[0] if taken else ()) if all(d in others for others in taken)]
+    return common[0] if common and "float16" not in common else "float16"
+
+
+def usual_causal(variants: Iterable[str | Variant]) -> bool:
+    """Whether a problem that leaves the mask out is causal: where the variants compute no other."""
+    known = _known(variants)
+    return bool(known) and all(False not in variant.causal for variant in known)
+
+
+def _known(variants: Iterable[str | Variant]) -> list[Variant]:
+    """None of them where one is to be chosen. Unknown names are left out: looking up the variant
+    reports them."""
+    known: list[Variant] = []
+    for variant in variants:
+        if variant == AUTO:
+            return []
+        with contextlib.suppress(UnknownName, InvalidKernel):
+            known.append(find_variant(variant) if isinstance(variant, str) else variant)
+    return known
+
+
+def usual_head_dim(variant: Variant | None) -> int:
+    """D of a problem that leaves it out: 64 where the variant takes that, else its first one."""
+    return 64 if variant is None or 64 in variant.head_dims else variant.head_dims[0]
+
+
+def variant_from(source: Path, name: str) -> Variant:
+    """The variant that a `.cu` file describes, to be launched from that file.
+
+    Sources of older snapshots have no description block: they take that of variant `name`.
+
+    Raises:
+        UnknownName: as `find_variant`, for a source without a block.
+        InvalidKernel: the file cannot be read, or there is a mistake in its description.
+    """
+    from kernels.description import parse_variant
+    from kernels.source_text import has_block, read_text
+    from kernels.toml_block import KernelDescriptionError
+
+    try:
+        text = read_text(source)
+        if has_block(text):
+            return parse_variant(text, source)
+    except KernelDescriptionError as mistake:
+        raise InvalidKernel(str(mistake), code=mistake.code) from None
+    return replace(find_variant(name), source=source)
+
+
+# The tuned config of a variant for a GPU and a class of problems, kept in one JSON file.
+#
+# Problems of a class behave alike: same head_dim, mask and dtype, and sequence length and heads
+# within a factor of two. A config found for one of them serves for all.
+
+VERSION = 1
+_MAX_FILE_BYTES = 16 << 20
+_Key: TypeAlias = tuple[str, str, str]  # GPU, variant, class
+_TRUST: tuple[Origin, ...] = ("predicted", "recorded", "measured")  # ascending
+
+
+@dataclass(frozen=True, slots=True)
+class TunedConfig(Stored):
+    """A config, the problem it was tuned for, and how."""
+
+    gpu: str
+    variant: str
+    problem_class: str
+    config: Mapping[str, Integer]
+    problem: str  # label of the problem that was tuned
+    median_us: Microseconds
+    origin: Origin
+    when: str  # UTC, ISO 8601
+    strategy: str
+    evaluations: int  # that the search made
+
+    def describe(self) -> str:
+        """`B1 H8 S128 D64 fp16 (12.3 µs measured)`."""
+        return f"{self.problem} ({format_us(self.median_us)} {self.origin})"
+
+    def values(self) -> str:
+        """`block_n=64, num_splits=4`."""
+        return ", ".join(f"{k}={v}" for k, v in self.config.items()) or "no tunables"
+
+    def outranks(self, other: TunedConfig) -> bool:
+        """True if `other` must not replace this entry: a prediction never replaces a
+        measurement."""
+        return _TRUST.index(self.origin) > _TRUST.index(other.origin)
+
+
+def problem_class(problem: Problem) -> str:
+    """`D64 fp16 causal S129-256 BH5-8`: the powers of two that S and B·H lie between; and KV's,
+    where there are other keys than queries. `BH17-32 G4`: 4 query heads share a K/V head."""
+    dtype = SHORT_DTYPES[problem.dtype]
+    mask = "".join(f" {word}" for word in problem.words())
+    heads = _octave(problem.batch * problem.num_heads)
+    keys = "" if problem.seqlen_kv is None else f" KV{_octave(problem.seqlen_kv)}"
+    group = "" if problem.head_group == 1 else f" G{problem.head_group}"
+    return f"D{problem.head_dim} {dtype}{mask} S{_octave(problem.seqlen)}{keys} BH{heads}{group}"
+
+
+def _octave(size: int) -> str:
+    top = 1 << (size - 1).bit_length()
+    low = top // 2 + 1
+    return str(top) if low >= top else f"{low}-{top}"
+
+
+def tuned_path() -> Path:
+    """`ATTUNE_TUNED` when set, else `tuned.json` in the user's data folder."""
+    if chosen := os.environ.get("ATTUNE_TUNED"):
+        return Path(chosen).expanduser()
+    return data_folder() / "tuned.json"
+
+
+def load_tuned(path: Path | None = None) -> list[TunedConfig]:
+    """Every entry; none when there is no file.
+
+    Raises:
+        InvalidStore: the file cannot be read or is not one of ours.
+    """
+    path = path or tuned_path()
+    try:
+        text = files.read(path, _MAX_FILE_BYTES + 1)
+        if len(text) > _MAX_FILE_BYTES:
+            raise ValueError("too large")
+        data = json.loads(text)
+        if data["version"] != VERSION:
+            raise ValueError("unknown version")
+        return [decode(TunedConfig, entry) for entry in data["tuned"]]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InvalidStore(
+            f"The tuned configs in {path} cannot be read ({error.strerror}): fix the file's "
+            "permissions or set ATTUNE_TUNED to another file.",
+            code="tuned_file_unreadable",
+        ) from error
+    except (KeyError, TypeError, ValueError, RecursionError, SnapshotError) as error:
+        raise InvalidStore(
+            f"{path} does not hold tuned configs that this version can read: move it away or set "
+            "ATTUNE_TUNED to another file.",
+            code="tuned_file_foreign",
+        ) from error
+
+
+def find_tuned(
+    gpu: str, variant: Variant, problem: Problem, path: Path | None = None
+) -> TunedConfig | None:
+    """The entry for this GPU, variant and problem's class.
+
+    None when there is none or when the variant would refuse its config by now.
+
+    Raises:
+        InvalidStore: as `load_tuned`.
+    """
+    wanted = (gpu, variant.id, problem_class(problem))
+    for entry in load_tuned(path):
+        if _key(entry) == wanted and variant.unsupported(problem, entry.config) is None:
+            return entry
+    return None
+
+
+def keep_tuned(entry: TunedConfig, path: Path | None = None) -> bool:
+    """Save an entry in place of the one with the same GPU, variant and class.
+
+    A prediction never replaces a measurement: False, and nothing changed.
+
+    Raises:
+        StoreError: the file cannot be read or written.
+    """
+    with _changing(path) as entries:
+        old = entries.get(_key(entry))
+        if old is not None and old.outranks(entry):
+            return False
+        entries[_key(entry)] = entry
+    return True
+
+
+def forget_tuned(entry: TunedConfig, path: Path | None = None) -> bool:
+    """Delete the entry of this GPU, variant and class; False if there was none.
+
+    Raises:
+        StoreError: the file cannot be read or written.
+    """
+    with _changing(path) as entries:
+        return entries.pop(_key(entry), None) is not None
+
+
+@contextlib.contextmanager
+def _changing(path: Path | None) -> Iterator[dict[_Key, TunedConfig]]:
+    """Every entry by what it is for; what the caller leaves in is what the file then holds."""
+    path = path or tuned_path()
+    remedy = "free some disk space or set ATTUNE_TUNED to a file that can be written"
+    with files.as_sentence(f"The tuned configs cannot be saved in {path}", remedy):
+        files.make_folder(path.parent)
+        with files.lock(path.with_name(f".{path.name}.lock")):
+            before = {_key(e): e for e in load_tuned(path)}
+            entries = dict(before)
+            yield entries
+            if entries != before:
+                listed = [encode(entries[key]) for key in sorted(entries)]
+                text = json.dumps({"version": VERSION, "tuned": listed}, indent=2) + "\n"
+                files.write(path, text.encode())
+
+
+def _key(entry: TunedConfig) -> _Key:
+    return (entry.gpu, entry.variant, entry.problem_class)
+
+
+ConfigOrigin: TypeAlias = Literal["given", "auto", "tuned", "default"]
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedConfig:
+    """A complete config, with the origin of each value."""
+
+    values: dict[str, int]
+    origins: Mapping[str, ConfigOrigin] = field(default_factory=dict)  # by tunable
+    tuned: TunedConfig | None = None  # the entry that values were taken from
+    error: str = ""  # why the tuned configs could not be read; one sentence
+
+    def describe(self) -> str:
+        """`default`, `tuned for B1 H8 S128 D64 fp16 (12.3 µs measured)`, `num_splits given, …`."""
+        if not self.origins:
+            return "no tunables"
+        origins = set(self.origins.values())
+        rest: str = next(o for o in ("auto", "tuned", "default", "given") if o in origins)
+        if self.tuned is not None:
+            rest = f"tuned for {self.tuned.describe()}"
+        if "given" not in origins:
+            return rest
+        if len(origins) == 1:
+            return "given"
+        given = ", ".join(name for name, origin in self.origins.items() if origin == "given")
+        return f"{given} given, the rest {rest}"
+
+
+def check_given(variant: Variant, given: Mapping[str, int]) -> None:
+    """InvalidProblem for a tunable that the variant lacks, or a value that it does not offer."""
+    if (why := variant.unoffered(given)) is not None:
+        raise InvalidProblem(why)
+
+
+def default_config(
+    variant: Variant, given: Mapping[str, int], device: DeviceSpec | None = None
+) -> dict[str, int]:
+    """The variant's defaults on a GPU, overridden by what is given; tuned configs are not asked."""
+    return {**variant.default_config(device.num_sms if device is not None else None), **given}
+
+
+def fitting_defaults(
+    variant: Variant, given: Mapping[str, int], problem: Problem, device: DeviceSpec | None
+) -> dict[str, int]:
+    """The defaults, overridden by the given values.
+
+    If they do not take the problem's head_dim (D = 256), the config that does and differs from them
+    in the fewest values.
+    """
+    values = default_config(variant, given, device)
+    narrow = replace(problem, head_dim=variant.head_dims[0], head_dim_v=None)
+    if variant.unsupported(problem, values) is None or variant.unsupported(narrow, values):
+        return values
+    free = [t for t in variant.tunables if t.name not in given]
+    choices = itertools.product(*(t.values for t in free))
+    configs = [values | dict(zip((t.name for t in free), c, strict=True)) for c in choices]
+    fitting = [c for c in configs if variant.unsupported(problem, c) is None]
+    return min(fitting, key=lambda c: _distance(c, values), default=values)
+
+
+def _distance(config: Mapping[str, int], values: Mapping[str, int]) -> tuple[int, float]:
+    changed = [abs(n - values[name]) for name, n in config.items() if n != values[name]]
+    return len(changed), sum(changed)
+
+
+def resolve_config(
+    variant: Variant, given: Mapping[str, int], problem: Problem, device: DeviceSpec | None
+) -> ResolvedConfig:
+    """The config of an evaluation.
+
+    A config without gaps is never changed. Values that are missing come from the entry kept for
+    this GPU, variant and class of problems, unless the variant refuses them beside those given.
+    Unknown names stay in, for `Variant.unsupported` to report.
+
+    Args:
+        device: None: not known, so that nothing was tuned for it.
+    """
+    values = fitting_defaults(variant, given, problem, device)
+    origins: dict[str, ConfigOrigin] = {n: "given" if n in given else "default" for n in values}
+    if device is None or all(name in given for name in values):
+        return ResolvedConfig(values, origins)
+    try:
+        tuned = find_tuned(device.name, variant, problem)
+    except StoreError as error:
+        return ResolvedConfig(values, origins, error=f"Defaults are used: {error}")
+    if tuned is None:
+        return ResolvedConfig(values, origins)
+    both = {**values, **tuned.config, **given}
+    if variant.unsupported(problem, both) is not None:
+        return ResolvedConfig(values, origins)
+    for name in tuned.config:
+        if name not in given:
+            origins[name] = "tuned"
+    return ResolvedConfig(both, origins, tuned)

@@ -1,0 +1,185 @@
+"""Show which lines of a kernel's source ran: line ranges, sentences, and the source with marks."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+from annotated_types import MaxLen
+
+from engine.base.schema import Count, Line, Stored
+from engine.base.units import line_ranges
+from kernels.variant import Config
+
+if TYPE_CHECKING:
+    from engine.cuda_on_host.instrument import ExecutedStatements
+
+LineRange: TypeAlias = tuple[Count, Count]  # first and last line
+LineRanges: TypeAlias = Annotated[tuple[LineRange, ...], MaxLen(4096)]
+
+
+@dataclass(frozen=True, slots=True)
+class LineCoverage(Stored):
+    """Which lines of device code in one source file the execution reached."""
+
+    file: Line
+    lines: Count  # that hold statements of functions
+    not_run: LineRanges  # reached no time
+    partly_run: LineRanges  # of several statements on the line, one was not reached
+    not_compiled: LineRanges  # code that `#if` left out of this build
+
+    @property
+    def lines_not_run(self) -> int:
+        return _count(self.not_run)
+
+
+def _count(ranges: LineRanges) -> int:
+    return sum(last - first + 1 for first, last in ranges)
+
+
+def coverage_of(executed: ExecutedStatements, kernel: str) -> tuple[LineCoverage, ...]:
+    """Which lines ran, by file, that of the kernel first."""
+    ran: dict[str, set[int]] = defaultdict(set)
+    skipped: dict[str, set[int]] = defaultdict(set)
+    left_out: dict[str, set[int]] = defaultdict(set)
+    for mark, file, first, last in executed.statements:
+        (ran if mark in executed.marks else skipped)[file].update(range(first, last + 1))
+    for file, first, last in executed.not_compiled:
+        left_out[file].update(range(first, last + 1))
+    files = dict.fromkeys((kernel, *ran, *skipped, *left_out))
+    return tuple(
+        LineCoverage(
+            file=file,
+            lines=len(ran[file] | skipped[file]),
+            not_run=line_ranges(skipped[file] - ran[file]),
+            partly_run=line_ranges(skipped[file] & ran[file]),
+            not_compiled=line_ranges(left_out[file]),
+        )
+        for file in files
+    )
+
+
+def describe_lines(coverage: tuple[LineCoverage, ...]) -> str:
+    """One sentence on the source lines that were not executed."""
+    if not coverage:
+        return ""
+    kernel, *headers = coverage
+    parts = []
+    if kernel.not_run:
+        parts.append(f"of {kernel.file}, {_lines(kernel.not_run)} never ran")
+    if kernel.not_compiled:
+        parts.append(f"{_lines(kernel.not_compiled)} of {kernel.file} are not in this build (#if)")
+    not_run = [h.file for h in headers if h.not_run]
+    if not_run:
+        count = sum(h.lines_not_run for h in headers)
+        lines = "line" if count == 1 else "lines"
+        parts.append(f"of the headers, {count:,} {lines} never ran ({', '.join(not_run)})")
+    left_out = [h.file for h in headers if h.not_compiled]
+    if left_out:
+        parts.append(f"parts of {', '.join(left_out)} are not in this build (#if)")
+    if not parts:
+        return "Every line of device code ran."
+    return f"Not executed, so not checked: {'; '.join(parts)}."
+
+
+_LARGE = 6  # lines of a block that are worth a word of their own
+_CONDITION = re.compile(r"^\s*(?:\}\s*else\s+)?(?:if|for|while)\b.*")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Lines that never ran, and what reaches them."""
+
+    sentence: str
+    tunable: str = ""  # of which another value may reach it; empty: not known
+
+
+def largest_block(
+    source: str, coverage: LineCoverage, tunables: Mapping[str, Sequence[int]], config: Config
+) -> Block | None:
+    """The condition of the largest block that never ran, and a config that reaches it.
+
+    Args:
+        source: the text of the file that `coverage` speaks of.
+        tunables: their values, by name.
+
+    Returns:
+        None where no block of some size was left out.
+    """
+    if not coverage.not_run:
+        return None
+    first, last = max(coverage.not_run, key=lambda lines: lines[1] - lines[0])
+    if last - first + 1 < _LARGE:
+        return None
+    lines = source.split("\n")
+    condition = _condition_above(lines, first - 1)
+    if not condition:
+        return None
+    what = f"Lines {first}–{last}, the largest block that never ran, depend on `{condition}`: "
+    # Constants of the condition are often made of tunables further up.
+    names = set(re.findall(r"\b[A-Z][A-Z0-9_]*\b", condition))
+    made_of = {
+        name
+        for line in lines
+        if (made := re.match(r"\s*constexpr\s+\w+\s+(\w+)\s*=(.*)", line)) and made[1] in names
+        for name in re.findall(r"\b[A-Z][A-Z0-9_]*\b", made[2])
+    }
+    if "IS_CAUSAL" in names | made_of:
+        return Block(f"{what}check a problem that is causal, and one that is not.")
+    for name, values in tunables.items():
+        others = [value for value in values if value != config.get(name)]
+        if name.upper() in names | made_of and others:
+            listed = " or ".join(map(str, others))
+            advice = f"check with {name} = {listed}, where it is {config.get(name)} here."
+            return Block(f"{what}{advice}", name)
+    return Block(f"{what}check a problem of other lengths, or of more heads than there are CTAs.")
+
+
+def _condition_above(lines: Sequence[str], index: int) -> str:
+    """The nearest condition above a line that is indented less than it, without its brace."""
+    indent = len(lines[index]) - len(lines[index].lstrip())
+    for line in reversed(lines[max(0, index - 200) : index]):
+        if not line.strip() or line.lstrip().startswith(("//", "#")):
+            continue
+        if len(line) - len(line.lstrip()) < indent and (match := _CONDITION.match(line)):
+            return match[0].strip().removesuffix("{").strip()
+    return ""
+
+
+LEGEND = "✗ never ran, ◐ ran in part, · not compiled into this build"
+
+
+def marked_source(source: str, coverage: LineCoverage) -> str:
+    """The source with a sign before each line: see `LEGEND`."""
+    signs: dict[int, str] = {}
+    for ranges, sign in (
+        (coverage.not_compiled, "·"),
+        (coverage.partly_run, "◐"),
+        (coverage.not_run, "✗"),
+    ):
+        signs |= {line: sign for first, last in ranges for line in range(first, last + 1)}
+    return "\n".join(
+        f"{signs.get(number, ' ')} {line}" for number, line in enumerate(source.split("\n"), 1)
+    )
+
+
+_NAMED_RANGES = 6
+
+
+def _lines(ranges: tuple[LineRange, ...]) -> str:
+    """`line 7`, `lines 7–9 and 12`, the longest first, and how many more places there are."""
+    ranges = tuple(sorted(ranges, key=lambda lines: lines[0] - lines[1]))
+    words = format_ranges(ranges[:_NAMED_RANGES])
+    more = len(ranges) - _NAMED_RANGES
+    if more > 0:
+        words.append(f"{more} more places")
+    listed = " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    return f"{'line' if len(ranges) == 1 and ranges[0][0] == ranges[0][1] else 'lines'} {listed}"
+
+
+def format_ranges(ranges: tuple[LineRange, ...]) -> list[str]:
+    """`7–9`, or `12` where it is one line."""
+    return [f"{first}–{last}" if last > first else f"{first}" for first, last in ranges]

@@ -1,0 +1,600 @@
+"""variant × problem × config → a launch plan, and the plan compiled for an arch."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.attention.evaluation import CodeCounts, Resources
+from engine.attention.paged_kv import Pages
+from engine.attention.problem import Problem
+from engine.attention.tensors import lengths_of
+from engine.base.errors import CompileError, InvalidProblem, ToolMissing, UnknownName
+from engine.base.launch_arguments import (
+    WARPGROUP,
+    Argument,
+    NullArg,
+    PassLaunch,
+    ScalarArg,
+    StructArg,
+    TensorArg,
+    TensorMapArg,
+    encode_argument,
+)
+from engine.cuda_source import nvrtc
+from engine.cuda_source.nvrtc import (
+    CompiledKernel,
+    CompileReport,
+    FindReport,
+    cached_compile,
+    compile_kernel,
+)
+from engine.cuda_source.sources import Sources, read_sources
+from engine.machine_code.analysis import Analysis, analyse, count, launch_figures, program_of
+from engine.machine_code.cubin import read_cubin
+from engine.machine_code.cubin_files import read_cubin_file, take_cubin
+from engine.machine_code.launch import Launch, buffer_address
+from engine.machine_code.overlap import budget_mistake
+from engine.machine_code.timing.power import executed_work
+from kernels.variant import (
+    BLOCK_TABLE,
+    CU_SEQLENS_Q,
+    DOUT,
+    GRADIENTS,
+    KV_SCALES,
+    LSE,
+    OF_FEATURES,
+    PACKED,
+    SEQLENS,
+    Config,
+    CppStandard,
+    Layout,
+    Lse,
+    NullPointer,
+    OutFill,
+    Scalar,
+    ScratchFill,
+    ScratchType,
+    Structure,
+    TensorMap,
+    Variant,
+    feature_of,
+)
+from kernels.variant import Argument as DescribedArgument
+
+if TYPE_CHECKING:
+    from engine.attention.tensors import ByteArray, Inputs, RawArray
+
+MAX_THREADS = 1024  # per CTA: CUDA programming guide, technical specifications
+MAX_SMEM_BYTES = 2**31 - 1  # what a launch can be asked for: an int
+MAX_CLUSTER = 8  # CTAs of a cluster on every GPU that has them: the same
+MAX_CTA_REGISTERS = 65536
+
+
+# Little-endian.
+_MINUS_INFINITY: Mapping[ScratchType, bytes] = {
+    "float16": b"\0\xfc",
+    "bfloat16": b"\x80\xff",
+    "float32": struct.pack("<f", -math.inf),
+    "float64": struct.pack("<d", -math.inf),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ScratchBuffer:
+    name: str
+    dtype: ScratchType
+    shape: tuple[int, ...]
+    fill: ScratchFill
+    element_bytes: int = 4
+    each_launch: bool = False  # filled again before each launch
+
+    @property
+    def size_bytes(self) -> int:
+        return self.element_bytes * prod(self.shape)
+
+    @property
+    def initial(self) -> npt.NDArray[np.uint8] | None:
+        """The buffer's bytes before the first launch; None where they are poison."""
+        if self.fill == "poison":
+            return None
+        if self.fill == "zero":
+            return np.zeros(self.size_bytes, np.uint8)
+        element = np.frombuffer(_MINUS_INFINITY[self.dtype], np.uint8)
+        return np.tile(element, prod(self.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """One compilation (source and defines) and the launches that use it, in order."""
+
+    variant: str
+    problem: Problem
+    config: dict[str, int]
+    source: Path
+    defines: tuple[tuple[str, str], ...]
+    scratch: tuple[ScratchBuffer, ...]
+    passes: tuple[PassLaunch, ...]
+    arch_specific: bool = False  # the kernel needs the "a" target of its arch (sm_90a)
+    query_rows: int = 64  # of one CTA of the main pass
+    kv_rows: int | None = None  # K/V rows such a CTA visits at most; None: all of them
+    layouts: Mapping[str, Layout] = field(default_factory=dict)  # of tensors that are not bhsd
+    lse: Lse | None = None  # how `lse` is written, where it is
+    pages: Pages | None = None  # where K and V lie in pages
+    include_folders: tuple[Path, ...] = ()
+    tf32: bool = False  # multiplies FP32 numbers in TF32, and says so
+    out_fill: OutFill = "poison"
+    cpp: CppStandard = "c++17"
+    packed: bool = False  # Q, K and V are one tensor, `qkv`
+    repeatable: bool = True  # False: two runs may differ in bits, as sums by atomics do
+    cubins: tuple[Path, ...] = ()  # to be launched in place of a compiled source
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """What is launched, each once."""
+        return tuple(dict.fromkeys(p.entry for p in self.passes))
+
+    @property
+    def lse_bytes(self) -> int:
+        p = self.problem
+        return 4 * p.batch * p.num_heads * p.seqlen if self.lse is not None else 0
+
+    @property
+    def buffer_bytes(self) -> dict[str, int]:
+        """The size of every buffer that arguments may point to, by name."""
+        p = self.problem
+        tensor = p.tensor_bytes
+        sizes = {"q": tensor, "k": p.k_bytes, "v": p.v_bytes, "out": p.out_bytes}
+        if self.pages is not None:
+            sizes |= {"k": self.pages.kv_bytes, "v": self.pages.kv_bytes}
+        if self.packs_sequences:
+            each = [self.problem.of_sequence(i) for i in range(self.problem.batch)]
+            sizes = {
+                "q": sum(x.tensor_bytes for x in each),
+                "k": sum(x.k_bytes for x in each),
+                "v": sum(x.v_bytes for x in each),
+                "out": sum(x.out_bytes for x in each),
+            }
+        if self.packed:
+            sizes = {PACKED: 3 * tensor, "out": tensor}
+        if self.pages is not None:
+            sizes[BLOCK_TABLE] = self.pages.table_bytes
+        if self.is_backward:
+            rows = 4 * self.problem.batch * self.problem.num_heads * self.problem.seqlen
+            sizes |= {DOUT: tensor, LSE: rows}
+            sizes |= zip(GRADIENTS, (tensor, p.k_bytes, p.v_bytes), strict=True)
+        if self.lse is not None:
+            sizes["lse"] = self.lse_bytes
+        sizes |= {name: 4 * self._entries_of(name) for name in self._of_features}
+        return sizes | {scratch.name: scratch.size_bytes for scratch in self.scratch}
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The buffers that a kernel only reads."""
+        if self.is_backward:
+            return ("q", "k", "v", "out", DOUT, LSE)
+        tensors = (PACKED,) if self.packed else ("q", "k", "v")
+        table = () if self.pages is None else (BLOCK_TABLE,)
+        return (*tensors, *table, *self._of_features)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The buffers that hold results, the first what is looked at first."""
+        if self.is_backward:
+            return GRADIENTS
+        return ("out",) if self.lse is None else ("out", LSE)
+
+    @property
+    def is_backward(self) -> bool:
+        return self.problem.direction == "backward"
+
+    @property
+    def _of_features(self) -> tuple[str, ...]:
+        taken = {a.name for p in self.passes for a in p.args if isinstance(a, TensorArg)}
+        return tuple(name for name in OF_FEATURES if name in taken)
+
+    def _entries_of(self, name: str) -> int:
+        if name in KV_SCALES:
+            return self.problem.kv_heads
+        if OF_FEATURES[name] != "varlen":
+            return self.problem.num_heads
+        return self.problem.batch + (name != SEQLENS)
+
+    @property
+    def packs_sequences(self) -> bool:
+        """Whether Q, K, V and O hold sequences of different lengths without padding."""
+        return CU_SEQLENS_Q in self._of_features
+
+    def tensors_of(self, inputs: Inputs) -> dict[str, RawArray | ByteArray | npt.NDArray[np.int32]]:
+        """The buffers of `inputs` by name, as the kernel reads them."""
+        tensors = inputs.in_layouts(
+            self.layouts, self.pages, packed=self.packed, packs_sequences=self.packs_sequences
+        )
+        return {name: tensors[name] for name in self.inputs}
+
+    def output_of(self, raw: npt.NDArray[np.uint8]) -> RawArray:
+        """O as `[batch, num_heads, seqlen, head_dim]`, from the bytes that the kernel wrote."""
+        from engine.attention.tensors import output_of, padded_output
+
+        if self.packs_sequences:
+            return padded_output(raw, self.problem)
+        return output_of(raw, self.problem, self.layouts.get("out", "bhsd"))
+
+    @property
+    def inside(self) -> dict[str, tuple[str, int]]:
+        """Pointers that lead into a buffer of another name, (buffer, byte): packed Q, K and V."""
+        p = self.problem
+        step = p.num_heads * p.head_dim * p.element_bytes
+        return {name: (PACKED, n * step) for n, name in enumerate("qkv")} if self.packed else {}
+
+    def addresses(self, of_buffers: Mapping[str, int]) -> dict[str, int]:
+        """Where every pointer leads, given the buffers' addresses."""
+        inside = {name: of_buffers[of] + byte for name, (of, byte) in self.inside.items()}
+        return {**of_buffers, **inside}
+
+    @property
+    def refilled(self) -> dict[str, npt.NDArray[np.uint8]]:
+        """The bytes of the buffers that are filled before each launch, by name."""
+        fills = {s.name: s.initial for s in self.scratch if s.each_launch}
+        if self.out_fill == "zero":
+            fills["out"] = np.zeros(self.problem.out_bytes, np.uint8)
+        return {name: values for name, values in fills.items() if values is not None}
+
+    @property
+    def device_bytes(self) -> int:
+        """Global memory the call needs: Q, K, V, O, LSE, block table and scratch."""
+        return sum(self.buffer_bytes.values())
+
+
+def make_plan(variant: Variant, problem: Problem, config: Config) -> LaunchPlan:
+    """Build the launch plan.
+
+    Raises:
+        InvalidProblem: the variant does not take (problem, config) (callers who want a SKIPPED row
+            ask `variant.unsupported` first), or its formulas yield a launch that cannot exist.
+    """
+    if (why := variant.unsupported(problem, config)) is not None:
+        raise InvalidProblem(why, code="problem_not_taken")
+    scratch = tuple(
+        ScratchBuffer(
+            s.name, s.dtype, s.shape(problem, config), s.fill, s.element_bytes, s.each_launch
+        )
+        for s in variant.scratch
+    )
+    given = (None, *problem.features)
+    passes = tuple(
+        PassLaunch(
+            entry=p.entry if p.entry_of is None else p.entry_of(problem, config),
+            grid=p.grid(problem, config),
+            threads=p.threads(problem, config),
+            dynamic_smem_bytes=p.dynamic_smem_bytes(problem, config),
+            args=tuple(
+                _argument(variant, a, problem, config)
+                for a in p.args
+                if feature_of(a, variant.takes) in given
+            ),
+            block_shape=None if p.block is None else p.block(problem, config),
+            cluster=(1, 1, 1) if p.cluster is None else p.cluster(problem, config),
+            warpgroup_registers=(
+                ()
+                if p.warpgroup_registers is None
+                else tuple(n for n in p.warpgroup_registers(problem, config) if n)
+            ),
+        )
+        for p in variant.passes
+    )
+    for p in passes:
+        if (
+            min(p.block) < 1
+            or min(p.grid) < 1
+            or not 1 <= p.threads <= MAX_THREADS
+            or not 0 <= p.dynamic_smem_bytes <= MAX_SMEM_BYTES
+        ):
+            raise InvalidProblem(
+                f"{variant.id} would launch {p.entry} with a grid of {p.grid}, {p.threads} threads "
+                f"and {p.dynamic_smem_bytes} bytes of shared memory, which CUDA does not allow: "
+                f"see the formulas in {variant.source.name}."
+            )
+        if (why := _cluster_mistake(p) or _register_mistake(p)) is not None:
+            raise InvalidProblem(
+                f"{variant.id} would launch {p.entry} {why}: see {variant.source.name}."
+            )
+    return LaunchPlan(
+        variant=variant.id,
+        problem=problem,
+        config=dict(config),
+        source=variant.source,
+        defines=variant.defines(problem, config),
+        scratch=scratch,
+        passes=passes,
+        arch_specific=variant.arch_specific,
+        query_rows=variant.work.query_rows(problem, config),
+        kv_rows=variant.work.kv_rows(problem, config),
+        layouts=dict(variant.layouts),
+        lse=variant.lse if feature_of(LSE, variant.takes) in given else None,
+        pages=(
+            None
+            if variant.page_rows is None
+            else Pages(problem, variant.page_rows(problem, config))
+        ),
+        include_folders=variant.include_folders,
+        tf32=variant.tf32,
+        out_fill=variant.out_fill,
+        packed=variant.packed,
+        cpp=variant.cpp,
+        repeatable=variant.repeatable,
+        cubins=variant.cubins,
+    )
+
+
+def _cluster_mistake(launch: PassLaunch) -> str | None:
+    """Why no GPU launches such clusters, to end a sentence; None where there is no reason."""
+    if min(launch.cluster) < 1 or prod(launch.cluster) > MAX_CLUSTER:
+        return f"with clusters of {launch.cluster} CTAs, and every GPU has 1 to {MAX_CLUSTER}"
+    if any(n % size for n, size in zip(launch.grid, launch.cluster, strict=True)):
+        return f"with a grid of {launch.grid} that clusters of {launch.cluster} CTAs do not divide"
+    return None
+
+
+def _register_mistake(launch: PassLaunch) -> str | None:
+    """Why the warpgroups cannot hold so many registers, to end a sentence; None if they can."""
+    budgets = launch.warpgroup_registers
+    if not budgets:
+        return None
+    if len(budgets) * WARPGROUP != launch.threads:
+        return (
+            f"with registers for {len(budgets)} warpgroups of {WARPGROUP} threads, and it has "
+            f"{launch.threads} threads"
+        )
+    if any(n % 8 or not 24 <= n <= 256 for n in budgets):
+        return f"with {budgets} registers per thread, and setmaxnreg takes 24, 32, ... 256"
+    if sum(budgets) * WARPGROUP > MAX_CTA_REGISTERS:
+        return (
+            f"with {sum(budgets) * WARPGROUP:,} registers for its warpgroups, and an SM has "
+            f"{MAX_CTA_REGISTERS:,}"
+        )
+    return None
+
+
+def _argument(
+    variant: Variant, described: DescribedArgument, problem: Problem, config: Config
+) -> Argument:
+    match described:
+        case str():
+            return TensorArg(described)
+        case NullPointer(name):
+            return NullArg(name)
+        case Structure(name, fields):
+            return StructArg(name, tuple(_argument(variant, f, problem, config) for f in fields))
+        case TensorMap():
+            return _tensor_map(variant, described, problem, config)
+        case Scalar(name, ctype, value):
+            argument = ScalarArg(name, ctype, value(problem, config))
+    try:
+        encode_argument(argument)
+    except (struct.error, OverflowError):
+        raise InvalidProblem(
+            f"{variant.id} would be given {name} = {argument.value:,}, which does not fit {ctype}: "
+            f"choose a smaller problem, or another type in {variant.source.name}."
+        ) from None
+    return argument
+
+
+def _tensor_map(
+    variant: Variant, described: TensorMap, problem: Problem, config: Config
+) -> TensorMapArg:
+    argument = TensorMapArg(
+        described.name,
+        described.tensor,
+        dims=described.sizes(problem, config),
+        strides_bytes=tuple(problem.element_bytes * s for s in described.strides(problem, config)),
+        box=described.box(problem, config),
+        swizzle_bytes=described.swizzle_bytes(problem, config),
+        element_bytes=problem.element_bytes,
+    )
+    if (why := argument.mistake) is not None:
+        raise InvalidProblem(
+            f"{variant.id} would be given a tensor map {argument.name} that TMA does not take, "
+            f"{why}: see tensor_maps in {variant.source.name}."
+        )
+    return argument
+
+
+def compile_plan(plan: LaunchPlan, arch: str) -> CompiledKernel:
+    """Compile what a launch plan needs for `arch` ("sm_90"; the plan adds the "a" it may need).
+
+    Raises:
+        CompileError, UnknownName, ToolMissing: as `compile_kernel`.
+    """
+    if plan.cubins:
+        sha256 = _texts(plan.source, plan.include_folders, plan.cubins).source_sha256
+        return take_cubin(plan.cubins, plan.passes, arch, sha256)
+    return compile_kernel(*_compile_of(plan, arch))
+
+
+def cached_kernel(plan: LaunchPlan, arch: str) -> CompiledKernel | None:
+    """What `compile_plan` would return, if it is in the cache; None when it must be compiled.
+
+    None also where the compiler is missing or does not know the arch: compiling says why.
+    """
+    try:
+        if plan.cubins:
+            return compile_plan(plan, arch)
+        return cached_compile(*_compile_of(plan, arch))
+    except (CompileError, UnknownName, ToolMissing):
+        return None
+
+
+def known_report(plan: LaunchPlan, arch: str, find: FindReport) -> CompileReport | None:
+    """The compiler's report of `cached_kernel`, or the one that `find` knows by its key."""
+    try:
+        if plan.cubins:
+            return compile_plan(plan, arch)
+        return nvrtc.known_report(*_compile_of(plan, arch), find)
+    except (CompileError, UnknownName, ToolMissing):
+        return None
+
+
+_Compile: TypeAlias = tuple[
+    Path, tuple[tuple[str, str], ...], str, tuple[str, ...], tuple[Path, ...], CppStandard
+]
+
+
+def _compile_of(plan: LaunchPlan, arch: str) -> _Compile:
+    """What `compile_kernel` is to compile."""
+    target = target_arch(plan, arch)
+    return plan.source, plan.defines, target, plan.entries, plan.include_folders, plan.cpp
+
+
+def resources(plan: LaunchPlan, compiled: CompileReport) -> tuple[Resources, ...]:
+    """What each pass of the plan uses, in the plan's order."""
+    return tuple(
+        Resources(
+            entry=p.entry,
+            arch=compiled.arch,
+            threads_per_cta=p.threads,
+            registers_per_thread=info.registers_per_thread,
+            static_smem_bytes=info.static_smem_bytes,
+            dynamic_smem_bytes=p.dynamic_smem_bytes,
+            spill_store_bytes=info.spill_store_bytes,
+            spill_load_bytes=info.spill_load_bytes,
+            stack_bytes=info.stack_bytes,
+        )
+        for p in plan.passes
+        for info in (compiled.entries[p.entry],)
+    )
+
+
+def target_arch(plan: LaunchPlan, arch: str) -> str:
+    """`sm_89` as it is, or `sm_90a` for plans that need arch-specific instructions."""
+    return f"{arch}a" if plan.arch_specific and not arch.endswith("a") else arch
+
+
+def variant_sources(variant: Variant) -> Sources:
+    """The present source texts of a variant.
+
+    Raises CompileError as `read_sources`. For a kernel in a cubin, the text ends with a line for
+    each file, so that the hash covers the files too.
+    """
+    return _texts(variant.source, variant.include_folders, variant.cubins)
+
+
+def _texts(source: Path, include_folders: Sequence[Path], cubins: Sequence[Path]) -> Sources:
+    sources = read_sources(source, include_folders)
+    if not cubins:
+        return sources
+    digests = [hashlib.sha256(read_cubin_file(path).data).hexdigest() for path in cubins]
+    named = [f"{path.name} {digest}" for path, digest in zip(cubins, digests, strict=True)]
+    text = "\n".join([sources.text.rstrip("\n"), *(f"// {line}" for line in named), ""])
+    return replace(sources, main=replace(sources.main, text=text, code="\n".join(named)))
+
+
+def analyse_plan(plan: LaunchPlan, arch: str) -> tuple[Analysis, ...]:
+    """Count every pass of a plan. Raises as `analyse` and `compile_plan`."""
+    compiled = compile_plan(plan, arch)
+    return tuple(
+        analyse(
+            compiled.cubin,
+            compiled.symbols.get(launch.entry, launch.entry),
+            launch_of_pass(plan, number),
+        )
+        for number, launch in enumerate(plan.passes)
+    )
+
+
+def code_digest(plan: LaunchPlan, compiled: CompiledKernel) -> str:
+    """SHA-256 of the machine code and its launches: plans with equal digests run alike."""
+    launches = [
+        (p.grid, p.block, p.dynamic_smem_bytes, p.args, p.cluster, p.warpgroup_registers)
+        for p in plan.passes
+    ]
+    key = repr((read_cubin(compiled.cubin).code_sha256, launches, plan.scratch))
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class CountedPlan:
+    """What all passes of a plan execute together."""
+
+    counts: CodeCounts
+    tensor_flops: float
+    instructions: float  # of warps, without those of the tensor cores
+
+
+_counted: dict[tuple[str, str], CountedPlan] = {}
+_MOST_COUNTED = 256
+
+
+def count_plan(plan: LaunchPlan, compiled: CompiledKernel) -> CountedPlan:
+    """Count all passes of a plan together. Raises as `analyse`.
+
+    The counts of the last plans are kept: evaluating one again does not read its code again.
+    """
+    key = (hashlib.sha256(compiled.cubin).hexdigest(), repr(plan))
+    if (known := _counted.get(key)) is not None:
+        return known
+    if len(_counted) >= _MOST_COUNTED:
+        _counted.clear()
+    counted = [
+        count(
+            compiled.cubin,
+            compiled.symbols.get(launch.entry, launch.entry),
+            launch_of_pass(plan, number),
+        )
+        for number, launch in enumerate(plan.passes)
+    ]
+    each = [launch_figures(counts) for counts in counted]
+    work = [executed_work(counts) for counts in counted]
+    counts = CodeCounts(
+        code_sha256=code_digest(plan, compiled),
+        code_bytes=sum(counts.program.code_bytes for counts in counted),
+        instructions=sum(f.executed for f in each),
+        conflicts=sum(f.shared_wavefronts - f.ideal_shared_wavefronts for f in each),
+        wavefronts=sum(f.shared_wavefronts for f in each),
+        sectors=sum(f.global_sectors for f in each),
+        local_sectors=sum(f.local_sectors for f in each),
+    )
+    made = CountedPlan(counts, sum(flops for flops, _ in work), sum(n for _, n in work))
+    return _counted.setdefault(key, made)
+
+
+def launch_of_pass(plan: LaunchPlan, number: int) -> Launch:
+    """The launch of the plan's pass `number`; one buffer has one address in all passes."""
+    launch = plan.passes[number]
+    addresses = plan.addresses({n: buffer_address(i) for i, n in enumerate(plan.buffer_bytes)})
+    arguments = tuple(encode_argument(arg).with_addresses(addresses) for arg in launch.args)
+    known = []
+    if plan.pages is not None:
+        known.append((addresses[BLOCK_TABLE], plan.pages.table().tobytes()))
+    for name, lengths in lengths_of(plan.problem).items():
+        if name in addresses:
+            known.append((addresses[name], lengths.tobytes()))
+    return Launch(launch.grid, launch.block, launch.dynamic_smem_bytes, arguments, tuple(known))
+
+
+def plan_budget_mistake(plan: LaunchPlan, compiled: CompiledKernel) -> str | None:
+    """Why a plan's code exceeds its register budgets; None if it does not.
+
+    Without nvdisasm, only the compiler's messages are known.
+    """
+    for launch in plan.passes:
+        if launch.warpgroup_registers:
+            entry = compiled.symbols.get(launch.entry, launch.entry)
+            try:
+                program = program_of(read_cubin(compiled.cubin), entry)
+            except ToolMissing:
+                program = None
+            registers = compiled.entries[launch.entry].registers_per_thread
+            why = budget_mistake(launch, program, registers, compiled.log, plan.source.name)
+            if why is not None:
+                return why
+    return None

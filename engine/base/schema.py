@@ -1,0 +1,399 @@
+"""The file schema of the stored dataclasses: bounds and text forms as annotations, and their base
+class.
+
+The dataclasses are their own schema: pydantic reads their annotations when something is first
+encoded or decoded (`engine.base.schema`). Importing this does not import pydantic.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, TypeVar, cast
+
+from annotated_types import Ge, Le
+
+from engine.base.errors import InvalidProblem, SnapshotError
+from engine.base.files import MAX_LOG, MAX_SOURCE
+from kernels.characters import BIDIRECTIONAL, HIDDEN
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler, TypeAdapter, ValidationError
+    from pydantic_core import PydanticCustomError
+    from pydantic_core.core_schema import SerializationInfo
+
+
+MAX_COUNT = 2**63 - 1
+
+
+class NanAsNull:
+    """Annotation: NaN is null in a file. Infinity is, too, and comes back as NaN."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(
+            lambda value: math.nan if value is None else value,
+            core_schema.nullable_schema(handler(source)),
+        )
+
+
+Count: TypeAlias = Annotated[int, Ge(0), Le(MAX_COUNT)]
+Integer: TypeAlias = Annotated[int, Ge(-MAX_COUNT - 1), Le(MAX_COUNT)]
+NotNegative: TypeAlias = Annotated[float, Ge(0), Le(1e18)]
+Microseconds: TypeAlias = Annotated[float, Ge(1e-6), Le(1e15)]
+Share: TypeAlias = Annotated[float, Ge(0), Le(1)]
+MAX_ERROR = 1e39  # more than two finite BF16 numbers can differ by
+ErrorSize: TypeAlias = Annotated[float, Ge(0), Le(MAX_ERROR), NanAsNull()]
+Tolerance: TypeAlias = Annotated[float, Ge(1e-12), Le(MAX_ERROR), NanAsNull()]
+# Of one SM: above what any GPU has, so that figures made of them stay within int64.
+PerSm: TypeAlias = Annotated[int, Ge(0), Le(4096)]
+SmCount: TypeAlias = Annotated[int, Ge(0), Le(65_536)]
+# CUDA's own limits.
+ThreadsPerCta: TypeAlias = Annotated[int, Ge(0), Le(1024)]
+RegistersPerThread: TypeAlias = Annotated[int, Ge(0), Le(255)]
+
+
+# Text as a snapshot may hold it: bounded, and with nothing in it that acts on a reader's screen.
+#
+# Control characters (terminal escapes) and bidirectional overrides (source that reads differently
+# from what it compiles to) are refused on reading and taken out on writing; in sources, which a
+# person agrees to run, all that would not show (`kernels.characters`). HTML and Markdown are
+# ordinary characters here; whoever shows a text escapes it, and the command line writes out what
+# would not show.
+
+_FORBIDDEN_IN_LINES = f"\\x00-\\x08\\x0b\\x0e-\\x1f\\x7f-\\x9f\u2028\u2029{BIDIRECTIONAL}"
+_FORBIDDEN_IN_LINE = f"\\x00-\\x1f\\x7f-\\x9f\u2028\u2029{BIDIRECTIONAL}"
+
+MAX_LINE = 400
+MAX_SENTENCE = 2_000
+MAX_NOTES = 100_000
+
+_SURROGATES = "\ud800-\udfff"
+# Form feeds and lone carriage returns are read in old files and no longer written.
+_IN_LINES = re.compile(f"[{_FORBIDDEN_IN_LINES}\\x0c{_SURROGATES}]|\r(?!\n)")
+_IN_LINE = re.compile(f"[{_FORBIDDEN_IN_LINE}{_SURROGATES}]+")
+
+
+def clean_line(text: str, limit: int = MAX_LINE) -> str:
+    """`text` as one line a snapshot may hold: what is forbidden becomes a space."""
+    line = _IN_LINE.sub(" ", text).strip()
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def clean_lines(text: str, limit: int) -> str:
+    """`text` with forbidden characters taken out; a middle part is cut where it is too long."""
+    lines = _IN_LINES.sub("", text)
+    if len(lines) <= limit:
+        return lines
+    cut = f"\n… {len(lines) - limit:,} characters cut here …\n"
+    keep = limit - len(cut) - 8
+    head = keep // 2
+    return lines[:head] + cut + lines[len(lines) - (keep - head) :]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Annotation: the form of a text in a file, and what makes any text fit it on writing."""
+
+    pattern: str
+    max_length: int | None = None
+    clean: Callable[[str], str] | None = None
+    check: Callable[[str], object] | None = None  # ValueError where the form alone does not tell
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        from pydantic_core import core_schema
+
+        schema = core_schema.str_schema(
+            pattern=self.pattern, max_length=self.max_length, strict=True
+        )
+        if self.clean is not None:
+            schema["serialization"] = core_schema.plain_serializer_function_ser_schema(
+                self.clean, return_schema=core_schema.str_schema()
+            )
+        if self.check is None:
+            return schema
+        return core_schema.no_info_after_validator_function(self._checked, schema)
+
+    def _checked(self, text: str) -> str:
+        assert self.check is not None
+        self.check(text)
+        return text
+
+
+def _lines(limit: int) -> Text:
+    return Text(f"^[^{_FORBIDDEN_IN_LINES}]*$", limit, lambda text: clean_lines(text, limit))
+
+
+def _real_date(text: str) -> None:
+    if text:
+        datetime.fromisoformat(text)  # refuses 31 February
+
+
+_LINE_PATTERN = f"[^{_FORBIDDEN_IN_LINE}]"
+_UTC = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}(\.[0-9]{1,6})?(Z|\+00:00)"
+
+Line: TypeAlias = Annotated[str, Text(f"^{_LINE_PATTERN}*$", MAX_LINE, clean_line)]
+Name: TypeAlias = Annotated[str, Text(f"^{_LINE_PATTERN}+$", MAX_LINE, clean_line)]  # not empty
+Sentence: TypeAlias = Annotated[str, _lines(MAX_SENTENCE)]
+Notes: TypeAlias = Annotated[str, _lines(MAX_NOTES)]
+Log: TypeAlias = Annotated[str, _lines(MAX_LOG)]
+SourceText: TypeAlias = Annotated[str, Text(f"^(?:[^{HIDDEN}\\r]|\\r\\n)*$", MAX_SOURCE)]
+Identifier: TypeAlias = Annotated[str, Text(r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
+Sha256: TypeAlias = Annotated[str, Text(r"^[0-9a-f]{64}$")]
+Sha256OrEmpty: TypeAlias = Annotated[str, Text(r"^([0-9a-f]{64})?$")]
+# ISO 8601 in UTC, to the second or finer.
+Time: TypeAlias = Annotated[str, Text(f"^{_UTC}$", check=_real_date)]
+# The same, and empty where the time is not known.
+TimeOrEmpty: TypeAlias = Annotated[str, Text(f"^({_UTC})?$", check=_real_date)]
+
+
+class FieldError(ValueError):
+    """A field of a file does not agree with the others; `place` is where, within the noun."""
+
+    def __init__(self, message: str, *place: str | int) -> None:
+        super().__init__(message)
+        self.place = place
+
+
+class Stored:
+    """Base of the dataclasses that files hold: no unknown fields, no conversions, finite numbers.
+
+    JSON has objects, lists and texts where the nouns have dataclasses, tuples and enums.
+    """
+
+    __slots__ = ()
+    __pydantic_config__: ClassVar[Mapping[str, object]] = {
+        "strict": True,
+        "extra": "forbid",
+        "allow_inf_nan": False,
+        "ser_json_inf_nan": "null",
+    }
+
+    # Fields that a file must give, although they have a default.
+    always_written: ClassVar[tuple[str, ...]] = ()
+    # Fields that a file lacks where they have their default: older versions do not know them.
+    omitted_defaults: ClassVar[tuple[str, ...]] = ()
+    # Properties that follow from the fields: no file holds them. Those of before schema version 9
+    # do, and they are passed over; `encode(noun, derived=True)` gives them.
+    derived: ClassVar[tuple[str, ...]] = ()
+
+    def _check_file(self, raw: Mapping[str, Any]) -> None:
+        """FieldError where the form in which a file gives the fields is not the one form."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        from pydantic_core import PydanticCustomError, core_schema
+
+        schema = handler(source)
+        stored: Any = handler.resolve_ref_schema(schema)
+        stored["strict"] = False  # takes an object, and not only an instance
+        for field in stored["schema"]["fields"]:
+            if field["name"] in cls.always_written and field["schema"]["type"] == "default":
+                field["schema"] = field["schema"]["schema"]
+            _accept_json(field["schema"], handler.resolve_ref_schema)
+        if not cls.derived and not cls.omitted_defaults:
+            return schema
+
+        def read(raw: Any, validate: Callable[[Any], Any]) -> Any:
+            if not isinstance(raw, dict):
+                return validate(raw)
+            try:
+                noun = validate({k: v for k, v in raw.items() if k not in cls.derived})
+            except InvalidProblem as error:
+                raise ValueError(str(error)) from None
+            try:
+                noun._check_file(raw)
+            except FieldError as error:
+                told = PydanticCustomError("value_error", "{error}", {"error": str(error)})
+                raise _located(told, *error.place) from None
+            return noun
+
+        def write(
+            noun: Stored, dump: Callable[[Any], dict[str, Any]], info: SerializationInfo
+        ) -> dict[str, Any]:
+            fields = dump(noun)
+            if info.context == WITH_DERIVED:
+                for name in cls.derived:
+                    value = getattr(noun, name)
+                    fields[name] = (
+                        encode(value, derived=True) if isinstance(value, Stored) else value
+                    )
+            for name in cls.omitted_defaults:
+                if getattr(noun, name) == cls.__dataclass_fields__[name].default:  # type: ignore[attr-defined]
+                    del fields[name]
+            return fields
+
+        # In place of what the name of the class stands for, wherever it is used.
+        fields = dict(stored)
+        wrapper = core_schema.no_info_wrap_validator_function(
+            read,
+            fields,
+            ref=fields.pop("ref"),
+            serialization=core_schema.wrap_serializer_function_ser_schema(write, info_arg=True),
+        )
+        stored.clear()
+        stored.update(wrapper)
+        return schema
+
+
+def _located(error: str | PydanticCustomError, *place: str | int) -> ValidationError:
+    from pydantic_core import ValidationError
+
+    return ValidationError.from_exception_data(
+        "Stored", [{"type": error, "loc": place, "input": None}]
+    )
+
+
+def _accept_json(schema: Any, resolve: Callable[[Any], Any]) -> None:
+    schema = resolve(schema)
+    if schema["type"] == "tuple":
+        schema |= {"strict": False, "fail_fast": True}
+        for item in schema["items_schema"]:
+            _accept_json(item, resolve)
+    elif schema["type"] == "dict":
+        _accept_json(schema["values_schema"], resolve)
+    elif schema["type"] == "enum":
+        schema["strict"] = False
+    elif schema["type"] in ("nullable", "default"):
+        _accept_json(schema["schema"], resolve)
+
+
+# A validation failure as one sentence: which file, which place, what is wrong.
+#
+# Nothing of the file's own text is repeated, apart from field names that look like names: the
+# sentence is safe wherever it is shown.
+
+
+_SAFE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+_UNSAFE_IN_FILE_NAME = re.compile(r"[^A-Za-z0-9._+=@, -]")
+
+_PHRASES = {
+    "missing": "is missing",
+    "extra_forbidden": "is a field this version does not know",
+    "string_type": "must be text",
+    "string_too_long": "must have at most {max_length:,} characters",
+    "string_too_short": "must not be empty",
+    "string_pattern_mismatch": "has characters or a form that are not allowed there",
+    "string_unicode": "is not valid Unicode text",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "int_parsing_size": "is too large a number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "unexpected_keyword_argument": "is a field this version does not know",
+    "literal_error": "must be one of {expected}",
+    "enum": "must be one of {expected}",
+    "greater_than": "must be greater than {gt:,}",
+    "greater_than_equal": "must be at least {ge:,}",
+    "less_than_equal": "must be at most {le:,}",
+    "too_long": "must have at most {max_length:,} entries",
+    "too_short": "must have at least {min_length:,} entries",
+    "tuple_type": "must be a list",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "dataclass_type": "must be an object",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+    "none_required": "must be null",
+}
+
+
+def file_label(name: str) -> str:
+    """A file's name as a sentence may show it: its last part, without characters that act."""
+    last = re.split(r"[\\/]", name)[-1]
+    label = _UNSAFE_IN_FILE_NAME.sub("_", last).strip(" .")
+    return label[:80] or "the file"
+
+
+def first_problem(error: ValidationError, at: str = "") -> str:
+    """`evaluations[3].latency.median_us must be a number` for the first thing that is wrong.
+
+    `at` is the place of the validated value within the file; empty for all of it.
+    """
+    first = error.errors(include_url=False, include_input=False)[0]
+    loc = (at, *first["loc"]) if at else first["loc"]
+    phrase = _phrase(first["type"], first.get("ctx", {}))
+    return f"{place_of(loc)} {phrase}" if loc else phrase
+
+
+def place_of(loc: tuple[int | str, ...]) -> str:
+    """A JSON path from pydantic's location; unreadable names become `?`."""
+    path = ""
+    for part in loc:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part == "[key]":
+            path += " (a name in it)"
+        else:
+            name = part if _SAFE_NAME.fullmatch(part) else "?"
+            path += f".{name}" if path else name
+    return path
+
+
+def _phrase(kind: str, ctx: dict[str, Any]) -> str:
+    if kind == "value_error":  # raised by our own validators, in our own words
+        return f"is wrong: {str(ctx['error']).rstrip('.')}"
+    template = _PHRASES.get(kind)
+    return template.format(**ctx) if template else "is not valid"
+
+
+# Nouns ↔ JSON: the one way to write and to read what files, journals and jobs hold.
+#
+# The dataclasses of `engine.attention.evaluation` and `engine.attention.problem` and the models of
+# `engine.sessions.snapshot` are the schema. pydantic is imported when something is first encoded.
+
+
+T = TypeVar("T")
+
+
+# The context with which pydantic writes what follows from the fields, too.
+WITH_DERIVED = {"derived": True}
+
+
+def encode(noun: Stored, *, derived: bool = False) -> dict[str, Any]:
+    """The JSON object of a noun.
+
+    Figures that are not finite are null; texts lose control characters and are cut where they are
+    longer than a file may hold.
+
+    Args:
+        derived: with what follows from the fields (`Stored.derived`), for output; files lack it.
+    """
+    from pydantic_core import from_json
+
+    context = WITH_DERIVED if derived else None
+    return cast(dict[str, Any], from_json(_adapter(type(noun)).dump_json(noun, context=context)))
+
+
+def decode(kind: type[T], raw: Any, *, name: str = "The data", at: str = "") -> T:
+    """The inverse of `encode`, from parsed JSON that nobody has checked.
+
+    Args:
+        name: what the sentence of an error begins with, such as the file.
+        at: the place of `raw` within it.
+
+    Raises:
+        SnapshotError: one sentence with the place of the first thing that is wrong.
+    """
+    from pydantic import ValidationError
+
+    try:
+        return cast(T, _adapter(kind).validate_python(raw))
+    except ValidationError as error:
+        raise SnapshotError(f"{name}: {first_problem(error, at)}.") from None
+
+
+_adapters: dict[type[Any], TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    if kind not in _adapters:
+        from pydantic import TypeAdapter
+
+        _adapters[kind] = TypeAdapter(kind)
+    return _adapters[kind]

@@ -1,0 +1,454 @@
+"""Choose the kernel for a problem on a GPU, and say why.
+
+Candidates are the first and second of the tables' nearest rows, a person's tuned configs and every
+kernel that was timed. Those that spill registers here and were not timed are left out. The others
+are ranked by their times for this problem on this GPU, those that every page and command shows
+(`engine.history`): the fastest is taken.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from engine.attention.config import find_variant, problem_class
+from engine.attention.evaluation import METHODS
+from engine.attention.plan import variant_sources
+from engine.attention.problem import Problem
+from engine.base.errors import AttuneError, InvalidProblem, StoreError
+from engine.base.units import format_us
+from engine.choose.auto.candidates import (
+    Row,
+    Table,
+    code_digest,
+    eligible,
+    out_of_reach,
+    own_instructions,
+    own_rungs,
+    table_for,
+)
+from engine.devices.spec import DeviceSpec
+from engine.history import History, Time
+from engine.history.known_time import is_of_this_source
+from engine.measure.statistics import RANKING_ERROR
+from engine.model.calibrate import fits, fitting_config
+from engine.model.kernel import Kernel
+from kernels.variant import AUTO, Config, Variant
+
+_MOST_OF_ROWS = 4  # of the nearest rows, several configs of one rung among them
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The kernel that `auto` takes."""
+
+    kernel: Kernel
+    reason: str  # a few sentences
+    given: tuple[str, ...] = field(default=())  # tunables that were named
+    # False: not all candidates are simulated yet, so that another may turn out to be faster.
+    is_final: bool = True
+    time: Time | None = None  # taken or by machine code; None where it is not known
+    # False: no kernel takes the problem; this one lets the pipeline say what is wrong.
+    is_taken: bool = True
+
+    @property
+    def variant(self) -> Variant:
+        return self.kernel.variant
+
+    @property
+    def config(self) -> dict[str, int]:
+        return self.kernel.config
+
+    def describe(self) -> str:
+        """`v12 num_warps=4 keys_per_warp=32`."""
+        return self.kernel.describe()
+
+    def note(self) -> str:
+        """`auto takes v12 num_warps=4 …: reason`; the reason alone where no kernel can be taken."""
+        return (
+            self.reason if not self.is_taken else f"{AUTO} takes {self.describe()}. {self.reason}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    kernel: Kernel
+    time: Time | None  # taken or by machine code; None where it is not known
+
+
+def choose(
+    problem: Problem,
+    device: DeviceSpec | None,
+    given: Config | None = None,
+    history: History | None = None,
+) -> Choice:
+    """The kernel to take for a problem on a GPU.
+
+    Args:
+        device: None is refused: which kernel is fastest depends on the GPU.
+        given: tunables that are named; the chosen variant must offer them.
+        history: the times to rank by; None knows no times of sessions. Simulated times that ship
+            with Attune count. Where it only looks up, candidates without a time do not.
+
+    Raises:
+        InvalidProblem: there is no GPU to choose for, or the variant does not offer what is given.
+    """
+    if device is None:
+        raise InvalidProblem(
+            f"{AUTO} chooses for a GPU and this machine has none: name one, for instance --gpu L4, "
+            "or name a variant.",
+            code="no_gpu_to_choose_for",
+        )
+    history = (history or History()).with_shipped()
+    table, note = _table(device, problem)
+    tuned, tuned_note = _tuned(history, problem, device)
+    kernels = candidates_for(problem, device, history)
+    given = dict(given or {})
+    offering = [k.with_config(**given) for k in kernels if k.variant.unoffered(given) is None]
+    if given:
+        offering = [k for k in offering if fits(k.variant, problem, k.config, device)]
+    if not offering:
+        kernel, why = (kernels[0], "") if kernels else _by_order(problem, device, note)
+        if (unoffered := kernel.variant.unoffered(given)) is not None:
+            raise InvalidProblem(
+                f"{AUTO} takes {kernel.variant.id} here. {unoffered}", code="auto_takes_other"
+            )
+        kernel = kernel.with_config(**given)
+        reason = (
+            why or f"{kernel.variant.idea} No kernel takes the problem with the given tunables."
+        )
+        is_taken = fits(kernel.variant, problem, kernel.config, device)
+        told = _sentences(device, problem, reason, tuned_note)
+        return Choice(kernel, told, tuple(given), is_taken=is_taken)
+    offering = list(dict.fromkeys(offering))
+    # Where all spill, the fastest of them is better than none.
+    unspilled = _unspilled(offering, problem, history) or offering
+    candidates = _ranked(unspilled, problem, history)
+    pick = candidates[0]
+    reason = _reason(candidates, problem, device, {k.values for k in tuned})
+    if table is not None and pick.time is None:
+        reason += (
+            " Its time here is not known yet, so it is chosen by the nearest row of the table."
+        )
+    changed = _changed(table, pick.kernel.variant)
+    return Choice(
+        pick.kernel,
+        _sentences(device, problem, reason, changed, tuned_note),
+        tuple(given),
+        all(c.time is not None for c in candidates) or history.work == "simulate",
+        pick.time,
+    )
+
+
+def candidates_for(problem: Problem, device: DeviceSpec, history: History) -> list[Kernel]:
+    """The kernels that may be the fastest: of the table, tuned and timed ones, each once.
+
+    Before all comes what has instructions of the GPU's own and is not in the table.
+    """
+    own: list[tuple[str, Config]] = [
+        (variant.id, {}) for variant in _own_and_not_ranked(device, problem)
+    ]
+    return list(
+        dict.fromkeys(
+            (
+                *_fitting(own, problem, device),
+                *_of_table(_table(device, problem)[0], problem, device),
+                *_tuned(history, problem, device)[0],
+                *_timed(history, problem, device),
+            )
+        )
+    )
+
+
+def decided_by(problem: Problem, device: DeviceSpec, history: History) -> tuple[object, ...]:
+    """Everything that determines a final choice (`Choice.is_final`), found without predicting a
+    time.
+
+    While it compares equal, `choose` with a look-up-only history returns the same kernel and
+    reason.
+    """
+    history = history.with_shipped()
+    kernels = candidates_for(problem, device, history)
+    variants = dict.fromkeys(kernel.variant.id for kernel in kernels)
+    times = history.times
+    return (
+        problem,
+        device,
+        _table(device, problem),
+        _tuned(history, problem, device),
+        kernels,
+        [_source_of(kernel.variant) for kernel in kernels],
+        _unspilled(kernels, problem, history.doing("look up")),
+        history.at(problem, device.name),
+        [times.on(device.name, name=name) for name in variants] if times is not None else [],
+    )
+
+
+def _source_of(variant: Variant) -> str:
+    """The hash of the kernel's source; empty if it cannot be read."""
+    try:
+        return variant_sources(variant).source_sha256
+    except AttuneError:
+        return ""
+
+
+def rank_of(cost: float | None, variant: str) -> tuple[bool, float, str]:
+    """A key to sort kernels by: the least cost first, then those that cannot be compared.
+
+    Ties go to the lower rung, the simpler kernel.
+
+    Args:
+        cost: a time, or what follows from one; None where it cannot be compared.
+    """
+    return cost is None, cost or 0.0, variant
+
+
+def chosen_variants(
+    names: Iterable[str],
+    problems: Iterable[Problem],
+    device: DeviceSpec | None,
+    history: History,
+) -> tuple[str, ...]:
+    """The names, each once, with `auto` replaced by the variants that it takes for the problems.
+
+    Problems that no kernel takes add none.
+
+    Raises:
+        InvalidProblem: as `choose`, or no kernel takes any of the problems.
+    """
+    names = tuple(names)
+    taken: list[str] = []
+    if AUTO in names:
+        choices = [(p, choose(p, device, None, history)) for p in problems]
+        taken = [c.variant.id for p, c in choices if fits(c.variant, p, c.config, device)]
+        if choices and not taken:
+            raise InvalidProblem(choices[0][1].reason, code="auto_takes_none")
+    chosen = [one for name in names for one in (taken if name == AUTO else [name])]
+    return tuple(dict.fromkeys(chosen))
+
+
+def _unspilled(kernels: Sequence[Kernel], problem: Problem, history: History) -> list[Kernel]:
+    """The kernels without register spills (as `engine.choose.auto.renew` requires of a table's rows), and
+    those that were timed or whose spills are not known."""
+    if history.work == "look up":
+        history = history.doing("look up")  # what is missing, the times will say
+        spill = [_spills(history, kernel, problem) for kernel in kernels]
+    else:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            spill = list(pool.map(lambda k: _spills(history, k, problem), kernels))
+    return [kernel for kernel, spills in zip(kernels, spill, strict=True) if not spills]
+
+
+def _spills(history: History, kernel: Kernel, problem: Problem) -> bool:
+    if history.taken(kernel, problem) is not None:
+        return False
+    try:
+        return any(r.uses_local_memory for r in history.resources(kernel, problem))
+    except AttuneError:
+        return False
+
+
+def _ranked(kernels: Sequence[Kernel], problem: Problem, history: History) -> list[_Candidate]:
+    """The fastest first.
+
+    While the first of `kernels`, which the table would take, has no time that can be compared, it
+    stays first.
+    """
+    if history.work == "simulate":
+        # Nearly all the time goes into compiling and simulating, outside Python's lock.
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            times = list(pool.map(lambda k: _comparable(history, k, problem), kernels))
+    else:
+        times = [_comparable(history, kernel, problem) for kernel in kernels]
+    candidates = [_Candidate(k, time) for k, time in zip(kernels, times, strict=True)]
+    was_taken = any(c.time is not None and c.time.origin != "predicted" for c in candidates)
+    is_unknown = candidates[0].time is None and history.work != "simulate"
+    if (is_unknown and not was_taken) or all(c.time is None for c in candidates):
+        return candidates
+    return sorted(
+        candidates, key=lambda c: rank_of(c.time.us if c.time else None, c.kernel.variant.id)
+    )
+
+
+def _comparable(history: History, kernel: Kernel, problem: Problem) -> Time | None:
+    """The kernel's time; None if by roofline, whose assumed CTA time cannot rank kernels."""
+    time = history.time_of(kernel, problem)
+    return None if time is None or time.method == METHODS[1] else time
+
+
+def _table(device: DeviceSpec, problem: Problem) -> tuple[Table | None, str]:
+    try:
+        return table_for(device.compute_capability, problem.direction), ""
+    except AttuneError as error:
+        return None, str(error)
+
+
+def _of_table(table: Table | None, problem: Problem, device: DeviceSpec) -> Iterator[Kernel]:
+    """What the nearest rows take, then every other rung of the table in its nearest row's config,
+    or its defaults; as far as they take the problem.
+
+    A rung that no row names was nowhere near the fastest when the table was made.
+    """
+    if table is None:
+        return
+    # The fastest kernels for one query row are not the fastest for many.
+    rows = table.nearest(problem, device.num_sms or table.num_sms)
+    alike = [row for row in rows if (row.seqlen == 1) == (problem.seqlen == 1)] or rows
+    named: dict[Kernel, None] = {}
+    seen: set[str] = set()
+    for row in alike:
+        if row.variant in seen and len(named) >= _MOST_OF_ROWS:
+            continue
+        kernel = _of_row(row, table, device)
+        if kernel is None or kernel in named:
+            continue
+        if fits(kernel.variant, problem, kernel.config, device):
+            named.setdefault(kernel)
+            seen.add(row.variant)
+    yield from named
+    for name in dict.fromkeys(row.beside for row in alike):
+        if name and name not in seen:
+            yield from _fitting([(name, {})], problem, device)
+
+
+def _of_row(row: Row, table: Table, device: DeviceSpec) -> Kernel | None:
+    """The row's kernel on this GPU, with as many persistent CTAs per SM as there."""
+    try:
+        variant = find_variant(row.variant)
+    except AttuneError:
+        return None  # the ladder has it no more
+    config = dict(row.config)
+    for tunable in variant.tunables:
+        if tunable.per_sm and tunable.name in config and device.num_sms:
+            each = max(1, round(config[tunable.name] / table.num_sms))
+            config[tunable.name] = each * device.num_sms
+    return Kernel.of(variant, device, config)
+
+
+def _tuned(history: History, problem: Problem, device: DeviceSpec) -> tuple[list[Kernel], str]:
+    """A person's tuned configs for the problem's class; and why they cannot be read."""
+    try:
+        entries = history.tuned()
+    except StoreError as error:
+        return [], str(error)
+    kind = problem_class(problem)
+    mine = [e for e in entries if (e.gpu, e.problem_class) == (device.name, kind)]
+    return list(_fitting(((e.variant, e.config) for e in mine), problem, device)), ""
+
+
+def _timed(history: History, problem: Problem, device: DeviceSpec) -> Iterator[Kernel]:
+    """Kernels that were timed on this problem, as they stand here."""
+    times = (t for t in history.at(problem, device.name) if is_of_this_source(t))
+    return _fitting(((t.name, t.config) for t in times), problem, device)
+
+
+def _fitting(
+    named: Iterable[tuple[str, Config]], problem: Problem, device: DeviceSpec
+) -> Iterator[Kernel]:
+    for name, config in named:
+        try:
+            kernel = Kernel.of(name, device, config)
+        except AttuneError:
+            continue
+        if fits(kernel.variant, problem, kernel.config, device):
+            yield kernel
+
+
+def _by_order(problem: Problem, device: DeviceSpec, note: str) -> tuple[Kernel, str]:
+    """Without a table: the highest rung that takes the problem."""
+    variants = eligible(problem.direction)
+    for variant in reversed(variants):
+        if (config := fitting_config(variant, problem, device)) is not None:
+            why = note or f"No table has a row for {device.name} ({device.arch}) and this problem."
+            why += f" {variant.id} is the highest rung that takes the problem."
+            return Kernel.of(variant, device, config), why
+    # The pipeline says what is wrong with it.
+    can = [v for v in variants if v.min_compute_capability <= device.compute_capability]
+    last = (can or variants)[-1]
+    return Kernel.of(last, device), note or _why_none(problem, device, can or variants)
+
+
+def _why_none(problem: Problem, device: DeviceSpec, variants: Sequence[Variant]) -> str:
+    if problem.head_dim in (dims := sorted({dim for v in variants for dim in v.head_dims})):
+        return f"No kernel of the ladder takes {problem.label()} on {device.name}."
+    return (
+        f"No kernel of the ladder takes D = {problem.head_dim}: choose one of "
+        f"{', '.join(map(str, dims))}."
+    )
+
+
+def _reason(
+    candidates: Sequence[_Candidate],
+    problem: Problem,
+    device: DeviceSpec,
+    tuned: set[tuple[tuple[str, int], ...]],
+) -> str:
+    pick, idea = candidates[0], candidates[0].kernel.variant.idea
+    if pick.kernel.values in tuned:
+        idea += " Its config is your tuned one."
+    if (time := pick.time) is None:
+        return idea
+    shown = f"{_words(time)} {format_us(time.us)} for {problem.label()} on {device.name}"
+    return f"{idea} {shown}{_beside_in_words(candidates, time)}."
+
+
+def _beside_in_words(candidates: Sequence[_Candidate], time: Time) -> str:
+    variant = candidates[0].kernel.variant
+    others = [c for c in candidates[1:] if c.kernel.variant.id != variant.id and c.time is not None]
+    if not others:
+        return ""
+    other, beside = others[0].kernel.variant.id, others[0].time
+    assert beside is not None
+    shown = f" beside {format_us(beside.us)} of {other}"
+    if (beside.origin == "predicted") != (time.origin == "predicted"):
+        return f"{shown} ({_words(beside).lower()})"
+    if (ratio := beside.us / time.us) >= 1 + RANKING_ERROR or time.origin != "predicted":
+        return f"{shown}, {ratio:.2f}×"
+    return f"{shown}, within the error of the ranking ({RANKING_ERROR:.0%})"
+
+
+def _words(time: Time) -> str:
+    """`Measured (session …)`, `Simulated`, `Simulated, calibrated on 3 times,`."""
+    if time.origin != "predicted":
+        return f"{time.origin.capitalize()} ({time.where})"
+    if not time.calibrated_on:
+        return "Simulated"
+    s = "" if time.calibrated_on == 1 else "s"
+    return f"Simulated, calibrated on {time.calibrated_on} time{s},"
+
+
+def _changed(table: Table | None, variant: Variant) -> str:
+    if table is None or table.sources.get(variant.id) in (None, code_digest(variant)):
+        return ""
+    return (
+        f"Its source has changed since the candidates were ranked ({table.made}): rank again with "
+        "attune auto --renew."
+    )
+
+
+def _sentences(device: DeviceSpec, problem: Problem, *parts: str) -> str:
+    return " ".join(filter(None, [*parts, out_of_reach(device), _not_ranked(device, problem)]))
+
+
+def _not_ranked(device: DeviceSpec, problem: Problem) -> str:
+    """Which rungs with instructions of this GPU's own no table ranks; empty where all are."""
+    missing = [v.id for v in _own_and_not_ranked(device, problem)]
+    if not missing:
+        return ""
+    use, are, their = ("uses", "is", "its") if len(missing) == 1 else ("use", "are", "their")
+    return (
+        f"{', '.join(missing)} {use} {own_instructions(device)} and {are} not in the table: only "
+        f"{their} defaults are compared."
+    )
+
+
+def _own_and_not_ranked(device: DeviceSpec, problem: Problem) -> list[Variant]:
+    table, note = _table(device, problem)
+    if note:
+        return []  # what is wrong with the table is said before
+    major, minor = device.compute_capability
+    is_its_own = table is not None and table.compute_capability == f"{major}.{minor}"
+    ranked = table.sources if table is not None and is_its_own else {}
+    return [v for v in own_rungs(device, problem.direction) if v.id not in ranked]

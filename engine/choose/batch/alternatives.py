@@ -1,0 +1,310 @@
+"""What to do when the batch cannot grow: other variants, a smaller GPU, waiting, or accepting it.
+
+Every option has the same two figures, latency and dollars per 10⁹ queries, and options are ranked
+by the cost of a query. They include `auto`'s candidates, in `auto`'s order if only the kernel
+differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from engine.attention.problem import Problem
+from engine.base.errors import AttuneError, InvalidProblem
+from engine.base.units import format_us
+from engine.choose.auto import candidates_for, rank_of
+from engine.choose.batch.cost import WaitPlan, usd_per_billion_queries
+from engine.devices.spec import DeviceSpec
+from engine.history import History
+from engine.model.equations import Calibration, prior_covariance
+from engine.model.kernel import Kernel, Known, capability_reason
+from kernels.variant import Variant
+
+OptionKind: TypeAlias = Literal["variant", "gpu", "wait", "accept"]
+
+# Tunables that trade CTAs for work per CTA: the ones that help a batch that is too small.
+_SPREADING_TUNABLES = ("num_splits", "block_m")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option, with its predicted figures."""
+
+    kind: OptionKind
+    title: str
+    variant: str
+    config: dict[str, int]
+    device: str
+    batch: int
+    latency_us: float  # what a request sees at the 95th percentile when waiting, else the launch's
+    low_us: float
+    high_us: float
+    per_query_us: float
+    usd_per_billion_queries: float | None
+    # Speed-up of a query's GPU time over accepting; None if the two are predicted by different
+    # methods.
+    speedup: float | None
+    reason: str
+    by_machine_code: bool  # the latency: else by roofline
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """The present kernel, at the batch that cannot grow."""
+
+    kernel: Kernel
+    problem: Problem
+    price_usd_per_hour: float | None
+    calibration: Calibration | None = None  # on the asker's own points; None: what is known
+    # The calibration belongs to another kernel that is launched like this one; the result is for
+    # that kernel, here and on other GPUs.
+    is_own_file: bool = True
+
+
+def rank_options(
+    now: Situation,
+    variants: Iterable[Variant],
+    devices: Iterable[DeviceSpec],
+    wait: WaitPlan | None,
+    known: History,
+) -> tuple[tuple[Option, ...], tuple[str, ...]]:
+    """Options, cheapest query first, and why some could not be judged.
+
+    Args:
+        variants: to consider on the same GPU, in the configs that spread work over more CTAs and
+            in those that `auto` has for candidates.
+        devices: to consider with the same variant; only cheaper ones (smaller, where a price is
+            missing) are offered.
+        wait: a plan to collect requests, if one was asked for.
+        known: what predicts them, as everywhere. What is not predicted by the method of accepting
+            it comes last and has no speed-up: the two times are not comparable.
+
+    Raises:
+        InvalidProblem: the present situation itself cannot be predicted.
+    """
+    devices = tuple(devices)
+    accepted = _option("accept", now, "Accept it", None, known)
+    if isinstance(accepted, str):
+        raise InvalidProblem(accepted)
+    base = accepted
+    options = [replace(base, reason=f"{base.reason} Nothing changes.")]
+    notes: list[str] = []
+    others = [*_other_kernels(now, variants, known), *_other_devices(now, devices)]
+    # Nearly all the time goes into compiling, which runs outside Python's lock.
+    with ThreadPoolExecutor() as pool:
+        answers = list(pool.map(lambda x: _option(x[0], x[1], x[2], base, known), others))
+    other_method = [a for a in answers if not isinstance(a, str) and a.speedup is None]
+    if other_method:
+        names = ", ".join(dict.fromkeys(a.variant for a in other_method))
+        notes.append(
+            f"Predicted by another method than the present kernel, so not comparable: {names}."
+        )
+    for (_, _, title), answer in zip(others, answers, strict=True):
+        if isinstance(answer, str):
+            notes.append(f"{title}: {answer}")
+        else:
+            options.append(answer)
+    if wait is not None and wait.batch > now.problem.batch:
+        larger = replace(now, problem=replace(now.problem, batch=wait.batch))
+        later = _option("wait", larger, "", None, known)
+        if not isinstance(later, str):
+            options.append(_waiting(now, wait, base, later.latency_us))
+    best_of_variant = _best_configs(options)
+    ranked = sorted(best_of_variant, key=_rank)
+    if basis := _different_bases(ranked, {d.name: d for d in (now.kernel.device, *devices)}):
+        notes.append(basis)
+    return tuple(ranked), tuple(dict.fromkeys(notes))
+
+
+def _different_bases(options: Iterable[Option], devices: Mapping[str, DeviceSpec]) -> str:
+    """A sentence on what each price rents if the options differ in that; else empty."""
+    bases = {
+        o.device: devices[o.device].price_basis
+        for o in options
+        if o.usd_per_billion_queries is not None
+    }
+    if len(set(bases.values())) < 2:
+        return ""
+    listing = "; ".join(f"{name}: {basis}" for name, basis in bases.items())
+    return (
+        f"These prices are for different offers ({listing}): give your own before comparing them."
+    )
+
+
+def _rank(option: Option) -> tuple[bool, bool, tuple[bool, float, str]]:
+    """Sort key: cheapest query first; options without a price or a comparison last."""
+    dollars = option.usd_per_billion_queries
+    cost = option.per_query_us if dollars is None else dollars
+    return option.speedup is None, dollars is None, rank_of(cost, option.variant)
+
+
+def _best_configs(options: list[Option]) -> list[Option]:
+    """The options with only the fastest config of each variant on each GPU."""
+    best: dict[tuple[str, str, str], Option] = {}
+    for option in options:
+        key = (option.kind, option.variant, option.device)
+        if key not in best or option.per_query_us < best[key].per_query_us:
+            best[key] = option
+    return list(best.values())
+
+
+def _other_kernels(
+    now: Situation, variants: Iterable[Variant], known: History
+) -> Iterator[tuple[OptionKind, Situation, str]]:
+    # Whether K and V are paged is given, not chosen: options keep it.
+    paged = now.kernel.variant.page_rows is not None
+    device = now.kernel.device
+    considered = {v.id: v for v in variants if (v.page_rows is not None) == paged}
+    kernels = [Kernel.of(v, device, c) for v in considered.values() for c in _configs(v, device)]
+    kernels += [k for k in candidates_for(now.problem, device, known) if k.variant.id in considered]
+    for kernel in dict.fromkeys(kernels):
+        variant = kernel.variant
+        if kernel == now.kernel or kernel.unsupported(now.problem) is not None:
+            continue
+        calibration = None
+        if variant.id == now.kernel.variant.id and not now.is_own_file:
+            calibration = _carried(now.calibration, variant)
+        other = replace(now, kernel=kernel, calibration=calibration)
+        default = variant.default_config(device.num_sms)
+        shown = ", ".join(
+            f"{k}={v}"
+            for k, v in kernel.config.items()
+            if k in _SPREADING_TUNABLES or v != default[k]
+        )
+        yield "variant", other, f"Use {variant.id} {variant.title}{f' ({shown})' * bool(shown)}"
+
+
+def _configs(variant: Variant, device: DeviceSpec) -> Iterator[dict[str, int]]:
+    """The default, and it with every value of the tunables that make more or fewer CTAs."""
+    default = variant.default_config(device.num_sms)
+    yield default
+    for tunable in variant.tunables:
+        if tunable.name in _SPREADING_TUNABLES:
+            for value in tunable.values:
+                if value != tunable.default:
+                    yield {**default, tunable.name: value}
+
+
+def _other_devices(
+    now: Situation, devices: Iterable[DeviceSpec]
+) -> Iterator[tuple[OptionKind, Situation, str]]:
+    for device in devices:
+        variant = now.kernel.variant
+        if device.name == now.kernel.device.name or not _smaller(device, now):
+            continue
+        if capability_reason(variant, now.problem.dtype, device) is not None:
+            continue
+        other = replace(
+            now,
+            kernel=_on(now.kernel, device),
+            price_usd_per_hour=device.price_usd_per_hour,
+            calibration=None if now.is_own_file else _carried(now.calibration, variant),
+        )
+        yield "gpu", other, f"Use {_article(device.name)} {device.name}"
+
+
+def _smaller(device: DeviceSpec, now: Situation) -> bool:
+    if device.price_usd_per_hour is not None and now.price_usd_per_hour is not None:
+        return device.price_usd_per_hour < now.price_usd_per_hour
+    return (device.num_sms or 0) < (now.kernel.device.num_sms or 0)
+
+
+def _on(kernel: Kernel, device: DeviceSpec) -> Kernel:
+    """The same kernel on another GPU, its defaults replaced by those of that GPU."""
+    num_sms = kernel.device.num_sms
+    given = {
+        t.name: kernel.config[t.name]
+        for t in kernel.variant.tunables
+        if kernel.config[t.name] != t.default_on(num_sms)
+    }
+    return Kernel.of(kernel.variant, device, given)
+
+
+def _article(name: str) -> str:
+    """`a` or `an`, as a GPU's name is spoken: an L4, an RTX 4090, a T4."""
+    return "an" if name[0] in "AEFHILMNORSX" else "a"
+
+
+def _carried(calibration: Calibration | None, variant: Variant) -> Calibration | None:
+    """A calibration carried over to another GPU or config: its medians, with the uncertainty of a
+    prior."""
+    if calibration is None:
+        return None
+    covariance = tuple(tuple(row) for row in prior_covariance(variant).tolist())
+    return replace(calibration, covariance=covariance)
+
+
+def _option(
+    kind: OptionKind,
+    at: Situation,
+    title: str,
+    base: Option | None,
+    known: Known,
+) -> Option | str:
+    """The option's figures, or one sentence why there are none."""
+    try:
+        result = known.estimate(at.kernel, at.problem, at.calibration)
+    except AttuneError as error:
+        return str(error)
+    latency = result.latency
+    if latency is None:
+        return result.reason
+    device = at.kernel.device
+    memory = device.memory_bytes
+    if memory is not None and result.plan.device_bytes > memory:
+        return f"The problem does not fit in {device.name}'s memory."
+    per_query_us = latency.median_us / _queries(at.problem)
+    speedup: float | None = 1.0
+    if base is not None:
+        alike = base.by_machine_code == result.by_machine_code
+        speedup = base.per_query_us / per_query_us if alike else None
+    return Option(
+        kind=kind,
+        title=title,
+        variant=at.kernel.variant.id,
+        config=at.kernel.config,
+        device=device.name,
+        batch=at.problem.batch,
+        latency_us=latency.median_us,
+        low_us=latency.low_us,
+        high_us=latency.high_us,
+        per_query_us=per_query_us,
+        usd_per_billion_queries=_dollars(per_query_us, at.price_usd_per_hour),
+        speedup=speedup,
+        reason=latency.reason.split(". ")[0].rstrip(".") + ".",
+        by_machine_code=result.by_machine_code,
+    )
+
+
+def _waiting(now: Situation, wait: WaitPlan, base: Option, latency_us: float) -> Option:
+    per_query_us = latency_us / (_queries(now.problem) / now.problem.batch * wait.batch)
+    total_us = base.latency_us + wait.added_p95_us
+    spread = np.array([base.low_us, base.high_us]) / base.latency_us
+    return replace(
+        base,
+        kind="wait",
+        title=f"Wait to collect {wait.batch:,} requests",
+        batch=wait.batch,
+        latency_us=total_us,
+        low_us=float(wait.added_p95_us + spread[0] * base.latency_us),
+        high_us=float(wait.added_p95_us + spread[1] * base.latency_us),
+        per_query_us=per_query_us,
+        usd_per_billion_queries=_dollars(per_query_us, now.price_usd_per_hour),
+        speedup=base.per_query_us / per_query_us,
+        reason=f"{wait.reason} The launch takes {format_us(latency_us)}.",
+    )
+
+
+def _queries(problem: Problem) -> int:
+    return problem.batch * problem.num_heads * problem.seqlen
+
+
+def _dollars(per_query_us: float, price_usd_per_hour: float | None) -> float | None:
+    if price_usd_per_hour is None:
+        return None
+    return usd_per_billion_queries(per_query_us, price_usd_per_hour)

@@ -1,0 +1,458 @@
+"""Recommend a batch size: the whole answer behind the page and `recommend-batch`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from engine.attention.config import ResolvedConfig, find_variant, resolve_config
+from engine.attention.problem import Problem
+from engine.base.errors import AttuneError, InvalidProblem
+from engine.choose.auto import choose
+from engine.choose.batch.alternatives import Option, Situation, rank_options
+from engine.choose.batch.batch_table import (
+    Recommendation,
+    batch_table,
+    explain_knee,
+    largest_launchable,
+    memory_feasible,
+    predict_curve,
+    recommended_batches,
+    step_warning,
+)
+from engine.choose.batch.cost import Saving, WaitPlan, cost, plan_waiting, queries_in, saving
+from engine.choose.batch.types import BatchRequest, BatchResult, Calibrated, Point
+from engine.choose.batch.validate import NextPoint, candidates, measure_next
+from engine.devices import all_devices, target_gpu
+from engine.devices.spec import DeviceSpec
+from engine.history import History
+from engine.history.known_time import are_comparable, not_comparable
+from engine.model.calibrate import Points, calibrate, leave_one_out, prepare
+from engine.model.equations import Calibration, CtaCurve, machine
+from engine.model.kernel import Kernel, Known, pass_reports, resident_ctas
+from engine.model.launches import collect_batches
+from engine.model.measured_points import Measurement, read_measurements
+from kernels.ladder import LADDER
+from kernels.variant import AUTO
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "BatchRequest",
+    "BatchResult",
+    "Calibrated",
+    "Point",
+    "calibrate_for",
+    "problem_now",
+    "recommend_batch",
+    "recommend_for_choice",
+]
+
+# Points of the variant's file fit its simulated times about as well as assumed ones, or better.
+_AS_GOOD = 2.0
+_OF_ANOTHER = (
+    "The points fit the simulated times of {variant} worse than those of an assumed kernel: if "
+    "they belong to another kernel, name it with --measured-kernel."
+)
+MOST_BATCHES = 65_536  # of one curve; more rows would not be looked at
+
+
+def calibrate_for(request: BatchRequest, known: Known) -> Calibrated:
+    """Calibrate on the request's measured points; a page does this once and then only drags.
+
+    On top of simulated CTA times where all the points and the request itself have them. Without
+    points it is what is known of the kernel, as everywhere.
+
+    Raises:
+        As `recommend_batch`.
+    """
+    measurements = _measurements(request)
+    kernel, _ = _resolve(request)
+    own = not request.measured_kernel
+    if not measurements or not request.calibrate or kernel.variant.is_backward:
+        with suppress(AttuneError):  # the answer says what is wrong with the request
+            return Calibrated(measurements, known.calibration(kernel, _problem(request)), None)
+        return Calibrated(measurements, None, None)
+    points = prepare(kernel, measurements, known)
+    calibration = calibrate(points, is_own_file=own)
+    if own and (curve := _points_curve(_problem(request), points, known)) is not None:
+        simulated = replace(points, curve=curve)
+        on_top = calibrate(simulated)
+        if on_top.noise <= _AS_GOOD * calibration.noise:
+            points, calibration = simulated, on_top
+        else:
+            notes = (_OF_ANOTHER.format(variant=kernel.variant.id), *calibration.notes)
+            calibration = replace(calibration, notes=notes)
+    return Calibrated(measurements, calibration, leave_one_out(points, is_own_file=own))
+
+
+def _points_curve(problem: Problem, points: Points, known: Known) -> CtaCurve | None:
+    kernel = points.kernel
+    launches = collect_batches(
+        kernel.variant, kernel.config, problem, np.array([1], dtype=np.int64)
+    )
+    resident = resident_ctas(kernel, launches, known.resources(kernel, problem))
+    if known.batch_curve(kernel, problem, launches, resident) is None:
+        return None
+    problems = tuple(p.problem for p in points.measurements)
+    return known.points_curve(kernel, problems, points.resident[0])
+
+
+def recommend_for_choice(request: BatchRequest, history: History) -> BatchResult:
+    """As `recommend_batch`; the variant `auto` is the one chosen for the batch used today.
+
+    Raises:
+        As `recommend_batch`.
+    """
+    if request.variant != AUTO:
+        return recommend_batch(request, history)
+    device = target_gpu(request.gpu) if isinstance(request.gpu, str) else request.gpu
+    choice = choose(problem_now(request), device, request.config, history)
+    chosen = replace(request, variant=choice.variant.id, config=choice.config)
+    result = recommend_batch(chosen, history)
+    return replace(result, notes=(choice.note(), *result.notes))
+
+
+def recommend_batch(
+    request: BatchRequest, known: History, calibrated: Calibrated | None = None
+) -> BatchResult:
+    """Answer a request.
+
+    Args:
+        known: where resources, CTA times and calibrations come from.
+        calibrated: of `calibrate_for`, to save doing it again; None calibrates here.
+
+    Raises:
+        UnknownName: no such variant or GPU.
+        InvalidProblem: a shape, config, target, price, CSV or rate that cannot be, no batch that
+            fits in memory, or a GPU without the figures a prediction needs.
+        CompileError, ToolMissing: the variant does not compile for the GPU, or there is no NVRTC.
+    """
+    kernel, resolved = _resolve(request)
+    variant, device, config = kernel.variant, kernel.device, kernel.config
+    problem = _problem(request)
+    _check(request, kernel, problem)
+    if calibrated is None:
+        calibrated = calibrate_for(request, known)
+    calibration = calibrated.calibration
+    # With --measured-kernel the answer is about another kernel than the variant's file.
+    by_machine_code = not request.measured_kernel and (
+        calibration is None or calibration.by_machine_code
+    )
+    notes = [resolved.error] if resolved.error else []
+    if resolved.tuned is not None:
+        notes.append(f"The config: {resolved.describe()}.")
+    if variant.is_backward and calibrated.measurements and request.calibrate:
+        notes.append(
+            "Measured points are shown at their batches only: times of a backward pass are not "
+            "calibrated."
+        )
+
+    axis_notes: list[str] = []
+    asked = max(request.max_batch, min(request.batch_now, MOST_BATCHES))
+    if asked > request.max_batch:
+        axis_notes.append(
+            f"Batches go up to {asked:,}, the present batch, instead of {request.max_batch:,}."
+        )
+    most, limit = largest_launchable(variant, config, problem, asked)
+    if limit:
+        axis_notes.append(f"Batches end at {most:,}: {limit}")
+    batches = range(1, most + 1)
+    curve = predict_curve(
+        kernel, problem, batches, known, calibration, by_machine_code=by_machine_code
+    )
+    if calibration is None:
+        notes.append(_method_note(curve.method, is_backward=variant.is_backward))
+    fitting = memory_feasible(curve.table["device_bytes"].to_numpy(), device)
+    if fitting < most:
+        limit = f"more do not fit in {device.name}'s memory."
+        axis_notes.append(f"Batches end at {fitting:,}: {limit}")
+    if device.memory_bytes is None:
+        axis_notes.append(f"The memory of {device.name} is unknown: no batch was ruled out by it.")
+    curve = curve.head(fitting)
+    table = batch_table(
+        curve.table,
+        problem,
+        device,
+        _measured_batches(request, calibrated),
+        "measured" if request.measured_here else "recorded",
+    )
+    recommendations = recommended_batches(table, curve.ends_us, device, request.targets)
+
+    batch_now = min(request.batch_now, fitting)
+    impossible = ""
+    if batch_now < request.batch_now:
+        why = limit or f"a curve has at most {MOST_BATCHES:,} batches."
+        impossible = (
+            f"B={request.batch_now:,} cannot be run now: {why} The figures given for it are "
+            f"those of B={batch_now:,}, the largest."
+        )
+    now = replace(problem, batch=batch_now)
+    price = request.prices.get(device.name, device.price_usd_per_hour)
+    wait = _wait(request, table, notes)
+    options: tuple[Option, ...] = ()
+    if request.alternatives:
+        here = replace(kernel, device=_priced(device, request.prices))
+        own = not request.measured_kernel
+        situation = Situation(here, now, price, calibration, is_own_file=own)
+        priced = [_priced(d, request.prices) for d in all_devices()]
+        options, unjudged = rank_options(situation, LADDER.of(now), priced, wait, known)
+        notes.extend(unjudged)
+    main = now.main_of(pass_reports(kernel, kernel.plan(now), known.resources(kernel, now)))
+    recommended = recommendations[len(recommendations) // 2]
+    warnings = [
+        impossible,
+        step_warning(table, batch_now),
+        *(r.warning for r in recommendations),
+    ]
+    return BatchResult(
+        variant=variant.id,
+        device=device.name,
+        config=config,
+        problem=now,
+        table=table,
+        method=curve.method,
+        points=_points(request, kernel, known, calibrated),
+        recommendations=recommendations,
+        calibration=calibration,
+        loo=calibrated.loo,
+        kernel=request.measured_kernel,
+        knee=explain_knee(main.occupancy, table, device),
+        next_point=_next_point(
+            kernel,
+            problem,
+            calibration,
+            known,
+            recommended.batch,
+            fitting,
+            by_machine_code=by_machine_code,
+        ),
+        saving=_saving(request, table, recommended, batch_now, price),
+        wait=wait,
+        options=options,
+        warnings=tuple(dict.fromkeys(filter(None, warnings))),
+        axis_notes=tuple(axis_notes),
+        notes=tuple(notes),
+    )
+
+
+def _resolve(request: BatchRequest) -> tuple[Kernel, ResolvedConfig]:
+    """The kernel of the whole curve: one config, that of today's batch."""
+    variant = find_variant(request.variant)
+    device = target_gpu(request.gpu) if isinstance(request.gpu, str) else request.gpu
+    config = resolve_config(variant, request.config, problem_now(request), device)
+    return Kernel.of(variant, device, config.values), config
+
+
+def problem_now(request: BatchRequest) -> Problem:
+    """The problem at the batch that is run today; at batch 1 where that cannot be.
+
+    Raises:
+        InvalidProblem: a shape that cannot be.
+    """
+    problem = _problem(request)
+    with suppress(InvalidProblem):  # `_check` says what is wrong with it
+        problem = replace(problem, batch=request.batch_now)
+    return problem
+
+
+def _problem(request: BatchRequest) -> Problem:
+    if request.heads_free and request.heads_kv not in (None, request.heads):
+        raise InvalidProblem(
+            "B · H cannot be the axis where query heads share K/V heads: one more head is not the "
+            "same work as one more sequence. Vary the batch alone, or leave the K/V heads out.",
+            code="axis_of_shared_heads",
+        )
+    return Problem(
+        batch=1,
+        num_heads=1 if request.heads_free else request.heads,
+        seqlen=request.seqlen,
+        head_dim=request.head_dim,
+        causal=request.causal,
+        dtype=request.dtype,
+        seqlen_kv=request.seqlen_kv,
+        num_heads_kv=None if request.heads_free else request.heads_kv,
+        **request.features,
+    )
+
+
+def _check(request: BatchRequest, kernel: Kernel, problem: Problem) -> None:
+    for name, value in (("max_batch", request.max_batch), ("batch_now", request.batch_now)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InvalidProblem(f"{name} must be a whole number of at least 1, not {value!r}.")
+    if request.max_batch > MOST_BATCHES:
+        raise InvalidProblem(
+            f"max_batch must be at most {MOST_BATCHES:,}, not {request.max_batch:,}.",
+            code="max_batch",
+        )
+    machine(kernel.device, kernel.variant, problem.dtype)  # raises where it lacks figures
+    kernel.plan(problem)
+
+
+def _measurements(request: BatchRequest) -> tuple[Measurement, ...]:
+    if request.measured is None:
+        return ()
+    if isinstance(request.measured, str | Path):
+        return read_measurements(request.measured)
+    return tuple(request.measured)
+
+
+def _measured_batches(request: BatchRequest, calibrated: Calibrated) -> dict[int, float]:
+    """Batch → measured µs, of the points that are this problem at another batch."""
+    problem = _problem(request)
+    times: dict[int, list[float]] = {}
+    for point in calibrated.measurements:
+        batch = point.problem.batch
+        if request.heads_free and point.problem.num_heads_kv is None:
+            batch *= point.problem.num_heads
+            point_problem = replace(point.problem, batch=1, num_heads=1)
+        else:
+            point_problem = replace(point.problem, batch=1)
+        if point_problem == problem:
+            times.setdefault(batch, []).append(point.measured_us)
+    return {batch: float(np.mean(us)) for batch, us in times.items()}
+
+
+def _priced(device: DeviceSpec, prices: Mapping[str, float]) -> DeviceSpec:
+    """The device at one's own price."""
+    if device.name not in prices:
+        return device
+    return replace(
+        device, price_usd_per_hour=prices[device.name], price_source="given", price_basis="given"
+    )
+
+
+def _next_point(
+    kernel: Kernel,
+    problem: Problem,
+    calibration: Calibration | None,
+    known: Known,
+    recommended: int,
+    most: int,
+    *,
+    by_machine_code: bool,
+) -> NextPoint | None:
+    variant = kernel.variant
+    if variant.is_backward:
+        return None  # its times have no parameters that a point would narrow
+    launches = collect_batches(variant, kernel.config, problem, candidates(most, recommended))
+    if calibration is not None and calibration.skips_absent_keys:
+        launches = launches.without_absent_keys()
+    resident = resident_ctas(kernel, launches, known.resources(kernel, problem))
+    m = machine(kernel.device, variant, problem.dtype)
+    curve = known.batch_curve(kernel, problem, launches, resident) if by_machine_code else None
+    return measure_next(variant, launches, resident, m, calibration, recommended, curve)
+
+
+def _method_note(method: str, *, is_backward: bool) -> str:
+    if is_backward and method == "machine code":
+        return (
+            "Predicted by machine code: the passes are simulated at B=1, 2, 3, 4, 6, 8, 12 …, and "
+            "times between them follow the CTAs of the busiest SM. Nothing was measured."
+        )
+    if method == "machine code":
+        return (
+            "Predicted by machine code: a CTA's time is simulated on one SM. Nothing was measured; "
+            "the intervals come from kernels that were measured and simulated."
+        )
+    return (
+        "Predicted by roofline. Nothing was measured: the model is not calibrated, and its "
+        "intervals are wide."
+    )
+
+
+def _points(
+    request: BatchRequest, kernel: Kernel, known: Known, calibrated: Calibrated
+) -> tuple[Point, ...]:
+    """The measured points, then those asked for (with what was measured for the same problem)."""
+    measurements = calibrated.measurements
+    wanted: list[tuple[Problem, float | None, float | None]] = [
+        (p.problem, p.measured_us, p.sdpa_us) for p in measurements
+    ]
+    for batch, heads, seqlen in request.predict:
+        asked = replace(_problem(request), batch=batch, num_heads=heads, seqlen=seqlen)
+        same = [p for p in measurements if p.problem == asked]
+        wanted.append(
+            (
+                asked,
+                _mean([p.measured_us for p in same]),
+                _mean([p.sdpa_us for p in same if p.sdpa_us is not None]),
+            )
+        )
+    points = []
+    for problem, measured_us, sdpa_us in wanted:
+        try:
+            kernel.plan(problem)
+        except InvalidProblem as error:
+            raise InvalidProblem(f"{problem.label()}: {error}") from None
+        result = known.estimate(kernel, problem, calibrated.calibration)
+        latency = result.latency
+        if latency is None:
+            raise InvalidProblem(result.reason)
+        points.append(
+            Point(
+                batch=problem.batch,
+                heads=problem.num_heads,
+                heads_kv=problem.num_heads_kv,
+                seqlen=problem.seqlen,
+                head_dim=problem.head_dim,
+                seqlen_kv=problem.seqlen_kv,
+                ctas=problem.main_of(result.plan.passes).ctas,
+                predicted_us=latency.median_us,
+                low_us=latency.low_us,
+                high_us=latency.high_us,
+                measured_us=measured_us,
+                difference=None if measured_us is None else latency.median_us / measured_us - 1,
+                sdpa_us=sdpa_us,
+            )
+        )
+    return tuple(points)
+
+
+def _mean(times_us: Sequence[float]) -> float | None:
+    return float(np.mean(times_us)) if times_us else None
+
+
+def _wait(request: BatchRequest, table: pd.DataFrame, notes: list[str]) -> WaitPlan | None:
+    if request.arrivals_per_s is None and request.budget_ms is None:
+        return None
+    if request.arrivals_per_s is None or request.budget_ms is None:
+        raise InvalidProblem(
+            "Waiting to collect requests needs both an arrival rate and a time budget."
+        )
+    plan = plan_waiting(table["latency_us"].to_numpy(), request.arrivals_per_s, request.budget_ms)
+    if isinstance(plan, str):
+        notes.append(plan)
+        return None
+    return plan
+
+
+def _saving(
+    request: BatchRequest,
+    table: pd.DataFrame,
+    recommended: Recommendation,
+    batch_now: int,
+    price: float | None,
+) -> Saving | None:
+    if request.traffic_per_day is None:
+        return None
+    # A request has all its heads, also where they are the axis.
+    one = replace(_problem(request), num_heads=request.heads, num_heads_kv=None)
+    queries = request.traffic_per_day * queries_in(request.traffic_unit, one)
+    now_us = float(table["per_query_us"].iloc[batch_now - 1])
+    now, then = (
+        cost(us, queries, price, request.utilisation, problem=one)
+        for us in (now_us, recommended.per_query_us)
+    )
+    saved = saving(now, then, queries, one)
+    origin = str(table["origin"].iloc[batch_now - 1])
+    if are_comparable(origin, recommended.origin):
+        return saved
+    why = not_comparable(origin, recommended.origin)
+    return replace(saved, reason=f"{saved.reason} Its times: {why}.")

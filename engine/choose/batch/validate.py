@@ -1,0 +1,235 @@
+"""Measure this next: the one batch whose time would narrow the recommendation most.
+
+A measured point narrows the model's parameters in the direction that moves its own latency. That is
+linear algebra on logarithms: no time is needed to know how much a point would tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+import numpy as np
+
+from engine.attention.evaluation import Evaluation
+from engine.attention.problem import Problem
+from engine.model.calibrate import log_parameters, log_total_of, prepare, sensitivity
+from engine.model.equations import (
+    NOISE,
+    Z90,
+    Calibration,
+    CtaCurve,
+    Machine,
+    machine,
+    predict_arrays,
+    priors,
+)
+from engine.model.kernel import Kernel, Known
+from engine.model.launches import Launches
+from engine.model.measured_points import Measurement
+from engine.model.occupancy import IntArray
+from kernels.variant import Variant
+
+_MOST_CANDIDATES = 64
+_FARTHEST = 8  # times the recommended batch: beyond, a launch tells of other things
+_WORTH_MEASURING = 0.9  # of the interval's width that is left
+
+
+@dataclass(frozen=True, slots=True)
+class NextPoint:
+    """A batch to measure. Factors: the 90 % interval of the recommended batch's latency is from
+    median / factor to median · factor."""
+
+    batch: int
+    recommended: int
+    factor_now: float
+    factor_then: float
+    reason: str
+
+
+def candidates(last: int, recommended: int) -> IntArray:
+    """Batches that are looked at: evenly spaced as logarithms, and the recommended one."""
+    end = min(last, _FARTHEST * recommended)
+    spaced = np.geomspace(1, end, _MOST_CANDIDATES).astype(np.int64)
+    return np.unique(np.append(spaced, recommended))
+
+
+def measure_next(
+    variant: Variant,
+    launches: Launches,
+    resident: IntArray,
+    machine: Machine,
+    calibration: Calibration | None,
+    recommended: int,
+    curve: CtaCurve | None = None,
+) -> NextPoint | None:
+    """The batch that narrows the recommended one's latency and its share of the plateau most.
+
+    Args:
+        launches: the candidates; `recommended` and the largest batch are among them.
+        resident: CTAs per SM of each, `[passes, n]`.
+
+    Returns:
+        None where no point would narrow it noticeably.
+    """
+    parameters, covariance = priors(variant, curve)
+    if calibration is not None:
+        parameters, covariance = calibration.parameters, np.array(calibration.covariance)
+    noise = NOISE if calibration is None else calibration.noise
+    log_total = log_total_of(variant, launches, resident, machine, curve)
+    effect = sensitivity(log_total, log_parameters(parameters))
+    at = int(np.flatnonzero(launches.batch == recommended)[0])
+    # The figures to narrow: the latency there, and its ratio to the largest batch's.
+    goals = np.stack([effect[at], effect[at] - effect[-1]])
+    spread = np.einsum("gi,ij,gj->g", goals, covariance, goals)
+    along = covariance @ effect.T  # [parameters, candidates]
+    told = np.einsum("ci,ic->c", effect, along) + noise**2
+    left = spread.sum() - np.sum((goals @ along) ** 2, axis=0) / told
+    best = int(np.argmin(left))
+    of_latency = spread[0] - (goals[0] @ along[:, best]) ** 2 / told[best]
+    now, then = (
+        float(np.exp(Z90 * np.sqrt(max(x, 0.0) + noise**2))) for x in (spread[0], of_latency)
+    )
+    if np.log(then) > _WORTH_MEASURING * np.log(now):
+        return None
+    batch = int(launches.batch[best])
+    return NextPoint(
+        batch,
+        recommended,
+        now,
+        then,
+        f"Measure B={batch:,} next: of all batches, it narrows the recommendation most. The "
+        f"latency of B={recommended:,} is now known within a factor of {now:.3g}, and would then "
+        f"be within {then:.3g}.",
+    )
+
+
+# Predicted against measured: difference and verdict, point by point.
+
+
+# Wider than this, an interval that holds a value says little for the model.
+_WIDE = 2.0
+_GOAL_INSIDE = 0.8  # of the measured values inside the 90 % intervals
+_WORTH = {
+    False: "narrow enough to distinguish a good model from a poor one.",
+    True: "so wide that lying inside means little; see the differences below.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationRow:
+    """One measured point beside its prediction."""
+
+    problem: Problem
+    ctas: int
+    predicted_us: float
+    low_us: float
+    high_us: float
+    measured_us: float
+
+    @property
+    def name(self) -> str:
+        """`B1 H8 S128 D64`."""
+        p = self.problem
+        return f"B{p.batch} {p.heads()} {p.lengths()} D{p.head_dim}"
+
+    @property
+    def difference(self) -> float:
+        """Predicted / measured − 1."""
+        return self.predicted_us / self.measured_us - 1
+
+    @property
+    def verdict(self) -> Literal["as predicted", "faster than predicted", "slower than predicted"]:
+        if self.measured_us < self.low_us:
+            return "faster than predicted"
+        return "slower than predicted" if self.measured_us > self.high_us else "as predicted"
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """All rows, and how many of the measured values the 90 % intervals held."""
+
+    rows: tuple[ValidationRow, ...]
+    inside: int
+
+    @property
+    def share_inside(self) -> float:
+        return self.inside / len(self.rows)
+
+    @property
+    def is_worth_something(self) -> bool:
+        """Whether most values are inside, and the intervals narrow enough for that to mean much."""
+        return self.share_inside >= _GOAL_INSIDE and self.width <= _WIDE
+
+    @property
+    def width(self) -> float:
+        """The median width of the intervals, high end over low end."""
+        return median(row.high_us / row.low_us for row in self.rows)
+
+    @property
+    def reason(self) -> str:
+        return (
+            f"{self.inside} of {len(self.rows)} measured values ({self.share_inside:.0%}) lie "
+            f"inside the 90 % interval of their prediction, which is a factor of {self.width:.2g} "
+            f"wide: {_WORTH[self.width > _WIDE]}"
+        )
+
+
+def validate(
+    kernel: Kernel,
+    measurements: Sequence[Measurement],
+    known: Known,
+    calibration: Calibration | None = None,
+    *,
+    simulated: bool = False,
+) -> Validation:
+    """Predict each measured point and compare.
+
+    A calibration on the same points proves nothing; `engine.model.calibrate.leave_one_out` does.
+
+    Args:
+        simulated: by machine code, where all the points' kernels have simulated times.
+
+    Raises:
+        InvalidProblem: as `engine.model.calibrate.prepare`.
+    """
+    points = prepare(kernel, measurements, known)
+    m = machine(kernel.device, kernel.variant, measurements[0].problem.dtype)
+    curve = None
+    if simulated:
+        problems = tuple(p.problem for p in measurements)
+        curve = known.points_curve(kernel, problems, points.resident[0])
+    spread = predict_arrays(kernel.variant, points.launches, points.resident, m, calibration, curve)
+    rows = [
+        ValidationRow(
+            problem=point.problem,
+            ctas=int(points.launches.ctas[0, i]),
+            predicted_us=float(spread.terms.total_us[i]),
+            low_us=float(spread.low_us[i]),
+            high_us=float(spread.high_us[i]),
+            measured_us=point.measured_us,
+        )
+        for i, point in enumerate(points.measurements)
+    ]
+    inside = sum(row.verdict == "as predicted" for row in rows)
+    return Validation(tuple(rows), inside)
+
+
+def from_evaluations(evaluations: Iterable[Evaluation], kernel: Kernel) -> tuple[Measurement, ...]:
+    """The measured or recorded warm latencies of this kernel among them."""
+    return tuple(
+        Measurement(
+            problem=e.problem,
+            measured_us=e.latency.median_us,
+            ctas=e.main_pass.occupancy.ctas if e.main_pass else None,
+        )
+        for e in evaluations
+        if e.latency is not None
+        and e.latency.origin in ("measured", "recorded")
+        and e.latency.kind == "device_warm"
+        and e.variant == kernel.variant.id
+        and dict(e.config) == kernel.config
+        and e.device == kernel.device.name
+    )

@@ -1,0 +1,290 @@
+"""Measured points: read from CSV, checked, each complaint with its line; kept for a link.
+
+The columns are those of the project's reference series: `batch, num_heads, seqlen, head_dim,
+kernel_ms`, and where they are known `ctas`, `sdpa_ms`, `series`, `causal`, `dtype`, `seqlen_kv`,
+`num_heads_kv`.
+Lines that start with # are comments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.attention.problem import Problem
+from engine.base import files
+from engine.base.errors import InvalidProblem, StoreError
+from engine.base.files import data_folder
+from engine.base.table import CsvTable, read_csv
+from kernels.variant import DTYPES
+
+MAX_ROWS = 10_000
+MAX_CHARS = 4_000_000
+REQUIRED = ("batch", "num_heads", "seqlen", "head_dim", "kernel_ms")
+OPTIONAL = ("ctas", "sdpa_ms", "series", "causal", "dtype", "seqlen_kv", "num_heads_kv")
+# A file to fill in, with a line of example figures.
+TEMPLATE = f"""{",".join((*REQUIRED, *OPTIONAL))}
+# One line per measured launch, in milliseconds; what is optional may be left empty:
+# 1,8,128,64,0.543,16,0.026,my series,false,float16,,
+"""
+_LONGEST_MS = 3_600_000.0
+_BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One measured launch."""
+
+    problem: Problem
+    measured_us: float
+    ctas: int | None = None  # as the file says; checked against the variant's launch plan
+    sdpa_us: float | None = None
+    series: str = ""
+    line: int | None = None  # of the file it came from
+
+    @property
+    def place(self) -> str:
+        """`line 7`, or the problem where there is no file."""
+        return self.problem.label() if self.line is None else f"line {self.line}"
+
+
+def write_measurements(points: Iterable[Measurement]) -> str:
+    """CSV text that `parse_measurements` reads back."""
+    import pandas as pd
+
+    from engine.base.table import csv_text
+
+    rows = [
+        {
+            "batch": p.problem.batch,
+            "num_heads": p.problem.num_heads,
+            "seqlen": p.problem.seqlen,
+            "head_dim": p.problem.head_dim,
+            "kernel_ms": p.measured_us / 1e3,
+            "ctas": p.ctas,
+            "sdpa_ms": None if p.sdpa_us is None else p.sdpa_us / 1e3,
+            "series": p.series,
+            "causal": p.problem.causal,
+            "dtype": p.problem.dtype,
+            "seqlen_kv": p.problem.seqlen_kv,
+            "num_heads_kv": p.problem.num_heads_kv,
+        }
+        for p in points
+    ]
+    return csv_text(pd.DataFrame(rows, dtype=object))  # whole numbers beside gaps stay whole
+
+
+def read_measurements(path: str | Path) -> tuple[Measurement, ...]:
+    """Read a CSV file.
+
+    Raises:
+        UnknownName: there is no such file.
+        InvalidProblem: it is not text, or anything `parse_measurements` rejects.
+    """
+    return parse_measurements(read_table(path), str(path))
+
+
+def read_table(path: str | Path) -> str:
+    """The text of a CSV file. Raises as `read_measurements`."""
+    path = Path(path)
+    try:
+        # Four bytes a character at most; one more tells "too long" from "just fits".
+        with files.as_sentence(f"{path} cannot be read", "name another file", named=True):
+            text = files.read(path, 4 * MAX_CHARS + 1).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InvalidProblem(f"{path} is not UTF-8 text: save it as CSV.") from None
+    return text
+
+
+def parse_measurements(text: str, name: str = "the CSV") -> tuple[Measurement, ...]:
+    """Parse CSV text.
+
+    Args:
+        name: what to call it in complaints.
+
+    Raises:
+        InvalidProblem: wrong columns, units or values, with the line and the column.
+    """
+    if len(text) > MAX_CHARS:
+        raise InvalidProblem(f"{name} is longer than {MAX_CHARS:,} characters.")
+    table = read_csv(text, name)
+    _check_columns(table, name)
+    points = []
+    for line, row in table.rows:
+        points.append(ProblemRow(name, line, row).measurement())
+        if len(points) > MAX_ROWS:
+            raise InvalidProblem(f"{name} has more than {MAX_ROWS:,} rows.")
+    if not points:
+        raise InvalidProblem(f"{name} has a header and no rows: add measured points.")
+    return tuple(points)
+
+
+def _check_columns(table: CsvTable, name: str) -> None:
+    columns, line = table.columns, table.header_line
+    wanted = ", ".join(REQUIRED)
+    if not columns:
+        raise InvalidProblem(f"{name} is empty: it needs a header with the columns {wanted}.")
+    if len(columns) == 1 and ";" in columns[0]:
+        raise InvalidProblem(f"{name}, line {line} is separated by semicolons: use commas.")
+    missing = [c for c in REQUIRED if c not in columns]
+    if "kernel_ms" in missing:
+        other = next((c for c in columns if c.startswith(("kernel_", "time"))), None)
+        if other is not None:
+            raise InvalidProblem(
+                f"{name}, line {line} has the column {other!r}: times belong into the column "
+                f"kernel_ms, in milliseconds."
+            )
+    if missing:
+        raise InvalidProblem(
+            f"{name}, line {line} lacks the column {missing[0]!r}: it needs {wanted}, and may have "
+            f"{', '.join(OPTIONAL)}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemRow:
+    """One line's cells, with complaints that name line and column."""
+
+    name: str
+    line: int
+    cells: Mapping[str, str]
+
+    def measurement(self) -> Measurement:
+        sdpa = self.cells.get("sdpa_ms")
+        return Measurement(
+            problem=self.problem(),
+            measured_us=1e3 * self._milliseconds("kernel_ms"),
+            ctas=self._whole("ctas") if self.cells.get("ctas") else None,
+            sdpa_us=1e3 * self._milliseconds("sdpa_ms") if sdpa else None,
+            series=self.cells.get("series", ""),
+            line=self.line,
+        )
+
+    def problem(self, **rest: Any) -> Problem:
+        """The problem; what the line leaves out is taken from `rest`."""
+        shape = dict(rest)
+        wanted = {"batch", "num_heads", "seqlen", "head_dim"} - set(rest)
+        for name in ("batch", "num_heads", "seqlen", "head_dim", "seqlen_kv", "num_heads_kv"):
+            if name in wanted or self.cells.get(name):
+                shape[name] = self._whole(name)
+        if causal := self.cells.get("causal"):
+            if causal.lower() not in _BOOLEANS:
+                raise self._wrong("causal", "is neither true nor false")
+            shape["causal"] = _BOOLEANS[causal.lower()]
+        if dtype := self.cells.get("dtype"):
+            shape["dtype"] = DTYPES.get(dtype, dtype)
+        try:
+            return Problem(**shape)
+        except InvalidProblem as error:
+            raise InvalidProblem(f"{self.name}, line {self.line}: {error}") from None
+
+    def positive(self, column: str) -> float:
+        """A finite number above 0."""
+        try:
+            value = float(self.cells[column])
+        except ValueError:
+            raise self._wrong(column, "is not a number") from None
+        if not (math.isfinite(value) and value > 0):
+            raise self._wrong(column, "is not a number above 0")
+        return value
+
+    def _wrong(self, column: str, why: str) -> InvalidProblem:
+        shown = self.cells[column][:40]
+        return InvalidProblem(f"{self.name}, line {self.line}, column {column}: {shown!r} {why}.")
+
+    def _whole(self, column: str) -> int:
+        cell = self.cells[column]
+        if not cell.isascii() or not cell.isdigit() or len(cell) > 15:
+            raise self._wrong(column, "is not a whole number of at least 1")
+        if int(cell) < 1:
+            raise self._wrong(column, "must be at least 1")
+        return int(cell)
+
+    def _milliseconds(self, column: str) -> float:
+        try:
+            value = float(self.cells[column])
+        except ValueError:
+            raise self._wrong(
+                column, "is not a number: write milliseconds, without a unit"
+            ) from None
+        if not math.isfinite(value):
+            raise self._wrong(column, "is not a finite time")
+        if value <= 0:
+            raise self._wrong(column, "is not a time above zero")
+        if value > _LONGEST_MS:
+            raise self._wrong(column, "is more than an hour: write milliseconds")
+        return value
+
+
+# Tables of measurements that a person gave the app, kept so that a link can name them.
+#
+# A file's name is what it holds: the same table twice is one file, and a link never shows another
+# one.
+
+MAX_BYTES = 16_000_000
+_MOST_FILES = 200
+_NAME = re.compile(r"[0-9a-f]{16}")
+
+
+def csv_folder() -> Path:
+    return data_folder() / "measurements"
+
+
+def is_csv_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
+
+
+def keep_csv(data: bytes, most_files: int = _MOST_FILES) -> str:
+    """Keep a table and return its name.
+
+    Args:
+        most_files: that are kept; the oldest are removed.
+
+    Raises:
+        StoreError: it is too large, or the folder cannot be written.
+    """
+    if len(data) > MAX_BYTES:
+        raise StoreError(
+            f"A table of more than {MAX_BYTES:,} bytes is not kept: shorten it.",
+            code="csv_too_large",
+        )
+    name = hashlib.sha256(data).hexdigest()[:16]
+    folder = csv_folder()
+    path = folder / f"{name}.csv"
+    if path.is_file():
+        return name
+    with files.as_sentence(f"The table cannot be kept in {folder}", "a link will not carry it"):
+        files.make_folder(folder)
+        files.write(path, data)
+    _remove_oldest(folder, most_files)
+    return name
+
+
+def kept_csv(name: str) -> bytes:
+    """The table of that name.
+
+    Raises:
+        StoreError: there is none on this machine.
+    """
+    try:
+        if is_csv_name(name):
+            return files.read(csv_folder() / f"{name}.csv", MAX_BYTES)
+    except OSError:
+        pass
+    raise StoreError(
+        f"The link names a CSV file, {name[:16]!r}, that is not kept on this machine: upload it.",
+        code="csv_not_kept",
+    )
+
+
+def _remove_oldest(folder: Path, most_files: int) -> None:
+    with contextlib.suppress(OSError):
+        by_age = sorted(folder.glob("*.csv"), key=lambda path: path.stat().st_mtime)
+        for path in by_age[:-most_files]:
+            path.unlink()

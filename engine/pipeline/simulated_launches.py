@@ -1,0 +1,400 @@
+"""Simulated times of counted launches on a GPU, their clock, and the report that pages show."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from engine.attention.plan import LaunchPlan, analyse_plan, cached_kernel, compile_plan
+from engine.base.errors import AttuneError, InvalidProblem
+from engine.base.files import cache_root, read_entry, write_entry
+from engine.base.newest import Newest
+from engine.base.schema import decode, encode
+from engine.cuda_source.sources import read_source
+from engine.devices.spec import DeviceSpec, at_clock
+from engine.history import History
+from engine.history.simulation import TimedLaunch, resident_of, time_launch
+from engine.machine_code.advice import Advice, Rerun, advise
+from engine.machine_code.analysis import Analysis, code_digest, following_registers
+from engine.machine_code.launch_report import Hint, MachineCode, PassReport, own_line, report
+from engine.machine_code.timing.power import (
+    BURST_US,
+    SustainedClock,
+    held_sentence,
+    sustained_clock,
+    work_of,
+)
+from engine.machine_code.timing.simulate import residency_ratios
+from engine.machine_code.timing.traffic import Traffic
+from engine.model.kernel import Estimate, Kernel
+from engine.model.launches import traffic_by_order
+from engine.pipeline.request import EvaluationRequest, resolve
+from kernels.variant import Variant
+
+if TYPE_CHECKING:
+    from engine.cuda_source import CompiledKernel
+    from engine.pipeline.request import Preview
+
+
+__all__ = ["TimedLaunch", "advise_launch", "main_pass_traffic", "time_launch", "time_passes"]
+
+
+def time_passes(
+    variant: Variant,
+    plan: LaunchPlan,
+    analyses: Sequence[Analysis],
+    device: DeviceSpec,
+    predicted: Estimate | None,
+) -> tuple[TimedLaunch, ...]:
+    """A variant's passes, with the times of its prediction, which all pages show.
+
+    Args:
+        predicted: by machine code; where it is not, or None, each launch is simulated by itself.
+
+    Raises:
+        InvalidProblem, UnknownName, CompileError, ToolMissing: as `time_launch`.
+    """
+    if plan.is_backward:  # its prediction is the sum of these
+        return tuple(time_launch(analysis, device) for analysis in analyses)
+    moved = main_pass_traffic(variant, plan, device, analyses[0])
+    is_known = predicted is not None and predicted.by_machine_code
+    timed = [
+        time_launch(
+            analysis,
+            device,
+            None if number else moved,
+            tensor_bytes=None if number else plan.device_bytes,
+            quick=is_known,
+        )
+        for number, analysis in enumerate(analyses)
+    ]
+    return _with_prediction(timed, predicted, device) if predicted is not None else tuple(timed)
+
+
+def _with_prediction(
+    timed: Sequence[TimedLaunch], predicted: Estimate, device: DeviceSpec
+) -> tuple[TimedLaunch, ...]:
+    """The passes with the predicted times; shares of units, stalls and bytes stay as simulated."""
+    latency, terms = predicted.latency, predicted.terms
+    if latency is None or terms is None:
+        return tuple(timed)
+    cycles_per_us = float(device.boost_clock_mhz or 0.0)
+    floor_us, later_us = terms.floor_us[0] / len(timed), terms.fuse_us[0]
+    main_us = latency.median_us - later_us - (len(timed) - 1) * floor_us
+    result = []
+    for number, each in enumerate(timed):
+        us = floor_us + later_us / (len(timed) - 1) if number else main_us
+        share = us / latency.median_us
+        simulated = replace(
+            each.simulated,
+            latency=replace(
+                each.simulated.latency,
+                median_us=us,
+                low_us=share * latency.low_us,
+                high_us=share * latency.high_us,
+            ),
+        )
+        if number == 0:
+            simulated = replace(
+                simulated,
+                cta_cycles=float(terms.cta_us[0]) * cycles_per_us,
+                sm_cycles=float(terms.compute_us[0]) * cycles_per_us,
+                dram_us=float(terms.dram_us[0]),
+            )
+        result.append(replace(each, simulated=simulated))
+    return tuple(result)
+
+
+def advise_launch(
+    analysis: Analysis, device: DeviceSpec | None = None, timed: TimedLaunch | None = None
+) -> tuple[Advice, ...]:
+    """Advice on what the launch wastes, with the gain of a fix if the launch was timed on
+    `device`."""
+    if device is None or timed is None:
+        return advise(analysis)
+    return advise(analysis, Rerun(analysis, device, timed.simulated), timed.shared)
+
+
+def main_pass_traffic(
+    variant: Variant, plan: LaunchPlan, device: DeviceSpec, analysis: Analysis
+) -> Traffic | None:
+    """DRAM traffic of a plan's main pass, from the order of its CTAs; None if it cannot be
+    determined."""
+    return traffic_by_order(variant, plan, device, resident_of(analysis, device))
+
+
+# A request's machine code for a page: made once, kept on disk.
+
+_FORMAT = "5"
+_RESIDENCIES = (1, 2, 3, 4)
+_kept: Newest[Path, MachineCode] = Newest(16)
+
+
+def known_machine_code(request: EvaluationRequest, history: History) -> MachineCode | None:
+    """What `read_machine_code` made before of the source as it stands now; None: nothing yet.
+
+    Raises:
+        InvalidProblem, UnknownName, InvalidKernel: the request cannot be launched.
+    """
+    known = history.doing("look up")
+    kernel = _kernel(request, known)
+    plan = kernel.plan(request.problem)
+    compiled = cached_kernel(plan, kernel.device.arch)
+    if compiled is None:
+        return None
+    return _find(_path(plan, compiled, known.estimate_plan(kernel, plan, compiled)))
+
+
+def machine_code_of(seen: Preview) -> MachineCode | None:
+    """`known_machine_code` of what was previewed just now, which is not estimated again."""
+    if seen.plan is None or seen.device is None or seen.estimate is None:
+        return None
+    compiled = cached_kernel(seen.plan, seen.device.arch)
+    return None if compiled is None else _find(_path(seen.plan, compiled, seen.estimate))
+
+
+def read_machine_code(request: EvaluationRequest, history: History) -> MachineCode:
+    """Compile, count and time every pass of the request; the result is kept on disk.
+
+    Raises:
+        CompileError: it does not compile, or its code cannot be run on.
+        ToolMissing: nvdisasm or a C++ compiler is not installed.
+        InvalidProblem, UnknownName, InvalidKernel: the request cannot be launched.
+    """
+    kernel = _kernel(request, history)
+    variant, device = kernel.variant, kernel.device
+    plan = kernel.plan(request.problem)
+    source = read_source(variant.source)
+    compiled = compile_plan(plan, device.arch)
+    predicted = history.doing("simulate").estimate_plan(kernel, plan, compiled)
+    path = _path(plan, compiled, predicted)
+    if (known := _find(path)) is not None:
+        return known
+    analyses = analyse_plan(plan, device.arch)
+    with following_registers(analyses):
+        timed, no_time = _timed(predicted, analyses)
+    made = MachineCode(
+        variant=variant.id,
+        config=" ".join(f"{k}={v}" for k, v in sorted(kernel.config.items())),
+        device=device.name,
+        arch=device.arch,
+        source_name=variant.source.name,
+        source=source,
+        passes=tuple(
+            _report(kernel, analysis, each, no_time)
+            for analysis, each in zip(analyses, timed, strict=True)
+        ),
+    )
+    write_entry(path, zlib.compress(json.dumps(encode(made)).encode(), level=1))
+    return made
+
+
+def simulated_timeline(request: EvaluationRequest, history: History, pass_number: int) -> str:
+    """The simulated launch of one pass as the JSON text of a trace for Perfetto.
+
+    Args:
+        pass_number: from 0, in the order in which passes are launched.
+
+    Raises:
+        As `read_machine_code`; also InvalidProblem: the launch has no simulated time.
+    """
+    from engine.machine_code.timing.timeline import timeline
+
+    kernel = _kernel(request, history)
+    plan = kernel.plan(request.problem)
+    compiled = compile_plan(plan, kernel.device.arch)
+    predicted = history.doing("simulate").estimate_plan(kernel, plan, compiled)
+    analyses = analyse_plan(plan, kernel.device.arch)
+    timed, no_time = _timed(predicted, analyses)
+    if (chosen := timed[pass_number]) is None:
+        raise InvalidProblem(no_time)
+    trace = timeline(analyses[pass_number], kernel.device, chosen.simulated)
+    return json.dumps(trace, separators=(",", ":"))
+
+
+def _timed(
+    predicted: Estimate, analyses: Sequence[Analysis]
+) -> tuple[Sequence[TimedLaunch | None], str]:
+    """(each pass's time, why there is none): counts are worth reading all the same."""
+
+    kernel, plan = predicted.kernel, predicted.plan
+    try:
+        return time_passes(kernel.variant, plan, analyses, kernel.device, predicted), ""
+    except AttuneError as error:
+        return [None] * len(analyses), str(error)
+
+
+def _report(
+    kernel: Kernel,
+    analysis: Analysis,
+    timed: TimedLaunch | None,
+    no_time: str,
+) -> PassReport:
+
+    device, name, times = kernel.device, kernel.variant.source.name, {}
+    if timed is not None:
+        times = residency_ratios(
+            analysis.program, analysis.launch, device, timed.simulated, _RESIDENCIES
+        )
+    hints = tuple(
+        Hint(
+            line=(own := own_line(a.source.file, name, a.source.line) if a.source else 0),
+            sentence=a.sentence
+            if own or a.source is None
+            else f"{a.source.file}:{a.source.line}: {a.sentence}",
+            gain=str(a.gain) if a.gain else "",
+            kind=a.kind,
+            low=a.gain.low if a.gain else 0.0,
+            high=a.gain.high if a.gain else 0.0,
+        )
+        for a in advise_launch(analysis, device, timed)
+    )
+    return report(analysis, timed.simulated if timed else None, times, no_time, hints, name)
+
+
+def _kernel(request: EvaluationRequest, history: History) -> Kernel:
+    resolved = resolve(request, history)
+    if resolved.kernel is None:
+        raise InvalidProblem(
+            f"Machine code is compiled for one architecture: choose a GPU. {resolved.device_reason}"
+        )
+    return resolved.kernel
+
+
+def _path(plan: LaunchPlan, compiled: CompiledKernel, predicted: Estimate) -> Path:
+    """By cubin, launch, GPU and prediction, and by what counts and times."""
+    device, time = predicted.kernel.device, repr(predicted.latency)
+    launches = [(p.entry, p.grid, p.block, p.dynamic_smem_bytes, repr(p.args)) for p in plan.passes]
+    key = [_FORMAT, code_digest(), compiled.key, repr(plan.problem), launches, repr(device), time]
+    name = hashlib.sha256(json.dumps(key).encode()).hexdigest()
+    return cache_root() / "sass" / name[:2] / f"{name}-report"
+
+
+def _find(path: Path) -> MachineCode | None:
+    if (kept := _kept.get(path)) is not None:
+        return kept
+    if (payload := read_entry(path)) is None:
+        return None
+    try:
+        read = decode(MachineCode, json.loads(zlib.decompress(payload)))
+    except (ValueError, zlib.error, AttuneError):
+        return None  # it is made again
+    _kept[path] = read
+    return read
+
+
+# The clock that simulated times are of: boost, given, or what the power limit sustains.
+
+BOOST: Final = "boost"
+SUSTAINED: Final = "sustained"
+
+
+def given_clock(text: str) -> float | None:
+    """The number of MHz that a word is; None where it is `boost` or `sustained`.
+
+    Raises:
+        InvalidProblem: it is none of these.
+    """
+    if text in (BOOST, SUSTAINED):
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidProblem(
+            f"--clock takes a number of MHz, boost or sustained, not {text!r}."
+        ) from None
+
+
+def sustained_by(
+    device: DeviceSpec, analyses: Sequence[Analysis], timed: Sequence[TimedLaunch]
+) -> SustainedClock | None:
+    """What the GPU sustains while these launches follow each other; None where its power limit is
+    not known."""
+    each = [
+        work_of(
+            analysis.counts,
+            launch.simulated.sm_cycles,
+            launch.simulated.dram_us,
+            launch.simulated.dram_bytes,
+        )
+        for analysis, launch in zip(analyses, timed, strict=True)
+    ]
+    return sustained_clock(device, reduce(add, each))
+
+
+def device_at(
+    device: DeviceSpec,
+    word: str | None,
+    analyses: Sequence[Analysis],
+    time_at_boost: Callable[[], Sequence[TimedLaunch]],
+) -> DeviceSpec:
+    """The GPU at the clock that the word names (None: boost).
+
+    Args:
+        time_at_boost: simulates the launches; called for `sustained` alone.
+
+    Raises:
+        InvalidProblem: no such clock, or the GPU's power limit is not known.
+    """
+    if word is None or word == BOOST:
+        return device
+    if (mhz := given_clock(word)) is not None:
+        return at_clock(device, mhz)
+    found = sustained_by(device, analyses, time_at_boost())
+    if found is None:
+        raise InvalidProblem(
+            f"The table of GPUs gives no power limit for {device.name}: give --clock in MHz."
+        )
+    is_other = found.is_limited or found.clock_mhz > (device.boost_clock_mhz or 0)
+    return at_clock(device, found.clock_mhz, SUSTAINED) if is_other else device
+
+
+def device_of_plan(
+    device: DeviceSpec, word: str | None, variant: Variant, plan: LaunchPlan
+) -> DeviceSpec:
+    """`device_at` for a variant's launches."""
+    if word is None or given_clock(word) is not None or word == BOOST:
+        return device_at(device, word, (), tuple)
+    analyses = analyse_plan(plan, device.arch)
+
+    def at_boost() -> Sequence[TimedLaunch]:
+        predicted = History().estimate(Kernel.of(variant, device, plan.config), plan.problem)
+        return time_passes(variant, plan, analyses, device, predicted)
+
+    return device_at(device, word, analyses, at_boost)
+
+
+def clock_note(
+    device: DeviceSpec, analyses: Sequence[Analysis], timed: Sequence[TimedLaunch]
+) -> str:
+    """One sentence on the clock of these times."""
+    total = sum(t.simulated.latency.median_us for t in timed)
+    if device.clock == "given":
+        return f"Times are at {device.clock_label}."
+    if device.clock == SUSTAINED:
+        return (
+            f"Times are at {device.clock_label}: {device.power_w} W while such launches follow "
+            "each other, on random values. The energy model predicts published clocks that it was "
+            "not fitted to within 12 %, by which the interval is widened."
+        )
+    found = sustained_by(device, analyses, timed)
+    at = f"Times are at {device.clock_label}"
+    if found is None:
+        return f"{at}; its power limit, and so its sustained clock, is not known."
+    if found.clock_mhz > (device.boost_clock_mhz or 0):
+        held = f"{found.clock_mhz:,.0f} MHz"
+        return f"{at}; {device.power_w} W sustain about {held} (--clock sustained)."
+    if not found.is_limited:
+        return f"{at}, which takes {found.watts:,.0f} of {device.power_w} W."
+    slower = sum(t.simulated.us_at(found.clock_mhz) for t in timed)
+    return (
+        f"{at}, which bursts of up to {BURST_US / 1e3:.0f} ms reach. "
+        f"{held_sentence(device, found, total, slower)} (--clock sustained simulates it.)"
+    )

@@ -1,0 +1,272 @@
+"""Table, recommendations and wave steps on curves whose answer is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from words import raises, says
+
+from engine.attention.problem import Problem
+from engine.base.errors import InvalidProblem
+from engine.choose.batch.batch_table import (
+    batch_table,
+    explain_knee,
+    memory_feasible,
+    recommended_batches,
+    step_warning,
+)
+from engine.devices import find_device
+from engine.devices.spec import limits_for
+from engine.history.known_time import not_comparable
+from engine.model.occupancy import occupancy
+
+L4 = find_device("L4")
+ONE_TILE = Problem(1, 1, 64, 64)  # one CTA per batch element
+
+
+def curve(total_us: np.ndarray, ctas_per_sm: int = 1, binds: str = "CTAs per SM") -> pd.DataFrame:
+    """A curve of one CTA per batch element on 58 SMs with the given times."""
+    batch = np.arange(1, len(total_us) + 1)
+    waves = batch / (58 * ctas_per_sm)
+    return pd.DataFrame(
+        {
+            "batch": batch,
+            "ctas": batch,
+            "useful_ctas": batch,
+            "thread_fill": batch * 256 / (58 * 1536),
+            "ctas_per_sm": ctas_per_sm,
+            "load_per_sm": -(-batch // 58),
+            "waves": waves,
+            "wave_efficiency": waves / np.ceil(waves),
+            "sm_fill": np.minimum(batch, 58) / 58,
+            "predicted_us": total_us,
+            "low_us": 0.8 * total_us,
+            "high_us": 1.3 * total_us,
+            "binds": binds,
+            "device_bytes": 32768 * batch,
+            "flops": 4 * 64**3 * batch,
+        }
+    )
+
+
+def waves_of_58(n: int, wave_us: float = 100.0) -> np.ndarray:
+    return wave_us * -(-np.arange(1, n + 1) // 58)
+
+
+def table_of(total_us: np.ndarray, **kwargs: object) -> pd.DataFrame:
+    return batch_table(curve(total_us, **kwargs), ONE_TILE, L4)  # type: ignore[arg-type]
+
+
+def test_the_two_readings_stand_side_by_side() -> None:
+    table = batch_table(curve(waves_of_58(300)), replace(ONE_TILE, num_heads=4), L4)
+    row = table.iloc[57]
+    assert (row["units"], row["queries"]) == (232, 232 * 64)
+    assert row["per_unit_us"] == pytest.approx(100 / 232)
+    assert row["per_query_us"] == pytest.approx(100 / 232 / 64)
+    assert row["queries_per_s"] == pytest.approx(232 * 64 * 1e4)
+    assert row["tokens_per_s"] == pytest.approx(58 * 64 * 1e4)
+    assert row["speedup_per_unit"] == pytest.approx(58)
+    assert row["tflops"] == pytest.approx(4 * 64**3 * 58 / 100 / 1e6)
+    assert row["percent_of_peak"] == pytest.approx(100 * row["tflops"] / 121.0)
+    assert row["memory_share"] == pytest.approx(32768 * 58 / L4.memory_bytes)
+    assert table["predicted_us"].is_monotonic_increasing
+
+
+def test_the_study_reads_41_times_per_unit() -> None:
+    """579 µs for one unit against 3,624 µs for 256: latency rose, the unit became 41× cheaper."""
+    both = curve(np.array([579.0, 3624.0]))
+    both["batch"] = [1, 256]
+    table = batch_table(both, replace(ONE_TILE, seqlen=128), L4)
+    assert table["speedup_per_unit"].iloc[1] == pytest.approx(41, abs=0.2)
+    assert table["per_query_us"].tolist() == pytest.approx([4.523, 0.1106], rel=1e-3)
+
+
+def test_steps_are_where_the_busiest_sm_gets_another_cta() -> None:
+    table = table_of(waves_of_58(200))
+    assert table.loc[table["step"], "batch"].tolist() == [59, 117, 175]
+
+
+def test_a_batch_just_past_a_step_is_warned_about() -> None:
+    table = table_of(waves_of_58(200))
+    assert step_warning(table, 59) == (
+        "B=59 costs a second wave: 58 is cheaper per unit (1.72 µs against 3.39 µs)."
+    )
+    assert "costs a third wave: 116 is cheaper" in step_warning(table, 117)
+    assert step_warning(table, 58) == ""
+    assert step_warning(table, 116) == ""
+    assert step_warning(table, 1) == ""
+    with pytest.raises(InvalidProblem, match="B=999"):
+        step_warning(table, 999)
+
+
+def test_a_second_resident_cta_is_not_called_a_wave() -> None:
+    total = np.where(np.arange(1, 117) <= 58, 100.0, 130.0)
+    table = table_of(total, ctas_per_sm=2)
+    assert "puts a second CTA on some SMs: 58 is cheaper" in step_warning(table, 59)
+    assert step_warning(table, 116) == ""
+
+
+def test_ordinals() -> None:
+    table = table_of(waves_of_58(58 * 22 + 1))
+    assert "sixth wave" in step_warning(table, 58 * 5 + 1)
+    quarter = table.copy()
+    quarter["cheaper_batch"] = np.where(quarter["batch"] == 58 * 11, 1, quarter["cheaper_batch"])
+    assert "11th wave" in step_warning(quarter, 58 * 11)
+    last = table.copy()
+    last["cheaper_batch"] = np.where(last["batch"] == 58 * 20 + 1, 58, 0)
+    assert "21st wave" in step_warning(last, 58 * 20 + 1)
+
+
+@pytest.mark.parametrize(("target", "enough"), [(0.5, 29), (0.7, 41), (0.9, 53), (1.0, 58)])
+def test_the_end_of_the_wave_that_reaches_the_target(target: float, enough: int) -> None:
+    table = table_of(waves_of_58(300))
+    (found,) = recommended_batches(table, table["predicted_us"].to_numpy()[None], L4, (target,))
+    assert (found.batch, found.enough_batch, found.target) == (58, enough, target)
+    assert found.share_of_plateau == pytest.approx(1.0)
+    assert enough / 58 >= target > (enough - 1) / 58
+    assert found.same_latency_up_to == 58
+    assert (
+        found.low_batch == found.high_batch == 58
+    )  # whichever batch is enough, its wave ends here
+    assert found.latency_us == 100.0
+    assert (found.low_us, found.high_us) == (80.0, 130.0)
+    assert found.sm_fill == pytest.approx(1.0)
+    assert "B=58" in found.reason
+    assert says(found.reason, "sms_were_idle")
+    assert (says(found.reason, "is_enough_for", f"{enough}", f"{target:.0%}")) == (enough < 58)
+    assert found.warning == ""
+
+
+def test_the_interval_comes_from_the_model_being_unsure() -> None:
+    table = table_of(waves_of_58(300))
+    batches = np.arange(1, 301)
+    slow_floor = waves_of_58(300) + 500.0  # a larger launch floor: only big batches pay
+    ends = np.stack([waves_of_58(300), slow_floor])
+    (found,) = recommended_batches(table, ends, L4, (0.9,))
+    rate = batches / slow_floor
+    expected = int(batches[np.argmax(rate >= 0.9 * rate.max())])
+    assert (found.batch, found.enough_batch) == (58, 53)
+    assert found.low_batch == 58
+    # In quadrature with the latency's own interval: no less than the parameters alone. Both are
+    # ends of waves.
+    end = 58 * -(-expected // 58)
+    assert end <= found.high_batch <= 1.1 * end + 58
+    assert found.high_batch % 58 == 0 or found.high_batch == 300
+
+
+def test_the_interval_follows_the_uncertainty_of_the_latency() -> None:
+    total = waves_of_58(300) + 0.6 * np.arange(300)  # no two batches take as long
+    widths = []
+    for factor in (1.0, 1.2, 5.0):
+        frame = curve(total).assign(low_us=total / factor, high_us=total * factor)
+        table = batch_table(frame, ONE_TILE, L4)
+        (found,) = recommended_batches(table, total[None], L4, (0.9,))
+        assert found.low_batch <= found.batch <= found.high_batch
+        widths.append(found.high_batch - found.low_batch)
+    assert widths[0] == 0
+    assert widths[0] < widths[1] < widths[2]
+
+
+def test_a_measured_point_is_not_overruled() -> None:
+    total = waves_of_58(300)
+    table = batch_table(curve(total), ONE_TILE, L4, {58: 200.0, 40: 50.0})
+    row = table.set_index("batch")
+    assert (row["latency_us"][58], row["origin"][58]) == (200.0, "measured")
+    assert (row["low_us"][58], row["high_us"][58], row["predicted_us"][58]) == (200.0, 200.0, 100.0)
+    assert row["per_unit_us"][40] == 50.0 / 40
+    assert (row["origin"][57], row["latency_us"][57]) == ("predicted", 100.0)
+    (found,) = recommended_batches(table, total[None], L4, (1.0,))
+    # 40 in 50 µs is more than the model lets any batch do.
+    assert (found.batch, found.latency_us, found.origin) == (40, 50.0, "measured")
+
+
+def test_shares_of_predicted_and_measured_times_are_said_not_to_be_comparable() -> None:
+    total = waves_of_58(300)
+    table = batch_table(curve(total), ONE_TILE, L4, {1: 100.0, 40: 100.0, 290: 450.0})
+    gained = table.set_index("batch")["speedup_per_unit"]
+    assert gained[40] == pytest.approx(40)  # both measured
+    assert np.isnan(gained[59])
+    words = not_comparable("predicted", "measured")
+    (found,) = recommended_batches(table, total[None], L4, (0.85,))
+    assert (found.origin, found.plateau_origin) == ("predicted", "measured")
+    assert found.speedup_per_unit is None
+    assert words in found.reason
+    assert "µs measured at B=1" in found.reason
+    assert "predicted against" in step_warning(table, 59)
+
+
+def test_the_knee_is_explained_by_what_runs_at_once() -> None:
+    main = occupancy(limits_for((8, 9)), 58, 4, 256, 96, 0)
+    words = explain_knee(main, table_of(waves_of_58(300)), L4)
+    assert main.ctas_per_sm == 2
+    assert "2 CTAs fit on an SM (limited by registers), so the 58 SMs run 116 at once" in words
+    assert "which is B=116." in words
+    assert "would take 348 CTAs (B=348)" in words
+    assert "thread fill is 33%" in words
+    of_eight = table_of(waves_of_58(300)).assign(useful_ctas=lambda t: 8 * t["batch"])
+    words = explain_knee(main, of_eight, L4)
+    assert "which is B=14 and 50% of one more." in words
+    assert "(B=43 and 50% of one more)" in words
+    assert explain_knee(main, table_of(waves_of_58(9)), replace(L4, num_sms=None)) == ""
+
+
+def test_several_targets_come_in_order() -> None:
+    table = table_of(waves_of_58(300))
+    found = recommended_batches(table, table["predicted_us"].to_numpy()[None], L4, (0.95, 0.7))
+    assert [r.target for r in found] == [0.7, 0.95]
+
+
+def test_reasons_name_what_binds() -> None:
+    linear = 10.0 * np.arange(1.0, 101.0)
+    cases = [
+        (linear, {"binds": "CTAs per SM"}, 0.9, "at once"),
+        (50 + linear, {"binds": "DRAM"}, 0.9, "DRAM bandwidth"),
+        (50 + 0.01 * linear, {"binds": "launch floor"}, 0.9, "launch overhead"),
+        (waves_of_58(90) - 0.5 * np.arange(1, 91), {}, 1.0, "SMs were idle"),
+    ]
+    for total, kwargs, target, words in cases:
+        table = table_of(total, **kwargs)
+        (found,) = recommended_batches(table, total[None], L4, (target,))
+        assert words in found.reason
+
+
+def test_wave_quantization_is_a_reason() -> None:
+    """The best batch of a curve that ends in the middle of a wave."""
+    total = waves_of_58(70)
+    table = batch_table(curve(total).iloc[60:].reset_index(drop=True), ONE_TILE, L4)
+    (found,) = recommended_batches(table, total[None, 60:], L4, (1.0,))
+    assert found.batch == 70
+    assert says(found.reason, "wave_quantization_costs")
+
+
+@pytest.mark.parametrize("targets", [(0.0,), (-0.1,), (1.01,), (70,), (float("nan"),)])
+def test_targets_out_of_range(targets: tuple[float, ...]) -> None:
+    table = table_of(waves_of_58(10))
+    with raises(InvalidProblem, "target_range"):
+        recommended_batches(table, table["predicted_us"].to_numpy()[None], L4, targets)
+
+
+def test_no_target() -> None:
+    table = table_of(waves_of_58(10))
+    with raises(InvalidProblem, "no_target"):
+        recommended_batches(table, table["predicted_us"].to_numpy()[None], L4, ())
+
+
+def test_memory_bounds_the_batch() -> None:
+    need = 2**30 * np.arange(1, 100)
+    assert memory_feasible(need, L4) == 22
+    assert memory_feasible(need, replace(L4, memory_bytes=None)) == 99
+    with raises(InvalidProblem, "no_batch_fits", "25 GiB", "22.5 GiB"):
+        memory_feasible(25 * need, L4)
+
+
+def test_unknown_peak_and_memory_are_not_invented() -> None:
+    unknown = replace(L4, memory_bytes=None, fp16_tensor_tflops=None)
+    table = batch_table(curve(waves_of_58(60)), ONE_TILE, unknown)
+    assert table["percent_of_peak"].isna().all()
+    assert table["memory_share"].isna().all()
+    (found,) = recommended_batches(table, table["predicted_us"].to_numpy()[None], unknown, (0.9,))
+    assert found.memory_share is None

@@ -1,0 +1,110 @@
+"""One kernel, batch and number of splits for a mix of problems."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from engine.attention.config import find_variant
+from engine.attention.evaluation import METHODS
+from engine.attention.problem import Problem
+from engine.choose.batch import mix
+from engine.devices import find_device
+from engine.history import History
+from engine.model.kernel import Kernel
+
+L4 = find_device("L4")
+V05 = find_variant("v05")
+LINE = mix.MixLine(1000, Problem(1, 8, 512, 64))
+
+
+def _tried(splits: int, us: list[float]) -> mix._Tried:
+    """The kernel with so many splits, and the time of a launch at each batch that it takes."""
+    latency = np.array(us)
+    hours = LINE.count * latency / np.arange(1, len(us) + 1) / 3.6e9
+    return mix._Tried(
+        Kernel.of(V05, L4, {"num_splits": splits}),
+        METHODS[0],
+        (latency,),
+        hours,
+        hours,
+        hours,
+        float(hours[0]),
+    )
+
+
+def test_a_kernel_that_cannot_be_launched_with_the_most_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Few splits go on to large batches; many are fastest at the small one that is enough."""
+    tried = {1: _tried(1, [200.0, 230.0, 300.0, 400.0]), 8: _tried(8, [110.0, 220.0])}
+    monkeypatch.setattr(mix, "_candidates", lambda *_: list(tried))
+    monkeypatch.setattr(mix._Tried, "of", lambda splits, *_: tried[splits])
+    found = mix.recommend_mix([LINE], L4, History())
+    assert (found.config["num_splits"], found.batch) == (8, 1)
+    assert found.plateau_hours == pytest.approx(tried[1].hours[3])
+    # Asked for the last per cent, only few splits take the batch that it needs.
+    most = mix.recommend_mix([LINE], L4, History(), target=1.0)
+    assert (most.config["num_splits"], most.batch) == (1, 3)
+
+
+RESULT = mix.MixResult(
+    variant="v05",
+    config={},
+    device="L4",
+    batch=2,
+    target=0.9,
+    method=METHODS[0],
+    hours_now=2.0,
+    hours=1.0,
+    low_hours=0.9,
+    high_hours=1.1,
+    own_hours=1.0,
+    plateau_hours=0.9,
+    usd_per_day=None,
+    usd_per_day_now=None,
+    gpus_needed=1,
+    problems=(),
+    kernels=(),
+    curve=((1, 2.0), (2, 1.0)),
+    notes=(),
+)
+
+
+@pytest.mark.parametrize(
+    ("hours_now", "words"),
+    [
+        (2.0, "in 1 GPU-hour a day, not 2 GPU-hours with today's batches; the least"),
+        (1.004, "in 1 GPU-hour a day, as much as with today's batches: this batch gains nothing;"),
+        (0.5, "in 1 GPU-hour a day, and in 0.5 GPU-hours with today's batches: keep those;"),
+    ],
+)
+def test_the_reason_says_what_the_batch_gains(hours_now: float, words: str) -> None:
+    assert words in replace(RESULT, hours_now=hours_now).reason
+
+
+@pytest.mark.parametrize(
+    ("usd_per_day", "words", "alone"),
+    [
+        (2.5, "a day ($2.50 against $5.00 a day), not", "$2.50 a day"),
+        # A launch of 4 sequences a day.
+        (
+            3.11e-8,
+            "a day ($0.00777 against $0.0155 per million sequences), not",
+            "$0.00777 per million sequences",
+        ),
+    ],
+)
+def test_small_traffic_is_priced_by_the_million(usd_per_day: float, words: str, alone: str) -> None:
+    line = mix.MixLine(1, Problem(4, 8, 128, 64))
+    result = replace(
+        RESULT,
+        usd_per_day=usd_per_day,
+        usd_per_day_now=2 * usd_per_day,
+        problems=(mix.MixProblem(line, 2.0, 1.0, 100, 1.0, "v05", 1.0),),
+    )
+    assert words in result.reason
+    alike = replace(result, hours_now=result.hours)
+    assert f"a day ({alone}), as much as with today's batches" in alike.reason

@@ -1,0 +1,572 @@
+"""`auto`: what it takes, from where, and which sentence goes with it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from made_up_history import Times
+from shared_builds import SHARED, own_cache
+from words import raises, says
+
+from engine.attention.config import (
+    TunedConfig,
+    find_variant,
+    keep_tuned,
+    problem_class,
+    variant_from,
+)
+from engine.attention.evaluation import Latency, Resources
+from engine.attention.plan import compile_plan, make_plan, resources
+from engine.attention.presets import presets
+from engine.attention.problem import Direction, Problem
+from engine.base.errors import AttuneError, InvalidProblem, UnknownName
+from engine.choose.auto import candidates as tables
+from engine.choose.auto import choose, chosen_variants, decided_by
+from engine.choose.auto.candidates import (
+    Row,
+    Table,
+    changed_since,
+    code_digest,
+    eligible,
+    read_table,
+)
+from engine.choose.auto.renew import GPUS, _Candidate, _Ranking, _row, directions
+from engine.cli import main
+from engine.cuda_source.sources import read_sources
+from engine.devices import find_device
+from engine.history import History, KnownTime, Time
+from engine.model.calibrate import fits
+from engine.model.kernel import BF16_CAPABILITY, Kernel, capability_reason
+from engine.pipeline.request import EvaluationRequest, resolve
+from kernels.ladder import LADDER
+
+SHIPPED_TABLES = tables.FOLDER
+L4 = find_device("L4")
+SMALL = Problem(1, 8, 128, 64)
+LARGE = Problem(1, 8, 4096, 64)
+CONFIG_V12 = {"num_warps": 8, "row_warps": 1, "keys_per_warp": 32, "row_tiles": 1}
+CONFIG_V11 = LADDER.by_id("v11").default_config()
+
+
+def with_times(*times: KnownTime) -> History:
+    return History(Times({"L4": times}), work="look up")
+
+
+def row(problem: Problem, variant: str, config: dict[str, int], us: float, beside: float) -> Row:
+    return Row(
+        *(problem.head_dim, problem.causal, problem.seqlen, problem.num_keys),
+        *(problem.batch * problem.num_heads, problem.head_group, variant, config, us),
+        *("v08", beside),
+    )
+
+
+@pytest.fixture
+def put_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Table], None]:
+    """Put tables of GPUs in place of those that ship."""
+    monkeypatch.setattr(tables, "FOLDER", tmp_path)
+
+    def put(made: Table) -> None:
+        name = f"sm_{made.compute_capability.replace('.', '')}.json"
+        (tmp_path / name).write_text(made.to_text())
+
+    return put
+
+
+@pytest.fixture
+def table(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    nothing_ships: None,  # noqa: ARG001
+    put_table: Callable[[Table], None],
+) -> Callable[..., Table]:
+    """Put a table of the L4 in place of the one that ships; no times, no tuned configs.
+
+    Nor what other tests have simulated, nor times that ship: by those v08 is faster than the row's
+    v12.
+    """
+    cache = own_cache(tmp_path / "cache", [name for name in SHARED if name != "sass"])
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(cache))
+    monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "tuned.json"))
+
+    def put(*rows: Row, sources: dict[str, str] | None = None) -> Table:
+        own = {v.id: code_digest(v) for v in LADDER} if sources is None else sources
+        made = Table("8.9", "L4", 58, "2026-11-22", "NVRTC 13.5", own, rows)
+        put_table(made)
+        return made
+
+    put(row(SMALL, "v12", CONFIG_V12, 3.1, 4.0), row(LARGE, "v11", CONFIG_V11, 300.0, 310.0))
+    return put
+
+
+@dataclass(frozen=True)
+class Simulated(History):
+    """Times by variant, as if every kernel were simulated; what is not named has none."""
+
+    us: Mapping[str, float] = field(default_factory=dict)
+    taken_us: Mapping[str, float] = field(default_factory=dict)  # measured here
+    spilling: tuple[str, ...] = ()  # of the others it is known that they do not
+
+    def resources(self, kernel: Kernel, _: Problem) -> tuple[Resources, ...]:
+        spilled = 8 * (kernel.variant.id in self.spilling)
+        return (Resources("attention_forward", "sm_89", 128, 255, 0, 0, spilled, 0, 0),)
+
+    def time_of(self, kernel: Kernel, _: Problem) -> Time | None:
+        name = kernel.variant.id
+        if (us := self.taken_us.get(name)) is not None:
+            return Time(us, us, us, "measured", "", 0, "session mine", "")
+        if (us := self.us.get(name)) is None:
+            return None
+        return Time(us, us, us, "predicted", "machine code", 0, "", "")
+
+
+LOOKED_UP = Simulated(work="look up")  # and nothing is known
+
+
+@pytest.mark.usefixtures("table")
+def test_the_fastest_by_the_times_of_this_problem_is_taken() -> None:
+    """Whatever the nearest row took."""
+    known = Simulated(us={"v12": 3.3, "v11": 5.0, "v08": 3.2})
+    small = choose(SMALL, L4, history=known)
+    assert small.variant.id == "v08"
+    assert small.is_final
+    assert "Simulated 3.2 µs for B1 H8 S128 D64 fp16 on L4 beside 3.3 µs of v12, within " in (
+        small.reason
+    )
+    assert LADDER.by_id("v08").idea in small.reason
+    far = choose(SMALL, L4, history=replace(known, us={"v12": 3.0, "v11": 6.0}))
+    assert (far.variant.id, far.config) == ("v12", CONFIG_V12)
+    assert far.reason.endswith("beside 6 µs of v11, 2.00×.")
+    equal = choose(SMALL, L4, history=replace(known, us={"v12": 3.0, "v11": 3.0}))
+    assert equal.variant.id == "v11"
+
+
+@pytest.mark.usefixtures("table")
+def test_what_is_only_looked_up_and_not_there_leaves_the_table_s_pick() -> None:
+    nothing = Simulated(work="look up")
+    small = choose(SMALL, L4, history=nothing)
+    assert (small.variant.id, small.config, small.is_final) == ("v12", CONFIG_V12, False)
+    assert says(small.reason, "time_known_yet")
+    # A time of another candidate alone does not speak against it.
+    assert choose(SMALL, L4, history=replace(nothing, us={"v11": 1.0})).variant.id == "v12"
+    assert choose(SMALL, L4, history=replace(nothing, taken_us={"v11": 1.0})).variant.id == "v11"
+    assert choose(replace(LARGE, seqlen=3000), L4, history=nothing).variant.id == "v11"
+
+
+@pytest.mark.usefixtures("table")
+def test_what_spills_is_taken_only_where_it_was_timed_or_all_spill() -> None:
+    known = Simulated(us={"v12": 3.0, "v11": 5.0, "v08": 6.0})
+    assert choose(SMALL, L4, history=known).variant.id == "v12"
+    spills = replace(known, spilling=("v12",))
+    unspilled = choose(SMALL, L4, history=spills)
+    assert unspilled.variant.id == "v11"
+    assert "v12" not in unspilled.reason
+    looked_up = replace(spills, work="look up")
+    assert choose(SMALL, L4, history=looked_up).variant.id == "v11"
+    assert decided_by(SMALL, L4, looked_up) != decided_by(SMALL, L4, replace(known, work="look up"))
+    all_spill = replace(known, spilling=tuple(v.id for v in LADDER))
+    assert choose(SMALL, L4, history=all_spill).variant.id == "v12"
+    measured = replace(spills, times=Times({"L4": [replace(taken("v12", 3.0), config=CONFIG_V12)]}))
+    assert choose(SMALL, L4, history=measured).variant.id == "v12"
+
+
+@pytest.mark.usefixtures("table")
+def test_whether_a_kernel_spills_is_looked_up_without_compiling(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cache = tmp_path / "nothing compiled"
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(cache))
+    looked_up = History(work="look up")
+    assert choose(SMALL, L4, history=looked_up).variant.id == "v12"
+    assert decided_by(SMALL, L4, looked_up) == decided_by(SMALL, L4, History())
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "num_ctas"), [("H100 PCIe", 114), ("H200", 132), ("H100 NVL", 132)]
+)
+def test_no_candidate_has_the_persistent_ctas_of_another_gpu(gpu: str, num_ctas: int) -> None:
+    device = find_device(gpu)
+    seen: list[Kernel] = []
+
+    class Watching(Simulated):
+        def time_of(self, kernel: Kernel, _: Problem) -> Time | None:
+            seen.append(kernel)
+            return None
+
+    choose(Problem(4, 16, 2048, 64), device, history=Watching())
+    persistent = [k.config["num_ctas"] for k in seen if "num_ctas" in k.config]
+    assert persistent
+    assert {n % num_ctas for n in persistent} == {0}
+
+
+@pytest.mark.usefixtures("table")
+def test_a_row_that_the_problem_does_not_fit_is_passed_over() -> None:
+    # 400 keys are more than v12's config holds, though its row is the nearest.
+    assert choose(replace(SMALL, seqlen=400), L4, history=LOOKED_UP).variant.id == "v11"
+    shared = Problem(1, 8, 128, 64, num_heads_kv=2)
+    assert choose(shared, L4, history=LOOKED_UP).variant.gqa
+    # What no rung takes is left to the pipeline, which says why.
+    odd = Problem(1, 1, 128, 80)
+    choice = choose(odd, L4, history=LOOKED_UP)
+    assert choice.variant.unsupported(odd, choice.config) is not None
+
+
+@pytest.mark.usefixtures("table")
+def test_without_a_table_the_highest_rung_that_fits_is_taken(tmp_path: Path) -> None:
+    assert (
+        "tcgen05" in choose(SMALL, find_device("B200"), history=LOOKED_UP).reason
+    )  # by the table of sm_89
+    (tmp_path / "sm_89.json").unlink()
+    wide = replace(SMALL, head_dim=128)
+    for dtype, rung in (("float16", "v14"), ("bfloat16", "v06")):
+        turing = choose(replace(wide, dtype=dtype), find_device("T4"), history=LOOKED_UP)
+        assert turing.variant.id == rung
+        # With the defaults a CTA of either would have more shared memory than there is.
+        assert turing.config != turing.variant.default_config()
+        assert says(turing.reason, "no_table_has", "T4", "sm_75")
+
+
+def test_a_kernel_that_changed_since_is_a_sentence(table: Callable[..., Table]) -> None:
+    made = table(row(SMALL, "v12", CONFIG_V12, 3.1, 4.0), sources={"v12": "0" * 16})
+    assert "v12" in changed_since(made, LADDER)
+    reason = choose(SMALL, L4, history=LOOKED_UP).reason
+    assert says(reason, "source_changed_since", "2026-11-22")
+
+
+def test_comments_do_not_count_as_a_change(tmp_path: Path) -> None:
+    variant = LADDER.by_id("v12")
+    copy = tmp_path / variant.source.name
+    for header in variant.source.parent.glob("*.cuh"):
+        (tmp_path / header.name).write_text(header.read_text())
+    text = variant.source.read_text()
+    copy.write_text(f"{text}\n// a remark\n")
+    assert code_digest(replace(variant, source=copy)) == code_digest(variant)
+    copy.write_text(f"{text}\nint more;\n")
+    assert code_digest(replace(variant, source=copy)) != code_digest(variant)
+
+
+def test_a_damaged_table_is_a_sentence(table: Callable[..., Table], tmp_path: Path) -> None:
+    table()
+    (tmp_path / "sm_89.json").write_text('{"format": 1, "rows": 3}')
+    with raises(AttuneError, "auto_table", "sm_89.json"):
+        read_table((8, 9))
+    assert "cannot be read" in choose(SMALL, L4, history=LOOKED_UP).reason
+
+
+def taken(variant: str, us: float, source_sha256: str = "") -> KnownTime:
+    """A time of the source that stands here, where no other is named."""
+    found = find_variant(variant)
+    return KnownTime(
+        name=variant,
+        is_sdpa=False,
+        config=found.default_config(),
+        problem=SMALL,
+        device="L4",
+        latency=Latency("measured", us, us, us, "made up"),
+        when="2026-11-22T08:00:00+00:00",
+        session="mine",
+        file="",
+        shipped=False,
+        checked=True,
+        source_sha256=source_sha256 or read_sources(found.source).source_sha256,
+    )
+
+
+@pytest.mark.usefixtures("table")
+def test_kernels_that_were_timed_are_candidates_and_those_of_another_source_are_not() -> None:
+    quick = with_times(taken("v10", 2.5), taken("v01", 500.0))
+    faster = choose(SMALL, L4, history=quick)
+    assert faster.variant.id == "v10"
+    assert "Measured (session mine) 2.5 µs" in faster.reason
+    assert re.search(r" beside [\d.]+ µs of v\d\d", faster.reason)  # the next one, if simulated
+    foreign = choose(SMALL, L4, history=with_times(taken("v10", 2.5, "ab" * 32)))
+    assert foreign.variant.id == "v12"
+
+
+@pytest.mark.usefixtures("table")
+def test_a_tuned_config_is_a_candidate() -> None:
+    tuned = TunedConfig(
+        gpu="L4",
+        variant="v10",
+        problem_class=problem_class(SMALL),
+        config={"block_n": 32},
+        problem=SMALL.label(),
+        median_us=2.9,
+        origin="predicted",
+        when="2026-11-22T08:00:00+00:00",
+        strategy="exhaustive",
+        evaluations=18,
+    )
+    keep_tuned(tuned)
+    choice = choose(SMALL, L4, history=Simulated(us={"v12": 3.0, "v10": 2.0}))
+    assert (choice.variant.id, choice.config["block_n"]) == ("v10", 32)
+    assert says(choice.reason, "config_your_tuned")
+    # It is ranked by its time for this problem, not by the one that it was tuned at.
+    assert choose(SMALL, L4, history=Simulated(us={"v12": 3.0, "v10": 4.0})).variant.id == "v12"
+
+
+@pytest.mark.usefixtures("table")
+def test_a_request_for_auto_is_resolved_with_its_reason() -> None:
+    request = EvaluationRequest("auto", SMALL, {"keys_per_warp": 16}, gpu="L4")
+    resolved = resolve(request, LOOKED_UP)
+    assert resolved.variant.id == "v12"
+    assert resolved.config == {**CONFIG_V12, "keys_per_warp": 16}
+    assert resolved.config_origin.describe() == "keys_per_warp given, the rest auto"
+    names, problems = ["auto", "v01"], [SMALL, LARGE]
+    assert chosen_variants(names, problems, L4, LOOKED_UP) == ("v12", "v11", "v01")
+    by_time = chosen_variants(names, problems, L4, with_times(taken("v10", 2.5)))
+    assert by_time == ("v10", "v11", "v01")
+
+
+@pytest.mark.usefixtures("table")
+def test_what_auto_cannot_do_is_a_sentence() -> None:
+    with raises(InvalidProblem, "auto_takes_other", "v12", "num_splits"):
+        choose(SMALL, L4, {"num_splits": 4}, LOOKED_UP)
+    with raises(InvalidProblem, "no_gpu_to_choose_for"):
+        choose(SMALL, None)
+    odd = replace(SMALL, head_dim=77)
+    with raises(InvalidProblem, "auto_takes_none", "D = 77", "32, 64, 96, 128") as no:
+        chosen_variants(["auto", "v01"], [odd], L4, LOOKED_UP)
+    assert choose(odd, L4, history=LOOKED_UP).reason.startswith(str(no.value))
+    assert chosen_variants(["auto"], [odd, SMALL], L4, LOOKED_UP) == ("v12",)
+    with raises(UnknownName, "auto_is_no_variant"):
+        find_variant("auto")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--head-dim", "77"], "No kernel of the ladder takes D = 77"),
+        (["--config", "keys_per_warp=7"], "keys_per_warp"),
+    ],
+)
+def test_the_command_line_names_nothing_that_does_not_run(
+    options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["auto", "--gpu", "L4", *options]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert words in shown.err
+
+
+@pytest.mark.usefixtures("table")
+def test_the_command_line_names_kernel_and_reason(
+    capsys: pytest.CaptureFixture[str], set_history: Callable[[object], None]
+) -> None:
+    set_history(Simulated(us={"v12": 3.1}))
+    assert main(["auto", "--gpu", "L4", "-H", "8", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["variant"], told["config"]) == ("v12", CONFIG_V12)
+    assert "Simulated 3.1 µs" in told["reason"]
+    assert main(["profile", "auto", "--gpu", "L4", "-H", "8"]) == 0
+    assert "evaluate v12" in capsys.readouterr().out
+    assert main(["auto", "--renew", "--capability", "1.0"]) == 2
+
+
+SHIPPED = [capability for capability in GPUS if read_table(capability) is not None]
+TABLES = [(capability, direction) for capability in GPUS for direction in directions(capability)]
+
+
+@pytest.mark.parametrize(("capability", "direction"), TABLES, ids=str)
+def test_the_tables_that_ship_name_kernels_that_run(
+    capability: tuple[int, int], direction: Direction
+) -> None:
+    table = read_table(capability, direction)
+    assert table is not None
+    assert set(table.sources) == {v.id for v in eligible(direction)}
+    device = find_device(GPUS[capability])
+    assert table.gpu == device.name
+    for each in table.rows:
+        variant = LADDER.by_id(each.variant)
+        assert variant.min_compute_capability <= capability
+        heads_kv = min(each.heads, 32) // each.group
+        problem = Problem(
+            max(1, each.heads // 32) if each.seqlen == 1 else 1,
+            min(each.heads, 32) if each.seqlen == 1 else each.heads,
+            each.seqlen,
+            each.head_dim,
+            causal=each.causal,
+            seqlen_kv=each.keys,
+            num_heads_kv=heads_kv if each.seqlen == 1 else None,
+            direction=direction,
+        )
+        assert variant.unsupported(problem, variant.default_config() | dict(each.config)) is None
+        assert each.us > 0
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("capability", "direction"), TABLES, ids=str)
+def test_no_config_of_the_tables_spills(capability: tuple[int, int], direction: Direction) -> None:
+    """As far as the kernels are those that were ranked."""
+    table, device = read_table(capability, direction), find_device(GPUS[capability])
+    assert table is not None
+    changed, seen = changed_since(table, eligible(direction)), set()
+    for each in table.rows:
+        variant = LADDER.by_id(each.variant)
+        config = variant.default_config() | dict(each.config)
+        problem = Problem(
+            *(1, each.group, each.seqlen, each.head_dim),
+            causal=each.causal,
+            seqlen_kv=each.keys if each.seqlen == 1 else None,
+            num_heads_kv=1,
+            direction=direction,
+        )
+        key = (variant.id, variant.defines(problem, config))
+        if key in seen or variant.id in changed:
+            continue
+        seen.add(key)
+        plan = make_plan(variant, problem, config)
+        used = resources(plan, compile_plan(plan, device.arch))
+        assert not any(r.uses_local_memory for r in used), (each.label(), config)
+
+
+class Compiled(Simulated):
+    """Every kernel is compiled, and none has a time: the first that does not spill is taken."""
+
+    def __init__(self) -> None:
+        super().__init__(work="compile")
+
+    def resources(self, kernel: Kernel, problem: Problem) -> tuple[Resources, ...]:
+        return kernel.resources(problem)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("capability", GPUS, ids=str)
+def test_what_auto_takes_for_presets_does_not_spill(
+    capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "tuned.json"))
+    device, seen, spilled = find_device(GPUS[capability]), set(), []
+    for preset in presets():
+        for direction in ("forward", "backward"):
+            problem = replace(preset.problem, direction=direction)
+            kernel = choose(problem, device, history=Compiled()).kernel
+            if not fits(kernel.variant, problem, kernel.config, device):
+                continue  # no kernel takes the preset
+            key = (kernel.variant.id, kernel.variant.defines(problem, kernel.config))
+            if key in seen:
+                continue
+            seen.add(key)
+            if any(r.uses_local_memory for r in kernel.resources(problem)):
+                spilled.append((preset.name, direction, kernel.describe()))
+    assert len(seen) >= 10
+    assert spilled == []
+
+
+def test_a_config_that_spills_is_not_ranked(tmp_path: Path) -> None:
+    source = LADDER.by_id("v01").source
+    for header in source.parent.glob("*.cuh"):
+        (tmp_path / header.name).write_text(header.read_text())
+    copy, bounds = tmp_path / source.name, "__launch_bounds__(NUM_THREADS"
+    copy.write_text(source.read_text().replace(bounds, f"{bounds}, 1536 / NUM_THREADS"))
+    ranking = _Ranking(L4, [SMALL], lambda _: None)
+    ranking.add_defaults([variant_from(copy, "v01")])
+    assert list(ranking.rows()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "capability",
+    [SHIPPED[0], *(pytest.param(c, marks=pytest.mark.exhaustive) for c in SHIPPED[1:])],
+    ids=str,
+)
+def test_what_is_older_than_the_kernels_that_stand_here_is_said(
+    capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "tuned.json"))
+    table = read_table(capability)
+    assert table is not None
+    changed, device = changed_since(table, LADDER), find_device(GPUS[capability])
+    for each in table.rows:
+        if each.seqlen == 1 or each.group > 1:
+            continue
+        problem = Problem(1, each.heads, each.seqlen, each.head_dim, causal=each.causal)
+        if capability < BF16_CAPABILITY and LADDER.by_id(each.variant).work.math_unit == "fma":
+            problem = replace(problem, dtype="bfloat16")
+        choice = choose(problem, device, history=LOOKED_UP)
+        assert choice.variant.id == each.variant
+        assert (says(choice.reason, "source_changed_since")) == (each.variant in changed)
+
+
+@pytest.mark.parametrize("gpu", ["A100 80GB SXM", "L4", "RTX 5090", "H200"])
+def test_gradients_are_taken_from_a_table_of_their_own(
+    gpu: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "tuned.json"))
+    table, device = read_table((8, 0), "backward"), find_device(gpu)
+    assert table is not None
+    assert tables.table_for(device.compute_capability, "backward") == table
+    v26 = find_variant("v26")
+    for each in table.rows:
+        heads = round(each.heads * (device.num_sms or 1) / table.num_sms)
+        problem = Problem(
+            1, heads, each.seqlen, each.head_dim, causal=each.causal, direction="backward"
+        )
+        choice = choose(problem, device, history=LOOKED_UP)
+        if gpu == "H200":  # Hopper's own rung, which no table ranks
+            assert (choice.variant, choice.config) == (v26, v26.default_config())
+            assert says(choice.reason, "table_defaults_alone")
+            fastest = Simulated(us={"v24": 20.0, "v25": 30.0, "v26": 10.0})
+            assert choose(problem, device, history=fastest).variant == v26
+            faster = Simulated(us={"v24": 9.0, "v25": 30.0, "v26": 10.0})
+            assert choose(problem, device, history=faster).variant.id == "v24"
+        elif fits(find_variant(each.variant), problem, each.config, device):
+            assert (choice.variant.id, choice.config) == (each.variant, each.config)
+
+
+def test_hopper_s_rungs_run_nowhere_else_and_one_that_is_not_ranked_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, put_table: Callable[[Table], None]
+) -> None:
+    monkeypatch.setenv("ATTUNE_TUNED", str(tmp_path / "tuned.json"))
+    shutil.copytree(SHIPPED_TABLES, tables.FOLDER, dirs_exist_ok=True)
+    hopper = [v for v in LADDER if v.arch_specific]
+    for gpu, words in (("L4", "v15 needs compute capability 9.0"), ("B200", "9.0 alone")):
+        reasons = [capability_reason(v, "float16", find_device(gpu)) for v in hopper]
+        assert words in (reasons[0] or "")
+        assert all(reasons)
+    assert not any(capability_reason(v, "float16", find_device("H200")) for v in hopper)
+    long, h200 = Problem(1, 16, 2048, 128), find_device("H200")
+    table = tables.table_for((9, 0))
+    assert table is not None
+    assert {v.id for v in hopper} <= set(table.sources)
+    assert "not in the table" not in choose(long, h200, history=LOOKED_UP).reason
+    older = {name: digest for name, digest in table.sources.items() if name < "v15"}
+    put_table(replace(table, sources=older))
+    assert (
+        ", ".join(v.id for v in hopper) + " use wgmma"
+        in choose(long, h200, history=LOOKED_UP).reason
+    )
+    older = {name: digest for name, digest in table.sources.items() if name != hopper[-1].id}
+    put_table(replace(table, sources=older))
+    reason = choose(long, h200, history=LOOKED_UP).reason
+    assert f"{hopper[-1].id} uses wgmma" in reason
+    assert says(reason, "table_defaults_alone")
+    assert (
+        "tcgen05"
+        in choose(Problem(1, 16, 2048, 128), find_device("B200"), history=LOOKED_UP).reason
+    )
+
+
+@pytest.mark.parametrize(("slower", "pick"), [(1.02, "v08"), (1.04, "v11"), (1.09, "v11")])
+def test_no_row_takes_what_is_slower_than_its_rival_by_more_than_3_percent(
+    slower: float, pick: str
+) -> None:
+    lower, higher = (
+        _Candidate(variant, variant.default_config(), is_default=True)
+        for variant in map(find_variant, ("v08", "v11"))
+    )
+    made = _row(Problem(1, 8, 512, 64), [(lower, 10.0 * slower), (higher, 10.0)])
+    assert made.variant == pick
+    assert made.us <= 1.03 * made.beside_us
+
+
+def test_where_no_kernel_takes_the_problem_none_is_said_to_be_taken() -> None:
+    none = choose(replace(SMALL, dtype="float32"), L4)
+    assert (none.is_taken, none.note()) == (False, none.reason)
+    assert choose(SMALL, L4).is_taken
