@@ -93,7 +93,7 @@ OF_FEATURES: Final[Mapping[str, Feature]] = {
 
 
 class ProblemLike(Protocol):
-    """The run-time shape, as much of it as formulas need. `engine.attention.problem.Problem` satisfies it."""
+    """The run-time shape, as much of it as formulas need. the engine's `Problem` satisfies it."""
 
     @property
     def batch(self) -> int: ...

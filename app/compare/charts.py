@@ -20,7 +20,7 @@ def winner_map(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     """One bar per problem and device, in the winner's colour; a tie is hatched and says with whom.
 
     Columns: `problem, device, winner, origin, median_us, tied, runner_up, speedup, speedup_low,
-    speedup_high, sdpa, speedup_over_sdpa, caveat` (`engine.sessions.compare.formats.winners_frame`).
+    speedup_high, sdpa, speedup_over_sdpa, caveat` (`formats.winners_frame`).
     The bar's length is how many times longer the runner-up takes; 1 where there is none.
     """
     rows = frame.head(MAX_ROWS)

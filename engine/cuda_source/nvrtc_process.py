@@ -1,4 +1,4 @@
-"""The process that `compiler` starts, with NVRTC: `python -m engine.cuda_source.nvrtc_process SOCKET`."""
+"""The process with NVRTC that `compiler` starts: `python -m …nvrtc_process SOCKET`."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from engine.base.errors import ToolMissing
 from engine.devices import nvml
 from engine.devices.spec import ask
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[2]
 GIT_TIMEOUT_S = 5.0
 
 

@@ -70,15 +70,9 @@ class SimulatedCtas:
         """What fetching the code adds to an SM's first CTAs."""
         return self.times.fetch_cycles
 
-    def curve(
-        self,
-        config: Config,
-        launches: Launches,
-        device: DeviceSpec,
-        traffic: CurveTraffic,
-    ) -> CtaCurve:
-        """For launches of the same kernel."""
-        us, num_sms = 1 / self.cycles_per_us, device.num_sms or 1
+    def curve(self, kernel: Kernel, launches: Launches, traffic: CurveTraffic) -> CtaCurve:
+        """For launches of the kernel."""
+        us, num_sms, config = 1 / self.cycles_per_us, kernel.device.num_sms or 1, kernel.config
         rows = launches.kv_rows * visited_share(launches)
         slices = _slices(config, launches)
         own = launches.has_own_lengths
@@ -439,20 +433,7 @@ def known_launch_curve(
     traffic = _in_unknown_order(launches, kernel.device)
     if moved is not None:
         traffic = CurveTraffic(np.array([moved.dram_bytes]), np.array([moved.miss_share]))
-    return _curve(ctas, kernel.variant, plan.config, launches, kernel.device, traffic)
-
-
-def _curve(
-    ctas: KernelCtas,
-    variant: Variant,
-    config: Config,
-    launches: Launches,
-    device: DeviceSpec,
-    traffic: CurveTraffic,
-) -> CtaCurve:
-    if isinstance(ctas, PersistentCtas):
-        return ctas.curve(variant, config, launches, device, traffic)
-    return ctas.curve(config, launches, device, traffic)
+    return ctas.curve(kernel, launches, traffic)
 
 
 def known_batch_curve(
@@ -480,7 +461,7 @@ def known_batch_curve(
         spread = known.spread
         if there.any():
             of_these = replace(traffic, dram_bytes=None, miss_share=traffic.miss_share[there])
-            curve = _curve(known, variant, config, launches.take(there), device, of_these)
+            curve = known.curve(kernel, launches.take(there), of_these)
             parts[:, there] = curve.cta_us, curve.added_us, curve.sm_us
     return CtaCurve(
         cta_us=parts[0],

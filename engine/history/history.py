@@ -135,7 +135,7 @@ class Time(Tabular):
     low_us: float
     high_us: float
     origin: Origin
-    method: str  # what it is predicted by (`engine.attention.evaluation.METHODS`); empty where it was taken
+    method: str  # what it is predicted by (`evaluation.METHODS`); empty where it was taken
     calibrated_on: int  # measured points of this source, where it is predicted
     where: str  # `session L4 study`; empty where it is predicted
     reason: str  # what binds, or how it was taken

@@ -23,8 +23,8 @@ from engine.machine_code.disassembly import Program
 from engine.machine_code.emulation import CtaTrace, Emulator
 from engine.machine_code.timing.constants import LAUNCH_FLOOR_US, SmTiming, kernel_class, spread
 from engine.machine_code.timing.cta_times import counts_of
+from engine.machine_code.timing.native import Kernel as SmKernel
 from engine.machine_code.timing.native import (
-    Kernel,
     Regime,
     allocated_smem,
     gpu_rates,
@@ -34,6 +34,7 @@ from engine.machine_code.timing.native import (
 )
 from engine.machine_code.timing.traffic import share_sms
 from engine.model.equations import CtaCurve, visited_share
+from engine.model.kernel import Kernel
 from engine.model.launches import CurveTraffic, Launches
 from engine.model.occupancy import IntArray
 from kernels.variant import Config, Schedule, Variant
@@ -199,19 +200,11 @@ class PersistentCtas:
     spread: float  # standard deviation of the logarithm of its error, from the validation
     dram_share: float = 1.0  # what they take where all comes from DRAM, to what they take from L2
 
-    def curve(
-        self,
-        variant: Variant,
-        config: Config,
-        launches: Launches,
-        device: DeviceSpec,
-        traffic: CurveTraffic,
-    ) -> CtaCurve:
-        """For launches of the same kernel; of many, they differ in their batch alone."""
+    def curve(self, kernel: Kernel, launches: Launches, traffic: CurveTraffic) -> CtaCurve:
+        """For launches of the kernel; of many, they differ in their batch alone."""
         last = launches.size - 1
         some = np.unique(np.geomspace(1, last + 1, min(last + 1, _MOST_POINTS)).astype(np.int64))
-        num_sms = device.num_sms or 1
-        cycles = [self._cycles(variant, config, launches, int(i), num_sms) for i in some - 1]
+        cycles = [self._cycles(kernel, launches, int(i)) for i in some - 1]
         usual = launches.kv_rows * visited_share(launches)
         shares = np.array(cycles) / usual[some - 1][:, np.newaxis]
         us = usual / self.cycles_per_us
@@ -227,10 +220,9 @@ class PersistentCtas:
             dram_bytes=traffic.dram_bytes,
         )
 
-    def _cycles(
-        self, variant: Variant, config: Config, launches: Launches, i: int, num_sms: int
-    ) -> tuple[float, float, float]:
+    def _cycles(self, kernel: Kernel, launches: Launches, i: int) -> tuple[float, float, float]:
         """Cycles of the longest CTA alone on an SM, of `resident` such, and of the whole launch."""
+        variant, config, num_sms = kernel.variant, kernel.config, kernel.device.num_sms or 1
         problem, ctas = _problem(launches, i), int(launches.ctas[0, i])
         tiles = -(-problem.seqlen // int(launches.query_rows[i]))
         heads = problem.batch * problem.num_heads
@@ -437,7 +429,7 @@ def _costs(features: FloatArray, cycles: FloatArray) -> tuple[float, ...]:
 
 
 def _mixed_cycles(
-    kernel: Kernel, samples: list[Sample], beside: FloatArray, count: int, resident: int
+    kernel: SmKernel, samples: list[Sample], beside: FloatArray, count: int, resident: int
 ) -> FloatArray:
     """Cycles of each sample with others of about its length, `[samples]`.
 
@@ -482,7 +474,7 @@ def _first_work(
     return tuple(np.mean(work, axis=0).tolist())
 
 
-def _in_step(kernel: Kernel, sample: Sample, count: int, resident: int) -> SmTiming:
+def _in_step(kernel: SmKernel, sample: Sample, count: int, resident: int) -> SmTiming:
     """Of `count` CTAs of a sample that start at once."""
     return simulate_sm(kernel, [sample.trace], [0] * count, resident, stalls=False)
 

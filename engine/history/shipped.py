@@ -28,7 +28,7 @@ _FORMAT = 1
 _MOST_BYTES = 8 << 20
 # Names of `engine.machine_code` that only explain, or compute the values of a launch (what
 # `native/emulator.cpp` includes where it `EXECUTES`): a change of these changes no figure.
-_EXPLAINS = ("advice", "cubin_files.py", "execution.py", "overlap.py", "report.py")
+_EXPLAINS = ("advice", "cubin_files.py", "execution.py", "overlap.py", "launch_report.py")
 _EXECUTES = re.compile(r"execute.*|(?:races|quick|no_marks)\.h")
 
 # Of C++, and of Python.
@@ -54,7 +54,7 @@ class ShippedFigures:
         self.counts.update(others.counts)
 
     def report(self, key: str) -> tuple[Mapping[str, str], Mapping[str, PtxasInfo]] | None:
-        """Symbols and entries of a compile, as `engine.attention.plan.known_report` asks for them."""
+        """Symbols and entries of a compile, as `plan.known_report` asks for them."""
         if (fields := self.reports.get(key)) is None:
             return None
         return fields["symbols"], {n: PtxasInfo(**info) for n, info in fields["entries"].items()}

@@ -81,9 +81,9 @@ def recommend_batch(
         gpu: the GPU, where `of` does not say it.
         seqlen, head_dim: of each request.
         targets: one or several shares of the highest throughput, 0 to 1, rising.
-        options: further fields of `engine.choose.batch.BatchRequest`: `heads`, `causal`, `seqlen_kv`,
-            `heads_kv`, `max_batch`, `measured` (a CSV of times to calibrate on), `prices`, …;
-            `direction="backward"` for kernels of the backward pass.
+        options: further fields of `engine.choose.batch.BatchRequest`: `heads`, `causal`,
+            `seqlen_kv`, `heads_kv`, `max_batch`, `measured` (a CSV of times to calibrate
+            on), `prices`, …; `direction="backward"` for kernels of the backward pass.
 
     Raises:
         InvalidProblem: no GPU is named, or as `engine.choose.batch.recommend.recommend_batch`.

@@ -43,7 +43,7 @@ Effort: TypeAlias = Literal["full", "quick", "none"]
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRequest(Stored):
-    """What to evaluate. Missing tunables take their tuned or default values (`engine.attention.config`).
+    """What to evaluate. Missing tunables take their tuned or default values (`attention.config`).
 
     `gpu=None` means the local GPU; the variant `auto` is the one chosen for problem and GPU
     (`engine.choose.auto`).

@@ -93,7 +93,7 @@ def test_units_stalls_lines_and_the_listing(open_app, readings):
     assert units["data"][0]["text"] == ["91% binds", "20%"]
     assert stalls["data"][0]["y"] == ["Short scoreboard", "Selected"]
     assert "mc_live" in charts(at)
-    assert "Timeline of the simulated launch" in [b.proto.label for b in at.get("download_button")]
+    assert says([b.proto.label for b in at.get("download_button")], "timeline_simulated")
     lines = next(d.value for d in at.dataframe if "warps' cycles" in d.value)
     assert lines["line"].tolist() == ["v01.cu:2"]
     assert lines["wavefronts"].tolist() == ["128 (2.0×)"]
@@ -107,7 +107,7 @@ def test_code_without_lines_says_so(open_app, readings):
     """Another compiler may write none."""
     readings["v01"] = Reading(replace(CODE, passes=(replace(REPORT, lines=()),)))
     at = open_app(tab="Machine code", gpu="L4")
-    assert "contains no source line numbers" in texts(at)
+    assert says(texts(at), "no_line_numbers")
     assert not at.exception
 
 

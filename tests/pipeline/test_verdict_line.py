@@ -176,7 +176,8 @@ def test_an_incorrect_output_is_told_by_its_first_finding() -> None:
         PASSED, status=Status.INCORRECT, reason="5 are off.", correctness=wrong, latency=None
     )
     found = verdict_of(run, V08, PROBLEM)
-    assert (found.result, found.finding) == ("incorrect", "Only head 2 is wrong.")
+    assert found.result == "incorrect"
+    assert says(found.finding, "only_is_wrong", "head 2")
     assert found.place == Place("v08_mma_sync.cu", 113)
     assert found.parts[-1].code == "next"
     stale = verdict_of(run, V08, PROBLEM, is_stale=True)

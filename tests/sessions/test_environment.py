@@ -89,7 +89,7 @@ def test_without_git(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: st
 
 def test_asking_imports_neither_cupy_nor_torch() -> None:
     code = (
-        "import sys; from engine.devices.environment import collect_environment; collect_environment(); "
+        "import sys; from engine.devices.environment import collect_environment as c; c(); "
         "print([m for m in ('cupy', 'torch', 'numpy', 'pydantic') if m in sys.modules])"
     )
     done = subprocess.run(

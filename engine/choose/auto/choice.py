@@ -230,8 +230,8 @@ def chosen_variants(
 
 
 def _unspilled(kernels: Sequence[Kernel], problem: Problem, history: History) -> list[Kernel]:
-    """The kernels without register spills (as `engine.choose.auto.renew` requires of a table's rows), and
-    those that were timed or whose spills are not known."""
+    """The kernels without register spills (as `renew` requires of a table's rows), and those
+    that were timed or whose spills are not known."""
     if history.work == "look up":
         history = history.doing("look up")  # what is missing, the times will say
         spill = [_spills(history, kernel, problem) for kernel in kernels]

@@ -102,7 +102,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BatchResult(Tabular):
-    """The answer. `table` has a row per batch (see `engine.choose.batch.batch_table.batch_table`)."""
+    """The answer. `table` has a row per batch (see `batch_table.batch_table`)."""
 
     variant: str
     device: str

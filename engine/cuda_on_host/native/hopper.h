@@ -3,7 +3,8 @@
 
 namespace coh {
 
-// What engine/base/launch_arguments.py encodes into the 128 bytes of a CUtensorMap, innermost dimension first.
+// What engine/base/launch_arguments.py encodes into the 128 bytes of a CUtensorMap, innermost
+// dimension first.
 struct TensorMapOnHost {
     uint64_t magic;
     uint64_t base;

@@ -11,7 +11,7 @@ from made_up_history import MadeUpHistory, compiled_on_an_l4
 @pytest.fixture(scope="session")
 def reference_csv() -> Path:
     """The L4 study's two series."""
-    return Path(__file__).parents[1] / "model" / "data" / "l4_fa1_baseline.csv"
+    return Path(__file__).parents[2] / "model" / "data" / "l4_fa1_baseline.csv"
 
 
 @pytest.fixture(scope="session")
