@@ -39,7 +39,13 @@ from engine.attention.config import (
 )
 from engine.attention.presets import Preset, presets
 from engine.attention.problem import Problem
-from engine.attention.tensors import DEFAULT_FACTOR, INPUT_KINDS, MAX_FACTOR, MEANINGS
+from engine.attention.tensors import (
+    DEFAULT_FACTOR,
+    INPUT_KIND_OF,
+    INPUT_KINDS,
+    MAX_FACTOR,
+    MEANINGS,
+)
 from engine.choose.auto import Choice
 from engine.devices import all_devices, find_device
 from kernels.ladder import LADDER
@@ -416,6 +422,7 @@ def _draw_execution() -> None:
         format_func=_words,
         help=TERMS["schedule"],
     )
+    url_state.seed("inputs", INPUT_KINDS[0], INPUT_KIND_OF.get)  # former names, too
     input_kind = url_state.select(
         st,
         "Inputs",
@@ -445,7 +452,7 @@ def _draw_execution() -> None:
 
 def _execution_values(read: _Read) -> dict[str, Any]:
     """Return the execution options from the values that `read` returns, without drawing widgets."""
-    input_kind = read("inputs", INPUT_KINDS[0], {kind: kind for kind in INPUT_KINDS}.get)
+    input_kind = read("inputs", INPUT_KINDS[0], INPUT_KIND_OF.get)
     if input_kind == "scaled":
         factor = read("factor", DEFAULT_FACTOR, url_state.amount_from(*_FACTORS))
         input_kind = f"scaled:{factor:g}"

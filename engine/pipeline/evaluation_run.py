@@ -21,7 +21,7 @@ from engine.attention.plan import (
     target_arch,
 )
 from engine.attention.tensors import (
-    HARSH,
+    EXTREME,
     FloatArray,
     InputKind,
     Inputs,
@@ -478,9 +478,9 @@ class EvaluationRun:
         return largest_block(text, self.base.line_coverage[0], tunables, self.resolved.config)
 
     def _input_kinds(self) -> tuple[InputKind, ...]:
-        """Return the requested inputs, plus the harsh ones in a thorough check."""
+        """Return the requested inputs, plus the extreme ones in a thorough check."""
         kinds = (
-            (self.request.input_kind, HARSH) if self.request.check else (self.request.input_kind,)
+            (self.request.input_kind, EXTREME) if self.request.check else (self.request.input_kind,)
         )
         return tuple(dict.fromkeys(kinds))
 
