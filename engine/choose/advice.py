@@ -16,6 +16,7 @@ from engine.base.errors import AttuneError, InvalidKernel, Status, UnknownName
 from engine.base.units import format_bytes, format_us
 from engine.choose.batch.alternatives import Option, Situation, rank_options
 from engine.history import History
+from engine.history.known_time import kernel_name
 from engine.model.kernel import Estimate, Kernel, estimate, pass_reports
 from kernels.ladder import LADDER
 
@@ -71,7 +72,9 @@ def advice_limits(evaluations: Iterable[Evaluation]) -> str:
 
 
 def _best_of_each(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
-    """Per problem and device the fastest one; a time that was taken comes before a prediction."""
+    """Per problem and device the fastest one; a time that was taken of it comes before a
+    prediction, and one of another kernel says nothing.
+    """
     best: dict[tuple[Problem, str], Evaluation] = {}
     for e in evaluations:
         if e.status not in (Status.PASSED, Status.SKIPPED, Status.THROTTLED):
@@ -83,7 +86,7 @@ def _best_of_each(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
 
 
 def _rank(e: Evaluation) -> tuple[int, float]:
-    if e.latency is None:
+    if e.latency is None or kernel_name(e, "") != e.variant:
         return 2, 0.0
     return int(e.latency.origin == "predicted"), e.latency.median_us
 

@@ -221,7 +221,7 @@ def _as_json(file: str, found: _Executed, check: bool) -> dict[str, Any]:
                     f"{at.source[0].file}:{at.source[0].line}" if at.source else ""
                     for at in (hazard.before, hazard.now)
                 ],
-                "under_way": hazard.under_way,
+                "under_way": hazard.in_flight,
                 "warps": hazard.warps,
                 "cta": hazard.cta,
                 "buffer": hazard.buffer,

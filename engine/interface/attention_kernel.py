@@ -393,7 +393,7 @@ class AttentionKernel:
 
         Args:
             thorough: look for races, accesses out of bounds and uninitialised reads, too, and run
-                harsh inputs in another order of threads (the CPU backend, slower).
+                extreme inputs in another order of threads (the CPU backend, slower).
             backend: "auto" (the GPU where it is the target, else software: see
                 `engine.pipeline.execute.where_to_execute`), "cpu", "cuda" or "machine-code".
             schedule: the order of threads on the CPU: "in_order", "random" or "reverse".

@@ -93,7 +93,7 @@ def test_units_stalls_lines_and_the_listing(open_app, readings):
     assert units["data"][0]["text"] == ["91% binds", "20%"]
     assert stalls["data"][0]["y"] == ["Short scoreboard", "Selected"]
     assert "mc_live" in charts(at)
-    assert "Timeline of the simulated launch" in [b.proto.label for b in at.get("download_button")]
+    assert says([b.proto.label for b in at.get("download_button")], "timeline_simulated")
     lines = next(d.value for d in at.dataframe if "warps' cycles" in d.value)
     assert lines["line"].tolist() == ["v01.cu:2"]
     assert lines["wavefronts"].tolist() == ["128 (2.0×)"]
@@ -107,7 +107,7 @@ def test_code_without_lines_says_so(open_app, readings):
     """Another compiler may write none."""
     readings["v01"] = Reading(replace(CODE, passes=(replace(REPORT, lines=()),)))
     at = open_app(tab="Machine code", gpu="L4")
-    assert "contains no source line numbers" in texts(at)
+    assert says(texts(at), "no_line_numbers")
     assert not at.exception
 
 
@@ -127,7 +127,7 @@ def test_an_edit_can_be_compared_with_what_was_before(open_app, readings):
     changed = MachineCode("v01", "", "L4", "sm_89", "v01.cu", "x += z;\n", (REPORT,))
     readings["v01"] = Reading(changed)
     at.run()
-    at.selectbox(key="machine_code_other").select("itself before the last edit").run()
+    at.selectbox(key="machine_code_other").select("this kernel before its last edit").run()
     assert any(says(d.value, "before_the_edit") for d in at.dataframe)
     assert "listing_aligned" in listings(at)
 

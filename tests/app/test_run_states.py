@@ -161,7 +161,7 @@ def test_while_it_runs_the_button_cancels(open_app, jobs):
         at.button(key="run")
     at.button(key="cancel").click().run()
     assert jobs.cancelled
-    assert "Cancelled before it finished" in texts(at)
+    assert says(texts(at), "cancelled_before_finished")
     assert at.button(key="run")
 
 
@@ -170,13 +170,13 @@ def test_what_a_few_ctas_gave_is_told_before_the_rest(open_app, jobs):
     part = replace(BASE, execution=some, latency=None)
     jobs.answer = {"state": "running", "stage": "Executing on the CPU", "part": encode(part)}
     at = run(open_app())
-    assert "Right in 9 of 4,096 CTAs, the rest still running" in texts(at)
+    assert says(texts(at), "the_rest_is", "Correct", "9", "4,096 CTAs")
     assert "Executing on the CPU" in texts(at)
     assert at.button(key="cancel")
     wrong = replace(part, status=Status.INCORRECT, reason="Partial: 3 elements are off.")
     jobs.answer = {"state": "running", "part": encode(wrong)}
     at.run()
-    assert "Incorrect in 9 of 4,096 CTAs, the rest still running" in texts(at)
+    assert says(texts(at), "the_rest_is", "Incorrect", "9", "4,096 CTAs")
     assert "3 elements are off" in texts(at)
 
 

@@ -158,7 +158,7 @@ def test_a_damaged_file_is_listed_and_opens_as_one_sentence(open_app, sessions_d
     listed = next(d.value for d in at.dataframe if "damage" in d.value)
     assert list(listed.columns[:2]) == ["title", "damage"]
     broken = listed[listed["damage"] != ""].iloc[0]
-    assert broken["damage"].startswith("is not valid JSON")
+    assert says("The file " + broken["damage"], "snapshot_no_json")
     assert broken["latency"] == ""  # nothing is known of it
 
 

@@ -67,7 +67,7 @@ def test_a_damaged_file_is_one_sentence_and_defaults(file: Path) -> None:
     file.write_text("{")
     found = resolve_config(V05, {}, PROBLEM, L4)
     assert found.values == V05.default_config()
-    assert found.error.startswith("Defaults are used: ")
+    assert says(found.error, "defaults_used")
     evaluation = evaluate(EvaluationRequest("v05", PROBLEM, gpu="L4", execute=False)).evaluation
     assert evaluation.config == V05.default_config()
     assert found.error in evaluation.notes

@@ -7,6 +7,7 @@ import planted
 import pytest
 from host_kernels import KERNELS, Attention, changed_source, line_of, run_attention, tma_job
 from slow_cases import one_in
+from words import says
 
 from engine.base.cxx import find_toolchain
 from engine.base.errors import FAULTS, Status
@@ -116,11 +117,11 @@ def test_a_missing_barrier_is_no_missing_fence(client, bugs):
         if result.kind is ErrorKind.GLOBAL_RACE:
             break
     assert result.kind is ErrorKind.GLOBAL_RACE
-    assert "a __syncthreads() is missing before the arrival" in result.reason
+    assert says(result.reason, "missing_before_arrival")
     for entry in ("fence_before_the_writes", "fence_of_one_thread"):
         reason = planted.run(client, bugs, entry).reason
         assert "__threadfence()" in reason
-        assert "before the arrival" not in reason
+        assert not says(reason, "missing_before_arrival")
 
 
 @pytest.mark.parametrize(
@@ -135,9 +136,9 @@ def test_a_missing_barrier_is_no_missing_fence(client, bugs):
 def test_a_race_says_whether_a_barrier_is_passed_by(client, bugs, entry, of_one_value, diverges):
     """A barrier that the thread has not reached yet is no divergent one."""
     reason = planted.run(client, bugs, entry, schedule="in_order").reason
-    assert ("the barrier diverges" in reason) is diverges
-    assert ("no barrier stands between the two" in reason) is not diverges
-    assert ("both write the same value" in reason) is of_one_value
+    assert says(reason, "barrier_diverges") is diverges
+    assert says(reason, "no_barrier_between") is not diverges
+    assert says(reason, "both_write_same") is of_one_value
 
 
 def test_global_findings_name_the_buffer(client, bugs):
@@ -150,14 +151,10 @@ def test_global_findings_name_the_buffer(client, bugs):
 
 
 def test_shared_findings_name_the_array(client, bugs):
-    assert (
-        "shared array 's' byte 256 of 256"
-        in planted.run(client, bugs, "static_array_pointer").reason
-    )
-    assert (
-        "dynamic shared memory byte 1024 of 1024"
-        in planted.run(client, bugs, "dynamic_memory_end").reason
-    )
+    static = planted.run(client, bugs, "static_array_pointer").reason
+    assert says(static, "shared_array_byte", "'s' byte 256 of 256")
+    dynamic = planted.run(client, bugs, "dynamic_memory_end").reason
+    assert says(dynamic, "dynamic_smem_byte", "byte 1024 of 1024")
 
 
 @pytest.mark.parametrize("entry", planted.entries_of(CLEAN))

@@ -143,11 +143,11 @@ def test_products_in_tf32_are_named_by_verdict_and_roof() -> None:
     kernel = replace(V08, variant=variant)
     right = replace(PASSED, problem=fp32)
     found = verdict_of(right, kernel, fp32, latency=PREDICTED, ctas_per_sm=2)
-    assert found.sentence.startswith("Right in TF32 ")
+    assert found.sentence.startswith("Correct in TF32 ")
     assert found.roof is not None
     assert found.roof.roof == "TF32 tensor"
     exact = verdict_of(right, replace(kernel, variant=V08.variant), fp32)
-    assert exact.sentence.startswith("Right ·")
+    assert exact.sentence.startswith("Correct ·")
 
 
 def test_what_another_order_of_threads_changes_is_to_be_checked_for_a_race() -> None:
@@ -176,7 +176,8 @@ def test_an_incorrect_output_is_told_by_its_first_finding() -> None:
         PASSED, status=Status.INCORRECT, reason="5 are off.", correctness=wrong, latency=None
     )
     found = verdict_of(run, V08, PROBLEM)
-    assert (found.result, found.finding) == ("incorrect", "Only head 2 is wrong.")
+    assert found.result == "incorrect"
+    assert says(found.finding, "only_is_wrong", "head 2")
     assert found.place == Place("v08_mma_sync.cu", 113)
     assert found.parts[-1].code == "next"
     stale = verdict_of(run, V08, PROBLEM, is_stale=True)

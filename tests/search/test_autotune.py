@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from search_data import SMALL, SimulatedCandidates, row
 from simulated_gpu import SimulatedConditions, SimulatedDevice
+from words import says
 
 from engine.attention.config import problem_class
 from engine.base.errors import Status
@@ -36,14 +37,14 @@ def test_the_final_is_measured_side_by_side_where_that_can_be() -> None:
     assert {by_point[w] for w in result.winners} == {1, 2}
     assert [p.place for p in result.places] == [1, 1, 3, 4]
     assert result.origin == "measured"
-    assert "side by side" in result.reason
+    assert says(result.reason, "measured_side_by_side")
 
 
 def test_without_a_device_what_runs_differ_by_is_a_tie() -> None:
     rows = [row("v05", t, config={"num_splits": s}) for s, t in ((1, 10.2), (2, 10.1), (4, 13.0))]
     (result,) = problem_results(rows)
     assert [p.place for p in result.places] == [1, 1, 3]
-    assert "one after another" in result.reason
+    assert says(result.reason, "one_after_another")
 
 
 def test_predictions_are_never_raced_and_always_called_so() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from search_data import SMALL, row
+from words import says
 
 from engine.attention.evaluation import Correctness
 from engine.attention.plan import LaunchPlan
@@ -100,7 +101,7 @@ def test_the_best_rows_race_on_the_gpu(tmp_path: Path, monkeypatch: pytest.Monke
     assert list(dict.fromkeys(plan.config["num_splits"] for plan in cuda.plans)) == [2, 4, 1]
     assert all(plan.problem == SMALL for plan in cuda.plans)
     assert cuda.open == 0  # device memory is given back
-    assert "side by side" in result.reason
+    assert says(result.reason, "measured_side_by_side")
 
 
 def test_rows_of_another_gpu_do_not_enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,6 +115,6 @@ def test_rows_of_another_gpu_do_not_enter(tmp_path: Path, monkeypatch: pytest.Mo
     settings = SamplerSettings(kinds=("device_warm",), max_s=5.0)
     here, there = problem_results(rows, gpu_candidates(MadeUpEvaluator(cuda)), settings)
     assert {plan.config["num_splits"] for plan in cuda.plans} == {1, 2}
-    assert "side by side" in here.reason
-    assert "one after another" in there.reason
+    assert says(here.reason, "measured_side_by_side")
+    assert says(there.reason, "one_after_another")
     assert [p.point for p in there.places] == [rows[2].point]

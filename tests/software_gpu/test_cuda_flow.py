@@ -436,7 +436,7 @@ def test_graphs_are_timed_against_an_empty_one(
     set_gpu("cta_us=0.5")
     assert says(checks.graph_timing(backend), "empty_kernel_graph", "0.50")
     backend = backend_with(replay_us=lambda *_: 5.0)
-    with pytest.raises(checks.CheckFailed, match="cannot be trusted"):
+    with raises(checks.CheckFailed, "graph_times"):
         checks.graph_timing(backend)
 
 

@@ -23,16 +23,16 @@ from engine.machine_code.timing.constants import kept_l2_bytes
 from engine.machine_code.timing.simulate import CtaClass, SimulatedLaunch, simulate_launch
 from engine.machine_code.timing.traffic import Traffic, launch_traffic, persistent_traffic
 
-_MOST_KINDS = 6  # of CTAs, by how much they execute; others take the nearest one's time
+_MOST_KINDS = 6  # kinds of CTAs by executed instructions; others get the time of the nearest kind
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimedLaunch:
-    """One launch: what it touches, and how long it would take."""
+    """A simulated launch: the bytes that it touches, and its time."""
 
     simulated: SimulatedLaunch
     touched_bytes: int  # of global memory, each sector once
-    shared: tuple[SharedBytes, ...]  # the same, by which CTAs touch it
+    shared: tuple[SharedBytes, ...]  # the same bytes, grouped by the CTAs that share them
 
 
 def simulate(
@@ -50,11 +50,11 @@ def simulate(
     Args:
         analysis: of `analyse`.
         ctas_per_sm: resident CTAs of an SM, at least 1.
-        moved: what reaches DRAM, where it is known better than by what is touched.
-        tensor_bytes: size of all its tensors. Taken as what reaches DRAM of persistent CTAs that
-            are too long to be run: in their order each finds in L2 what others have read.
-        quick: simulate a single round of CTAs, for callers that take the time from a prediction.
-        is_cold: L2 holds none of its data when it begins.
+        moved: bytes that reach DRAM, if known better than from the touched bytes.
+        tensor_bytes: size of all tensors, used as the bytes that reach DRAM for persistent CTAs
+            that are too long to emulate: in their order, each finds in L2 what others have read.
+        quick: simulate a single round of CTAs, for callers that have the time from a prediction.
+        is_cold: L2 has none of its data at the start.
 
     Raises:
         InvalidProblem: the GPU's row in the table lacks a figure.
@@ -72,11 +72,11 @@ def simulate(
         kept = kept_l2_bytes(device.arch, device.l2_bytes)
         traffic = launch_traffic(groups, launch.grid, running, kept, is_cold=is_cold)
         is_alone = moved is None and launch.ctas <= running
-        # Where only some take a further tile, `touched` may be far too little.
+        # If only some CTAs take a further tile, `touched` may be far too small.
         may_exceed = launch.ctas * sum(group.unit_bytes for group in groups) > kept
         may_exceed = may_exceed and len({num_stores(c.trace) for c in classes}) > 1
         if (traffic.dram_bytes or may_exceed) and is_alone and takes_several_tiles(longest):
-            # Persistent CTAs take tiles that others took before: nothing but a run shows it.
+            # Only emulation shows which tiles persistent CTAs share with others.
             together = persistent_touch(emulator, analysis.counts.executed)
             if together is not None:
                 touched = together.touched_bytes
@@ -93,7 +93,7 @@ def simulate(
 
 
 def _classes(analysis: Analysis, emulator: Emulator) -> Sequence[CtaClass]:
-    """The CTAs in order of starting, blockIdx.x first, equal neighbours together."""
+    """Return the CTAs in starting order, blockIdx.x first, with equal neighbours grouped."""
     x, y, z = analysis.launch.grid
     work = analysis.counts.work
     lengths = np.unique(work)

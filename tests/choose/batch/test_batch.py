@@ -91,10 +91,12 @@ def test_steps_are_where_the_busiest_sm_gets_another_cta() -> None:
 
 def test_a_batch_just_past_a_step_is_warned_about() -> None:
     table = table_of(waves_of_58(200))
-    assert step_warning(table, 59) == (
-        "B=59 costs a second wave: 58 is cheaper per unit (1.72 µs against 3.39 µs)."
-    )
-    assert "costs a third wave: 116 is cheaper" in step_warning(table, 117)
+    found = step_warning(table, 59)
+    assert says(found, "cheaper_per_unit", "59", "58", "1.72 µs", "3.39 µs")
+    assert says(found, "costs_wave", "second")
+    found = step_warning(table, 117)
+    assert says(found, "cheaper_per_unit", "117", "116")
+    assert says(found, "costs_wave", "third")
     assert step_warning(table, 58) == ""
     assert step_warning(table, 116) == ""
     assert step_warning(table, 1) == ""
@@ -105,7 +107,9 @@ def test_a_batch_just_past_a_step_is_warned_about() -> None:
 def test_a_second_resident_cta_is_not_called_a_wave() -> None:
     total = np.where(np.arange(1, 117) <= 58, 100.0, 130.0)
     table = table_of(total, ctas_per_sm=2)
-    assert "puts a second CTA on some SMs: 58 is cheaper" in step_warning(table, 59)
+    found = step_warning(table, 59)
+    assert says(found, "cheaper_per_unit", "58")
+    assert says(found, "puts_cta_on", "second")
     assert step_warning(table, 116) == ""
 
 
@@ -202,14 +206,12 @@ def test_the_knee_is_explained_by_what_runs_at_once() -> None:
     main = occupancy(limits_for((8, 9)), 58, 4, 256, 96, 0)
     words = explain_knee(main, table_of(waves_of_58(300)), L4)
     assert main.ctas_per_sm == 2
-    assert "2 CTAs fit on an SM (limited by registers), so the 58 SMs run 116 at once" in words
-    assert "which is B=116." in words
-    assert "would take 348 CTAs (B=348)" in words
-    assert "thread fill is 33%" in words
+    assert says(words, "at_once_which", "2 CTAs fit", "registers", "58", "116 at once", "B=116")
+    assert says(words, "thread_fill_at_knee", "348 CTAs", "B=348", "33%")
     of_eight = table_of(waves_of_58(300)).assign(useful_ctas=lambda t: 8 * t["batch"])
     words = explain_knee(main, of_eight, L4)
-    assert "which is B=14 and 50% of one more." in words
-    assert "(B=43 and 50% of one more)" in words
+    assert says(words, "at_once_which", "B=14 and 50% of one more")
+    assert says(words, "thread_fill_at_knee", "B=43 and 50% of one more")
     assert explain_knee(main, table_of(waves_of_58(9)), replace(L4, num_sms=None)) == ""
 
 
