@@ -1,10 +1,10 @@
 """Access control of the app: host names, frames and the token.
 
-The app compiles and runs native code, so it listens on this machine alone. It still has to refuse
-other users of this machine, and foreign web pages (those of other ports of this machine included),
-which could rebind their own name to 127.0.0.1, connect from their own address or frame the app.
-Streamlit checks only the Host of its WebSocket, accepts every local Origin, asks an outside server
-for this machine's address for any other, and sends no frame policy.
+The app compiles and runs native code, so it listens on the loopback interface only. It must still
+refuse other users of this machine and foreign web pages, also from other ports of this machine.
+Such pages could rebind their host name to 127.0.0.1, connect from their own origin, or frame the
+app. Streamlit checks only the Host of its WebSocket, accepts every local Origin, asks an external
+server for this machine's address for any other Origin, and sends no frame policy.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LOOPBACK = ("localhost", "127.0.0.1")
 
 
 def access_token(arguments: Sequence[str]) -> str:
-    """The token that visitors must present, or "" where none is required.
+    """Return the token that visitors must present, or "" if none is required.
 
     `ATTUNE_TOKEN` gives the token; `--token` makes a new one. The option takes no value, because
     other users of a machine can see the arguments of its processes.
@@ -54,7 +54,8 @@ def access_token(arguments: Sequence[str]) -> str:
 
 
 def started(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
-    """A lifespan of the server that prints the URL with the token, and prepares the first page."""
+    """Return a lifespan of the server that prints the URL with the token and prepares the first
+    page."""
 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
@@ -70,13 +71,14 @@ def started(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
 
 
 class AccessControl:
-    """Refuses foreign names and visitors without the token; adds the headers of every answer."""
+    """Refuse foreign host names and visitors without the token; add security headers to
+    responses."""
 
     def __init__(self, app: ASGIApp, token: str = "") -> None:
         self._app = app
         self._token = token
         self._name = own_name(token)
-        self._secret = secrets.token_bytes(32)  # no cookie holds the token
+        self._secret = secrets.token_bytes(32)  # signs the cookie, which does not contain the token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -97,7 +99,7 @@ class AccessControl:
             await send({"type": "websocket.close", "code": 1008})
 
     def _refusal(self, connection: HTTPConnection) -> Response | None:
-        """The response that refuses a connection, or None where it is allowed."""
+        """Return the response that refuses a connection, or None if it is allowed."""
         host = _host_name(connection.headers.get("host", ""))
         if host not in _allowed_hosts() and not (self._name and host == self._name):
             return PlainTextResponse(
@@ -114,13 +116,13 @@ class AccessControl:
         if not self._token:
             return None
         url = connection.url
-        cookie = f"attune_session_{url.port or 80}"  # cookies know no ports
+        cookie = f"attune_session_{url.port or 80}"  # cookies are not specific to a port
         given = connection.query_params.get(_PARAMETER)
         if given is not None and _is_equal(given, self._token):
             if self._name and host in _LOOPBACK:
                 return RedirectResponse(str(url.replace(hostname=self._name)), 303)
             url = url.remove_query_params(_PARAMETER)
-            # One slash: after two, a name would follow.
+            # Exactly one slash: after two, a browser reads a host name.
             path = "/" + url.path.lstrip("/")
             answer = RedirectResponse(path + ("?" + url.query if url.query else ""), 303)
             answer.set_cookie(cookie, self._session(host), httponly=True, samesite="strict")
@@ -133,8 +135,8 @@ class AccessControl:
         )
 
     def _session(self, host: str) -> str:
-        """The session cookie of a visitor who presented the token, valid for this host name
-        only."""
+        """Return the session cookie of a visitor who presented the token, valid only for this
+        host name."""
         return hmac.new(self._secret, host.encode(), "sha256").hexdigest()
 
 
@@ -143,10 +145,10 @@ def _is_equal(given: str, expected: str) -> bool:
 
 
 def own_name(token: str) -> str:
-    """The secret host name that follows from the token, or "" if Streamlit would not accept it.
+    """Return the secret host name derived from the token, or "" if Streamlit would not accept it.
 
-    Browsers resolve all names under `localhost` to this machine and send a name's cookies to every
-    port of it: those of `localhost` itself to whatever else listens on this machine.
+    Browsers resolve all names under `localhost` to this machine and send a name's cookies to all
+    its ports. Cookies of `localhost` itself would reach every other server on this machine.
     """
     if not token or "*.localhost" not in st.get_option("server.allowedHosts"):
         return ""
@@ -154,16 +156,16 @@ def own_name(token: str) -> str:
 
 
 def _allowed_hosts() -> list[str]:
-    """The names of the setting that stand for themselves."""
+    """Return the literal names of the `allowedHosts` setting, without patterns."""
     names = (str(name).lower() for name in st.get_option("server.allowedHosts"))
     return [name for name in names if "*" not in name]
 
 
 def _is_own_page(connection: HTTPConnection) -> bool:
-    """Whether the page that asks, where one does, has the host and port that it asks.
+    """True if the request comes from a page of the requested host and port, or from no page.
 
-    Browsers name it in `Origin` of every WebSocket and form, and leave it out of what is opened by
-    hand; programs need not send one.
+    Browsers send the page's `Origin` with every WebSocket and form, but not with a URL typed by the
+    user; programs need not send it.
     """
     origins, hosts = (connection.headers.getlist(name) for name in ("origin", "host"))
     if not origins:
@@ -173,7 +175,7 @@ def _is_own_page(connection: HTTPConnection) -> bool:
 
 
 def _host_name(header: str) -> str:
-    """The name in a Host header, without its port; "" where it is none."""
+    """Return the name in a Host header, without its port; "" if the header is invalid."""
     try:
         parts = urlsplit(f"//{header}")
         return (parts.hostname or "").rstrip(".") if parts.port != 0 else ""

@@ -17,8 +17,8 @@ from app.access import AccessControl, access_token, started  # noqa: E402
 from app.run_start import RunStart  # noqa: E402
 from app.shared.widgets import show_error  # noqa: E402
 
-# A page's script and the thread that sends its figures share Python's lock. Each of a page's many
-# messages releases it, and getting it back would take the usual 5 ms each time.
+# A page's script and the thread that sends its messages share Python's interpreter lock. Each of a
+# page's many messages releases it, and with the default switch interval reacquiring it takes 5 ms.
 sys.setswitchinterval(0.0005)
 
 TOKEN = access_token(sys.argv[1:])
@@ -27,5 +27,5 @@ app = App(
     "page_table.py",
     middleware=[Middleware(AccessControl, token=TOKEN), Middleware(RunStart)],
     lifespan=started(TOKEN),
-    on_script_error=show_error,  # what fails outside of a tab: a sentence too, and no traceback
+    on_script_error=show_error,  # errors outside of a tab are shown as sentences, too
 )

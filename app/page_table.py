@@ -1,4 +1,4 @@
-"""The page table: runs once for each visitor, before the page that is open."""
+"""The page table: runs for each visitor, before the open page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TUNE = "app_pages/tune.py"
 
 
 def to_tune() -> None:
-    """The default page has the path /; links to /tune lead there."""
+    """Redirect /tune to /, the path of the default page."""
     params = {name: st.query_params.get_all(name) for name in st.query_params}
     st.switch_page(TUNE, query_params=params)
 
@@ -46,10 +46,10 @@ with message_batch.together():
         layout="wide",
         initial_sidebar_state=320,
     )
-    if page.title != "Tune":  # left by the browser's own button, with the dialog open
+    if page.title != "Tune":  # left by the browser's back button while the dialog was open
         st.session_state.pop(runs.DIALOG_OPEN, None)
     links.begin(page.title)
-    notes = st.container()  # above the page, and filled after it: its widgets read the link
+    notes = st.container()  # above the page; filled after the page's widgets have read the link
     page.run()
     with notes:
         links.draw()

@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from engine.base.errors import AttuneError, StoreError
 
 _imported = threading.Event()
-_imported.set()  # where nothing is prepared nobody waits
+_imported.set()  # set at first: without a preparation nothing waits
 
 
 def prepare(steps: Sequence[Callable[[], object]] = ()) -> threading.Thread:
-    """Begin, without waiting for its end; returns the thread that prepares.
+    """Start the preparation in a thread, and return the thread.
 
     Args:
-        steps: one after the other; without them compilers and the worker are started, which go on
-            by themselves, and then the first page is imported.
+        steps: run one after the other; by default, start compilers and the worker, which continue
+        by themselves, and import the first page.
     """
     _imported.clear()
     steps = steps or (_start_cpu_runtime, _start_worker, _import_first_page)
@@ -30,10 +30,10 @@ def prepare(steps: Sequence[Callable[[], object]] = ()) -> threading.Thread:
 
 
 def wait_for_imports() -> None:
-    """Before a page is imported: two threads that import one package can lock each other out.
+    """Wait until the preparation's imports are done. Call before a page is imported.
 
-    One holds the package and wants a module of it, the other the module and wants its package;
-    Python then ends the import of one of them with an error.
+    Two threads that import one package can deadlock, one holding the package's import lock and the
+    other a module's; Python then raises an error in one of them.
     """
     _imported.wait()
 
@@ -47,12 +47,13 @@ def _prepare(steps: Sequence[Callable[[], object]]) -> None:
 
 
 def _start_cpu_runtime() -> None:
-    """Built here, because the worker is seconds away; its own build waits for this one."""
+    """Build the CPU runtime here, because the worker takes seconds to start; its own build waits
+    for this one."""
+    from engine.base.cxx import find_toolchain
     from engine.cuda_on_host.build import build_runtime
-    from engine.cuda_on_host.toolchain import find_toolchain
 
     def build() -> None:
-        with contextlib.suppress(AttuneError):  # the first Run says what is missing
+        with contextlib.suppress(AttuneError):  # the first Run reports what is missing
             build_runtime(find_toolchain())
 
     threading.Thread(target=build, daemon=True).start()
@@ -61,14 +62,14 @@ def _start_cpu_runtime() -> None:
 def _start_worker() -> None:
     from engine.jobs.manager import manager
 
-    with contextlib.suppress(StoreError):  # the page says so where it matters
+    with contextlib.suppress(StoreError):  # the page reports it
         manager().start_worker()
 
 
 def _import_first_page() -> None:
-    """Import what the Tune page is made of: a second that its first run need not take.
+    """Import the Tune page's modules, which saves its first run a second.
 
-    What is there then stays: to look through it for garbage would hold up a page for 0.1 s now and
+    Then exclude all objects from garbage collection, which would delay a page by 0.1 s now and
     then.
     """
     for folder in ("app.shared", "app.evaluation", "app.tune"):

@@ -1,10 +1,10 @@
-"""When the messages with which a run begins reach the browser.
+"""Delay of the messages at the start of a run.
 
-Streamlit sends "a new run" and "it is under way" before the page's script starts. For each message
-that comes alone the browser goes through the whole page, which takes its only thread 20 ms; those
-that come meanwhile it takes up together. So the first goes a little later, with the first that the
-run says: it is still being taken up when the figures come that a step of a slider changes. The
-second, a sign at the window's edge, goes after them.
+Streamlit sends "new run" and "running" before the page's script starts. For each message that
+arrives alone, the browser traverses the whole page, 20 ms of its only thread; messages that arrive
+meanwhile are processed together. Therefore "new run" is sent with the run's first own message: the
+browser still processes it when the figures arrive that a slider changes. "Running", an indicator at
+the window's edge, is sent after them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import contextlib
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
-_AT_END = ("script_finished", "session_status_changed")  # of a run: no sign goes after them
+# Messages at the end of a run; "running" is not sent after them.
+_AT_END = ("script_finished", "session_status_changed")
 
 
 class RunStart:
-    """Holds them back on each connection of a page. The order of all other messages stays.
+    """Delays these two messages on each connection of a page. The order of all others is unchanged.
 
     Args:
-        longest_s: that one is held back.
+        longest_s: that a message is held back.
     """
 
     def __init__(self, app: ASGIApp, longest_s: float = 0.1) -> None:
@@ -45,7 +46,7 @@ class _Connection:
         self._begun: Message | None = None
         self._under_way: Message | None = None
         self._timer: asyncio.Task[None] | None = None
-        self._sending = asyncio.Lock()  # the timer sends, too
+        self._sending = asyncio.Lock()  # the timer's thread sends, too
 
     async def send(self, message: Message) -> None:
         kind, is_under_way = _kind(message)
@@ -70,7 +71,7 @@ class _Connection:
         await asyncio.sleep(self._longest_s)
         self._timer = None
         async with self._sending:
-            with contextlib.suppress(OSError):  # the browser is gone: the next message says so
+            with contextlib.suppress(OSError):  # disconnected: the next message reports it
                 await self._send_held()
 
     async def _send_held(self, all_of_it: bool = True) -> None:
@@ -83,7 +84,7 @@ class _Connection:
 
 
 def _kind(message: Message) -> tuple[str, bool]:
-    """Which of Streamlit's messages it is, and whether it says that a run is under way."""
+    """Return the type of one of Streamlit's messages, and whether it reports a running script."""
     payload = message.get("bytes") if message["type"] == "websocket.send" else None
     if payload is None:
         return "", False

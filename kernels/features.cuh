@@ -100,7 +100,8 @@ struct Features {
 #endif
 };
 
-#define BENDS_SCORES (SOFTCAP > 0.0f || HAS_ALIBI)  // a constexpr would take constant memory
+// A score modification, as FlexAttention calls it. A constexpr would take constant memory.
+#define HAS_SCORE_MOD (SOFTCAP > 0.0f || HAS_ALIBI)
 
 // A window may start after the first tiles, in which its query then sees no key: a finite maximum
 // keeps -infinity - -infinity, which is NaN, out of the exponent. The scaled maximum to subtract,
@@ -210,8 +211,8 @@ struct Lengths {
 #define IS_BEFORE_A_WINDOW(n, end) false
 #endif
 
-// Transforms the scores of one query head.
-struct ScoreFunction {
+// The score modification of one query head: softcap, then ALiBi.
+struct ScoreMod {
     float softmax_scale;
     float slope;  // of ALiBi, for scores that are not scaled
 
@@ -227,8 +228,8 @@ struct ScoreFunction {
     }
 };
 
-__device__ __forceinline__ ScoreFunction score_function_of(Features given, int head,
-                                                           float softmax_scale) {
+__device__ __forceinline__ ScoreMod score_mod_of(Features given, int head,
+                                                 float softmax_scale) {
     float slope = 0.0f;
     if constexpr (HAS_ALIBI) slope = given.alibi_slopes[head] / softmax_scale;
     return {softmax_scale, slope};

@@ -2,7 +2,7 @@
 // Idea: visit K/V tile by tile under a running softmax, so S = Q @ K^T never leaves the chip.
 // Changed: nothing; this is the baseline of every later rung.
 // Limiter: two of eight warps compute, with 32-way bank conflicts on Q and S, kept as the baseline.
-// Constraints: D in {4, 32, 64, 96, 128}, 192 with V's 128; H, B <= 65535; all of features.cuh.
+// Constraints: D in {4, 32, 64, 96, 128}, 192 with V's 128; H <= 65535; B <= 65535; no GQA or FP8.
 // Passes: 1, attention_forward; grid (ceil(S / 64), num_heads, batch), 256 threads.
 // Source: Dao et al., FlashAttention, 2022 (arXiv 2205.14135), algorithm 1, Q loop outside.
 // Weakness: time grows with S at a fixed few CTAs; such a kernel took 0.27 ms a tile on an L4.
@@ -88,7 +88,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const Features given = FEATURES_GIVEN;
     OWN_LENGTHS(given, blockIdx.z);
     if (HAS_VARLEN && m0 >= NUM_QUERIES) return;  // the sequence ends before this tile
-    const ScoreFunction bend = score_function_of(given, blockIdx.y, softmax_scale);
+    const ScoreMod score_mod = score_mod_of(given, blockIdx.y, softmax_scale);
 
     load_tile<BLOCK_M, HEAD_DIM>(q_smem, q + q_head, m0, NUM_QUERIES);
 
@@ -121,7 +121,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                     score += to_float(q_row[d]) * to_float(k_smem[n * HEAD_DIM + d]);
                 }
                 const int key = n0 + n;
-                if constexpr (BENDS_SCORES) score = bend(score, POSITION_OF(query) - key);
+                if constexpr (HAS_SCORE_MOD) score = score_mod(score, POSITION_OF(query) - key);
                 const bool visible = IS_VISIBLE(key, POSITION_OF(query));
                 if (!visible) score = -INFINITY;
                 s_row[n] = score;

@@ -1,6 +1,6 @@
 // v02 All threads: every thread computes; the threads of one query row combine by shuffles.
 // Idea: a row's threads share its keys for S and its columns for O; lanes reduce max and sum.
-// Changed: against v01, no thread only loads, shuffles for max and sum, l summed once at the end.
+// Changed: against v01, rewritten: several threads share a row, by shuffles; l summed at the end.
 // Limiter: issue slots: each pair of FMAs costs one or two loads and two or four conversions.
 // Constraints: D in {32, 64, 96, 128}; H <= 65535; B <= 65535; any KV.
 // Passes: 1, attention_forward; grid (ceil(S / 64), num_heads, batch), 64 threads_per_row threads.

@@ -1,6 +1,6 @@
 // v03 Vectorized: 16-byte loads, padded shared memory, and a register tile of S and O per thread.
 // Idea: a value once loaded serves several FMAs, and neighbouring rows start in different banks.
-// Changed: against v02, 16 threads share rows_per_thread rows; 8 elements a load; rows padded by 8.
+// Changed: against v02, rewritten for register tiles: 16 threads share rows; 8 elements a load.
 // Limiter: FMA issue, shared with the conversions of 16-bit operands to float.
 // Constraints: D in {32, 64, 96, 128}; H <= 65535; B <= 65535; any KV.
 // Passes: 1, attention_forward; grid (ceil(S / 64), num_heads, batch), 1024 / rows_per_thread each.

@@ -1,6 +1,6 @@
 // v07 wmma: both products on tensor cores through the fragments of mma.h, whose layout is hidden.
 // Idea: let the compiler arrange the operands, at the price of passing S, P and O through memory.
-// Changed: against v04, wmma fragments for both products; softmax between them in shared memory.
+// Changed: against v04, rewritten for warps: wmma fragments; the softmax in shared memory.
 // Limiter: shared memory: S, P and O travel through it once a tile, because lanes are unknown.
 // Constraints: from sm_75, BF16 from sm_80; D in {32, 64, 96, 128}; H <= 65535; B <= 65535.
 // Passes: 1, attention_forward; grid (ceil(S / (16 num_warps)), num_heads, batch), 32 num_warps.

@@ -1,6 +1,6 @@
 // v08 mma.sync: both products on tensor cores, P handed from one to the other in registers.
 // Idea: the accumulator of S = Q @ K^T has the layout that P @ V wants as its left operand.
-// Changed: against v04, mma.m16n8k16 and ldmatrix; 16 rows per warp; Q goes straight to registers.
+// Changed: against v04, rewritten for warps of 16 rows: mma.m16n8k16, ldmatrix; Q in registers.
 // Limiter: latency: loads, tensor cores and exp follow one another with nothing to overlap them.
 // Constraints: from sm_75, BF16 from sm_80; D in {32, 64, 96, 128}; H <= 65535; B <= 65535.
 // Passes: 1, attention_forward; grid (ceil(S / (16 num_warps)), num_heads, batch), 32 num_warps.
@@ -36,6 +36,7 @@ conflict_ways = 1
 #include "exp2.cuh"
 #include "lse.cuh"
 #include "mma.cuh"
+#include "rows.cuh"
 
 constexpr int WARP_ROWS = 16;                   // query rows per warp: one mma tile
 constexpr int BLOCK_M = WARP_ROWS * NUM_WARPS;  // query rows per CTA
@@ -45,7 +46,6 @@ constexpr int KEY_STEPS = BLOCK_N / 16;   // and 16 rows of V
 constexpr int VECTOR = 8;                 // elements per 16-byte access
 // 16 bytes of padding, as in v03: the 8 rows of one 8x8 matrix lie in 8 groups of 4 banks.
 constexpr int ROW_STRIDE = HEAD_DIM + VECTOR;  // elements
-constexpr unsigned FULL_WARP = 0xffffffffu;
 
 static_assert(NUM_WARPS == 1 || NUM_WARPS == 2 || NUM_WARPS == 4 || NUM_WARPS == 8,
               "num_warps must be 1, 2, 4 or 8: 16 leave 128 registers, and D = 128 takes more");
@@ -77,15 +77,72 @@ __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, ROW_ST
     }
 }
 
-// Maximum and sum over the 4 neighbouring lanes that hold one row; all of them get it.
-__device__ __forceinline__ float row_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 1));
-    return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
+// A lane's part of S and O: of each accumulator tile two columns of row lane / 4, and then of row
+// lane / 4 + 8.
+using Scores = float[BLOCK_N / 8][4];
+using Output = float[HEAD_DIM / 8][4];
+using Fragments = unsigned[DIM_STEPS][4];  // of Q
+using Rows = float[2];
+
+// S = Q @ K^T [WARP_ROWS, BLOCK_N]. K's rows are the columns of the right operand, so they load
+// untransposed: matrices 0, 1 are keys 0-7 by 16 columns of K, 2, 3 are keys 8-15.
+__device__ __forceinline__ void multiply_scores(Scores& s_rmem, const Fragments& q_rmem,
+                                                const element* k_smem, int lane) {
+#pragma unroll
+    for (int step = 0; step < DIM_STEPS; step++) {
+#pragma unroll
+        for (int key_step = 0; key_step < KEY_STEPS; key_step++) {
+            const int row = key_step * 16 + lane / 16 * 8 + lane % 8;
+            const int d = step * 16 + lane / 8 % 2 * 8;
+            unsigned k_rmem[4];
+            ldmatrix_x4(k_rmem, k_smem + row * ROW_STRIDE + d);
+            mma_m16n8k16(s_rmem[2 * key_step], q_rmem[step], k_rmem[0], k_rmem[1]);
+            mma_m16n8k16(s_rmem[2 * key_step + 1], q_rmem[step], k_rmem[2], k_rmem[3]);
+        }
+    }
 }
 
-__device__ __forceinline__ float row_sum(float x) {
-    x += __shfl_xor_sync(FULL_WARP, x, 1);
-    return x + __shfl_xor_sync(FULL_WARP, x, 2);
+// The new running maxima, and the factors that rescale the sums under the old ones: l here, O
+// later. Key 0 is visible to every row, so maxima are finite from the first tile on. `m_new`
+// begins as `m_rmem`.
+__device__ __forceinline__ void update_maxima(const Scores& s_rmem, Rows& m_new, Rows& m_rmem,
+                                              Rows& m_scaled, Rows& l_rmem, Rows& correction,
+                                              float scale_log2) {
+#pragma unroll
+    for (int tile = 0; tile < BLOCK_N / 8; tile++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) m_new[i / 2] = fmaxf(m_new[i / 2], s_rmem[tile][i]);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        m_new[r] = row_max(m_new[r]);
+        m_scaled[r] = m_new[r] * scale_log2;
+        correction[r] = fast_exp2(m_rmem[r] * scale_log2 - m_scaled[r]);
+        m_rmem[r] = m_new[r];
+        l_rmem[r] *= correction[r];
+    }
+}
+
+// Rescales O to the new maximum.
+__device__ __forceinline__ void rescale(Output& acc_rmem, const Rows& correction) {
+#pragma unroll
+    for (int tile = 0; tile < HEAD_DIM / 8; tile++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) acc_rmem[tile][i] *= correction[i / 2];
+    }
+}
+
+// P = exp(scale (S - m)): one FFMA and one EX2 per score; l sums it before P is rounded.
+__device__ __forceinline__ void exponentiate(Scores& s_rmem, Rows& l_rmem, const Rows& m_scaled,
+                                             float scale_log2) {
+#pragma unroll
+    for (int tile = 0; tile < BLOCK_N / 8; tile++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            s_rmem[tile][i] = fast_exp2(s_rmem[tile][i] * scale_log2 - m_scaled[i / 2]);
+            l_rmem[i / 2] += s_rmem[tile][i];
+        }
+    }
 }
 
 // The 1 lets ptxas use the registers it wants, as in v02.
@@ -119,7 +176,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
 
     // Q as the left operand, once for all tiles. Four lanes read 16 bytes of a row and its other
     // half comes with the next 8 columns, so no sector is read twice and Q needs no shared memory.
-    unsigned q_rmem[DIM_STEPS][4];
+    Fragments q_rmem;
 #pragma unroll
     for (int step = 0; step < DIM_STEPS; step++) {
 #pragma unroll
@@ -148,22 +205,8 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         // Every warp reads rows that other warps loaded.
         __syncthreads();
 
-        // S = Q @ K^T [WARP_ROWS, BLOCK_N]. K's rows are the columns of the right operand, so they
-        // load untransposed: matrices 0, 1 are keys 0-7 by 16 columns of K, 2, 3 are keys 8-15.
-        float s_rmem[BLOCK_N / 8][4] = {};
-#pragma unroll
-        for (int step = 0; step < DIM_STEPS; step++) {
-#pragma unroll
-            for (int key_step = 0; key_step < KEY_STEPS; key_step++) {
-                const int row = key_step * 16 + lane / 16 * 8 + lane % 8;
-                const int d = step * 16 + lane / 8 % 2 * 8;
-                unsigned k_rmem[4];
-                ldmatrix_x4(k_rmem, k_smem + row * ROW_STRIDE + d);
-                mma_m16n8k16(s_rmem[2 * key_step], q_rmem[step], k_rmem[0], k_rmem[1]);
-                mma_m16n8k16(s_rmem[2 * key_step + 1], q_rmem[step], k_rmem[2], k_rmem[3]);
-            }
-        }
-
+        Scores s_rmem = {};
+        multiply_scores(s_rmem, q_rmem, k_smem, lane);
         // Only tiles across the end of the keys or across the diagonal have anything to mask.
         if (n0 + BLOCK_N > (IS_CAUSAL ? min(seqlen_kv, m0 + 1) : seqlen_kv)) {
 #pragma unroll
@@ -177,39 +220,11 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                 }
             }
         }
-        float m_new[2] = {m_rmem[0], m_rmem[1]};
-#pragma unroll
-        for (int tile = 0; tile < BLOCK_N / 8; tile++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) m_new[i / 2] = fmaxf(m_new[i / 2], s_rmem[tile][i]);
-        }
-
         // Online softmax: what was summed so far is rescaled from the old maximum to the new one.
-        // Key 0 is visible to every row, so the row's maximum is finite from the first tile on.
-        float correction[2], m_scaled[2];
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            m_new[r] = row_max(m_new[r]);
-            m_scaled[r] = m_new[r] * scale_log2;
-            correction[r] = fast_exp2(m_rmem[r] * scale_log2 - m_scaled[r]);
-            m_rmem[r] = m_new[r];
-            l_rmem[r] *= correction[r];
-        }
-#pragma unroll
-        for (int tile = 0; tile < HEAD_DIM / 8; tile++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) acc_rmem[tile][i] *= correction[i / 2];
-        }
-
-        // P = exp(scale (S - m)): one FFMA and one EX2 per score; l sums it before P is rounded.
-#pragma unroll
-        for (int tile = 0; tile < BLOCK_N / 8; tile++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                s_rmem[tile][i] = fast_exp2(s_rmem[tile][i] * scale_log2 - m_scaled[i / 2]);
-                l_rmem[i / 2] += s_rmem[tile][i];
-            }
-        }
+        Rows m_new = {m_rmem[0], m_rmem[1]}, correction, m_scaled;
+        update_maxima(s_rmem, m_new, m_rmem, m_scaled, l_rmem, correction, scale_log2);
+        rescale(acc_rmem, correction);
+        exponentiate(s_rmem, l_rmem, m_scaled, scale_log2);
 
         // O += P @ V [WARP_ROWS, HEAD_DIM]. Two accumulator tiles of S side by side are one left
         // operand. V's rows are the rows of the right operand, so its matrices load transposed.

@@ -2,7 +2,7 @@
 // Idea: a ring of tiles in shared memory; cp.async fills it during the maths, without registers.
 // Changed: against v09, cp.async groups, pipeline stages instead of one tile, one barrier per tile.
 // Limiter: instructions issued per HMMA; on sm_80 the reads of K and V from shared memory too.
-// Constraints: sm_75, BF16 sm_80; D in {32, 64, 96, 128}, 192 with V's 128; all of features.cuh.
+// Constraints: sm_75, BF16 sm_80; D in {32, 64, 96, 128}, 192 with V's 128; H, B <= 65535; no FP8.
 // Passes: 1, attention_forward; grid (ceil(S / (16 num_warps)), num_heads, batch), 32 num_warps.
 // Source: CUTLASS's multistage main loop; NVIDIA's CUDA programming guide on cp.async groups.
 // Weakness: 16 rows a warp read all of K and V from shared memory; 4-byte output stores.
@@ -41,6 +41,7 @@ conflict_ways = 1
 #include "exp2.cuh"
 #include "features.cuh"
 #include "mma.cuh"
+#include "rows.cuh"
 
 constexpr int WARP_ROWS = 16;                   // query rows per warp: one mma tile
 constexpr int BLOCK_M = WARP_ROWS * NUM_WARPS;  // query rows per CTA
@@ -48,7 +49,6 @@ constexpr int NUM_THREADS = 32 * NUM_WARPS;
 constexpr int DIM_STEPS = HEAD_DIM / 16;  // an mma takes 16 columns of Q and K
 constexpr int KEY_STEPS = BLOCK_N / 16;   // and 16 rows of V
 constexpr int VECTOR = 8;                 // elements per 16-byte access
-constexpr unsigned FULL_WARP = 0xffffffffu;
 
 static_assert(NUM_WARPS == 1 || NUM_WARPS == 2 || NUM_WARPS == 4 || NUM_WARPS == 8,
               "num_warps must be 1, 2, 4 or 8: 16 leave 128 registers, and D = 128 takes more");
@@ -90,15 +90,86 @@ __device__ __forceinline__ void load_tile(element* tile_smem,   // [ROWS, COLUMN
     }
 }
 
-// Maximum and sum over the 4 neighbouring lanes that hold one row; all of them get it.
-__device__ __forceinline__ float row_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 1));
-    return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
+// A lane's part of S and O: of each accumulator tile two columns of row lane / 4, and then of row
+// lane / 4 + 8.
+using Scores = float[BLOCK_N / 8][4];
+using Output = float[HEAD_DIM_V / 8][4];
+using Fragments = unsigned[DIM_STEPS][4];  // of Q
+using Rows = float[2];
+
+// S = Q @ K^T [WARP_ROWS, BLOCK_N]. K's rows are the columns of the right operand, so they load
+// untransposed: matrices 0, 1 are keys 0-7 by 16 columns of K, 2, 3 are keys 8-15.
+__device__ __forceinline__ void multiply_scores(Scores& s_rmem, const Fragments& q_rmem,
+                                                const element* k_smem, int lane) {
+#pragma unroll
+    for (int step = 0; step < DIM_STEPS; step++) {
+#pragma unroll
+        for (int key_step = 0; key_step < KEY_STEPS; key_step++) {
+            const int row = key_step * 16 + lane / 16 * 8 + lane % 8;
+            const int d = step * 16 + lane / 8 % 2 * 8;
+            unsigned k_rmem[4];
+            ldmatrix_x4(k_rmem, k_smem + swizzled<HEAD_DIM>(row, d));
+            mma_m16n8k16(s_rmem[2 * key_step], q_rmem[step], k_rmem[0], k_rmem[1]);
+            mma_m16n8k16(s_rmem[2 * key_step + 1], q_rmem[step], k_rmem[2], k_rmem[3]);
+        }
+    }
 }
 
-__device__ __forceinline__ float row_sum(float x) {
-    x += __shfl_xor_sync(FULL_WARP, x, 1);
-    return x + __shfl_xor_sync(FULL_WARP, x, 2);
+// Softcap and ALiBi; n0 is the tile's first key.
+__device__ __forceinline__ void modify_scores(Scores& s_rmem, int n0, int query0, int pair,
+                                              LENGTHS_PARAMETER, const ScoreMod& score_mod) {
+#pragma unroll
+    for (int tile = 0; tile < BLOCK_N / 8; tile++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int key = n0 + tile * 8 + pair + i % 2;
+            const int position = POSITION_OF(query0 + i / 2 * 8);
+            s_rmem[tile][i] = score_mod(s_rmem[tile][i], position - key);
+        }
+    }
+}
+
+// The new running maxima, and the factors that rescale the sums under the old ones: l here, O
+// later. Key 0 is visible to every row, so maxima are finite from the first tile on. `m_new`
+// begins as `m_rmem`.
+__device__ __forceinline__ void update_maxima(const Scores& s_rmem, Rows& m_new, Rows& m_rmem,
+                                              Rows& m_scaled, Rows& l_rmem, Rows& correction,
+                                              float scale_log2) {
+#pragma unroll
+    for (int tile = 0; tile < BLOCK_N / 8; tile++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) m_new[i / 2] = fmaxf(m_new[i / 2], s_rmem[tile][i]);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        m_new[r] = row_max(m_new[r]);
+        m_scaled[r] = SCALED_MAXIMUM(m_new[r], scale_log2);
+        correction[r] = fast_exp2(m_rmem[r] * scale_log2 - m_scaled[r]);
+        m_rmem[r] = m_new[r];
+        l_rmem[r] *= correction[r];
+    }
+}
+
+// Rescales O to the new maximum.
+__device__ __forceinline__ void rescale(Output& acc_rmem, const Rows& correction) {
+#pragma unroll
+    for (int tile = 0; tile < HEAD_DIM_V / 8; tile++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) acc_rmem[tile][i] *= correction[i / 2];
+    }
+}
+
+// P = exp(scale (S - m)): one FFMA and one EX2 per score; l sums it before P is rounded.
+__device__ __forceinline__ void exponentiate(Scores& s_rmem, Rows& l_rmem, const Rows& m_scaled,
+                                             float scale_log2) {
+#pragma unroll
+    for (int tile = 0; tile < BLOCK_N / 8; tile++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            s_rmem[tile][i] = fast_exp2(s_rmem[tile][i] * scale_log2 - m_scaled[i / 2]);
+            l_rmem[i / 2] += s_rmem[tile][i];
+        }
+    }
 }
 
 // The 1 lets ptxas use the registers it wants, as in v02.
@@ -135,11 +206,11 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const Features given = FEATURES_GIVEN;
     OWN_LENGTHS(given, blockIdx.z);
     if (HAS_VARLEN && m0 >= NUM_QUERIES) return;  // the sequence ends before this tile
-    const ScoreFunction bend = score_function_of(given, blockIdx.y, softmax_scale);
+    const ScoreMod score_mod = score_mod_of(given, blockIdx.y, softmax_scale);
 
     // Q as the left operand, once for all tiles. Four lanes read 16 bytes of a row and its other
     // half comes with the next 8 columns, so no sector is read twice and Q needs no shared memory.
-    unsigned q_rmem[DIM_STEPS][4];
+    Fragments q_rmem;
 #pragma unroll
     for (int step = 0; step < DIM_STEPS; step++) {
 #pragma unroll
@@ -192,34 +263,9 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
         const element* v_smem = k_smem + K_TILE;       // [BLOCK_N, HEAD_DIM_V]
         stage = stage == STAGES - 1 ? 0 : stage + 1;
 
-        // S = Q @ K^T [WARP_ROWS, BLOCK_N]. K's rows are the columns of the right operand, so they
-        // load untransposed: matrices 0, 1 are keys 0-7 by 16 columns of K, 2, 3 are keys 8-15.
-        float s_rmem[BLOCK_N / 8][4] = {};
-#pragma unroll
-        for (int step = 0; step < DIM_STEPS; step++) {
-#pragma unroll
-            for (int key_step = 0; key_step < KEY_STEPS; key_step++) {
-                const int row = key_step * 16 + lane / 16 * 8 + lane % 8;
-                const int d = step * 16 + lane / 8 % 2 * 8;
-                unsigned k_rmem[4];
-                ldmatrix_x4(k_rmem, k_smem + swizzled<HEAD_DIM>(row, d));
-                mma_m16n8k16(s_rmem[2 * key_step], q_rmem[step], k_rmem[0], k_rmem[1]);
-                mma_m16n8k16(s_rmem[2 * key_step + 1], q_rmem[step], k_rmem[2], k_rmem[3]);
-            }
-        }
-
-        if constexpr (BENDS_SCORES) {
-#pragma unroll
-            for (int tile = 0; tile < BLOCK_N / 8; tile++) {
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const int key = n0 + tile * 8 + pair + i % 2;
-                    const int position = POSITION_OF(query0 + i / 2 * 8);
-                    s_rmem[tile][i] = bend(s_rmem[tile][i], position - key);
-                }
-            }
-        }
-
+        Scores s_rmem = {};
+        multiply_scores(s_rmem, q_rmem, k_smem, lane);
+        if constexpr (HAS_SCORE_MOD) modify_scores(s_rmem, n0, query0, pair, LENGTHS, score_mod);
         // Only tiles across the end of the keys, across the diagonal or across the edge of a window
         // have anything to mask.
         if (n0 + BLOCK_N > END_SEEN_BY_ALL(begin) || IS_BEFORE_A_WINDOW(n0, end)) {
@@ -229,45 +275,16 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
                 for (int i = 0; i < 4; i++) {  // bit 0: the second column, bit 1: the second row
                     const int key = n0 + tile * 8 + pair + i % 2;
                     const int query = query0 + i / 2 * 8;
-                    const bool visible =
-                        IS_VISIBLE(key, POSITION_OF(query));
+                    const bool visible = IS_VISIBLE(key, POSITION_OF(query));
                     if (!visible) s_rmem[tile][i] = -INFINITY;
                 }
             }
         }
-        float m_new[2] = {m_rmem[0], m_rmem[1]};
-#pragma unroll
-        for (int tile = 0; tile < BLOCK_N / 8; tile++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) m_new[i / 2] = fmaxf(m_new[i / 2], s_rmem[tile][i]);
-        }
-
         // Online softmax: what was summed so far is rescaled from the old maximum to the new one.
-        // Key 0 is visible to every row, so the row's maximum is finite from the first tile on.
-        float correction[2], m_scaled[2];
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            m_new[r] = row_max(m_new[r]);
-            m_scaled[r] = SCALED_MAXIMUM(m_new[r], scale_log2);
-            correction[r] = fast_exp2(m_rmem[r] * scale_log2 - m_scaled[r]);
-            m_rmem[r] = m_new[r];
-            l_rmem[r] *= correction[r];
-        }
-#pragma unroll
-        for (int tile = 0; tile < HEAD_DIM_V / 8; tile++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) acc_rmem[tile][i] *= correction[i / 2];
-        }
-
-        // P = exp(scale (S - m)): one FFMA and one EX2 per score; l sums it before P is rounded.
-#pragma unroll
-        for (int tile = 0; tile < BLOCK_N / 8; tile++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                s_rmem[tile][i] = fast_exp2(s_rmem[tile][i] * scale_log2 - m_scaled[i / 2]);
-                l_rmem[i / 2] += s_rmem[tile][i];
-            }
-        }
+        Rows m_new = {m_rmem[0], m_rmem[1]}, correction, m_scaled;
+        update_maxima(s_rmem, m_new, m_rmem, m_scaled, l_rmem, correction, scale_log2);
+        rescale(acc_rmem, correction);
+        exponentiate(s_rmem, l_rmem, m_scaled, scale_log2);
 
         // O += P @ V [WARP_ROWS, HEAD_DIM_V]. Two accumulator tiles of S side by side are one left
         // operand. V's rows are the rows of the right operand, so its matrices load transposed.

@@ -1,8 +1,8 @@
 // v11 Register tuned: two row tiles per warp share fragments of K, V; softmax overlaps products.
 // Idea: a fragment read once serves two row tiles; S of the next tile overlaps with the softmax.
-// Changed: against v10, row_tiles; K two tiles ahead of V; Q in shared memory if registers run out.
+// Changed: against v10, rewritten, as three ideas share the registers: row_tiles, K ahead, S early.
 // Limiter: tensor cores, if two warps per scheduler are resident to fill each other's stalls.
-// Constraints: sm_75, BF16 sm_80; D in {32, 64, 96, 128, 256}, 192 with V's 128; features.cuh.
+// Constraints: sm_75, BF16 sm_80; D in {32, 64, 96, 128, 256}, 192 with V's 128; H, B <= 65535.
 // Passes: 1, attention_forward; grid (ceil(S / (16 row_tiles num_warps)), num_heads, batch).
 // Source: FlashAttention-2's tile shapes (Dao, 2023, arXiv 2307.08691); CUTLASS's epilogue.
 // Weakness: one CTA per tile: wave quantization leaves SMs idle, most with a causal mask.
@@ -52,6 +52,7 @@ conflict_ways = 1
 #include "exp2.cuh"
 #include "features.cuh"
 #include "mma.cuh"
+#include "rows.cuh"
 
 constexpr int WARP_ROWS = 16 * ROW_TILES;       // query rows per warp
 constexpr int BLOCK_M = WARP_ROWS * NUM_WARPS;  // query rows per CTA
@@ -81,7 +82,6 @@ constexpr bool COPIES_FIRST =
     HEAD_DIM < 128 || ROW_TILES == 1 || !HAS_LARGE_SMEM ||
     (IS_CAUSAL && V11_CAUSAL_LATE_COPIES_SPILL);
 constexpr int RING_ROWS = (STAGES * STAGE + HEAD_DIM - 1) / HEAD_DIM;  // as wide as Q's
-constexpr unsigned FULL_WARP = 0xffffffffu;
 
 static_assert(NUM_WARPS == 2 || NUM_WARPS == 4 || NUM_WARPS == 8,
               "num_warps must be 2, 4 or 8: 16 leave 128 registers, and D = 128 takes more");
@@ -139,17 +139,6 @@ __device__ __forceinline__ void load_tile(unsigned lane_smem,          // in [RO
                         lane_source + first * ROW_ELEMENTS + column, first < length);
         }
     }
-}
-
-// Maximum and sum over the 4 neighbouring lanes that hold one row; all of them get it.
-__device__ __forceinline__ float row_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 1));
-    return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
-}
-
-__device__ __forceinline__ float row_sum(float x) {
-    x += __shfl_xor_sync(FULL_WARP, x, 1);
-    return x + __shfl_xor_sync(FULL_WARP, x, 2);
 }
 
 // S of a lane's rows: ROW_TILES by BLOCK_N / 8 accumulator tiles, whose last two columns are row
@@ -220,9 +209,8 @@ __device__ __forceinline__ void multiply_scores(Scores& s_rmem, Fragments& q_rme
 }
 
 // Softcap and ALiBi; n0 is the tile's first key.
-__device__ __forceinline__ void bend_scores(Scores& s_rmem, int n0, int query0, int pair,
-                                            LENGTHS_PARAMETER,
-                                            const ScoreFunction& bend) {
+__device__ __forceinline__ void modify_scores(Scores& s_rmem, int n0, int query0, int pair,
+                                              LENGTHS_PARAMETER, const ScoreMod& score_mod) {
 #pragma unroll
     for (int t = 0; t < ROW_TILES; t++) {
 #pragma unroll
@@ -231,7 +219,7 @@ __device__ __forceinline__ void bend_scores(Scores& s_rmem, int n0, int query0, 
             for (int i = 0; i < 4; i++) {
                 const int key = n0 + tile * 8 + pair + i % 2;
                 const int position = POSITION_OF(query0 + t * 16 + i / 2 * 8);
-                s_rmem[t][tile][i] = bend(s_rmem[t][tile][i], position - key);
+                s_rmem[t][tile][i] = score_mod(s_rmem[t][tile][i], position - key);
             }
         }
     }
@@ -364,7 +352,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     const Features given = FEATURES_GIVEN;
     OWN_LENGTHS(given, blockIdx.z);
     if (HAS_VARLEN && m0 >= NUM_QUERIES) return;  // the sequence ends before this tile
-    const ScoreFunction bend = score_function_of(given, blockIdx.y, softmax_scale);
+    const ScoreMod score_mod = score_mod_of(given, blockIdx.y, softmax_scale);
 
     // Q as the left operand of two tiles of 8 rows and two of 8 columns: from global memory as in
     // v08, or step by step from shared memory.
@@ -466,7 +454,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
     __syncthreads();
     load_ahead(k_ahead, k_lane);
     multiply_scores<0, KEY_STEPS>(s_rmem, q_rmem, k_ahead, q_lane, k_lane);
-    if constexpr (BENDS_SCORES) bend_scores(s_rmem, kv_begin, query0, pair, LENGTHS, bend);
+    if constexpr (HAS_SCORE_MOD) modify_scores(s_rmem, kv_begin, query0, pair, LENGTHS, score_mod);
     if (kv_begin + BLOCK_N > all_visible || IS_BEFORE_A_WINDOW(kv_begin, end)) {
         mask_scores(s_rmem, kv_begin, query0, pair, LENGTHS);
     }
@@ -511,7 +499,7 @@ attention_forward(const element* __restrict__ q,  // [batch, num_heads, seqlen, 
             multiply_scores<EARLY, KEY_STEPS>(s_rmem, q_rmem, k_ahead, q_lane, k_next);
         }
         rescale(acc_rmem, correction);
-        if constexpr (BENDS_SCORES) bend_scores(s_rmem, next, query0, pair, LENGTHS, bend);
+        if constexpr (HAS_SCORE_MOD) modify_scores(s_rmem, next, query0, pair, LENGTHS, score_mod);
         if (decltype(kind)::value &&
             (TWO_LOOPS || next + BLOCK_N > all_visible || IS_BEFORE_A_WINDOW(next, end))) {
             mask_scores(s_rmem, next, query0, pair, LENGTHS);

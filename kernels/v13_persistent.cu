@@ -1,6 +1,6 @@
 // v13 Persistent: as many CTAs as the GPU holds, each with an equal share of all work.
 // Idea: query tiles seldom divide evenly among SMs, their key tiles do: cut where a share ends.
-// Changed: against v11, a loop over pieces of query tiles, partial (O, m, l), fusion on arrival.
+// Changed: against v11, rewritten around its loop: pieces of query tiles, partial O, fusion.
 // Limiter: as v11, without its last, partly filled wave.
 // Constraints: from sm_75, BF16 from sm_80; D in {32, 64, 96, 128}; any S, KV, H, B and num_ctas.
 // Passes: 1, attention_forward; grid (min(num_ctas, all query tiles)), 32 num_warps threads.
@@ -64,6 +64,7 @@ start_tiles = "max(2, block_m // block_n) if causal else 2"
 #include "exp2.cuh"
 #include "lse.cuh"
 #include "mma.cuh"
+#include "rows.cuh"
 
 constexpr int WARP_ROWS = 16 * ROW_TILES;       // query rows per warp
 constexpr int BLOCK_M = WARP_ROWS * NUM_WARPS;  // query rows per CTA
@@ -89,7 +90,6 @@ constexpr int START_TILES = IS_CAUSAL && BLOCK_M / BLOCK_N > 2 ? BLOCK_M / BLOCK
 constexpr int RING_ROWS = 2 * STAGES * BLOCK_N;
 constexpr int ROW_PAIRS = 2 * ROW_TILES;  // rows of a lane
 constexpr int O_VECTORS = ROW_TILES * HEAD_DIM / 8;  // of four floats, in a thread
-constexpr unsigned FULL_WARP = 0xffffffffu;
 // Initial maximum: below any score, but exp2(-inf - LOWEST) is 0, whereas -inf would give NaN.
 constexpr float LOWEST = -3e38f;
 
@@ -144,17 +144,6 @@ __device__ __forceinline__ void load_tile(unsigned lane_smem,          // in [RO
                         lane_source + first * HEAD_DIM + column, first < length);
         }
     }
-}
-
-// Maximum and sum over the 4 neighbouring lanes that hold one row; all of them get it.
-__device__ __forceinline__ float row_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 1));
-    return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
-}
-
-__device__ __forceinline__ float row_sum(float x) {
-    x += __shfl_xor_sync(FULL_WARP, x, 1);
-    return x + __shfl_xor_sync(FULL_WARP, x, 2);
 }
 
 // S of a lane's rows: ROW_TILES by BLOCK_N / 8 accumulator tiles, whose last two columns are row

@@ -1,6 +1,6 @@
 // v15 TMA and wgmma: TMA loads the tiles, wgmma reads them from shared memory; all warps alike.
 // Idea: one thread loads whole tiles; four warps together multiply straight from shared memory.
-// Changed: against v11, no ldmatrix, no copy loops, no addresses; mbarriers for copy groups.
+// Changed: against v11, rewritten for TMA, mbarriers and wgmma: no ldmatrix, copy loops, addresses.
 // Limiter: only the other warpgroup's products overlap with the softmax of a tile.
 // Constraints: sm_90a alone; D in {32, 64, 96, 128}; any S, KV, H and B.
 // Passes: 1, attention_forward; grid (ceil(S / (16 num_warps)), H, B), 32 num_warps threads.
@@ -46,6 +46,7 @@ conflict_ways = 1
 #include "exp2.cuh"
 #include "lse.cuh"
 #include "hopper.cuh"
+#include "rows.cuh"
 
 constexpr int GROUP_ROWS = 64;                      // query rows of a warpgroup
 constexpr int BLOCK_M = 16 * NUM_WARPS;             // and of a CTA
@@ -58,7 +59,6 @@ constexpr int TILE_BYTES = BLOCK_N * HEAD_DIM * 2;  // of K or V
 constexpr int Q_BYTES = BLOCK_M * HEAD_DIM * 2;
 constexpr int DIM_STEPS = HEAD_DIM / 16;  // a wgmma takes 16 columns of Q and K
 constexpr int KEY_STEPS = BLOCK_N / 16;   // and 16 rows of V
-constexpr unsigned FULL_WARP = 0xffffffffu;
 
 static_assert(NUM_WARPS == 4 || NUM_WARPS == 8,
               "num_warps must be 4 or 8: four issue a wgmma, and O and S of twelve are too many");
@@ -68,17 +68,6 @@ static_assert(STAGES == 2 || STAGES == 3,
               "stages must be 2 or 3: one tile is computed while the others arrive");
 static_assert(HEAD_DIM % 32 == 0 && HEAD_DIM <= 128,
               "head_dim must be 32, 64, 96 or 128: a box has 32 or 64 columns, O is in registers");
-
-// Maximum and sum over the 4 neighbouring lanes that hold one row; all of them get it.
-__device__ __forceinline__ float row_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 1));
-    return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
-}
-
-__device__ __forceinline__ float row_sum(float x) {
-    x += __shfl_xor_sync(FULL_WARP, x, 1);
-    return x + __shfl_xor_sync(FULL_WARP, x, 2);
-}
 
 // The descriptor of 16 columns of ROWS rows of Q or K, whose first box begins at `tile`.
 template <int ROWS>

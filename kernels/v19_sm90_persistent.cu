@@ -1,8 +1,8 @@
 // v19 Persistent on Hopper: persistent CTAs keep the SM's pipes busy between query tiles.
 // Idea: load the next Q and store the last O while products run, so that a tile's end costs little.
-// Changed: against v18, persistent CTAs; two Q buffers; warp-uniform descriptors; K/V by multicast.
+// Changed: against v18, rewritten around its loop: persistent CTAs, two Q buffers, multicast.
 // Limiter: as v18 in the steady state, from the first key of a CTA to its last.
-// Constraints: sm_90a alone; D in {32, 64, 96, 128}; any S, KV, H, B; features.cuh but lengths.
+// Constraints: sm_90a alone; D in {32, 64, 96, 128}; any S, KV, H, B; sequences of one length.
 // Passes: 1, attention_forward; grid (min(num_ctas, query tiles)), 128 (consumers + 1) threads.
 // Source: FlashAttention-3 (arXiv 2407.08608) and its L2-aware longest-first order; v13.
 // Weakness: the schedule of tiles is static; O is written before a group's next products.
@@ -83,6 +83,7 @@ schedule = {shares = "query tiles", heads_at_once = "heads_at_once"}
 #include "exp2.cuh"
 #include "features.cuh"
 #include "hopper.cuh"
+#include "rows.cuh"
 
 constexpr int GROUP_ROWS = 64;                      // query rows of a warpgroup
 constexpr int BLOCK_M = GROUP_ROWS * CONSUMERS;     // and of a CTA
@@ -99,7 +100,6 @@ constexpr int DIM_STEPS = HEAD_DIM / 16;  // a wgmma takes 16 columns of Q and K
 constexpr int KEY_STEPS = BLOCK_N / 16;   // and 16 rows of V
 constexpr int SHARE_ROWS = BLOCK_N / CLUSTER_SIZE;  // of a tile that each CTA of a cluster loads
 constexpr int TURNS = 1;  // the first barrier of those in front of the softmax
-constexpr unsigned FULL_WARP = 0xffffffffu;
 
 static_assert(CONSUMERS == 2 || CONSUMERS == 3,
               "consumers must be 2 or 3: a fourth would leave each thread 120 registers");
@@ -115,17 +115,6 @@ static_assert(MOST_GROWTH >= 0 && MOST_GROWTH <= 15,
               "most_growth must be 0 to 15: P is at most 2 to that, and FP16 ends at 65,504");
 static_assert(HEAD_DIM % 32 == 0 && HEAD_DIM <= 128,
               "head_dim must be 32, 64, 96 or 128: a box has 32 or 64 columns, O is in registers");
-
-// Maximum and sum over the 4 neighbouring lanes that hold one row; all of them get it.
-__device__ __forceinline__ float row_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 1));
-    return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
-}
-
-__device__ __forceinline__ float row_sum(float x) {
-    x += __shfl_xor_sync(FULL_WARP, x, 1);
-    return x + __shfl_xor_sync(FULL_WARP, x, 2);
-}
 
 // Offset from the descriptor of the first 16 columns of ROWS rows of Q or K to that of another
 // step. Its address counts units of 16 bytes; adding costs a third of building a descriptor.
@@ -397,13 +386,13 @@ attention_forward(const __grid_constant__ TensorMap q_map,    // [batch, num_hea
     // the factors.
     const auto softmax = [&](int m0, int head, int tile, float (&correction)[2]) {
         const int n0 = first_key_of(m0, seqlen, seqlen_kv) + tile * BLOCK_N;
-        if constexpr (BENDS_SCORES) {
-            const ScoreFunction bend = score_function_of(given, head, softmax_scale);
+        if constexpr (HAS_SCORE_MOD) {
+            const ScoreMod score_mod = score_mod_of(given, head, softmax_scale);
 #pragma unroll
             for (int i = 0; i < BLOCK_N / 2; i++) {
                 const int key = n0 + i / 4 * 8 + pair + i % 2;
                 const int position = POSITION_OF(m0 + group_row + i / 2 % 2 * 8);
-                s_rmem[i] = bend(s_rmem[i], position - key);
+                s_rmem[i] = score_mod(s_rmem[i], position - key);
             }
         }
         // Only tiles across the end of the keys, across the diagonal or across the edge of a window

@@ -75,6 +75,7 @@ schedule = {shares = "query tiles", heads_at_once = "heads_at_once"}
 #include "exp2.cuh"
 #include "lse.cuh"
 #include "hopper.cuh"
+#include "rows.cuh"
 
 constexpr int CONSUMERS = 3;                        // warpgroups that compute
 constexpr int GROUP_ROWS = 64;                      // query rows of each
@@ -92,7 +93,6 @@ constexpr int DIM_STEPS = HEAD_DIM / 16;  // a wgmma takes 16 columns of Q and K
 constexpr int KEY_STEPS = BLOCK_N / 16;   // and 16 rows of V
 constexpr int TURNS = 1;  // the first barrier of those in front of the softmax
 constexpr float MOST_GROWTH = 8.0f;  // of a maximum, as a power of 2: P is at most 256
-constexpr unsigned FULL_WARP = 0xffffffffu;
 
 static_assert(BLOCK_N == 64 || BLOCK_N == 128,
               "block_n must be 64 or 128: S of a tile stays in the registers of a warpgroup");
@@ -104,17 +104,6 @@ static_assert(NUM_CTAS >= 1 && KV_MIB >= 1,
               "num_ctas and kv_mib must be at least 1: someone has to visit some head");
 static_assert(HEAD_DIM % 32 == 0 && HEAD_DIM <= 128,
               "head_dim must be 32, 64, 96 or 128: a box has 32 or 64 columns, O is in registers");
-
-// Maximum and sum over the 4 neighbouring lanes that hold one row; all of them get it.
-__device__ __forceinline__ float row_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 1));
-    return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
-}
-
-__device__ __forceinline__ float row_sum(float x) {
-    x += __shfl_xor_sync(FULL_WARP, x, 1);
-    return x + __shfl_xor_sync(FULL_WARP, x, 2);
-}
 
 // 2^x for x up to 2^20, within 7.5e-5 of it, without the special function unit: x is the sum of an
 // integer n and a rest of at most 1/2. 2^rest is a polynomial, to whose exponent n is added.

@@ -2,7 +2,7 @@
 // Idea: a tile's page is looked up one tile before its copy, so that no copy waits for it.
 // Changed: against v14, a tile's address is its page's; a page holds whole tiles of one K/V head.
 // Limiter: DRAM bandwidth, once the splits fill the GPU.
-// Constraints: sm_75, BF16 sm_80; D in {32, 64, 96, 128, 256}; whole tiles to a page; features.cuh.
+// Constraints: sm_75, BF16 sm_80; D in {32, 64, 96, 128, 256}; whole tiles to a page of K and V.
 // Passes: 1, attention_forward; grid (num_splits, num_heads_kv * row tiles, batch), 32 num_warps.
 // Source: PagedAttention (Kwon et al., SOSP 2023); the pages of FlashInfer's HND layout.
 // Weakness: a table entry is read again for every tile; 16 rows of queries a CTA, in prefill too.
@@ -80,6 +80,7 @@ conflict_ways = 1
 #include "features.cuh"
 #include "fp8.cuh"
 #include "mma.cuh"
+#include "rows.cuh"
 
 constexpr int BLOCK_M = 16;  // packed query rows per CTA: one mma tile
 constexpr int NUM_THREADS = 32 * NUM_WARPS;
@@ -97,7 +98,6 @@ constexpr int MERGE_THREADS = NUM_THREADS / BLOCK_M;         // threads that mer
 constexpr int MERGE_PAIRS = HEAD_DIM / (2 * MERGE_THREADS);  // pairs of columns for each
 constexpr int PARTS = NUM_SPLITS / CLUSTER_SIZE;             // partial results to fuse in memory
 constexpr int SHARE_PAIRS = MERGE_PAIRS / CLUSTER_SIZE;      // of a thread, across a cluster
-constexpr unsigned FULL_WARP = 0xffffffffu;
 
 static_assert(NUM_WARPS == 2 || NUM_WARPS == 4 || NUM_WARPS == 8,
               "num_warps must be 2, 4 or 8: 16 threads merge the 16 pairs of a row of D = 32");
@@ -132,17 +132,6 @@ __device__ __forceinline__ void load_tile(kv_element* tile_smem,  // [BLOCK_N, H
         cp_async_16(tile_smem + swizzled(row, d), source + (size_t)row * HEAD_DIM + d,
                     row < length);
     }
-}
-
-// Maximum and sum over the 4 neighbouring lanes that hold one row; all of them get it.
-__device__ __forceinline__ float row_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 1));
-    return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
-}
-
-__device__ __forceinline__ float row_sum(float x) {
-    x += __shfl_xor_sync(FULL_WARP, x, 1);
-    return x + __shfl_xor_sync(FULL_WARP, x, 2);
 }
 
 // The 1 lets ptxas use the registers it wants, as in v02.
@@ -302,18 +291,18 @@ attention_forward(const element* __restrict__ q,   // [batch, num_heads, seqlen,
             }
         }
 #endif
-        if constexpr (BENDS_SCORES) {
+        if constexpr (HAS_SCORE_MOD) {
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const int row = min(row0 + lane / 4 + r * 8, num_rows - 1);
-                const ScoreFunction bend = score_function_of(given, head_of(row), softmax_scale);
+                const ScoreMod score_mod = score_mod_of(given, head_of(row), softmax_scale);
                 const int position = POSITION_OF(row / group);
 #pragma unroll
                 for (int t = 0; t < KEY_TILES; t++) {
 #pragma unroll
                     for (int i = 2 * r; i < 2 * r + 2; i++) {
                         const int key = n0 + t * 8 + pair + i % 2;
-                        s_rmem[t][i] = bend(s_rmem[t][i], position - key);
+                        s_rmem[t][i] = score_mod(s_rmem[t][i], position - key);
                     }
                 }
             }

@@ -1,6 +1,6 @@
 // v22 One shot by wgmma: few keys on Hopper; TMA loads a head's K and V at once, wgmma reads them.
 // Idea: as v12, wait once and never loop, but read shared memory once per 64 rows, not per 16.
-// Changed: against v12, TMA and wgmma as in v15; a warpgroup has 64 rows and all keys, no merge.
+// Changed: against v12, rewritten for TMA and wgmma, as v15: 64 rows a warpgroup, no merge.
 // Limiter: latency with one head per SM; with more, exp, which all warps reach together; loads.
 // Constraints: sm_90a alone; D in {32, 64, 96, 128}; KV <= keys, at most 256; any S, H and B.
 // Passes: 1, attention_forward; grid (ceil(S / (16 num_warps)), H, B), 32 num_warps threads.
@@ -56,6 +56,7 @@ conflict_ways = 1
 #include "exp2.cuh"
 #include "lse.cuh"
 #include "hopper.cuh"
+#include "rows.cuh"
 
 constexpr int GROUP_ROWS = 64;           // query rows of a warpgroup
 constexpr int GROUPS = NUM_WARPS / 4;    // warpgroups
@@ -75,7 +76,6 @@ constexpr int TILE_BYTES = 2 * HALF_BYTES;              // of K or V
 constexpr int GROUP_BYTES = GROUP_ROWS * HEAD_DIM * 2;  // of Q
 // 128 registers a thread are enough for two CTAs on an SM.
 constexpr int MIN_CTAS = NUM_WARPS == 8 && HEAD_DIM <= 64 && KEYS <= 128 ? 2 : 1;
-constexpr unsigned FULL_WARP = 0xffffffffu;
 
 static_assert(NUM_WARPS == 4 || NUM_WARPS == 8,
               "num_warps must be 4 or 8: four issue a wgmma, and the second group has one barrier");
@@ -83,17 +83,6 @@ static_assert(KEYS == 64 || KEYS == 128 || KEYS == 256,
               "keys must be 64, 128 or 256: S of all keys stays in the registers of a warpgroup");
 static_assert(HEAD_DIM % 32 == 0 && HEAD_DIM <= 128,
               "head_dim must be 32, 64, 96 or 128: a box has 32 or 64 columns, O is in registers");
-
-// Maximum and sum over the 4 neighbouring lanes that hold one row; all of them get it.
-__device__ __forceinline__ float row_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 1));
-    return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
-}
-
-__device__ __forceinline__ float row_sum(float x) {
-    x += __shfl_xor_sync(FULL_WARP, x, 1);
-    return x + __shfl_xor_sync(FULL_WARP, x, 2);
-}
 
 // Increment of a wgmma descriptor to the next 16 columns in boxes of ROWS rows. Adding a constant
 // takes less code than building a descriptor, and fetching code takes time.

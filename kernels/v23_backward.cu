@@ -1,6 +1,6 @@
 // v23 Backward: dQ, dK and dV from Q, K, V, O, LSE and dO: each CTA sums its own rows alone.
 // Idea: recompute P = exp(S - LSE), and dS = P (dP - D) with D = rowsum(dO O): no S x S matrix.
-// Changed: against v03, three outputs; D first, then a CTA for each key tile, and each query tile.
+// Changed: against v03, rewritten for three outputs: D, then a CTA a key tile, then a query tile.
 // Limiter: shared memory and FMA: five products of 32 x 32 scores, two of them computed twice.
 // Constraints: D in {32, 64, 96, 128}; H <= 65535; B <= 65535; S <= KV where causal; K/V shared.
 // Passes: 3, backward_delta by 8 rows, backward_kv by 32 keys, backward_q by 32 queries; (., H, B).

@@ -1,6 +1,6 @@
 // v24 Backward, mma: FlashAttention-2's loop on tensor cores, dQ added up by atomics in FP32.
 // Idea: a warp owns keys, so that P^T and dS^T stay in its registers on their way into dV and dK.
-// Changed: against v23, mma.sync and cp.async; one pass for all three, and one that converts dQ.
+// Changed: against v23, rewritten for mma.sync and cp.async: one pass for all three outputs.
 // Limiter: shared memory: K and V are read again as left operands for each tile of queries.
 // Constraints: from sm_80; D in {32, 64, 96, 128}; H <= 65535; B <= 65535; S <= KV where causal.
 // Passes: 3, backward_delta by 8 rows, backward_loop by key tiles, backward_convert; (., H, B).

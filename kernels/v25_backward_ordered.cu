@@ -1,6 +1,6 @@
 // v25 Backward, ordered: dQ in a separate pass, so that the order of every sum is fixed: same bits.
 // Idea: a CTA owns what it sums: keys for dK and dV, queries for dQ; S and dP are computed twice.
-// Changed: against v24, no atomics, no sums in memory, no dS in shared memory: 7 products, not 5.
+// Changed: against v24, rewritten without atomics or dS in shared memory: 7 products, not 5.
 // Limiter: tensor cores and shared memory, as v24; two fifths more products for reproducible bits.
 // Constraints: from sm_80; D in {32, 64, 96, 128}; H <= 65535; B <= 65535; S <= KV where causal.
 // Passes: 3, backward_delta by 8 rows, backward_kv by key tiles, backward_q by query tiles.

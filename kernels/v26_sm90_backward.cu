@@ -1,6 +1,6 @@
 // v26 Backward, wgmma: v24's loop by TMA and wgmma; P^T and dS^T stay in registers.
 // Idea: S^T = K Q^T and dP^T = V dO^T, so that P^T and dS^T are left operands in registers.
-// Changed: against v24, a producer warp and its ring, wgmma, rows that do not exist padded away.
+// Changed: against v24, rewritten for a producer warp, its ring and wgmma; missing rows padded.
 // Limiter: shared memory: K, V and dS are left operands of 64 columns' products, read each time.
 // Constraints: sm_90a alone; D in {32, 64, 96, 128}; H <= 65535; B <= 65535; S <= KV where causal.
 // Passes: 3, backward_rows by 8 rows, backward_loop by 128 keys, backward_convert; (., H, B).

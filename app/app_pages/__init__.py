@@ -1,1 +1,2 @@
-"""One thin script per page: which parts, in which order. The parts are in the page's folder."""
+"""One short script per page: which parts it shows, in which order. The parts are in the page's
+folder."""

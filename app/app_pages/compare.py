@@ -49,8 +49,8 @@ def page() -> None:
     if options.picks and not picked:
         empty(
             "nothing yet",
-            "There is one kernel here",
-            "Select a second session, or one in which several kernels or configs were run.",
+            "There is only one kernel",
+            "Select a second session, or a session in which several kernels or configs were run.",
         )
         return
     with errors_as_sentences():

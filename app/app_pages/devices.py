@@ -1,4 +1,4 @@
-"""Devices: the table of GPUs, each figure with its source, and what this machine has."""
+"""Devices: the table of GPUs, each figure with its source, and the GPU of this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def page() -> None:
     if local.spec is None:
         st.info(f"No local GPU. {plain_markdown(local.why)}", icon=":material/info:")
     else:
-        how = ", in software: kernels run on it, and nothing is timed" if local.in_software else ""
+        how = ", in software: it runs kernels but does not time them" if local.in_software else ""
         sentences = " ".join((f"Local GPU: {local.name}{how}.", *local.differences))
         st.success(plain_markdown(sentences), icon=":material/developer_board:")
     wanted = st.text_input("Filter by name", key="device_filter", placeholder="H100, Ada, …")
@@ -36,7 +36,7 @@ def page() -> None:
             **{name: st.column_config.NumberColumn(format="localized") for name in _LARGE},
             "$/hour": st.column_config.NumberColumn(
                 format="%.2f",
-                help="List price; what is rented for it differs between providers. Enter your own "
+                help="List price; what you rent for it differs between providers. Enter your own "
                 "price on the Batch size page.",
             ),
         },

@@ -38,8 +38,7 @@ def _draw_rungs(selection: Selection) -> None:
     choice = selection.choice or auto.choice_for(selection.problem, selection.gpu)
     overview.draw(known, waiting, choice)
     if choice is not None and all(rung.is_complete for rung in known) and not rungs.is_stopped():
-        # Without this, a choice without a time would stay for good beside a table with faster
-        # rungs.
+        # Otherwise a choice made without a time would stay although the table has faster rungs.
         auto.simulate_candidates(choice, selection.problem, selection.gpu)
     overview.draw_tree()
     rung_by_rung.draw(known, selection.variant.id)

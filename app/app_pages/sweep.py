@@ -1,8 +1,8 @@
-"""Sweep: many problems, variants and configs. Which wins where, and what decides it?
+"""Sweep: evaluate many problems, variants and configs, and show which is fastest where and why.
 
-Progress and results are two fragments that poll for what there is to show. The page as a whole
-never runs again because a sweep begins or ends: under load, a tick of a fragment that falls into
-the end of such a run can make Streamlit lose a part of the page.
+Progress and results are two fragments that poll. The start or end of a sweep never reruns the whole
+page: under load, a fragment's tick at the end of such a run can make Streamlit lose a part of the
+page.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def page() -> None:
         st.markdown(f"# Sweep  :small[:gray[on {selection.gpu_name}]]", width="stretch")
         start = st.container(width="content")
     jobs.confirm_cluster()
-    errors = st.container()  # visible with the axes folded away, too
+    errors = st.container()  # visible while the axes are folded, too
     with st.expander("What to try", icon=":material/tune:", expanded=not jobs.sweeps()):
         _request(selection, start, errors)
     _progress()
@@ -35,7 +35,7 @@ def page() -> None:
 
 
 def _request(selection: Selection, start: DeltaGenerator, errors: DeltaGenerator) -> None:
-    """Axes, estimate, Start."""
+    """Draw the axes, the estimate and the Start button."""
     request = None
     try:
         described = inputs.draw(selection)
@@ -57,7 +57,7 @@ def _request(selection: Selection, start: DeltaGenerator, errors: DeltaGenerator
 
 @st.fragment(run_every=_PROGRESS_S)
 def _progress() -> None:
-    """Which sweep, its state, and what can be done about it."""
+    """Draw the choice of the sweep, its state, and the buttons to cancel or resume it."""
     sweeps = jobs.sweeps()
     job = jobs.selected(sweeps)
     jobs.draw_notices()
@@ -74,7 +74,7 @@ def _progress() -> None:
 
 @st.fragment(run_every=_RESULTS_S)
 def _results() -> None:
-    """The results up to now."""
+    """Draw the results so far."""
     job = jobs.selected(jobs.sweeps())
     if job is not None:
         results.draw(

@@ -1,4 +1,4 @@
-"""Tune: one variant, one problem, one GPU. Is it right, what does it occupy, how fast is it?"""
+"""Tune: one variant on one problem and GPU: its correctness, occupancy and latency."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def page() -> None:
         state = polling.rerun_on_change(selection, state)
     collect()
     view = view_of(selection, state)
-    # First draw the figures that a slider changes: the browser paints them while the rest arrives.
+    # Draw the figures that a slider changes first: the browser paints them while the rest arrives.
     with tiles:
         metrics.draw(
             view,
@@ -61,7 +61,7 @@ def page() -> None:
         "Live latency": lambda _: latency_stream.draw(selection, state),
     }
     tabs.draw(view, "tab", in_url=True, more=more)
-    # Last, because auto's choice is looked up, and a step of a slider must not wait for that.
+    # Last, because looking up auto's choice must not delay a step of a slider.
     with line:
         verdict_line.draw(drawn, state, view, "tab")
 

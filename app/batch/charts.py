@@ -25,7 +25,7 @@ from engine.base.units import format_us
 from engine.choose.batch.cost import US_PER_HOUR
 
 _MAX_STEPS = 40  # more would be a solid line
-# Labels of a logarithmic axis nearer than these factors would overlap.
+# Labels of a logarithmic axis that are closer than these factors would overlap.
 _POINTS_APART = 1.25
 _POWERS_APART = 1.5
 _LOWER_TOP = 0.44  # of the figure's height; the upper panel begins a little above
@@ -40,10 +40,11 @@ def curves(
     color: str,
     theme: Theme,
 ) -> go.Figure:
-    """Latency of a launch above, time per unit of work below, over the same batches.
+    """Return a chart with latency of a launch above and time per unit of work below, over the
+    batch.
 
-    Both readings stand together because they were once mistaken for each other: the one rises
-    while the other falls.
+    Both are shown together because they are easily confused: latency rises while time per unit
+    falls.
 
     Columns of `curve`: `batch`, `latency_us`, `low_us`, `high_us`, `unit_us`, `unit_low_us`,
     `unit_high_us`, `step`, `binds`. Of `marks`: `batch`, `label`. Of `measured`: `batch`,
@@ -97,7 +98,8 @@ def curves(
 
 
 def batch_ticks(most: int, points: Iterable[int]) -> list[int]:
-    """Ticks of a logarithmic axis from 1: at the points, and at powers of two between them."""
+    """Return ticks of a logarithmic axis from 1: at the points, and at powers of two between
+    them."""
     ticks: list[int] = []
     for wanted, apart in (
         (sorted({int(p) for p in points}), _POINTS_APART),
@@ -177,7 +179,7 @@ def _line(curve: pd.DataFrame, middle: str, unit: str, color: str, panel: str) -
 
 
 def _steps(curve: pd.DataFrame, middle: str, theme: Theme, panel: str) -> Trace:
-    """The first batches that start another CTA per SM or wave."""
+    """Return marks at batches that start another CTA per SM or another wave."""
     steps = curve[curve["step"]].head(_MAX_STEPS)
     return {
         "type": "scatter",
@@ -217,7 +219,7 @@ def _measured(
 
 
 def traffic(curve: pd.DataFrame, chosen: int, color: str, theme: Theme) -> go.Figure:
-    """GPU time of a day's mix over the batch. Columns: `batch`, `gpu_hours`."""
+    """Return a chart of a day's GPU time over the batch. Columns: `batch`, `gpu_hours`."""
     batches = curve["batch"].to_numpy(np.float32)
     day_us = curve["gpu_hours"].to_numpy() * US_PER_HOUR
     ticks = batch_ticks(int(batches.max()), [chosen])
@@ -248,11 +250,16 @@ def traffic(curve: pd.DataFrame, chosen: int, color: str, theme: Theme) -> go.Fi
 
 
 def waiting(frame: pd.DataFrame, chosen: int, color: str, theme: Theme) -> go.Figure:
-    """GPU time of a request against the latency that waiting adds to the slowest 5 %.
+    """Return a chart of GPU time per request over the latency that waiting adds for the slowest 5
+    %.
 
     Columns: `batch`, `added_ms`, `per_request_us`, `what`. `chosen` is the batch at the knee.
     """
-    hues = {"in the budget": color, "over the budget": theme.line, "too slow to keep up": theme.bad}
+    hues = {
+        "within the budget": color,
+        "over the budget": theme.line,
+        "too slow to keep up": theme.bad,
+    }
     common: Trace = {"type": "scatter", "showlegend": False}
     line: Trace = {
         **common,
@@ -294,7 +301,7 @@ def waiting(frame: pd.DataFrame, chosen: int, color: str, theme: Theme) -> go.Fi
         shapes=[vertical(float(knee["added_ms"]), theme)],
         annotations=[
             {
-                "text": f"B = {chosen:,}: waiting longer brings next to nothing",
+                "text": f"B = {chosen:,}: waiting longer saves almost nothing",
                 "x": float(knee["added_ms"]),
                 "xanchor": "left",
                 "xshift": 4,
@@ -309,7 +316,7 @@ def waiting(frame: pd.DataFrame, chosen: int, color: str, theme: Theme) -> go.Fi
 
 
 def validation(frame: pd.DataFrame, color: str, theme: Theme) -> go.Figure:
-    """Predicted against measured; on the diagonal they agree.
+    """Return a chart of predicted over measured times; on the diagonal they agree.
 
     Columns: `name`, `predicted_us`, `low_us`, `high_us`, `measured_us`, `inside`.
     """

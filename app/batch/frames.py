@@ -1,4 +1,4 @@
-"""Answers of the batch model as DataFrames. Pure functions."""
+"""Results of the batch model as DataFrames. Pure functions."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _CURVE_POINTS = 300
 
 
 def curve(table: pd.DataFrame) -> pd.DataFrame:
-    """The table's curve, thinned to what a logarithmic axis shows; every wave step is kept."""
+    """Return the table's curve, thinned for a logarithmic axis; every wave step is kept."""
     size = len(table)
     spaced = np.unique(np.geomspace(1, size, min(size, _CURVE_POINTS)).astype(int)) - 1
     steps = np.flatnonzero(table["step"].to_numpy())[:_CURVE_POINTS]
-    # A step is sharp: the batch before it belongs to the picture too.
+    # The batch before each step is kept, too, so that the step is drawn sharp.
     kept = table.iloc[np.unique(np.concatenate([spaced, steps, np.maximum(steps - 1, 0)]))]
-    # The line is the prediction; measured batches are points of their own.
+    # The line is the prediction; measured batches are separate points.
     low, high = kept["predicted_low_us"], kept["predicted_high_us"]
     return pd.DataFrame(
         {
@@ -45,7 +45,7 @@ def curve(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def marks(recommendations: Sequence[Recommendation], batch_now: int) -> pd.DataFrame:
-    """`batch`, `label`: the recommended batches, and the present one."""
+    """Return `batch`, `label`: the recommended batches and the present one."""
     rows = [
         (batch, f"{', '.join(f'{r.target:.0%}' for r in those)}: {batch:,}")
         for batch, those in groupby(recommendations, key=lambda r: r.batch)
@@ -54,7 +54,7 @@ def marks(recommendations: Sequence[Recommendation], batch_now: int) -> pd.DataF
 
 
 def measured(points: Iterable[Measurement], problem: Problem, heads_free: bool) -> pd.DataFrame:
-    """`batch`, `latency_us`, `unit_us`, `what` of the points that lie on this problem's curve."""
+    """Return `batch`, `latency_us`, `unit_us`, `what` of the points on this problem's curve."""
     rows = []
     for point in points:
         if not _is_on_curve(point.problem, problem, heads_free):
@@ -68,7 +68,7 @@ def measured(points: Iterable[Measurement], problem: Problem, heads_free: bool) 
 
 
 def _is_on_curve(point: Problem, problem: Problem, heads_free: bool) -> bool:
-    """Whether they differ in the batch alone, or with `heads_free` in the heads too."""
+    """True if point and problem differ only in batch, or with `heads_free` in batch and heads."""
 
     def shape(p: Problem) -> tuple[object, ...]:
         return p.num_heads_kv, p.rest
@@ -77,7 +77,7 @@ def _is_on_curve(point: Problem, problem: Problem, heads_free: bool) -> bool:
 
 
 def selected_rows(result: BatchResult, batch_now: int) -> pd.DataFrame:
-    """Powers of two, the recommended batches, the present one, and the last."""
+    """Return powers of two, the recommended batches, the present one and the last."""
     table = result.table
     wanted = {2**k for k in range(20)} | {r.batch for r in result.recommendations}
     wanted |= {batch_now, int(table["batch"].iloc[-1])}
@@ -85,7 +85,7 @@ def selected_rows(result: BatchResult, batch_now: int) -> pd.DataFrame:
 
 
 def table(rows: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:
-    """The batch table for display; numbers stay numbers, their units are in the column names."""
+    """Return the batch table for display. Cells are numbers; column names have the units."""
     sdpa = points[points["what"] == "SDPA"].groupby("batch")["latency_us"].min()
     kernel = points[points["what"] == "kernel"].groupby("batch")["latency_us"].min()
     all_useful = bool((rows["useful_ctas"] == rows["ctas"]).all())
@@ -120,7 +120,7 @@ def table(rows: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:
 
 
 def costs(saving: Saving) -> pd.DataFrame:
-    """Now and at the recommended batch, side by side; a missing price leaves NaN."""
+    """Return costs now and at the recommended batch; NaN without a price."""
     figures: dict[str, Callable[[Cost], float | None]] = {
         "µs per query": lambda c: c.per_query_us,
         "GPU-hours per day": lambda c: c.gpu_hours_per_day,
@@ -137,7 +137,8 @@ def costs(saving: Saving) -> pd.DataFrame:
 
 
 def waiting(plan: WaitPlan) -> pd.DataFrame:
-    """`batch`, `added_ms`, `per_request_us`, `what` of each batch that could be collected."""
+    """Return `batch`, `added_ms`, `per_request_us`, `what` of each batch that requests can be
+    collected into."""
     return pd.DataFrame(
         [
             {
@@ -146,7 +147,7 @@ def waiting(plan: WaitPlan) -> pd.DataFrame:
                 "per_request_us": p.per_request_us,
                 "what": "too slow to keep up"
                 if not p.keeps_up
-                else ("in the budget" if p.in_budget else "over the budget"),
+                else ("within the budget" if p.in_budget else "over the budget"),
             }
             for p in plan.curve
         ]
@@ -154,7 +155,7 @@ def waiting(plan: WaitPlan) -> pd.DataFrame:
 
 
 def options(ranked: Sequence[Option]) -> pd.DataFrame:
-    """What to do when the batch cannot grow, the cheapest query first."""
+    """Return the options if the batch cannot grow, the cheapest query first."""
     rows = [
         {
             "option": o.title,
@@ -173,7 +174,7 @@ def options(ranked: Sequence[Option]) -> pd.DataFrame:
 
 
 def validation(result: Validation) -> pd.DataFrame:
-    """Predicted beside measured, row by row."""
+    """Return predicted and measured times of each point."""
     return pd.DataFrame(
         [
             {
@@ -202,7 +203,7 @@ _VALIDATION_HEADS = {
 
 
 def validation_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """`validation` as people read it: the verdict first, then the figures."""
+    """Return `validation` formatted for people: verdict first, then figures."""
     return frame[["name", "verdict", *_VALIDATION_HEADS, "CTAs"]].rename(
         columns={"name": "problem", **_VALIDATION_HEADS}
     )

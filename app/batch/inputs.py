@@ -1,4 +1,4 @@
-"""What the Batch size page asks for beyond the sidebar: axis, price, traffic, waiting."""
+"""Inputs of the Batch size page beyond the sidebar: axis, price, traffic, waiting."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PRICES = "prices"  # in the tab's state: edited prices by GPU
 
 
 def axis_inputs() -> dict[str, Any]:
-    """What is varied, and how far."""
+    """Draw what is varied (B or B × H), and the largest batch."""
     left, right = st.columns([5, 9], vertical_alignment="bottom")
     free = url_state.toggle(left, "Vary B × H", "heads_free", help=TERMS["heads_free"])
     most = url_state.segments(
@@ -39,7 +39,7 @@ def axis_inputs() -> dict[str, Any]:
 
 
 def cost_inputs(device: DeviceSpec) -> dict[str, Any]:
-    """Price, traffic, utilisation."""
+    """Draw the inputs for price, traffic and utilisation."""
     left, middle, unit_column, right = st.columns([3, 3, 2, 3])
     key = f"price.{device.name}"
     left.number_input(
@@ -88,7 +88,7 @@ def _price_help(device: DeviceSpec) -> str:
 
 
 def own_prices() -> dict[str, float]:
-    """Prices that were edited in this browser tab, by GPU."""
+    """Return the prices edited in this browser tab, by GPU."""
     prices: dict[str, float] = st.session_state.setdefault(_PRICES, {})
     return dict(prices)
 
@@ -101,17 +101,17 @@ def _take_price(gpu: str, price: float | None) -> None:
 
 
 def _from_millions(count: float) -> float:
-    """The field counts in millions, the engine in queries."""
+    """Convert millions, as in the field, to queries."""
     return count * 1e6
 
 
 def _from_percent(value: float) -> float:
-    """The field counts in percent, the engine in shares."""
+    """Convert per cent, as in the field, to a share."""
     return value / 100
 
 
 def waiting_inputs() -> dict[str, Any]:
-    """Arrival rate and time budget; none where both are 0."""
+    """Draw arrival rate and time budget; return None if both are 0."""
     left, right = st.columns(2)
     rate = url_state.amount(
         left,
@@ -143,13 +143,13 @@ def batch_request(
     points: MeasuredPoints,
     calibrate: bool,
 ) -> BatchRequest:
-    """The request to the model.
+    """Return the request to the batch model.
 
-    Points of the variant's own file stand where they were measured, calibrated on or not. Those of
-    another kernel count only where that kernel is asked about: calibrated on.
+    Points of the variant's own source replace predictions at their batches. Points of another
+    kernel are used only to calibrate, which makes the recommendation one for that kernel.
     """
     problem = selection.problem
-    assert problem is not None  # the page stops before this without one
+    assert problem is not None  # without a problem the page stops earlier
     counted = points.measurements if calibrate or points.is_own_file else None
     return BatchRequest(
         variant=selection.variant.id,
@@ -173,12 +173,12 @@ def batch_request(
 
 
 def _present_batch(problem: Problem, heads_free: bool) -> int:
-    """Where the sidebar's problem lies on the axis."""
+    """Return the sidebar's problem as a value of the batch axis."""
     return problem.batch * problem.num_heads if heads_free else problem.batch
 
 
 def price_table() -> None:
-    """Prices of every GPU, editable; they are kept for this browser tab."""
+    """Draw the editable prices of all GPUs; edits are kept for this browser tab."""
     edited = own_prices()
     st.data_editor(
         [

@@ -1,4 +1,4 @@
-"""Check whether a sequence gets the same bits in every batch; shown beside the recommendation."""
+"""Check whether a sequence gets the same bits in every batch."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from kernels.variant import Variant
 
 
 def draw(question: Question, result: BatchResult) -> tuple[JobStatus, ...]:
-    """A button to find it out, its progress, or what was found.
+    """Draw the button that starts the check, its progress, or its result.
 
     Returns:
-        The job that it waits for.
+        The job that is running, if any.
     """
     request = _request(question, result)
     version = _source(question.selection.variant)
@@ -51,7 +51,7 @@ def draw(question: Question, result: BatchResult) -> tuple[JobStatus, ...]:
 
 
 def _request(question: Question, result: BatchResult) -> EvaluationRequest:
-    """The request for the recommended batch, on the CPU."""
+    """Return the request for the recommended batch, executed on the CPU."""
     request = question.selection.request(execute=True)
     problem = replace(result.problem, batch=result.recommended.batch)
     return replace(
@@ -72,7 +72,7 @@ def _found(found: BatchInvariance) -> None:
 
 
 def _source(variant: Variant) -> str:
-    """A key that changes with the kernel's source, so that an older result is not reused."""
+    """Return a key that changes with the kernel's source, so that no older result is reused."""
     try:
         return variant_sources(variant).source_sha256
     except CompileError:

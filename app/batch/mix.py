@@ -1,4 +1,4 @@
-"""The tab Mix: one kernel, batch and number of splits for a person's own traffic."""
+"""The tab Mix: one kernel, batch and number of splits for all of your traffic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_BATCH = 1024
 
 
 def draw(question: Question) -> tuple[JobStatus, ...]:
-    """The field, and the answer to what stands in it; returns the work that it waits for."""
+    """Draw the traffic field and the recommendation; return the jobs that it waits for."""
     chosen = question.selection
     field, side = st.columns([5, 3], gap="medium")
     text = url_state.text(
@@ -36,7 +36,7 @@ def draw(question: Question) -> tuple[JobStatus, ...]:
         placeholder="1000,1,8,512\n200,4,8,2048\n5000,1,8,128",
         help=TERMS["mix"],
     )
-    names = {"auto": "what auto takes", "selected": f"{chosen.variant.id}, any splits"}
+    names = {"auto": "kernels that auto chooses", "selected": f"{chosen.variant.id}, any splits"}
     of = url_state.segments(
         side, "Kernel", "mix_of", _OF, "auto", format_func=names.__getitem__, help=TERMS["mix_of"]
     )
@@ -52,7 +52,7 @@ def draw(question: Question) -> tuple[JobStatus, ...]:
         )
         return ()
     one = chosen.problem
-    assert one is not None  # the page stops before this without one
+    assert one is not None  # without a problem the page stops earlier
     history = known_times.history()
     try:
         lines = parse_mix(

@@ -1,4 +1,5 @@
-"""Measured points, to calibrate the model on or to validate it: from a snapshot, a CSV, or here."""
+"""Measured points to calibrate or validate the model: from a snapshot, a CSV file, or this
+machine."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ from engine.sessions.store import Store, default_store
 _NONE = "none"
 _UPLOAD = "csv"
 _MEASURED_HERE = "here"
-_DEFAULT = "points_default"  # in the tab's state: what is taken where nothing was selected
-_MOST_LOOKED_INTO = 3  # snapshots, for points that match: at every step of a slider
+_DEFAULT = "points_default"  # in the tab's state: the points used if none were selected
+_MOST_LOOKED_INTO = 3  # snapshots that each step of a slider searches for matching points
 _FILE = "points_file"  # in the URL: the name of the uploaded file
 _TITLES = {_NONE: "none", _UPLOAD: "a CSV file", _MEASURED_HERE: "measured here"}
 
@@ -44,22 +45,23 @@ class MeasuredPoints:
 
     title: str
     measurements: tuple[Measurement, ...]
-    reason: str  # why there are none
-    is_own_file: bool = True  # measured of the very file that the variant is today
+    reason: str  # reason for no points
+    is_own_file: bool = True  # measured with the variant's present source
 
     @property
     def is_from_here(self) -> bool:
-        """True if they were measured by this Attune, not recorded elsewhere."""
+        """True if this machine's Attune measured the points; False if they were recorded
+        elsewhere."""
         return self.title == _TITLES[_MEASURED_HERE]
 
     @property
     def is_missing(self) -> bool:
-        """Whether a source was selected that has no points."""
+        """True if the selected snapshot or file has no points."""
         return bool(self.reason) and self.title != _TITLES[_NONE]
 
 
 def draw(selection: Selection, device: DeviceSpec) -> MeasuredPoints:
-    """Select where measured points come from. The URL names the snapshot or the kept CSV file."""
+    """Draw the choice of measured points. The URL names the snapshot or the stored CSV file."""
     own = measured_here()
     mine = from_evaluations(own, Kernel.of(selection.variant, device, selection.config))
     try:
@@ -95,7 +97,7 @@ def draw(selection: Selection, device: DeviceSpec) -> MeasuredPoints:
 
 
 def _follow(default: str, sources: list[str]) -> None:
-    """Points selected by default follow the variant, config and GPU."""
+    """Update the default selection when variant, config or GPU change."""
     before = st.session_state.get(_DEFAULT, default)
     st.session_state[_DEFAULT] = default
     selected = st.session_state.get("points")
@@ -106,7 +108,7 @@ def _follow(default: str, sources: list[str]) -> None:
 def _matching(
     store: Store, names: tuple[str, ...], selection: Selection, device: DeviceSpec
 ) -> str:
-    """The newest snapshot with times of the variant's file as it stands; "none" without one."""
+    """Return the newest snapshot with times of the variant's present source, else "none"."""
     for name in names[:_MOST_LOOKED_INTO]:
         points = _from_snapshot(store, name, name, selection, device)
         if points.measurements and points.is_own_file:
@@ -116,7 +118,7 @@ def _matching(
 
 @st.cache_data(ttl=15, show_spinner=False)
 def _snapshots(url: str, variant: str, device: str) -> dict[str, str]:
-    """File → title of the snapshots that may hold such latencies; a drag must not list them all."""
+    """Return file → title of the snapshots that may hold such latencies, without opening them."""
     files = {}
     for info in Store(url).list():
         s = info.summary
@@ -143,14 +145,12 @@ def _uploaded() -> MeasuredPoints:
     else:
         points = MeasuredPoints(_TITLES[_UPLOAD], (), "Upload a CSV file of measurements.")
     if url_state.keep(_FILE, st.session_state[_FILE], "") and points.measurements:
-        st.caption(
-            "A link to this page opens this file too: it is kept on this machine, and only here."
-        )
+        st.caption("A link to this page opens this file, too. It is stored only on this machine.")
     return points
 
 
 def _kept(data: bytes) -> str:
-    """The name under which an uploaded file is kept; empty where it cannot be."""
+    """Store an uploaded file, and return its name; empty if it cannot be stored."""
     try:
         return keep_csv(data)
     except StoreError as error:
@@ -159,7 +159,7 @@ def _kept(data: bytes) -> str:
 
 
 def _from_link(name: str) -> MeasuredPoints:
-    """The points of a file that was uploaded before."""
+    """Return the points of a file that was uploaded before."""
     st.button("Forget this file", key="points_forget", on_click=_forget, type="tertiary")
     try:
         return _parsed(kept_csv(name), _TITLES[_UPLOAD])
@@ -205,7 +205,7 @@ def _points(
 def _with_sdpa(
     points: tuple[Measurement, ...], evaluations: tuple[Evaluation, ...]
 ) -> tuple[Measurement, ...]:
-    """The fastest SDPA of the same problem beside each point."""
+    """Add the fastest SDPA time of the same problem to each point."""
     best: dict[Problem, float] = {}
     for e in evaluations:
         for baseline in e.baselines:

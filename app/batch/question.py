@@ -1,4 +1,4 @@
-"""Ask the batch model from a page; missing kernels are compiled and calibrations kept."""
+"""Query the batch model from a page; compile missing kernels and cache calibrations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_CALIBRATIONS = 16
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A result, or why there is none; `waiting` are the compiles it still needs."""
+    """A result, or the reason why there is none; `waiting` are unfinished compiles."""
 
     result: BatchResult | None
     error: str = ""
@@ -37,7 +37,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class CheckedModel:
-    """Predictions beside measured points, or why there are none (yet)."""
+    """Predictions beside measured points, or the reason why there are none (yet)."""
 
     validation: Validation | None
     reason: str = ""
@@ -46,7 +46,7 @@ class CheckedModel:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the page asks the model: the sidebar, the GPU, the batch axis, the measured points."""
+    """The page's query: the sidebar's selection, the GPU, the batch axis, the measured points."""
 
     selection: Selection
     device: DeviceSpec
@@ -56,21 +56,21 @@ class Question:
 
     @property
     def unit(self) -> str:
-        """What the batch axis counts."""
+        """Return the unit of the batch axis."""
         return "B × H" if self.axis["heads_free"] else "B"
 
     @property
     def local_gpu(self) -> str:
-        """The device that requests leave unnamed."""
+        """Return the name of the device that requests leave empty."""
         return self.device.name if self.selection.gpu is None else ""
 
     def request(self, **inputs: Any) -> BatchRequest:
-        """The request to the model; `inputs` are those of the open tab."""
+        """Return the request to the model; `inputs` are the open tab's."""
         inputs = {"prices": own_prices(), **self.axis, **inputs}
         return batch_request(self.selection, self.device, inputs, self.points, self.calibrate)
 
     def ask(self, **inputs: Any) -> Answer:
-        """Recommend a batch. Kernels that are not compiled yet are compiled by the job worker."""
+        """Recommend a batch. The job worker compiles kernels that are not compiled yet."""
         deadline = time.monotonic() + runs.COMPILE_WAIT_S
         while True:
             history = known_times.history()
@@ -95,7 +95,7 @@ class Question:
             time.sleep(0.01)
 
     def bound_us(self) -> float | None:
-        """Lower bound of a launch of the present batch, by roofline."""
+        """Return the roofline's lower bound of a launch with the present batch."""
         request = self.request()
         kernel = Kernel.of(request.variant, self.device, request.config)
         problem = self.selection.problem
@@ -106,7 +106,7 @@ class Question:
             return None
 
     def check(self) -> CheckedModel:
-        """Predict the measured points without having seen them."""
+        """Predict the measured points without calibration on them."""
         points = self.points.measurements
         if not points:
             return CheckedModel(None, self.points.reason)
@@ -126,7 +126,7 @@ class Question:
 
 
 def _not_compiled(jobs: tuple[JobStatus, ...]) -> Answer:
-    """Every compile has ended and the kernel is still missing: why."""
+    """Return why the kernel is missing although every compile has ended."""
     for job in jobs:
         result = job.result or {}
         notes = " ".join(result.get("notes", []))
@@ -137,9 +137,10 @@ def _not_compiled(jobs: tuple[JobStatus, ...]) -> Answer:
 
 
 def _calibrated(request: BatchRequest, history: History) -> Calibrated:
-    """The calibration on the request's points; dragging a slider does not fit it again."""
+    """Return the calibration on the request's points, cached so that a slider does not fit it
+    again."""
     if not request.measured or not request.calibrate:
-        return calibrate_for(request, history)  # what sessions hold, which keeps its fits
+        return calibrate_for(request, history)  # the history caches this fit
     known: dict[Any, Calibrated] = st.session_state.setdefault(_CALIBRATIONS, {})
     config = tuple(sorted(request.config.items()))
     key = (

@@ -23,7 +23,7 @@ from engine.sessions.snapshot import Attachment, Snapshot
 
 
 def button(question: Question, result: BatchResult, validation: Validation | None) -> None:
-    """Save what the page shows."""
+    """Draw the button that saves the recommendation."""
     st.button(
         "Save",
         key="batch_save",
@@ -35,7 +35,7 @@ def button(question: Question, result: BatchResult, validation: Validation | Non
 def _snapshot_of(
     question: Question, result: BatchResult, validation: Validation | None
 ) -> Snapshot:
-    """A snapshot of what was recommended, and of what it was compared with."""
+    """Return a snapshot of the recommendation and of the points it was validated with."""
     points = question.points.measurements
     words = [f"{r.target:.0%}: {r.reason}" for r in result.recommendations]
     words += [*result.warnings, *result.axis_notes, *result.notes]
@@ -58,7 +58,8 @@ def _snapshot_of(
 
 
 def _files(question: Question, result: BatchResult) -> Iterator[Attachment]:
-    """The table of batches, and the measured points as they can be uploaded again."""
+    """Return the table of batches, and the measured points as a CSV file that can be uploaded
+    again."""
     heads_free = bool(question.axis["heads_free"])
     points = question.points.measurements
     measured = frames.measured(points, result.problem, heads_free)
@@ -69,7 +70,8 @@ def _files(question: Question, result: BatchResult) -> Iterator[Attachment]:
 
 
 def _predicted(question: Question, result: BatchResult) -> list[Evaluation]:
-    """The present batch and each recommended one, with resources and occupancy of the compile."""
+    """Return the present and the recommended batches as evaluations, with resources and
+    occupancy."""
     evaluations = []
     batches = {result.problem.batch: None, **{r.batch: r for r in result.recommendations}}
     heads = 1 if question.axis["heads_free"] else result.problem.num_heads

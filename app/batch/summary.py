@@ -1,4 +1,4 @@
-"""The answer before the tabs: how good the model is, the recommended batch, and why."""
+"""The summary above the tabs: the model's accuracy, the recommended batch, and why."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def draw(result: BatchResult, question: Question) -> None:
 
 
 def draw_bound(question: Question) -> None:
-    """Draw the roofline bound, until the kernel is simulated; it is not a prediction."""
+    """Draw the roofline bound until the kernel is simulated. The bound is not a prediction."""
     problem, bound_us = question.selection.problem, question.bound_us()
     assert problem is not None
     with tile_row():
@@ -43,7 +43,7 @@ def draw_bound(question: Question) -> None:
 
 
 def _quality(result: BatchResult, question: Question) -> None:
-    """Draw how accurate the figures below are, and which kernel they belong to."""
+    """Draw the accuracy of the figures below, and which kernel they describe."""
     points = question.points
     if points.measurements and not points.is_own_file:
         name = question.selection.variant.id
@@ -81,7 +81,7 @@ def _of_plateau(recommended: Recommendation) -> str:
 
 
 def _tiles(result: BatchResult, axis: str) -> None:
-    """The present batch and the recommended one; the other targets in a line below them."""
+    """Draw the present and the recommended batch, and the other targets in a line below."""
     recommended = result.recommended
     with tile_row():
         now = result.table[result.table["batch"] == result.problem.batch].iloc[0]
@@ -116,7 +116,7 @@ def _tiles(result: BatchResult, axis: str) -> None:
 
 
 def _between(r: Recommendation) -> str:
-    """The range, where it is one."""
+    """Return the range of batches, if it has more than one."""
     if r.low_batch == r.high_batch:
         return ""
     return f" ({r.low_batch:,} – {r.high_batch:,})"
@@ -130,7 +130,8 @@ def _memory(r: Recommendation) -> str:
 
 
 def _reasons(result: BatchResult) -> None:
-    """Why this batch, why the knee is there, what to measure next; the rest is folded away."""
+    """Draw why this batch, why the knee is there and what to measure next; other reasons are
+    folded."""
     st.markdown(plain_markdown(result.recommended.reason))
     if result.knee:
         st.markdown(plain_markdown(result.knee))

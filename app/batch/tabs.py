@@ -1,4 +1,4 @@
-"""The answer on the Batch size page: tiles, reasons, and the tabs below them."""
+"""The tabs of the Batch size page: curve, table, options, cost, mix and validation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TABS = ("Curve", "Table", "Batch cannot grow", "Cost", "Mix", "Validate")
 
 
 def draw(question: Question, result: BatchResult, checked: CheckedModel) -> tuple[JobStatus, ...]:
-    """The open tab.
+    """Draw the open tab.
 
     Returns:
         The compiles that it waits for.
@@ -87,7 +87,7 @@ def _table(result: BatchResult, points: pd.DataFrame) -> None:
 
 
 def _alternatives(question: Question, result: BatchResult) -> tuple[JobStatus, ...]:
-    """What to do when the batch cannot grow; returns the compiles it waits for."""
+    """Draw the options if the batch cannot grow; return the compiles that it waits for."""
     st.markdown(f"**If the batch has to stay at {question.unit} = {result.problem.batch:,}**")
     waiting_inputs = inputs.waiting_inputs()
     rank = st.toggle(
@@ -147,7 +147,7 @@ def _cost(question: Question) -> None:
 
 
 def _validation(question: Question, checked: CheckedModel, color: str) -> None:
-    """Predicted against measured."""
+    """Draw predicted and measured times."""
     validation = checked.validation
     if validation is None:
         empty("nothing yet", "Nothing to validate against", checked.reason)
@@ -170,7 +170,8 @@ def _validation(question: Question, checked: CheckedModel, color: str) -> None:
 
 
 def _measure_button(selection: Selection, result: BatchResult) -> None:
-    """Measure the present batch and the recommended ones, where the GPU is in this machine."""
+    """Draw the button that measures the present and the recommended batches on this machine's
+    GPU."""
     if selection.gpu is not None:
         st.caption(
             f"Measuring needs a local {selection.gpu_name}. Without it, validate against a "

@@ -1,4 +1,4 @@
-"""The winner map: which variant is the fastest for each problem, and by how much."""
+"""The chart of the fastest variant of each problem, and by how much it wins."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ MAX_ROWS = 60  # more problems are in the table below
 
 
 def winner_map(frame: pd.DataFrame, theme: Theme) -> go.Figure:
-    """One bar per problem and device, in the winner's colour; a tie is hatched and says with whom.
+    """Return a bar per problem and device, in the winner's colour; a tie is hatched and names the
+    other.
 
     Columns: `problem, device, winner, origin, median_us, tied, runner_up, speedup, speedup_low,
     speedup_high, sdpa, speedup_over_sdpa, caveat` (`formats.winners_frame`).
-    The bar's length is how many times longer the runner-up takes; 1 where there is none.
+    The bar's length is the runner-up's time divided by the winner's; 1 without a runner-up.
     """
     rows = frame.head(MAX_ROWS)
     colors = {v.id: variant_color(i) for i, v in enumerate(all_variants())}
     names = [f"{plain(str(row.problem))}, {plain(str(row.device))}" for row in rows.itertuples()]
     lengths = [1.0 if pd.isna(x) else float(x) for x in rows["speedup"]]
-    positions = list(range(len(rows)))  # two environments may share problem and device
+    positions = list(range(len(rows)))  # two environments may have the same problem and device
     bars = {
         "type": "bar",
         "orientation": "h",
@@ -44,7 +45,7 @@ def winner_map(frame: pd.DataFrame, theme: Theme) -> go.Figure:
         "hovertext": [_hover(row) for row in rows.itertuples()],
         "hovertemplate": "%{hovertext}<extra></extra>",
     }
-    room = 1.6 * max(lengths, default=1.0)  # for the text at the bar's end
+    room = 1.6 * max(lengths, default=1.0)  # space for the text at the bar's end
     return figure(
         theme,
         80 + ROW_PX * max(len(rows), 1),

@@ -1,4 +1,4 @@
-"""What the Compare page compares: the sessions, the baseline, the kind of time."""
+"""Inputs of the Compare page: sessions, baseline, kind of time, pairing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from engine.sessions.importers.measurements import SDPA
 from engine.sessions.snapshot import Snapshot
 from engine.sessions.store import SnapshotInfo, Store
 
-_WORKING = "working session"  # stands in the list beside the snapshots' names
+_WORKING = "working session"  # listed beside the snapshots' names
 _KINDS = {
     "device_warm": "on the device, warm",
     "device_cold": "on the device, cold L2",
@@ -33,7 +33,7 @@ _BY = {
     _PICK: "two kernels that I pick",
 }
 _COUNTED = "compare_counted"
-_MOST_PAIRED = 50  # of which two that share a problem are looked for
+_MOST_PAIRED = 50  # sessions searched for two that share a problem
 _MOST_LISTED = 500  # a longer list makes the field slow
 
 
@@ -43,13 +43,14 @@ class Options:
 
     baseline: str
     kind: str
-    across: bool  # verdicts across environments
+    across: bool  # give verdicts across environments
     pairing: Pairing
-    picks: bool  # two kernels are picked on the page, whatever `pairing` is
+    picks: bool  # the page's choice of two kernels overrides `pairing`
 
 
 def choices(infos: Mapping[str, SnapshotInfo]) -> list[str]:
-    """What can be compared: the working session, the newest snapshots, and those of the URL."""
+    """Return the sessions to choose from: the working session, the newest snapshots and the
+    URL's."""
     linked = _linked()
     names = list(infos)
     listed = names[:_MOST_LISTED] + [name for name in names[_MOST_LISTED:] if name in linked]
@@ -63,7 +64,8 @@ def _linked() -> list[str]:
 
 
 def sessions(choices: list[str], infos: Mapping[str, SnapshotInfo]) -> list[str]:
-    """The sessions to compare; at first those of the URL, else the two newest that can be."""
+    """Draw the choice of sessions; by default the URL's, else the two newest that share a
+    problem."""
     if "compare_sessions" not in st.session_state:
         linked = _linked()
         st.session_state["compare_missing"] = [name for name in linked if name not in choices]
@@ -91,7 +93,7 @@ def sessions(choices: list[str], infos: Mapping[str, SnapshotInfo]) -> list[str]
 
 
 def _asked(name: str, infos: Mapping[str, SnapshotInfo]) -> set[tuple[str, str]]:
-    """(problem, GPU) of its kernels; baselines alone are none."""
+    """Return (problem, GPU) of the session's kernels, without baselines."""
     if name == _WORKING:
         session = working_session.current()
         return {(e.problem.label(), e.device) for e in session.evaluations} if session else set()
@@ -102,7 +104,7 @@ def _asked(name: str, infos: Mapping[str, SnapshotInfo]) -> set[tuple[str, str]]
 
 
 def options(selected: list[str], infos: Mapping[str, SnapshotInfo]) -> Options:
-    """Which session is the baseline, which time is compared, and whether across environments."""
+    """Draw the options: baseline, kind of time, verdicts across environments, pairing."""
     left, right = st.columns([7, 3], vertical_alignment="bottom")
     linked = st.query_params.get("baseline", "")
     if st.session_state.get("compare_baseline", linked) not in selected:
@@ -133,7 +135,7 @@ def options(selected: list[str], infos: Mapping[str, SnapshotInfo]) -> Options:
 
 
 def pairs(opened: Mapping[str, Snapshot], baseline: str) -> list[tuple[Pick, Pick]]:
-    """The two kernels that are picked; at first the last two."""
+    """Draw the choice of two kernels; by default the last two."""
     kernels: dict[str, Pick] = {}
     for name in (baseline, *(name for name in opened if name != baseline)):
         for e in opened[name].evaluations:
@@ -150,7 +152,7 @@ def pairs(opened: Mapping[str, Snapshot], baseline: str) -> list[tuple[Pick, Pic
 
 
 def _kernel(container: Any, label: str, key: str, labels: list[str], default: str) -> str:
-    if st.session_state.get(key) not in labels:  # of sessions that were selected before
+    if st.session_state.get(key) not in labels:  # a kernel of sessions selected before
         linked = st.query_params.get(key)
         if linked and key not in st.session_state and linked not in labels:
             url_state.note(f"The link's {key}={linked} is not one of the compared kernels.")
@@ -161,7 +163,7 @@ def _kernel(container: Any, label: str, key: str, labels: list[str], default: st
 
 
 def open_session(store: Store, name: str) -> Snapshot:
-    """The snapshot of this name, or of the working session.
+    """Return the snapshot with this name, or one of the working session.
 
     Raises:
         UnknownName, SnapshotError: It does not exist, or it is damaged.
@@ -176,7 +178,7 @@ def open_session(store: Store, name: str) -> Snapshot:
 def counted(
     comparison: SessionComparison, opened: Mapping[str, Snapshot]
 ) -> dict[str, Snapshot] | None:
-    """The sessions with machine code counted from their sources; None until that is asked for."""
+    """Return the sessions with machine code counted from their sources; None until requested."""
     known: dict[tuple[str, str, int], CodeCounts | str] = st.session_state.setdefault(_COUNTED, {})
     missing = [
         each

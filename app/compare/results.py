@@ -1,4 +1,4 @@
-"""A comparison on the page: what got worse, before and after, what differs, who wins where."""
+"""The results of a comparison: regressions, before and after, winners, other differences."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PADDING_PX = 24
 
 
 def draw(comparison: SessionComparison) -> None:
-    """The whole comparison; what got worse first."""
+    """Draw the comparison, regressions first."""
     _counts(comparison)
     if comparison.findings:
         st.markdown("#### :material/trending_down: What got worse")
@@ -52,7 +52,7 @@ def draw(comparison: SessionComparison) -> None:
 
 
 def _counts(comparison: SessionComparison) -> None:
-    """How many of each; what there is none of has no tile."""
+    """Draw a tile with the count of each verdict that occurs."""
     verdicts = [str(row.verdict) if row.verdict else "" for row in comparison.rows]
     counts = {
         "Broken": sum(row.broken for row in comparison.rows),
@@ -131,7 +131,7 @@ def _differences(comparison: SessionComparison, differences: Differences) -> Non
 
 
 def _rows(rows: Sequence[ComparedRow]) -> int:
-    """All rows; the index of the one that is selected."""
+    """Draw all rows; return the index of the selected row."""
     records = [
         {
             "verdict": _verdict(row),
@@ -193,10 +193,10 @@ def _winners(comparison: SessionComparison) -> None:
         )
         return
     if (frame["runner_up"] != "").sum() > 1:
-        st.caption("Over all sessions selected. Hatched: a tie of the kernels that are named.")
+        st.caption("Over all selected sessions. Hatched: a tie of the named kernels.")
         plot.draw(charts.winner_map(frame, theme()), key="winner_map")
     winners = winners_table(comparison).frame()
-    # A column's width follows from its first rows, which may have no runner-up.
+    # Fixed width: the first rows, which set a column's width, may have no runner-up.
     width_px = _CHARACTER_PX * int(winners["runner-up"].str.len().max()) + _PADDING_PX
     wide = {"runner-up": st.column_config.TextColumn(width=width_px)}
     tables.draw(winners, rows=_ROWS, columns=wide)

@@ -11,7 +11,7 @@ from engine.devices.spec import DeviceSpec
 
 
 def devices(specs: Iterable[DeviceSpec], wanted: str = "") -> pd.DataFrame:
-    """One row per GPU whose name or alias contains `wanted`; unknown figures are NaN."""
+    """Return a row per GPU whose name or alias contains `wanted`; unknown figures are NaN."""
     rows = [
         {
             "GPU": d.name,
@@ -37,7 +37,7 @@ def devices(specs: Iterable[DeviceSpec], wanted: str = "") -> pd.DataFrame:
 
 
 def _bf16(device: DeviceSpec) -> str:
-    """Turing's tensor cores have no BF16: there is no such rate."""
+    """Return the BF16 rate; None for Turing, whose tensor cores have no BF16."""
     if device.bf16_tensor_tflops is not None:
         return f"{device.bf16_tensor_tflops:,.4g}"
     return "none" if device.compute_capability < (8, 0) else "unknown"

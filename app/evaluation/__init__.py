@@ -1,1 +1,1 @@
-"""One evaluation on the screen: figures, tabs and charts, on Tune and on Sessions alike."""
+"""Figures, tabs and charts of one evaluation, for the Tune and Sessions pages."""

@@ -40,7 +40,7 @@ def _bars(
     hover: str,
     notes: Sequence[str] = (),
 ) -> go.Figure:
-    """Horizontal bars, the first on top; highlighted ones are the message."""
+    """Return horizontal bars, the first on top, with the important ones highlighted."""
     bars = {
         "type": "bar",
         "orientation": "h",
@@ -58,7 +58,7 @@ def _bars(
         56 + ROW_PX * max(len(names), 1),
         [bars],
         margin={"r": 72},
-        minreducedwidth=10,  # of the bars, where the window is narrow: names are not cut
+        minreducedwidth=10,  # of the bars in a narrow window, so that names are not cut
         # Each bar shows its value, so narrow charts need no scale.
         xaxis=axis(theme, title, rangemode="tozero", showticklabels=False, showgrid=False),
         yaxis=axis(theme, autorange="reversed", showgrid=False),
@@ -66,7 +66,7 @@ def _bars(
 
 
 def latency_terms(frame: pd.DataFrame, theme: Theme) -> go.Figure:
-    """What a predicted latency is made of.
+    """Return a chart of the terms of a predicted latency.
 
     Columns: `term`, `us` (≥ 0), `binds` (the term that decides), `meaning`.
     """
@@ -83,7 +83,7 @@ def latency_terms(frame: pd.DataFrame, theme: Theme) -> go.Figure:
 
 
 def limiter_bars(frame: pd.DataFrame, theme: Theme) -> go.Figure:
-    """CTAs per SM that each resource alone would allow; the smallest one limits.
+    """Return a chart of the CTAs per SM that each resource alone would allow; the smallest limits.
 
     Columns: `resource`, `ctas_per_sm`, `limits`.
     """
@@ -100,7 +100,7 @@ def limiter_bars(frame: pd.DataFrame, theme: Theme) -> go.Figure:
 
 
 def thread_capacity(frame: pd.DataFrame, theme: Theme) -> go.Figure:
-    """Threads of one launch beside what the whole GPU holds at once.
+    """Return a chart of a launch's threads beside the threads that the whole GPU holds at once.
 
     Columns: `what`, `threads`, `kind` (`launch` or `capacity`).
     """
@@ -116,7 +116,7 @@ def thread_capacity(frame: pd.DataFrame, theme: Theme) -> go.Figure:
 
 
 def latencies(frame: pd.DataFrame, theme: Theme) -> go.Figure:
-    """Latencies with their intervals; the marker and the line say where each came from.
+    """Return a chart of latencies with their intervals; marker and line style show the origin.
 
     Columns: `name`, `median_us`, `low_us`, `high_us`, `origin`, `color`.
     """
@@ -165,7 +165,7 @@ def latencies(frame: pd.DataFrame, theme: Theme) -> go.Figure:
 
 
 def what_if(frame: pd.DataFrame, column: str, title: str, theme: Theme) -> go.Figure:
-    """Occupancy if one resource were different, with the present point marked.
+    """Return a chart of occupancy over one resource, with the present point marked.
 
     Columns: `column` (ascending), `occupancy` (0..1), `limiter`, `present` (True in one row).
     """
@@ -212,7 +212,7 @@ def what_if(frame: pd.DataFrame, column: str, title: str, theme: Theme) -> go.Fi
 
 
 def residencies(frame: pd.DataFrame, theme: Theme) -> go.Figure:
-    """The launch's time by CTAs per SM, simulated.
+    """Return a chart of the launch's simulated time by CTAs per SM.
 
     Columns: `name`, `us`, `label`, `is_now`.
     """
@@ -239,7 +239,8 @@ def residencies(frame: pd.DataFrame, theme: Theme) -> go.Figure:
 
 
 def waves(frame: pd.DataFrame, capacity: int, theme: Theme) -> go.Figure:
-    """CTAs of each wave against what fits at once; the last, incomplete one is the tail.
+    """Return a chart of the CTAs of each wave and of those that fit at once; the last, partial wave
+    is the tail.
 
     Columns: `wave` (label), `ctas`, `is_tail`.
     """
@@ -289,16 +290,17 @@ def error_map(
     *,
     show_scale: bool,
 ) -> go.Figure:
-    """Largest |out − reference| per cell, as multiples of the tolerance on a logarithmic scale.
+    """Return a map of the largest |out − reference| of each cell, as multiples of the tolerance,
+    log scale.
 
-    Within the tolerance colours are cool, beyond it warm; `top` is the largest error of all maps
+    Colours are cool within the tolerance and warm beyond it; `top` is the largest error of all maps
     that share the scale. `frame` is a matrix whose labels are the axes' values (`axes` names rows,
     then columns); NaN cells hold a NaN or infinity of the kernel and get a cross. Cells where
     `compared` is False stay empty.
     """
     y_title, x_title = (plain(a) for a in axes)
     error = frame.to_numpy(np.float64)
-    tolerance = max(_LEAST_TOLERANCE, tolerance)  # a NaN, too: an imported one is not known
+    tolerance = max(_LEAST_TOLERANCE, tolerance)  # replaces NaN, too: an import without tolerance
     broken = ~np.isfinite(error)
     ratio = np.where(broken | ~compared, 1.0, error) / tolerance
     logs = np.log10(np.maximum(ratio, 10.0**_MAP_DECADES_BELOW))
@@ -355,5 +357,6 @@ def error_map(
 
 
 def _whole(labels: np.ndarray) -> Part:
-    """Axis settings for whole numbers: every one of a few, else Plotly's choice."""
+    """Return axis settings for whole numbers: a tick at each if there are few, else Plotly's
+    choice."""
     return {"tickvals": labels} if len(labels) <= _MAP_TICKS else {"tickformat": ",d"}

@@ -1,4 +1,4 @@
-"""The correctness tab: the numbers with both bounds, the findings in words, the maps."""
+"""The correctness tab: error figures with their bounds, findings in words, error maps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from engine.base.units import format_us
 
 
 def draw(view: EvaluationView, *, tabs_key: str) -> None:
-    """`tabs_key`: of the tabs of which one shows the source."""
+    """Draw the tab. `tabs_key` is the key of the tabs that include the source."""
     evaluation = view.evaluation
     if evaluation is None:
         empty(
@@ -42,7 +42,7 @@ def draw(view: EvaluationView, *, tabs_key: str) -> None:
     for i, warning in enumerate(evaluation.correctness.warnings):
         st.warning(plain_markdown(warning), icon=":material/warning:")
         line_links(view, warning, f"warning_{i}", tabs_key)
-    # For a wrong output the findings come first, for a right one the figures.
+    # For an incorrect output the findings come first, for a correct one the figures.
     parts = [_figures, _maps]
     if not evaluation.correctness.passed:
         _findings(view, evaluation.correctness, tabs_key)

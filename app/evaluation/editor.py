@@ -14,8 +14,8 @@ import streamlit as st
 _VARIABLE = "ATTUNE_EDITOR"
 _DEFAULT = "vscode://file{path}:{line}"
 _OFF = "off"
-# Schemes that editors register and that do nothing but open a file. A page's own (http, javascript,
-# data, file …) are not among them: the link must not lead anywhere else.
+# Schemes that editors register and that only open a file. Schemes of pages (http, javascript, data,
+# file …) are left out: the link must not lead anywhere else.
 _SCHEMES = (
     "vscode",
     "vscode-insiders",
@@ -36,17 +36,17 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class EditorLink(NamedTuple):
-    """Where the link leads, empty where there is none; and what is wrong with the setting."""
+    """The link's address, empty if there is no link, and what is wrong with the setting."""
 
     url: str
     error: str
 
 
 def editor_link(path: Path, line: int) -> EditorLink:
-    """The link that opens `path` at `line`, which counts from 1.
+    """Return the link that opens `path` at `line`, which counts from 1.
 
-    There is none where the browser may be on another machine: over a network, or over an SSH tunnel
-    unless `ATTUNE_EDITOR` names an editor that reaches through it.
+    There is no link if the browser may be on another machine: over a network, or over an SSH tunnel
+    unless `ATTUNE_EDITOR` names an editor that works through it.
     """
     template = os.environ.get(_VARIABLE, "")
     if template == _OFF or not _is_this_machine():
@@ -74,7 +74,7 @@ def _error(template: str) -> str:
 
 
 def _is_this_machine() -> bool:
-    """Whether the browser came over the loopback interface, under its name."""
+    """True if the browser connected over the loopback interface, under its name."""
     host = urlsplit(st.context.url or "").hostname or ""
     if host not in _LOOPBACK and not host.endswith(".localhost"):
         return False

@@ -1,4 +1,4 @@
-"""One evaluation's parts as DataFrames, for its charts and tables. Pure functions."""
+"""Parts of one evaluation as DataFrames, for its charts and tables. Pure functions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RESOURCE = {"ctas": "CTA slots"}
 
 
 def limits(occupancy: Occupancy) -> pd.DataFrame:
-    """`resource`, `ctas_per_sm`, `limits`: what each resource alone would allow."""
+    """Return `resource`, `ctas_per_sm`, `limits`: the CTAs that each resource alone would allow."""
     return pd.DataFrame(
         {
             "resource": [_RESOURCE.get(name, name) for name in occupancy.limits],
@@ -38,9 +38,10 @@ def limits(occupancy: Occupancy) -> pd.DataFrame:
 
 
 def waves(occupancy: Occupancy) -> tuple[pd.DataFrame, int] | None:
-    """`wave`, `ctas`, `is_tail`, and the CTAs of a full wave; None where SMs are unknown.
+    """Return `wave`, `ctas`, `is_tail`, and the CTAs of a full wave; None if the number of SMs is
+    unknown.
 
-    Many waves are shortened to the first ones, an ellipsis and the last ones.
+    Of many waves only the first and the last are listed, with an ellipsis between.
     """
     if occupancy.num_sms is None or occupancy.ctas_per_sm == 0:
         return None
@@ -57,7 +58,7 @@ def waves(occupancy: Occupancy) -> tuple[pd.DataFrame, int] | None:
 
 
 def threads(occupancy: Occupancy, resources: Resources) -> pd.DataFrame | None:
-    """`what`, `threads`, `kind`: the launch against the GPU's capacity; None if that is unknown."""
+    """Return `what`, `threads`, `kind`: the launch and the GPU's capacity, None if unknown."""
     if occupancy.num_sms is None:
         return None
     capacity = occupancy.num_sms * occupancy.max_warps_per_sm * WARP_SIZE
@@ -71,7 +72,7 @@ def threads(occupancy: Occupancy, resources: Resources) -> pd.DataFrame | None:
 
 
 def residencies(items: Iterable[Residency], now_us: float) -> pd.DataFrame:
-    """`name`, `us`, `label`, `is_now`.
+    """Return `name`, `us`, `label`, `is_now`.
 
     Args:
         now_us: the predicted time with today's number of CTAs per SM.
@@ -92,10 +93,11 @@ def latencies(
     baselines: Iterable[BaselineTiming],
     known: Sequence[KnownTime] = (),
 ) -> pd.DataFrame:
-    """`name`, `median_us`, `low_us`, `high_us`, `origin`, `method`, `color` of all that has a time.
+    """Return `name`, `median_us`, `low_us`, `high_us`, `origin`, `method`, `color` of every known
+    time.
 
-    `known` are those that sessions hold of the same problem and GPU; the last one of each kernel
-    and origin is shown.
+    `known` are times of the same problem and GPU in sessions; only the last of each kernel and
+    origin is shown.
     """
     words = {"device_warm": "", "device_cold": ", cold L2", "end_to_end": ", end to end"}
     rows = [(f"{variant}{words[x.kind]}", x, color) for x in own]
@@ -123,7 +125,7 @@ def latencies(
 
 
 def _known_name(time: KnownTime) -> str:
-    """The kernel's name with its config, `SDPA flash`, or a reference's own name."""
+    """Return the kernel's name with its config, `SDPA flash`, or a reference's own name."""
     name = name_of(time)
     if name != time.name:
         return name
@@ -137,17 +139,17 @@ def _known_color(time: KnownTime, gray: str) -> str:
 
 
 def terms(prediction: Terms) -> pd.DataFrame:
-    """`term`, `us`, `binds`, `meaning` of the prediction of one launch."""
+    """Return `term`, `us`, `binds`, `meaning` of the prediction of one launch."""
     work = f"the busiest SM works through {int(prediction.load_per_sm[0]):,} CTAs"
     compute = "one CTA, CTAs per SM, math peak, exp peak"
     rows = [
-        ("launch floor", prediction.floor_us, "launch floor", "starting and draining the launch"),
+        ("launch floor", prediction.floor_us, "launch floor", "time to start and drain the launch"),
         ("SMs", prediction.compute_us, compute, work),
         ("L2", prediction.l2_us, "L2", "bytes that the SMs read from L2"),
-        ("DRAM", prediction.dram_us, "DRAM", "bytes that come from memory"),
+        ("DRAM", prediction.dram_us, "DRAM", "bytes read from and written to DRAM"),
     ]
     if prediction.fuse_us[0] > 0:
-        fusing = "fusing the partial results"
+        fusing = "merging the partial results"
         rows.append(("fusion pass", prediction.fuse_us, "fusion pass", fusing))
     return pd.DataFrame(
         [
@@ -159,7 +161,7 @@ def terms(prediction: Terms) -> pd.DataFrame:
 
 
 def error_numbers(c: Correctness) -> pd.DataFrame:
-    """The error figures, each with its limit."""
+    """Return the error figures, each with its limit."""
     yes = {True: "yes", False: "no"}
     rule = f"2 × SDPA's {c.baseline_err:.3g} + half a rounding step"
     old = "within" if c.within_fixed_bound else "over"
@@ -178,7 +180,7 @@ def error_numbers(c: Correctness) -> pd.DataFrame:
                     "largest change by FP8 alone",
                     f"{c.fp8_err:.3g}",
                     "",
-                    "how much FP8 K and V change O: not a fault of the kernel",
+                    "how much FP8 K and V change O; not an error of the kernel",
                 )
             ]
             if c.fp8_err is not None
@@ -189,7 +191,12 @@ def error_numbers(c: Correctness) -> pd.DataFrame:
         ("cosine similarity", f"{c.cosine:.7f}", "", ""),
         ("elements over tolerance", f"{c.bad_count:,}", "0", ""),
         ("NaN or infinity", f"{c.nonfinite_count:,}", "0", ""),
-        ("never written", f"{c.unwritten_count:,}", "0", "the output is poisoned first"),
+        (
+            "never written",
+            f"{c.unwritten_count:,}",
+            "0",
+            "the output buffer is filled with a marker first",
+        ),
         ("inputs unchanged", yes[c.inputs_unchanged], "yes", ""),
         ("second run gives the same bits", yes[c.repeatable], "yes", ""),
         ("guard zones intact", yes[c.guards_intact], "yes", ""),

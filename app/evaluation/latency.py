@@ -42,7 +42,7 @@ def draw(view: EvaluationView) -> None:
 
 
 def _known(view: EvaluationView) -> None:
-    """Times of this problem and GPU that sessions hold."""
+    """Draw the times of this problem and GPU in sessions."""
     if not view.known:
         return
     st.markdown("**Known times of this problem on this GPU**")
@@ -60,7 +60,7 @@ def _terms(view: EvaluationView) -> None:
     if view.terms is None:
         return
     st.markdown(
-        "**What the prediction is made of** :gray[the limiting term in colour]",
+        "**What the prediction is made of** :gray[the limiting term is coloured]",
         help=TERMS["prediction"],
     )
     plot.draw(charts.latency_terms(frames.terms(view.terms), theme()), key="terms", tools=False)
@@ -75,7 +75,7 @@ def _compare(view: EvaluationView) -> None:
         own += list(evaluation.other_latencies)
     shown = [t for t in view.known if t.latency.kind == "device_warm" and t.latency not in own]
     frame = frames.latencies(view.variant, color_of(view.variant), own, baselines, shown)
-    if len(frame) < 2:  # the tile says it
+    if len(frame) < 2:  # the tile shows it already
         return
     st.markdown(
         "**Side by side** :gray[filled and solid: measured; diamond and dotted: recorded; open and "
@@ -86,10 +86,10 @@ def _compare(view: EvaluationView) -> None:
 
 
 def _baselines(view: EvaluationView) -> None:
-    """Which baselines have no time, and why."""
+    """Draw which baselines have no time, and why."""
     evaluation = view.evaluation
     missing = [b for b in evaluation.baselines if b.latency is None] if evaluation else []
     for baseline in missing:
         st.caption(plain_markdown(f"{baseline_label(baseline.name)}: {baseline.reason}"))
     if not (evaluation and evaluation.baselines) and not any(t.is_sdpa for t in view.known):
-        st.caption("PyTorch's SDPA is timed beside the kernel where there is a GPU.")
+        st.caption("With a GPU, PyTorch's SDPA is timed beside the kernel.")

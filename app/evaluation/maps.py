@@ -13,7 +13,7 @@ from engine.correctness.output_error import NOT_COMPARED, ErrorMap
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ErrorMapView:
-    """One map of largest errors.
+    """A map of the largest error of each cell.
 
     `frame` is rows × columns; its labels are each cell's first index. A cell is NaN where the
     kernel gave NaN or infinity, and `compared` is False where a large problem was only sampled.
@@ -27,7 +27,7 @@ class ErrorMapView:
 
     @classmethod
     def of(cls, error_map: ErrorMap) -> ErrorMapView:
-        """The view of the engine's map."""
+        """Return the view of the engine's map."""
         rows, columns = error_map.values.shape
         frame = pd.DataFrame(
             error_map.values,
@@ -44,7 +44,7 @@ class ErrorMapView:
 
     @property
     def output(self) -> str:
-        """Which of several outputs it is of: dQ, dK or dV; empty where there is O alone."""
+        """The output that it shows: dQ, dK or dV; empty if O is the only one."""
         return NAMES.get(self.name.partition("_")[0], "")
 
     @property

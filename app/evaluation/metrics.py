@@ -1,4 +1,4 @@
-"""The row of figures at the top: status, latency, resources, and the fill of the GPU."""
+"""The row of tiles: correctness, latency, registers, how full the GPU is, occupancy and waves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,12 @@ def draw(
     is_stale: bool = False,
     baseline: Evaluation | None = None,
 ) -> None:
-    """The row. `is_compiling`: what is missing is to come; `baseline`: what is pinned."""
+    """Draw the row of tiles.
+
+    Args:
+        is_compiling: missing figures follow when the kernel is compiled.
+        baseline: the pinned evaluation; tiles show how they differ from it.
+    """
     main = view.problem.main_of(view.passes) if view.passes else None
     told = _deltas(view, baseline, is_stale)
     with tile_row("metrics_tune"):
@@ -77,7 +82,7 @@ def _correctness(evaluation: Evaluation | None, is_stale: bool, delta: str | Non
 
 
 def _judged_by(c: Correctness) -> tuple[str, str]:
-    """The figure that decided the verdict: non-finite elements first, then errors."""
+    """Return the figure that decided the verdict: non-finite elements first, then errors."""
     if c.unwritten_count:
         return f"{format_count(c.unwritten_count)} unwritten", "elements never written"
     if c.nonfinite_count:
@@ -94,7 +99,7 @@ def _latency(view: EvaluationView, is_compiling: bool, delta: str | None) -> Non
             "Latency",
             f"≥ {format_us(view.bound_us)}",
             "bound by roofline",
-            "no launch is faster",
+            "lower bound of the time",
             term=TERMS["latency"],
         )
         return
@@ -103,7 +108,7 @@ def _latency(view: EvaluationView, is_compiling: bool, delta: str | None) -> Non
         return
     interval = f"{format_us(latency.low_us)} – {format_us(latency.high_us)}"
     if latency.low_us == latency.high_us:
-        interval = "a single figure"
+        interval = "no interval"
     if latency.method:
         interval = f"by {latency.method}, {interval}"
     tile(

@@ -1,4 +1,5 @@
-"""The occupancy tab: what limits, what would change it, and how the launch fills the GPU."""
+"""The occupancy tab: the limiting resource, what would change it, and how full the launch makes the
+GPU."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def draw(view: EvaluationView) -> None:
 
 
 def _filled(occupancy: Occupancy) -> str:
-    """How full the GPU is, what that is made of, and what limits it."""
+    """Draw how full the GPU is, the factors of that, and what limits it."""
     if occupancy.gpu_fill is None:
         return occupancy.reason
     return (
@@ -64,7 +65,7 @@ def _filled(occupancy: Occupancy) -> str:
 
 def _time_by_residency(residencies: Residencies, now_us: float) -> None:
     times = residencies.times()
-    st.markdown("**What the time would be** :gray[simulated]", help=TERMS["residency"])
+    st.markdown("**Time by CTAs per SM** :gray[simulated]", help=TERMS["residency"])
     if not times:
         if residencies.is_being_read():
             busy("Simulating other numbers of CTAs per SM.")
@@ -82,7 +83,7 @@ def _time_by_residency(residencies: Residencies, now_us: float) -> None:
 
 
 def _which_pass(view: EvaluationView) -> PassReport:
-    """The pass to look at; most variants have one."""
+    """Draw the choice of a pass; most variants have only one."""
     names = [p.resources.entry for p in view.passes]
     if len(names) == 1:
         return view.passes[0]
@@ -112,8 +113,7 @@ def _waves(report: PassReport) -> None:
     occupancy = report.occupancy
     if occupancy.waves is not None and occupancy.wave_efficiency is not None:
         st.caption(
-            f"Wave efficiency {occupancy.wave_efficiency:.0%}: the share of the slots of all waves "
-            "that is used."
+            f"Wave efficiency {occupancy.wave_efficiency:.0%}: the share of all CTA slots in use."
         )
 
 
@@ -146,7 +146,7 @@ def _what_if(view: EvaluationView, report: PassReport) -> None:
         resources.smem_bytes,
         theme(),
     )
-    st.markdown("**What if** :gray[one of these changed and the rest stayed the same?]")
+    st.markdown("**What if** :gray[only one of these changed?]")
     with st.container(horizontal=True, key="what_if_charts"):
         for name, figure in figures.items():
             _plot(figure, f"what_if_{name}")
@@ -160,7 +160,7 @@ def _what_if_figures(
     smem_bytes: int,
     colors: Theme,
 ) -> dict[str, plot.Drawn]:
-    """The three curves; a change of the batch or the length leaves them as they are."""
+    """Return the three what-if curves, which do not depend on batch and length."""
     curves = whatif(limits_for(compute_capability), threads, registers, smem_bytes)
     return {
         name: plot.Drawn.of(charts.what_if(frame, name, _AXES[name], colors))

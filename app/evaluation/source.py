@@ -1,4 +1,4 @@
-"""The source tab: the kernel as it is compiled, its flags, log and per-pass resources."""
+"""The source tab: the kernel's source, compiler flags, log, and resources of each pass."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _mark = st.components.v2.component("attune.source_line", js=_JS, isolate_styles=
 
 
 class ShownLine(NamedTuple):
-    """The line of a source that was asked for last."""
+    """The source line that was requested last."""
 
     file: str
     line: int
-    request: int  # counts up, so that the page goes there once
+    request: int  # counts up, so that the page scrolls there once
 
 
 def line_links(view: EvaluationView, text: str, key: str, tabs_key: str) -> bool:
-    """A button for each line of this source, and of its headers, that a text names (`file.cu:1`).
+    """Draw a button for each line of the source or its headers that a text names (`file.cu:1`).
 
-    Pressed, it opens the source tab of the tabs with that key, at the line.
+    The button opens the source tab of the tabs with that key, at the line.
 
     Returns:
-        Whether there is one.
+        True if there is at least one button.
     """
     if view.is_stale or not view.source:
         return False
@@ -64,19 +64,20 @@ def line_links(view: EvaluationView, text: str, key: str, tabs_key: str) -> bool
 
 
 def _text_of(view: EvaluationView, file: str) -> str:
-    """The source's or a header's; empty where it is neither."""
+    """Return the text of the source or of a header; empty for any other file."""
     return view.source if file == view.source_name else view.headers.get(file, "")
 
 
 def has_line(view: EvaluationView, place: Place) -> bool:
-    """Whether it is a line of this very source, or of a header of it."""
+    """True if the place is a line of the shown source or of one of its headers."""
     return not view.is_stale and 0 < place.line <= len(_text_of(view, place.file).splitlines())
 
 
 def line_button(
     view: EvaluationView, place: Place, key: str, tabs_key: str, words: str = ""
 ) -> None:
-    """A button that opens the source tab at a line of it; words alone where it is none."""
+    """Draw a button that opens the source tab at a line, or plain text if the line is not in the
+    source."""
     words = words or f"{place.file}:{place.line}"
     if not has_line(view, place):
         st.markdown(plain_markdown(words), width="content")
@@ -136,7 +137,7 @@ def draw(view: EvaluationView) -> None:
 
 
 def _header(view: EvaluationView, shown: ShownLine) -> None:
-    """The header of which a line was asked for, in the source's place."""
+    """Draw the header whose line was requested, in place of the source."""
     with st.container(horizontal=True, vertical_alignment="center"):
         st.code(shown.file, language=None)
         st.button(
@@ -164,10 +165,10 @@ def _code(source: str, shown: ShownLine | None) -> None:
 
 
 def _against_parent(source: Path) -> None:
-    """For a copy of a kernel: a diff of what it changed so far."""
+    """Draw the diff of a forked kernel against its parent."""
     try:
         found = fork_diff(source)
-    except AttuneError:  # the tab shows the text of before
+    except AttuneError:  # the tab shows the previous text
         return
     if found is None:
         return
@@ -181,7 +182,7 @@ def _against_parent(source: Path) -> None:
 
 
 def _path(view: EvaluationView, line: int) -> None:
-    """Where the file is, and a link that opens it in an editor, where there can be one."""
+    """Draw the file's path, and a link that opens it in an editor if possible."""
     if not view.source_path:
         st.code(view.source_name, language=None)
         return

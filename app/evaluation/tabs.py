@@ -19,7 +19,8 @@ def draw(
     in_url: bool = False,
     more: Mapping[str, Callable[[EvaluationView], None]] | None = None,
 ) -> None:
-    """The tabs of one evaluation, and `more`. `in_url`: the open one stands there."""
+    """Draw the tabs of one evaluation and those of `more`. With `in_url`, the URL names the open
+    tab."""
     draws = {
         "Latency": latency.draw,
         "Occupancy": occupancy.draw,

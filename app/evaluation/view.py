@@ -1,4 +1,4 @@
-"""What the pages show of one evaluation, whether it was just run, only previewed, or recorded."""
+"""What pages show of one evaluation: just run, previewed or recorded."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from kernels.variant import Variant
 
 @dataclass(frozen=True, slots=True)
 class Residencies:
-    """The main pass's time by CTAs per SM, simulated."""
+    """The main pass's simulated time by CTAs per SM."""
 
-    times: Callable[[], tuple[Residency, ...]]  # empty where its machine code was not read
-    read: Callable[[], object]  # begins to read it: a button's callback
+    times: Callable[[], tuple[Residency, ...]]  # empty if its machine code was not read
+    read: Callable[[], object]  # starts reading the machine code: a button's callback
     is_being_read: Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationView:
-    """Everything that the tiles and the tabs need."""
+    """All that tiles and tabs show."""
 
     variant: str
     problem: Problem
     config: Mapping[str, int]
     device_name: str
-    device: DeviceSpec | None  # None where the table has no such row
+    device: DeviceSpec | None  # None if the device table lacks it
     passes: tuple[PassReport, ...]
     latency: Latency | None
-    latency_reason: str  # why there is none
-    bound_us: float | None  # in its place: what the launch takes at least
+    latency_reason: str  # why there is no latency
+    bound_us: float | None  # lower bound of the time, shown without a latency
     predicted: Latency | None  # beside a measured one
-    terms: Terms | None  # of the prediction, arrays of one
-    kernel: Variant | None  # the file that stands here; None for a snapshot's
-    known: tuple[KnownTime, ...]  # of the same problem and GPU, in whichever session
+    terms: Terms | None  # of the prediction, arrays of length 1
+    kernel: Variant | None  # this machine's kernel; None for a snapshot's
+    known: tuple[KnownTime, ...]  # of the same problem and GPU, in any session
     evaluation: Evaluation | None  # None: not run yet
     maps: tuple[ErrorMapView, ...]
     source_name: str
-    source_path: str  # of this machine's file; empty where it is a snapshot's
+    source_path: str  # of this machine's file; empty for a snapshot's
     source: str
-    headers: Mapping[str, str]  # their texts by file name, where they are known
+    headers: Mapping[str, str]  # texts by file name, if known
     flags: tuple[str, ...]
     log: str
     is_recorded: bool

@@ -1,4 +1,4 @@
-"""The ladder's times as one bar chart. Pure functions."""
+"""Charts of the ladder's times and of a kernel's history. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from engine.kernel_figures import Rung
 
 
 def times_frame(rungs: Iterable[Rung], chosen: str) -> pd.DataFrame:
-    """One row for each rung with a simulated time; `chosen` is the id of the one to bring out."""
+    """Return a row for each rung with a simulated time; `chosen` is the id of the highlighted
+    rung."""
     rows = [
         {
             "rung": f"{rung.variant.id} {rung.variant.title}",
@@ -34,7 +35,8 @@ def times_frame(rungs: Iterable[Rung], chosen: str) -> pd.DataFrame:
 
 
 def times(frame: pd.DataFrame, theme: Theme) -> go.Figure:
-    """Simulated time of each rung with its 90 % interval; times that were taken as marks.
+    """Return a chart of each rung's simulated time with its 90 % interval, and known times as
+    markers.
 
     Columns: as `times_frame`.
     """
@@ -71,7 +73,7 @@ def times(frame: pd.DataFrame, theme: Theme) -> go.Figure:
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": "taken on a GPU",
+                "name": "measured or recorded",
                 "x": list(taken["known_us"]),
                 "y": [label_of[name] for name in taken["rung"]],
                 "marker": {
@@ -96,9 +98,9 @@ def times(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     )
 
 
-_FLAT_LABELS = 12  # more commits than this have slanted labels
-_HISTORY_PX = 150  # of one figure over the commits
-# Column → what its axis is called.
+_FLAT_LABELS = 12  # with more commits, labels are slanted
+_HISTORY_PX = 150  # height of one figure's panel
+# Column → axis title.
 _OVER_COMMITS = {
     "simulated_us": "simulated µs",
     "registers": "registers per thread",
@@ -107,7 +109,7 @@ _OVER_COMMITS = {
 
 
 def history(frame: pd.DataFrame, theme: Theme) -> go.Figure:
-    """Simulated time, registers and instructions over commits, one below the other.
+    """Return a chart of simulated time, registers and instructions over commits.
 
     Columns: as `engine.gate.commits.history_frame`.
     """

@@ -1,4 +1,4 @@
-"""The History tab: a kernel over the commits that touched it, and where it became worse."""
+"""The History tab: a kernel's figures over its commits, and the commits that made it worse."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from engine.pipeline.request import EvaluationRequest
 _POLL_S = 0.5
 _ROWS = 8  # a longer history scrolls
 _DIFF_PX = 460
-_DIFF_LINES = 24  # that fit into it
+_DIFF_LINES = 24  # lines that fit into the diff
 
 
 def draw(selection: Selection) -> None:
-    """The sidebar's kernel on its problem and GPU, commit by commit."""
+    """Draw the sidebar's kernel on its problem and GPU, commit by commit."""
     assert selection.problem is not None
     variant = selection.variant
     st.markdown(
@@ -68,8 +68,8 @@ def _draw(history: KernelHistory) -> None:
     if frame["simulated_us"].notna().any():
         st.markdown(
             f"**{plain_markdown(history.kernel)} on {plain_markdown(history.gpu)}, "
-            f"{plain_markdown(history.problem.label())}** :gray[the oldest commit left; where it "
-            "became worse in red]"
+            f"{plain_markdown(history.problem.label())}** :gray[the oldest commit on the left; in "
+            "red: commits that made it worse]"
         )
         plot.draw(charts.history(frame, theme()), key="history_chart", tools=False)
     table = history_table(history)
@@ -84,7 +84,7 @@ def _draw(history: KernelHistory) -> None:
 
 
 def _draw_diff(history: KernelHistory) -> None:
-    """What one commit changed; by default the last one that made it worse, else the newest."""
+    """Draw the diff of a commit; by default the last that made it worse, else the newest."""
     steps = {step.commit: step for step in reversed(history.steps)}
     worse = [name for name, step in steps.items() if step.is_worse]
     names = list(steps)

@@ -1,4 +1,4 @@
-"""The top of the page: the ladder as a table and one chart."""
+"""The ladder as a table and one chart."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _FIRST = ("rung", "title", "simulated", "order", "90 % interval", "known")
 _CONFIG_REMARK = (
     "Each rung has its default config, or the nearest that fits: the table shows the difference."
 )
-_ROWS = 12  # a longer table scrolls: what follows is in sight
+_ROWS = 12  # a longer table scrolls, so that the part below stays visible
 _ORDER_HELP = (
-    "Compared with the rung before. ✓: the simulated times differ enough for their order to hold. "
+    "Compared with the previous rung. ✓: the simulated times differ enough to be ordered reliably. "
     "{threshold}"
 )
-DETAIL = "kernels_rung"  # the id of the rung that is shown below the table
+DETAIL = "kernels_rung"  # id of the rung that is shown below the table
 
 
 def draw(known: list[Rung], waiting: list[JobStatus], choice: Choice | None) -> None:
-    """What `auto` takes, progress, table."""
+    """Draw the choice of `auto`, the progress and the table."""
     if choice is not None:
         st.markdown(f":material/auto_awesome: {plain_markdown(choice.note())}")
     _progress(known, waiting)
@@ -45,7 +45,7 @@ def draw(known: list[Rung], waiting: list[JobStatus], choice: Choice | None) -> 
     if possible:
         table = without_empty(ladder_table(possible, ""))
         frame = table.frame()
-        # Whole configs are wider than a window: they stand with each rung.
+        # Full configs are too wide for the table; each rung's part below shows its config.
         frame["config"] = [rung.describe_changed for rung in possible]
         frame["order"] = list(orders(possible).values())
         ids = [rung.variant.id for rung in possible]
@@ -65,12 +65,12 @@ def draw(known: list[Rung], waiting: list[JobStatus], choice: Choice | None) -> 
             },
             key="kernels_table",
         )
-        remarks = [table.remark, _CONFIG_REMARK, "Select a row to read it below."]
+        remarks = [table.remark, _CONFIG_REMARK, "Select a row to show its rung below."]
         if shipped := sum(rung.is_shipped for rung in possible):
             remarks.append(
-                f"The figures of {shipped} of these {len(possible)} rungs ship with Attune: the "
-                "code that is installed here computed them beforehand, from the same sources with "
-                "the same compiler."
+                f"The figures of {shipped} of these {len(possible)} rungs ship with Attune. "
+                "They were computed by this version of the code, from the same sources with the "
+                "same compiler."
             )
         st.caption(plain_markdown(" ".join(remarks)))
     for sentence in reasons({rung.variant.id: rung.why_not for rung in known}):
@@ -78,7 +78,7 @@ def draw(known: list[Rung], waiting: list[JobStatus], choice: Choice | None) -> 
 
 
 def draw_tree() -> None:
-    """Draw which rung builds on which; computed when it is opened."""
+    """Draw which rung builds on which; computed when opened."""
     opened = st.expander("Which kernel builds on which", key="kernels_tree", on_change="rerun")
     if not opened.open:
         return
@@ -101,16 +101,16 @@ def draw_times(selection: Selection, known: list[Rung]) -> None:
     frame = charts.times_frame(possible, selection.variant.id)
     if len(frame) > 1:
         st.markdown(
-            "**Simulated time of each rung** :gray[with its 90 % interval; in colour the kernel of "
-            "the sidebar]"
+            "**Simulated time of each rung** :gray[with its 90 % interval; the sidebar's kernel in "
+            "colour]"
         )
         plot.draw(charts.times(frame, theme()), key="kernels_chart", tools=False)
 
 
 def draw_forecasts() -> None:
-    """Draw the study's forecasts for four ideas; computed when they are opened."""
+    """Draw the study's forecasts for four ideas; computed when opened."""
     opened = st.expander(
-        "The study's forecasts, and what came of them",
+        "The study's forecasts and the simulated gains",
         key="kernels_forecasts",
         icon=":material/query_stats:",
         on_change="rerun",
@@ -127,14 +127,14 @@ def draw_forecasts() -> None:
 
 
 def _open(ids: list[str]) -> None:
-    """Show the rung of the row that is selected; a table's callback."""
+    """Show the rung of the selected row; a table's callback."""
     rows = st.session_state["kernels_table"]["selection"]["rows"]
     if rows and rows[0] < len(ids):
         st.session_state[DETAIL] = ids[rows[0]]
 
 
 def _place(column: str) -> int:
-    """Times first, which a narrow window must show, and the config, the widest, last."""
+    """Return a column's position: times first, for narrow windows, and the wide config last."""
     return _FIRST.index(column) if column in _FIRST else len(_FIRST) + (column == "config")
 
 

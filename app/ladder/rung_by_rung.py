@@ -1,4 +1,4 @@
-"""The part below the table: one rung's header and its changes."""
+"""The details of one rung: its header, and what it changed."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from engine.kernel_figures.changes import (
     source_diff,
 )
 
-_FOLLOWED = "kernels_rung_of"  # the sidebar's kernel as of the last run
+_FOLLOWED = "kernels_rung_of"  # the sidebar's kernel at the last run
 _POLL_S = 0.5
-_MOST_LINES = 2000  # of a diff that is shown
+_MOST_LINES = 2000  # of a diff
 
 
 def draw(rungs: list[Rung], chosen: str) -> None:
-    """The rung that is selected, with the way to its neighbours.
+    """Draw the selected rung, with buttons to its neighbours.
 
     Args:
-        chosen: the sidebar's kernel, which is shown until another is selected here.
+        chosen: id of the sidebar's kernel, which is shown until another rung is selected.
     """
     by_id = {rung.variant.id: rung for rung in rungs}
     first = chosen if chosen in by_id else next(iter(by_id))
@@ -129,7 +129,8 @@ def _draw_rung(rung: Rung, by_id: Mapping[str, Rung]) -> None:
 
 
 def _draw_machine_code(earlier: Rung, rung: Rung) -> None:
-    """Their difference; the worker compiles rungs whose figures ship without their code."""
+    """Draw the difference in machine code; the worker compiles rungs whose figures ship without
+    code."""
     shipped = [r for r in (earlier, rung) if r.is_shipped]
     asked = [runs.compile_job(r.request, code_digest(r.variant), wait=True) for r in shipped]
     waiting = [job for job in asked if job is not None and not job.is_over]

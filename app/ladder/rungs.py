@@ -1,4 +1,4 @@
-"""The rungs of the ladder for the selection, from the caches or computed by the job worker."""
+"""The ladder's rungs on the selected problem, from caches or computed by the job worker."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from engine.jobs.manager import JobStatus
 from engine.kernel_figures import Rung, known_rung
 from engine.kernel_figures.rung import request_of
 
-_STOPPED = "kernels_stopped"  # in the tab's state: the person cancelled
+_STOPPED = "kernels_stopped"  # in the tab's state: the user cancelled
 
 
 def of(selection: Selection) -> tuple[list[Rung], list[JobStatus]]:
-    """Every rung as far as it is known, and the jobs under way for the others.
+    """Return every rung as far as it is known, and the running jobs for the others.
 
     The selected variant has the sidebar's config, the others their defaults.
     """
@@ -42,16 +42,16 @@ def of(selection: Selection) -> tuple[list[Rung], list[JobStatus]]:
 
 
 def is_stopped() -> bool:
-    """True if the person cancelled and has not resumed."""
+    """True if the user cancelled and has not resumed."""
     return bool(st.session_state.get(_STOPPED))
 
 
 def stop() -> None:
-    """Cancel what has not begun; a button's callback."""
+    """Cancel queued jobs; a button's callback."""
     st.session_state[_STOPPED] = True
     runs.cancel_queued_compiles()
 
 
 def go_on() -> None:
-    """Compute the rest after all; a button's callback."""
+    """Compute the remaining rungs; a button's callback."""
     st.session_state[_STOPPED] = False

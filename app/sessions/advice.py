@@ -1,4 +1,4 @@
-"""What to try next, from the compile cache; what is missing there the job worker compiles."""
+"""What to try next, from cached compiles; the job worker compiles missing kernels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_PX = 460
 
 
 def draw(evaluations: Sequence[Evaluation], key: str) -> None:
-    """A folded part of the page; nothing is computed while it is folded."""
+    """Draw a folded part of the page; nothing is computed while it is folded."""
     part = st.expander(
         "What to try next",
         icon=":material/lightbulb:",
@@ -41,7 +41,7 @@ def draw(evaluations: Sequence[Evaluation], key: str) -> None:
                 columns={"why": st.column_config.TextColumn(width="large")},
             )
             st.caption(
-                "Ordered by expected gain. Gains are predictions: the time of the kernel "
+                "Ordered by expected gain. Gains are predicted: the time of the kernel "
                 "as it is over its time with the suggested change. " + advice_limits(evaluations)
             )
         elif not waiting:

@@ -16,7 +16,7 @@ _SQUARE_PX = 420
 
 
 def baselines(frame: pd.DataFrame, theme: Theme) -> go.Figure:
-    """A row per problem, a marker per backend, time on a logarithmic axis.
+    """Return a chart with a row per problem, a marker per backend, and a logarithmic time axis.
 
     Columns: `problem`, `backend`, `us`, `origin` (`app.sessions.frames.baselines`).
     """
@@ -60,7 +60,8 @@ def baselines(frame: pd.DataFrame, theme: Theme) -> go.Figure:
 
 
 def ledger(frame: pd.DataFrame, theme: Theme) -> go.Figure:
-    """Predicted against measured on logarithmic axes, with the line where both are equal.
+    """Return a chart of predicted over measured times on logarithmic axes, with the line of
+    equality.
 
     Columns: `variant`, `name`, `measured_us`, `predicted_us`, `low_us`, `high_us`, `counts`
     (`app.sessions.frames.ledger`).

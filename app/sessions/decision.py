@@ -1,4 +1,4 @@
-"""Cost and decision of a session: the form, the line below the target, and the totals."""
+"""Cost and decision of a session: the form, the line below the target, and totals over sessions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ROWS = 7  # a longer table scrolls
 
 
 def form(session: Session, place: str) -> None:
-    """The widgets and the button that keeps them."""
+    """Draw the form and the button that saves it."""
     present = session.decision
     st.selectbox(
         "Decision",
@@ -47,7 +47,7 @@ def form(session: Session, place: str) -> None:
 
 
 def draw(session: Session) -> None:
-    """What was decided and what it cost so far."""
+    """Draw the decision and the cost so far."""
     devices = list(dict.fromkeys(e.device for e in session.evaluations))
     words = [f"{name} {text}" for name, text in spent_rows(session.spent, devices).items()]
     if session.decision is not None:
@@ -57,7 +57,7 @@ def draw(session: Session) -> None:
 
 
 def draw_spent(infos: Iterable[SnapshotInfo], store: Store) -> None:
-    """What sessions cost and gained, one by one and so far; nothing where none says so."""
+    """Draw cost and gain of each session and in total; nothing if no session records them."""
     infos = list(infos)
     table = spent_table(infos)
     if not table.rows:
@@ -76,7 +76,7 @@ def draw_spent(infos: Iterable[SnapshotInfo], store: Store) -> None:
 
 
 def hypothesis(session: Session) -> None:
-    """The hypothesis, and whether the session's numbers confirm it."""
+    """Draw the hypothesis, and whether the session's numbers confirm it."""
     if session.hypothesis:
         st.text(f"Hypothesis: {session.hypothesis}")
         state = hypothesis_state(session.target, session.evaluations, session.title)

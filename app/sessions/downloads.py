@@ -1,4 +1,4 @@
-"""Downloads of a session: the snapshot itself, the reports, the table of its evaluations."""
+"""Downloads of a session: the snapshot, reports, and the table of evaluations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from engine.sessions.snapshot import Snapshot, dumps
 
 
 def draw(snapshot_of: Callable[[], Snapshot], name: str, key: str) -> None:
-    """A menu of files, each made when it is asked for. `name` is the snapshot's file name."""
+    """Draw a menu of files, each created when it is requested. `name` is the snapshot's file
+    name."""
     stem = name.removesuffix(".gz").removesuffix(".json")
 
     def snapshot() -> bytes:

@@ -15,10 +15,10 @@ from engine.sessions.store import SnapshotInfo
 
 
 def evaluations(results: Sequence[Evaluation], session: str) -> pd.DataFrame:
-    """One row per evaluation, failures included.
+    """Return one row per evaluation, failures included.
 
     Args:
-        session: its title, after which the times of other kernels than those here are named.
+        session: its title, used in names of kernels with a source other than this machine's.
     """
     return pd.DataFrame(
         [
@@ -48,7 +48,7 @@ def evaluations(results: Sequence[Evaluation], session: str) -> pd.DataFrame:
 
 
 def baselines(results: Iterable[Evaluation]) -> pd.DataFrame:
-    """`problem`, `backend`, `us`, `origin`: the warm device time of every timed backend."""
+    """Return `problem`, `backend`, `us`, `origin`: the warm device time of every timed backend."""
     rows = [
         (e.problem.label(), b.name, b.latency.median_us, b.latency.origin)
         for e in results
@@ -59,7 +59,7 @@ def baselines(results: Iterable[Evaluation]) -> pd.DataFrame:
 
 
 def baseline_table(results: Iterable[Evaluation]) -> pd.DataFrame:
-    """A row per problem, a column per backend in µs, and which one is the fastest."""
+    """Return a row per problem with a column per backend in µs and the fastest backend."""
     long = baselines(results)
     wide = long.pivot_table(
         index="problem", columns="backend", values="us", aggfunc="min", sort=False
@@ -70,7 +70,7 @@ def baseline_table(results: Iterable[Evaluation]) -> pd.DataFrame:
 
 
 def ledger(scored: Ledger) -> pd.DataFrame:
-    """One row per score, as the chart of `app.sessions.charts.ledger` reads it."""
+    """Return one row per score for `app.sessions.charts.ledger`."""
     return pd.DataFrame(
         [
             {
@@ -89,7 +89,7 @@ def ledger(scored: Ledger) -> pd.DataFrame:
 
 
 def snapshots(infos: Iterable[SnapshotInfo]) -> pd.DataFrame:
-    """One row per snapshot; a damaged file is a row that says so, beside its name."""
+    """Return one row per snapshot; a damaged file is a row with the damage and its name."""
     infos = list(infos)
     damaged = any(info.damage for info in infos)
     rows = []
@@ -115,5 +115,5 @@ def snapshots(infos: Iterable[SnapshotInfo]) -> pd.DataFrame:
 
 
 def _origin(summary: Summary) -> str:
-    """What was measured there is recorded here."""
+    """Return the origin; times measured there count as recorded here."""
     return "predicted" if summary.origins == ("predicted",) else "recorded"

@@ -1,4 +1,4 @@
-"""The goal of a session: the form that sets it, and whether it is met."""
+"""The target of a session: the form that sets it, and whether it is met."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _BASELINES = ("", "flash", "cudnn", "efficient", "math")
 
 
 def draw_status(goal: Goal, status: GoalStatus) -> None:
-    """Whether it is met, and by what."""
+    """Draw whether the target is met, and by which evaluation."""
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.badge(status.state, icon=_ICON[status.state], color=_COLOR[status.state])
         st.text(f"{describe_goal(goal)}. {status.sentence}")
 
 
 def form(goal: Goal | None) -> None:
-    """The widgets; `from_form` reads them."""
+    """Draw the form; `from_form` reads it."""
     metrics = [None, *_METRICS]
     st.selectbox(
         "Target",
@@ -73,7 +73,7 @@ def _select(
 
 
 def from_form() -> Goal | None:
-    """The goal in the form; None where the form says none.
+    """Return the target in the form; None if the form has none.
 
     Raises:
         SnapshotError: A value is out of range.

@@ -1,4 +1,4 @@
-"""Predicted against measured or recorded times, over all sessions."""
+"""Predictions beside times measured or recorded later, over all sessions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ROWS = 7  # a longer table scrolls
 
 
 def draw() -> None:
-    """A folded part of the page; nothing is read while it is folded."""
+    """Draw a folded part of the page; nothing is read while it is folded."""
     part = st.expander(
         "Predictions and the times measured or recorded later",
         icon=":material/target:",

@@ -1,4 +1,4 @@
-"""The phases of the working session, each with a target and what was decided."""
+"""The phases of the working session, each with a target and a decision."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _OUTCOMES = ("", "kept", "dropped", "next")
 
 
 def form(session: Session, place: str) -> None:
-    """A name and a button: the target in the form above becomes that of a new phase."""
+    """Draw a name and a button that adds a phase with the target of the form above."""
     st.text_input("Phase", key="phase_name", max_chars=120, placeholder="Name of a phase")
     st.button("Add phase", key="phase_add", on_click=_add, args=(session, place))
 
 
 def draw(session: Session, place: str) -> None:
-    """The phases as a table, with a decision to choose."""
+    """Draw the phases as a table in which the decision can be chosen."""
     if not session.phases:
         return
     frame = phases_table(session.phases, session.evaluations, session.title).frame()

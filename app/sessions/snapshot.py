@@ -1,4 +1,4 @@
-"""One opened snapshot: where it comes from, its evaluations, and one of them in full."""
+"""An opened snapshot: its provenance, its evaluations, and the details of one of them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def draw(
 
 
 def _draw_baselines(snapshot: Snapshot) -> None:
-    """PyTorch's attention, without any kernel of ours."""
+    """Draw a snapshot with times of PyTorch's attention only."""
     results = snapshot.opened()
     devices = ", ".join(dict.fromkeys(e.device for e in results))
     st.markdown("**PyTorch's attention, to compare kernels with**")
@@ -118,7 +118,7 @@ def _about(snapshot: Snapshot) -> None:
     for label, text in (
         *told,
         ("Hypothesis", snapshot.hypothesis),
-        ("It is", summary.get("hypothesis", "")),
+        ("Result", summary.get("hypothesis", "")),
         ("Notes", snapshot.notes),
         ("Provenance", snapshot.provenance),
     ):
@@ -131,7 +131,7 @@ def _about(snapshot: Snapshot) -> None:
 def _folded(snapshot: Snapshot) -> None:
     if snapshot.phases:
         tables.draw(phases_table(snapshot.phases, snapshot.opened(), snapshot.title).frame())
-    with st.expander("Environment it was made in", icon=":material/memory:"):
+    with st.expander("Environment", icon=":material/memory:"):
         tables.draw(environment_table(snapshot.environment).frame())
     counted = counters_table(snapshot.opened(), known_times.history())
     if counted.rows:
@@ -184,7 +184,7 @@ def _sources(snapshot: Snapshot) -> None:
 
 
 def _choose(snapshot: Snapshot) -> int:
-    """The evaluation to look at."""
+    """Draw the evaluations; return the index of the selected one."""
     if len(snapshot.evaluations) == 1:
         return 0
     frame = frames.evaluations(snapshot.opened(), snapshot.title)
@@ -211,7 +211,7 @@ def _choose(snapshot: Snapshot) -> int:
 
 
 def _view_of(snapshot: Snapshot, index: int) -> EvaluationView:
-    """One evaluation of a snapshot; nothing of it is taken from this machine."""
+    """Return the view of a snapshot's evaluation, with nothing from this machine."""
     evaluation = snapshot.opened()[index]
     sources = (s for s in snapshot.sources if s.sha256 == evaluation.source_sha256)
     source = next(sources, None)

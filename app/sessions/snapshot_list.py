@@ -26,7 +26,7 @@ _REMOVED = "session_removed"  # (name, name in the trash folder)
 
 
 def draw_notices(store: Store) -> None:
-    """What the last upload or removal came to."""
+    """Draw the outcome of the last upload or removal."""
     notices.draw(_NOTICES)
     if _REMOVED in st.session_state:
         name, trashed = st.session_state[_REMOVED]
@@ -42,7 +42,7 @@ def draw_notices(store: Store) -> None:
 
 
 def draw(store: Store, infos: list[SnapshotInfo]) -> None:
-    """The search fields and the snapshots that match."""
+    """Draw the search fields and the matching snapshots."""
     st.text(f"Snapshots in {store.url}")
     filters = _filters(store)
     if not infos:
@@ -68,12 +68,13 @@ def draw(store: Store, infos: list[SnapshotInfo]) -> None:
 
 
 def _page_of(matches: list[SnapshotInfo]) -> list[SnapshotInfo]:
-    """The rows of the chosen page: drawing thousands takes long at every rerun."""
+    """Return the rows of the chosen page, because drawing thousands at every rerun is slow."""
     pages = ceil_div(len(matches), _PAGE_ROWS)
     if pages <= 1:
         return matches
     state = st.session_state
-    state[_PAGE] = min(max(1, state.get(_PAGE, 1)), pages)  # a search may have left fewer
+    # A search may have reduced the number of pages.
+    state[_PAGE] = min(max(1, state.get(_PAGE, 1)), pages)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         page = st.number_input(f"Page, of {pages:,}", 1, pages, key=_PAGE, width=140)
         first = (page - 1) * _PAGE_ROWS
@@ -83,7 +84,7 @@ def _page_of(matches: list[SnapshotInfo]) -> list[SnapshotInfo]:
 
 
 def draw_opened(store: Store) -> None:
-    """The snapshot that the URL names, if any."""
+    """Draw the snapshot that the URL names, if any."""
     name = st.query_params.get(SESSION, "")
     if not name:
         return
@@ -98,7 +99,7 @@ def draw_opened(store: Store) -> None:
 
 
 def _filters(store: Store) -> dict[str, str]:
-    """The search fields and their values."""
+    """Draw the search fields; return their values."""
     columns = st.columns([2.8, 1.4, 1.4, 2, 2.6, 2.6, 2.2], vertical_alignment="bottom")
     labels = {
         "text": ("Search title, notes and hypothesis", ""),

@@ -1,4 +1,4 @@
-"""The working session on the page: its target, what was tried, and what can be done with it."""
+"""The working session: its target, its timeline, and its buttons."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engine.sessions.tables import timeline_table
 
 _OUTCOMES = ("tried", "kept", "dropped")
 _ROWS = 6  # a longer timeline scrolls
-_MOST_OTHERS = 10  # the ones changed last
+_MOST_OTHERS = 10  # the most recently changed sessions
 _NOTICES = "sessions.working"
 
 

@@ -16,16 +16,16 @@ from kernels.variant import AUTO
 
 _POLL_S = 1.0
 
-# Cache of final choices and what they depend on: a page asks for the same choice each time that it
-# is drawn, and each takes some ten predictions.
+# Cache of final choices and what they depend on: a page asks for its choice each time it is drawn,
+# and a choice takes some ten predictions.
 _kept: Newest[tuple[Problem, str], tuple[tuple[object, ...], Choice]] = Newest(64)
 
 
 def choice_for(problem: Problem | None, gpu: str | None) -> Choice | None:
-    """The choice of `auto`; None without a valid problem.
+    """Return the choice of `auto`; None without a valid problem.
 
     Args:
-        gpu: as the sidebar's; None is this machine's.
+        gpu: name of the target GPU; None is this machine's GPU.
     """
     if problem is None:
         return None
@@ -43,12 +43,12 @@ def choice_for(problem: Problem | None, gpu: str | None) -> Choice | None:
 
 
 def label(choice: Choice | None) -> str:
-    """`auto: v12  One shot`, in the menu of variants."""
+    """Return the choice's label in the menu of variants, for example `auto: v12  One shot`."""
     return AUTO if choice is None else f"{AUTO}: {selection.variant_label(choice.variant)}"
 
 
 def simulate_candidates(choice: Choice, problem: Problem, gpu: str | None) -> None:
-    """Have the worker simulate candidates without a time; the choice may change after that."""
+    """Simulate candidates without a time in the job worker; the choice may change then."""
     if choice.is_final:
         return
     job = runs.simulate_job(EvaluationRequest(AUTO, problem, gpu=gpu, execute=False))
@@ -74,7 +74,7 @@ def draw(choice: Choice, problem: Problem | None, gpu: str | None, gpu_name: str
             "Edit this choice",
             key="auto_by_hand",
             type="tertiary",
-            help="Select this variant with this config, to change it.",
+            help="Select this variant with this config, so that you can change it.",
             on_click=selection.select,
             args=(choice.variant.id, choice.config, problem, gpu_name),
         )

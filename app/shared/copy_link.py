@@ -1,4 +1,4 @@
-"""A button that copies the address of the page, with all that is chosen on it."""
+"""A button that copies the page's URL, with everything that is selected on the page."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ _mount = st.components.v2.component("attune.copy_link", html=_HTML, js=_JS, isol
 
 
 def button() -> None:
-    """The browser knows the address, which Python writes; so the browser copies it."""
+    """Draw the button. The browser copies the URL, because Python does not know it."""
     _mount(key="copy_link")

@@ -1,8 +1,8 @@
 """The app's style of Plotly figures: axes, margins, colours.
 
-The font is the page's, which the browser knows; colours with a meaning are set by the charts.
-Text that may come from a snapshot passes through `plain` first. A figure is made in one call and
-not checked by Plotly, which takes longer than all the rest; tests check those that the app draws.
+The browser sets the page's font; charts set colours that have a meaning. Text that may come from a
+snapshot passes through `plain` first. Figures skip Plotly's validation, which takes longer than all
+the rest; tests validate the figures that the app draws.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ import plotly.graph_objects as go
 from app.shared.palette import Theme
 from engine.base.units import format_us
 
-ROW_PX = 34  # of a bar and its gap
-TOOLS_PX = 34  # of the bar of buttons, which appears on hover and must cover no cell and no scale
+ROW_PX = 34  # height of a bar and its gap
+TOOLS_PX = 34  # height of the button bar, which appears on hover and must not cover cells or scales
 _FEWEST_TICKS = 2
 _MOST_STEPS = 4  # between the ends of a short axis
-_MANY_DECADES = 300.0  # a logarithmic axis over a larger range is labelled by decades only
+_MANY_DECADES = 300.0  # a logarithmic axis over a larger range has labels at decades only
 
 Trace: TypeAlias = dict[str, Any]
 Part: TypeAlias = dict[str, Any]
 
 
 def plain(text: str) -> str:
-    """Text for a figure: Plotly reads a subset of HTML, and names may come from a stranger."""
+    """Escape text for a figure: Plotly interprets a subset of HTML, and names may be untrusted."""
     return escape(text, quote=False)
 
 
 def axis(theme: Theme, title: str = "", **options: Any) -> Part:
-    """An axis in the app's style."""
+    """Return an axis in the app's style."""
     return {
         "gridcolor": theme.grid,
         "zeroline": False,
         "automargin": True,
-        "ticks": "outside",  # unseen: they keep the labels away from the bars
+        "ticks": "outside",  # invisible: they keep the labels away from the bars
         "tickcolor": "rgba(0,0,0,0)",
         "title": {"text": title, "font": {"size": 12}},
         **options,
@@ -46,7 +46,7 @@ def axis(theme: Theme, title: str = "", **options: Any) -> Part:
 
 
 def figure(theme: Theme, height: int, data: Sequence[Trace], **layout: Any) -> go.Figure:
-    """A figure in the app's style; `layout` adds to it and wins."""
+    """Return a figure in the app's style; `layout` adds to the style and overrides it."""
     style: Part = {
         "height": height,
         "margin": {"l": 8, "r": 16, "t": 8, "b": 40},
@@ -68,9 +68,9 @@ def figure(theme: Theme, height: int, data: Sequence[Trace], **layout: Any) -> g
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Round values from just below `low` to just above `high`: 1, 2, 5, or decades if many.
+    """Return round values from just below `low` to just above `high`: 1, 2, 5, or decades if many.
 
-    Equal steps where fewer than two of those are within: no scale is left without a value.
+    If fewer than two of them are within the range, return values in equal steps.
     """
     decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
     steps = (1, 2, 5) if high / low < _MANY_DECADES else (1,)
@@ -84,14 +84,14 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def time_axis(theme: Theme, low_us: float, high_us: float, title: str, **options: Any) -> Part:
-    """A logarithmic axis of times: equal distances are equal ratios."""
+    """Return a logarithmic time axis."""
     ticks = log_ticks(low_us, high_us)
     labels = [format_us(t) for t in ticks]
     return axis(theme, title, type="log", tickvals=ticks, ticktext=labels, **options)
 
 
 def diagonal(low: float, high: float, theme: Theme) -> Trace:
-    """The dotted line on which what the two axes show is equal; in no legend."""
+    """Return the dotted line on which both axes have the same value, without a legend entry."""
     return {
         "type": "scatter",
         "mode": "lines",
@@ -104,7 +104,7 @@ def diagonal(low: float, high: float, theme: Theme) -> Trace:
 
 
 def vertical(x: float, theme: Theme, yref: str = "paper", xref: str = "x") -> Part:
-    """A dotted vertical line over the whole height."""
+    """Return a dotted vertical line over the whole height."""
     return {
         "type": "line",
         "x0": x,
@@ -118,6 +118,6 @@ def vertical(x: float, theme: Theme, yref: str = "paper", xref: str = "x") -> Pa
 
 
 def translucent(color: str, opacity: float) -> str:
-    """The colour `#rrggbb` with an opacity of 0..1."""
+    """Return the colour `#rrggbb` with an opacity of 0..1."""
     red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},{opacity})"

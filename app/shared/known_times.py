@@ -1,4 +1,4 @@
-"""The known times for every page, including those saved or measured since the last draw."""
+"""Known times for every page, including those saved or measured since the page was last drawn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.sessions.known_times import KnownTimes, open_history
 from engine.sessions.session import working_folder
 from engine.sessions.store import SETTING
 
-_MOST_S = 0.5  # that a page waits for the files of sessions; the next time it draws goes on
+_MOST_S = 0.5  # that a page waits for session files; its next draw continues reading them
 
 
 @lru_cache(maxsize=4)
@@ -21,21 +21,22 @@ def _kept(*_: str) -> History:
 
 
 def history() -> History:
-    """The history of the store and the open sessions, which only looks up.
+    """Return the history of the store and the open sessions. It looks up and computes nothing.
 
-    Each call gives one with a `missing` list of its own.
+    Each call returns a history with its own `missing` list.
     """
     return _kept(os.environ.get(SETTING, ""), str(working_folder())).doing("look up")
 
 
 def known() -> KnownTimes | None:
-    """The times themselves; None where the store cannot be opened."""
+    """Return the known times; None if the store cannot be opened."""
     times = history().times
     return times if isinstance(times, KnownTimes) else None
 
 
 def unread() -> str:
-    """A sentence where sessions hold times that the page does not show yet; else empty."""
+    """Return a sentence if sessions hold times that the page does not show yet; else an empty
+    string."""
     times = known()
     if times is None or not times.unread:
         return ""
@@ -46,7 +47,7 @@ def unread() -> str:
 
 
 def at(problem: Problem, device: str) -> tuple[KnownTime, ...]:
-    """The times of one problem on one GPU."""
+    """Return the known times of one problem on one GPU."""
     try:
         return history().at(problem, device)
     except AttuneError:

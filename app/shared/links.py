@@ -1,4 +1,4 @@
-"""Report and remove the values of a link that this app does not have."""
+"""Report and remove values of a link that this app does not support."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _NAMES = {
     "Devices": (),
 }
 _MOST_NOTES = 5
-_LONGEST = 40  # letters of a name or value that are repeated
+_LONGEST = 40  # letters of a name or value that a note quotes
 
 
 def begin(page: str) -> None:
-    """Before a page reads its values: follow a link, and note which names it lacks.
+    """Follow a link, and note its unknown names, before the page reads its values.
 
     Args:
         page: its title.
@@ -64,7 +64,7 @@ def begin(page: str) -> None:
 
 
 def draw() -> None:
-    """The notes, until they are dismissed."""
+    """Draw the notes until they are dismissed."""
     if not url_state.notes():
         return
     for sentence in url_state.notes():
@@ -93,14 +93,15 @@ def _note_names(page: str) -> None:
 def _tunable_names(page: str, variants: Iterable[Variant]) -> Iterable[str]:
     for variant in variants:
         for tunable in variant.tunables:
-            if page == "Sweep":  # its variants have their default configs
+            if page == "Sweep":  # the Sweep page has no config of its own
                 yield f"sweep_{tunable.name}"
             elif "variant" in _NAMES[page]:
                 yield tunable_key(variant, tunable)
 
 
 def _of_other_pages(names: Sequence[str], pages: Sequence[str]) -> str:
-    """The sentence that names the ignored values of a link and the pages that have them."""
+    """Return the sentence that names the ignored values of a link and the pages that support
+    them."""
     asked = ", ".join(f"{name}={_short(st.query_params[name])}" for name in names[:_MOST_NOTES])
     more = f" and {len(names) - _MOST_NOTES} more" if len(names) > _MOST_NOTES else ""
     *first, last = pages
@@ -110,7 +111,7 @@ def _of_other_pages(names: Sequence[str], pages: Sequence[str]) -> str:
 
 
 def _left_out(name: str, value: str, names: Iterable[str], variants: Iterable[Variant]) -> str:
-    """The sentence that names an ignored value of a link and what it should be."""
+    """Return the sentence that names an ignored value of a link and what it should be."""
     asked = f"The link's {_short(name)}={_short(value)} is left out"
     having = [v for v in variants if any(t.name == name for t in v.tunables)]
     if having:
@@ -150,7 +151,7 @@ def _note_variant() -> None:
 
 
 def _take(key: str, find: Callable[[], str]) -> None:
-    """The value by the name that the menu has for it; a sentence where there is none."""
+    """Replace the value by its name in the menu; note a sentence if the menu lacks it."""
     try:
         st.session_state[key] = find()
     except AttuneError as error:

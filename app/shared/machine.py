@@ -1,4 +1,4 @@
-"""What this machine has: looked up once per server, because asking the driver is slow."""
+"""The GPU of this machine, looked up once per server because asking the driver is slow."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from engine.devices.spec import DeviceSpec, detect_local, is_software
 
 @dataclass(frozen=True, slots=True)
 class LocalGpu:
-    """The GPU of this machine; `spec` is None where there is none; `why` then says why."""
+    """The GPU of this machine. Without one, `spec` is None and `why` gives the reason."""
 
     spec: DeviceSpec | None
     name: str
     why: str
-    differences: tuple[str, ...] = ()  # where the driver contradicts the table, a sentence each
-    in_software: bool = False  # kernels run there, and nothing is timed
+    differences: tuple[str, ...] = ()  # sentences on where the driver contradicts the table
+    in_software: bool = False  # runs kernels, but does not time them
 
     @property
     def label(self) -> str:
-        """The GPU's name in a menu."""
+        """Return the GPU's name in a menu."""
         return f"{self.name} ({'in software, not timed' if self.in_software else 'this machine'})"
 
 
 @lru_cache(maxsize=1)
 def local_gpu() -> LocalGpu:
-    """The GPU of this machine, as the driver names it."""
+    """Return the GPU of this machine as the driver reports it."""
     detected = detect_local()
     if isinstance(detected, str):
         return LocalGpu(None, "", detected)
@@ -41,7 +41,7 @@ def local_gpu() -> LocalGpu:
 
 
 def device_of(gpu: str | None) -> DeviceSpec | None:
-    """The GPU that the sidebar names; None is this machine's, where it has one.
+    """Return the GPU with this name; None returns this machine's GPU, if there is one.
 
     As `engine.devices.target_gpu`, without asking the driver again.
     """

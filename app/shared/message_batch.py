@@ -1,9 +1,9 @@
 """A run's messages to the browser, sent together.
 
-Streamlit sends each element as soon as it is made. The browser goes through the whole page for what
-comes alone, for 20 ms of its only thread, and the figures that a step of a slider changes wait
-behind the page's head. So elements are held back until something is to be seen; `app.run_start`
-does its part for the messages that come before.
+Streamlit sends each element as soon as it is made. For each message that arrives alone, the browser
+traverses the whole page, 20 ms of its only thread, so that figures changed by a slider wait for the
+page's head. Therefore elements are held back until something visible is complete; `app.run_start`
+does the same for the messages before them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from streamlit import runtime
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-_running = threading.local()  # of each run's own thread
+_running = threading.local()  # one value per run's thread
 
 
 class _Batch:
-    """Messages that are held back, in their order. Its timer's thread sends them too."""
+    """Messages held back, in order. The thread of the batch's timer sends them, too."""
 
     def __init__(
         self, send: Callable[[ForwardMsg], None], check: Callable[[], None], longest_s: float
@@ -32,11 +32,11 @@ class _Batch:
         self._timer: threading.Timer | None = None
 
     def put(self, message: ForwardMsg) -> None:
-        self._check()  # where Streamlit stops a run that another one replaces
-        # An element that the browser has already is sent as a reference: a part of the page, too,
-        # and the browser takes none whose place does not exist yet.
+        self._check()  # Streamlit stops a replaced run here
+        # An element that the browser already has is sent as a reference. It is part of the page,
+        # too: the browser rejects it until its parent exists.
         if not (message.HasField("delta") or message.HasField("ref_hash")):
-            self._send(message)  # the frame around a page, taken up while its figures are made
+            self._send(message)  # the page's frame: laid out while figures are computed
             return
         with self._lock:
             self._held.append(message)
@@ -56,16 +56,16 @@ class _Batch:
 
 @contextmanager
 def together(longest_s: float = 0.1) -> Iterator[None]:
-    """Hold this run's messages back until `send` or its end.
+    """Hold back this run's messages until `send` or the end of the run.
 
     Args:
-        longest_s: that a message is held back: a run that takes long shows what it has.
+        longest_s: longest time that a message is held back, so that a long run shows what is done.
     """
     context = get_script_run_ctx()
     if context is None or not runtime.exists():
         yield
         return
-    # Streamlit has no public way to do so. Without these attributes messages go one by one.
+    # Streamlit has no public API for this. Without these attributes, messages are sent one by one.
     before = getattr(context, "_enqueue", None)
     check = getattr(context, "yield_check", None)
     if before is None or check is None:

@@ -1,7 +1,7 @@
-"""Jobs that compile and simulate what a page looked up and did not find.
+"""Jobs that compile and simulate kernels that a page looked up and did not find.
 
-NVRTC and the simulator stay out of the server's process: the job worker does the work, and the page
-is drawn again as results come in.
+The job worker runs NVRTC and the simulator, not the server's process; the page is redrawn as
+results arrive.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from engine.pipeline.request import EvaluationRequest
 
 
 def jobs_for(history: History, local_gpu: str = "") -> tuple[JobStatus, ...]:
-    """The jobs, submitted once per tab, in the order in which their results were missed.
+    """Submit the jobs, once per tab, and return them in the order in which they were needed.
 
     Args:
-        history: of `known_times.history`, once all was looked up.
-        local_gpu: the device that requests leave unnamed; empty: none.
+        history: from `known_times.history`, after all look-ups.
+        local_gpu: name of the device that requests leave empty; empty: no GPU.
     """
     jobs: dict[str, JobStatus] = {}
     for kernel, problem, work in history.missing:

@@ -1,4 +1,4 @@
-"""Messages of button callbacks, which run before the page and are shown when it is drawn next."""
+"""Messages of button callbacks. Callbacks run before the page, which then draws the messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def clear(place: str) -> None:
 
 @contextmanager
 def errors_to(place: str, kind: Kind = "error") -> Iterator[None]:
-    """An AttuneError raised inside ends the block and is said at `place`."""
+    """End the block at an AttuneError, and show the error at `place`."""
     try:
         yield
     except AttuneError as error:
@@ -40,7 +40,7 @@ def errors_to(place: str, kind: Kind = "error") -> Iterator[None]:
 
 
 def draw(place: str, *, once: bool = True) -> None:
-    """Draw the messages and remove them. With `once=False` it stays until `clear`."""
+    """Draw the messages and remove them. With `once=False` they stay until `clear`."""
     for kind, text in st.session_state.get(_key(place), ()):
         box = {"success": st.success, "warning": st.warning, "error": st.error}[kind]
         box(plain_markdown(text), icon=_ICON[kind])

@@ -1,7 +1,7 @@
-"""Colours with a meaning: the same in every chart, told apart by colour-blind readers too.
+"""Colours with a meaning: the same in every chart, and safe for colour-blind readers.
 
-Hues name things (variants, baselines). Where a number comes from is said by line style and a badge,
-never by hue alone, and status by word and icon as well as colour.
+A colour identifies a variant or baseline. Line style and a badge show the origin of a number; word
+and icon show a status. Neither is shown by colour alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MARKER: dict[Origin, str] = {
     "predicted": "circle-open",
 }
 
-# Badge colours are names of Streamlit's own palette, which adapts to light and dark.
+# Badge colours are names of Streamlit's palette, which adapts to light and dark.
 ORIGIN_COLOR: dict[Origin, str] = {"measured": "blue", "recorded": "gray", "predicted": "violet"}
 ORIGIN_ICON: dict[Origin, str] = {
     "measured": ":material/straighten:",
@@ -67,17 +67,18 @@ _REFERENCES = ("#8c6d5a", "#5f7482", "#a5893a", "#7d6490", "#5d7f57", "#996666")
 
 
 def variant_color(index: int) -> str:
-    """The colour of the `index`-th variant, the same on every page; or of another kind of name."""
+    """Return the colour of the `index`-th variant or other name, the same on every page."""
     return CATEGORICAL[index % len(CATEGORICAL)]
 
 
 def reference_color(name: str) -> str:
-    """The colour of a reference, by its name: the same in every chart, another for most others."""
+    """Return the colour of a reference, derived from its name, so that it is the same in every
+    chart."""
     return _REFERENCES[zlib.adler32(name.encode()) % len(_REFERENCES)]
 
 
 def apart(colors: Sequence[str]) -> list[str]:
-    """The colours, with those that come again replaced by unused ones, as far as there are any."""
+    """Return the colours with duplicates replaced by unused colours, while there are any."""
     unused = [color for color in CATEGORICAL if color not in colors]
     seen: set[str] = set()
     result = []
@@ -88,12 +89,12 @@ def apart(colors: Sequence[str]) -> list[str]:
 
 
 def color_of(variant: str) -> str:
-    """The colour of the variant with this id, or of one that this machine lacks."""
+    """Return the colour of the variant with this id, also if this machine lacks the variant."""
     ids = [v.id for v in all_variants()]
     return variant_color(ids.index(variant) if variant in ids else len(ids))
 
 
 def colors_of(variants: Iterable[str]) -> dict[str, str]:
-    """The colours of variants that stand in one chart: two that have the same are told apart."""
+    """Return different colours for the variants of one chart."""
     names = sorted(variants)
     return dict(zip(names, apart([color_of(name) for name in names]), strict=True))

@@ -15,7 +15,7 @@ _NOTICES = "pinned"
 
 
 def button(shown: Callable[[], Evaluation | None], *, disabled: bool) -> None:
-    """Pin what is shown as the baseline of Tune's six figures."""
+    """Draw the button that pins the shown evaluation as the baseline of Tune's tiles."""
     st.button(
         "Pin",
         key="pin",

@@ -1,9 +1,9 @@
 """Every chart of the app: plotly.js in a component that draws after the figures beside it.
 
-`st.plotly_chart` draws before the browser paints, so that a tile's new figure waits for the charts
-below it, and mounts a new chart whenever its data change. Here the page is painted first, a chart
-that is the same is left alone, and `Plotly.react` keeps zoom and pan. plotly.js comes from the
-installed plotly package, served by Streamlit from where it lies: no copy, no network.
+`st.plotly_chart` draws before the browser paints, which delays the tiles above the charts, and
+mounts a new chart whenever data change. Here the page is painted first, unchanged charts are not
+redrawn, and `Plotly.react` keeps zoom and pan. Streamlit serves plotly.js from the installed plotly
+package, without a copy or the network.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from streamlit.components.v1.custom_component import CustomComponent
 from app.shared.palette import DARK, LIGHT
 from app.shared.widgets import theme
 
-# Resolved, because an installer may have put links here, and Streamlit serves no link's target.
+# Resolved, because an installer may use symbolic links, whose targets Streamlit does not serve.
 _PLOTLY_JS = (Path(plotly.__file__).parent / "package_data" / "plotly.min.js").resolve()
 
 # Colours that differ between the two themes.
@@ -39,16 +39,16 @@ _mount = st.components.v2.component("attune.chart", js=_JS, isolate_styles=False
 
 @lru_cache(maxsize=1)
 def _served() -> CustomComponent:
-    """Declared for nothing but the address of its folder.
+    """Return a component that is declared only for the URL of its folder.
 
-    Not before a page is drawn: Streamlit serves what is declared in a run of a script alone.
+    Call it while a page is drawn: Streamlit only serves components declared in a script run.
     """
     return declare_component("plotly_js", path=str(_PLOTLY_JS.parent))
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A figure as the browser gets it: what stays the same is written once, and kept."""
+    """A figure as sent to the browser; its unchanged parts are serialized once and cached."""
 
     json: str
     height_px: int
@@ -59,13 +59,13 @@ class Drawn:
 
 
 def draw(figure: go.Figure | Drawn, key: str, *, tools: bool = True) -> str | None:
-    """Draw the figure, or bring the one that is there up to date.
+    """Draw the figure, or update the existing one.
 
-    The view stays as long as the figure's `layout.uirevision` does. `tools`: with the bar of
-    buttons to zoom, pan and save a picture.
+    Zoom and pan are kept as long as the figure's `layout.uirevision`. `tools` adds buttons to zoom,
+    pan and save a picture.
 
     Returns:
-        The `customdata` of the point that was clicked last, where that is a text.
+        The `customdata` of the point that was clicked last, if it is a string.
     """
     base = str(st.get_option("server.baseUrlPath") or "").strip("/")
     folder = f"/{base}/component" if base else "/component"

@@ -1,4 +1,4 @@
-"""A line that says what a queued job waits for, with a button to stop that job."""
+"""A line that says what a queued job waits for, with a button to stop that other job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.pipeline.request import EvaluationRequest
 
 
 def draw(job: JobStatus, key: str) -> None:
-    """One line for a queued job; `key` is the button's."""
+    """Draw the line of a queued job. `key` is the button's key."""
     blocking = _job_ahead(job)
     busy(plain_markdown(_describe(blocking)))
     if blocking is not None and blocking.kind == "live":
@@ -25,8 +25,9 @@ def draw(job: JobStatus, key: str) -> None:
 
 
 def _job_ahead(job: JobStatus) -> JobStatus | None:
-    """The job that runs before this one, else the next in line; single runs go in between."""
-    beside = ("simulate", "machine_code", "rung", "history")  # nobody waits for these
+    """Return the job that runs before this one, else the next in the queue; single runs may
+    overtake."""
+    beside = ("simulate", "machine_code", "rung", "history")  # background jobs
     ahead = [j for j in manager().jobs() if not j.is_over and j.job_id < job.job_id]
     ahead = [j for j in ahead if j.kind not in beside]
     long = [j for j in ahead if j.kind != "evaluate"] or ahead

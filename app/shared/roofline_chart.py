@@ -13,9 +13,9 @@ from app.shared.palette import MARKER, Theme
 from engine.base.units import format_us
 from engine.model.roofline import Level, Roofs
 
-_ROOM = 4.0  # beyond the outermost points and ridges, as a factor
+_ROOM = 4.0  # margin beyond the outermost points and ridges, as a factor
 _MANY_POINTS = 2000
-_DASH: dict[Level, str] = {"L2": "dash", "DRAM": "solid"}  # L2's roof is all SMs' together
+_DASH: dict[Level, str] = {"L2": "dash", "DRAM": "solid"}  # L2's: the sum over all SMs
 _TEXT_AT: dict[Level, str] = {"L2": "top center", "DRAM": "bottom center"}
 
 
@@ -26,14 +26,14 @@ def roofline(
     colors: Mapping[str, str],
     theme: Theme,
 ) -> go.Figure:
-    """Points beneath their roofs, both axes logarithmic.
+    """Return a chart of points and their roofs, both axes logarithmic.
 
     Columns: `variant`, `label`, `problem`, `level`, `intensity` (FLOP/B), `tflops`, `roof_tflops`,
-    `share` (0..1), `time_us`, `origin`, and `point`, which a click gives back.
+    `share` (0..1), `time_us`, `origin`, and `point`, which a click returns.
 
     Args:
         roofs: of one GPU, one for each math unit and number format.
-        levels: whose bandwidth is drawn; with two, each point says which it belongs to.
+        levels: memories whose bandwidth is drawn; with two, labels of points name theirs.
     """
     low_x, high_x = _range([*frame["intensity"], *(r.ridge(x) for r in roofs for x in levels)])
     tops = [r.math_tflops for r in roofs]
@@ -52,7 +52,7 @@ def roofline(
                 "x": group["intensity"].to_numpy(np.float64),
                 "y": group["tflops"].to_numpy(np.float64),
                 "text": [f"{level}, {origin}"] * len(group) if several else None,
-                "textposition": _TEXT_AT[level],  # at one intensity they would cover each other
+                "textposition": _TEXT_AT[level],  # labels at one intensity would overlap
                 "cliponaxis": False,
                 "marker": {
                     "color": color,
@@ -99,7 +99,8 @@ def _axis(theme: Theme, title: str, low: float, high: float) -> Part:
 def _roofs(
     roofs: Sequence[Roofs], levels: Sequence[Level], x: tuple[float, float], theme: Theme
 ) -> Iterable[Trace]:
-    """Each level's slope up to the highest math unit, and each math unit's level line."""
+    """Return each memory's slope up to the highest math roof, and each math unit's horizontal
+    line."""
     highest = max(roofs, key=lambda r: r.math_tflops)
     lines = [
         (_DASH[level], [x[0], ridge], [highest.attainable_tflops(level, v) for v in (x[0], ridge)])
@@ -124,7 +125,7 @@ def _roofs(
 def _names(
     roofs: Sequence[Roofs], levels: Sequence[Level], x: tuple[float, float], theme: Theme
 ) -> list[Part]:
-    """What each roof is, written at it."""
+    """Return a label at each roof."""
     labels = []
     for each in {r.math_name: r for r in roofs}.values():
         text = f"{each.math_name} {each.math_tflops:,.3g} TFLOP/s"
@@ -135,7 +136,7 @@ def _names(
         labels.append((at, at * rate / 1e3, f"{level} {rate:,.0f} GB/s", "left"))
     return [
         {
-            "x": float(np.log10(at)),  # annotations of a logarithmic axis stand at exponents
+            "x": float(np.log10(at)),  # annotations on a logarithmic axis take exponents
             "y": float(np.log10(height)),
             "text": text,
             "showarrow": False,

@@ -1,7 +1,7 @@
-"""Where the pages meet the job manager: submit, compile, cancel, collect.
+"""The pages' calls of the job manager: submit, compile, cancel, collect.
 
-The manager's journal is the only memory of results. A reload, a second tab or a restarted server
-therefore shows the same; this module keeps nothing but which compiles this tab has submitted.
+Only the manager's journal stores results, so a reload, a second tab and a restarted server show the
+same. This module only stores which compiles this tab has submitted.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from engine.jobs.layout import SingleJob
 from engine.jobs.manager import JobStatus, manager
 from engine.pipeline.request import EvaluationRequest
 
-# A compile takes 50 to 300 ms: waiting this long for it saves the flicker of a second rerun.
+# A compile takes 50 to 300 ms: waiting this long avoids the flicker of a second rerun.
 COMPILE_WAIT_S = 0.4
 
 _COMPILES = "compiles"  # in the tab's state: job ids by request
 
 
 def payload_of(request: EvaluationRequest) -> dict[str, Any]:
-    """The request as the journal holds it."""
+    """Return the request as stored in the journal."""
     payload: dict[str, Any] = encode(request)
     return payload
 
 
 def runs_of(request: EvaluationRequest) -> list[JobStatus]:
-    """Runs of this request, newest first."""
+    """Return the runs of this request, newest first."""
     payload = payload_of(request)
-    # A latency stream of it has the same request.
+    # A latency stream has the same request but is no run.
     return [j for j in manager().jobs() if j.kind == "evaluate" and j.request == payload]
 
 
 def evaluation_of(job: JobStatus) -> Evaluation | None:
-    """The result of a job; None where it has none (yet)."""
+    """Return the result of a job; None if there is none (yet)."""
     return decode(Evaluation, job.result, name="The result") if job.result else None
 
 
 def part_of(job: JobStatus) -> Evaluation | None:
-    """The evaluation of a run's first few CTAs; None if not known (yet)."""
+    """Return the evaluation of a run's first few CTAs; None if not known (yet)."""
     return decode(Evaluation, job.part, name="The result of a part") if job.part else None
 
 
 @lru_cache(maxsize=16)
 def error_maps_of(job_id: str) -> tuple[ErrorMap, ...]:
-    """The error maps of a finished job, which never change; none where it has none."""
+    """Return the error maps of a finished job, which never change; empty if it has none."""
     arrays = manager().maps(job_id) if job_id else None
     if arrays is None:
         return ()
@@ -77,24 +77,23 @@ def cancel(job_id: str) -> None:
 def compile_job(
     request: EvaluationRequest, version: str = "", *, wait: bool = False
 ) -> JobStatus | None:
-    """The job that compiles this request, submitted once per tab and `version` of its source.
+    """Submit the job that compiles this request, once per tab and `version` of its source.
 
     Returns:
-        None if the journal no longer holds the job: the next call submits it again.
+        The job; None if the journal no longer holds it: the next call submits it again.
     """
     return _job_of("evaluate", request, version, COMPILE_WAIT_S if wait else 0.0)
 
 
 def simulate_job(request: EvaluationRequest, version: str = "") -> JobStatus | None:
-    """The job that simulates this request's compiled kernel, as `compile_job` compiles it."""
+    """Submit the job that simulates this request's kernel, once as in `compile_job`."""
     return _job_of("simulate", request, version)
 
 
 def machine_code_job(request: EvaluationRequest, version: str = "") -> JobStatus | None:
-    """The job that reads this request's machine code, as `compile_job` compiles it.
+    """Submit the job that reads this request's machine code, once as in `compile_job`.
 
-    Those of other requests that this tab asked for and that have not begun are cancelled: the tab
-    has moved on.
+    Queued jobs that this tab submitted for other requests are cancelled.
     """
     key = _key("machine_code", request, version)
     _cancel_queued(lambda other: other.startswith('["machine_code"') and other != key)
@@ -102,25 +101,26 @@ def machine_code_job(request: EvaluationRequest, version: str = "") -> JobStatus
 
 
 def is_machine_code_asked(request: EvaluationRequest, version: str = "") -> bool:
-    """True if this tab has asked for the machine code and it is not there yet."""
+    """True if this tab has requested the machine code and it is not read yet."""
     submitted: dict[str, str] = st.session_state.get(_COMPILES, {})
     job_id = submitted.get(_key("machine_code", request, version))
     return job_id is not None and _is_open(job_id)
 
 
 def rung_job(request: EvaluationRequest, version: str = "") -> JobStatus | None:
-    """The job that compiles, simulates and counts this request, as `compile_job` compiles it."""
+    """Submit the job that compiles, simulates and counts this request, once as in `compile_job`."""
     return _job_of("rung", request, version)
 
 
 def ask_invariance(request: EvaluationRequest, version: str) -> None:
-    """Submit the job that looks for batch-invariance; a button's callback."""
+    """Submit the job that checks batch-invariance; a button's callback."""
     with notices.errors_to("run"):
         _job_of("invariance", request, version)
 
 
 def invariance_job(request: EvaluationRequest, version: str) -> JobStatus | None:
-    """The job of `ask_invariance`; None where this tab has not asked, or it was cancelled."""
+    """Return the job of `ask_invariance`; None if this tab has not submitted it, or cancelled
+    it."""
     submitted: dict[str, str] = st.session_state.get(_COMPILES, {})
     job_id = submitted.get(_key("invariance", request, version))
     job = manager().status(job_id) if job_id is not None else None
@@ -131,16 +131,16 @@ def invariance_job(request: EvaluationRequest, version: str) -> JobStatus | None
 
 
 def history_job(request: EvaluationRequest, commit: str) -> JobStatus | None:
-    """The job that goes over the kernel's last commits, as `compile_job` compiles it.
+    """Submit the job that evaluates the kernel's last commits, once as in `compile_job`.
 
     Args:
-        commit: at which the repository stands.
+        commit: the repository's current commit.
     """
     return _job_of("history", request, commit)
 
 
 def stage_of(job_id: str) -> str:
-    """The present stage of a job, in words."""
+    """Return the current stage of a job, in words."""
     job = manager().status(job_id)
     if job is None or job.state == "queued":
         return "Waiting for the worker process"
@@ -148,12 +148,12 @@ def stage_of(job_id: str) -> str:
 
 
 def forget_history(request: EvaluationRequest, commit: str) -> None:
-    """Let the next `history_job` start again; a button's callback."""
+    """Make the next `history_job` start again; a button's callback."""
     st.session_state.get(_COMPILES, {}).pop(_key("history", request, commit), None)
 
 
 def history_of(job: JobStatus) -> KernelHistory:
-    """What a finished `history_job` found."""
+    """Return the result of a finished `history_job`."""
     return decode(KernelHistory, job.result, name="The result")
 
 
@@ -165,13 +165,13 @@ def _job_of(
 ) -> JobStatus | None:
     submitted: dict[str, str] = st.session_state.setdefault(_COMPILES, {})
     key = _key(kind, request, version)
-    # A callback of the tab may cancel meanwhile, in another thread, and take the key out.
+    # A callback of the tab may cancel meanwhile in another thread, and remove the key.
     if (job_id := submitted.get(key)) is None:
         job_id = submitted[key] = manager().submit(request, kind)
     job = manager().wait(job_id, wait_s)
     again = f"again {key}"
     if job is not None and job.state == "crashed" and kind != "evaluate" and again not in submitted:
-        # Cancelling a run also ends the worker's other jobs: those are submitted again once.
+        # Cancelling a run also ends the worker's other jobs, which are then submitted again once.
         job_id = submitted[again] = submitted[key] = manager().submit(request, kind)
         job = manager().wait(job_id, wait_s)
     if job is None:
@@ -184,12 +184,12 @@ def _key(kind: SingleJob, request: EvaluationRequest, version: str) -> str:
 
 
 def cancel_queued_compiles() -> None:
-    """Drop this tab's compiles that have not begun; those that are done stay in the cache."""
+    """Cancel this tab's queued compiles; finished ones stay in the cache."""
     _cancel_queued(lambda _: True)
 
 
 def _cancel_queued(is_meant: Callable[[str], bool]) -> None:
-    """Cancel this tab's queued compiles, those whose key `is_meant`."""
+    """Cancel this tab's queued compiles whose key satisfies `is_meant`."""
     submitted: dict[str, str] = st.session_state.get(_COMPILES, {})
     for key, job_id in list(submitted.items()):
         job = manager().status(job_id) if is_meant(key) else None
@@ -202,8 +202,8 @@ DIALOG_OPEN = "add_kernel_open"  # in the session's state
 
 
 def may_rerun() -> bool:
-    """Whether the page may run again by itself: that lays an open dialog anew, and what was dropped
-    into it is lost. It catches up when the dialog closes."""
+    """True if the page may rerun by itself. A rerun would rebuild an open dialog and lose the
+    files dropped into it; the page catches up when the dialog closes."""
     return not st.session_state.get(DIALOG_OPEN)
 
 
@@ -212,9 +212,9 @@ def rerun_as_jobs_end(
     period_s: float,
     draw: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Poll: run the page again when one of the jobs has ended.
+    """Poll, and rerun the page when one of the jobs has ended.
 
-    `draw` gets the number of jobs that are still open, at every poll.
+    At every poll, `draw` is called with the number of unfinished jobs.
     """
     if not jobs:
         return
@@ -235,14 +235,14 @@ def _is_open(job_id: str) -> bool:
 
 
 def collect() -> None:
-    """Bring finished runs into the working session, whichever tab or server began them."""
+    """Add finished runs to the working session, started by any tab or server."""
     session = working_session.current()
     if session is None or not session.expected:
         return
     jobs = {job.job_id: job for job in manager().jobs()}
     for job_id in session.expected:
         job = jobs.get(job_id)
-        if job is None or not job.is_over:  # another server's, or still to come
+        if job is None or not job.is_over:  # another server's job, or unfinished
             continue
         evaluation = evaluation_of(job)
         maps = error_maps_of(job_id) if evaluation else ()
@@ -250,7 +250,7 @@ def collect() -> None:
 
 
 def measured_here() -> tuple[Evaluation, ...]:
-    """What this server's runs measured on a GPU, newest first."""
+    """Return the evaluations that this server measured on a GPU, newest first."""
     runs = (job for job in manager().jobs() if job.kind == "evaluate" and job.result)
     results = map(evaluation_of, runs)
     return tuple(

@@ -1,4 +1,4 @@
-"""Save what a page shows as a snapshot, and say where it is."""
+"""Save a page's content as a snapshot, and show where it is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.sessions.snapshot import Snapshot
 from engine.sessions.store import default_store
 
 _SAVED = "saved_snapshot"
-_SHOWN_S = 15.0  # a prediction that arrives draws the page again: not the end of the link
+_SHOWN_S = 15.0  # an arriving prediction redraws the page; the link must survive that
 
 
 def save(page: str, make: Callable[[], Snapshot]) -> None:
@@ -23,7 +23,7 @@ def save(page: str, make: Callable[[], Snapshot]) -> None:
 
 
 def draw_outcome(page: str) -> None:
-    """Draw the result of the page's last save: a link to the snapshot, or why it failed."""
+    """Draw the result of the page's last save: a link to the snapshot, or the error."""
     notices.draw("saving")
     saved_on, name, when = st.session_state.get(_SAVED, ("", "", 0.0))
     if saved_on != page or time.monotonic() - when > _SHOWN_S:

@@ -1,6 +1,6 @@
-"""What the sidebar selects: widget keys, their defaults, and the request they make up.
+"""The sidebar's selection: widget keys, their defaults, and the resulting request.
 
-Every key here is also the name of a URL parameter, so that a reload or a link restores it.
+Every key here is also a URL parameter, so that a reload or a link restores its value.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from kernels.variant import Tunable, Variant
 LOCAL_GPU = "local"
 DEFAULT_GPU = "L4"
 SIZES = {"B": 1, "H": 1, "S": 128, "D": 64}
-# Values of the sliders; other values are typed on the Tune page or come with a preset.
+# Values of the sliders; other values can be typed on the Tune page or come from a preset.
 STOPS = {
     "H": (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128),
     "S": (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384),
 }
 SCHEDULES = ("in_order", "random", "reverse")
-# Where kernels are executed, and what it is called on the screen.
+# Executors of kernels, and their names on the page.
 BACKENDS: dict[BackendChoice, str] = {
     "auto": "GPU, else software",
     "cpu": "host build",
@@ -66,11 +66,12 @@ class Selection:
     seed: int
     input_kind: str
     timeout_s: float
-    # What `auto` takes, where it was asked: of the variant and config above, if it is selected.
+    # The choice of `auto`, if asked; if `auto` is selected, variant and config above are its
+    # choice.
     choice: Choice | None = field(default=None, compare=False)
 
     def request(self, *, execute: bool) -> EvaluationRequest:
-        """The evaluation that is selected.
+        """Return the selected evaluation as a request.
 
         Raises:
             InvalidProblem: The problem is invalid.
@@ -79,7 +80,7 @@ class Selection:
             raise InvalidProblem(self.error)
         common = {"variant": self.variant.id, "problem": self.problem, "config": self.config}
         if not execute:
-            # Options of the execution are left out: they change neither compile nor prediction.
+            # Execution options are left out: they change neither compile nor prediction.
             return EvaluationRequest(**common, gpu=self.gpu, execute=False)
         return EvaluationRequest(
             **common,
@@ -94,17 +95,17 @@ class Selection:
 
 
 def variant_label(variant: Variant) -> str:
-    """A variant in a list: its id, and its title where that says more."""
+    """Return a variant's label in a list: its id, and its title if that adds something."""
     return variant.id if variant.title == variant.id else f"{variant.id}  {variant.title}"
 
 
 def tunable_key(variant: Variant, tunable: Tunable) -> str:
-    """One key per variant and tunable: a value of one variant means nothing to the next."""
+    """Return the key of a variant's tunable: values are not shared between variants."""
     return f"{variant.id}.{tunable.name}"
 
 
 def make_problem(values: Mapping[str, Any]) -> tuple[Problem | None, str]:
-    """The problem of widget values, or None and the reason why they are invalid."""
+    """Return the problem of widget values, or None and the reason why they are invalid."""
     try:
         seqlens = parse_seqlens(values["seqlens"]) if values["seqlens"] else None
         longest = max(seqlens) if seqlens else None
@@ -133,7 +134,7 @@ def make_problem(values: Mapping[str, Any]) -> tuple[Problem | None, str]:
 
 
 def problem_values(problem: Problem) -> dict[str, Any]:
-    """The inverse of `make_problem`: widget values for a problem."""
+    """Return the widget values of a problem, the inverse of `make_problem`."""
     return {
         "B": problem.batch,
         "H": problem.num_heads,
@@ -156,7 +157,7 @@ def problem_values(problem: Problem) -> dict[str, Any]:
 
 
 def matching_preset(problem: Problem | None) -> Preset | None:
-    """The first preset that is this problem."""
+    """Return the first preset with this problem."""
     return next((p for p in presets() if p.problem == problem), None)
 
 
@@ -167,7 +168,7 @@ def preset_named(name: str) -> Preset | None:
 def coordinates(
     variant: str, config: Mapping[str, int], problem: Problem, gpu: str
 ) -> dict[str, Any]:
-    """Widget values of an evaluation, by key: what a link to it on the Tune page carries.
+    """Return an evaluation's widget values by key, as a link to it on the Tune page holds them.
 
     Names that this machine's ladder or device table lacks are left out.
     """
@@ -183,8 +184,8 @@ def coordinates(
 
 
 def select(variant: str, config: Mapping[str, int], problem: Problem, gpu: str) -> None:
-    """Put an evaluation's coordinates into the sidebar. Call from a callback.
+    """Select an evaluation's variant, config, problem and GPU in the sidebar. Call from a callback.
 
-    Names that this machine's ladder or device table lacks are left as they are.
+    Names that this machine's ladder or device table lacks leave the selection unchanged.
     """
     url_state.put(coordinates(variant, config, problem, gpu))

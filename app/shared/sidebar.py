@@ -1,4 +1,4 @@
-"""The global context: target GPU, variant, problem, config and how to execute."""
+"""The sidebar: target GPU, variant, problem, config and execution options."""
 
 from __future__ import annotations
 
@@ -39,7 +39,13 @@ from engine.attention.config import (
 )
 from engine.attention.presets import Preset, presets
 from engine.attention.problem import Problem
-from engine.attention.tensors import DEFAULT_FACTOR, INPUT_KINDS, MAX_FACTOR, MEANINGS
+from engine.attention.tensors import (
+    DEFAULT_FACTOR,
+    INPUT_KIND_OF,
+    INPUT_KINDS,
+    MAX_FACTOR,
+    MEANINGS,
+)
 from engine.choose.auto import Choice
 from engine.devices import all_devices, find_device
 from kernels.ladder import LADDER
@@ -47,16 +53,16 @@ from kernels.variant import AUTO, Variant
 
 
 class _Subject(NamedTuple):
-    """What is run: the kernel and its problem, which is None where it is invalid."""
+    """The kernel and its problem, which is None if it is invalid."""
 
     variant: Variant
     config: dict[str, int]
     problem: Problem | None
     error: str
-    choice: Choice | None  # of `auto`, where it was asked
+    choice: Choice | None  # of `auto`, if it was asked
 
 
-# Key, default and parser of a value → the value: `url_state.value_of` or `remembered`.
+# Reads a value by key, default and parser: `url_state.value_of` or `remembered`.
 _Read: TypeAlias = Callable[[str, Any, Callable[[str], Any]], Any]
 
 _SWITCHES = {
@@ -66,14 +72,14 @@ _SWITCHES = {
     "lse": "LSE",
     "backward": "Backward",
 }
-_FEATURES: dict[str, tuple[Any, Callable[[str], Any]]] = {  # what is not set, and its parser
+_FEATURES: dict[str, tuple[Any, Callable[[str], Any]]] = {  # the value when unset, and its parser
     "window": (None, url_state.whole_from(1)),
     "softcap": (None, url_state.amount_from(0)),
     "DV": (None, url_state.whole_from(1)),
     "seqlens": ("", str),
     **dict.fromkeys(_SWITCHES, (False, url_state.TRUTH.get)),
 }
-_FEW = 4  # this many values of a tunable still stand side by side
+_FEW = 4  # up to this many values of a tunable are shown side by side
 _FACTORS = (0.001, MAX_FACTOR)
 _SEEDS = (0, 2**31 - 1)
 _TIME_LIMIT_S = 60
@@ -81,7 +87,7 @@ _TIME_LIMITS_S = (1, 3600)
 
 
 def ahead() -> Selection:
-    """What `draw` will return, so that a page can show what follows before the sidebar is drawn."""
+    """Return what `draw` will return, so that a page can draw its content before the sidebar."""
     gpu, gpu_name = _named(url_state.chosen("gpu", *_gpus()))
 
     def config_of(variant: Variant, problem: Problem | None) -> dict[str, int]:
@@ -100,9 +106,9 @@ def draw(draggable: tuple[str, ...] = ()) -> Selection:
 
 
 def draw_target() -> Selection:
-    """The sidebar of a page that has variants and problems of its own: the GPU and the execution.
+    """Draw the sidebar of a page with its own variants and problems: GPU and execution only.
 
-    The variant, in its default config, and the problem are those that other pages selected.
+    The returned variant, in its default config, and problem are those selected on other pages.
     """
     return _draw(_remembered)
 
@@ -112,7 +118,7 @@ def _draw(select: Callable[[str | None, str], _Subject]) -> Selection:
         gpu, gpu_name = _gpu()
         subject = select(gpu, gpu_name)
         execution = _execution()
-        if local_gpu().spec is None:  # far from the menus: its help would open over them
+        if local_gpu().spec is None:  # far from the menus, which its help would cover
             st.markdown(
                 ":gray-badge[:material/developer_board_off: No NVIDIA GPU on this machine]",
                 help=TERMS["no_gpu"],
@@ -137,7 +143,7 @@ def _selection(
 
 
 def _kernel_and_problem(draggable: tuple[str, ...], gpu: str | None, gpu_name: str) -> _Subject:
-    above = st.container()  # of the problem, which `auto` has to know
+    above = st.container()  # filled after the problem's widgets: `auto` needs the problem
     problem, error = _problem(draggable)
     choice = auto.choice_for(problem, gpu)
     with above:
@@ -159,7 +165,7 @@ def _subject(
     read: _Read,
     config_of: Callable[[Variant, Problem | None], dict[str, int]],
 ) -> _Subject:
-    """The kernel and problem from values that `read` gives without drawing their widgets."""
+    """Return kernel and problem from the values that `read` returns, without drawing widgets."""
     variants = {v.id: v for v in all_variants()}
     name = read("variant", LADDER[0].id, {name: name for name in (AUTO, *variants)}.get)
     values: dict[str, Any] = {
@@ -178,7 +184,7 @@ def _subject(
 
 
 def _gpus() -> tuple[list[str], str]:
-    """The menu's options, and its default."""
+    """Return the menu's options and its default."""
     names = [d.name for d in sorted(all_devices(), key=lambda d: d.compute_capability)]
     return (
         ([LOCAL_GPU, *names], LOCAL_GPU) if local_gpu().spec is not None else (names, DEFAULT_GPU)
@@ -186,7 +192,7 @@ def _gpus() -> tuple[list[str], str]:
 
 
 def _named(option: str) -> tuple[str | None, str]:
-    """An option of that menu as a `Selection` has it."""
+    """Return an option of the GPU menu as a `Selection` stores it."""
     return (None, local_gpu().name) if option == LOCAL_GPU else (option, option)
 
 
@@ -206,7 +212,7 @@ def _gpu() -> tuple[str | None, str]:
 
 
 def _variant(choice: Choice | None) -> tuple[Variant, bool]:
-    """The variant, and whether it is the one that `auto` takes."""
+    """Return the variant, and whether `auto` chose it."""
     variants = {v.id: v for v in all_variants()}
     labels = {AUTO: auto.label(choice), **{name: variant_label(v) for name, v in variants.items()}}
     selected = url_state.select(
@@ -228,7 +234,7 @@ def _variant(choice: Choice | None) -> tuple[Variant, bool]:
 
 
 def _take_its_format() -> None:
-    """Set the dtype and the mask to those that the chosen kernel takes."""
+    """Set dtype and mask to values that the chosen kernel supports."""
     state, chosen = st.session_state, st.session_state["variant"]
     variant = next((v for v in all_variants() if v.id == chosen), None)
     dtypes = ("float16", "bfloat16") if variant is None else variant.dtypes
@@ -282,10 +288,10 @@ def _problem(draggable: tuple[str, ...]) -> tuple[Problem | None, str]:
 
 
 def _features() -> dict[str, Any]:
-    """Draw further features of the problem; open if one is set."""
+    """Draw further features of the problem; the part is open if one is set."""
     is_set = any(url_state.value_of(name, *how) != how[0] for name, how in _FEATURES.items())
     if is_set and not st.session_state.get("features_set"):
-        st.session_state["features"] = True  # and stays so when the last one is taken out
+        st.session_state["features"] = True  # and stays open when the last feature is removed
     st.session_state["features_set"] = is_set
     with st.expander("More", icon=":material/add:", key="features", on_change="rerun") as expander:
         if expander.open:  # closed it costs every step of a slider nothing
@@ -327,7 +333,7 @@ def _size(container: Any, name: str, draw: Any, **options: Any) -> int:
 
 
 def _presets(container: Any, present: Preset | None) -> None:
-    """A menu, which has no value of its own that could fight with the numbers below it."""
+    """Draw the presets as a menu, which has no value that could contradict the numbers below it."""
     groups = {p.name: f"{p.group}: {p.name} · {p.problem.label()}" for p in presets()}
     container.menu_button(
         f"Problem: {present.name if present else 'your own'}",
@@ -352,8 +358,8 @@ def _defaults(gpu: str | None, variant: Variant, problem: Problem | None) -> dic
 def _offered(
     variant: Variant, problem: Problem | None, gpu: str | None
 ) -> dict[str, tuple[str, tuple[int, ...], int]]:
-    """By tunable: its key, the values to choose from on a GPU, and the default, which a value that
-    was not chosen follows."""
+    """Return for each tunable its key, the values to choose from on a GPU, and the default,
+    which applies until a value is chosen."""
     device = device_of(gpu)
     num_sms = device.num_sms if device is not None else None
     defaults = _defaults(gpu, variant, problem)
@@ -416,6 +422,7 @@ def _draw_execution() -> None:
         format_func=_words,
         help=TERMS["schedule"],
     )
+    url_state.seed("inputs", INPUT_KINDS[0], INPUT_KIND_OF.get)  # former names, too
     input_kind = url_state.select(
         st,
         "Inputs",
@@ -444,8 +451,8 @@ def _draw_execution() -> None:
 
 
 def _execution_values(read: _Read) -> dict[str, Any]:
-    """How to execute, from values that `read` gives without drawing their widgets."""
-    input_kind = read("inputs", INPUT_KINDS[0], {kind: kind for kind in INPUT_KINDS}.get)
+    """Return the execution options from the values that `read` returns, without drawing widgets."""
+    input_kind = read("inputs", INPUT_KINDS[0], INPUT_KIND_OF.get)
     if input_kind == "scaled":
         factor = read("factor", DEFAULT_FACTOR, url_state.amount_from(*_FACTORS))
         input_kind = f"scaled:{factor:g}"

@@ -1,4 +1,4 @@
-"""Snapshots of the store, parsed once however often the page is drawn."""
+"""Snapshots of the store, parsed once and cached."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _parsed(data: bytes, name: str) -> Snapshot:
 
 
 def open_snapshot(store: Store, name: str) -> Snapshot:
-    """The snapshot of this name.
+    """Return the snapshot with this name.
 
     Raises:
         UnknownName, SnapshotError: It does not exist, or it is damaged.

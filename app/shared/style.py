@@ -1,4 +1,4 @@
-"""The little CSS that Streamlit's theme has no option for."""
+"""CSS for what Streamlit's theme has no option for."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ _CSS = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
 
 
 def apply() -> None:
-    """Once per run, before anything is drawn."""
+    """Add the CSS. Call once per run, before anything is drawn."""
     st.html(f"<style>{_CSS}</style>")

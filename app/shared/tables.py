@@ -1,4 +1,4 @@
-"""Tables: one way to draw a DataFrame, and to download it as CSV."""
+"""Tables: draw a DataFrame, and download it as CSV."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def height_px(count: int, rows: int, row_px: int | None = None) -> int | Literal
 
 
 def styled(frame: pd.DataFrame) -> Any:
-    """What is no figure but says why there is none, in grey."""
+    """Return the table with texts in place of missing figures in grey."""
     texts = frame.select_dtypes(["object", "string"])
     has = [c for c in texts if texts[c].map(_is_incomparable).any()]
     if not has:
@@ -80,7 +80,7 @@ def _is_incomparable(value: object) -> bool:
 
 
 def csv(frame: pd.DataFrame) -> bytes:
-    """The bytes of a table as a CSV file that no spreadsheet executes anything of."""
+    """Return a table as CSV bytes in which spreadsheets find no formulas to execute."""
     return csv_text(frame).encode()
 
 
@@ -93,7 +93,7 @@ def download(
     mime: str = "text/csv",
     **options: Any,
 ) -> None:
-    """A button that downloads a file. A callable makes the file's content when it is pressed."""
+    """Draw a download button. A callable creates the file's content when the button is pressed."""
     st.download_button(
         label,
         data,

@@ -115,7 +115,7 @@ TERMS: dict[str, str] = {
     "only one order lacks a barrier.",
     "seed": "Seed of the random inputs and of the random schedule; the same seed gives the same "
     "numbers on every machine.",
-    "inputs": "Contents of Q, K and V. The check build also runs `harsh` ones.",
+    "inputs": "Contents of Q, K and V. With the check build, a second run takes `extreme` ones.",
     "timeout": "The execution is stopped after this time.",
     "heads_free": "Vary B × H together instead of B: to the GPU, one more head is the same as one "
     "more batch element.",

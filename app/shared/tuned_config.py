@@ -1,4 +1,4 @@
-"""The tuned config that is kept for the sidebar's selection: use it or forget it."""
+"""The saved tuned config for the sidebar's selection: use it or forget it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NOTICES = "tuned_config"
 
 
 def draw(variant: Variant, config: dict[str, int], problem: Problem | None, gpu: str) -> None:
-    """Below the tunables: what was tuned for this GPU, variant and class of problems.
+    """Draw the tuned config of this GPU, variant and class of problems, below the tunables.
 
-    It is offered and not used by itself: a link that leaves out defaults means the same on every
-    machine, whatever was tuned there.
+    It is offered, not applied automatically: a link that leaves out defaults must mean the same on
+    every machine.
     """
     if problem is None or not variant.tunables:
         return
@@ -70,7 +70,7 @@ def _use(variant: Variant, tuned: TunedConfig) -> None:
 
 
 def forget(tuned: TunedConfig, place: str) -> None:
-    """Delete it from the file and say so at `place`; a button's callback."""
+    """Delete a tuned config and confirm it at `place`; a button's callback."""
     with notices.errors_to(place):
         forget_tuned(tuned)
         where = f"{tuned.variant} on {tuned.gpu}, {tuned.problem_class}"

@@ -1,9 +1,9 @@
-"""Widgets whose values are kept in the URL under plain names, and survive a visit to another page.
+"""Widgets whose values are kept in the URL under plain names, also after a visit to another page.
 
-Streamlit's own `bind` writes a widget's label instead of its option, and a click on another page
-while a run is under way can lose bound values. So the first run of a tab reads the URL, the session
-remembers from then on, and the URL follows. A link of the app itself (`link_params`,
-`follow_link`) is read like the URL of a first run.
+Streamlit's own `bind` writes a widget's label instead of its option, and a switch of pages during a
+run can lose bound values. Therefore the first run of a tab reads the URL; afterwards the session
+holds the values and the URL is updated. A link within the app (`link_params`, `follow_link`) is
+read like the URL of a first run.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import streamlit as st
 
 T = TypeVar("T")
 
-MOST = 2**53 - 1  # the largest whole number a browser counts to
-_LINK = "link"  # stands in the URL of a link of the app, until it has been followed
+MOST = 2**53 - 1  # the largest safe integer of JavaScript
+_LINK = "link"  # parameter of links within the app, removed once the link is followed
 _FOLLOWED = "link_followed"  # keys whose values in the URL are still to be read
 _NOTES = "link_notes"
-_DEFAULTS = "last_defaults"  # of keys whose default depends on other values
-_WRITTEN = "written_to_url"  # what this tab wrote last, by key: nothing where it took the key out
+_DEFAULTS = "last_defaults"  # defaults of keys that depend on other values
+_WRITTEN = "written_to_url"  # by key: what this tab wrote last; empty if it removed the key
 TRUTH = {"true": True, "1": True, "false": False, "0": False}
 _KEPT: dict[str, Any] = {"persist_state": "session"}
 
 
 def whole(text: str) -> int | None:
-    """The whole number that a URL's text is, or None."""
+    """Parse a whole number; None if the text is none."""
     sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text)
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 16):
         return None
@@ -34,7 +34,7 @@ def whole(text: str) -> int | None:
 
 
 def whole_from(low: int | None, high: int | None = None) -> Callable[[str], int | None]:
-    """A parser of whole numbers between bounds."""
+    """Return a parser of whole numbers between bounds."""
 
     def parse(text: str) -> int | None:
         value = whole(text)
@@ -45,7 +45,7 @@ def whole_from(low: int | None, high: int | None = None) -> Callable[[str], int 
 
 
 def amount_from(low: float, high: float | None = None) -> Callable[[str], float | None]:
-    """A parser of numbers with a fraction between bounds."""
+    """Return a parser of decimal numbers between bounds."""
 
     def parse(text: str) -> float | None:
         try:
@@ -58,42 +58,44 @@ def amount_from(low: float, high: float | None = None) -> Callable[[str], float 
 
 
 def link_params(values: Mapping[str, object]) -> dict[str, str]:
-    """URL parameters of a link within the app whose values win over what the tab remembers."""
+    """Return the URL parameters of a link within the app; their values override those of the
+    tab."""
     return {**{key: _text(value) for key, value in values.items()}, _LINK: "1"}
 
 
 def _text(value: object) -> str:
     if value is None:
-        return ""  # no widget can parse it, so that each takes its default
+        return ""  # no widget can parse an empty text, so each takes its default
     if isinstance(value, float):
         return f"{value:g}"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def follow_link() -> None:
-    """Before all widgets of a page: note which values a link has just brought."""
+    """Note which values a link has just set. Call before all widgets of a page."""
     if st.query_params.pop(_LINK, None) is not None:
         st.session_state[_FOLLOWED] = set(st.query_params)
 
 
 def note(sentence: str) -> None:
-    """Note what of a link cannot be had; `notes` are shown until they are dismissed."""
+    """Add a note on a part of the link that is not available; it is shown until dismissed."""
     notes().append(sentence)
 
 
 def notes() -> list[str]:
-    """The notes on the link that was opened last."""
+    """Return the notes on the link that was opened last."""
     listed: list[str] = st.session_state.setdefault(_NOTES, [])
     return listed
 
 
 def _is_read(key: str) -> bool:
-    """Whether the value in the URL is still to be read."""
+    """True if the value in the URL is still to be read."""
     return key not in st.session_state or key in st.session_state.get(_FOLLOWED, set())
 
 
 def seed(key: str, default: T, parse: Callable[[str], T | None]) -> None:
-    """Before the widget: set its value from the URL of a first run or of a link, or the default."""
+    """Set a widget's value from the URL of a first run or of a link, else the default. Call
+    before the widget."""
     if _is_read(key):
         st.session_state.get(_FOLLOWED, set()).discard(key)
         text = st.query_params.get(key)
@@ -106,7 +108,7 @@ def seed(key: str, default: T, parse: Callable[[str], T | None]) -> None:
 
 
 def follow_default(key: str, default: object) -> None:
-    """Before the widget of a key whose default changes: a value that was the last one follows."""
+    """Update a value that equals the last default to the new default. Call before the widget."""
     last: dict[str, object] = st.session_state.setdefault(_DEFAULTS, {})
     if not _is_read(key) and key in last and st.session_state[key] == last[key]:
         st.session_state[key] = default
@@ -114,7 +116,7 @@ def follow_default(key: str, default: object) -> None:
 
 
 def put(values: Mapping[str, object]) -> None:
-    """Set what widgets hold; it stays where a default changes. Call from a callback."""
+    """Set values of widgets, which are kept when a default changes. Call from a callback."""
     last = st.session_state.setdefault(_DEFAULTS, {})
     for key, value in values.items():
         st.session_state[key] = value
@@ -122,7 +124,7 @@ def put(values: Mapping[str, object]) -> None:
 
 
 def keep(key: str, value: T | None, default: T, text: Callable[[T], str] = str) -> T:
-    """After the widget: its value, written into the URL unless it is the default."""
+    """Write a widget's value into the URL unless it is the default. Call after the widget."""
     if value is None or value == default:
         _remove(key)
         return default
@@ -131,10 +133,10 @@ def keep(key: str, value: T | None, default: T, text: Callable[[T], str] = str) 
 
 
 def write(key: str, *texts: str) -> None:
-    """Write the URL only if it differs: at each write the browser draws the page anew.
+    """Write the URL only if it changes: the browser redraws the page at each write.
 
-    While a slider moves, the URL that a run comes with may be older than what the run before wrote,
-    and will still become that: so what was written last counts too.
+    While a slider moves, a run's URL may be older than the URL that the previous run wrote, which
+    still arrives. Therefore the last written value is compared, too.
     """
     written = _written()
     if tuple(st.query_params.get_all(key)) != texts or written.get(key, texts) != texts:
@@ -143,10 +145,10 @@ def write(key: str, *texts: str) -> None:
 
 
 def _remove(key: str) -> None:
-    """Take a key out of the URL, also if what was written last has not arrived there yet."""
+    """Remove a key from the URL, also if the value written last has not arrived there yet."""
     written = _written()
     if written.get(key) and key not in st.query_params:
-        st.query_params[key] = ""  # what is not there cannot be taken out
+        st.query_params[key] = ""  # only an existing key can be removed
     st.query_params.pop(key, None)
     written[key] = ()
 
@@ -166,7 +168,8 @@ def number(
     high: int | None = None,
     **options: Any,
 ) -> int:
-    """A whole number. Without bounds anything can be typed; the engine reports what is wrong."""
+    """Draw a field for a whole number. Without bounds any number can be typed; the engine
+    validates it."""
 
     seed(key, default, whole_from(low, high))
     value = container.number_input(label, low, high, default, step=1, key=key, **options, **_KEPT)
@@ -183,7 +186,7 @@ def amount(
     high: float | None = None,
     **options: Any,
 ) -> float:
-    """A number with a fraction, at least `low`."""
+    """Draw a field for a decimal number, at least `low`."""
 
     seed(key, default, amount_from(low, high))
     value = container.number_input(label, low, high, default, key=key, **options, **_KEPT)
@@ -191,7 +194,7 @@ def amount(
 
 
 def number_or_none(container: Any, label: str, key: str, *, low: int, **options: Any) -> int | None:
-    """A whole number, or nothing."""
+    """Draw a field for an optional whole number."""
 
     seed(key, None, whole_from(low))
     value = container.number_input(label, low, None, None, step=1, key=key, **options, **_KEPT)
@@ -201,48 +204,48 @@ def number_or_none(container: Any, label: str, key: str, *, low: int, **options:
 def amount_or_none(
     container: Any, label: str, key: str, *, low: float, **options: Any
 ) -> float | None:
-    """A number with a fraction, or nothing."""
+    """Draw a field for an optional decimal number."""
     seed(key, None, amount_from(low))
     value = container.number_input(label, low, None, None, key=key, **options, **_KEPT)
     return keep(key, value, None, _text)
 
 
 def text(container: Any, label: str, key: str, *, lines: bool = False, **options: Any) -> str:
-    """A line of text, or several; empty by default."""
+    """Draw a field for one or several lines of text; empty by default."""
     seed(key, "", str)
     field = container.text_area if lines else container.text_input
     return keep(key, field(label, key=key, **options, **_KEPT).strip(), "")
 
 
 def toggle(container: Any, label: str, key: str, *, default: bool = False, **options: Any) -> bool:
-    """A switch, off by default."""
+    """Draw a switch, off by default."""
     seed(key, default, TRUTH.get)
     value = container.toggle(label, key=key, **options, **_KEPT)
     return keep(key, bool(value), default, _text)
 
 
 def value_of(key: str, default: T, parse: Callable[[str], T | None]) -> T:
-    """What the widget of this key will hold, before it is drawn."""
+    """Return the value that the widget of this key will have, before it is drawn."""
     seed(key, default, parse)
     value: T | None = st.session_state[key]
     return default if value is None else value
 
 
 def chosen(key: str, choices: Sequence[T], default: T) -> T:
-    """Which of the choices the widget of this key will hold, before it is drawn."""
+    """Return the choice that the widget of this key will have, before it is drawn."""
     value = value_of(key, default, _choice(choices))
     return value if value in choices else default
 
 
 def remembered(key: str, default: T, parse: Callable[[str], T | None]) -> T:
-    """The value of a widget that other pages draw; it stands in this page's URL too."""
+    """Return the value of a widget of other pages, and keep it in this page's URL, too."""
     return keep(key, value_of(key, default, parse), default, _text)
 
 
 def several(
     container: Any, label: str, key: str, choices: Sequence[str], **options: Any
 ) -> tuple[str, ...]:
-    """Any of many, in the order in which they were chosen."""
+    """Draw a multi-select box; return the choices in the order in which they were made."""
 
     def parse(text: str) -> list[str] | None:
         named = dict.fromkeys(part.strip() for part in text.split(","))
@@ -255,7 +258,7 @@ def several(
 
 
 def tabs(labels: Sequence[str], key: str) -> Sequence[Any]:
-    """Tabs of which the open one stands in the URL."""
+    """Draw tabs; the URL holds the open one."""
     asked = st.query_params.get(key)
     if asked and asked not in labels and key not in st.session_state:
         note(f"The link asks for {key}={asked}, and there is no such tab: the first one is open.")
@@ -263,7 +266,7 @@ def tabs(labels: Sequence[str], key: str) -> Sequence[Any]:
 
 
 def _note_left_out(key: str, choices: Sequence[str]) -> None:
-    """Note the values of a list in the URL that are no choices; `seed` then takes the others."""
+    """Note the values of a list in the URL that are not available; `seed` then takes the others."""
     if not _is_read(key):
         return
     named = [part.strip() for part in st.query_params.get(key, "").split(",")]
@@ -278,7 +281,7 @@ def _choice(options: Sequence[T]) -> Callable[[str], T | None]:
 def select(
     container: Any, label: str, key: str, choices: Sequence[T], default: T, **options: Any
 ) -> T:
-    """A select box: one of many choices."""
+    """Draw a select box: one of many choices."""
     seed(key, default, _choice(choices))
     value = container.selectbox(label, choices, key=key, **options, **_KEPT)
     return keep(key, value, default)
@@ -287,7 +290,7 @@ def select(
 def one_or_none(
     container: Any, label: str, key: str, choices: Sequence[T], **options: Any
 ) -> T | None:
-    """A select box that may stay empty."""
+    """Draw a select box that may stay empty."""
     seed(key, None, _choice(choices))
     value: T | None = container.selectbox(label, choices, None, key=key, **options, **_KEPT)
     return keep(key, value, None)
@@ -296,7 +299,7 @@ def one_or_none(
 def segments(
     container: Any, label: str, key: str, choices: Sequence[T], default: T, **options: Any
 ) -> T:
-    """Segments side by side: one of a few choices."""
+    """Draw a segmented control: one of a few choices."""
     seed(key, default, _choice(choices))
     value = container.segmented_control(label, choices, required=True, key=key, **options, **_KEPT)
     return keep(key, value, default)
@@ -305,7 +308,7 @@ def segments(
 def stops(
     container: Any, label: str, key: str, choices: Sequence[int], default: int, **options: Any
 ) -> int:
-    """A whole number by dragging: the choices, and whatever was typed elsewhere."""
+    """Draw a slider for a whole number: the choices, and a value that was typed elsewhere."""
     seed(key, default, whole)
     offered = sorted({*choices, st.session_state[key]})
     value = container.select_slider(label, offered, key=key, **options, **_KEPT)
@@ -315,7 +318,7 @@ def stops(
 def slider(
     container: Any, label: str, key: str, choices: Sequence[T], default: T, **options: Any
 ) -> T:
-    """A slider: one of several ordered choices."""
+    """Draw a slider: one of several ordered choices."""
     seed(key, default, _choice(choices))
     value = container.select_slider(label, choices, key=key, **options, **_KEPT)
     return keep(key, value, default)

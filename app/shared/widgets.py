@@ -32,12 +32,12 @@ _LOG = logging.getLogger(__name__)
 
 
 def theme() -> Theme:
-    """The chart theme that fits the browser's light or dark."""
+    """Return the chart theme for the browser's light or dark mode."""
     return DARK if st.context.theme.type == "dark" else LIGHT
 
 
 def origin_badge(origin: Origin) -> str:
-    """Where a latency comes from, in Markdown."""
+    """Return the badge of a latency's origin as Markdown."""
     return f":{ORIGIN_COLOR[origin]}-badge[{ORIGIN_ICON[origin]} {origin}]"
 
 
@@ -51,7 +51,7 @@ def tile(
     color: str = "gray",
     icon: str | None = None,
 ) -> None:
-    """A figure with a badge and a note below it; `term` explains its label."""
+    """Draw a figure with a badge and a note below it; `term` explains its label."""
     st.metric(
         label,
         plain_markdown(value),
@@ -67,15 +67,16 @@ def tile(
 
 
 def tile_row(key: str = "metrics") -> DeltaGenerator:
-    """A row for tiles, which wraps where the window is narrow. `style.css` names the keys."""
+    """Return a row for tiles, which wraps in a narrow window. `style.css` names the keys."""
     return st.container(horizontal=True, gap="small", key=key)
 
 
 def let_paint() -> None:
-    """Let the browser show what the page has sent so far, before more arrives.
+    """Let the browser paint what the page has sent so far, before more arrives.
 
-    Whatever arrives while it is at work it lays out in one go: six figures would wait for all of
-    the page. The pause is about as long as it needs to take up the beginning of a run.
+    The browser lays out everything that arrives while it is busy in one pass, so the tiles would
+    wait for the whole page. The pause is about the time that it takes to process the start of a
+    run.
     """
     message_batch.send()
     if runtime.exists():
@@ -83,12 +84,12 @@ def let_paint() -> None:
 
 
 def busy(text: str) -> None:
-    """What is under way. The text is Markdown."""
+    """Draw a progress line. The text is Markdown."""
     st.markdown(f":material/progress_activity: {text}", width="content")
 
 
 def empty(kind: Literal["nothing yet", "filtered"], title: str, remedy: str) -> None:
-    """Instead of missing content: why there is none, and what to do. Failures use `failure`."""
+    """Draw, in place of content, why there is none and what to do. Failures use `failure`."""
     icon = {"nothing yet": ":material/hourglass_empty:", "filtered": ":material/filter_alt_off:"}
     with st.container(border=True):
         st.markdown(f"{icon[kind]} **{title}**")
@@ -103,11 +104,11 @@ def failure(
     says_next: bool = True,
     run: Execution | None = None,
 ) -> None:
-    """A failed evaluation: cause, next step, and the full log folded away.
+    """Draw a failed evaluation: cause, next step, and the folded log.
 
     Args:
-        run: how it was executed, where it was.
-        says_next: False where the next step stands elsewhere.
+        run: how it was executed, if it was.
+        says_next: False if the page shows the next step elsewhere.
     """
     draw = st.info if status in (Status.SKIPPED, Status.CANCELLED) else st.error
     draw(f"**{status}.** {plain_markdown(reason)}", icon=STATUS_ICON[status])
@@ -117,14 +118,14 @@ def failure(
 
 
 def problem(sentence: str, log: str = "") -> None:
-    """A failure that is not an evaluation's: bad input, a folder that cannot be written."""
+    """Draw a failure that is not an evaluation's: bad input, a folder that cannot be written."""
     st.error(plain_markdown(sentence), icon=":material/error:")
     show_log(log)
 
 
 @contextmanager
 def errors_as_sentences() -> Iterator[None]:
-    """Whatever fails inside becomes a sentence there; the rest of the page is drawn."""
+    """Show an error inside as a sentence, and draw the rest of the page."""
     try:
         yield
     except Exception as error:
@@ -132,15 +133,15 @@ def errors_as_sentences() -> Iterator[None]:
 
 
 def show_error(error: Exception) -> bool:
-    """Show an error as a sentence, and log it where it is none that was meant.
+    """Show an error as a sentence, and log an unexpected one.
 
     Returns:
-        True: nothing else is to be shown for it (what Streamlit asks its error handlers).
+        True: the error is handled (Streamlit asks its error handlers for this).
     """
     if isinstance(error, AttuneError):
         problem(str(error))
     else:
-        _LOG.exception("a view failed")  # callers are in its `except`
+        _LOG.exception("a view failed")  # called in an `except` block
         problem(
             f"This part cannot be shown ({type(error).__name__}): its file may contain impossible "
             "figures. The server's log has the details."
@@ -154,19 +155,19 @@ def show_log(log: str, label: str = "Full log") -> None:
             st.code(log, language=None, wrap_lines=True, height=260)
 
 
-# What Markdown or Streamlit would act on even when escaped: bare addresses, :icons: and :emoji:.
+# What Markdown or Streamlit interprets even when escaped: bare URLs, :icons: and :emoji:.
 _ACTIVE = re.compile(
     r"(?<=:)(?=//)|(?<=www)(?=\.)|(?<=@)|(?<=:)(?=[a-z0-9_+-]+[:/\[])", re.IGNORECASE
 )
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$!&])")
-_LIST = re.compile(r"^(?:[-+](?=\s|$)|-(?=--)|\d+(?=[.)](?:\s|$)))")  # or a rule: ---
+_LIST = re.compile(r"^(?:[-+](?=\s|$)|-(?=--)|\d+(?=[.)](?:\s|$)))")  # or a horizontal rule: ---
 
 
 def plain_markdown(text: str) -> str:
-    """Text of unknown content for a Markdown place, on one line.
+    """Escape text of unknown content for Markdown, on one line.
 
-    Nothing in it becomes a link, image, icon, formula, list or other formatting. The one way to
-    show text of files, journals and other processes where Streamlit reads Markdown.
+    Nothing in it becomes a link, image, icon, formula, list or other formatting. Use it for all
+    text of files, journals and other processes that Streamlit shows as Markdown.
     """
     line = _SPECIAL.sub(r"\\\1", _ACTIVE.sub("\u200b", " ".join(text.split())))
     return _LIST.sub(lambda m: f"\\{m[0]}" if m[0] in "-+" else f"{m[0]}\u200b", line)

@@ -1,7 +1,7 @@
-"""Which working session this tab's runs join. The session itself is a journal on disk.
+"""The working session that collects this tab's runs. The session itself is a journal on disk.
 
-A tab remembers its choice; a reload, a new tab and a restarted server go on with the session that
-was changed last.
+A tab remembers its session; a reload, a new tab and a restarted server use the session that was
+changed last.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NOTICES = "working_session"
 
 
 def current() -> Session | None:
-    """The session that runs join now; None before the first one."""
+    """Return the session that collects runs; None before the first one."""
     of_this_tab = st.session_state.get(_ID, "")
     for session_id in filter(None, (of_this_tab, *_stored())):
         session = _open(session_id)
@@ -34,7 +34,7 @@ def current() -> Session | None:
 
 
 def _open(session_id: str) -> Session | None:
-    """The session, read on from where this tab has read it to; None once it is discarded."""
+    """Return the session with entries added since the last read; None if it was discarded."""
     opened: Session | None = st.session_state.get(_OPENED)
     try:
         if opened is None or opened.id != session_id or not opened.path.exists():
@@ -55,7 +55,7 @@ def _stored() -> list[str]:
 
 
 def start() -> Session | None:
-    """Begin a new session and make it the current one; the one before can be resumed."""
+    """Start a new session and make it the current one. The previous one can be resumed."""
     with notices.errors_to(_NOTICES, "warning"):
         session = start_session()
         choose(session.id)
@@ -70,7 +70,8 @@ def choose(session_id: str | None) -> None:
 
 
 def expect(job_id: str) -> None:
-    """This run's result belongs to the current session, which begins with it if need be."""
+    """Add this run's result to the current session when it ends; start a session if there is
+    none."""
     session = current() or start()
     if session is None:
         return
@@ -81,7 +82,7 @@ def expect(job_id: str) -> None:
 def keep(
     session: Session, job_id: str, evaluation: Evaluation | None, maps: Iterable[ErrorMap]
 ) -> None:
-    """Keep the result of an expected run; None when it ended without one."""
+    """Store the result of an expected run; None if it ended without one."""
     with notices.errors_to(_NOTICES, "warning"):
         if evaluation is None:
             session.forget(job_id)
@@ -90,5 +91,5 @@ def keep(
 
 
 def draw_notices() -> None:
-    """Why a session could not be begun or a result not be kept."""
+    """Draw why a session could not be started or a result not be stored."""
     notices.draw(_NOTICES)

@@ -1,6 +1,6 @@
 """Charts of the page "Sweep": pure functions of the engine's DataFrames and a theme.
 
-Points carry the id of their row as `customdata`, so that a click leads to it.
+The `customdata` of a point is the id of its row, so that a click opens it.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from engine.attention.evaluation import Origin
 from engine.base.units import format_us
 from engine.measure.statistics import RANKING_ERROR
 
-LACKS = "–"  # a tunable that a variant does not have
+LACKS = "–"  # shown for a tunable that a variant lacks
 MAX_LABELS = 12  # of one axis of the parallel coordinates
-_LEVEL_LABELS = 5  # this many names of axes fit side by side
+_LEVEL_LABELS = 5  # number of axis names that fit side by side
 _MAX_CELL_TEXTS = 160
 _MANY_POINTS = 2000
 _TIE = " ="
 _LEAST_RATIO = 1 + RANKING_ERROR
 _PANELS = 3  # side by side
-_ON_CELL = "#000000"  # legible on every variant's colour, whatever the page's is
+_ON_CELL = "#000000"  # legible on every variant's colour, on the light and the dark page
 
 
 def winner_map(frame: pd.DataFrame, colors: Mapping[str, str], theme: Theme) -> go.Figure:
-    """Which variant or config wins where: sequence length across, batch and heads down.
+    """Return a map of the fastest variant or config, over sequence length and batch × heads.
 
     Columns: `batch`, `num_heads`, `seqlen`, `winner` (what `colors` name), `runner_up`, `margin`
     (NaN: no other), `tied_with`, `label`, `median_us`, `origin`, `point`, `problem`. One line per
@@ -78,7 +78,7 @@ def winner_map(frame: pd.DataFrame, colors: Mapping[str, str], theme: Theme) -> 
         "y": rows,
         "text": texts if few else None,
         "textfont": {"color": _ON_CELL, "size": 11},
-        # Invisible: it makes the cell clickable.
+        # Invisible, but makes the cell clickable.
         "marker": {"size": 26, "color": "rgba(0,0,0,0)", "symbol": "square"},
         "selected": {"marker": {"opacity": 1}},
         "unselected": {"marker": {"opacity": 1}, "textfont": {"color": _ON_CELL}},
@@ -120,10 +120,10 @@ def _win(row: Mapping[str, object]) -> str:
 
 
 def parallel(frame: pd.DataFrame, labels: Mapping[str, Sequence[str]], theme: Theme) -> go.Figure:
-    """Every axis that varies, and the time, with one line per point of one problem.
+    """Return parallel coordinates of the varying tunables and the time, one line per point.
 
-    `frame` and `labels` are those of `engine.search.results.parallel_coordinates`. Values stand at
-    equal distances whatever they are; a tunable that a variant lacks is its axis' lowest place.
+    `frame` and `labels` are those of `engine.search.results.parallel_coordinates`. Values are
+    equally spaced on each axis; the lowest place stands for a tunable that a variant lacks.
     """
     logs = np.log10(frame["median_us"].to_numpy(np.float64))
     dimensions = [
@@ -132,7 +132,7 @@ def parallel(frame: pd.DataFrame, labels: Mapping[str, Sequence[str]], theme: Th
         if name != "median_us"
     ]
     low, high = float(frame["median_us"].min()), float(frame["median_us"].max())
-    near = (high / low) ** 0.06  # a label is this far from the next one at least
+    near = (high / low) ** 0.06  # least distance between two labels, as a factor
     between = [t for t in log_ticks(low, high) if low * near < t < high / near]
     ticks = [low, *between, high]
     dimensions.append(
@@ -182,7 +182,7 @@ def _dimension(name: str, column: pd.Series, names: Sequence[str] | None) -> Par
 
 
 def importance(frame: pd.DataFrame, colors: Mapping[str, str], theme: Theme) -> go.Figure:
-    """How much each tunable explains, in the colour of its variant.
+    """Return bars of each tunable's importance, in the colour of its variant.
 
     Columns: `variant`, `tunable`, `importance` (0..1), `best_value`, `gain`, `points`.
     """
@@ -212,7 +212,7 @@ def importance(frame: pd.DataFrame, colors: Mapping[str, str], theme: Theme) -> 
 
 
 def best_so_far(frame: pd.DataFrame, end_s: float, origin: Origin, theme: Theme) -> go.Figure:
-    """The best time of each problem over the time that evaluations took, `end_s` until now.
+    """Return the best time of each problem over the evaluation time spent, `end_s` so far.
 
     Columns: as `engine.search.results.best_so_far`.
     """
@@ -230,7 +230,7 @@ def best_so_far(frame: pd.DataFrame, end_s: float, origin: Origin, theme: Theme)
                 "name": plain(str(name)),
                 "line": {"shape": "hv", "width": 2, "color": variant_color(number)},
                 "marker": {"symbol": MARKER[origin], "size": 8},
-                # The last best one holds until now.
+                # The last best time extends to the present.
                 "x": [*group["spent_s"], end_s],
                 "y": [*group["median_us"], group["median_us"].iloc[-1]],
                 "customdata": [*group["point"], None],
@@ -254,7 +254,7 @@ def best_so_far(frame: pd.DataFrame, end_s: float, origin: Origin, theme: Theme)
 def slices(
     frame: pd.DataFrame, colors: Mapping[str, str], origin: Origin, theme: Theme
 ) -> go.Figure:
-    """The best time at each value of each tunable, one panel for each tunable.
+    """Return the best time at each value of each tunable, one panel per tunable.
 
     Columns: as `engine.search.results.tunable_slices`, of one problem.
     """
@@ -324,7 +324,7 @@ def slices(
 def occupancy(
     frame: pd.DataFrame, colors: Mapping[str, str], origin: Origin, theme: Theme
 ) -> go.Figure:
-    """Latency against occupancy of one problem; outliers carry a cross.
+    """Return latency over occupancy of one problem, with outliers marked by a cross.
 
     Columns: `variant`, `label`, `occupancy` (0..1), `median_us`, `outlier`, `sentence`, `point`.
     """
@@ -370,7 +370,8 @@ def occupancy(
 
 
 def _latency_axis(theme: Theme, times_us: pd.Series, title: str) -> Part:
-    """Of at least `_LEAST_RATIO` from end to end: times that are nearly equal look so."""
+    """Return a time axis whose ends differ at least by `_LEAST_RATIO`, so that similar times
+    look similar."""
     low, high = float(times_us.min()), float(times_us.max())
     if high / low >= _LEAST_RATIO:
         return time_axis(theme, low, high, title)

@@ -17,22 +17,22 @@ from engine.search.sweep.estimate import Estimator, TimeLeft, learned, load, wor
 from engine.search.sweep.journal import SweepSpec
 from kernels.variant import Variant
 
-_MAX_ENUMERATED = 20_000  # of more, constraints are decided when the sweep starts
+_MAX_ENUMERATED = 20_000  # with more points, constraints are checked when the sweep starts
 
 
 @dataclass(frozen=True, slots=True)
 class SweepEstimate:
-    """`excluded` is None when there are too many points to look at each one now."""
+    """`excluded` is None if there are too many points to check each of them."""
 
     points: int
     excluded: int | None
-    reasons: tuple[tuple[str, int], ...]  # of exclusion, the most frequent first
-    evaluations: int  # at most, by constraints and budget
+    reasons: tuple[tuple[str, int], ...]  # reasons for exclusion, the most frequent first
+    evaluations: int  # upper bound from constraints and budget
     time: TimeLeft
 
 
 def estimate(spec: SweepSpec) -> SweepEstimate:
-    """The points and the time of a sweep, cached because a page asks at every rerun.
+    """Return the points and the time of a sweep, cached because the page asks at every rerun.
 
     Raises:
         InvalidProblem, UnknownName: The space is invalid.
@@ -55,12 +55,12 @@ def _estimate(
     _variants: tuple[Variant, ...],
     _now: tuple[object, ...],
 ) -> SweepEstimate:
-    """The estimate of a spec. `_variants` make it follow an edited kernel description, `_now` what
-    sweeps took meanwhile, the load, and what was built."""
+    """Return the estimate of a spec. As cache keys, `_variants` changes with a kernel's
+    description, and `_now` with the times of finished sweeps, the load, and what was built."""
     spec = decode(SweepSpec, json.loads(text))
     count = spec.space.count(spec.options.gpu)
     if count > _MAX_ENUMERATED:
-        # Configs of one problem take about equally long: the default one represents all.
+        # Configs of one problem take about the same time: the default config represents all.
         sample = replace(spec.space, tunables={}, own_values=False)
         if sample.count() > _MAX_ENUMERATED:
             sample = replace(sample, problems=sample.problems[:: -(-count // _MAX_ENUMERATED)])
@@ -81,8 +81,8 @@ def _estimate_of(
     share: float,
     on_gpu: bool,
 ) -> SweepEstimate:
-    """`points` are all of the sweep's, or a sample of which each stands for `share` points. What
-    such a sample has compiled already, the others need not have."""
+    """Return the estimate from all points or from a sample, in which each point represents
+    `share` points. Compiles cached for a sample do not imply that the others are cached."""
     ahead = work_ahead(points, known_times.history()) if excluded is not None else None
     reasons = Counter(p.why_not for p in points if p.why_not is not None)
     runnable = count - (excluded or 0)

@@ -1,4 +1,4 @@
-"""The rows of a sweep that match the filters, and what is computed from them."""
+"""The rows of a sweep that match the filters, and results computed from them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Group: TypeAlias = tuple[str, Problem]  # GPU and problem
 
 @dataclass(frozen=True, slots=True)
 class FilteredRows:
-    """The rows that match the filters; what is computed from them is cached."""
+    """The rows that match the filters, with cached results."""
 
     all_rows: ResultRows
     name: str  # of the sweep
@@ -49,23 +49,23 @@ class FilteredRows:
 
     @property
     def groups(self) -> dict[Group, list[SweepRow]]:
-        """The rows by GPU and problem."""
+        """Return the rows by GPU and problem."""
         return self.cached("groups", lambda: by_problem(self.rows))
 
     def per_group(
         self, key: Hashable, make: Callable[[Group, list[SweepRow]], T]
     ) -> dict[Group, T]:
-        """What `make` returns for every group; only those that changed are computed again."""
+        """Return the result of `make` for every group; only changed groups are recomputed."""
         return self.all_rows.per_group((key, self.problem, self.variants), self.groups, make)
 
     @property
     def origin(self) -> Origin | None:
-        """Origin of the times that are ranked."""
+        """Return the origin of the ranked times."""
         return self.cached("origin", lambda: ranking_origin(self._comparable))
 
     @property
     def ranked(self) -> pd.DataFrame:
-        """The rows of `timed` with that origin and, where it is predicted, with one method."""
+        """Return the rows of `timed` with that origin and, if predicted, with one method."""
         return self.cached(
             "ranked",
             lambda: self.timed[self.timed["point"].isin({row.point for row in self._comparable})],

@@ -14,7 +14,7 @@ from engine.search.autotune import ProblemResult
 from engine.search.ranking import SweepRow
 
 _MOST_PLACES = 5
-MOST_LINES = 1000  # of a table: more would take the browser long, and nobody reads them
+MOST_LINES = 1000  # of a table: more lines would slow down the browser
 _HEADS = {
     "status": "status",
     "variant": "variant",
@@ -36,7 +36,7 @@ _HEADS = {
 
 
 def filtered(frame: pd.DataFrame, problem: str | None, variants: Sequence[str]) -> pd.DataFrame:
-    """The rows of one problem (None: all) and of some variants (empty: all)."""
+    """Return the rows of one problem (None: all) and of some variants (empty: all)."""
     keep = pd.Series(True, index=frame.index)
     if problem is not None:
         keep &= frame["problem"] == problem
@@ -46,22 +46,22 @@ def filtered(frame: pd.DataFrame, problem: str | None, variants: Sequence[str]) 
 
 
 def fastest(timed: pd.DataFrame, count: int) -> pd.DataFrame:
-    """The fastest of very many points of one problem, in the frame's order."""
+    """Return the fastest points of one problem, in the frame's order."""
     return timed.loc[timed["median_us"].nsmallest(count).index.sort_values()]
 
 
 def winners_by_config(
     winners: pd.DataFrame, rows: Mapping[str, SweepRow]
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Winners of one variant, in the order of their configs and named by them.
+    """Return the winners of one variant, named and ordered by their configs.
 
     Args:
         winners: lines of `engine.search.results.winner_line`, all of one variant.
         rows: by point.
 
     Returns:
-        The lines whose `winner` is the values of the tunables that differ among them, and the names
-        of these tunables; the lines as they are and no name where all configs are the same.
+        The lines, in which `winner` has the values of the tunables that differ, and the names of
+        these tunables; if all configs are the same, the lines unchanged and no names.
     """
     configs = pd.DataFrame([dict(rows[point].config) for point in winners["point"]], winners.index)
     differ = [name for name in configs if configs[name].nunique() > 1]
@@ -73,12 +73,12 @@ def winners_by_config(
 
 
 def nearest_to_roof(lines: pd.DataFrame, count: int) -> pd.DataFrame:
-    """The lines of a roofline with the largest `share`, in the frame's order."""
+    """Return the lines of a roofline with the largest `share`, in the frame's order."""
     return lines.loc[lines["share"].nlargest(count).index.sort_values()]
 
 
 def table(frame: pd.DataFrame) -> pd.DataFrame:
-    """The first MOST_LINES rows, failures included; the fastest first, without a time last."""
+    """Return the first MOST_LINES rows, failures included: the fastest first, untimed rows last."""
     ordered = frame.sort_values("median_us", na_position="last", kind="stable").head(MOST_LINES)
     tunables = [c for c in frame.columns if c.startswith("config.")]
     names = list(_HEADS)
@@ -98,11 +98,11 @@ def _against(sdpa: KnownTime, row: SweepRow) -> str | None:
 def beside_known(
     table: pd.DataFrame, rows: Mapping[str, SweepRow], times: Iterable[KnownTime], after: str
 ) -> pd.DataFrame:
-    """`table` with `known µs`, `SDPA µs` and `against SDPA` after a column, where any is known.
+    """Return `table` with the columns `known µs`, `SDPA µs` and `against SDPA`, if any is known.
 
-    The first two name the origin of their times: `SDPA µs, recorded`. Known are times of the files
-    that stand here; a ratio is of two times that were taken, and not imported: how those were timed
-    is not known.
+    The first two column names include the origin: `SDPA µs, recorded`. Known times are of the
+    present source files. A ratio needs two measured or recorded times that were not imported,
+    because the method of imported times is not known.
 
     Args:
         table: by point.
@@ -120,7 +120,7 @@ def beside_known(
         elif is_of_this_source(t):
             kernels.setdefault((t.name, *sorted(t.config.items()), *at), []).append(t)
     known, baseline, against = [], [], []
-    origins: tuple[set[str], set[str]] = (set(), set())  # of known, of SDPA
+    origins: tuple[set[str], set[str]] = (set(), set())  # origins of known times and of SDPA's
     for point in table.index:
         row = rows[point]
         at = (row.problem, row.device)
@@ -146,7 +146,7 @@ def beside_known(
 
 
 def without_time(frame: pd.DataFrame) -> pd.DataFrame:
-    """`points`, `status`, `reason` of what has no time, the most frequent first."""
+    """Return `points`, `status`, `reason` of untimed points, the most frequent first."""
     untimed = frame[frame["median_us"].isna()]
     counts = untimed.groupby(["status", "reason"], sort=False).size().rename("points")
     return counts.reset_index().sort_values("points", ascending=False, kind="stable")[
@@ -155,9 +155,9 @@ def without_time(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def best(result: ProblemResult, rows: Sequence[SweepRow]) -> list[dict[str, Any]]:
-    """The first places of one problem, a line each; equal places are ties.
+    """Return the first places of one problem, one per line; equal places are ties.
 
-    `rows` are the problem's, as far as the filters leave them.
+    `rows` are the problem's rows that match the filters.
     """
     by_point = {row.point: row for row in rows}
     return [
@@ -178,7 +178,7 @@ def best(result: ProblemResult, rows: Sequence[SweepRow]) -> list[dict[str, Any]
 
 
 def best_so_far(progress: JobProgress) -> pd.DataFrame:
-    """The fastest point of every problem while the sweep runs."""
+    """Return the fastest point of every problem while the sweep runs."""
     return pd.DataFrame(
         [
             {

@@ -1,8 +1,8 @@
-"""What a sweep tries and how: axes over problems, variants and tunables, strategy, budget.
+"""Inputs of a sweep: axes over problems, variants and tunables, strategy, budget.
 
-An axis that is left empty takes the value selected on the Tune page.
-Everything here is kept in the URL: a link or a reload describes the same sweep. The one exception
-is a cluster's address: what a scheduler sends is unpickled, so that a link must not name it.
+An empty axis takes the value selected on the Tune page. The URL holds all inputs, so that a link or
+a reload describes the same sweep, except a cluster's address: data from a scheduler are unpickled,
+so a link must not be able to name one.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _CAUSAL = {"no": (False,), "yes": (True,), "both": (False, True)}
 _OWN, _DEFAULTS = "every value", "the default"
 
 
-# What an empty size of K and V stands for.
+# Meaning of an empty size of K and V.
 _AS_Q = {"seqlen_kv": "as S", "num_heads_kv": "as H"}
 
 
 class Axis(NamedTuple):
-    """A size of the problem: its letter, its word and its name in the engine."""
+    """A size of the problem: its letter, its label and its name in the engine."""
 
     letter: str
     word: str
@@ -55,7 +55,7 @@ _AXES = (
 
 @dataclass(frozen=True, slots=True)
 class SweepRequest:
-    """A sweep, and where it runs: empty for this machine, else a Dask scheduler's address."""
+    """A sweep, and the Dask scheduler that runs it; empty for this machine."""
 
     spec: SweepSpec
     cluster: str
@@ -78,7 +78,7 @@ def draw(selection: Selection) -> SweepRequest:
     """
     chosen = _variant_names(selection)
     texts = _sizes(selection.problem)
-    # Wide enough for two formats in a window of 1024.
+    # Wide enough for two formats at a window width of 1024 pixels.
     left, middle, right = st.columns([1.8, 2.4, 4], gap="small", vertical_alignment="bottom")
     causal = url_state.one_or_none(
         left,
@@ -135,7 +135,7 @@ def draw(selection: Selection) -> SweepRequest:
 
 
 def _sizes(selected: Problem | None) -> dict[str, str]:
-    """Text per size of the problem."""
+    """Draw a field for each size of the problem; return the texts."""
     columns = st.columns([1, 1, 1, 1, 1.4, 1.1], gap="small", vertical_alignment="bottom")
     return {
         axis.name: url_state.text(
@@ -150,7 +150,7 @@ def _sizes(selected: Problem | None) -> dict[str, str]:
 
 
 def _selected_value(problem: Problem | None, name: str) -> str:
-    """The value of an axis that is left empty, as text."""
+    """Return the value of an empty axis, as text."""
     value = getattr(problem, name, None)
     return str(value) if value is not None else _AS_Q.get(name, "")
 
@@ -160,7 +160,7 @@ def _causal_on_tune(problem: Problem | None) -> str:
 
 
 def _variant_names(selection: Selection) -> tuple[str, ...]:
-    """What is chosen, `auto` among it as it is."""
+    """Return the chosen names, including `auto`."""
     titles = {AUTO: "auto, for each problem", **{v.id: variant_label(v) for v in all_variants()}}
     ids = url_state.several(
         st,
@@ -177,7 +177,7 @@ def _variant_names(selection: Selection) -> tuple[str, ...]:
 def _variants(
     selection: Selection, names: tuple[str, ...], problems: Callable[[], Iterable[Problem]]
 ) -> list[Variant]:
-    """The chosen variants, `auto` replaced by those that it takes for the problems."""
+    """Return the chosen variants, with `auto` replaced by its choices for the problems."""
     if AUTO in names:
         names = chosen_variants(names, problems(), device_of(selection.gpu), known_times.history())
     return [find_variant(name) for name in names]
@@ -190,7 +190,7 @@ def _problems(
     dtypes: Iterable[Any],
     names: Iterable[str],
 ) -> tuple[Problem, ...]:
-    """The product of the axes and the named problems; the names alone when no axis is given."""
+    """Return the product of the axes and the presets; only the presets if all axes are empty."""
     named = [p.problem for name in names if (p := preset_named(name)) is not None]
     axes: dict[str, Any] = {
         name: parse_values(text, name.replace("_", " ")) for name, text in texts.items() if text
@@ -208,7 +208,8 @@ def _problems(
 
 
 def _tunables(variants: list[Variant]) -> tuple[dict[str, str], bool]:
-    """Text per tunable of the chosen variants, and what those left empty take."""
+    """Draw a field for each tunable of the chosen variants, and the choice for empty ones;
+    return both."""
     values: dict[str, list[int]] = {}
     meanings: dict[str, str] = {}
     for tunable in (t for v in variants for t in v.tunables):
@@ -238,7 +239,7 @@ def _tunables(variants: list[Variant]) -> tuple[dict[str, str], bool]:
 
 
 def _search() -> _SearchInputs:
-    """Strategy, budget, how much is done at each point, and where."""
+    """Draw strategy, budget, effort at each point, and where the sweep runs."""
     strategy = url_state.segments(
         st,
         "Strategy",
@@ -265,7 +266,7 @@ def _search() -> _SearchInputs:
     execute = url_state.toggle(
         switches, "Execute", "sweep_execute", default=True, help=TERMS["sweep_execute"]
     )
-    # Whether the machines of a cluster have a GPU is known only to them.
+    # It is not known whether a cluster's machines have a GPU.
     local = local_gpu()
     is_timed = local.spec is not None and not local.in_software
     full = (is_timed or bool(cluster)) and url_state.toggle(

@@ -1,6 +1,6 @@
-"""The sweeps of this server and of the command line: which one the page shows, and its state.
+"""The sweeps of this server and of the command line: the one that the page shows, and its state.
 
-Those of the server are started, cancelled and resumed here; the others are only shown.
+Sweeps of the server are started, cancelled and resumed here; others are only shown.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from engine.search.autotune import ProblemResult
 from engine.search.cluster.members import is_loopback, parse_address
 from engine.search.sweep.journal import SweepSpec
 
-_PARAM = "sweep"  # in the URL: the sweep's journal, the same after it was resumed
+_PARAM = "sweep"  # in the URL: the sweep's journal, which a resumed sweep keeps
 _SELECTED = "sweep_selected"
-_ASKED = "sweep_asked"  # a sweep on another machine's cluster, to be confirmed
-_NOTICES = "sweep"  # of the link and of the last button, until the next one
+_ASKED = "sweep_asked"  # a sweep on another machine's cluster that awaits confirmation
+_NOTICES = "sweep"  # notices of the link and of the last button, until the next button
 
 
 def sweeps() -> list[JobStatus]:
-    """The newest job of every sweep, newest first."""
+    """Return the newest job of every sweep, newest first."""
     newest: dict[str, JobStatus] = {}
     for job in manager().jobs():
         if job.kind == "sweep":
@@ -44,15 +44,15 @@ def _source(job: JobStatus) -> JobManager | SweepFiles:
 
 
 def status(job: JobStatus) -> JobStatus | None:
-    """The sweep's present state."""
+    """Return the sweep's present state."""
     return _source(job).status(job.job_id)
 
 
 def result_rows(job: JobStatus) -> ResultRows:
-    """The rows of this sweep in this tab, brought up to date."""
+    """Return the up-to-date rows of this sweep in this tab."""
     by_journal: dict[str, ResultRows] = st.session_state.setdefault("sweep_rows", {})
     if job.journal not in by_journal:
-        by_journal.clear()  # of one sweep at a time
+        by_journal.clear()  # the tab stores one sweep at a time
         by_journal[job.journal] = ResultRows()
     rows = by_journal[job.journal]
     rows.update(_source(job).rows(job.job_id), is_over=job.is_over)
@@ -60,21 +60,22 @@ def result_rows(job: JobStatus) -> ResultRows:
 
 
 def final_round(job: JobStatus) -> list[ProblemResult]:
-    """The final round of a sweep on a GPU: each problem's best kernels, measured side by side."""
+    """Return the final round of a sweep on a GPU: each problem's best kernels, measured side by
+    side."""
     return manager().results(job.job_id) if job.final else []
 
 
 def resume_command(job: JobStatus) -> str:
-    """The command that resumes a sweep of the command line."""
+    """Return the command that resumes a sweep of the command line."""
     return f"attune sweep --resume {sweep_files().path(job.job_id)}"
 
 
 def selected(jobs: list[JobStatus]) -> JobStatus | None:
-    """The sweep to show: the one selected or linked, else the newest."""
+    """Return the sweep to show: the selected or linked one, else the newest."""
     by_journal = {job.journal: job for job in jobs}
     own = st.session_state.get(_SELECTED)
     if own and own not in by_journal:
-        return jobs[0] if jobs else None  # just started: the list does not have it yet
+        return jobs[0] if jobs else None  # just started: the list does not include it yet
     name = own or st.query_params.get(_PARAM)
     if name and name not in by_journal:
         notices.clear(_NOTICES)
@@ -94,12 +95,12 @@ def selected(jobs: list[JobStatus]) -> JobStatus | None:
 
 
 def draw_notices() -> None:
-    """What was wrong with the link or the last button."""
+    """Draw errors of the link or of the last button."""
     notices.draw(_NOTICES, once=False)
 
 
 def select(jobs: list[JobStatus], current: JobStatus) -> None:
-    """Which sweep this is, and the others to select from."""
+    """Draw the shown sweep's label, and the choice of others."""
     if len(jobs) < 2:
         st.caption(plain_markdown(_label(current)))
         return
@@ -135,7 +136,7 @@ def _label(job: JobStatus) -> str:
 
 
 def action_buttons(job: JobStatus) -> None:
-    """Cancel what runs, or resume what ended early."""
+    """Draw the button that cancels a running sweep or resumes an unfinished one."""
     if is_of_command_line(job):
         return
     if not job.is_over:
@@ -157,15 +158,15 @@ def action_buttons(job: JobStatus) -> None:
 
 
 def _can_resume(job: JobStatus) -> bool:
-    """Whether resuming a finished sweep could do anything that is not done yet."""
+    """True if the sweep has ended and has points left to evaluate."""
     ended_early = job.end == "budget" and job.request["budget"]["seconds"] is not None
     return job.state != "done" or ended_early
 
 
 def start(spec: SweepSpec, cluster: str) -> None:
-    """Queue the sweep and show it; a button's callback. An empty cluster is this machine.
+    """Queue the sweep and show it; a button's callback. An empty cluster means this machine.
 
-    A cluster on another machine is asked about first, by `confirm_cluster`.
+    A cluster on another machine needs confirmation by `confirm_cluster`.
     """
     notices.clear(_NOTICES)
     with notices.errors_to(_NOTICES):
@@ -176,7 +177,7 @@ def start(spec: SweepSpec, cluster: str) -> None:
 
 
 def confirm_cluster() -> None:
-    """Ask about a cluster on another machine, where Start was pressed for one."""
+    """Ask for confirmation of a cluster on another machine after Start was pressed."""
     if _ASKED not in st.session_state:
         return
     spec, cluster = st.session_state[_ASKED]
@@ -219,6 +220,6 @@ def _resume(job_id: str) -> None:
 
 
 def describe_end(job: JobStatus) -> str:
-    """How a finished sweep ended."""
+    """Draw how a finished sweep ended."""
     after = f"after {format_duration(job.elapsed_s)}"
     return f"The budget is spent, {after}." if job.end == "budget" else f"Finished {after}."

@@ -1,4 +1,4 @@
-"""Tables and charts of a sweep whose points lead to the Tune page."""
+"""Tables and charts of a sweep whose points link to the Tune page."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _CONFIG_PX = 350  # "v12 num_warps=4 row_warps=1 keys_per_warp=16 row_tiles=1"
 
 
 def chart(figure: go.Figure, key: str, rows: FilteredRows, *shows: str) -> str | None:
-    """Draw a chart whose zoom survives updates, but not other filters; the point clicked."""
+    """Draw a chart that keeps its zoom until the filters change; return the clicked point."""
     figure.layout.uirevision = "|".join((rows.name, rows.problem or "", *rows.variants, *shows))
     return plot.draw(figure, key)
 
 
 def table(frame: pd.DataFrame, key: str) -> str | None:
-    """Draw a table whose index is the point; returns the point of the selected row."""
+    """Draw a table whose index is the point; return the point of the selected row."""
     event = tables.draw(
         frame,
         rows=10,
         numbers="%.4g",
-        # Measured once, when the first rows come: those of other variants are longer.
+        # Fixed, because the table measures the width only with its first rows.
         columns={"variant and config": st.column_config.TextColumn(width=_CONFIG_PX)},
         key=key,
         on_select="rerun",
@@ -40,15 +40,15 @@ def table(frame: pd.DataFrame, key: str) -> str | None:
 
 
 def draw(point: str | None, rows: FilteredRows, key: str) -> None:
-    """The selected point in words, and a link to it on the Tune page."""
+    """Draw the selected point as text, with a link that opens it on the Tune page."""
     row = next((r for r in rows.rows if r.point == point), None)
     if row is None:
         return
     with st.container(horizontal=True, vertical_alignment="center", key=f"sweep_picked_{key}"):
         time = f", {format_us(row.median_us)} {row.origin}" if row.median_us is not None else ""
         st.text(f"{row.label()}  {row.problem.label()} on {row.device}{time}")
-        # A link, which the browser follows by itself: after `st.switch_page` a last tick of this
-        # page's polling fragments can come in, and the browser would clear the new page for it.
+        # A plain link: after `st.switch_page`, a late tick of this page's polling fragments would
+        # make the browser clear the new page.
         st.page_link(
             "app_pages/tune.py",
             label="Open in Tune",

@@ -1,4 +1,4 @@
-"""A sweep before and while it runs: its size, its progress, how it ended."""
+"""The size estimate, progress and outcome of a sweep."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from engine.jobs.manager import JobStatus
 
 
 def draw_estimate(estimate: SweepEstimate) -> None:
-    """Points, exclusions and time, before anything is compiled."""
+    """Draw points, exclusions and time, estimated before anything is compiled."""
     text = f"**{estimate.points:,} points**, {estimate.evaluations:,} to evaluate"
     if estimate.excluded is None:
         text += "; constraints are checked when it starts"
@@ -32,7 +32,7 @@ def draw_estimate(estimate: SweepEstimate) -> None:
 
 
 def draw(job: JobStatus) -> None:
-    """Progress or end of the sweep."""
+    """Draw the progress or the outcome of the sweep."""
     progress = job.progress
     if progress is None and job.state == "queued":
         with st.container(horizontal=True, vertical_alignment="center"):
@@ -54,7 +54,7 @@ def draw(job: JobStatus) -> None:
 
 
 def _under_way(job: JobStatus, progress: JobProgress) -> str:
-    """What the worker does at the moment: `Evaluating v05 num_splits=4, B1 H8 S512 D64 fp16`."""
+    """Draw the worker's current stage and the tiles of the running sweep."""
     if job.stage:
         return job.stage
     if progress.under_way:
@@ -75,7 +75,7 @@ def _tiles(job: JobStatus, progress: JobProgress) -> None:
             left = format_duration(left_s[0]) if left_s is not None else "–"
             between = format_durations(*left_s[1:]) if left_s and progress.eta_range_s else ""
             tile("Left", left, between, term=TERMS["sweep_left"])
-        untimed = 0 if progress.best else progress.passed  # without a compiler for the GPU
+        untimed = 0 if progress.best else progress.passed  # no compiler for the GPU
         tile(
             "Not timed",
             f"{progress.skipped + progress.failed + untimed:,}",

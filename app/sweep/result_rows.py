@@ -1,4 +1,4 @@
-"""A sweep's rows as one DataFrame, kept up to date: only new rows are read into it."""
+"""A sweep's rows as one DataFrame, updated incrementally."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from engine.search.results import COLUMNS, row_dict
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
-_MOST_FILTERS = 6  # whose results per group are kept
+_MOST_FILTERS = 6  # number of filters whose results per group are cached
 
-_REBUILD_S = 2.0  # a running sweep's results are drawn anew no more often than this
+_REBUILD_S = 2.0  # least time between two redraws of a running sweep's results
 
 
 class ResultRows:
     """The rows of a sweep as of the last `update`.
 
-    `frame` equals `engine.search.results.sweep_frame(rows)`; `cached` keeps what is computed from
-    them until they change.
+    `frame` equals `engine.search.results.sweep_frame(rows)`; `cached` stores results until the rows
+    change.
     """
 
     def __init__(self) -> None:
@@ -31,16 +31,16 @@ class ResultRows:
         self.frame = pd.DataFrame()
         self.version = 0
         self._columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-        self._series: dict[str, pd.Series] = {}  # of the columns as of the last update
+        self._series: dict[str, pd.Series] = {}  # the columns at the last update
         self._cache: dict[Hashable, Any] = {}
         self._groups: dict[Hashable, dict[Any, tuple[list[SweepRow], Any]]] = {}
         self._built_at = float("-inf")
-        self._cost_s = 0.0  # of what was computed since
+        self._cost_s = 0.0  # CPU time of results since the last update
 
     def update(self, rows: Sequence[SweepRow], *, is_over: bool) -> None:
-        """Add new rows: at once when the sweep is over, else every _REBUILD_S at most.
+        """Add new rows: at once when the sweep has ended, else at most every _REBUILD_S.
 
-        Less often where that is slow: drawing may take a fifth of the time.
+        Update less often if drawing is slow: drawing may take a fifth of the time.
         """
         now = time.monotonic()
         if not is_over and now - self._built_at < max(_REBUILD_S, 5 * self._cost_s):
@@ -50,7 +50,7 @@ class ResultRows:
             self._series.clear()
             self.rows = ()
         known = len(self.rows)
-        changed = [i for i in range(known) if rows[i] is not self.rows[i]]  # done again
+        changed = [i for i in range(known) if rows[i] is not self.rows[i]]  # evaluated again
         if not changed and len(rows) == known and self.version:
             return
         for i in (*changed, *range(known, len(rows))):
@@ -72,7 +72,7 @@ class ResultRows:
             values[index : index + 1] = [line.get(name)]
 
     def _frame(self) -> pd.DataFrame:
-        """The columns as pandas reads them; what it has read before is only added to."""
+        """Return the frame; columns that pandas has converted before are only extended."""
         for name, values in self._columns.items():
             known = self._series.get(name)
             if known is None or known.empty:
@@ -81,10 +81,10 @@ class ResultRows:
             new = values[len(known) :]
             if not new:
                 continue
-            # A series of None alone would be of dtype object; it fits these dtypes as they are.
+            # A series with only None would get dtype object; it also fits these dtypes.
             nothing = known.dtype.kind in "fO" and all(value is None for value in new)
             added = pd.Series(new, dtype=known.dtype if nothing else None)
-            if known.dtype != added.dtype:  # together they may be of a third dtype
+            if known.dtype != added.dtype:  # combined they may have a third dtype
                 self._series[name] = pd.Series(values, name=name)
             else:
                 self._series[name] = pd.concat([known, added], ignore_index=True)
@@ -96,7 +96,8 @@ class ResultRows:
         groups: Mapping[K, list[SweepRow]],
         make: Callable[[K, list[SweepRow]], T],
     ) -> dict[K, T]:
-        """What `make` returns for every group, computed again where its rows have changed."""
+        """Return the result of `make` for every group, recomputed for groups whose rows have
+        changed."""
         before = self._groups.pop(what, {})
         now: dict[K, tuple[list[SweepRow], T]] = {}
         for key, rows in groups.items():
@@ -108,7 +109,7 @@ class ResultRows:
         return {key: result for key, (_, result) in now.items()}
 
     def cached(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` returns, computed once for these rows and this key."""
+        """Return the result of `make`, computed once for these rows and this key."""
         if key not in self._cache:
             began = time.monotonic()
             self._cache[key] = make()

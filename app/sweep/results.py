@@ -1,4 +1,4 @@
-"""Results of a sweep: winners, parallel coordinates, importance, charts, table, failures."""
+"""The result tabs of a sweep: winners, tuned configs, charts, table, untimed points."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ TABS = (
 )
 _EVERY = "all problems"
 _OUTLIERS_SHOWN = 5
-_PREPARED = "sweep_csv_prepared"  # what of, and its bytes
+_PREPARED = "sweep_csv_prepared"  # the rows that it was made of, and its bytes
 _MOST_CURVES = 12  # of problems
 _MOST_DRAWN = 1500  # lines of the parallel coordinates
 
 
 def _colors(rows: FilteredRows) -> Mapping[str, str]:
-    """A colour for each of the sweep's variants, whatever the filters."""
+    """Return a colour for each of the sweep's variants, independent of the filters."""
     return colors_of(rows.all_rows.frame["variant"].unique())
 
 
@@ -75,7 +75,7 @@ def draw(
     *,
     is_over: bool,
 ) -> None:
-    """The results, narrowed by two filters. `final_round`: of a sweep on a GPU."""
+    """Draw the results with their two filters. `final_round` exists for a sweep on a GPU."""
     if not all_rows.rows:
         _nothing(is_over)
         return
@@ -135,7 +135,7 @@ def _no_times(rows: FilteredRows) -> None:
         f"None of {len(rows.frame):,} points has a time. Most often ({top['points']:,} ×) "
         f"{top['status']}: {top['reason']} All reasons are in the tab Not timed."
     )
-    if set(rows.frame["status"]) <= {str(Status.SKIPPED)}:  # constraints exclude them: no failure
+    if set(rows.frame["status"]) <= {str(Status.SKIPPED)}:  # excluded by constraints, not failed
         st.info(plain_markdown(sentence), icon=":material/info:")
     else:
         problem(sentence)
@@ -147,12 +147,12 @@ def _filters(all_rows: ResultRows) -> tuple[str | None, tuple[str, ...]]:
         return None, ()
     left, right = st.columns(2, gap="small")
     if st.session_state.get("sweep_problem") not in (None, _EVERY, *problems):
-        st.session_state["sweep_problem"] = _EVERY  # of another sweep
+        st.session_state["sweep_problem"] = _EVERY  # the selection belongs to another sweep
     problem = left.selectbox(
-        "Problem of the results", [_EVERY, *problems], key="sweep_problem", persist_state="session"
+        "Show results of problem", [_EVERY, *problems], key="sweep_problem", persist_state="session"
     )
     variants = right.multiselect(
-        "Variants of the results",
+        "Show results of variants",
         [v.id for v in all_variants()],
         key="sweep_only",
         placeholder="all",
@@ -162,7 +162,7 @@ def _filters(all_rows: ResultRows) -> tuple[str | None, tuple[str, ...]]:
 
 
 def _origins(rows: FilteredRows) -> None:
-    """Draw the origins of the times, with a sentence for predicted ones."""
+    """Draw the origins of the times, with a sentence for predicted times."""
     assert rows.origin is not None  # there are times
     with st.container(horizontal=True, vertical_alignment="center"):
         st.markdown(origin_badge(rows.origin))
@@ -203,7 +203,7 @@ def _places(
 
 
 def _results(rows: FilteredRows, final_round: list[ProblemResult]) -> list[ProblemResult]:
-    """The places of every problem that matches the filters."""
+    """Return the places of every problem that matches the filters."""
     of_these = [r for r in final_round if rows.problem in (None, r.problem.label())]
     if of_these:
         return of_these
@@ -214,14 +214,14 @@ def _results(rows: FilteredRows, final_round: list[ProblemResult]) -> list[Probl
 def _keepable(
     rows: FilteredRows, final_round: list[ProblemResult], strategy: StrategyName
 ) -> list[TunedConfig]:
-    # The places of a final are among all variants.
+    # Places of the final round are among all variants.
     unfiltered = FilteredRows(rows.all_rows, rows.name, rows.problem, ())
     best = configs_to_keep(_results(unfiltered, final_round), unfiltered.rows, strategy)
     return [e for e in best if not rows.variants or e.variant in rows.variants]
 
 
 def _winner_map(frame: pd.DataFrame, rows: FilteredRows) -> None:
-    """The winner map over two dimensions, for one chosen combination of the others."""
+    """Draw the winner map over two dimensions, for one chosen combination of the others."""
     dimensions = ["head_dim", "causal", "dtype", "seqlen_kv", "num_heads_kv"]
     groups = {_slice(*key): group for key, group in frame.groupby(dimensions, dropna=False)}
     name = next(iter(groups))
@@ -249,7 +249,7 @@ def _slice(
 
 
 def _one_of(label: str, options: list[str], key: str) -> str:
-    """A choice that falls back to the first when another sweep has other options."""
+    """Draw a choice that falls back to the first option if another sweep lacks the selected one."""
     if st.session_state.get(key) not in options:
         st.session_state[key] = options[0]
     return st.selectbox(label, options, key=key) or options[0]
@@ -273,8 +273,7 @@ def _parallel(rows: FilteredRows) -> None:
 
 
 def _of_one_problem(rows: FilteredRows, label: str, key: str) -> tuple[str, pd.DataFrame]:
-    """Choose one problem if there are several, and return its points; other problems do not
-    compare."""
+    """Draw the choice of a problem, if there are several, and return its points."""
     problems = rows.timed["problem"].unique().tolist()
     name = _one_of(label, problems, key) if len(problems) > 1 else problems[0]
     ranked = rows.ranked
@@ -317,7 +316,7 @@ def _slices(rows: FilteredRows) -> None:
 def _best_so_far(rows: FilteredRows) -> None:
     ranked = rows.ranked["point"]
     timed = rows.frame["median_us"].where(rows.frame["point"].isin(ranked))
-    # What failed took its time, too.
+    # Failed points took time, too.
     frame = rows.cached("so far", lambda: best_so_far(rows.frame.assign(median_us=timed)))
     problems = frame["problem"].unique().tolist()[:_MOST_CURVES]
     assert rows.origin is not None  # there are times
@@ -363,7 +362,7 @@ def _occupancy(rows: FilteredRows) -> None:
 
 
 def _roofline(rows: FilteredRows) -> None:
-    """Every point of one GPU at one level of memory beneath the GPU's roofs."""
+    """Draw every point of one GPU beneath the GPU's roofs, for bytes from L2 or DRAM."""
     frame = rows.cached("roofline", lambda: _roofline_frame(rows))
     if frame.empty:
         empty("nothing yet", "No roofline", "No point has a time on a GPU of the device table.")
@@ -397,7 +396,7 @@ def _roofline_frame(rows: FilteredRows) -> pd.DataFrame:
 
 
 def _one_of_several(label: str, options: list[str], key: str) -> str:
-    """A choice, where there is one."""
+    """Draw a choice if there is more than one option."""
     return _one_of(label, options, key) if len(options) > 1 else options[0]
 
 
@@ -419,7 +418,7 @@ def _table(rows: FilteredRows, name: str) -> None:
 
 
 def _beside_known(table: pd.DataFrame, rows: FilteredRows, after: str) -> pd.DataFrame:
-    """The frame with the times that sessions hold of the same kernels and of PyTorch's SDPA."""
+    """Return the frame with times of the same kernels and of PyTorch's SDPA in sessions."""
     times = known_times.known()
     if times is None or table.empty:
         return table
@@ -429,8 +428,8 @@ def _beside_known(table: pd.DataFrame, rows: FilteredRows, after: str) -> pd.Dat
 
 
 def _download(rows: FilteredRows, name: str) -> None:
-    """The whole table. Its bytes are there before the click: a file that is made on the click is
-    lost when the page is brought up to date before the browser has fetched it.
+    """Draw the download of the whole table. Its bytes are prepared before the click: a file created
+    on the click is lost if the page updates before the browser has fetched it.
     """
     which = (name, rows.problem, rows.variants)
     data: bytes | None = None

@@ -1,4 +1,4 @@
-"""Keep the best configs of a sweep as tuned configs."""
+"""Save the best configs of a sweep as tuned configs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _NOTICES = "sweep.tuned_configs"
 
 
 def draw(best: Sequence[TunedConfig]) -> None:
-    """One line per GPU, variant and class of problems: the best config, and the one kept."""
-    notices.draw(_NOTICES, once=False)  # until the next button: this part polls
+    """Draw a line per GPU, variant and class of problems: the best config and the saved one."""
+    notices.draw(_NOTICES, once=False)  # stays until the next button, because this part polls
     if not best:
         empty("nothing yet", "No config to keep", "None of these points has a valid time.")
         return
@@ -82,7 +82,8 @@ def _now(kept: TunedConfig | None) -> str:
 
 
 def _why_not(entry: TunedConfig, kept: TunedConfig | None) -> str | None:
-    """None when keeping it would change something; empty when it is what is kept."""
+    """Return None if saving would change something, empty if it is saved already, else the
+    reason why it is not saved."""
     if kept is None:
         return None
     if kept.outranks(entry):

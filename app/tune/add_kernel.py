@@ -1,4 +1,5 @@
-"""Add a kernel: a short form that describes a `.cu` file, and what that means on this problem."""
+"""Add a kernel: a form that describes a `.cu` file, and shows the launch that follows on this
+problem."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from engine.attention.config import kept_kernels
 from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidKernel
-from engine.cuda_on_host.toolchain import DEFAULT_ARCH
+from engine.cuda_on_host.build import DEFAULT_ARCH
 from engine.devices import find_device
 from engine.own_kernels.draft import Draft, draft_of, in_sequence
 from engine.own_kernels.host_launch import Signature, kernels_of
@@ -50,20 +51,21 @@ from kernels.variant import Variant
 _PLACE = "adding"
 _FORKING = "forking"
 _ADDED = "kernel_added"
-_CHOSEN = "kernel_chosen"  # what was added, the menu's choice before, and until when that is stale
+# The added kernel, the menu's previous choice, and until when that is stale.
+_CHOSEN = "kernel_chosen"
 _STALE_S = 5.0
-_FAILED = "add_kernel_failed"  # what was tried and is wrong: its file and description
+_FAILED = "add_kernel_failed"  # file and description of a kernel that failed its trial
 _MASKS = {False: "not causal", True: "causal"}
 _LAYOUTS = {"bhsd": "[B, H, S, D]", "bshd": "[B, S, H, D]", "bs3hd": "[B, S, 3, H, D]"}
 
 
 def select_added() -> None:
-    """Select the kernel that was just added, and a format, mask and head_dim that it takes.
+    """Select the kernel that was just added, and a format, mask and head_dim that it supports.
 
     Call before the sidebar, whose menu shows it.
 
-    A callback of the dialog could not, and once is not enough: until the browser has the page it
-    sends the menu's old choice with each poll, which would bring that back.
+    A callback of the dialog cannot do this, and doing it once is not enough: until the browser has
+    the page, each of its polls sends the menu's old choice, which would restore that.
     """
     state = st.session_state
     if (added := state.pop(_ADDED, None)) is not None:
@@ -79,7 +81,7 @@ def select_added() -> None:
 
 
 def button(selection: Selection) -> None:
-    """The button that opens the form, which stays open when the page runs again."""
+    """Draw the button that opens the form. The form stays open when the page runs again."""
     if st.button("Add a kernel", key="add_kernel", icon=":material/add:", help=TERMS["add_kernel"]):
         st.session_state[DIALOG_OPEN] = True
     if st.session_state.get(DIALOG_OPEN):
@@ -87,7 +89,7 @@ def button(selection: Selection) -> None:
 
 
 def fork_button(selection: Selection) -> None:
-    """The button that copies the sidebar's kernel and opens the copy's source."""
+    """Draw the button that copies the sidebar's kernel and opens the copy's source."""
     st.button(
         "Fork this variant",
         key="fork_kernel",
@@ -136,7 +138,7 @@ def _dialog(selection: Selection) -> None:
 
 
 def _brought(dropped: Sequence[Any]) -> Path | None:
-    """The source among the files that were dropped; asks which where there are several."""
+    """Return the source among the dropped files, and ask which one if there are several."""
     if not dropped:
         return None
     try:
@@ -151,7 +153,7 @@ def _brought(dropped: Sequence[Any]) -> Path | None:
 
 
 def _file(path: Path, selection: Selection) -> None:
-    """A file with a description is added as it is; any other gets the form."""
+    """Add a file with a description as it is; draw the form for any other."""
     try:
         variant = check_kernel(path)
     except InvalidKernel as error:
@@ -218,8 +220,8 @@ def _try_button(
     toml: str = "",
     where: Where | None = None,
 ) -> None:
-    """Adds a kernel that compiles and is right on a small problem; of any other it says what is
-    wrong, and adds it when the button is pressed again."""
+    """Add a kernel that compiles and is correct on a small problem. For any other, say what is
+    wrong, and add it if the button is pressed again."""
     tried = hashlib.sha256(f"{path}\0{read_text(path)}\0{toml}".encode()).hexdigest()
     failed = st.session_state.get(_FAILED) == tried
     help_of = {"beside it": TERMS["add_beside"], "in the source": TERMS["add_inside"]}
@@ -234,12 +236,12 @@ def _try_button(
 
 
 def _key(path: Path, text: str, kernel: Signature) -> str:
-    """Key of a kernel's widgets, so that another file or kernel starts from its own guess."""
+    """Return the key of a kernel's widgets: each file and kernel starts from its own guess."""
     return hashlib.sha256(f"{path}\0{text}\0{kernel.name}".encode()).hexdigest()[:12]
 
 
 def _fields(key: str, guess: Draft) -> Draft:
-    """The form's fields, filled with what was guessed from the source."""
+    """Draw the form's fields, filled with the guess from the source."""
 
     def text(container: Any, label: str, name: str, value: str, term: str) -> str:
         field = f"add_{name}_{key}"
@@ -302,8 +304,8 @@ def _fields(key: str, guess: Draft) -> Draft:
 def _explanation(
     path: Path, variant: Variant, selection: Selection, kernels: tuple[Signature, ...] | None = None
 ) -> None:
-    """What is launched on the sidebar's problem, in a format that the kernel takes, and what each
-    argument is there."""
+    """Draw the launch on the sidebar's problem, in a format that the kernel supports, with each
+    argument's value."""
     if selection.problem is None:
         problem(selection.error)
         return
@@ -323,7 +325,7 @@ def _explanation(
 
 
 def _kept() -> None:
-    """The kernels that were added, each with a button that takes it off the list."""
+    """Draw the added kernels, each with a button that removes it from the list."""
     kept = kept_kernels()
     if not kept:
         return
@@ -334,7 +336,7 @@ def _kept() -> None:
             right.button(
                 "Remove",
                 key=f"forget_{path.stem}",
-                help="Takes it off the list. The file stays.",
+                help="Removes it from the list. The file stays.",
                 on_click=_forget,
                 args=(path.stem,),
             )
@@ -360,7 +362,8 @@ def _try_and_add(
 
 
 def _what_it_takes(variant: Variant, present: Problem | None) -> dict[str, Any]:
-    """The sidebar's format, mask and head_dim where the kernel takes others than the present."""
+    """Return format, mask and head_dim that the kernel supports, where the present ones are not
+    supported."""
     if present is None:
         return {}
     before, after = problem_values(present), problem_values(problem_for(variant, present))

@@ -16,7 +16,7 @@ from engine.base.errors import Status
 
 
 def draw(selection: Selection, state: RunState) -> None:
-    """Title, Run or Cancel, the switch, Save."""
+    """Draw the title, Run or Cancel, the Rerun switch, Pin, Save, Add a kernel and Fork."""
     assert selection.problem is not None
     label = selection.problem.label()
     with st.container(
@@ -60,9 +60,9 @@ def draw(selection: Selection, state: RunState) -> None:
 
 
 def _run_what_is_selected() -> None:
-    """Run what the widgets say at the click.
+    """Run the selection at the time of the click.
 
-    A button drawn before the page has followed a change would carry the problem of before.
+    A button drawn before the page has followed a change would hold the old problem.
     """
     selection = sidebar.ahead()
     if selection.problem is not None:

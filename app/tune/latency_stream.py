@@ -1,4 +1,4 @@
-"""The tab "Live latency": one kernel measured again and again, drawn over time meanwhile."""
+"""The tab "Live latency": measure one kernel repeatedly and plot its latency over time."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from engine.jobs.latency_series import StreamSummary, StreamView
 from engine.jobs.manager import JobStatus
 from engine.pipeline.request import EvaluationRequest
 
-_POLL_S = 0.5  # also while nothing is measured: another tab may begin
+_POLL_S = 0.5  # also while nothing is measured: another tab may start a stream
 
 _TERMS = {
-    "switch": "Checks the kernel once, then measures it repeatedly until this is switched off in "
-    "any tab. Runs and compiles are executed in between. The measurement follows the sidebar and "
-    "stops when no tab shows it any more.",
+    "switch": "Checks the kernel once, then measures it repeatedly until any tab switches this "
+    "off. Runs and compiles are executed in between. The measurement follows the sidebar and "
+    "stops when no tab shows it.",
     "median": "Median of all valid samples so far, with its 95 % confidence interval, which "
     "assumes no distribution.",
     "spread": "The 5th and the 95th percentile: nine of ten samples lie between them.",
@@ -46,7 +46,7 @@ _ENDS = {
 
 
 def draw(selection: Selection, state: RunState) -> None:
-    """The tab."""
+    """Draw the tab."""
     request = selection.request(execute=True)
     seen = state.preview
     why_not = state.error or (seen.unsupported or seen.memory if seen is not None else "") or ""
@@ -65,8 +65,8 @@ def _draw(request: EvaluationRequest, why_not: str) -> None:
     job = latency_stream_jobs.newest(request)
     is_on = waits or (job is not None and not job.is_over)
     with st.container(horizontal=True, vertical_alignment="center", key="latency_stream_head"):
-        # A new widget for every state: a switch whose value follows the job, which any tab may end,
-        # could be set during a click on it and would then switch back.
+        # A new widget for every state: any tab may end the job, and a switch that followed the
+        # job's state could change during a click and switch back.
         key = f"latency_stream_{'on' if is_on else 'off'}_{job.job_id if job is not None else ''}"
         st.toggle(
             "Measure continuously",
@@ -81,7 +81,7 @@ def _draw(request: EvaluationRequest, why_not: str) -> None:
             _progress(job)
         elif why_not:
             st.caption(f"It cannot be measured: {plain_markdown(why_not)}")
-    # Fixed containers: the chart stays the same element when a notice comes or goes.
+    # Fixed containers: the chart stays the same element when a notice appears or disappears.
     notice, figures, chart, below = (st.container() for _ in range(4))
     view = latency_stream_jobs.view_of(job) if job is not None else StreamView(None, "")
     with notice:
@@ -101,7 +101,7 @@ def _draw(request: EvaluationRequest, why_not: str) -> None:
 
 
 def _switched(key: str, request: EvaluationRequest, job: JobStatus | None) -> None:
-    # Under load Streamlit calls this once too often, for a value that is not new.
+    # Under load Streamlit may call this again for a value that has not changed.
     wanted, was_on = st.session_state[key], key.startswith("latency_stream_on_")
     if wanted == was_on:
         return
@@ -112,7 +112,7 @@ def _switched(key: str, request: EvaluationRequest, job: JobStatus | None) -> No
 
 
 def _progress(job: JobStatus | None) -> None:
-    """What it is doing, or what it waits for."""
+    """Draw the stage of the job, or what it waits for."""
     if job is not None and job.state == "queued":
         queue_position.draw(job, "latency_stream_stop_other")
         return
@@ -191,7 +191,7 @@ def _tiles(view: StreamView, summary: StreamSummary) -> None:
 
 
 def _origin(view: StreamView) -> None:
-    """Draw the kind of time, the device, and which panels are left out and why."""
+    """Draw the kind of time, the device, and the panels that are left out, with the reason."""
     device = plain_markdown(view.device)
     with st.container(
         horizontal=True, vertical_alignment="center", gap="small", key="latency_stream_origin"

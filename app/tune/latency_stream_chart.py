@@ -1,4 +1,5 @@
-"""The chart of a latency stream: latency over time, and what the GPU did meanwhile below it."""
+"""The chart of a latency stream: latency over time; below it clock, power and throttling of the
+GPU."""
 
 from __future__ import annotations
 
@@ -20,17 +21,17 @@ from engine.jobs.latency_series import (
 )
 
 _TIMES_PX, _STATE_PX, _LANE_PX, _HEAD_PX, _FOOT_PX = 300, 110, 40, 26, 52
-_GAP_PX = 34  # between panels: room for the title of the lower one
-# One hue for each panel; the time axis is the same for all.
+_GAP_PX = 34  # between panels: room for the lower panel's title
+# One colour per panel; all panels share the time axis.
 _CLOCK_COLOR, _POWER_COLOR = CATEGORICAL[2], CATEGORICAL[1]
 _MOST_SHADED = 60
 _NUMBER = ",~r"
 
 
 def latency_stream(view: StreamView, revision: str, theme: Theme) -> go.Figure:
-    """Panels over one time axis; those of which nothing is known are left out.
+    """Return panels over one time axis, without panels that have no data.
 
-    What a person has zoomed to stays as long as `revision` is the same.
+    The zoom is kept as long as `revision` is the same.
     """
     assert view.summary is not None
     assert view.times is not None
@@ -62,7 +63,7 @@ def latency_stream(view: StreamView, revision: str, theme: Theme) -> go.Figure:
             "autorange": "reversed",
             "fixedrange": True,
             "showgrid": False,
-            "showticklabels": False,  # beside the panel they would narrow all of them
+            "showticklabels": False,  # labels beside the panel would narrow all panels
         }
         if not reasons:
             lanes |= {"visible": False}
@@ -82,20 +83,20 @@ def _title(kind: StreamKind | None, summary: StreamSummary, unit: str) -> str:
 
 
 def _usual(summary: StreamSummary, scale: float) -> Part:
-    """What an axis shows by itself. Not its range: that would undo a person's zoom."""
+    """Return an axis' initial range settings. A fixed `range` would undo the zoom."""
     low, high = (us / scale for us in summary.usual_us)
     margin = 0.05 * (high - low) or 0.01 * high
     return {"clipmin": low - margin, "clipmax": high + margin}
 
 
 def _label(text: str, yref: str, y: float | str, **options: Any) -> Part:
-    """Text at the left edge, above `y`."""
+    """Return text at the left edge, above `y`."""
     place = {"x": 0, "xref": "paper", "xanchor": "left", "y": y, "yref": yref, "yanchor": "bottom"}
     return {"text": text, "showarrow": False, **place, **options}
 
 
 def _around(curve: Curve) -> Part:
-    """Room above and below, so that a steady value is no drama."""
+    """Return a range with room above and below, so that a steady value looks steady."""
     known = curve.values[~np.isnan(curve.values)]
     return {"include": [0.98 * float(known.min()), 1.02 * float(known.max())]}
 
@@ -106,7 +107,7 @@ def _stack(
     revision: str,
     theme: Theme,
 ) -> go.Figure:
-    """One below the other, each with its title on top, sharing the time axis."""
+    """Stack the panels, each below its title, over one time axis."""
     inner = sum(height for _, height, _, _ in panels) + _GAP_PX * (len(panels) - 1)
     data: list[Trace] = []
     layout: Part = {"annotations": []}
@@ -138,7 +139,7 @@ def _stack(
         spikedash="dot",
         spikecolor=theme.line,
     )
-    # Many short spans would be unreadable and slow to draw; their lanes show them.
+    # Many short spans would be unreadable and slow to draw; the lanes of their reasons show them.
     layout["shapes"] = [_shade(span, theme) for span in spans[:_MOST_SHADED]]
     return figure(
         theme,
@@ -154,7 +155,7 @@ def _stack(
 
 
 def _median(history: History, scale: float, unit: str, theme: Theme) -> list[Trace]:
-    """The median so far in the band of its interval."""
+    """Return the median so far, with its interval as a band."""
     at = history.at_s
     edge = {"type": "scatter", "mode": "lines", "x": at, "hoverinfo": "skip", "line": {"width": 0}}
     return [
@@ -182,7 +183,7 @@ def _median(history: History, scale: float, unit: str, theme: Theme) -> list[Tra
 def _points(
     times: Curve, dropped: np.ndarray, scale: float, unit: str, theme: Theme
 ) -> list[Trace]:
-    """The samples: those that count, and in the colour of warnings those that do not."""
+    """Return the samples: valid ones, and in the warning colour those that were left out."""
 
     def cloud(mask: np.ndarray, marker: Part, note: str) -> Trace:
         return {
@@ -197,7 +198,7 @@ def _points(
     traces = [cloud(~dropped, {"color": theme.line, "size": 4, "opacity": 0.75}, "")]
     if dropped.any():
         mark = {"color": theme.bad, "size": 6, "symbol": "x-thin-open"}
-        traces.append(cloud(dropped, mark, ", does not count"))
+        traces.append(cloud(dropped, mark, ", left out"))
     return traces
 
 
@@ -213,7 +214,7 @@ def _line(curve: Curve, unit: str, color: str) -> Trace:
 
 
 def _lane(spans: tuple[Span, ...], reason: str, theme: Theme) -> Trace:
-    """One bar for each time that the reason held."""
+    """Return a bar for each span of time in which the reason held."""
     own = [span for span in spans if span.reason == reason]
     lane = plain(reason)
     return {
@@ -235,7 +236,7 @@ def _nothing() -> Trace:
 
 
 def _shade(span: Span, theme: Theme) -> Part:
-    """The time of a span, shaded over all panels."""
+    """Return the shading of a span over all panels."""
     return {
         "type": "rect",
         "layer": "below",

@@ -1,8 +1,8 @@
-"""The latency streams of this server: which one a tab shows, start, stop, and which tabs watch it.
+"""The latency streams of this server: start and stop them, and track which tab shows which stream.
 
-The switch belongs to the request. Every tab with the same request shows the same stream. When a tab
-goes on to another request, its measurement goes with it: the old one is cancelled, and the new one
-starts once the choice has settled. A measurement that another tab shows is left alone.
+A stream belongs to its request: every tab with the same request shows the same stream. When a tab
+switches to another request, the old stream is cancelled and a new one starts once the choice has
+settled. A stream that another tab shows continues.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from engine.pipeline.request import EvaluationRequest
 
 NOTICES = "latency_stream"
 
-_SETTLED_S = 0.4  # a request unchanged for so long is not a slider that is being dragged
-_WATCHED_S = 3.0  # a tab that has not asked for so long is closed, or shows something else
-_MOST_IN_MEMORY = 4  # streams; another one is read again from its file
+_SETTLED_S = 0.4  # a request that is unchanged for this long is not a slider being dragged
+_WATCHED_S = 3.0  # a tab that has not polled for this long is closed, or shows something else
+_MOST_IN_MEMORY = 4  # streams; others are read again from their files
 
-_FOLLOWED = "latency_stream_followed"  # the job that this tab shows while it measures
-_NEXT = "latency_stream_next"  # (request, since when): what this tab will measure next
+_FOLLOWED = "latency_stream_followed"  # the running job that this tab shows
+_NEXT = "latency_stream_next"  # (request, since when): the stream that this tab starts next
 _TAB = "latency_stream_tab"
 
 _lock = threading.RLock()
-_watchers: dict[str, dict[str, float]] = {}  # job → tab → when it last asked
+_watchers: dict[str, dict[str, float]] = {}  # job → tab → time of its last poll
 _series: dict[str, LatencySeries] = {}  # newest last
 
 
 def newest(request: EvaluationRequest) -> JobStatus | None:
-    """The newest stream of this request, ended or not, whichever tab began it."""
+    """Return the newest stream of this request, ended or not, started by any tab."""
     payload = payload_of(request)
     streams = (j for j in manager().jobs() if j.kind == "live" and j.request == payload)
     return next(streams, None)
 
 
 def start(request: EvaluationRequest, known: JobStatus | None) -> None:
-    """Measure this, or join in when another tab already does.
+    """Start a stream, or join one that another tab has started.
 
-    `known` is the newest job that the caller has seen: one order never starts two, however late
-    and often it comes in.
+    `known` is the newest job that the caller has seen, so that a repeated or late call starts no
+    second stream.
     """
     st.session_state.pop(_NEXT, None)
     with _lock:
@@ -56,17 +56,17 @@ def start(request: EvaluationRequest, known: JobStatus | None) -> None:
 
 
 def stop(job: JobStatus | None) -> None:
-    """End it for every tab, or cancel what this tab waits for; what was measured is kept."""
+    """End the stream for every tab, or cancel a queued one; samples are kept."""
     st.session_state.pop(_NEXT, None)
     if job is not None:
         manager().cancel(job.job_id)
 
 
 def follow(request: EvaluationRequest, can_start: bool) -> bool:
-    """Take this tab's measurement along to another request. Call at every poll.
+    """Move this tab's stream to another request. Call at every poll.
 
     Returns:
-        Whether this tab waits for the choice to settle.
+        True while this tab waits for the choice to settle.
     """
     state, payload = st.session_state, payload_of(request)
     followed = manager().status(state[_FOLLOWED]) if _FOLLOWED in state else None
@@ -87,7 +87,7 @@ def follow(request: EvaluationRequest, can_start: bool) -> bool:
 
 
 def view_of(job: JobStatus) -> StreamView:
-    """The job's stream as it is now; that this tab shows it is noted, so that the job goes on."""
+    """Return the job's stream so far, and note that this tab still shows it."""
     with _lock:
         if job.is_over:
             _watchers.pop(job.job_id, None)
@@ -99,7 +99,7 @@ def view_of(job: JobStatus) -> StreamView:
 
 
 def csv_of(job_id: str) -> str:
-    """The raw samples as CSV."""
+    """Return the raw samples as CSV."""
     with _lock:
         return _up_to_date(job_id).csv()
 

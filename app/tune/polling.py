@@ -1,4 +1,4 @@
-"""The part of the page that polls: progress of a run, jobs of other tabs, files on disk."""
+"""The polling part of the page: progress of a run, jobs of other tabs, files on disk."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from app.tune.run_state import RunState, has_changed, run_state
 from app.tune.source_watch import SourceWatch, source_digest
 from engine.jobs.manager import manager
 
-_RUNNING_S = 0.4  # each poll takes the browser a tenth of a second of one core
+_RUNNING_S = 0.4  # each poll takes a tenth of a second of one core in the browser
 _RERUN_ON_CHANGE_S = 0.5
 _IDLE_S = 2.0
 
 
 def rerun_on_change(selection: Selection, state: RunState) -> RunState:
-    """Run again if something changed since this tab's last run; wait for the end of a run under
-    way.
+    """Run again if something changed since this tab's last run, after any current run has ended.
 
-    A file that is restored has changed, too: what ran last was the edited one.
+    A restored file counts as changed: the last run used the edited one.
     """
     if not state.is_previewed or state.compiling or state.is_running:
         return state
@@ -34,7 +33,7 @@ def rerun_on_change(selection: Selection, state: RunState) -> RunState:
 
 
 def poll(selection: Selection, state: RunState) -> None:
-    """Draw progress and watch for change; the whole page runs again once when there is one."""
+    """Draw progress and watch for changes; rerun the whole page once on a change."""
     period = _IDLE_S
     if state.is_running or state.compiling is not None or state.simulating is not None:
         period = _RUNNING_S
@@ -51,7 +50,7 @@ def poll(selection: Selection, state: RunState) -> None:
             st.rerun()
         _progress(selection, state)
 
-    # A container of its own: a late poll must not draw over what another run of the page put there.
+    # An own container: a late poll must not draw over the output of a later run of the page.
     with st.container():
         poll_once()
 

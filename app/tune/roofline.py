@@ -29,7 +29,7 @@ from engine.model.roofline import (
 
 
 def draw(view: EvaluationView) -> None:
-    """Chart and tables. What of the GPU is not known is said in a sentence."""
+    """Draw chart and tables, or a sentence that says which figures of the GPU are not known."""
     if view.kernel is None or view.device is None or not view.passes:
         empty(
             "nothing yet",
@@ -75,7 +75,7 @@ def _draw(
 
 
 def points_frame(variant: str, problem: str, points: tuple[RooflinePoint, ...]) -> pd.DataFrame:
-    """The points as the chart reads them."""
+    """Return the chart's rows."""
     names = ("level", "intensity", "tflops", "origin", "time_us", "roof_tflops", "share")
     same = {"variant": variant, "label": variant, "problem": problem, "point": None}
     rows = [same | asdict(p) | {"share": p.share} for p in points]

@@ -37,17 +37,17 @@ from kernels.variant import Variant
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """What is known of one request now."""
+    """What is known of one request at the moment."""
 
     preview: Preview | None
     error: str  # why there is no preview
     compiling: JobStatus | None  # under way
-    simulating: JobStatus | None  # under way: a prediction by machine code is to come
-    compiled: Evaluation | None  # the outcome of the compile job, where one was needed
+    simulating: JobStatus | None  # running: a prediction by machine code follows
+    compiled: Evaluation | None  # the outcome of the compile job, if one was needed
     job: JobStatus | None  # the newest run
     evaluation: Evaluation | None  # the result of the newest finished run
     evaluation_job: str  # its job's id
-    # While the newest run goes on: of a few CTAs, or of all, when it is simulated.
+    # Of the running job: the result of its first few CTAs, or of all while it is simulated.
     part: Evaluation | None
     digest: str  # of the source on disk
     is_stale: bool  # the source has changed since the evaluation
@@ -58,13 +58,13 @@ class RunState:
 
     @property
     def is_previewed(self) -> bool:
-        """Whether the request could be run now."""
+        """True if the request can be run."""
         seen = self.preview
         return seen is not None and not (seen.unsupported or seen.memory)
 
 
 def has_changed(selection: Selection, state: RunState) -> bool:
-    """Whether a run or compile began or ended since then: a few milliseconds."""
+    """True if a run or compile has started or ended since `state`. Takes a few milliseconds."""
     runs = runs_of(selection.request(execute=True))
     compiling = state.compiling and manager().status(state.compiling.job_id)
     simulating = state.simulating and manager().status(state.simulating.job_id)
@@ -78,12 +78,12 @@ def _stamps(*jobs: JobStatus | None) -> list[tuple[str, bool, str | None] | None
 
 
 def _partial(part: Evaluation | None) -> str | None:
-    """How many CTAs it is of, empty where of all; None where there is none."""
+    """Return the number of CTAs of a partial result, empty for all; None without a result."""
     return None if part is None or part.execution is None else part.execution.partial
 
 
 def run_state(selection: Selection) -> RunState:
-    """The state of the selected request. The compile that its preview needs is submitted here."""
+    """Return the state of the selected request, and submit the compile that its preview needs."""
     request = selection.request(execute=False)
     digest = source_digest(selection.variant)
     error, seen, compiling, simulating, compiled = "", None, None, None, None
@@ -102,7 +102,7 @@ def run_state(selection: Selection) -> RunState:
         error = str(failure)
     runs = runs_of(selection.request(execute=True))
     finished = [(job, result) for job in runs if (result := evaluation_of(job)) is not None]
-    # While the source does not compile, the last run that did stays in view.
+    # While the source does not compile, the result of the last version that did is shown.
     good = [pair for pair in finished if pair[1].status is not Status.COMPILE_ERROR]
     job, evaluation = (good or finished or [(None, None)])[0]
     part = part_of(runs[0]) if runs and not runs[0].is_over else None
@@ -124,7 +124,7 @@ def run_state(selection: Selection) -> RunState:
 
 
 def simulation_of(seen: Preview, request: EvaluationRequest, digest: str = "") -> JobStatus | None:
-    """The job that simulates a kernel not simulated yet, submitted here; None when it is over."""
+    """Submit and return the job that simulates a kernel; None once it has ended."""
     if seen.estimate is None or seen.estimate.latency is None or seen.estimate.by_machine_code:
         return None
     job = simulate_job(request, digest)
@@ -141,7 +141,7 @@ def _is_stale(evaluation: Evaluation | None, variant: Variant) -> bool:
 
 
 def view_of(selection: Selection, state: RunState) -> EvaluationView:
-    """What the page shows of this state. Only for a valid problem."""
+    """Return the view of this state. The problem must be valid."""
     assert selection.problem is not None
     seen, evaluation = state.preview, state.evaluation
     bound_us = seen.bound_us if seen else None
@@ -161,7 +161,7 @@ def view_of(selection: Selection, state: RunState) -> EvaluationView:
         device_name=selection.gpu_name,
         device=seen.device if seen else None,
         passes=passes or (evaluation.passes if evaluation else ()),
-        # A time that was taken of this very kernel is never overruled by a prediction.
+        # A measured or recorded time of this source always takes precedence over a prediction.
         latency=measured or (mine.latency if mine else predicted),
         latency_reason=_latency_reason(seen, state),
         bound_us=bound_us,
@@ -197,7 +197,7 @@ def _latency_reason(seen: Preview | None, state: RunState) -> str:
     if seen.estimate is None or seen.bound_us is None:
         return seen.latency_reason
     if state.simulating is not None and not are_libraries_built():
-        return "The simulator is being built, once on a machine: the prediction follows."
+        return "The simulator is being built, once per machine: the prediction follows."
     if state.simulating is not None:
         return "Its machine code is being simulated: the prediction follows."
     return "Its machine code could not be simulated, and the roofline predicts no time."
@@ -209,10 +209,10 @@ def _residencies(seen: Preview | None) -> tuple[Residency, ...]:
 
 
 def shown_evaluation(state: RunState) -> Evaluation | None:
-    """What the page shows, to be saved; None where there is nothing yet.
+    """Return the evaluation that the page shows, to be saved; None if there is none yet.
 
-    After an edit that is what is known of the source as it stands now: its registers, occupancy and
-    prediction, without the correctness of the one before.
+    After an edit it has registers, occupancy and prediction of the present source, without the
+    correctness of the previous one.
     """
     seen, evaluation = state.preview, state.evaluation
     if not state.is_stale:
@@ -225,7 +225,7 @@ def shown_evaluation(state: RunState) -> Evaluation | None:
 
 
 def pinnable(state: RunState) -> Evaluation | None:
-    """What the page shows, run or not."""
+    """Return the evaluation that the page shows, executed or only previewed."""
     evaluation = shown_evaluation(state)
     if evaluation is None and state.preview is not None and state.preview.passes:
         evaluation = evaluation_of_preview(state.preview, "Pinned without being executed.")

@@ -1,4 +1,4 @@
-"""Save what the page shows as a snapshot, for the present source."""
+"""Save the shown evaluation as a snapshot, for the present source."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NOTES = "save_notes"
 
 
 def _snapshot_of(state: RunState) -> Snapshot:
-    """A snapshot of what is shown, with its source and, of the same source, its error maps.
+    """Return a snapshot of the shown evaluation with its source, and error maps of that source.
 
     Raises:
-        StoreError: nothing of the source as it stands is known yet.
+        StoreError: nothing is known of the present source yet.
     """
     evaluation = shown_evaluation(state)
     if evaluation is None:
@@ -43,7 +43,7 @@ def _snapshot_of(state: RunState) -> Snapshot:
 
 
 def button(state: RunState, placeholder: str) -> None:
-    """The Save button with its small form."""
+    """Draw the Save button with its form."""
     evaluation = state.evaluation
     with st.popover(
         "Save",
@@ -51,7 +51,7 @@ def button(state: RunState, placeholder: str) -> None:
         disabled=evaluation is None,
         help="Nothing to save yet: press Run first." if evaluation is None else None,
     ):
-        if evaluation is None:  # cannot be opened, and costs a step of a slider nothing
+        if evaluation is None:  # a disabled button costs a step of a slider nothing
             return
         st.text_input(
             "Title",
@@ -64,7 +64,7 @@ def button(state: RunState, placeholder: str) -> None:
             "Notes",
             key=_NOTES,
             height=80,
-            placeholder="What was tried, and why",
+            placeholder="What you tried, and why",
             persist_state="session",
         )
         st.button(

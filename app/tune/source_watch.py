@@ -1,4 +1,4 @@
-"""Whether a kernel has changed on disk: decided by content, once the file has settled."""
+"""Detect changes of a kernel on disk, by content, once the file has settled."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kernels.variant import Variant
 
 
 def source_digest(variant: Variant) -> str:
-    """A hash of the kernel, every header of its project, and the description beside it.
+    """Return a hash of the kernel, every header of its project, and the description beside it.
 
-    For a file that cannot be read it is that of the error message, so that a fix is a change too.
+    For an unreadable file, the error message is hashed, so that a fix is a change too.
     """
     try:
         sources = variant_sources(variant)
@@ -45,6 +45,6 @@ class SourceWatch:
         return cls(digest, digest)
 
     def poll(self, digest: str) -> tuple[SourceWatch, bool]:
-        """The next state, and whether there is a settled change to act on."""
+        """Return the next state, and whether a settled change is to be acted on."""
         settled = digest == self.last_seen and digest != self.acted_on
         return SourceWatch(digest if settled else self.acted_on, digest), settled

@@ -1,4 +1,4 @@
-"""Every variant on the selected problem and GPU, side by side; a sweep fills in the rest."""
+"""Every variant on the selected problem and GPU, side by side; sweeps add their best configs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kernels.ladder import LADDER
 
 _MOST_SWEEPS = 5  # the newest
 _POLL_S = 0.5
-# The widths that the table measures itself cut the content.
+# Fixed widths, because the table's own widths cut the content.
 _WIDTHS_PX = {
     "predicted": 145,  # "13.5 µs machine code"
     "known": 130,
@@ -34,12 +34,12 @@ _WIDTHS_PX = {
 
 
 def draw(selection: Selection) -> None:
-    """Table and chart. What is not compiled yet is compiled by the job worker."""
+    """Draw table and chart. The job worker compiles variants that are not compiled yet."""
     problem = selection.problem
     assert problem is not None
     rows = [row for row in _sweep_rows() if (row.problem, row.device) == _at(selection)]
     waiting: list[JobStatus] = []
-    notes: set[str] = set()  # why a kernel could not be compiled here
+    notes: set[str] = set()  # reasons why kernels could not be compiled here
     lines = []
     rungs = LADDER.of(problem)
     own = [selection.variant] if selection.variant.id not in {v.id for v in rungs} else []
@@ -90,7 +90,8 @@ def draw(selection: Selection) -> None:
                 "variant": st.column_config.TextColumn(pinned=True),
                 **{n: st.column_config.TextColumn(width=px) for n, px in _WIDTHS_PX.items()},
             },
-            # Widths are measured once; those of the first, emptier rows would cut later content.
+            # The table measures widths once: those of the first, emptier rows would cut later
+            # content.
             key=f"variants_table_{len(waiting)}",
         )
     for sentence in reasons({each.variant: each.reason for each in lines}):
@@ -116,7 +117,7 @@ def _at(selection: Selection) -> tuple[object, str]:
 
 
 def _sweep_rows() -> list[SweepRow]:
-    """The points of the newest sweeps, of the app and of the command line."""
+    """Return the points of the newest sweeps, of the app and of the command line."""
     sweeps = [job for job in manager().jobs() if job.kind == "sweep"][:_MOST_SWEEPS]
     rows = [row for job in sweeps for row in manager().rows(job.job_id)]
     listed = sweep_files().listed()[:_MOST_SWEEPS]

@@ -1,4 +1,4 @@
-"""The variants of one problem as a table and a chart. Pure functions."""
+"""Rows of the table and chart of all variants on one problem. Pure functions."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from kernels.variant import Variant
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What is known of one variant: its preview, its best point of a sweep, a known time."""
+    """What is known of one variant: its preview, its best point in sweeps, a known time."""
 
     variant: str
     config: str
     reason: str  # why it cannot run; empty when it can
     seen: Preview | None
     swept: SweepRow | None
-    known: KnownTime | None  # taken of the file that stands here
-    sdpa: KnownTime | None  # the fastest known of the problem and GPU
-    references: tuple[Reference, ...] = ()  # other kernels that were launched like this one
+    known: KnownTime | None  # measured or recorded with the present file
+    sdpa: KnownTime | None  # the fastest known time of SDPA for the problem and GPU
+    references: tuple[Reference, ...] = ()  # other kernels with the same launch
 
     @property
     def latency(self) -> Latency | None:
-        """The variant's measured or recorded time, else the prediction."""
+        """Return the variant's measured or recorded time, else the prediction."""
         if self.known is not None:
             return self.known.latency
         return self.seen.predicted if self.seen is not None else None
 
 
 def best_row(rows: Iterable[SweepRow], variant: str) -> SweepRow | None:
-    """The fastest point of a variant; a time that was taken comes before a prediction."""
+    """Return the fastest point of a variant; a prediction only if it has no other time."""
     timed = [row for row in rows if row.variant == variant and row.median_us is not None]
     return min(
         timed, key=lambda row: (row.origin == "predicted", row.median_us or 0.0), default=None
@@ -51,7 +51,7 @@ def without_preview(variant: Variant, reason: str) -> Line:
 
 
 def line(seen: Preview, swept: SweepRow | None, times: Sequence[KnownTime]) -> Line:
-    """One variant's line; `times` are those of the problem and GPU."""
+    """Return one variant's line; `times` are known times of the problem and GPU."""
     of_name = [t for t in times if t.name == seen.variant.id and dict(t.config) == seen.config]
     sdpa = [t for t in times if t.is_sdpa and t.latency.kind == "device_warm"]
     return Line(
@@ -67,7 +67,7 @@ def line(seen: Preview, swept: SweepRow | None, times: Sequence[KnownTime]) -> L
 
 
 def frame(lines: Iterable[Line]) -> pd.DataFrame:
-    """One row per variant that can run; columns that say nothing anywhere are left out."""
+    """Return one row per variant that can run; empty columns are left out."""
     possible = [each for each in lines if not each.reason]
     table = pd.DataFrame([_record(each) for each in possible])
     if possible:
@@ -78,7 +78,8 @@ def frame(lines: Iterable[Line]) -> pd.DataFrame:
 
 
 def _orders(lines: Sequence[Line]) -> list[str]:
-    """For each variant, whether its order against the fastest simulated variant holds."""
+    """Return for each variant whether its order relative to the fastest simulated variant is
+    reliable."""
     simulated = {
         each.variant: x.median_us
         for each in lines
@@ -98,7 +99,7 @@ def _orders(lines: Sequence[Line]) -> list[str]:
 
 
 def chart_frame(lines: Sequence[Line]) -> pd.DataFrame:
-    """The times as `app.evaluation.charts.latencies` reads them, the fastest first."""
+    """Return the times for `app.evaluation.charts.latencies`, the fastest first."""
     rows = [
         (each.variant, x.median_us, x.low_us, x.high_us, x.origin, color_of(each.variant))
         for each in lines
@@ -133,7 +134,7 @@ def _predicted(seen: Preview | None) -> str:
 
 def _against(sdpa: KnownTime, known: KnownTime) -> str:
     a, b = sdpa.latency, known.latency
-    if not (sdpa.checked and known.checked):  # imported: it is not known how they were timed
+    if not (sdpa.checked and known.checked):  # imported times: their method is unknown
         return not_comparable(a.origin, b.origin)
     return format_speedup(a.median_us / b.median_us)
 
@@ -159,5 +160,5 @@ def _record(each: Line) -> dict[str, object]:
         "occupancy": f"{o.occupancy:.0%}" if o is not None else "",
         "limiter": o.limited_by() if o is not None else "",
         "waves": f"{o.waves:.3g}" if o is not None and o.waves is not None else "",
-        "config": each.config,  # the widest: a narrow window scrolls to it
+        "config": each.config,  # last because it is the widest
     }

@@ -1,4 +1,4 @@
-"""The line under the tiles: the verdict, with buttons for what follows from it."""
+"""The line under the tiles: the verdict, with buttons for the next steps."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _ICON = {
 
 
 def draw(chosen: Selection, state: RunState, view: EvaluationView, tabs_key: str) -> None:
-    """What is known, and nothing waited for: a job may bring more.
+    """Draw the verdict from what is known now, without waiting; a job may add to it.
 
     Args:
-        tabs_key: of the tabs of which one shows the source.
+        tabs_key: key of the tabs that include the source.
     """
     history = known_times.history()
     verdict = _verdict(chosen, state, view, history)
@@ -61,11 +61,11 @@ def draw(chosen: Selection, state: RunState, view: EvaluationView, tabs_key: str
         _words(told)
     metrics.draw_notes(_notes(state))
     job = _reading(chosen, state, view)
-    # Once the machine code is read: the gain of the rung that follows the next advice, and the time
-    # of auto's choice.
+    # Once the machine code is read, look up the gain of the rung that follows the first advice, and
+    # the time of auto's choice.
     asks = job is None and verdict.result == "passed" and not verdict.awaits_whole
     if asks and chosen.choice is not None and verdict.auto is not None and verdict.auto.us is None:
-        with suppress(AttuneError):  # then it stays without a time
+        with suppress(AttuneError):  # shown without a time
             history.estimate(chosen.choice.kernel, chosen.request(execute=False).problem)
     others = missing_kernels.jobs_for(history, _local_gpu(chosen)) if asks else ()
     waiting = [each for each in (job, *others) if each is not None and not each.is_over]
@@ -73,8 +73,8 @@ def draw(chosen: Selection, state: RunState, view: EvaluationView, tabs_key: str
 
 
 def _reading(chosen: Selection, state: RunState, view: EvaluationView) -> JobStatus | None:
-    """The job that reads the machine code of what was found right, submitted here; None when it is
-    over. Steps of a slider do not ask for it: nothing is to run before their compiles."""
+    """Submit and return the job that reads the machine code of a correct kernel; None once it has
+    ended. Steps of a slider do not submit it, because their compiles come first."""
     run, request = view.evaluation, chosen.request(execute=False)
     if is_machine_code_asked(request, state.digest):
         return machine_code_job(request, state.digest)
@@ -96,7 +96,7 @@ def _notes(state: RunState) -> list[str]:
 
 
 def _local_gpu(chosen: Selection) -> str:
-    """The device that requests leave unnamed."""
+    """Return the name of the device that requests leave empty."""
     return chosen.gpu_name if chosen.gpu is None else ""
 
 
@@ -135,14 +135,14 @@ def _verdict(
 
 
 def _report(chosen: Selection, state: RunState) -> PassReport | None:
-    """The report on the main pass's machine code, where it was read."""
+    """Return the report on the main pass's machine code, if it was read."""
     code = machine_code_of(state.preview) if state.preview is not None else None
     assert chosen.problem is not None
     return chosen.problem.main_of(code.passes) if code is not None else None
 
 
 def _result(verdict: LaunchVerdict, part: VerdictPart) -> str:
-    """The first words, with colour and icon."""
+    """Return the first part of the verdict as Markdown, with colour and icon."""
     known = {status.lower(): status for status in Status}
     status = known.get(verdict.result)
     icon = STATUS_ICON[status] if status is not None else _ICON[verdict.result]
@@ -172,7 +172,7 @@ def _button(
     tabs_key: str,
 ) -> None:
     """Draw the button that belongs to a part of the verdict."""
-    if part.code == "next" and part.place is None:  # of an incorrect output
+    if part.code == "next" and part.place is None:  # the output is incorrect
         st.button(
             plain_markdown(part.text),
             key="verdict_maps",

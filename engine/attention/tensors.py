@@ -44,7 +44,7 @@ _Array: TypeAlias = npt.NDArray[np.float32]
 
 NORMAL = "normal"
 # The second inputs of every checked run.
-HARSH = "harsh"
+EXTREME = "extreme"
 DEFAULT_FACTOR = 8.0
 # Scores of scaled inputs grow with its square; FP16 itself ends at 65,504.
 MAX_FACTOR = 4096.0
@@ -53,7 +53,7 @@ MAX_FACTOR = 4096.0
 _FAR = 160.0
 _HUGE_V = 4096.0
 _HUGE_KEY = 60.0
-_HARSH_SCALE = 32.0
+_EXTREME_SCALE = 32.0
 _STEP_KEYS = 16
 _PEAKS = 4  # of a head
 
@@ -69,23 +69,25 @@ MEANINGS: Mapping[str, str] = {
     "constant_rows": "all K rows of a head equal: softmax is uniform",
     "climbing": f"scores that climb from −{_FAR:g} to 0 in steps of {_STEP_KEYS} keys: every key "
     "tile raises the maximum",
-    HARSH: f"rows with scores about +{_FAR:g}, −{_FAR:g}, 0, climbing from −{_FAR:g} to 0, falling "
-    f"from +{_FAR:g} to 0, spread {_HARSH_SCALE:g} times as far, and with one key at +{_FAR:g}, in "
-    "no order",
+    EXTREME: f"rows with scores about +{_FAR:g}, −{_FAR:g}, 0, climbing from −{_FAR:g} to 0, "
+    f"falling from +{_FAR:g} to 0, spread {_EXTREME_SCALE:g} times as far, and with one key at "
+    f"+{_FAR:g}, in no order",
 }
 INPUT_KINDS = tuple(MEANINGS)
+# By the names that snapshots, links and commands use, those of earlier versions too.
+INPUT_KIND_OF: Mapping[str, str] = {**{kind: kind for kind in INPUT_KINDS}, "harsh": EXTREME}
 
 _SCALED = re.compile(r"scaled:([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)", re.ASCII)
 
 
 def check_input_kind(kind: str) -> str:
-    """The kind itself.
+    """The kind under its present name.
 
     Raises:
         InvalidProblem: it is neither a name nor `scaled:FACTOR` with a factor in range.
     """
-    if kind in MEANINGS:
-        return kind
+    if (known := INPUT_KIND_OF.get(kind)) is not None:
+        return known
     match = _SCALED.fullmatch(kind)
     if match is None:
         raise InvalidProblem(
@@ -113,7 +115,7 @@ InputKind: TypeAlias = Annotated[str, Text(r"^[a-z_]+(:[0-9.e+-]+)?$", 49, check
 
 def meaning(kind: InputKind) -> str:
     """What the kind is, for a sentence."""
-    name, _, factor = kind.partition(":")
+    name, _, factor = check_input_kind(kind).partition(":")
     return f"Q and K times {factor}" if factor else MEANINGS[name]
 
 
@@ -151,9 +153,9 @@ def shape_inputs(
             k[...] = k[:, :, :1].copy()
         case "climbing":
             _climb(q, k, np.ones(q.shape[:3], np.float32))
-        case "harsh":
+        case "extreme":
             which = rng.integers(0, 7, q.shape[:3])
-            q[which == 3] *= _HARSH_SCALE
+            q[which == 3] *= _EXTREME_SCALE
             _climb(q, k, np.array([0.0, 0.0, 0.0, 0.0, 1.0, -1.0, 0.0], np.float32)[which])
             _shift_scores(q, k, np.array([_FAR, -_FAR, 0.0, 0.0, 0.0, 0.0, 0.0], np.float32)[which])
             _raise_one_key(q, k, which == 6, rng)
@@ -165,18 +167,19 @@ def told_before(kind: InputKind, schedule: str) -> str:
     if kind == NORMAL:
         return ""
     order = f", threads in {schedule} order" if schedule else ""
-    return f"With {kind} inputs ({meaning(kind)}){order}: "
+    return f"With {check_input_kind(kind)} inputs ({meaning(kind)}){order}: "
 
 
 def inputs_named(kind: InputKind) -> str:
-    """`, harsh inputs`, to be added to a stage; empty for the usual ones."""
-    return "" if kind == NORMAL else f", {kind.replace('_', ' ')} inputs"
+    """`, extreme inputs`, to be added to a stage; empty for the usual ones."""
+    return "" if kind == NORMAL else f", {check_input_kind(kind).replace('_', ' ')} inputs"
 
 
 def passed_too(max_abs_err: float, tolerance: float) -> str:
-    """The sentence about the harsh inputs of a thorough check."""
+    """The sentence about the extreme inputs of a thorough check."""
     return (
-        f"With {HARSH} inputs the largest error, {max_abs_err:.3g}, is within {tolerance:.3g} too."
+        f"With {EXTREME} inputs the largest error, {max_abs_err:.3g}, is within {tolerance:.3g} "
+        "too."
     )
 
 

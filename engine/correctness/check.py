@@ -362,7 +362,7 @@ def _outputs(result: RunResult) -> Mapping[str, RawArray]:
 
 
 def with_passing_inputs(wrong: Correctness, source: Path) -> Correctness:
-    """Judge a failure on harsh inputs of a kernel that passed on others: only the range of the
+    """Judge a failure on extreme inputs of a kernel that passed on others: only the range of the
     scores differs."""
     explained = {FindingCode.ROW_MAXIMUM, FindingCode.SCORE_PRECISION}
     if any(finding.pattern in explained for finding in wrong.findings):

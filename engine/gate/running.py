@@ -37,7 +37,7 @@ def check_output(
     Args:
         native: compile it for the host, with checks of every access, which runs native code of the
             kernel with the caller's rights. Else its machine code is executed in software, once in
-            the usual order of warps and CTAs and once, on harsh inputs, in the reverse one.
+            the usual order of warps and CTAs and once, on extreme inputs, in the reverse one.
     """
     from engine.base.errors import Status
     from engine.history import History

@@ -1,4 +1,4 @@
-"""`History`: everything known about kernels' times before a run, answered as a `Time`."""
+"""`History`: measured, recorded, simulated and predicted times of kernels, returned as `Time`."""
 
 from engine.history.history import History, Time, Work
 from engine.history.known_time import KnownTime, Reference, TakenTimes

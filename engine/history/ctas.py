@@ -1,9 +1,8 @@
-"""The simulated CTAs of a kernel, kept on disk, and the times of launches that follow from them.
+"""Simulated CTA times of a kernel, cached on disk, and the launch times that follow from them.
 
-The main pass of a variant is simulated at ten lengths or a few more (`engine.history.simulation`).
-Between and beyond those lengths time is a straight line over the K/V rows that a CTA visits, and
-CTAs of several lengths share their SMs evenly, so that a new problem of a known kernel takes
-milliseconds.
+The main pass of a variant is simulated at about ten lengths (`engine.history.simulation`). Times
+are interpolated linearly over the K/V rows that a CTA visits, and CTAs of several lengths share
+their SMs evenly, so a new problem of a known kernel takes milliseconds.
 """
 
 from __future__ import annotations
@@ -44,8 +43,9 @@ from engine.model.occupancy import IntArray
 from kernels.variant import Config, Variant
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
-_MOST_MIXED = 8  # points of a curve at which CTAs are followed one by one
-_MOST_DISPATCHED = 4_000  # CTAs of a launch beyond which who takes the last ones matters little
+_MOST_MIXED = 8  # points of a curve at which CTAs are scheduled one by one
+# CTAs of a launch beyond which the assignment of the last ones matters little.
+_MOST_DISPATCHED = 4_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +55,20 @@ class SimulatedCtas:
     times: CtaTimes  # lengths are K/V rows
     cycles_per_us: float
     spread: float  # standard deviation of the logarithm of its error, from the validation
-    longest_first: bool  # of a causal launch's query tiles
-    has_even_splits: bool = False  # of K/V: neighbours that differ by a tile at most
-    # Keys that a last K/V tile lacks, ascending, and what that adds to one CTA and to as many as an
-    # SM holds.
+    longest_first: bool  # order of a causal launch's query tiles
+    has_even_splits: bool = False  # K/V splits that differ by at most one tile
+    # Absent keys of a partial last K/V tile, ascending, and the cycles that this adds to one CTA
+    # and to as many CTAs as an SM holds.
     cut_keys: tuple[int, ...] = ()
     cut_cycles: tuple[tuple[float, float], ...] = ()
-    # (K/V rows, what one CTA takes more and as many as an SM holds) where all comes from DRAM.
+    # (K/V rows, extra cycles of one CTA, extra cycles of as many as an SM holds) if all data come
+    # from DRAM.
     dram_cycles: tuple[tuple[float, float, float], ...] = ()
-    slots: SlotTimes | None = None  # of SMs with and without a CTA whose query tile is cut
+    slots: SlotTimes | None = None  # of SMs with and without a CTA that has a partial query tile
 
     @property
     def fetch_cycles(self) -> float:
-        """What fetching the code adds to an SM's first CTAs."""
+        """Return the cycles that instruction fetch adds to an SM's first CTAs."""
         return self.times.fetch_cycles
 
     def curve(self, kernel: Kernel, launches: Launches, traffic: CurveTraffic) -> CtaCurve:
@@ -117,8 +118,8 @@ class SimulatedCtas:
         )
 
     def _from_dram(self, rows: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Cycles that reading from DRAM adds to one CTA of so many rows, and to as many as an SM
-        holds: `[n]` each."""
+        """Return the cycles that reading from DRAM adds to one CTA of `rows` K/V rows, and to as
+        many as an SM holds: `[n]` each."""
         lengths, *added = (np.array(column) for column in zip(*self.dram_cycles, strict=True))
         share = (rows - lengths[0]) / max(1.0, lengths[-1] - lengths[0])
         one, full = (np.maximum(0.0, a[0] + share * (a[-1] - a[0])) for a in added)
@@ -128,8 +129,8 @@ class SimulatedCtas:
     def _follow(
         cycles: FloatArray, launches: Launches, which: IntArray, exact: Callable[[int], float]
     ) -> None:
-        """Put `exact` cycles in, at some batches of a curve; straight in between, as shares of what
-        equal CTAs would take."""
+        """Replace cycles by `exact` ones at some batches of a curve, and interpolate their ratio
+        to the cycles of equal CTAs between these."""
         if len(which) == 0:
             return
         last = len(which) - 1
@@ -138,7 +139,7 @@ class SimulatedCtas:
         cycles[which] *= np.interp(launches.batch[which], launches.batch[some], shares)
 
     def _dispatched(self, launches: Launches, i: int, num_sms: int) -> float:
-        """Cycles of a launch whose last query tiles are cut."""
+        """Return the cycles of a launch with partial last query tiles."""
         assert self.slots is not None
         ctas, rows = int(launches.useful_ctas[i]), float(launches.kv_rows[i])
         tiles = -(-int(launches.seqlen[i]) // int(launches.query_rows[i]))
@@ -150,11 +151,11 @@ class SimulatedCtas:
         return self.slots.launch(rest, is_cut, np.concatenate([[0.0], ends]), num_sms)
 
     def cut(self, queued: IntArray, absent: IntArray) -> FloatArray:
-        """Cycles that last tiles without some of their keys add to queues of equal CTAs on one SM.
+        """Return the cycles that partial last K/V tiles add to queues of equal CTAs on one SM.
 
         Args:
-            queued: CTAs on that SM.
-            absent: keys that are lacking; none where the last tile is whole. Both broadcast.
+            queued: CTAs queued on the SM.
+            absent: absent keys of the last tile; 0 if it is whole. Both broadcast.
         """
         if not self.cut_keys:
             return np.zeros(np.broadcast_shapes(queued.shape, absent.shape))
@@ -168,9 +169,10 @@ class SimulatedCtas:
         return result
 
     def _sequences(self, config: Config, each: Launches, num_sms: int) -> float:
-        """Cycles of sequences of different lengths, whose CTAs start one sequence after the other.
+        """Return the cycles of sequences of different lengths, whose CTAs start one sequence after
+        the other.
 
-        CTAs behind a sequence's end leave at once, and are taken to cost nothing.
+        CTAs past a sequence's end exit at once and are assumed to cost nothing.
         """
         found: dict[tuple[int, int], FloatArray] = {}
         of_all = []
@@ -184,17 +186,17 @@ class SimulatedCtas:
         return grid_cycles(self.times, np.concatenate(of_all), num_sms)
 
     def _slice(self, config: Config, launches: Launches, i: int, group: int = 1) -> FloatArray:
-        """K/V rows of the CTAs of one head, in the order in which they start.
+        """Return the K/V rows of the CTAs of one head, in the order in which they start.
 
         Args:
-            group: query heads whose rows are packed beside each other in a tile.
+            group: query heads whose rows are packed into one tile.
         """
         keys, chunk = int(launches.num_keys[i]), int(launches.kv_rows[i])
         query_rows, step = int(launches.query_rows[i]), config.get("block_n", 1)
         tiles = -(-int(launches.seqlen[i]) * group // query_rows)
         ends = np.full(tiles, keys)
-        # Query tiles see the keys up to their own rows. A window does not show here: the CTAs
-        # that were followed have it, and their times are by the keys up to their ends.
+        # Query tiles see the keys up to their own rows. A window is not modelled here: the
+        # simulated CTAs include it, and their times are by the keys up to their ends.
         if launches.causal[i] or launches.window[i]:
             reach = 0 if launches.causal[i] else int(launches.window[i]) - 1
             rows = -(-np.arange(1, tiles + 1) * query_rows // group)
@@ -204,7 +206,7 @@ class SimulatedCtas:
         if self.longest_first:
             ends = ends[::-1]
         if self.has_even_splits:
-            # Those without a tile begin and end as the others.
+            # CTAs without a tile start and end like the others.
             visited = step * np.diff(ends[:, np.newaxis] * np.arange(splits + 1) // splits)
             return visited.reshape(-1).astype(np.float64)
         begins = chunk * np.arange(splits)[:, np.newaxis]
@@ -213,8 +215,8 @@ class SimulatedCtas:
 
 
 def _heads(config: Config, launches: Launches, i: int) -> tuple[int, int]:
-    """(times that a launch repeats the CTAs of a head, query heads packed in a tile); (0, 1) where
-    the grid is another."""
+    """Return (number of heads with the same CTAs, query heads packed into a tile); (0, 1) for
+    other grids."""
     batch, heads, kv_heads = (
         int(x[i]) for x in (launches.batch, launches.num_heads, launches.kv_heads)
     )
@@ -227,33 +229,33 @@ def _heads(config: Config, launches: Launches, i: int) -> tuple[int, int]:
 
 
 def _slices(config: Config, launches: Launches) -> IntArray:
-    """Heads of all batches, where each has a CTA for each split of each query tile; 0 elsewhere."""
+    """Return batch × heads if each has a CTA for each split of each query tile; else 0."""
     heads = launches.batch * launches.num_heads
     tiles = -(-launches.seqlen // launches.query_rows)
     has_each = heads * tiles * config.get("num_splits", 1) == launches.ctas[0]
     return np.where(has_each, heads, 0)
 
 
-# Where they are kept, and how they are read again.
+# Cache on disk.
 
 KernelCtas: TypeAlias = SimulatedCtas | PersistentCtas
 REGIMES: tuple[Regime, ...] = ("alone", "shared")
 _VERSION = 24
-# K/V rows of the simulated CTAs. How far CTAs of an SM overlap varies from tile to tile and settles
-# after some of them, which long CTAs show, as far as they are quick to simulate. Short ones show
-# what it costs to fill the pipeline.
+# K/V rows of the simulated CTAs. The overlap of CTAs on an SM varies from tile to tile and settles
+# after some tiles, which long CTAs show, if they are quick to simulate. Short CTAs show the cost of
+# filling the pipeline.
 ROWS = (32, 64, 128, 192, 256, 384, 512, 768, 1024, 2048)
 
 
 def plans_of(
     variant: Variant, problem: Problem, config: Config, rows: Sequence[int] = ROWS
 ) -> tuple[LaunchPlan, ...]:
-    """A plan for each of these numbers of K/V rows that a CTA is to visit, ascending.
+    """Return a plan for each number of K/V rows that a CTA is to visit, ascending.
 
-    The problem's own plan alone where a CTA's number of rows is fixed.
+    If a CTA's number of rows is fixed, return only the problem's own plan.
     """
     plans = {}
-    with suppress(InvalidProblem):  # longer ones than the kernel takes
+    with suppress(InvalidProblem):  # too long for the kernel
         for least in rows:
             plan = _plan(variant, problem, config, least)
             plans[variant.work.kv_rows(plan.problem, config)] = plan
@@ -261,7 +263,7 @@ def plans_of(
 
 
 def _plan(variant: Variant, problem: Problem, config: Config, rows: int) -> LaunchPlan:
-    """A plan whose CTAs visit so many K/V rows, rounded up to whole tiles."""
+    """Return a plan whose CTAs visit `rows` K/V rows, rounded up to whole tiles."""
 
     def short(rows: int) -> Problem:
         return problem.with_keys(rows * config.get("num_splits", 1))
@@ -277,7 +279,7 @@ def name_of(
     resident: int,
     regime: Regime,
 ) -> str:
-    """The result's name: by cubin, GPU, residency, and what lengths and regime depend on."""
+    """Return the cache key: cubin, GPU, resident CTAs, and what lengths and regime depend on."""
     gpu = [device.num_sms, device.boost_clock_mhz, device.fp16_tensor_tflops]
     lengths = [(FIRST_ROWS, LATER_ROWS)]
     if variant.work.schedule is None:
@@ -290,20 +292,20 @@ def name_of(
 
 
 def path_of(name: str) -> Path:
-    """Where the result of this name is kept, as long as the code that simulates does not change."""
+    """Return the path of a cached result, which changes with the code that simulates."""
     digest = hashlib.sha256(f"{simulator_digest()} {name}".encode()).hexdigest()
     return cache_root() / "sass" / f"{digest[:32]}.entry"
 
 
-# Results that were read; missing ones may appear at any time.
+# Results read so far. Missing results may appear at any time.
 _kept: Newest[Path, KernelCtas] = Newest(256)
 
 
 def find(name: str, shipped: bool = False) -> KernelCtas | None:
-    """What `name_of` names, read once per process; None where it was not simulated.
+    """Return the cached result with this name, read once per process; None if it was not simulated.
 
     Args:
-        shipped: what ships with Attune counts, too.
+        shipped: also use figures that ship with Attune.
     """
     path = path_of(name)
     if (kept := _kept.get(path)) is not None:
@@ -315,7 +317,7 @@ def find(name: str, shipped: bool = False) -> KernelCtas | None:
 
 
 def keep(name: str, ctas: KernelCtas) -> None:
-    """Write what `find` reads."""
+    """Write a result for `find`."""
     write_entry(path_of(name), json.dumps(asdict(ctas)).encode())
 
 
@@ -385,7 +387,8 @@ def _floats(values: Sequence[Any]) -> tuple[float, ...]:
 
 
 def regime_of(plan: LaunchPlan, device: DeviceSpec) -> Regime:
-    """Whether few or all SMs ask L2 for data. (What does not fit there is DRAM's term.)"""
+    """Return the regime: few or all SMs read from L2. (Data that do not fit in L2 are DRAM's
+    term.)"""
     return "alone" if 2 * plan.passes[0].ctas <= (device.num_sms or 1) else "shared"
 
 
@@ -397,7 +400,7 @@ def known_ctas(
     resident: int,
     shipped: bool = False,
 ) -> KernelCtas | None:
-    """The main pass's CTAs, by K/V rows; None where they were not simulated.
+    """Return the main pass's simulated CTAs, by K/V rows; None if they were not simulated.
 
     Args:
         shipped: as `find`'s.
@@ -406,9 +409,9 @@ def known_ctas(
     return find(name_of(variant, plan, compiled, device, resident, regime), shipped)
 
 
-# The CTA times of launches.
+# CTA times of launches.
 
-_MOST_BATCHES = 5  # at which the order of a curve's CTAs is looked at
+_MOST_BATCHES = 5  # batches of a curve at which the order of CTAs is evaluated
 
 
 def known_launch_curve(
@@ -418,7 +421,7 @@ def known_launch_curve(
     resident: int,
     shipped: bool = False,
 ) -> CtaCurve | None:
-    """CTA times of one launch, as far as its kernel was simulated before; milliseconds.
+    """Return the CTA times of a launch whose kernel was simulated before. Takes milliseconds.
 
     Args:
         compiled: `plan`'s kernel for the GPU.
@@ -439,11 +442,11 @@ def known_launch_curve(
 def known_batch_curve(
     kernel: Kernel, problem: Problem, launches: Launches, resident: IntArray
 ) -> CtaCurve | None:
-    """The CTA times of `problem` at many batches, where its kernel was simulated before.
+    """Return the CTA times of `problem` at many batches if its kernel was simulated before.
 
     Args:
         launches: the problem's, at each batch.
-        resident: CTAs per SM of each pass, `[passes, n]`; the batch does not change them.
+        resident: CTAs per SM of each pass, `[passes, n]`, which do not depend on the batch.
     """
     variant, config, device = kernel.variant, kernel.config, kernel.device
     plan = make_plan(variant, replace(problem, batch=1), config)
@@ -474,15 +477,15 @@ def known_batch_curve(
 
 
 def _in_unknown_order(launches: Launches, device: DeviceSpec) -> CurveTraffic:
-    """Traffic where the order of CTAs is not known: once L2 does not hold everything, all that
-    several CTAs read comes from DRAM."""
+    """Return the traffic if the order of CTAs is not known: all reads come from DRAM unless
+    everything fits in L2."""
     kept_bytes = kept_l2_bytes(device.arch, device.l2_bytes or 0)
     return CurveTraffic(None, (launches.device_bytes > kept_bytes).astype(np.float64))
 
 
 def _traffic(kernel: Kernel, problem: Problem, launches: Launches, held: int) -> CurveTraffic:
-    """Traffic by the order of CTAs, computed at a few of the batches that L2 does not hold and
-    interpolated between them."""
+    """Return the traffic by the order of CTAs, computed at a few batches that do not fit in L2
+    and interpolated between them."""
     variant, config, device = kernel.variant, kernel.config, kernel.device
     kept_bytes = kept_l2_bytes(device.arch, device.l2_bytes or 0)
     beyond = np.flatnonzero(launches.device_bytes > kept_bytes)

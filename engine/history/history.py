@@ -1,15 +1,15 @@
-"""`History`: the one object that decides between measured, recorded, simulated and assumed times.
+"""`History`: the object that decides between measured, recorded, simulated and assumed times.
 
-`time_of` answers in this order:
+`time_of` returns the first that exists of these times:
 
-1. measured here, of this very source;
-2. recorded of this source on this GPU;
-3. simulated from the machine code, calibrated where points of this source exist;
+1. measured here, with this source;
+2. recorded with this source on this GPU;
+3. simulated from the machine code, calibrated on known times of this source;
 4. simulated;
-5. by roofline, calibrated or not: little more than a bound.
+5. by roofline, calibrated or not, which is little more than a bound.
 
-Times of another source are `Reference`s and are never answered. What was predicted is written down
-as it is made (`Prediction`), one file for all sessions; `engine.sessions.known_times` scores it
+Times of another source are `Reference`s and are never returned. Every prediction is recorded
+(`Prediction`) in one file for all sessions, the ledger; `engine.sessions.known_times` scores it
 later.
 """
 
@@ -75,7 +75,7 @@ class Prediction(Stored):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What was predicted: variant, config, problem, GPU."""
+        """Return the key of the launch: variant, config, problem, GPU."""
         return self.variant, tuple(sorted(self.config.items())), self.problem, self.device
 
 
@@ -84,8 +84,8 @@ def predictions_path() -> Path:
 
 
 def keep_prediction(evaluation: Evaluation, predicted: Latency | None) -> None:
-    """Record an evaluation's prediction in the ledger. A write error is ignored: the evaluation is
-    what matters."""
+    """Record an evaluation's prediction in the ledger. Write errors are ignored: they must not
+    fail an evaluation."""
     if predicted is None or not evaluation.source_sha256:
         return
     path = predictions_path()
@@ -94,11 +94,11 @@ def keep_prediction(evaluation: Evaluation, predicted: Latency | None) -> None:
         files.make_folder(path.parent)
         files.append_event(path, encode(Prediction(**(of_both | {"latency": predicted}))))
     except (ImportError, OSError, StoreError):
-        return  # a machine that can only measure, or a full disk: the evaluation counts for more
+        return  # no prediction, or a full disk: the evaluation is more important
 
 
 def predictions() -> list[Prediction]:
-    """The recorded predictions, oldest first; repeated ones once. Damaged lines are passed over.
+    """Return the recorded predictions, oldest first, without duplicates. Damaged lines are skipped.
 
     Raises:
         StoreError: the file cannot be read.
@@ -111,34 +111,34 @@ def predictions() -> list[Prediction]:
         except AttuneError:
             continue
         latency = prediction.latency
-        if latency.origin != "predicted":  # the ledger holds predictions alone
+        if latency.origin != "predicted":  # the ledger has only predictions
             continue
         figures = (latency.low_us, latency.median_us, latency.high_us)
         kept.setdefault((prediction.key, prediction.source_sha256, figures), prediction)
     return list(kept.values())
 
 
-# What may be done to find a time: only what takes milliseconds; also compiling;
-# compiling and simulating.
+# Work that is allowed to find a time: only look-ups (milliseconds); also compiling; compiling and
+# simulating.
 Work: TypeAlias = Literal["look up", "compile", "simulate"]
 
 _MOST_FITS = 64
-_MOST_POINTS = 256  # that a calibration is made on, of the newest sessions
+_MOST_POINTS = 256  # maximum points of a calibration, from the newest sessions
 NOT_COMPILED = "Its kernel is not compiled yet."
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Time(Tabular):
-    """The time of a launch, as every page and command shows it."""
+    """The time of a launch, as pages and commands show it."""
 
     us: float
     low_us: float
     high_us: float
     origin: Origin
     method: str  # what it is predicted by (`evaluation.METHODS`); empty where it was taken
-    calibrated_on: int  # measured points of this source, where it is predicted
-    where: str  # `session L4 study`; empty where it is predicted
-    reason: str  # what binds, or how it was taken
+    calibrated_on: int  # for a prediction: number of known times of this source
+    where: str  # `session L4 study`; empty for a prediction
+    reason: str  # limiting term, or how it was measured
 
     @classmethod
     def taken(cls, time: KnownTime) -> Self:
@@ -147,7 +147,7 @@ class Time(Tabular):
 
     @classmethod
     def predicted(cls, made: Estimate) -> Self | None:
-        """None where no latency is predicted."""
+        """Return the time of a prediction; None if it has no latency."""
         if (x := made.latency) is None:
             return None
         points = made.calibrated_on
@@ -163,7 +163,7 @@ class Time(Tabular):
         return (Table("Time of a launch", ("figure", "value"), rows, self.reason),)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row, the fields as they are called; times in µs."""
+        """Return one row with the fields as columns; times in µs."""
         import pandas as pd
 
         return pd.DataFrame([asdict(self)])
@@ -179,7 +179,7 @@ class Time(Tabular):
 
 @dataclass(frozen=True, slots=True)
 class _Fits:
-    """Cache of the last calibrations: a slider asks for the same one repeatedly."""
+    """Cache of the last calibrations, which a slider requests repeatedly."""
 
     kept: dict[tuple[object, ...], Calibration | None] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -194,41 +194,40 @@ class _Fits:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What is known beforehand of times; nothing is read before it is asked for.
+    """Times known before a run. Nothing is read before it is needed.
 
     Args:
-        times: those that sessions hold (`engine.sessions.known_times.open_history` gives one with
-            them); None: no session counts.
-        work: what may be done to find a time out.
-        shipped: figures that ship with Attune (`engine.history.shipped`) stand for kernels that
-            are not compiled and simulated here. For tables of many kernels; one that is to be
-            executed is compiled anyhow.
+        times: times of sessions, as in `engine.sessions.known_times.open_history`; None: no times
+        of sessions.
+        work: work that is allowed to find a time.
+        shipped: use figures that ship with Attune (`engine.history.shipped`) for kernels that are
+        not compiled and simulated yet. For tables of many kernels; a kernel that is executed is
+        compiled anyway.
     """
 
     times: TakenTimes | None = None
     work: Work = "simulate"
     shipped: bool = False
-    # With `work` "look up": what was asked for and was not found, and the work that it needs.
+    # With `work` "look up": requests that were not found, and the work that they need.
     missing: list[tuple[Kernel, Problem, Literal["compile", "simulate"]]] = field(
         default_factory=list
     )
     _fits: _Fits = field(default_factory=_Fits)
 
     def doing(self, work: Work) -> History:
-        """A copy that allows other work, with its own list of what is missing."""
+        """Return a copy that allows other work, with its own `missing` list."""
         return replace(self, work=work, missing=[])
 
     def with_shipped(self) -> Self:
-        """A copy that takes figures that ship with Attune, with the same list of what is
-        missing."""
+        """Return a copy that uses figures that ship with Attune, with the same `missing` list."""
         return replace(self, shipped=True)
 
     # Times
 
     def time_of(self, kernel: Kernel, problem: Problem) -> Time | None:
-        """The time of a launch, in the order that this module's docstring gives.
+        """Return the time of a launch, by the order of preference in this module's docstring.
 
-        None where it cannot be launched or predicted; `estimate` says why.
+        None if it cannot be launched or predicted; `estimate` gives the reason.
         """
         if (taken := self.taken(kernel, problem)) is not None:
             return Time.taken(taken)
@@ -238,20 +237,20 @@ class History:
             return None
 
     def at(self, problem: Problem, device: str) -> tuple[KnownTime, ...]:
-        """All measured and recorded times of one problem on one GPU: kernels of any source and
-        PyTorch's attention."""
+        """Return all measured and recorded times of a problem on a GPU: kernels of any source
+        and PyTorch's attention."""
         return self.times.on(device, problem) if self.times is not None else ()
 
     def taken(self, kernel: Kernel, problem: Problem) -> KnownTime | None:
-        """The measured or recorded time of this source, config, problem and GPU."""
+        """Return the measured or recorded time of this source, config, problem and GPU."""
         return taken_of(self.at(problem, kernel.device.name), kernel.variant, kernel.config)
 
     def references(self, problem: Problem, device: str) -> tuple[Reference, ...]:
-        """Times of other sources, and so of other kernels, on the same problem and GPU."""
+        """Return times of kernels with other sources on the same problem and GPU."""
         return references_in(self.at(problem, device))
 
     def tuned(self) -> list[TunedConfig]:
-        """Raises StoreError where they cannot be read."""
+        """Return the tuned configs. Raises StoreError if they cannot be read."""
         return load_tuned()
 
     def keep(self, evaluation: Evaluation, predicted: Latency | None) -> None:
@@ -263,10 +262,10 @@ class History:
     def estimate(
         self, kernel: Kernel, problem: Problem, calibration: Calibration | None = None
     ) -> Estimate:
-        """The one prediction of a launch.
+        """Return the prediction of a launch.
 
         Args:
-            calibration: on the caller's own points, in place of those that sessions hold.
+            calibration: a calibration on the caller's points, used instead of the sessions' points.
 
         Raises:
             InvalidProblem: variant, config or GPU do not take the problem.
@@ -284,7 +283,7 @@ class History:
         compiled: CompileReport,
         calibration: Calibration | None = None,
     ) -> Estimate:
-        """`estimate` of a plan that is compiled for the kernel's GPU."""
+        """Return `estimate` of a plan that is compiled for the kernel's GPU."""
         passes = pass_reports(kernel, plan, resources(plan, compiled))
         if misfit_of(kernel, passes):
             return estimate(kernel, plan, passes)
@@ -298,12 +297,12 @@ class History:
         return estimate(kernel, plan, passes, calibration, curve)
 
     def resources(self, kernel: Kernel, problem: Problem) -> tuple[Resources, ...]:
-        """Resources of each pass. Raises as `estimate`."""
+        """Return the resources of each pass. Raises as `estimate`."""
         plan = kernel.plan(problem)
         return resources(plan, self._compiled(kernel, plan))
 
     def calibration(self, kernel: Kernel, problem: Problem) -> Calibration | None:
-        """The calibration for such problems; raises as `estimate`."""
+        """Return the calibration for such problems. Raises as `estimate`."""
         plan = kernel.plan(problem)
         compiled = self._compiled(kernel, plan)
         passes = pass_reports(kernel, plan, resources(plan, compiled))
@@ -315,7 +314,7 @@ class History:
     def batch_curve(
         self, kernel: Kernel, problem: Problem, launches: Launches, resident: IntArray
     ) -> CtaCurve | None:
-        """CTA times by machine code of a problem at many batches, as `Known` has it."""
+        """Return simulated CTA times of a problem at many batches, as `Known` declares it."""
         from engine.history.ctas import known_batch_curve
 
         if self.work == "simulate":
@@ -332,7 +331,7 @@ class History:
     def points_curve(
         self, kernel: Kernel, problems: tuple[Problem, ...], resident: IntArray
     ) -> CtaCurve | None:
-        """CTA times by machine code of several problems; None unless all have them."""
+        """Return simulated CTA times of several problems; None unless all have them."""
         from engine.model.equations import CtaCurve
 
         curves = []
@@ -347,10 +346,10 @@ class History:
             curves.append(curve)
         return CtaCurve.joined(curves) if curves else None
 
-    # What they are made of
+    # Inputs of predictions
 
     def report(self, kernel: Kernel, plan: LaunchPlan) -> CompileReport | None:
-        """What the compiler said of a plan, as far as it is known without compiling."""
+        """Return the compiler's report on a plan if it is known without compiling."""
         arch = kernel.device.arch
         if not self.shipped:
             return cached_kernel(plan, arch)
@@ -385,7 +384,7 @@ class History:
     def _passes(
         self, kernel: Kernel, plan: LaunchPlan, compiled: CompileReport
     ) -> tuple[PassTime, ...] | None:
-        """Each pass of a backward launch by machine code, as far as `work` allows."""
+        """Return the simulated time of each pass of a backward launch, if `work` allows it."""
         from engine.history.simulation import known_passes, simulated_passes
 
         if self.work == "simulate":
@@ -398,8 +397,8 @@ class History:
     def _calibration(
         self, kernel: Kernel, problem: Problem, by_machine_code: bool
     ) -> Calibration | None:
-        """On top of simulated CTA times if `by_machine_code` and all points have them, else on
-        the roofline."""
+        """Return a calibration, based on simulated CTA times if `by_machine_code` and all points
+        have them, else on the roofline."""
         points = self._points(kernel, problem)
         if not points:
             return None
@@ -414,7 +413,7 @@ class History:
         return self._fits.keep(key, self._fit(kernel, points, simulated=False))
 
     def _points(self, kernel: Kernel, problem: Problem) -> tuple[Measurement, ...]:
-        """The times of this source that a prediction of such a problem may be calibrated on."""
+        """Return the times of this source that can calibrate a prediction of such a problem."""
         if self.times is None:
             return ()
         mine = [
@@ -439,7 +438,8 @@ class History:
     def _fit(
         self, kernel: Kernel, points: tuple[Measurement, ...], *, simulated: bool
     ) -> Calibration | None:
-        """`simulated`: on top of the points' CTA times; None where one of them has none."""
+        """Fit a calibration. With `simulated`, it is based on the points' CTA times; None if a
+        point has none."""
         try:
             prepared = prepare(kernel, points, self)
             if simulated:
@@ -449,12 +449,12 @@ class History:
                     return None
                 prepared = replace(prepared, curve=curve)
             return calibrate(prepared)
-        except AttuneError:  # a time that this GPU cannot have taken, or a GPU without figures
+        except AttuneError:  # a time that is impossible on this GPU, or a GPU without figures
             return None
 
 
 def _whole(kernel: Kernel, plan: LaunchPlan, compiled: CompileReport) -> CompiledKernel:
-    """With its machine code, which a report that ships is without."""
+    """Return the report with machine code, which shipped reports lack."""
     if isinstance(compiled, CompiledKernel):
         return compiled
     return compile_plan(plan, kernel.device.arch)

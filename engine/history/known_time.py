@@ -1,7 +1,7 @@
 """Measured and recorded times of kernels and of PyTorch's attention.
 
-A time says which source it was taken of. Only those of the very file that stands here today are
-times of that kernel; any other is a `Reference`, a kernel of its own that was launched alike.
+A time names the source that was timed. If that is the variant's present file, it is a time of the
+variant; otherwise it is a `Reference`, another kernel with the same launch.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from engine.base.errors import AttuneError, CompileError, Status
 from engine.model.measured_points import Measurement
 from kernels.variant import Config, Variant
 
-# Of the source that a time was taken of: this file, another text, or not known.
+# The timed source: the present file, another text, or not known.
 SourceMatch: TypeAlias = Literal["this source", "another source", "source not recorded"]
-_SERIES = "series: "  # an import's note of which of a file's series a time belongs to
+_SERIES = "series: "  # prefix of an import's note that names the series of a time
 
 
 @dataclass(frozen=True, slots=True)
 class KnownTime:
-    """One time of one launch, with where it is kept.
+    """A known time of a launch, and where it is stored.
 
     `name` is the variant's, or `sdpa <backend>` for PyTorch's attention (`is_sdpa`). `latency` is
     measured or recorded and has no raw samples; `session` is a title, `file` the snapshot's name in
-    the store (empty for a session that is still being worked on).
+    the store (empty for an open session).
     """
 
     name: str
@@ -38,13 +38,13 @@ class KnownTime:
     problem: Problem
     device: str
     latency: Latency
-    when: str  # UTC, ISO 8601: taken, or known since
+    when: str  # UTC, ISO 8601: when it was measured, else when it became known
     session: str
     file: str
     shipped: bool
-    checked: bool  # its result was checked where it was timed
+    checked: bool  # the output of the timed kernel was checked
     source_sha256: str
-    series: str = ""  # of the file that it was imported from; kernels differ from series to series
+    series: str = ""  # series in the imported file; its series are of different kernels
 
     @property
     def kept(self) -> str:
@@ -54,14 +54,15 @@ class KnownTime:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A time of another source than the variant's file, under a name of its own."""
+    """A time of a source other than the variant's file, with its own name."""
 
     name: str  # `L4 study kernel (series: length)`
     time: KnownTime
 
     @classmethod
     def of(cls, time: KnownTime) -> Reference:
-        """Kernels of one session are told apart by series, source or what they were given as."""
+        """Return a reference. Kernels of one session are distinguished by series, source or
+        variant name."""
         session, _, _ = time.session.partition(":")
         apart = time.source_sha256[:8] or f"given as {time.name}"
         if time.series:
@@ -70,7 +71,7 @@ class Reference:
 
 
 def kernel_name(evaluation: Evaluation, session: str) -> str:
-    """The variant whose result this is; the name of a `Reference` if it is another's recorded time.
+    """Return the variant's name, or the name of a `Reference` if another source was timed.
 
     Args:
         session: its title.
@@ -91,13 +92,13 @@ def under_own_names(evaluations: Iterable[Evaluation], session: str) -> list[Eva
 
 
 class TakenTimes(Protocol):
-    """Where taken times are kept; `engine.sessions.known_times.KnownTimes` is it."""
+    """Interface to known times; `engine.sessions.known_times.KnownTimes` implements it."""
 
     def on(
         self, device: str, problem: Problem | None = None, name: str = ""
     ) -> tuple[KnownTime, ...]:
-        """The times of one GPU, the newest session's first; of one problem, or of kernels of one
-        name, where it is given.
+        """Return the times of one GPU, newest session first, optionally of one problem or kernel
+        name.
         """
         ...
 
@@ -110,10 +111,10 @@ def times_of(
     shipped: bool = False,
     since: str = "",
 ) -> tuple[KnownTime, ...]:
-    """The times that these evaluations hold, predictions left out, and those of wrong results.
+    """Return the times in these evaluations, without predictions and incorrect results.
 
     Args:
-        since: when they became known here, for those that do not say when they were taken.
+        since: when they became known here, for evaluations without a date.
     """
     known = []
     for e in evaluations:
@@ -149,7 +150,7 @@ def times_of(
 
 
 def source_match(time: KnownTime, variant: Variant) -> SourceMatch:
-    """Whether a time belongs to the present source file of `variant`."""
+    """Return whether a time belongs to the present source file of `variant`."""
     if not time.source_sha256:
         return "source not recorded"
     try:
@@ -160,17 +161,17 @@ def source_match(time: KnownTime, variant: Variant) -> SourceMatch:
 
 
 def is_of_this_source(time: KnownTime) -> bool:
-    """True if the time belongs to the present source of a kernel here."""
+    """True if the time belongs to the present source of a kernel on this machine."""
     if time.is_sdpa or not time.source_sha256:
         return False
     try:
         return source_match(time, find_variant(time.name)) == "this source"
-    except AttuneError:  # a kernel that is not here
+    except AttuneError:  # a kernel that this machine lacks
         return False
 
 
 def references_in(times: Iterable[KnownTime]) -> tuple[Reference, ...]:
-    """The warm times of other sources, without PyTorch's."""
+    """Return the warm times of other sources, without PyTorch's."""
     return tuple(
         Reference.of(t)
         for t in times
@@ -179,20 +180,21 @@ def references_in(times: Iterable[KnownTime]) -> tuple[Reference, ...]:
 
 
 def name_of(time: KnownTime) -> str:
-    """The name of what was timed: `SDPA flash`, `v08`, or the reference's own name."""
+    """Return the name of the timed kernel: `SDPA flash`, `v08`, or the reference's name."""
     if time.is_sdpa:
         return baseline_label(time.name)
     return time.name if is_of_this_source(time) else Reference.of(time).name
 
 
 def newest_of(times: Iterable[KnownTime]) -> KnownTime | None:
-    """The one to show beside a prediction: warm, measured before recorded, then the newest."""
+    """Return the time to show beside a prediction: warm, measured before recorded, then the
+    newest."""
     warm = [t for t in times if t.latency.kind == "device_warm"]
     return max(warm, key=lambda t: (t.latency.origin == "measured", t.when), default=None)
 
 
 def taken_of(times: Iterable[KnownTime], variant: Variant, config: Config) -> KnownTime | None:
-    """The time of this source and config to show, as `newest_of` picks it."""
+    """Return the time of this source and config that `newest_of` selects."""
     return newest_of(
         t
         for t in times
@@ -204,7 +206,7 @@ def taken_of(times: Iterable[KnownTime], variant: Variant, config: Config) -> Kn
 
 
 def points_of(times: Iterable[KnownTime]) -> tuple[Measurement, ...]:
-    """Warm times as points for the batch model."""
+    """Return warm times as points for the batch model."""
     return tuple(
         Measurement(problem=t.problem, measured_us=t.latency.median_us)
         for t in times
@@ -212,7 +214,7 @@ def points_of(times: Iterable[KnownTime]) -> tuple[Measurement, ...]:
     )
 
 
-# Which times may be compared.
+# Comparability of times.
 
 
 def are_comparable(basis: str, other: str) -> bool:
@@ -232,7 +234,7 @@ NOT_COMPARABLE = "not comparable"
 
 
 def not_comparable(basis: str, other: str) -> str:
-    """The text in place of such a ratio: `predicted ÷ recorded, not comparable`.
+    """Return the text in place of a ratio: `predicted ÷ recorded, not comparable`.
 
     Methods are named where both are predicted: `predicted by roofline ÷ predicted by machine code`.
     """

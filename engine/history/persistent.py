@@ -1,8 +1,8 @@
-"""Times of persistent CTAs, by what starting one and each of its K/V tiles cost.
+"""Times of persistent CTAs, from the costs of their start and of each K/V tile.
 
-Short launches of the kernel's own machine code, of one CTA or few, are simulated; what their CTAs
-take is linear in the pieces of query tiles that they visit, by length. The schedule says which
-pieces each CTA of another launch takes, and the SM that is done last decides.
+Short launches of the kernel's machine code, with one or few CTAs, are simulated. The time of a CTA
+is linear in its pieces (query tiles or parts of them), by length. The schedule gives the pieces of
+each CTA of another launch, and the last SM to finish determines the time.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ from kernels.variant import Config, Schedule, Variant
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
-# K/V rows of the longest pieces that are simulated: a CTA's first one, whose last stretch says what
-# a tile costs in the long run, and later ones.
+# K/V rows of the longest simulated pieces: of a CTA's first piece, whose end gives the steady cost
+# of a tile, and of later pieces.
 FIRST_ROWS, LATER_ROWS = 4096, 1024
-# Query tiles of a CTA that are followed one by one; of more, as many stand for all.
+# Query tiles of a CTA that are scheduled one by one; of more, this many represent all.
 _MOST_PIECES = 48
-_STEPS = 4  # to the factor that makes a simulated time of a predicted one
-_MOST_POINTS = 16  # of a curve that are worked out; straight in between
+_STEPS = 4  # iterations for the factor between predicted and simulated time
+_MOST_POINTS = 16  # computed points of a curve; linear in between
 
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Query tiles and, where CTAs cut them, parts of such: arrays `[n]`, CTA after CTA."""
+    """Query tiles, or parts of them that CTAs share: arrays `[n]`, ordered by CTA."""
 
     cta: IntArray  # ascending
-    place: IntArray  # among its CTA's pieces: 0, 1, …
-    tiles: IntArray  # K/V tiles that it visits
-    masked: IntArray  # those of them that cross the end of the keys or the diagonal
-    is_cut: BoolArray  # other CTAs visit the rest of the query tile's K/V tiles
+    place: IntArray  # index within the CTA: 0, 1, …
+    tiles: IntArray  # K/V tiles of the piece
+    masked: IntArray  # of which cross the end of the keys or the diagonal
+    is_cut: BoolArray  # other CTAs visit the query tile's other K/V tiles
 
     @property
     def num_ctas(self) -> int:
@@ -66,10 +66,10 @@ class Pieces:
 
 
 def pieces_of(variant: Variant, problem: Problem, config: Config, ctas: int) -> Pieces:
-    """The pieces of all CTAs of a launch, by the schedule that the variant describes."""
+    """Return the pieces of all CTAs of a launch, from the variant's schedule."""
     schedule = variant.work.schedule
     assert schedule is not None
-    # The CTAs of a cluster take neighbouring query tiles, and all keys that one of these sees.
+    # CTAs of a cluster take neighbouring query tiles, and visit all keys that any of them sees.
     cluster = _cluster_of(variant, problem, config)
     rows = cluster * variant.work.query_rows(problem, config)
     tiles, visible = _query_tiles(problem, rows, config)
@@ -83,13 +83,13 @@ def pieces_of(variant: Variant, problem: Problem, config: Config, ctas: int) -> 
 
 
 def _cluster_of(variant: Variant, problem: Problem, config: Config) -> int:
-    """CTAs of a cluster of the main pass."""
+    """Return the cluster size of the main pass."""
     of_pass = variant.passes[0].cluster
     return 1 if of_pass is None else prod(of_pass(problem, config))
 
 
 def _query_tiles(problem: Problem, query_rows: int, config: Config) -> tuple[IntArray, IntArray]:
-    """K/V tiles of each query tile of a head, and how many of them need no mask."""
+    """Return the K/V tiles of each query tile of a head, and how many of them need no mask."""
     first = np.arange(-(-problem.seqlen // query_rows)) * query_rows
     position = first + problem.kv_offset
     end = np.full(len(first), problem.num_keys)
@@ -109,10 +109,10 @@ def _query_tiles(problem: Problem, query_rows: int, config: Config) -> tuple[Int
 def _key_tiles(
     problem: Problem, tiles: IntArray, visible: IntArray, start: int, ctas: int
 ) -> Pieces:
-    """The pieces of CTAs that share all K/V tiles evenly (stream-K).
+    """Return the pieces of CTAs that share all K/V tiles evenly (stream-K).
 
     Args:
-        start: what a query tile costs before its first K/V tile, in K/V tiles.
+        start: cost of a query tile before its first K/V tile, in K/V tiles.
     """
     heads = problem.batch * problem.num_heads
     of_head, seen = tiles[::-1], visible[::-1]
@@ -124,7 +124,7 @@ def _key_tiles(
     cta = np.searchsorted(begins, first, "right") - 1
     tile = np.searchsorted(starts, first, "right") - 1
     begin, end = (np.maximum(0, at - starts[tile] - start) for at in (first, last))
-    visits = begin < end  # some key tiles, not only what comes before them
+    visits = begin < end  # has key tiles, not only the start of the query tile
     cta, within, begin, end = cta[visits], (tile % len(tiles))[visits], begin[visits], end[visits]
     masked = end - np.clip(seen[within], begin, end)
     return _ordered(cta, end - begin, masked, end - begin < of_head[within])
@@ -159,7 +159,7 @@ def _query_tiles_in_turn(
 
 
 def _of_each_cta(pieces: Pieces, cluster: int) -> Pieces:
-    """The pieces of CTAs, from those of their clusters."""
+    """Return the pieces of CTAs, given those of their clusters."""
     cta = (pieces.cta * cluster + np.arange(cluster)[:, np.newaxis]).ravel()
     order = np.argsort(cta, kind="stable")
     of = order % len(pieces.cta)
@@ -171,12 +171,12 @@ def _ordered(cta: IntArray, tiles: IntArray, masked: IntArray, is_cut: BoolArray
     return Pieces(cta, np.arange(len(cta)) - first, tiles, masked, is_cut)
 
 
-# What pieces cost, by short launches that are simulated.
+# Costs of pieces, from simulated short launches.
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A CTA of a short launch: what it executes, and what it takes of each cost."""
+    """A CTA of a short launch: its trace and its features."""
 
     trace: CtaTrace
     features: FloatArray  # [costs]
@@ -186,19 +186,19 @@ class Sample:
 class PersistentCtas:
     """The main pass of one persistent kernel on one GPU."""
 
-    counts: tuple[int, ...]  # CTAs beside each other, ascending from 1
-    # Cycles, a row for each count, as `features_of`: of CTAs that do the same in step, and of such
-    # that do not, so that what one begins stands beside the other's products.
+    counts: tuple[int, ...]  # numbers of resident CTAs, ascending from 1
+    # Costs in cycles, a row per count, columns as `features_of`: of CTAs that execute the same in
+    # step, and of CTAs out of step, where one's start overlaps with another's products.
     costs: tuple[tuple[float, ...], ...]
     mixed: tuple[tuple[float, ...], ...]
-    # Of as many CTAs as an SM holds that start at once, what part of its work each has: those that
-    # do the same are done one behind the other.
+    # Share of its work that each of the CTAs has completed when the first ends, if an SM's CTAs
+    # start together and execute the same.
     first_work: tuple[float, ...]
     resident: int
-    fetch_cycles: float  # what the first CTAs' code adds
+    fetch_cycles: float  # instruction fetch of the first CTAs
     cycles_per_us: float
     spread: float  # standard deviation of the logarithm of its error, from the validation
-    dram_share: float = 1.0  # what they take where all comes from DRAM, to what they take from L2
+    dram_share: float = 1.0  # time with all data from DRAM divided by the time with data from L2
 
     def curve(self, kernel: Kernel, launches: Launches, traffic: CurveTraffic) -> CtaCurve:
         """For launches of the kernel; of many, they differ in their batch alone."""
@@ -221,7 +221,8 @@ class PersistentCtas:
         )
 
     def _cycles(self, kernel: Kernel, launches: Launches, i: int) -> tuple[float, float, float]:
-        """Cycles of the longest CTA alone on an SM, of `resident` such, and of the whole launch."""
+        """Return the cycles of the longest CTA alone on an SM, of `resident` such CTAs, and of
+        the launch."""
         variant, config, num_sms = kernel.variant, kernel.config, kernel.device.num_sms or 1
         problem, ctas = _problem(launches, i), int(launches.ctas[0, i])
         tiles = -(-problem.seqlen // int(launches.query_rows[i]))
@@ -244,7 +245,7 @@ class PersistentCtas:
     def _of_ctas(
         self, pieces: Pieces, features: FloatArray, costs: tuple[tuple[float, ...], ...]
     ) -> FloatArray:
-        """Cycles of each CTA beside 0, 1, … others, `[ctas, resident]`."""
+        """Return the cycles of each CTA beside 0, 1, … others, `[ctas, resident]`."""
         of_pieces = features @ np.array(costs).T
         sums = [np.bincount(pieces.cta, column) for column in of_pieces.T]
         of_ctas: FloatArray = np.stack(sums, axis=1)
@@ -269,13 +270,13 @@ def _problem(launches: Launches, i: int) -> Problem:
 
 
 def features_of(pieces: Pieces, config: Config) -> FloatArray:
-    """How much each piece has of each cost, `[pieces, costs]`.
+    """Return the features of each piece: its multiples of each cost, `[pieces, costs]`.
 
-    A CTA's first piece and later ones cost what their K/V tiles say: few of them do not hide the
-    copies of Q and O, and before the first mask two warpgroups may run in another rhythm. To that
-    comes what masked tiles and cut query tiles cost, and what the second piece saves where tiles
-    are few, as the copies before it had room. Tiles beyond the longest pieces cost what those of
-    first ones do: in short pieces warpgroups may meet in a rhythm that long ones do not keep.
+    The cost of first and of later pieces depends on their K/V tiles: few tiles do not hide the
+    copies of Q and O, and two warpgroups may be timed differently before the first mask. Masked
+    tiles and shared query tiles add costs; with few tiles, the second piece saves some, as its
+    copies start early. Tiles beyond the longest simulated pieces cost as much as those of first
+    pieces, because warpgroups may settle into a different timing in short pieces.
     """
     is_first = (pieces.place == 0)[:, np.newaxis]
     is_second = (pieces.place == 1)[:, np.newaxis]
@@ -299,12 +300,13 @@ def features_of(pieces: Pieces, config: Config) -> FloatArray:
 
 
 def _knots(config: Config, rows: int, tiles: tuple[int, ...]) -> list[int]:
-    """K/V tiles of pieces that are simulated; up to those of `rows` K/V rows."""
+    """Return the numbers of K/V tiles of simulated pieces, up to `rows` K/V rows."""
     return sorted({*tiles, max(tiles[-1], rows // config.get("block_n", 1))})
 
 
 def _hats(x: npt.NDArray[np.int64], knots: list[int]) -> FloatArray:
-    """Weights of the knots in linear interpolation at x, `[n, knots]`; beyond them the last's."""
+    """Return the weights of knots in linear interpolation at x, `[n, knots]`; constant beyond
+    them."""
     return np.stack([np.interp(x, knots, row) for row in np.eye(len(knots))], axis=1)
 
 
@@ -317,14 +319,14 @@ def simulate_persistent(
     resident: int,
     regimes: Sequence[Regime],
 ) -> dict[Regime, PersistentCtas]:
-    """Raises as `Emulator` and `simulate_sm`."""
+    """Simulate the main pass of a persistent kernel. Raises as `Emulator` and `simulate_sm`."""
     gpu = gpu_rates(device)
     known = _samples(program, entry, variant, plan)
     smem_bytes = program.static_smem_bytes + plan.passes[0].dynamic_smem_bytes
     taken = resident * allocated_smem(device, smem_bytes)
 
     def of_regime(regime: Regime) -> PersistentCtas:
-        # Where few SMs work, one has one CTA at most.
+        # In the regime of few busy SMs, an SM has at most one CTA.
         held = 1 if regime == "alone" else resident
         kernel, fetching = (
             sm_kernel(program, gpu, regime, taken, fetches_code) for fetches_code in (False, True)
@@ -360,7 +362,7 @@ def simulate_persistent(
 
 
 def _samples(program: Program, entry: Entry, variant: Variant, plan: LaunchPlan) -> list[Sample]:
-    """CTAs of short launches of `plan`'s kernel, which tell all costs apart."""
+    """Return CTAs of short launches of `plan`'s kernel, from which all costs can be determined."""
     cluster = _cluster_of(variant, plan.problem, plan.config)
     wanted: list[tuple[Emulator, list[int]]] = []
     taken: list[FloatArray] = []
@@ -384,7 +386,8 @@ def _samples(program: Program, entry: Entry, variant: Variant, plan: LaunchPlan)
 def _short_launches(
     variant: Variant, problem: Problem, config: Config
 ) -> Iterator[tuple[Problem, int, tuple[int, ...]]]:
-    """(Problem, clusters, which of them): pieces of all lengths, first and later, whole and cut."""
+    """Yield (problem, clusters, index) with pieces of all lengths, first and later, whole and
+    shared."""
     rows, keys = variant.work.query_rows(problem, config), config.get("block_n", 1)
     rows *= _cluster_of(variant, problem, config)
     schedule = variant.work.schedule
@@ -422,8 +425,8 @@ def _short_launches(
 
 
 def _costs(features: FloatArray, cycles: FloatArray) -> tuple[float, ...]:
-    """Cycles of each cost, from those of some CTAs and what each has of every cost."""
-    # By their share of the time: a short launch says as much as a long one.
+    """Fit the costs in cycles to CTAs' cycles and features."""
+    # Relative errors: short and long launches have the same weight.
     costs = np.linalg.lstsq(features / cycles[:, np.newaxis], np.ones(len(cycles)))[0]
     return tuple(costs.tolist())
 
@@ -431,10 +434,10 @@ def _costs(features: FloatArray, cycles: FloatArray) -> tuple[float, ...]:
 def _mixed_cycles(
     kernel: SmKernel, samples: list[Sample], beside: FloatArray, count: int, resident: int
 ) -> FloatArray:
-    """Cycles of each sample with others of about its length, `[samples]`.
+    """Return the cycles of each sample beside others of about its length, `[samples]`.
 
     Args:
-        beside: of each in step with 0, 1, … such, `[samples, count]`.
+        beside: cycles of each beside 0, 1, … CTAs in step, `[samples, count]`.
     """
     order = np.argsort(beside[:, 0])
     groups = [order[at : at + count] for at in range(len(order) - count + 1)]
@@ -446,7 +449,7 @@ def _mixed_cycles(
     factors: list[list[float]] = [[] for _ in samples]
     for group, cycles in zip(groups, in_parallel(simulated, groups), strict=True):
         factor = 1.0
-        for _ in range(_STEPS):  # the factor of all but the one that is left alone
+        for _ in range(_STEPS):  # factor of all others
             scaled = beside[group] * np.array([1.0, *[factor] * (count - 1)])
             factor *= cycles / _shared(scaled, scaled, (1.0,) * count, 1)
         for i in group:
@@ -458,34 +461,34 @@ def _mixed_cycles(
 def _first_work(
     timings: Sequence[SmTiming], counts: tuple[int, ...], cycles: FloatArray
 ) -> tuple[float, ...]:
-    """`PersistentCtas.first_work`, on average over the samples.
+    """Return `PersistentCtas.first_work`, averaged over the samples.
 
     Args:
-        timings: of as many CTAs of each sample in step as an SM holds.
-        cycles: of each sample's CTAs in step, `[samples, counts]`.
+        timings: timings of as many CTAs of each sample in step as an SM holds.
+        cycles: cycles of each sample's CTAs in step, `[samples, counts]`.
     """
     held = counts[-1]
     work = []
     for timing, of_sample in zip(timings, cycles, strict=True):
         ends = np.sort(timing.finished)
         ends[-1] = timing.cycles
-        left = np.interp(np.arange(held, 0, -1), counts, of_sample)  # CTAs until each end
+        left = np.interp(np.arange(held, 0, -1), counts, of_sample)  # CTAs running until each end
         work.append(np.cumsum(np.diff(ends, prepend=0.0) / left))
     return tuple(np.mean(work, axis=0).tolist())
 
 
 def _in_step(kernel: SmKernel, sample: Sample, count: int, resident: int) -> SmTiming:
-    """Of `count` CTAs of a sample that start at once."""
+    """Simulate `count` CTAs of a sample that start together."""
     return simulate_sm(kernel, [sample.trace], [0] * count, resident, stalls=False)
 
 
 def _shared(
     in_step: FloatArray, mixed: FloatArray, first_work: Sequence[float], num_sms: int
 ) -> float:
-    """Cycles until the last CTA is done, each SM taking the next one where one is.
+    """Return the cycles until the last CTA has ended, if each SM takes the next CTA as one ends.
 
     Args:
-        in_step: cycles of each CTA beside others that do the same, `[ctas, resident]`.
+        in_step: cycles of each CTA beside others that execute the same, `[ctas, resident]`.
         mixed: the same beside any others.
         first_work: as `share_sms`.
     """

@@ -1,11 +1,11 @@
-"""Figures that ship with Attune: what the compiler and the simulator said of the ladder's kernels.
+"""Figures that ship with Attune: compiler reports and simulated times of the ladder's kernels.
 
     attune variants --renew    writes them; see `engine.kernel_figures.renew`
 
-A file for each of some GPUs, so that a page that shows many kernels need not compile and simulate
-them all first. An entry's name is a hash of what it follows from: a kernel with another source,
-config, compiler or GPU has no entry. The files also name the code that simulated: once that has
-changed, they are not read.
+There is a file for each of some GPUs, so that pages with many kernels need not compile and simulate
+them. An entry's key is a hash of its inputs, so a kernel with another source, config, compiler or
+GPU has no entry. The files also have a hash of the simulating code and are ignored when that
+changes.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _MOST_BYTES = 8 << 20
 _EXPLAINS = ("advice", "cubin_files.py", "execution.py", "overlap.py", "launch_report.py")
 _EXECUTES = re.compile(r"execute.*|(?:races|quick|no_marks)\.h")
 
-# Of C++, and of Python.
+# Comments of C++ and of Python.
 _COMMENTS = (
     re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL),
     re.compile(r'(?:^|(?<=\s))#[^\n]*|"""(?:[^"\\]|\\.|"(?!""))*"""', re.DOTALL),
 )
 
-Fields: TypeAlias = Mapping[str, Any]  # of a dataclass, as JSON has them
+Fields: TypeAlias = Mapping[str, Any]  # a dataclass' fields as JSON
 
 
 @dataclass(frozen=True, slots=True)
 class ShippedFigures:
-    """The figures of some kernels, by the names of the caches' entries."""
+    """Figures of kernels, by the keys of the caches."""
 
     reports: dict[str, Fields] = field(default_factory=dict)  # `CompileReport`, by its key
     ctas: dict[str, Fields] = field(default_factory=dict)  # `engine.history.ctas`
@@ -60,13 +60,13 @@ class ShippedFigures:
         return fields["symbols"], {n: PtxasInfo(**info) for n, info in fields["entries"].items()}
 
     def add_report(self, report: CompileReport) -> None:
-        """Add what `report` returns."""
+        """Add a report for `report`."""
         entries = {name: asdict(info) for name, info in report.entries.items()}
         self.reports[report.key] = {"symbols": dict(report.symbols), "entries": entries}
 
 
 def shipped_figures() -> ShippedFigures:
-    """The figures of all GPUs that the present code simulated."""
+    """Return the figures of all GPUs that the present code simulated."""
     return _all(FOLDER, FOLDER.stat().st_mtime_ns if FOLDER.is_dir() else 0)
 
 
@@ -80,12 +80,12 @@ def _all(folder: Path, _stamp: int) -> ShippedFigures:
 
 
 def path_for(gpu: str) -> Path:
-    """Where the figures of a GPU stand."""
+    """Return the file with the figures of a GPU."""
     return FOLDER / f"{gpu.replace(' ', '_')}.json"
 
 
 def read(path: Path) -> ShippedFigures | None:
-    """The figures of one file; None where it is damaged or other code simulated them."""
+    """Read the figures of one file; None if it is damaged or from another version of the code."""
     try:
         data = json.loads(files.read(path, _MOST_BYTES))
         if data["format"] != _FORMAT or data["simulator"] != simulator_digest():
@@ -96,11 +96,11 @@ def read(path: Path) -> ShippedFigures | None:
 
 
 def write(gpu: str, compiler: str, made: str, figures: ShippedFigures) -> Path:
-    """Write what `read` reads, an entry a line.
+    """Write a file for `read`, one entry per line.
 
     Args:
-        compiler: `NVRTC 13.5.37`, for people; the entries' names hold it, too.
-        made: the date.
+        compiler: `NVRTC 13.5.37`, for information; the entries' keys contain it, too.
+        made: date.
 
     Raises:
         OSError: it cannot be written.
@@ -125,7 +125,8 @@ def write(gpu: str, compiler: str, made: str, figures: ShippedFigures) -> Path:
 
 @functools.cache
 def simulator_digest() -> str:
-    """Of the code that simulates kernels and counts their machine code, without its comments."""
+    """Return a hash of the code that simulates kernels and counts their machine code, without
+    comments."""
     digest = hashlib.sha256()
     for path in simulating_files():
         digest.update(f"{path.name}\0{code_of(path.suffix, path.read_text())}\0".encode())
@@ -133,13 +134,13 @@ def simulator_digest() -> str:
 
 
 def code_of(suffix: str, text: str) -> str:
-    """The text without comments, docstrings and line breaks."""
+    """Return the text without comments, docstrings and line breaks."""
     return " ".join(_COMMENTS[suffix == ".py"].sub(" ", text).split())
 
 
 def simulating_files() -> list[Path]:
-    """Sources that decide what is simulated: those of machine code but for what only explains or
-    executes it, and what asks them."""
+    """Return the sources that affect simulated figures: those of `engine.machine_code`, without
+    modules that only explain or execute, and their callers."""
     folder = Path(machine_code.__file__).parent
     own = [Path(__file__).with_name(name) for name in ("simulation.py", "persistent.py")]
     code = [p for p in sorted(folder.rglob("*")) if p.suffix in (".py", ".cpp", ".h")]

@@ -1,8 +1,8 @@
 """Simulate a kernel's CTAs from its machine code; done once per kernel.
 
-The main pass of a variant is emulated at ten lengths or a few more, and queues of its CTAs are
-timed on one SM; `engine.history.ctas` keeps them and makes the times of launches. A single launch
-can also be simulated by itself, as the passes of a backward kernel are.
+The main pass of a variant is emulated at about ten lengths, and queues of its CTAs are timed on one
+SM; `engine.history.ctas` caches them and computes launch times. A single launch can also be
+simulated separately, as for the passes of a backward kernel.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ import hashlib
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
-
-import numpy as np
 
 from engine.attention.plan import LaunchPlan, launch_of_pass, make_plan
 from engine.attention.problem import Problem
@@ -38,56 +36,47 @@ from engine.machine_code.analysis import Analysis, analyse, code_digest, program
 from engine.machine_code.cubin import Entry, read_cubin
 from engine.machine_code.disassembly import Program, find_entry
 from engine.machine_code.emulation import EXECUTED, CtaTrace, Emulator
-from engine.machine_code.footprint import (
-    SharedBytes,
-    num_stores,
-    persistent_touch,
-    shared_bytes,
-    takes_several_tiles,
-    touched_bytes,
-    written_bytes,
-)
+from engine.machine_code.timing import launch_time
 from engine.machine_code.timing.constants import (
     LAUNCH_FLOOR_US,
-    kept_l2_bytes,
     kernel_class,
     spread,
 )
 from engine.machine_code.timing.cta_times import Shorter
+from engine.machine_code.timing.launch_time import TimedLaunch
 from engine.machine_code.timing.native import Regime, allocated_smem, gpu_rates, sm_kernel
 from engine.machine_code.timing.simulate import (
-    CtaClass,
-    SimulatedLaunch,
     added_cycles,
     dram_cycles,
     measured_ctas,
-    simulate_launch,
     slot_times,
 )
-from engine.machine_code.timing.traffic import Traffic, launch_traffic, persistent_traffic
+from engine.machine_code.timing.traffic import Traffic
 from engine.model.equations import CtaCurve
 from engine.model.kernel import Kernel, PassTime
 from engine.model.occupancy import occupancy
 from kernels.variant import Config, Variant
 
-_MOST_INSTRUCTIONS = 120_000  # of the longest CTA, unless it is one of the first three
-# K/V rows of the CTAs that show what a partial last tile adds, which varies with their length where
-# CTAs share an SM. The longer ones are taken only where they are quick to simulate.
+_MOST_INSTRUCTIONS = 120_000  # of the longest CTA, unless it is among the first three
+# K/V rows of CTAs that show the cost of a partial last tile, which varies with length if CTAs share
+# an SM. Longer ones are used only if they are quick to simulate.
 _CUT_ROWS = (256, 512)
 _MOST_CUT_INSTRUCTIONS = 25_000
-# Of all CTAs together that are simulated for one sample of a partial query tile.
+# Instructions of all CTAs simulated for one sample of a partial query tile.
 _MOST_SAMPLED = 700_000
-_NEAR_ROWS = 1024  # of the longest CTAs beside which slightly shorter ones are simulated
-_MOST_TURNS = 4  # of a CTA's warps; CTAs that end at a turn's first and last tile are simulated
+_NEAR_ROWS = 1024  # of the longest CTAs that are simulated beside slightly shorter ones
+# Turns of a CTA's warps; CTAs that end at a turn's first and last tile are simulated.
+_MOST_TURNS = 4
 
 
 def simulate(
     variant: Variant, plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec, resident: int
 ) -> dict[Regime, KernelCtas]:
-    """The main pass's CTAs in both regimes, as another problem of the kernel may be in the other.
+    """Simulate the main pass's CTAs in both regimes, because problems of the kernel may be in
+    either.
 
     Raises:
-        AttuneError: the machine code cannot be read, run or timed.
+        AttuneError: the machine code cannot be disassembled, executed or timed.
     """
     cubin = read_cubin(compiled.cubin)
     entry = find_entry(cubin, compiled.symbols.get(plan.passes[0].entry, plan.passes[0].entry))
@@ -148,10 +137,10 @@ def simulate(
 def launch_curve(
     kernel: Kernel, plan: LaunchPlan, compiled: CompiledKernel, resident: int
 ) -> CtaCurve | None:
-    """`known_launch_curve`, once the kernel is simulated, which takes about a second.
+    """Simulate the kernel, which takes about a second, and return `known_launch_curve`.
 
-    Without nvdisasm, a C++ compiler or figures of the GPU, and where the machine code cannot be
-    run, there is none and the roofline stays.
+    None without nvdisasm, a C++ compiler or figures of the GPU, or if the machine code cannot be
+    executed; then the roofline is used.
     """
     try:
         simulated = simulate(kernel.variant, plan, compiled, kernel.device, resident)
@@ -163,14 +152,14 @@ def launch_curve(
 
 
 def heaviest_cta(emulator: Emulator, has_middle: bool = False) -> CtaTrace:
-    """The trace of the CTA that executes most, among the corners of the grid.
+    """Return the trace of the CTA that executes most, among the corners of the grid.
 
     Args:
-        has_middle: also look halfway between the corners: with a window to both sides, CTAs there
-            see most keys.
+        has_middle: also try CTAs halfway between the corners, which see most keys with a window on
+        both sides.
     """
     trace, totals = emulator.trace()
-    # Along an axis that no branch depends on, every CTA executes the same.
+    # CTAs along an axis that no branch depends on execute the same.
     steered = zip(emulator.launch.grid, totals.control_axes, strict=True)
     places = [
         sorted({0, n - 1, n // 2 if has_middle else 0}) if steers else [0] for n, steers in steered
@@ -186,14 +175,14 @@ def heaviest_cta(emulator: Emulator, has_middle: bool = False) -> CtaTrace:
 
 
 def has_several_lengths(problem: Problem) -> bool:
-    """Whether a launch's CTAs visit different numbers of keys, splits aside."""
+    """True if a launch's CTAs visit different numbers of keys, apart from splits."""
     masked = problem.causal or problem.window is not None
     return masked or problem.seqlens is not None
 
 
 def rows_in_turn(config: Config) -> tuple[int, ...]:
-    """K/V rows of CTAs whose warps take tiles in turn: a turn's first tile takes about as long as
-    all of it."""
+    """Return the K/V rows of CTAs whose warps take tiles in turn, where a turn's first tile
+    takes about as long as the turn."""
     step = config.get("block_n", 1)
     turn = step * config.get("num_warps", 1)
     ends = [n * turn for n in range(1, _MOST_TURNS + 1)]
@@ -204,12 +193,12 @@ def rows_in_turn(config: Config) -> tuple[int, ...]:
 def longest_ctas(
     program: Program, entry: Entry, variant: Variant, plan: LaunchPlan, has_even_splits: bool
 ) -> dict[float, CtaTrace]:
-    """{K/V rows that it visits, ascending: a CTA's trace}, of that corner of the grid that executes
-    most (a causal kernel's last tile)."""
+    """Return {visited K/V rows, ascending: trace} of CTAs in the corner of the grid that
+    executes most (a causal kernel's last tile)."""
     problem, config = plan.problem, plan.config
     traces: dict[float, CtaTrace] = {}
     plans = plans_of(variant, problem, config, rows_in_turn(config) if has_even_splits else ROWS)
-    if has_even_splits:  # of fewer tiles than there are splits the first ones take none
+    if has_even_splits:  # with fewer tiles than splits, the first splits are empty
         one_tile = make_plan(variant, problem.with_keys(config.get("block_n", 1)), config)
         traces[0.0] = Emulator(program, entry, launch_of_pass(one_tile, 0)).trace()[0]
     for short in plans:
@@ -226,10 +215,10 @@ def longest_ctas(
 def cut_ctas(
     program: Program, entry: Entry, variant: Variant, plan: LaunchPlan, lengths: Sequence[float]
 ) -> dict[int, dict[float, CtaTrace]]:
-    """{keys that its last tile lacks, ascending: {K/V rows: trace}} of CTAs of some of the lengths.
+    """Return {absent keys of the last tile, ascending: {K/V rows: trace}} for CTAs of some lengths.
 
-    Their query tiles are whole. One key is lacking, or all but one: absent rows are not loaded.
-    Empty where tiles are never cut or CTAs are of several lengths: causal ones, splits of keys.
+    Their query tiles are whole. Either one key is absent or all but one; absent rows are not
+    loaded. Empty if tiles are never partial or CTAs have several lengths (causal, split keys).
     """
     problem, config = plan.problem, plan.config
     if has_several_lengths(problem) or config.get("num_splits", 1) > 1 or len(lengths) == 1:
@@ -259,10 +248,11 @@ def cut_query_tiles(
     lengths: Sequence[float],
     resident: int,
 ) -> dict[int, tuple[CtaTrace, CtaTrace]]:
-    """{rows of the cut one: CTAs of a whole query tile and of a cut one of the same launch}.
+    """Return {rows of the partial query tile: CTAs with a whole and with the partial tile of one
+    launch}.
 
-    Those have one row, half of them and seven eighths. Empty where an SM holds one CTA only, or
-    where CTAs are of several lengths: causal ones, splits of keys.
+    The partial tiles have one row, half and seven eighths of the rows. Empty if an SM holds only
+    one CTA, or CTAs have several lengths (causal, split keys).
     """
     problem, config = plan.problem, plan.config
     tile = variant.work.query_rows(problem, config)
@@ -293,7 +283,7 @@ def cut_query_tiles(
 def shorter_ctas(
     program: Program, entry: Entry, variant: Variant, plan: LaunchPlan, lengths: Sequence[float]
 ) -> dict[float, Shorter]:
-    """The CTA of even splits that is one K/V tile shorter than the others of its launch.
+    """Return the CTA of even splits that is one K/V tile shorter than the launch's others.
 
     Returns:
         {K/V rows of the others: (its K/V rows, its trace)}, for some of `lengths`.
@@ -307,18 +297,19 @@ def shorter_ctas(
         short = problem.with_keys(int(rows) * config["num_splits"] - step)
         with suppress(InvalidProblem):  # it takes whole tiles only
             launch = launch_of_pass(make_plan(variant, short, config), 0)
-            _, y, z = launch.grid  # the last query tile: with a causal mask it sees all keys
-            last = z - 1 if problem.seqlens is None else 0  # the longest sequence is the first
+            _, y, z = launch.grid  # the last query tile, which sees all keys under a causal mask
+            last = z - 1 if problem.seqlens is None else 0  # the first sequence is the longest
             trace = Emulator(program, entry, launch).trace((0, y - 1, last))[0]
             traces[rows] = (rows - step, trace)
     return traces
 
 
 def has_even_splits(program: Program, entry: Entry, variant: Variant, plan: LaunchPlan) -> bool:
-    """Whether splits of K/V differ by a tile at most; else all but the last ones are equally long.
+    """True if splits of K/V differ by at most one tile; otherwise all but the last are equally
+    long.
 
-    Tried on one K/V tile more than there are splits: where the first splits take two tiles each,
-    nothing is left for the last.
+    Tested with one K/V tile more than splits: if the first splits take two tiles each, the last is
+    empty.
     """
     splits = plan.config.get("num_splits", 1)
     if splits == 1:
@@ -335,16 +326,6 @@ def has_even_splits(program: Program, entry: Entry, variant: Variant, plan: Laun
 
 
 _LAUNCH_VERSION = 2
-_MOST_KINDS = 6  # of CTAs, by how much they execute; others take the nearest one's time
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TimedLaunch:
-    """One launch: what it touches, and how long it would take."""
-
-    simulated: SimulatedLaunch
-    touched_bytes: int  # of global memory, each sector once
-    shared: tuple[SharedBytes, ...]  # the same, by which CTAs touch it
 
 
 def time_launch(
@@ -356,54 +337,26 @@ def time_launch(
     quick: bool = False,
     is_cold: bool = False,
 ) -> TimedLaunch:
-    """Simulate the launch with as many resident CTAs as the GPU holds.
-
-    Args:
-        moved: what reaches DRAM, where it is known better than by what is touched.
-        tensor_bytes: size of all its tensors. Taken as what reaches DRAM of persistent CTAs that
-            are too long to be run: in their order each finds in L2 what others have read.
-        quick: simulate a single round of CTAs, for callers that take the time from a prediction.
-        is_cold: L2 holds none of its data when it begins.
+    """Simulate a launch with as many resident CTAs as the GPU holds.
 
     Raises:
         InvalidProblem: the GPU cannot hold a CTA, or its row in the table lacks a figure.
-        UnknownName, CompileError, ToolMissing: as `simulate_launch`.
+        UnknownName, CompileError, ToolMissing: as `machine_code.simulate`.
     """
-    program, launch = analysis.program, analysis.launch
-    emulator = Emulator(program, analysis.entry, launch)
-    classes = _classes(analysis, emulator)
-    longest = max((c.trace for c in classes), key=_length)
-    groups = shared_bytes(emulator, longest)
     resident = resident_of(analysis, device)
-    touched = touched_bytes(groups, launch.grid)
-    traffic = None
-    if device.l2_bytes is not None and device.num_sms is not None:
-        running = resident * device.num_sms
-        kept = kept_l2_bytes(device.arch, device.l2_bytes)
-        traffic = launch_traffic(groups, launch.grid, running, kept, is_cold=is_cold)
-        is_alone = moved is None and launch.ctas <= running
-        # Where only some take a further tile, `touched` may be far too little.
-        may_exceed = launch.ctas * sum(group.unit_bytes for group in groups) > kept
-        may_exceed = may_exceed and len({num_stores(c.trace) for c in classes}) > 1
-        if (traffic.dram_bytes or may_exceed) and is_alone and takes_several_tiles(longest):
-            # Persistent CTAs take tiles that others took before: nothing but a run shows it.
-            together = persistent_touch(emulator, analysis.counts.executed)
-            if together is not None:
-                touched = together.touched_bytes
-                traffic = persistent_traffic(together, kept, is_cold)
-            elif traffic.dram_bytes and tensor_bytes is not None and tensor_bytes < touched:
-                written = float(min(written_bytes(groups, launch.grid), tensor_bytes))
-                traffic = Traffic(tensor_bytes, 1.0, tensor_bytes / touched, written)
-                touched = round(tensor_bytes)
-        if traffic.dram_bytes and moved is not None:
-            known = moved.dram_bytes, moved.written_bytes
-            traffic = replace(traffic, dram_bytes=known[0], written_bytes=known[1])
-    simulated = simulate_launch(program, classes, launch, device, resident, traffic, quick=quick)
-    return TimedLaunch(simulated, touched, groups)
+    return launch_time.simulate(
+        analysis,
+        device,
+        resident,
+        moved,
+        tensor_bytes=tensor_bytes,
+        quick=quick,
+        is_cold=is_cold,
+    )
 
 
 def resident_of(analysis: Analysis, device: DeviceSpec) -> int:
-    """CTAs that an SM holds. Raises InvalidProblem where it cannot hold one."""
+    """Return the CTAs that an SM holds. Raises InvalidProblem if it cannot hold one."""
     program, launch = analysis.program, analysis.launch
     if device.num_sms is None:
         raise InvalidProblem(f"The table of GPUs gives no number of SMs for {device.name}.")
@@ -420,35 +373,10 @@ def resident_of(analysis: Analysis, device: DeviceSpec) -> int:
     return held.ctas_per_sm
 
 
-def _classes(analysis: Analysis, emulator: Emulator) -> Sequence[CtaClass]:
-    """The CTAs in order of starting, blockIdx.x first, equal neighbours together."""
-    x, y, z = analysis.launch.grid
-    work = analysis.counts.work
-    lengths = np.unique(work)
-    if len(lengths) > _MOST_KINDS:
-        lengths = lengths[np.linspace(0, len(lengths) - 1, _MOST_KINDS).round().astype(int)]
-    traces = []
-    for length in lengths:
-        where = np.unravel_index(int(np.abs(work - length).argmin()), work.shape)
-        cta = (int(where[2]), int(where[1]), int(where[0]))
-        traces.append(emulator.trace(cta)[0])
-    if len(traces) == 1:
-        return [CtaClass(traces[0], analysis.launch.ctas)]
-    nearest = np.abs(work[..., None] - lengths).argmin(axis=-1)
-    order = np.broadcast_to(nearest, (z, y, x)).reshape(-1)
-    starts = np.flatnonzero(np.diff(order, prepend=-1))
-    counts = np.diff(starts, append=len(order))
-    return [CtaClass(traces[int(order[s])], int(n)) for s, n in zip(starts, counts, strict=True)]
-
-
-def _length(trace: CtaTrace) -> int:
-    return len(trace.instruction)
-
-
 def known_passes(
     plan: LaunchPlan, compiled: CompileReport, device: DeviceSpec
 ) -> tuple[PassTime, ...] | None:
-    """The times of a backward plan's passes, where they were simulated before."""
+    """Return the times of a backward plan's passes if they were simulated before."""
     payload = read_entry(_launch_path(plan, compiled, device))
     if payload is None:
         return None
@@ -461,7 +389,7 @@ def known_passes(
 def simulated_passes(
     plan: LaunchPlan, compiled: CompiledKernel, device: DeviceSpec
 ) -> tuple[PassTime, ...] | None:
-    """`known_passes`, simulated where they are not known; None where they cannot be.
+    """Return `known_passes`, simulated if they are not cached; None if that is not possible.
 
     Takes seconds for a long problem, the first time.
     """

@@ -24,7 +24,7 @@ from engine.attention.presets import find_preset
 from engine.attention.problem import KV_DTYPES, KvDtype, Problem
 from engine.attention.tensors import NORMAL, InputKind, Inputs, RawArray
 from engine.base.errors import InvalidProblem, UnknownName, unknown
-from engine.cuda_on_host.toolchain import Schedule
+from engine.cuda_on_host.client import Schedule
 from engine.devices import find_device
 from engine.history import Time
 from engine.machine_code.launch_report import MachineCode
@@ -393,7 +393,7 @@ class AttentionKernel:
 
         Args:
             thorough: look for races, accesses out of bounds and uninitialised reads, too, and run
-                harsh inputs in another order of threads (the CPU backend, slower).
+                extreme inputs in another order of threads (the CPU backend, slower).
             backend: "auto" (the GPU where it is the target, else software: see
                 `engine.pipeline.execute.where_to_execute`), "cpu", "cuda" or "machine-code".
             schedule: the order of threads on the CPU: "in_order", "random" or "reverse".

@@ -77,7 +77,7 @@ class Hazard:
     kind: HazardKind
     before: Instruction
     now: Instruction
-    under_way: bool  # `before` is asynchronous, and its completion was not waited for
+    in_flight: bool  # `before` is asynchronous, and nothing waited for it to complete
     warps: tuple[int | None, int | None]  # index in the CTA; None: a TMA copy
     cta: tuple[int, int, int]  # owner of the shared memory, or the CTA that first executed `now`
     address: int  # bytes from the start of the CTA's shared memory, or of the buffer
@@ -90,7 +90,7 @@ class Hazard:
         """A sentence that names both instructions, with their source lines if known."""
         number = _KINDS.index(self.kind)
         elsewhere = self.cta_before is not None and self.cta_before != self.cta
-        if self.under_way:
+        if self.in_flight:
             why = f"which {place_of(self.before)} still {_DOING[number]}: nothing waited for it"
         else:
             missing = _NO_ORDER_BETWEEN_CTAS if elsewhere else _NO_ORDER
@@ -127,7 +127,7 @@ def hazard_of(
             kind=_KINDS[row.kind],
             before=code[row.before],
             now=code[row.now],
-            under_way=bool(row.under_way),
+            in_flight=bool(row.under_way),
             warps=(row.warp_before % row.warps_per_cta, int(row.warp_now)),
             cta=(row.cta[0], row.cta[1], row.cta[2]),
             address=row.address - buffer.address,
@@ -141,7 +141,7 @@ def hazard_of(
         kind=_KINDS[row.kind],
         before=code[row.before],
         now=code[row.now],
-        under_way=bool(row.under_way),
+        in_flight=bool(row.under_way),
         warps=(warps[0], warps[1]),
         cta=(row.cta[0], row.cta[1], row.cta[2]),
         address=row.address - reserved,

@@ -1,1 +1,1 @@
-"""What can be said without running: occupancy, latency, calibration; `batch` recommends a batch."""
+"""Occupancy and latency of kernels, predicted without running them."""

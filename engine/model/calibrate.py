@@ -38,36 +38,36 @@ from kernels.variant import Config, Variant
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
-# The fit stays where the parameters still mean something.
+# Bounds of the fit, within which parameters are plausible.
 _BOUNDS = {
     "floor_us": (0.5, 30.0),
     "pace": (0.01, 100.0),
     "contention": (0.05, 20.0),
     "bandwidth": (0.2, 3.0),
 }
-# A parameter is fitted if a change by a factor e moves some point by this much, apart from what the
-# parameters chosen before can reproduce.
+# A parameter is fitted if a change by a factor e moves some point by this much, beyond the effect
+# of parameters chosen before.
 _LEAST_EFFECT = 5e-4
-# Without spare points the fit shows no noise of its own.
+# Noise if there are no more points than parameters.
 _ASSUMED_NOISE = 0.05
 _LEAST_NOISE = 0.02
 _STEP = 0.1
-# Faster than this share of the math units' peak time: the unit of the time is wrong.
+# A time shorter than this share of the peak's has a wrong unit.
 _POSSIBLE = 0.5
-# Of two hypotheses, the less usual one is accepted if it leaves this share of the error.
+# The less common of two hypotheses is accepted if it reduces the error to this share.
 _CLEARLY_BETTER = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Measured points with what the model needs to know about each."""
+    """Measured points with the model's inputs for each."""
 
     kernel: Kernel
     measurements: tuple[Measurement, ...]
     launches: Launches
     resident: IntArray  # [passes, n]
     measured_us: FloatArray
-    curve: CtaCurve | None = None  # their CTA times by machine code; None assumes them
+    curve: CtaCurve | None = None  # simulated CTA times; None: assumed
 
     def without(self, i: int) -> Points:
         return self._take(~_one(i, len(self.measurements)))
@@ -88,14 +88,14 @@ class Points:
 
 
 def prepare(kernel: Kernel, measurements: Sequence[Measurement], known: Known) -> Points:
-    """Check the points and work out their launches.
+    """Check the points and compute their launches.
 
     Args:
-        known: where their registers and shared memory come from.
+        known: gives their registers and shared memory.
 
     Raises:
-        InvalidProblem: no point, one that the variant cannot launch, one whose CTA count is not the
-            variant's, one faster than the GPU's peak, or a device that lacks figures.
+        InvalidProblem: there is no point, or one that the variant cannot launch, has another CTA
+        count, or is faster than the GPU's peak, or the device lacks figures.
     """
     if not measurements:
         raise InvalidProblem("There is no measured point to calibrate on.", code="no_point")
@@ -138,14 +138,14 @@ def prepare(kernel: Kernel, measurements: Sequence[Measurement], known: Known) -
 
 
 def calibrate(points: Points, *, is_own_file: bool = True) -> Calibration:
-    """The parameters that fit the points best, on top of their simulated CTA times if they have.
+    """Fit the parameters to the points, based on simulated CTA times if they have them.
 
     Args:
-        is_own_file: the points are of the variant's file. Another kernel may leave out the absent
-            keys of the last tile where the variant pads it; it does where that fits better.
+        is_own_file: the points are of the variant's file. Another kernel may skip the absent keys
+        of the last tile that the variant pads; that is assumed if it fits better.
 
     Raises:
-        InvalidProblem: a device that lacks figures.
+        InvalidProblem: the device lacks figures.
     """
     padded, padded_error = _fit(points)
     if is_own_file or points.curve is not None:
@@ -161,7 +161,7 @@ def calibrate(points: Points, *, is_own_file: bool = True) -> Calibration:
 
 
 def _fit(points: Points) -> tuple[Calibration, float]:
-    """The best parameters, and the sum of the squared errors that they leave."""
+    """Return the best parameters and the remaining sum of squared errors."""
     from scipy.optimize import least_squares
 
     variant, device = points.kernel.variant, points.kernel.device
@@ -174,7 +174,7 @@ def _fit(points: Points) -> tuple[Calibration, float]:
     low, high = np.log([_BOUNDS[name] for name in PARAMETER_NAMES]).T
     theta = center
     chosen: list[int] = []
-    for _ in range(2):  # what can be told apart may look different where the fit ends up
+    for _ in range(2):  # at the fitted parameters, other parameters may be identifiable
         chosen = _tell_apart(sensitivity(log_total, theta))
 
         def residuals(free: FloatArray, free_at: list[int] = chosen) -> FloatArray:
@@ -214,16 +214,16 @@ def _fit(points: Points) -> tuple[Calibration, float]:
 
 @dataclass(frozen=True, slots=True)
 class LeaveOneOut:
-    """Leave-one-out predictions: each point by a calibration on the others."""
+    """Leave-one-out predictions: each point is predicted by a calibration on the others."""
 
     errors: tuple[float, ...]  # predicted / measured − 1
-    inside: tuple[bool, ...]  # whether the 90 % interval held the measured value
-    places: tuple[str, ...]  # of each point, for sentences
-    widths: tuple[float, ...]  # of each interval: its high end over its low one
+    inside: tuple[bool, ...]  # True if the 90 % interval contains the measured value
+    places: tuple[str, ...]  # label of each point
+    widths: tuple[float, ...]  # high end of each interval divided by its low end
 
     @property
     def mean_error(self) -> float:
-        """Mean of |error|."""
+        """Return the mean of |error|."""
         return float(np.mean(np.abs(self.errors)))
 
     @property
@@ -232,17 +232,17 @@ class LeaveOneOut:
 
     @property
     def worst_place(self) -> str:
-        """The point that the others predict worst."""
+        """Return the label of the point with the largest error."""
         return self.places[int(np.argmax(np.abs(self.errors)))]
 
     @property
     def width(self) -> float:
-        """The median of the intervals' widths, high end over low end."""
+        """Return the median width of the intervals, high end divided by low end."""
         return float(np.median(self.widths))
 
 
 def leave_one_out(points: Points, *, is_own_file: bool = True) -> LeaveOneOut | None:
-    """How well the others predict each point; None with fewer than two points."""
+    """Predict each point from the others; None with fewer than two points."""
     n = len(points.measurements)
     if n < 2:
         return None
@@ -269,7 +269,7 @@ def _one(i: int, n: int) -> BoolArray:
 def log_total_of(
     variant: Variant, launches: Launches, resident: IntArray, on: Machine, curve: CtaCurve | None
 ) -> Callable[[FloatArray], FloatArray]:
-    """log(total µs) of the launches, `[n]`, as a function of the parameters' logarithms."""
+    """Return a function from the parameters' logarithms to log(total µs) of the launches, `[n]`."""
 
     def log_total(theta: FloatArray) -> FloatArray:
         parameters = Parameters(*np.exp(theta).tolist())
@@ -283,7 +283,7 @@ def log_parameters(parameters: Parameters) -> FloatArray:
 
 
 def sensitivity(log_total: Callable[[FloatArray], FloatArray], theta: FloatArray) -> FloatArray:
-    """d log(total) / d log(parameter), `[points, parameters]`, by central differences."""
+    """Return d log(total) / d log(parameter), `[points, parameters]`, by central differences."""
     columns = []
     for i in range(len(theta)):
         step = np.zeros_like(theta)
@@ -293,7 +293,7 @@ def sensitivity(log_total: Callable[[FloatArray], FloatArray], theta: FloatArray
 
 
 def _tell_apart(effect: FloatArray) -> list[int]:
-    """Columns to fit, most informative first: at most one per point, none collinear with others."""
+    """Return the columns to fit, most informative first: at most one per point, none collinear."""
     remaining = effect.copy()
     chosen: list[int] = []
     for _ in range(min(effect.shape)):
@@ -335,18 +335,18 @@ def _listing(parameters: tuple[str, ...]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]])) if names else "none"
 
 
-# Which configs of a variant a GPU can launch a problem with.
+# Configs with which a GPU can launch a problem.
 
 
 def fits(variant: Variant, problem: Problem, config: Config, device: DeviceSpec | None) -> bool:
-    """Whether constraints, compute capability, clusters and shared memory of a CTA allow it.
+    """True if constraints, compute capability, clusters and shared memory allow the config.
 
     Args:
-        device: None leaves out what depends on the GPU.
+        device: None skips checks that depend on the GPU.
     """
     try:
         if variant.unsupported(problem, config) is not None:
-            return False  # `launch_plan` would look through every config, to say why
+            return False  # quick; `launch_plan` would examine every config for the reason
         plan = launch_plan(variant, problem, config, device)
         return device is None or asked_smem_bytes(plan) <= most_smem_bytes(device)
     except AttuneError:
@@ -356,7 +356,8 @@ def fits(variant: Variant, problem: Problem, config: Config, device: DeviceSpec 
 def fitting_config(
     variant: Variant, problem: Problem, device: DeviceSpec | None
 ) -> dict[str, int] | None:
-    """The config closest to the default (in fewest values) that fits; None if none does."""
+    """Return the valid config that differs from the default in the fewest values; None if there
+    is none."""
     default = variant.default_config(device.num_sms if device is not None else None)
     if fits(variant, problem, default, device):
         return default

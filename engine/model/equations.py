@@ -1,19 +1,18 @@
 """The equations of the latency model: explicit terms, in microseconds, over arrays of problems.
 
-One pass takes its launch floor plus the slowest of three: the SMs, L2, DRAM. Where CTAs' times are
-simulated, they waited for L2 there. The SMs work as follows. A CTA alone on an SM takes `cta_us`. A
-second one beside it overlaps with all but `shared_us` of it, what they contend for (the
-shared-memory pipe, the tensor cores). The busiest SM gets ⌈CTAs / SMs⌉ of them and holds
-`ctas_per_sm` at once, so it works in rounds (CTAs count here that have keys to visit: those of
-empty splits end at once):
+One pass takes its launch floor plus the slowest of three: the SMs, L2, DRAM. Simulated CTA times
+already include waiting for L2. A CTA alone on an SM takes `cta_us`. Each further resident CTA adds
+`shared_us`, its time on contended units (the shared-memory pipe, the tensor cores). The busiest SM
+gets ⌈CTAs / SMs⌉ CTAs and holds `ctas_per_sm` at once, so it works in rounds (CTAs of empty splits
+end at once and are not counted):
 
     time(n resident) = cta_us + (n − 1) · shared_us, never under n CTAs at the math or exp peak
     compute = rounds · time(ctas_per_sm) + time(rest)
 
-Priors (how fast an uncalibrated kernel is assumed to be, and how unsure that is) are constants
-below, each with its reason; `engine.model.calibrate` replaces them by measurement. They were set
-with the L4 study's series of v01 in view, so that those points are no proof of them; for tensor
-kernels FlashAttention-2 on an H200 is (42 of 42 recorded times inside the 90 % interval).
+Priors (the assumed speed of an uncalibrated kernel and its uncertainty) are constants below, each
+with its reason; `engine.model.calibrate` replaces them by measurements. They were set with the L4
+study's series of v01 in view, so those points do not validate them. FlashAttention-2 on an H200
+validates those of tensor kernels (42 of 42 recorded times inside the 90 % interval).
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ from kernels.variant import Dtype, Variant
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 
 # Scalar kernels. A chain of dependent FMAs issues every 4 cycles; both operands come from shared
-# memory, and every way of a bank conflict holds each of the two loads back by one cycle.
+# memory, and each way of a bank conflict delays both loads by one cycle.
 _FMA_CHAIN_CYCLES = 4.0
 _STEP_CYCLES = 2.0
 _STEP_CYCLES_PER_WAY = 2.0
-# What a step takes of the SM's one shared-memory pipe: two accesses, and the conflict's extra ones
-# in the half of the steps that meet it (Q @ K^T, not P @ V), two elements a word.
+# Cycles of a step on the SM's shared-memory pipe: two accesses, plus those of conflicts in half of
+# the steps (Q @ K^T, not P @ V), with two elements per word.
 _PIPE_CYCLES = 2.0
 _PIPE_CYCLES_PER_WAY = 0.25
 # Tensor kernels. Well-written mma.sync kernels reach about 40 % of peak; an SM needs about two
@@ -51,7 +50,7 @@ _EXP_PER_CYCLE = 16  # MUFU results per SM and cycle, all of sm_75 to sm_121
 # An SM's port to L2 carries 64 bytes a cycle; together the SMs get less.
 _L2_BYTES_PER_CYCLE = 64
 _L2_PORT_EFFICIENCY = 0.8
-# A dependent pass starts about 2 µs after the one before has drained, or sooner on a fast floor.
+# A dependent pass starts about 2 µs after the previous one has drained, or sooner with a low floor.
 _MOST_GAP_US = 2.0
 # A CTA of a fusion pass: two dependent trips to L2 and back.
 _FUSE_CTA_US = 1.5
@@ -70,17 +69,18 @@ BINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """What calibration may change; the defaults are the priors' medians."""
+    """Parameters that calibration fits; the defaults are the priors' medians."""
 
     floor_us: float = 3.0  # start, drain and timing of an otherwise empty launch
-    pace: float = 1.0  # a CTA's time over the assumed one
-    contention: float = 1.0  # the part of it that resident CTAs cannot overlap, over the assumed
-    bandwidth: float = 1.0  # L2 and DRAM rates over the assumed
+    pace: float = 1.0  # a CTA's time divided by the assumed time
+    # The part that resident CTAs cannot overlap, divided by the assumed part.
+    contention: float = 1.0
+    bandwidth: float = 1.0  # L2 and DRAM rates divided by the assumed rates
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterArrays:
-    """k sets of `Parameters`, for all of them to be evaluated at once: arrays `[k, 1]`."""
+    """k sets of `Parameters` that are evaluated at once: arrays `[k, 1]`."""
 
     floor_us: FloatArray
     pace: FloatArray
@@ -93,7 +93,7 @@ PARAMETER_NAMES = ("floor_us", "pace", "contention", "bandwidth")
 # events; scalar kernels of one design differ up to fivefold by how their loads compile.
 _PRIOR_FACTORS = {"floor_us": 3.0, "pace": 5.0, "contention": 2.5, "bandwidth": 1.6}
 _TENSOR_PACE_FACTOR = 3.5
-# The same where a CTA's time is simulated: the floor is a graph's.
+# The same with simulated CTA times: the floor is that of a CUDA graph.
 _SIMULATED_FACTORS = {"floor_us": 1.5, "contention": 1.3, "bandwidth": 1.6}
 Z90 = 1.6449  # the normal's 95 % point: half of a 90 % interval
 # Run-to-run noise of a launch's time, as a standard deviation of its logarithm.
@@ -110,17 +110,18 @@ def prior_covariance(variant: Variant) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class CtaCurve:
-    """CTA times of n launches simulated from the machine code, in place of the assumed ones."""
+    """Simulated CTA times of n launches, which replace the assumed ones."""
 
     cta_us: FloatArray  # [n] one CTA, the longest, alone on an SM
-    added_us: FloatArray  # [n] what those beside it add, where as many start as an SM holds
-    sm_us: FloatArray  # [n] all SMs, until the last CTA is done
+    # [n] time that each further resident CTA adds, with as many as an SM holds.
+    added_us: FloatArray
+    sm_us: FloatArray  # [n] time of all SMs, until the last CTA has ended
     spread: float  # standard deviation of the logarithm of the simulation's error
     floor_us: float  # of an empty launch, as measured
     dram_bytes: FloatArray | None = None  # [n] by the order of CTAs; None: every byte once
 
     def take(self, keep: npt.NDArray[np.bool_]) -> CtaCurve:
-        """The curve of some of the launches."""
+        """Return the curve of some of the launches."""
         return CtaCurve(
             cta_us=self.cta_us[keep],
             added_us=self.added_us[keep],
@@ -132,7 +133,7 @@ class CtaCurve:
 
     @staticmethod
     def joined(curves: Sequence[CtaCurve]) -> CtaCurve:
-        """The launches of several, one behind the other."""
+        """Return the concatenation of several curves."""
         moved = [c.dram_bytes for c in curves if c.dram_bytes is not None]
         return CtaCurve(
             cta_us=np.concatenate([c.cta_us for c in curves]),
@@ -145,9 +146,10 @@ class CtaCurve:
 
 
 def priors(variant: Variant, curve: CtaCurve | None = None) -> tuple[Parameters, FloatArray]:
-    """The parameters before any measurement, and the covariance of their logarithms, `[4, 4]`.
+    """Return the uncalibrated parameters, and the covariance of their logarithms, `[4, 4]`.
 
-    With simulated CTA times the pace's error is the validation's, and the floor a graph's.
+    With simulated CTA times, the pace's error is that of the validation, and the floor that of a
+    CUDA graph.
     """
     if curve is None:
         return Parameters(), prior_covariance(variant)
@@ -159,7 +161,7 @@ def priors(variant: Variant, curve: CtaCurve | None = None) -> tuple[Parameters,
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Parameters fitted to measured points, and how sure they are."""
+    """Parameters fitted to measured points, and their uncertainty."""
 
     parameters: Parameters
     covariance: tuple[tuple[float, ...], ...]  # of the logarithms of PARAMETER_NAMES, [4, 4]
@@ -167,9 +169,9 @@ class Calibration:
     fitted: tuple[str, ...]  # the rest of PARAMETER_NAMES keeps its prior
     points: int
     notes: tuple[str, ...] = ()
-    # Of a kernel that is not the variant's file: it does not visit keys past the end.
+    # For a kernel other than the variant's file: it does not visit keys past the end.
     skips_absent_keys: bool = False
-    by_machine_code: bool = False  # fitted on top of simulated CTA times, not of assumed ones
+    by_machine_code: bool = False  # based on simulated CTA times, not on assumed ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,20 +184,20 @@ class Machine:
     dram_gb_per_s: float  # by the data sheet
     dram: DramRate
     l2_bytes: int
-    l2_bytes_per_cycle: int  # that each SM gets while all of them ask, as the simulation has it
+    l2_bytes_per_cycle: int  # per SM while all SMs read, as in the simulation
 
     @property
     def l2_bytes_per_us(self) -> float:
-        """What L2 gives all SMs together."""
+        """Return L2's bandwidth of all SMs together."""
         return self.l2_bytes_per_cycle * self.cycles_per_us * self.num_sms
 
 
-# What tensor cores multiply where Q, K and V are of a dtype: they have no FP32.
+# Format in which tensor cores multiply Q, K and V of a dtype. They have no FP32.
 TENSOR_FORMATS: Mapping[Dtype, str] = {"float16": "FP16", "bfloat16": "BF16", "float32": "TF32"}
 
 
 def machine(device: DeviceSpec, variant: Variant, dtype: Dtype) -> Machine:
-    """The device's rates.
+    """Return the device's rates.
 
     Raises:
         InvalidProblem: its row lacks figures that a prediction needs; the text names them.
@@ -239,9 +241,9 @@ class Terms:
 
     total_us: FloatArray
     floor_us: FloatArray  # of all passes
-    cta_us: FloatArray  # one CTA alone on an SM
-    shared_us: FloatArray  # what another resident CTA adds to it
-    ctas: IntArray  # of the main pass, those with keys to visit
+    cta_us: FloatArray  # a CTA alone on an SM
+    shared_us: FloatArray  # time that another resident CTA adds
+    ctas: IntArray  # of the main pass, without CTAs of empty splits
     ctas_per_sm: IntArray
     load_per_sm: IntArray  # ⌈CTAs / SMs⌉
     compute_us: FloatArray
@@ -253,7 +255,7 @@ class Terms:
 
     @property
     def binds(self) -> npt.NDArray[np.int64]:
-        """Which term is largest, as an index into BINDS; compute is named by what it is made of."""
+        """Return the largest term, as an index into BINDS, which splits compute into its parts."""
         largest = np.argmax(
             np.stack([self.floor_us, self.compute_us, self.l2_us, self.dram_us, self.fuse_us]),
             axis=0,
@@ -269,12 +271,12 @@ class Terms:
 
     @property
     def bound_us(self) -> FloatArray:
-        """Lower bound of a launch: its arithmetic at the math units' peak, its bytes from DRAM at
-        the bandwidth. Nothing is assumed about a CTA's time."""
+        """Return the lower bound of a launch: its arithmetic at the math units' peak rate and
+        its bytes at DRAM's bandwidth. Nothing is assumed about a CTA's time."""
         return np.maximum(self.peak_us, self.dram_us)
 
     def binding(self, i: int = 0) -> str:
-        """The name of the limiting term of the i-th launch, one of BINDS."""
+        """Return the name of the limiting term of the i-th launch, one of BINDS."""
         return BINDS[int(self.binds[i])]
 
 
@@ -286,7 +288,7 @@ def evaluate(
     parameters: Parameters | ParameterArrays,
     curve: CtaCurve | None = None,
 ) -> Terms:
-    """All terms.
+    """Return the terms of all launches.
 
     Args:
         resident: CTAs per SM, `[passes, n]`, at least 1 (`engine.model.kernel.resident_ctas`).
@@ -322,12 +324,12 @@ def evaluate(
     least = np.maximum(peak_cta_us, exp_cta_us)
 
     def together(n: IntArray) -> FloatArray:
-        """n CTAs resident on one SM; 0 for none."""
+        """Return the time of n resident CTAs on one SM; 0 for none."""
         return np.where(n > 0, np.maximum(cta_us + (n - 1) * shared_us, n * least), 0.0)
 
     share = visited_share(launches)
     if curve is not None:
-        # Contention changes what the CTAs of an SM add to the time of one.
+        # Contention scales the time that further resident CTAs add.
         contended = (cta_us + added_us) / (curve.cta_us + curve.added_us)
         compute_us = np.maximum(contended * curve.sm_us, share * load * least)
     else:
@@ -341,7 +343,7 @@ def evaluate(
     l2_us = np.maximum(
         moved.main_bytes / l2_rate, load * moved.cta_bytes / (_L2_PORT_EFFICIENCY * port)
     )
-    if curve is not None:  # simulated SMs waited for L2 already
+    if curve is not None:  # simulated times already include waiting for L2
         l2_us = np.minimum(l2_us, compute_us)
     spilled = bytes_beyond_l2(launches, m)
     if curve is not None and curve.dram_bytes is not None:
@@ -381,16 +383,16 @@ def evaluate(
 
 @dataclass(frozen=True, slots=True)
 class L2Traffic:
-    """Bytes that n launches ask of L2, and give it: arrays `[n]`."""
+    """Bytes that n launches read from and write to L2: arrays `[n]`."""
 
     cta_bytes: FloatArray  # of one CTA of the main pass: its Q and K/V rows, and O
-    main_bytes: FloatArray  # of all of them, with the partial results that they write
-    kv_bytes: FloatArray  # the part of it that is K and V
+    main_bytes: FloatArray  # of all CTAs, including the partial results that they write
+    kv_bytes: FloatArray  # of which K and V
     fuse_bytes: IntArray  # of each later pass: partial results in, O out
 
 
 def l2_traffic(launches: Launches) -> L2Traffic:
-    """What each CTA reads and writes; nothing is kept on the SM from one CTA for the next."""
+    """Return the bytes that CTAs read and write, without reuse on an SM between CTAs."""
     keys = visited_share(launches) * np.minimum(launches.kv_rows, launches.num_keys)
     row_bytes = 2 * launches.element_bytes * launches.head_dim  # of Q and O
     key_bytes = 2 * launches.kv_element_bytes * launches.head_dim  # of K and V
@@ -404,16 +406,16 @@ def l2_traffic(launches: Launches) -> L2Traffic:
 
 
 def bytes_beyond_l2(launches: Launches, m: Machine) -> FloatArray:
-    """Bytes from DRAM where the order of CTAs is not looked at, `[n]`: each once.
+    """Return the bytes from DRAM without regard to the order of CTAs, `[n]`: each once.
 
-    Warm: what fits in L2 is there already, and none comes from DRAM.
+    The launch is warm: data that fit in L2 do not come from DRAM.
     """
     return np.where(launches.device_bytes > m.l2_bytes, launches.device_bytes, 0.0)
 
 
 def visited_share(launches: Launches) -> FloatArray:
-    """The share of its K/V rows that a CTA visits on average, `[n]`: less than 1 where causal, and
-    where sequences are shorter than the longest."""
+    """Return the average share of its K/V rows that a CTA visits, `[n]`: less than 1 with a
+    causal mask and for sequences shorter than the longest."""
     share = _share_of_equal(launches)
     for i in np.flatnonzero(launches.has_own_lengths).tolist():
         each = launches.of_each[i]
@@ -423,14 +425,14 @@ def visited_share(launches: Launches) -> FloatArray:
 
 
 def _share_of_equal(launches: Launches) -> FloatArray:
-    # A causal CTA visits K/V up to its own rows: half on average, all of it at the last tile; and
-    # the keys in front of the first query.
+    # A causal CTA visits K/V up to its own rows, half on average, and the keys before the first
+    # query.
     seqlen, before = launches.seqlen, launches.num_keys - launches.seqlen
     half = np.minimum(1.0, (before + 0.5 * (seqlen + launches.query_rows)) / launches.num_keys)
-    # The keys that CTAs of empty splits do not visit are visited by the others all the same.
+    # Keys of empty splits are visited by the other CTAs.
     causal = np.minimum(1.0, half * launches.ctas[0] / launches.useful_ctas)
     share = np.where(launches.causal, causal, 1.0)
-    # A window brings each row its keys on one side or both, and a query tile those of its rows.
+    # With a window, a row has keys on one or both sides, and a query tile those of all its rows.
     seen = np.where(launches.causal, 1, 2) * launches.window + launches.query_rows
     inside = np.minimum(share, seen / launches.num_keys)
     return np.where(launches.window > 0, inside, share)
@@ -438,14 +440,14 @@ def _share_of_equal(launches: Launches) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Terms of n launches, their 90 % interval, and the totals that made it."""
+    """Terms of n launches, their 90 % interval, and the totals from which it follows."""
 
     terms: Terms
     low_us: FloatArray  # [n]
     high_us: FloatArray  # [n]
-    # [k, n]: totals with the parameters at the ends of their own 90 % intervals.
+    # [k, n]: totals with each parameter at an end of its own 90 % interval.
     ends_us: FloatArray
-    by_machine_code: bool  # the CTAs' times are simulated, not assumed
+    by_machine_code: bool  # CTA times are simulated, not assumed
 
 
 def predict_arrays(
@@ -456,16 +458,16 @@ def predict_arrays(
     calibration: Calibration | None,
     curve: CtaCurve | None = None,
 ) -> Spread:
-    """Terms and interval for n launches.
+    """Return terms and interval for n launches.
 
-    The parameters' uncertainty is carried through the model itself: each principal direction of
-    their covariance is moved to both of its 90 % ends and the changes add in quadrature. Simulated
-    times that nothing calibrates have the interval of the validation's residuals instead.
+    The parameters' uncertainty is propagated through the model: each principal direction of their
+    covariance is moved to both its 90 % ends, and the changes add in quadrature. Uncalibrated
+    simulated times instead have the interval of the validation's residuals.
 
     Args:
         calibration: of the same variant and device; None uses the priors.
-        curve: simulated CTA times; None assumes them. A calibration on top of assumed times takes
-            those, and one on top of simulated times needs these.
+        curve: simulated CTA times; None assumes them. A calibration is based on either assumed or
+        simulated times and uses the same here.
     """
     if calibration is not None and not calibration.by_machine_code:
         curve = None
@@ -483,7 +485,7 @@ def predict_arrays(
     # [directions, ends, n]
     change = np.log(ends_us).reshape(-1, 2, launches.size) - middle
     if curve is not None and calibration is None:
-        # Error of the whole time of measured kernels, whichever term was limiting.
+        # Error of the total time of measured kernels, for any limiting term.
         below = above = np.full(launches.size, (Z90 * curve.spread) ** 2)
     else:
         least = (Z90 * noise) ** 2
@@ -499,7 +501,7 @@ def predict_arrays(
 
 
 def _parameter_ends(parameters: Parameters, covariance: FloatArray) -> ParameterArrays:
-    """Both ends of the 90 % interval along each principal direction, low before high."""
+    """Return both ends of the 90 % interval along each principal direction, low before high."""
     center = np.log([getattr(parameters, name) for name in PARAMETER_NAMES])
     variances, directions = np.linalg.eigh(covariance)
     # [directions, parameters]

@@ -1,9 +1,9 @@
-"""`Kernel`: one variant in one config on one GPU, to which all figures and times belong.
+"""`Kernel`: a variant with a config on a GPU. Resources, occupancy and times belong to it.
 
-The estimate of a launch is made here alone: plan → resources → occupancy → predicted latency.
-`engine.history` asks for it with what it knows of the kernel; a latency is always labelled
-*predicted*. The equations are in `engine.model.equations`, where one launch is an array of one;
-curves over many launches go through the same ones (`engine.choose.batch.batch_table`).
+Only this module estimates a launch: plan → resources → occupancy → predicted latency.
+`engine.history` calls it with the kernel's resources, CTA times and calibration. The equations are
+in `engine.model.equations`, where one launch is an array of length 1; curves over many launches use
+the same equations (`engine.choose.batch.batch_table`).
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from engine.model.occupancy import (
 )
 from kernels.variant import Config, Dtype, Variant
 
-BF16_CAPABILITY = (8, 0)  # the first whose tensor cores multiply BF16
+BF16_CAPABILITY = (8, 0)  # the first with BF16 tensor cores
 
 
 def capability_reason(variant: Variant, dtype: Dtype, device: DeviceSpec) -> str | None:
-    """Why the device's compute capability cannot run the variant: a sentence, or None."""
+    """Return a sentence why the device's compute capability cannot run the variant, or None."""
     needed, has = variant.min_compute_capability, device.compute_capability
     if has < needed:
         return (
@@ -82,12 +82,13 @@ def capability_reason(variant: Variant, dtype: Dtype, device: DeviceSpec) -> str
 def unsupported_reason(
     variant: Variant, problem: Problem, config: Config, device: DeviceSpec | None
 ) -> str | None:
-    """Constraints of variant, config, problem and GPU: a sentence, or None when all hold.
+    """Return a sentence on the first constraint that variant, config, problem and GPU violate, or
+    None.
 
     Args:
         device: None leaves compute capability and shared memory unchecked.
     """
-    # First what no config can mend.
+    # First, constraints that no config can meet.
     if device is not None and (why := capability_reason(variant, problem.dtype, device)):
         return why
     why = variant.unsupported(problem, config)
@@ -99,7 +100,7 @@ def unsupported_reason(
 def launch_plan(
     variant: Variant, problem: Problem, config: Config, device: DeviceSpec | None
 ) -> LaunchPlan:
-    """The launch plan, where variant and GPU take the problem.
+    """Return the launch plan of a problem that variant, config and GPU support.
 
     Raises:
         InvalidProblem: a constraint, the compute capability or CUDA's grid limits forbid it.
@@ -115,22 +116,21 @@ def launch_plan(
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What one launch uses of a GPU, and how long it is predicted to take."""
+    """Occupancy and predicted latency of a launch."""
 
     kernel: Kernel
     plan: LaunchPlan
     passes: tuple[PassReport, ...]
     misfit: str  # why not even one CTA of a pass fits on an SM; empty when all fit
     latency: Latency | None  # predicted, warm
-    terms: Terms | None  # of that latency; arrays of one
-    reason: str  # what binds, or why no latency is predicted
-    by_machine_code: bool = False  # the CTA's time is simulated, not assumed
-    calibrated_on: int = 0  # measured points of this very source
+    terms: Terms | None  # of that latency; arrays of length 1
+    reason: str  # the limiting term, or why no latency is predicted
+    by_machine_code: bool = False  # CTA times are simulated, not assumed
+    calibrated_on: int = 0  # number of known times of this source
 
     @property
     def bound_us(self) -> float | None:
-        """Lower bound of the launch if only the roofline is known; None if the time is predicted or
-        cannot be."""
+        """Return the lower bound of the launch if only the roofline is known; else None."""
         if self.terms is None or self.latency is None or not self.latency.is_bound:
             return None
         return float(self.terms.bound_us[0])
@@ -140,8 +140,8 @@ class Estimate:
         return tuple(p.resources for p in self.passes)
 
     def sustained_note(self, counted: CountedPlan) -> str:
-        """What such launches take one after the other, where the power limit holds the clock below
-        boost; else empty."""
+        """Return a sentence on the time of continuous launches if the power limit keeps the
+        clock below boost; else empty."""
         device, latency, terms = self.kernel.device, self.latency, self.terms
         if latency is None or terms is None or not latency.is_simulated or device.clock != "boost":
             return ""
@@ -158,7 +158,7 @@ class Estimate:
 def pass_reports(
     kernel: Kernel, plan: LaunchPlan, resources: tuple[Resources, ...]
 ) -> tuple[PassReport, ...]:
-    """Occupancy of each pass.
+    """Return the occupancy of each pass.
 
     Args:
         resources: of each pass, as compiled for the kernel's GPU.
@@ -188,7 +188,7 @@ def pass_reports(
 
 
 def misfit_of(kernel: Kernel, passes: Sequence[PassReport]) -> str:
-    """Why not even one CTA of a pass fits on an SM; empty when all fit."""
+    """Return why not even one CTA of a pass fits on an SM; empty if all fit."""
     for p in passes:
         if p.occupancy.ctas_per_sm == 0:
             return f"{p.resources.entry} does not fit on {kernel.device.name}: {p.occupancy.reason}"
@@ -206,10 +206,10 @@ def estimate(
 
     Args:
         passes: of `pass_reports`.
-        calibration: of the same variant and device; None uses the priors, and the interval is wide.
-            One on top of simulated CTA times is left aside without `curve`.
-        curve: the CTA's time by its machine code, where the calibration is on top of such or there
-            is none; None assumes one.
+        calibration: of the same variant and device; None uses the priors, with a wide interval. One
+        based on simulated CTA times is ignored without `curve`.
+        curve: simulated CTA times, if the calibration is based on them or there is none; None
+        assumes a CTA time.
     """
     variant, device = kernel.variant, kernel.device
     if why := misfit_of(kernel, passes):
@@ -220,13 +220,13 @@ def estimate(
         return Estimate(kernel, plan, passes, "", None, None, str(error))
     held = passes[0].occupancy.ctas_per_sm
     if (size := prod(plan.passes[0].cluster)) > 1:
-        # What is left of a GPC that no further cluster fits on stays idle.
+        # The rest of a GPC on which no further cluster fits stays idle.
         clusters = max_active_clusters(device.compute_capability, m.num_sms, held, size)
         m = replace(m, num_sms=clusters * size // held)
     if calibration is not None and not calibration.by_machine_code:
         curve = None
     elif curve is None:
-        calibration = None  # on top of times that are not known here
+        calibration = None  # based on CTA times that are not known here
     launches = collect(variant, plan.config, [plan.problem])
     resident = np.array([[p.occupancy.ctas_per_sm] for p in passes], dtype=np.int64)
     spread = predict_arrays(variant, launches, resident, m, calibration, curve)
@@ -256,18 +256,18 @@ def estimate(
 
 @dataclass(frozen=True, slots=True)
 class PassTime:
-    """One pass of a backward kernel, simulated by itself; µs."""
+    """One pass of a backward kernel, simulated separately; µs."""
 
-    us: float  # without what every launch takes at least
+    us: float  # without the launch floor
     sm_us: float  # the busiest SM
-    cta_us: float  # its longest CTA, alone on an SM
+    cta_us: float  # the longest CTA, alone on an SM
     dram_us: float
     spread: float  # standard deviation of the logarithm of its error
 
 
 def least_us(kernel: Kernel, plan: LaunchPlan) -> float | None:
-    """What a launch takes at least by the roofline (`Terms.bound_us`), µs: known before the kernel
-    is compiled. None where the GPU has no rate for its arithmetic."""
+    """Return the roofline's lower bound of a launch (`Terms.bound_us`), µs, which needs no
+    compile. None if the GPU has no rate for its arithmetic."""
     try:
         m = machine(kernel.device, kernel.variant, plan.problem.dtype)
     except InvalidProblem:
@@ -275,12 +275,13 @@ def least_us(kernel: Kernel, plan: LaunchPlan) -> float | None:
     if plan.is_backward:
         return max(_backward_roofline(plan, m))
     launches = collect(kernel.variant, plan.config, [plan.problem])
-    one_each = np.ones((len(plan.passes), 1), dtype=np.int64)  # no part of the bound
+    one_each = np.ones((len(plan.passes), 1), dtype=np.int64)  # not used by the bound
     return float(evaluate(kernel.variant, launches, one_each, m, Parameters()).bound_us[0])
 
 
 def _backward_roofline(plan: LaunchPlan, m: Machine) -> tuple[float, float]:
-    """The arithmetic at the math units' peak and the bytes of DRAM at its bandwidth, µs."""
+    """Return the time of the arithmetic at the math units' peak and of the bytes at DRAM's
+    bandwidth, µs."""
     moved = float(plan.device_bytes) if plan.device_bytes > m.l2_bytes else 0.0
     gradients = float(plan.problem.tensor_bytes + plan.problem.kv_bytes)
     return (
@@ -289,8 +290,7 @@ def _backward_roofline(plan: LaunchPlan, m: Machine) -> tuple[float, float]:
     )
 
 
-# A backward kernel whose machine code was not simulated: its share of the math peak, and how far
-# off that may be.
+# For a backward kernel that is not simulated: assumed share of the math peak, and its uncertainty.
 _ASSUMED_EFFICIENCY, _ASSUMED_FACTOR = 0.3, 4.0
 
 
@@ -300,10 +300,10 @@ def estimate_backward(
     passes: tuple[PassReport, ...],
     times: Sequence[PassTime] | None,
 ) -> Estimate:
-    """Occupancy and predicted latency of a backward launch: the sum of its passes.
+    """Return occupancy and predicted latency of a backward launch: the sum of its passes.
 
     Args:
-        times: of each pass by machine code; None assumes a share of the math units' peak.
+        times: simulated time of each pass; None assumes a share of the math units' peak.
     """
     if why := misfit_of(kernel, passes):
         return Estimate(kernel, plan, passes, why, None, None, why)
@@ -371,7 +371,7 @@ def estimate_backward(
 
 
 def resident_ctas(kernel: Kernel, launches: Launches, resources: tuple[Resources, ...]) -> IntArray:
-    """CTAs per SM of each pass of many launches, `[passes, n]`.
+    """Return CTAs per SM of each pass of many launches, `[passes, n]`.
 
     Args:
         resources: of each pass, as compiled for its GPU; one compile serves all the launches.
@@ -401,7 +401,7 @@ def resident_ctas(kernel: Kernel, launches: Launches, resources: tuple[Resources
 
 
 def _outer(median_us: float, end_us: float, clock: ClockKind) -> float:
-    """An end of the interval, further out where the clock is predicted too."""
+    """Return an end of the interval, widened if the clock is predicted, too."""
     if clock != "sustained":
         return end_us
     low, high = widened(median_us, abs(log(end_us / median_us)), clock)
@@ -409,7 +409,7 @@ def _outer(median_us: float, end_us: float, clock: ClockKind) -> float:
 
 
 def _method_note(calibration: Calibration | None, curve: CtaCurve | None) -> str:
-    """Where the CTA's time comes from, and how sure that is."""
+    """Return a sentence on the origin of the CTA time and its uncertainty."""
     if curve is not None:
         method = "By machine code: a CTA's time is simulated on one SM"
         if calibration is None:
@@ -423,7 +423,7 @@ def _method_note(calibration: Calibration | None, curve: CtaCurve | None) -> str
 
 
 def _binding_sentence(terms: Terms, device: DeviceSpec) -> str:
-    """One sentence on the limiting term of a launch."""
+    """Return one sentence on the limiting term of a launch."""
     binds = terms.binding()
     if binds == "launch floor":
         return f"Launch overhead is the largest part ({format_us(terms.floor_us[0])})."
@@ -461,7 +461,7 @@ class Kernel:
     def of(
         cls, variant: Variant | str, gpu: DeviceSpec | str, config: Mapping[str, int] | None = None
     ) -> Self:
-        """Make one from names or objects; values that are not given are the GPU's defaults.
+        """Create a kernel from names or objects; missing values are the GPU's defaults.
 
         Raises:
             UnknownName: no such variant or GPU.
@@ -483,11 +483,11 @@ class Kernel:
         return " ".join([self.variant.id, *(f"{name}={value}" for name, value in self.values)])
 
     def with_config(self, **values: int) -> Self:
-        """A copy with other values of some tunables."""
+        """Return a copy with other values of some tunables."""
         return replace(self, values=tuple((self.config | values).items()))
 
     def unsupported(self, problem: Problem) -> str | None:
-        """Why it cannot run the problem: a sentence, or None."""
+        """Return a sentence why it cannot run the problem, or None."""
         return unsupported_reason(self.variant, problem, self.config, self.device)
 
     def plan(self, problem: Problem) -> LaunchPlan:
@@ -495,7 +495,7 @@ class Kernel:
         return launch_plan(self.variant, problem, self.config, self.device)
 
     def resources(self, problem: Problem) -> tuple[Resources, ...]:
-        """Registers and shared memory of each pass, by the real compiler; no GPU needed.
+        """Return registers and shared memory of each pass, from the real compiler; no GPU needed.
 
         Raises:
             InvalidProblem: as `plan`.
@@ -516,7 +516,8 @@ class Kernel:
 class Known(Protocol):
     """Known figures of kernels, in the form that the models need.
 
-    `engine.history.History` is it; it looks up, compiles or simulates as it was opened to.
+    `engine.history.History` implements it and looks up, compiles or simulates, as its `work`
+    allows.
     """
 
     def resources(self, kernel: Kernel, problem: Problem) -> tuple[Resources, ...]:
@@ -526,17 +527,17 @@ class Known(Protocol):
     def estimate(
         self, kernel: Kernel, problem: Problem, calibration: Calibration | None = None
     ) -> Estimate:
-        """The prediction. `calibration` goes before the one that this knows of."""
+        """Return the prediction. `calibration` takes precedence over the history's own."""
         ...
 
     def calibration(self, kernel: Kernel, problem: Problem) -> Calibration | None:
-        """The calibration for such problems; None if nothing was timed."""
+        """Return the calibration for such problems; None without known times."""
         ...
 
     def batch_curve(
         self, kernel: Kernel, problem: Problem, launches: Launches, resident: IntArray
     ) -> CtaCurve | None:
-        """CTA times by machine code of a problem at many batches; None where there are none.
+        """Return simulated CTA times of a problem at many batches; None if there are none.
 
         Args:
             launches: the problem's, at each batch.
@@ -547,7 +548,7 @@ class Known(Protocol):
     def points_curve(
         self, kernel: Kernel, problems: tuple[Problem, ...], resident: IntArray
     ) -> CtaCurve | None:
-        """CTA times by machine code of several problems; None unless all have them.
+        """Return simulated CTA times of several problems; None unless all have them.
 
         Args:
             resident: CTAs per SM of each problem's main pass, `[n]`.

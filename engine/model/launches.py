@@ -1,7 +1,7 @@
-"""What a variant launches over a series of problems, as arrays for the latency model.
+"""Launches of a variant for a series of problems, as arrays for the latency model.
 
-Every figure comes from the variant's own formulas (the ones its launch plan is made of), so splits,
-tiles and persistent grids are right without the model knowing any variant.
+Every figure comes from the variant's own formulas, as in its launch plan, so splits, tiles and
+persistent grids are right without code for particular variants.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BANK_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """n problems of one variant and config. Arrays are `[n]`, or `[passes, n]` where it says so."""
+    """n problems of one variant and config. Arrays are `[n]`, or `[passes, n]` if marked."""
 
     batch: IntArray
     num_heads: IntArray
@@ -40,26 +40,26 @@ class Launches:
     num_keys: IntArray
     head_dim: IntArray  # of K and V on average
     causal: npt.NDArray[np.bool_]
-    window: IntArray  # keys of a sliding window; 0 where there is none
+    window: IntArray  # keys of a sliding window; 0: no window
     twice_scores: IntArray  # of one head of all sequences, see `Problem.twice_scores`
     element_bytes: IntArray  # of Q and O
     kv_element_bytes: IntArray  # of K and V
     ctas: IntArray  # [passes, n]
-    useful_ctas: IntArray  # of the main pass: those that have keys to visit
+    useful_ctas: IntArray  # of the main pass, without CTAs of empty splits
     threads: IntArray  # [passes, n]
     dynamic_smem_bytes: IntArray  # [passes, n]
     scratch_bytes: IntArray
-    page_bytes: IntArray  # of K and V in pages beyond the keys: the block table, what is not filled
+    page_bytes: IntArray  # of paged K and V: block table and unfilled parts of pages
     query_rows: IntArray  # Work of the main pass, per CTA
     kv_rows: IntArray
     math_threads: IntArray
-    conflict_ways: IntArray  # of the bank conflict in the inner loop; 1 is none
-    # Of sequences of different lengths each as a launch of its own, in order; None of equal ones.
+    conflict_ways: IntArray  # of the bank conflict in the inner loop; 1: no conflict
+    # Sequences of different lengths, in order, each as a launch; None for equal lengths.
     of_each: npt.NDArray[np.object_]
 
     @property
     def has_own_lengths(self) -> npt.NDArray[np.bool_]:
-        """Whether a problem's sequences are of different lengths, `[n]`."""
+        """Return True for problems whose sequences have different lengths, `[n]`."""
         return self.of_each.astype(np.bool_)
 
     @property
@@ -67,22 +67,24 @@ class Launches:
         return len(self.batch)
 
     def take(self, keep: npt.NDArray[Any]) -> Launches:
-        """The problems where `keep` (`[n]`) is True, or of these indices."""
+        """Return the problems selected by the mask or indices `keep`."""
         return Launches(**{f.name: getattr(self, f.name)[..., keep] for f in fields(self)})
 
     def without_absent_keys(self) -> Launches:
-        """The launches as of a kernel that stops at the last key, not at the end of its tile."""
+        """Return the launches of a kernel that stops at the last key, not at the end of its
+        tile."""
         return replace(self, kv_rows=np.minimum(self.kv_rows, self.num_keys))
 
     @property
     def elements(self) -> IntArray:
-        """Elements of Q, and of O, padding left out."""
+        """Return the elements of Q, or of O, without padding."""
         padded = self.batch * self.num_heads * self.seqlen * self.head_dim
         return self._summed(padded, lambda each: each.elements)
 
     @property
     def device_bytes(self) -> IntArray:
-        """Global memory that the call touches: Q, K, V, O, block table and scratch."""
+        """Return the global memory that the call touches: Q, K, V, O, block table and scratch,
+        in bytes."""
         row_bytes = self.element_bytes * self.num_heads * self.seqlen
         row_bytes = row_bytes + self.kv_element_bytes * self.kv_heads * self.num_keys
         tensors = 2 * self.batch * row_bytes * self.head_dim
@@ -91,12 +93,12 @@ class Launches:
 
     @property
     def written_bytes(self) -> npt.NDArray[np.float64]:
-        """What the main pass writes: O, or partial results for a later pass."""
+        """Return the bytes that the main pass writes: O, or partial results for a later pass."""
         output = self.element_bytes * self.elements
         return np.where(self.scratch_bytes > 0, self.scratch_bytes, output).astype(np.float64)
 
     def _summed(self, padded: IntArray, of: Callable[[Launches], IntArray]) -> IntArray:
-        """Over the sequences where they have lengths of their own; elsewhere `padded`."""
+        """Return the sum over sequences of different lengths, else `padded`."""
         if not (own := self.has_own_lengths).any():
             return padded
         summed = padded.copy()
@@ -105,7 +107,7 @@ class Launches:
 
     @property
     def flops(self) -> IntArray:
-        """As `Problem.flops`, of the forward pass."""
+        """Return `Problem.flops` of the forward pass."""
         return 2 * self.num_heads * self.head_dim * self.twice_scores
 
 
@@ -139,7 +141,7 @@ class BatchedShape:
 
 
 def collect(variant: Variant, config: Config, problems: Iterable[ProblemLike]) -> Launches:
-    """Evaluate the variant's formulas for each problem. Problems must be supported by it."""
+    """Evaluate the variant's formulas for each problem. The variant must support the problems."""
     listed = list(problems)
     rows = [_figures(variant, config, p) for p in listed]
     launches = _launches(np.array(rows, dtype=np.int64).T, len(variant.passes))
@@ -151,7 +153,7 @@ def collect(variant: Variant, config: Config, problems: Iterable[ProblemLike]) -
 
 
 def _sequences(variant: Variant, config: Config, problem: Problem) -> Launches:
-    """The sequences of a problem as launches without scratch, in order."""
+    """Return the sequences of a problem as launches without scratch, in order."""
     lengths, which = np.unique(problem.seqlens or (), return_inverse=True)
     first = [int(np.flatnonzero(which == n)[0]) for n in range(len(lengths))]
     launches = collect(variant, config, [problem.of_sequence(i) for i in first])
@@ -164,15 +166,15 @@ def collect_batches(
 ) -> Launches:
     """`collect` for `problem` at each batch.
 
-    Formulas are plain arithmetic as a rule: then each is evaluated once, on the array of batches.
-    One that branches on the batch refuses an array, and every batch is evaluated by itself.
+    Most formulas are plain arithmetic and are evaluated once, on the array of batches. A formula
+    that branches on the batch refuses an array; then each batch is evaluated separately.
 
     Raises:
         InvalidProblem: a batch that the variant cannot launch.
     """
     shape = BatchedShape(problem)
     shape.batch = batches
-    with suppress(TypeError, ValueError):  # NumPy's answers to `if`, `min` and `int` of an array
+    with suppress(TypeError, ValueError):  # raised by `if`, `min` and `int` of an array
         if _launchable_everywhere(variant, config, shape):
             figures = _figures(variant, config, shape)
             columns = np.stack([np.broadcast_to(x, batches.shape) for x in figures])
@@ -182,7 +184,7 @@ def collect_batches(
 
 
 def _launchable_everywhere(variant: Variant, config: Config, shape: BatchedShape) -> bool:
-    """Whether every batch of the shape's array can be launched."""
+    """True if every batch of the shape's array can be launched."""
     fixed = BatchedShape(shape)
     fixed.batch = int(shape.batch[0])
     if variant.unsupported(fixed, config) is not None:
@@ -191,7 +193,8 @@ def _launchable_everywhere(variant: Variant, config: Config, shape: BatchedShape
 
 
 def _figures(variant: Variant, config: Config, p: ProblemLike) -> tuple[Any, ...]:
-    """A problem's eighteen figures, then CTAs, threads and dynamic shared memory of each pass."""
+    """Return a problem's eighteen figures, then CTAs, threads and dynamic shared memory of each
+    pass."""
     work = variant.work
     math_threads = work.math_threads(p, config)
     query_rows = work.query_rows(p, config)
@@ -269,10 +272,10 @@ def _useful_ctas(
     causal: IntArray,
     seqlen: IntArray,
 ) -> IntArray:
-    """CTAs with keys to visit: of a split K/V, chunks that begin past the last key have none.
+    """Return the CTAs that have keys to visit. A K/V chunk that begins past the last key has none.
 
-    A causal query tile ends at its own rows, so that later chunks are empty for early tiles. What
-    does not launch a CTA for each split of each query tile is not looked into: all are useful.
+    A causal query tile ends at its own rows, so later chunks are empty for early tiles. In a launch
+    that does not have a CTA for each split of each query tile, all count as useful.
 
     Args:
         slices: batch · num_heads; tiles: query tiles of each.
@@ -280,8 +283,8 @@ def _useful_ctas(
     useful = np.zeros_like(ctas)
     for split in range(int(splits.max(initial=1))):
         first_key = split * kv_rows
-        # Causal: the tiles that end before the chunk begins do not see it.
-        own = np.maximum(0, first_key - (num_keys - seqlen))  # counted from the first query's
+        # Causal tiles that end before the chunk begins do not see it.
+        own = np.maximum(0, first_key - (num_keys - seqlen))  # counted from the first query
         before = np.where(causal > 0, np.minimum(own // query_rows, tiles), 0)
         has_keys = (split < splits) & (first_key < num_keys)
         useful += np.where(has_keys, slices * (tiles - before), 0)
@@ -290,10 +293,10 @@ def _useful_ctas(
 
 
 def unpadded_conflict_ways(row_bytes: int, math_threads: int, query_rows: int) -> int:
-    """Ways of the bank conflict when the lanes of a warp read neighbouring query rows.
+    """Return the ways of the bank conflict when lanes of a warp read neighbouring query rows.
 
-    Assumes a row-major tile without padding, and threads of one row together
-    reading one address: rows whose distance is a multiple of 128 bytes fall into one bank.
+    Assumes a row-major tile without padding, and that threads of one row read one address. Rows at
+    distances of a multiple of 128 bytes are in one bank.
     """
     rows_per_warp = max(1, WARP_SIZE * min(query_rows, math_threads) // math_threads)
     stride_banks = max(1, row_bytes // _BANK_BYTES)
@@ -301,12 +304,12 @@ def unpadded_conflict_ways(row_bytes: int, math_threads: int, query_rows: int) -
     return -(-rows_per_warp // banks_hit)
 
 
-# Which bytes of a launch reach DRAM, by the order in which its CTAs start.
+# DRAM traffic of a launch, from the order in which its CTAs start.
 
 
 @dataclass(frozen=True, slots=True)
 class CurveTraffic:
-    """What n launches bring from DRAM, by the order of their CTAs."""
+    """DRAM traffic of n launches, from the order of their CTAs."""
 
     dram_bytes: npt.NDArray[np.float64] | None  # [n]; None: the order is not known
     miss_share: npt.NDArray[np.float64]  # [n] as `Traffic.miss_share`
@@ -315,14 +318,14 @@ class CurveTraffic:
 def traffic_by_order(
     variant: Variant, plan: LaunchPlan, device: DeviceSpec, resident: int
 ) -> Traffic | None:
-    """Bytes beyond L2 of one warm launch.
+    """Return the bytes that one warm launch reads from DRAM.
 
     Args:
         resident: CTAs of the main pass on an SM.
 
     Returns:
-        None where the order is not known: a grid whose axes do not say which CTAs share keys, or a
-        GPU whose L2 or SMs are not known.
+        None if the grid's axes do not tell which CTAs share keys, or the GPU's L2 or number of SMs
+        is not known.
     """
     if device.l2_bytes is None or device.num_sms is None:
         return None
@@ -359,9 +362,10 @@ def _traffic_of_equal(
 def _traffic_of_sequences(
     variant: Variant, plan: LaunchPlan, device: DeviceSpec, resident: int, kept_bytes: int
 ) -> Traffic | None:
-    """Of sequences of different lengths: one after the other, as the grid's slowest axis has them.
+    """Return the traffic of sequences of different lengths, in the order of the grid's slowest
+    axis.
 
-    What a sequence that L2 holds moves is each of its bytes once, where all of them do not fit.
+    If not all sequences fit in L2, one that fits by itself reads each of its bytes once.
     """
     problem, num_sms = plan.problem, device.num_sms or 1
     launches = collect(variant, plan.config, [problem])
@@ -385,10 +389,10 @@ def _traffic_of_sequences(
 
 
 def _kv_shares(variant: Variant, plan: LaunchPlan) -> tuple[int, int, int] | None:
-    """Along each axis of the grid, how many neighbours read the same keys; None if unclear.
+    """Return for each axis of the grid how many neighbours read the same keys; None if unclear.
 
-    An axis that grows with the number of queries walks over query tiles, one that grows with heads
-    or batch over heads.
+    An axis whose size grows with the number of queries has query tiles; one that grows with heads
+    or batch has heads.
     """
     problem, grid = plan.problem, plan.passes[0].grid
     group = problem.head_group

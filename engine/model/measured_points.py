@@ -1,9 +1,7 @@
-"""Measured points: read from CSV, checked, each complaint with its line; kept for a link.
+"""Measured points from CSV files, with errors that name the line, and stored files for links.
 
-The columns are those of the project's reference series: `batch, num_heads, seqlen, head_dim,
-kernel_ms`, and where they are known `ctas`, `sdpa_ms`, `series`, `causal`, `dtype`, `seqlen_kv`,
-`num_heads_kv`.
-Lines that start with # are comments.
+Columns: `batch, num_heads, seqlen, head_dim, kernel_ms`; optional: `ctas`, `sdpa_ms`, `series`,
+`causal`, `dtype`, `seqlen_kv`, `num_heads_kv`. Lines that start with # are comments.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ MAX_ROWS = 10_000
 MAX_CHARS = 4_000_000
 REQUIRED = ("batch", "num_heads", "seqlen", "head_dim", "kernel_ms")
 OPTIONAL = ("ctas", "sdpa_ms", "series", "causal", "dtype", "seqlen_kv", "num_heads_kv")
-# A file to fill in, with a line of example figures.
+# A template with an example line.
 TEMPLATE = f"""{",".join((*REQUIRED, *OPTIONAL))}
 # One line per measured launch, in milliseconds; what is optional may be left empty:
 # 1,8,128,64,0.543,16,0.026,my series,false,float16,,
@@ -43,19 +41,19 @@ class Measurement:
 
     problem: Problem
     measured_us: float
-    ctas: int | None = None  # as the file says; checked against the variant's launch plan
+    ctas: int | None = None  # from the file; checked against the variant's launch plan
     sdpa_us: float | None = None
     series: str = ""
-    line: int | None = None  # of the file it came from
+    line: int | None = None  # in the file
 
     @property
     def place(self) -> str:
-        """`line 7`, or the problem where there is no file."""
+        """Return `line 7`, or the problem if there is no file."""
         return self.problem.label() if self.line is None else f"line {self.line}"
 
 
 def write_measurements(points: Iterable[Measurement]) -> str:
-    """CSV text that `parse_measurements` reads back."""
+    """Return CSV text that `parse_measurements` reads."""
     import pandas as pd
 
     from engine.base.table import csv_text
@@ -77,15 +75,15 @@ def write_measurements(points: Iterable[Measurement]) -> str:
         }
         for p in points
     ]
-    return csv_text(pd.DataFrame(rows, dtype=object))  # whole numbers beside gaps stay whole
+    return csv_text(pd.DataFrame(rows, dtype=object))  # keeps whole numbers in columns with gaps
 
 
 def read_measurements(path: str | Path) -> tuple[Measurement, ...]:
     """Read a CSV file.
 
     Raises:
-        UnknownName: there is no such file.
-        InvalidProblem: it is not text, or anything `parse_measurements` rejects.
+        UnknownName: the file does not exist.
+        InvalidProblem: it is not text, or `parse_measurements` rejects it.
     """
     return parse_measurements(read_table(path), str(path))
 
@@ -94,7 +92,7 @@ def read_table(path: str | Path) -> str:
     """The text of a CSV file. Raises as `read_measurements`."""
     path = Path(path)
     try:
-        # Four bytes a character at most; one more tells "too long" from "just fits".
+        # A character has at most four bytes; one more byte tells "too long" from "just fits".
         with files.as_sentence(f"{path} cannot be read", "name another file", named=True):
             text = files.read(path, 4 * MAX_CHARS + 1).decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -106,7 +104,7 @@ def parse_measurements(text: str, name: str = "the CSV") -> tuple[Measurement, .
     """Parse CSV text.
 
     Args:
-        name: what to call it in complaints.
+        name: name in error messages.
 
     Raises:
         InvalidProblem: wrong columns, units or values, with the line and the column.
@@ -149,7 +147,7 @@ def _check_columns(table: CsvTable, name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ProblemRow:
-    """One line's cells, with complaints that name line and column."""
+    """The cells of one line; errors name line and column."""
 
     name: str
     line: int
@@ -167,7 +165,7 @@ class ProblemRow:
         )
 
     def problem(self, **rest: Any) -> Problem:
-        """The problem; what the line leaves out is taken from `rest`."""
+        """Return the problem; missing cells are taken from `rest`."""
         shape = dict(rest)
         wanted = {"batch", "num_heads", "seqlen", "head_dim"} - set(rest)
         for name in ("batch", "num_heads", "seqlen", "head_dim", "seqlen_kv", "num_heads_kv"):
@@ -185,7 +183,7 @@ class ProblemRow:
             raise InvalidProblem(f"{self.name}, line {self.line}: {error}") from None
 
     def positive(self, column: str) -> float:
-        """A finite number above 0."""
+        """Return a finite number above 0."""
         try:
             value = float(self.cells[column])
         except ValueError:
@@ -222,10 +220,10 @@ class ProblemRow:
         return value
 
 
-# Tables of measurements that a person gave the app, kept so that a link can name them.
+# Uploaded tables of measurements, stored so that a link can name them.
 #
-# A file's name is what it holds: the same table twice is one file, and a link never shows another
-# one.
+# A file's name is a hash of its content: equal tables share a file, and a link always shows the
+# same table.
 
 MAX_BYTES = 16_000_000
 _MOST_FILES = 200
@@ -241,10 +239,10 @@ def is_csv_name(text: str) -> bool:
 
 
 def keep_csv(data: bytes, most_files: int = _MOST_FILES) -> str:
-    """Keep a table and return its name.
+    """Store a table and return its name.
 
     Args:
-        most_files: that are kept; the oldest are removed.
+        most_files: maximum number of stored files; the oldest are removed.
 
     Raises:
         StoreError: it is too large, or the folder cannot be written.
@@ -267,7 +265,7 @@ def keep_csv(data: bytes, most_files: int = _MOST_FILES) -> str:
 
 
 def kept_csv(name: str) -> bytes:
-    """The table of that name.
+    """Return the table with this name.
 
     Raises:
         StoreError: there is none on this machine.

@@ -1,10 +1,10 @@
-"""How many clusters run at once: the CTAs of a cluster stay on one GPC of the GPU.
+"""Occupancy: CTAs per SM and their limiter, clusters per GPU, and how full a launch makes the GPU.
 
-What `cudaOccupancyMaxActiveClusters` answers depends on which SMs a chip has lost in the making.
-Public is how many a GPC has at most: 18 on GH100 and 16 on GB202 (NVIDIA's whitepapers), 20 on
-GB100 (CUTLASS). The rest is assumed: as few GPCs as hold the GPU's SMs, these spread evenly in
-pairs. On one H100 SXM 15 clusters of 8 were seen to run at once, where this counts 16
-(github.com/accel-sim/gpu-app-collection, pull request 87).
+All CTAs of a cluster run on one GPC. The result of `cudaOccupancyMaxActiveClusters` depends on
+which SMs of a chip are disabled. The maximum number of SMs per GPC is published: 18 on GH100 and 16
+on GB202 (NVIDIA's whitepapers), 20 on GB100 (CUTLASS). Assumed is the smallest number of GPCs that
+has the GPU's SMs, spread evenly in pairs. On one H100 SXM 15 clusters of 8 were seen to run at
+once, where this counts 16 (github.com/accel-sim/gpu-app-collection, pull request 87).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-_SMS_OF_GPC = {9: 18, 10: 20, 12: 16}  # at most, by major compute capability
+_SMS_OF_GPC = {9: 18, 10: 20, 12: 16}  # maximum, by major compute capability
 FIRST_CAPABILITY = (9, 0)
 
 
 def sms_of_gpcs(compute_capability: tuple[int, int], num_sms: int) -> tuple[int, ...]:
-    """SMs of each GPC, as assumed; one GPC of all SMs where nothing is known."""
+    """Return the assumed SMs of each GPC; one GPC with all SMs if nothing is known."""
     if (most := _SMS_OF_GPC.get(compute_capability[0])) is None:
         return (num_sms,)
     gpcs = -(-num_sms // most)
@@ -47,14 +47,14 @@ def sms_of_gpcs(compute_capability: tuple[int, int], num_sms: int) -> tuple[int,
 def max_active_clusters(
     compute_capability: tuple[int, int], num_sms: int, ctas_per_sm: int, cluster_size: int
 ) -> int:
-    """Clusters that run at once on a GPU.
+    """Return the clusters that run at once on a GPU.
 
     Args:
         ctas_per_sm: CTAs that an SM holds.
         cluster_size: CTAs of a cluster.
 
     Raises:
-        InvalidProblem: such GPUs have no clusters.
+        InvalidProblem: such GPUs do not support clusters.
     """
     if cluster_size > 1 and compute_capability < FIRST_CAPABILITY:
         raise no_clusters(compute_capability)
@@ -64,7 +64,7 @@ def max_active_clusters(
 
 
 def no_clusters(compute_capability: tuple[int, int]) -> InvalidProblem:
-    """The error for a GPU that launches no clusters."""
+    """Return the error for a GPU without clusters."""
     major, minor = compute_capability
     return InvalidProblem(
         f"Clusters of CTAs need compute capability 9.0 or newer, and this GPU has {major}.{minor}: "
@@ -73,10 +73,10 @@ def no_clusters(compute_capability: tuple[int, int]) -> InvalidProblem:
     )
 
 
-# How many CTAs fit on one SM, what limits them, and how a launch fills the GPU.
+# CTAs per SM, the limiting resource, and how full a launch makes the GPU.
 #
 # The rules are NVIDIA's (`cuda_occupancy.h`, CUDA Toolkit 13): warps are whole; registers are
-# given per warp in units and per sub-partition; shared memory is rounded up and carries a reserve
+# allocated per warp in units and per sub-partition; shared memory is rounded up and has a reserve
 # per CTA.
 
 
@@ -85,7 +85,7 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 WARP_SIZE = 32
 _MOST_CTAS = (2**31 - 1) * 65_535**2  # a grid's three sizes
 
-# When resources tie, the one that no change of the kernel can lift is named first.
+# Of equally limiting resources, one that the kernel cannot change is named first.
 RESOURCES: tuple[Limiter, ...] = ("warps", "ctas", "registers", "shared memory")
 
 
@@ -93,7 +93,7 @@ RESOURCES: tuple[Limiter, ...] = ("warps", "ctas", "registers", "shared memory")
 class CtasPerSm:
     """CTAs per SM that each resource alone would allow; arrays of one broadcast shape.
 
-    A resource the kernel does not use at all allows as many CTAs as the SM has slots for.
+    A resource that the kernel does not use allows as many CTAs as the SM has slots.
     """
 
     warps: IntArray
@@ -103,7 +103,7 @@ class CtasPerSm:
 
     @property
     def resident(self) -> IntArray:
-        """CTAs resident at once: the smallest of the four."""
+        """Return the resident CTAs: the smallest of the four."""
         least: IntArray = np.minimum.reduce([self.warps, self.ctas, self.registers, self.smem])
         return least
 
@@ -118,7 +118,7 @@ def ctas_per_sm(
     registers: npt.ArrayLike,
     smem_bytes: npt.ArrayLike,
 ) -> CtasPerSm:
-    """Vectorised core; inputs broadcast and are taken as valid (`occupancy` checks them).
+    """Return CTAs per SM; inputs broadcast and must be valid (`occupancy` checks them).
 
     Args:
         limits: the SM.
@@ -153,11 +153,11 @@ def ctas_per_sm(
 
 
 def check_launch(limits: SmLimits, threads: int, registers: int, smem_bytes: int) -> None:
-    """Reject launches that no CUDA device takes.
+    """Reject launches that no CUDA device supports.
 
     Raises:
-        InvalidProblem: threads outside 1..1024, registers outside 0..255, shared memory
-            that no int holds.
+        InvalidProblem: threads outside 1..1024, registers outside 0..255, or shared memory beyond
+        an int's range.
     """
     for name, value in (
         ("threads per CTA", threads),
@@ -195,7 +195,7 @@ def occupancy(
     idle_ctas: int = 0,
     cluster_size: int = 1,
 ) -> Occupancy:
-    """Occupancy of one launch.
+    """Return the occupancy of one launch.
 
     Args:
         limits: of the target's compute capability.
@@ -204,13 +204,13 @@ def occupancy(
         threads: threads per CTA.
         registers: registers per thread.
         smem_bytes: static + dynamic shared memory per CTA.
-        idle_ctas: of those launched, the ones that find no key to visit and end at once. Waves and
-            fills count the others.
-        cluster_size: CTAs of a cluster, which run on one GPC (`engine.model.occupancy`).
+        idle_ctas: launched CTAs without keys to visit, which end at once. Waves and fills count the
+        others.
+        cluster_size: CTAs of a cluster, which run on one GPC.
 
     Raises:
-        InvalidProblem: a launch no CUDA device takes (see `check_launch`), no CTA, no SM, or
-            clusters that it does not launch.
+        InvalidProblem: the launch is invalid (see `check_launch`), has no CTA, no SM, or clusters
+        that the GPU does not support.
     """
     check_launch(limits, threads, registers, smem_bytes)
     if isinstance(ctas, bool) or not isinstance(ctas, int | np.integer) or ctas < 1:
@@ -300,7 +300,7 @@ def _reason(
     registers: int,
     smem_bytes: int,
 ) -> str:
-    """One sentence: what limits the CTAs per SM and what would help."""
+    """Return one sentence on what limits the CTAs per SM and what would help."""
     if resident == 0:
         if "shared memory" in binding:
             return (
@@ -345,21 +345,22 @@ def _reason(
     )
 
 
-# Whether the CTAs of a launch fit in the shared memory of a GPU.
+# Check whether CTAs fit in a GPU's shared memory.
 
 
 def most_smem_bytes(device: DeviceSpec) -> int:
-    """What a CTA may ask for. Raises UnknownName for a compute capability without figures."""
+    """Return the maximum shared memory of a CTA. Raises UnknownName for an unknown compute
+    capability."""
     return limits_for(device.compute_capability).smem_per_cta_optin_bytes
 
 
 def asked_smem_bytes(plan: LaunchPlan) -> int:
-    """The most dynamic shared memory that a pass asks for."""
+    """Return the largest dynamic shared memory of a pass."""
     return max(p.dynamic_smem_bytes for p in plan.passes)
 
 
 def configs_of(variant: Variant) -> Iterator[dict[str, int]]:
-    """Every combination of the tunables' values, constraints not looked at."""
+    """Return every combination of the tunables' values, without checking constraints."""
     names = [t.name for t in variant.tunables]
     for values in product(*(t.values for t in variant.tunables)):
         yield dict(zip(names, values, strict=True))
@@ -367,14 +368,14 @@ def configs_of(variant: Variant) -> Iterator[dict[str, int]]:
 
 @lru_cache(maxsize=256)
 def named_obstacle(variant: Variant, problem: Problem, device: DeviceSpec, why: str) -> str:
-    """Why no config runs a problem of which a constraint refuses one config.
+    """Return why no config runs a problem, given why one config does not.
 
     Args:
         why: the sentence of that constraint.
 
     Returns:
-        The same where another config runs the problem, or where all are refused by that sentence;
-        else that none does, and shared memory where it is that.
+        `why` itself if another config runs the problem, or if it applies to all; else a sentence
+        that none does, because of shared memory if that is the reason.
     """
     reasons, asked = set(), []
     try:
@@ -384,7 +385,7 @@ def named_obstacle(variant: Variant, problem: Problem, device: DeviceSpec, why: 
                 reasons.add(reason)
             else:
                 asked.append(asked_smem_bytes(make_plan(variant, problem, config)))
-    except AttuneError:  # a launch that cannot exist says why itself
+    except AttuneError:  # `why` already explains an invalid launch
         return why
     if not asked:
         none = f"No config of {variant.id} takes this problem: choose another variant."
@@ -398,7 +399,7 @@ def named_obstacle(variant: Variant, problem: Problem, device: DeviceSpec, why: 
     )
 
 
-# What-if curves: CTAs per SM and occupancy as one of threads, registers, shared memory varies.
+# What-if curves: CTAs per SM and occupancy over threads, registers or shared memory.
 
 SMEM_STEP_BYTES = 1024
 
@@ -406,7 +407,7 @@ SMEM_STEP_BYTES = 1024
 def whatif(
     limits: SmLimits, threads: int, registers: int, smem_bytes: int
 ) -> dict[str, pd.DataFrame]:
-    """Three curves through the present point, each varying one figure and keeping the others.
+    """Return three curves through the present point, each varying one figure.
 
     Args:
         limits: the SM.
@@ -420,7 +421,7 @@ def whatif(
         `present` (True in exactly one row: where the kernel is now).
 
     Raises:
-        InvalidProblem: a launch no CUDA device takes.
+        InvalidProblem: no CUDA device supports the launch.
     """
     check_launch(limits, threads, registers, smem_bytes)
     threads_axis = _axis(np.arange(WARP_SIZE, limits.max_threads_per_cta + 1, WARP_SIZE), threads)
@@ -437,7 +438,7 @@ def whatif(
 
 
 def _axis(values: IntArray, present: int) -> IntArray:
-    """The values with the present one among them, ascending."""
+    """Return the values, including the present one, ascending."""
     return np.union1d(values, [present])
 
 
@@ -448,7 +449,7 @@ def _curve(
     launch: Mapping[str, Any],
     limits: SmLimits,
 ) -> pd.DataFrame:
-    """`launch`: threads, registers and smem_bytes, one of them the axis."""
+    """Return one curve. `launch` has threads, registers and smem_bytes; one of them is the axis."""
     import pandas as pd
 
     per_sm = ctas_per_sm(limits, *launch.values())

@@ -1,10 +1,9 @@
-"""The roofline of a launch: its FLOPs over its bytes, beneath what the GPU can do at most.
+"""The roofline of a launch: its arithmetic intensity and rate, and the GPU's roofs.
 
 Williams, Waterman, Patterson, "Roofline: an insightful visual performance model", CACM 2009, with a
-roof for each level of memory (hierarchical roofline, Yang et al., 2020). FLOPs are FlashAttention's
-count (`Problem.flops`), so that padding and recomputation lower a kernel's TFLOP/s instead of
-raising it. Bytes are modelled, not counted, and those of a warm launch: what fits in L2 does not
-come from DRAM.
+roof for each level of memory (hierarchical roofline, Yang et al., 2020). FLOPs are counted as in
+FlashAttention (`Problem.flops`), so padding and recomputation lower a kernel's TFLOP/s. Bytes are
+modelled, not counted, for a warm launch: data that fit in L2 do not come from DRAM.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 
 @dataclass(frozen=True, slots=True)
 class Roofs:
-    """What one GPU can do at most, for kernels of one math unit and number format."""
+    """A GPU's peak rates for one math unit and number format."""
 
     device: str
     math_name: str  # "FP32 FMA", "FP16 tensor cores"
     math_tflops: float  # dense, at the boost clock: the vendor's figure
-    l2_gb_per_s: float  # what all SMs together get, published or assumed for the arch
+    l2_gb_per_s: float  # for all SMs together, published or assumed for the arch
     dram_gb_per_s: float  # the vendor's figure
 
     def gb_per_s(self, level: Level) -> float:
         return self.l2_gb_per_s if level == "L2" else self.dram_gb_per_s
 
     def ridge(self, level: Level) -> float:
-        """FLOP a byte from which on the math unit is the roof, not the level's bandwidth."""
+        """Return the intensity, in FLOP/B, above which the math unit is the roof."""
         return 1e3 * self.math_tflops / self.gb_per_s(level)
 
     @property
@@ -48,12 +47,12 @@ class Roofs:
         return {level: self.ridge(level) for level in LEVELS}
 
     def attainable_tflops(self, level: Level, intensity: float) -> float:
-        """The roof above an intensity, in FLOP a byte."""
+        """Return the roof at an intensity in FLOP/B."""
         return min(self.math_tflops, intensity * self.gb_per_s(level) / 1e3)
 
 
 def roofs_of(device: DeviceSpec, variant: Variant, dtype: Dtype) -> Roofs:
-    """The roofs over a variant's points.
+    """Return the roofs of a variant's points.
 
     Raises:
         InvalidProblem: the GPU's row lacks a figure; the text names it.
@@ -71,34 +70,34 @@ def roofs_of(device: DeviceSpec, variant: Variant, dtype: Dtype) -> Roofs:
 
 @dataclass(frozen=True, slots=True)
 class LaunchWork:
-    """What one warm launch computes and moves, all its passes together."""
+    """FLOPs, bytes and threads of one warm launch, all passes together."""
 
     flops: int
     l2_bytes: float
-    dram_bytes: float  # 0 where everything stays in L2
-    least_bytes: int  # Q, K, V and O once each: what a cold launch moves at least
+    dram_bytes: float  # 0 if everything stays in L2
+    least_bytes: int  # Q, K, V and O once each: the minimum of a cold launch
     kv_l2_loads: float  # how often each byte of K and V is loaded from L2
     kv_dram_loads: float  # the same from DRAM
-    by_order: bool  # DRAM's bytes follow from the order of the CTAs; else every byte once
-    computing_threads: int  # of the main pass: those that execute the inner products
+    by_order: bool  # DRAM's bytes follow from the order of CTAs; else each byte counts once
+    computing_threads: int  # of the main pass, that execute inner products
     threads: int  # of the main pass
 
     def bytes_from(self, level: Level) -> float:
         return self.l2_bytes if level == "L2" else self.dram_bytes
 
     def intensity(self, level: Level) -> float | None:
-        """FLOP a byte; None where no byte comes from there."""
+        """Return the intensity in FLOP/B; None if no byte comes from that memory."""
         moved = self.bytes_from(level)
         return self.flops / moved if moved > 0 else None
 
     @property
     def computing_share(self) -> float:
-        """Threads that execute the inner products, of all threads; 0..1."""
+        """Return the share of threads that execute inner products, 0..1."""
         return self.computing_threads / self.threads
 
     @property
     def dram_method(self) -> str:
-        """How DRAM's bytes are known: a sentence."""
+        """Return a sentence on how DRAM's bytes are determined."""
         if self.dram_bytes == 0:
             return (
                 "Warm, everything stays in L2 and nothing comes from DRAM; a cold launch moves "
@@ -112,7 +111,7 @@ class LaunchWork:
 def launch_work(
     variant: Variant, plan: LaunchPlan, device: DeviceSpec, resident: int
 ) -> LaunchWork:
-    """FLOPs, bytes and threads of a launch.
+    """Return FLOPs, bytes and threads of a launch.
 
     Args:
         resident: CTAs of the main pass on an SM.
@@ -142,9 +141,10 @@ def launch_work(
 
 
 def _backward_work(variant: Variant, plan: LaunchPlan, m: Machine) -> LaunchWork:
-    """Of a backward launch: a CTA of its main pass owns keys, and all queries come by.
+    """Return the work of a backward launch, in whose main pass a CTA owns keys and visits all
+    queries.
 
-    From L2 come K and V once, Q and dO for each tile of keys, and what other passes read and write.
+    It reads K and V from L2 once, Q and dO for each key tile, and what other passes read and write.
     """
     problem = plan.problem
     main = problem.main_of(plan.passes)
@@ -167,28 +167,28 @@ def _backward_work(variant: Variant, plan: LaunchPlan, m: Machine) -> LaunchWork
 
 @dataclass(frozen=True, slots=True)
 class RooflinePoint:
-    """One time of a launch at one level of memory."""
+    """A time of a launch at one level of memory."""
 
     level: Level
     intensity: float  # FLOP a byte
     tflops: float
     origin: Origin
     time_us: float
-    roof_tflops: float  # the lower of the two roofs above it
+    roof_tflops: float  # the lower of the two roofs at its intensity
 
     @property
     def share(self) -> float:
-        """Share of the roof that the launch reaches."""
+        """Return the achieved share of the roof."""
         return self.tflops / self.roof_tflops
 
 
 def roofline_points(
     roofs: Roofs, work: LaunchWork, times: Iterable[tuple[float, Origin]]
 ) -> tuple[RooflinePoint, ...]:
-    """A point for each time at each level that the launch moves bytes from.
+    """Return a point for each time and each level from which the launch moves bytes.
 
     Args:
-        times: in microseconds, with where each comes from.
+        times: in microseconds, with their origins.
     """
     return tuple(
         RooflinePoint(
@@ -206,7 +206,7 @@ def roofline_points(
 
 
 def roofs_table(roofs: Roofs) -> Table:
-    """The roofs as people read them."""
+    """Return the roofs as a table."""
     rows = [(roofs.math_name, f"{roofs.math_tflops:.3g} TFLOP/s", "", "the GPU's figure")]
     for level in LEVELS:
         known = (
@@ -220,7 +220,7 @@ def roofs_table(roofs: Roofs) -> Table:
 
 
 def work_table(work: LaunchWork) -> Table:
-    """What the launch computes and moves, as people read it."""
+    """Return the launch's work as a table."""
     rows = [
         ("FLOPs", format_count(work.flops)),
         ("bytes from L2, modelled", format_bytes(round(work.l2_bytes))),
@@ -235,7 +235,7 @@ def work_table(work: LaunchWork) -> Table:
 
 
 def points_table(points: Iterable[RooflinePoint]) -> Table:
-    """The points as people read them."""
+    """Return the points as a table."""
     return Table.of(
         "Against the roofs",
         (

@@ -1,1 +1,1 @@
-"""The one way from a request to its evaluation: `request`, `preview`, `evaluate`, `bench`."""
+"""Resolve, preview, evaluate and benchmark requests."""

@@ -30,14 +30,15 @@ if TYPE_CHECKING:
     from engine.devices.spec import DeviceSpec
 
 BENCH = SamplerSettings(mode="sustained", kinds=ALL_KINDS)
-# When no kernel is named: a short first run decides which of the ladder are measured in full.
+# If no kernel is named, a short first run decides which variants of the ladder are measured in
+# full.
 _HEAT = SamplerSettings(kinds=("device_warm",), min_rounds=6, max_rounds=6)
 MAX_FINALISTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """One of our kernels, or `auto`. Missing tunables take their tuned or default values."""
+    """A kernel to benchmark, or `auto`. Missing tunables take their tuned or default values."""
 
     variant: str
     config: Mapping[str, int]
@@ -58,28 +59,28 @@ class BenchLine:
     cold: Latency | None
     end_to_end: Latency | None
     tflops: float | None
-    peak_share: float | None  # None where the GPU's peak is not known
-    gb_per_s: float | None  # Q, K, V and O once over the time
-    against_best: Comparison | None  # its time over that of the best backend; None for that one
-    reason: str  # why it has no time
+    peak_share: float | None  # None if the GPU's peak is not known
+    gb_per_s: float | None  # bytes of Q, K, V and O, each once, per second
+    against_best: Comparison | None  # its time relative to the best backend's; None for the best
+    reason: str  # why there is no time
 
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """One problem: the lines from fast to slow, those without a time last."""
+    """The result on one problem: lines from fast to slow, those without a time last."""
 
     problem: Problem
     device: str
     lines: tuple[BenchLine, ...]
     best_baseline: str | None
-    evaluations: tuple[Evaluation, ...]  # of our kernels, with the baselines in them
+    evaluations: tuple[Evaluation, ...]  # of the kernels, including their baselines
     notes: tuple[str, ...]
-    stop_reason: str  # of the run; empty when nothing could run
+    stop_reason: str  # why the run ended; empty if nothing could run
     throttled: str
 
     @property
     def is_complete(self) -> bool:
-        """Whether every kernel of ours has a time that counts."""
+        """True if every kernel has a valid time."""
         return not self.throttled and all(x.device or x.is_baseline for x in self.lines)
 
 
@@ -90,14 +91,14 @@ def bench(
     settings: SamplerSettings = BENCH,
     on_stage: Callable[[str], None] = lambda _: None,
 ) -> BenchResult:
-    """Check our kernels, then measure them and every SDPA backend side by side.
+    """Check the kernels, then measure them and every SDPA backend side by side.
 
     Args:
-        entrants: None for the best of the ladder: every variant that takes the problem, tuned
-            where it was tuned, and of those the fastest in a first short run.
+        entrants: kernels to measure. None selects the fastest of the ladder in a short first run,
+        each variant with its tuned config if there is one.
 
     Raises:
-        MeasureError: the GPU failed, or none of our kernels can be measured.
+        MeasureError: the GPU failed, or no kernel can be measured.
     """
     return _Bench(problem, evaluator, settings, on_stage).result(entrants)
 
@@ -149,7 +150,7 @@ class _Bench:
         return self._result(group, run, {n: checked[n][1] for n in wanted}, names)
 
     def _ladder(self) -> list[Entrant]:
-        """Every variant that takes the problem here."""
+        """Return every variant that supports the problem on this GPU."""
         entrants = []
         for variant in LADDER.of(self.problem):
             entrant = self._tuned(Entrant(variant.id, {}))
@@ -159,8 +160,8 @@ class _Bench:
         return entrants
 
     def _tuned(self, entrant: Entrant) -> Entrant:
-        """With the values tuned for this GPU and class of problems, where no others are named;
-        the kernel that is chosen in place of `auto`."""
+        """Fill in values tuned for this GPU and class of problems, and replace `auto` by its
+        choice."""
         if entrant.variant == AUTO:
             choice = choose(self.problem, self.spec, entrant.config, self.evaluator.history)
             self.notes.append(choice.note())
@@ -195,7 +196,7 @@ class _Bench:
         group.add(entrant.name, partial(backend.timer, plan, inputs, checked.correctness))
 
     def _heat(self, group: TimingGroup) -> list[str]:
-        """The fastest of a short run."""
+        """Return the fastest kernels of a short run."""
         self.stage("A first short run")
         names = list(group.names)
         run = group.run(names[0], _HEAT, names[1:])

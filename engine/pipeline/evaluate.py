@@ -1,11 +1,10 @@
-"""The pipeline of one evaluation, in this order and nowhere else:
+"""The steps of an evaluation, in this order:
 
     problem + variant + config → constraints (SKIPPED with a sentence) → compile → resources
         → occupancy → run once on poisoned output → correctness (INCORRECT stops here)
         → measure, or predict where there is no GPU → evaluation
 
-Callers: the command line, the job worker, tests. `preview` of `engine.pipeline.request` is the
-quick part of it.
+`preview` of `engine.pipeline.request` runs the quick steps only.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Evaluator:
-    """Runs evaluations and keeps what is slow to start: backends and their child processes.
+    """Runs evaluations, and reuses backends and their child processes, which are slow to start.
 
     Use as a context manager, or call `close()`.
     """
@@ -40,9 +39,9 @@ class Evaluator:
     ) -> None:
         """
         Args:
-            history: what is known of times beforehand; None knows none of sessions.
-            backends: those to execute on; each other one is made when it is first needed. All are
-                closed with the evaluator.
+            history: times known beforehand; None: no times of sessions.
+            backends: backends to execute on; others are created when needed. All are closed with
+                the evaluator.
         """
         self.history = history or History()
         self._backends: dict[BackendName, Backend] = dict(backends or {})
@@ -64,7 +63,7 @@ class Evaluator:
 
     @property
     def expected(self) -> ExpectedOutputs:
-        """Inputs, references and baselines, kept from one evaluation to the next."""
+        """Cache of inputs, references and baselines between evaluations."""
         if self._expected is None:
             from engine.correctness import ExpectedOutputs
 
@@ -73,7 +72,7 @@ class Evaluator:
 
     @property
     def gpu_error(self) -> str | None:
-        """Why this process can use the GPU no more, or None; only a new process helps."""
+        """Return why this process cannot use the GPU any more, or None. Only a new process can."""
         cuda = cast("CudaBackend | None", self._backends.get("cuda"))
         return cuda.gpu_error if cuda is not None else None
 
@@ -104,18 +103,19 @@ class Evaluator:
         counts: bool = True,
         on_part: OnPart | None = None,
     ) -> EvaluationOutcome:
-        """Run the whole pipeline. Expected failures come back as statuses.
+        """Run all steps. Expected failures are returned as statuses.
 
         Args:
-            on_part: gets the evaluation of a few CTAs, in about a second, where executing all of
-                them on the CPU takes much longer; not called where they cannot be told apart. And
-                that of all of them, without a time, where the kernel is still to be simulated.
-            simulates: False takes CTA times by machine code only where they are known already.
-            keeps: writes the prediction down; False leaves that to the caller.
-            counts: also count what the machine code executes, where it is simulated: for a
-                comparison later, up to as long as the rest.
-            source: a `.cu` file to take in place of the variant's own, its headers beside it. What
-                it says of itself counts; a file without a description takes the variant's.
+            on_part: called with intermediate evaluations: after about a second with that of a few
+            CTAs, if executing all of them on the CPU takes much longer and they can be executed
+            alone; and with that of all CTAs, without a time, if the kernel is still to be
+            simulated.
+            simulates: False uses simulated CTA times only if they are cached.
+            keeps: record the prediction in the ledger; False leaves that to the caller.
+            counts: also count executed instructions if the machine code is simulated, for later
+            comparisons; this can double the time.
+            source: a `.cu` file to use instead of the variant's own, with its headers beside it.
+            Its description is used if it has one, else the variant's.
 
         Raises:
             UnknownName: the variant or GPU is not in its list.
@@ -126,7 +126,7 @@ class Evaluator:
         outcome = EvaluationRun(
             self, request, resolved, stage, simulates, counts, on_part
         ).outcome()
-        if keeps and request.clock == "boost":  # times are measured at the clock a GPU chooses
+        if keeps and request.clock == "boost":  # only these can be scored by measurements
             self.history.keep(outcome.evaluation, outcome.predicted)
         return outcome
 
@@ -137,6 +137,6 @@ def evaluate(
     history: History | None = None,
     on_part: OnPart | None = None,
 ) -> EvaluationOutcome:
-    """One evaluation with backends of its own. See `Evaluator.evaluate`."""
+    """Run one evaluation with its own backends. See `Evaluator.evaluate`."""
     with Evaluator(history) as evaluator:
         return evaluator.evaluate(request, on_stage, on_part=on_part)

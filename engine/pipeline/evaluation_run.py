@@ -1,4 +1,4 @@
-"""One evaluation, step by step; each step fills in more of it. See `engine.pipeline.evaluate`."""
+"""The steps of one evaluation; each fills in more fields. See `engine.pipeline.evaluate`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from engine.attention.plan import (
     target_arch,
 )
 from engine.attention.tensors import (
-    HARSH,
+    EXTREME,
     FloatArray,
     InputKind,
     Inputs,
@@ -31,8 +31,8 @@ from engine.attention.tensors import (
 )
 from engine.backends.base import Backend, BackendName, RunOptions, RunResult
 from engine.base.errors import AttuneError, CompileError, InvalidProblem, Status, ToolMissing
+from engine.cuda_on_host.client import Schedule
 from engine.cuda_on_host.instrument import ExecutedStatements
-from engine.cuda_on_host.toolchain import Schedule
 from engine.model.kernel import Estimate, launch_plan
 from engine.pipeline.execute import (
     NOT_HERE,
@@ -73,20 +73,20 @@ _WHERE: Mapping[BackendName, str] = {
 
 @dataclass(frozen=True, slots=True)
 class EvaluationOutcome:
-    """The evaluation, its error maps when something was executed, and what was predicted."""
+    """The evaluation, its error maps if the kernel was executed, and the prediction."""
 
     evaluation: Evaluation
     maps: tuple[ErrorMap, ...] = ()
-    # As it is shown, whether it was measured then or not; None where nothing is predicted, or more
-    # would be known of the kernel once it is simulated.
+    # The prediction as shown, also if the kernel was measured afterwards; None without a
+    # prediction, or if simulating the kernel would give a better one.
     predicted: Latency | None = None
-    config: ResolvedConfig | None = None  # where its values come from
-    spent_s: Mapping[str, float] = field(default_factory=dict)  # on `compile` and `simulate`
+    config: ResolvedConfig | None = None  # origin of each value
+    spent_s: Mapping[str, float] = field(default_factory=dict)  # of `compile` and `simulate`
 
 
 @dataclass
 class EvaluationRun:
-    """One pass through the pipeline; each step fills in more of the evaluation."""
+    """One run of the steps; each fills in more fields of the evaluation."""
 
     evaluator: Evaluator
     request: EvaluationRequest
@@ -98,8 +98,8 @@ class EvaluationRun:
     estimate: Estimate | None = None
     compiled: CompiledKernel | None = None
     maps: tuple[ErrorMap, ...] = ()
-    executed: ExecutedStatements | None = None  # of all runs so far
-    is_elsewhere: bool = False  # at another problem than was asked for
+    executed: ExecutedStatements | None = None  # in all runs so far
+    is_elsewhere: bool = False  # the problem differs from the requested one
     spent_s: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -160,7 +160,7 @@ class EvaluationRun:
             self.spent_s[what] = self.spent_s.get(what, 0.0) + time.monotonic() - begin_s
 
     def _compile(self, plan: LaunchPlan) -> Evaluation | None:
-        """Fill in resources and occupancy. Returns an evaluation only when the pipeline stops."""
+        """Fill in resources and occupancy. Return an evaluation only if the run stops here."""
         variant, device = self.resolved.variant, self.resolved.device
         if device is None:
             self._note(
@@ -190,7 +190,7 @@ class EvaluationRun:
         return self._check_register_budgets(plan, compiled)
 
     def _refused_spills(self, plan: LaunchPlan) -> str:
-        """Why a config that spills registers is not ranked; empty if it is ranked."""
+        """Return why a config that spills registers is not ranked; empty if it is ranked."""
         variant, device = self.resolved.variant, self.resolved.device
         spilled = max((p.resources.spill_bytes for p in self.base.passes), default=0)
         if not self.request.refuse_spills or not spilled or device is None:
@@ -202,7 +202,7 @@ class EvaluationRun:
         try:
             default = launch_plan(variant, plan.problem, usual, device)
             before = resources(default, compile_plan(default, device.arch))
-        except AttuneError:  # there is no default to be better than
+        except AttuneError:  # no default config to compare with
             return ""
         if any(each.spill_bytes for each in before):
             return ""
@@ -213,14 +213,14 @@ class EvaluationRun:
 
     def _estimate(self, plan: LaunchPlan, compiled: CompiledKernel, *, simulates: bool) -> Estimate:
         kernel = self.resolved.kernel
-        assert kernel is not None  # nothing is compiled for no GPU
+        assert kernel is not None  # compiling needs a target GPU
         history = self.evaluator.history.doing("simulate" if simulates else "compile")
         return history.estimate_plan(kernel, plan, compiled)
 
     def _check_register_budgets(
         self, plan: LaunchPlan, compiled: CompiledKernel
     ) -> Evaluation | None:
-        """Stop the pipeline if a warpgroup uses more registers than its budget."""
+        """Stop the run if a warpgroup uses more registers than its budget."""
         if not any(launch.warpgroup_registers for launch in plan.passes):
             return None
         why = plan_budget_mistake(plan, compiled)
@@ -237,7 +237,7 @@ class EvaluationRun:
                 if judged is not None:
                     return judged
             name = "cpu"
-        # The device's own free memory is looked at by the CUDA backend, which can ask the driver.
+        # The CUDA backend checks the GPU's free memory, because it can ask the driver.
         too_big = check_host_memory(plan, name)
         part = self._part(plan, too_big) if name == "cpu" else None
         if isinstance(part, Evaluation):
@@ -256,7 +256,7 @@ class EvaluationRun:
         return self._with_prediction(plan, passed)
 
     def _judge_machine_code(self, plan: LaunchPlan) -> Evaluation | None:
-        """The verdict on the executed machine code; None if it cannot be executed here."""
+        """Return the verdict on the executed machine code; None if it cannot be executed here."""
         before = self.base
         self._judge_some_ctas_first(plan, "machine-code")
         judged = self._judge(plan, "machine-code", None)
@@ -269,7 +269,7 @@ class EvaluationRun:
         return None
 
     def _judge_some_ctas_first(self, plan: LaunchPlan, name: BackendName) -> None:
-        """Report the verdict on a few CTAs first where executing all of them takes long."""
+        """Report the verdict on a few CTAs first if executing all of them takes long."""
         from engine.backends.cpu import CpuBackend
         from engine.backends.machine_code import MachineCodeBackend
         from engine.backends.partial import PartialRunError
@@ -288,7 +288,7 @@ class EvaluationRun:
             part = PartialRun.choose(backend, plan, options, first_flops(request.check))
         except (PartialRunError, AttuneError):
             return
-        # The run of all CTAs reports compile errors and faults of machine code.
+        # The later run of all CTAs reports compile errors and faults of machine code.
         if isinstance(part, PartialRun):
             judged = self._judge(plan, name, part)
             if name == "cpu" or judged.status in (Status.PASSED, Status.INCORRECT):
@@ -296,7 +296,7 @@ class EvaluationRun:
         self.base, self.maps = before, ()
 
     def _judge(self, plan: LaunchPlan, name: BackendName, part: PartialRun | None) -> Evaluation:
-        """Execute all CTAs, or a part of them, with every kind of inputs, and compare."""
+        """Execute all or some CTAs with every kind of inputs, and check the output."""
         from engine.correctness import check_against, with_passing_inputs
 
         request, problem = self.request, self.request.problem
@@ -308,7 +308,7 @@ class EvaluationRun:
                 if part is None
                 else part.prepare(request.seed, kind)
             )
-            # The second inputs of a thorough check run in another order of threads, too.
+            # In a thorough check, the second inputs also run in another order of threads.
             schedule = request.schedule
             if judged and request.check and schedule == "in_order" and part is None:
                 schedule = "random" if name == "cpu" else "reverse"
@@ -347,7 +347,7 @@ class EvaluationRun:
                     correctness = self._wrong_in_other_order(
                         backend, plan, prepared.inputs, result, correctness
                     )
-                if judged:  # on other inputs it passes
+                if judged:  # it passes on other inputs
                     correctness = with_passing_inputs(correctness, plan.source)
                 elif name == "machine-code" and part is None and self._has_host_build(plan):
                     reason += self._disagreement(plan, prepared.inputs, result)
@@ -407,7 +407,7 @@ class EvaluationRun:
         return evaluation
 
     def _with_lse(self, inputs: Inputs, lse: FloatArray, passed: Correctness) -> Correctness:
-        """The verdict on O, and on the LSE that a kernel writes beside it."""
+        """Return the verdict on O, and on the LSE if the kernel writes it."""
         from engine.correctness.gradient_check import check_lse
 
         verdict = check_lse(inputs, lse)
@@ -423,7 +423,7 @@ class EvaluationRun:
         passed: Correctness,
     ) -> Correctness:
         """Judge gradients, with a second run of CTAs and threads in another order."""
-        if backend.name == "cuda":  # the GPU has an order of its own
+        if backend.name == "cuda":  # the GPU determines the order
             return passed
         self.stage("Executing in another order")
         other = self._run(backend, plan, inputs, _other_order(backend, self.request), repeat=False)
@@ -470,7 +470,7 @@ class EvaluationRun:
         return f" {said}" if said else ""
 
     def _largest_block(self, plan: LaunchPlan) -> Block | None:
-        """The largest block that never ran, and what reaches it; None if every line ran."""
+        """Return the largest block that never ran, and its condition; None if every line ran."""
         if not self.base.line_coverage:
             return None
         tunables = {t.name: t.values for t in self.resolved.variant.tunables}
@@ -478,9 +478,9 @@ class EvaluationRun:
         return largest_block(text, self.base.line_coverage[0], tunables, self.resolved.config)
 
     def _input_kinds(self) -> tuple[InputKind, ...]:
-        """The inputs that were asked for, and the harsh ones where the check is thorough."""
+        """Return the requested inputs, plus the extreme ones in a thorough check."""
         kinds = (
-            (self.request.input_kind, HARSH) if self.request.check else (self.request.input_kind,)
+            (self.request.input_kind, EXTREME) if self.request.check else (self.request.input_kind,)
         )
         return tuple(dict.fromkeys(kinds))
 
@@ -509,8 +509,8 @@ class EvaluationRun:
         )
 
     def _part(self, plan: LaunchPlan, too_big: str | None) -> PartialRun | Evaluation | None:
-        """Choose CTAs for a partial run; None to run all, an evaluation if the pipeline ends
-        here."""
+        """Choose CTAs for a partial run. Return None to run all, or an evaluation if the run
+        stops here."""
         from engine.backends.cpu import CpuBackend
         from engine.backends.partial import PartialRunError
 
@@ -537,17 +537,16 @@ class EvaluationRun:
         return part
 
     def _predict(self, plan: LaunchPlan, evaluation: Evaluation) -> Evaluation:
-        """Predict the time; the last step, because the simulator may still be compiling before
-        that.
+        """Predict the time. This is the last step, because the simulator may still be compiling.
 
         Returns:
-            The evaluation, with what the simulated machine code executes.
+            The evaluation, with counts of the simulated machine code.
         """
         if not self.simulates or self.compiled is None:
             return evaluation
         is_known = self.estimate is not None and self.estimate.by_machine_code
         if self.on_part is not None and evaluation.execution is not None and not is_known:
-            self.on_part(evaluation)  # the verdict does not wait for the time
+            self.on_part(evaluation)  # report the verdict before the time is known
         self.stage("Simulating the machine code")
         with self._spends("simulate"):
             self.estimate = self._estimate(plan, self.compiled, simulates=True)
@@ -555,7 +554,7 @@ class EvaluationRun:
             return evaluation
         try:
             counted = count_plan(plan, self.compiled)
-        except AttuneError:  # the time was known before, and a tool is missing now
+        except AttuneError:  # the time is cached, but a tool is missing
             return evaluation
         note = self.estimate.sustained_note(counted)
         notes = (*evaluation.notes, note) if note else evaluation.notes
@@ -584,7 +583,7 @@ class EvaluationRun:
         if self.request.effort == "none":
             return passed
         full = self.request.effort == "full"
-        passed = self._predict(plan, passed)  # before its time is known
+        passed = self._predict(plan, passed)  # before the measurement
         try:
             with measuring(self._purpose, self.stage) as read_state:
                 self.stage("Measuring")
@@ -594,7 +593,7 @@ class EvaluationRun:
 
 
 def _other_order(backend: Backend, request: EvaluationRequest) -> Schedule:
-    """An order of threads other than the request's."""
+    """Return an order of threads other than the request's."""
     if request.schedule != "in_order":
         return "in_order"
     return "random" if backend.name == "cpu" else "reverse"

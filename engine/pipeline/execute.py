@@ -1,7 +1,7 @@
-"""Choose where a plan is executed and how much of it.
+"""Choose where a plan is executed, and how many of its CTAs.
 
 `where_to_execute` chooses the backend. A launch that takes too long is executed in part
-(`PartialRun`). `execute` launches on given tensors, without checking, timing or keeping anything.
+(`PartialRun`). `execute` launches on given tensors, without checks or times.
 `disagreement` compares two ways of executing one source.
 """
 
@@ -43,12 +43,13 @@ if TYPE_CHECKING:
     from engine.backends.partial import PartOfLaunch
     from engine.pipeline.evaluate import Evaluator
 
-# A host build changes fibers for each lane of each product: machine code is several times faster
-# from here on, where a host build takes 0.3 s and more. Below, it takes no longer to say it.
+# A host build switches fibers for each lane of each matrix product. From here on, where it takes
+# 0.3 s and more, executing machine code is several times faster; below, a host build is quick
+# enough.
 _WORTH_IT_FLOPS = 1e9
-# From here on it is also worth building the emulator, once on a machine.
+# From here on, building the emulator, once per machine, pays off, too.
 _WORTH_BUILDING_FLOPS = 2e10
-# Statuses of machine code that cannot be executed here.
+# Statuses of machine code that cannot be executed on this machine.
 NOT_HERE = frozenset({Status.SKIPPED, Status.COMPILE_ERROR})
 
 
@@ -57,11 +58,10 @@ def where_to_execute(
 ) -> tuple[BackendName, str | None]:
     """Choose the backend of a plan; also say why the requested backend cannot be used.
 
-    The command line, jobs, sweeps, pages and the Python interface all ask here. Without a GPU the
-    answer is a host build, or machine code in software where that is faster: for a large enough
-    problem of a tensor-core kernel compiled for a target GPU, without a thorough check, another
-    schedule or a partial run. The caller falls back to the host build if the machine code ends in
-    `NOT_HERE`. A cubin can only be executed as machine code.
+    Without a GPU, this is a host build, or machine code in software if that is faster: for a large
+    enough problem of a tensor-core kernel compiled for a target GPU, without a thorough check,
+    another schedule or a partial run. The caller falls back to the host build if the machine code
+    ends in `NOT_HERE`. A cubin can only be executed as machine code.
     """
     name, why_not = choose_backend(request, resolved.device)
     if plan.cubins and name == "cpu":
@@ -84,7 +84,7 @@ def where_to_execute(
 
 
 def execute(evaluator: Evaluator, request: EvaluationRequest, inputs: Inputs) -> RawArray:
-    """O of the request's kernel on these inputs.
+    """Return O of the request's kernel on these inputs.
 
     Args:
         inputs: of the request's problem.
@@ -94,9 +94,9 @@ def execute(evaluator: Evaluator, request: EvaluationRequest, inputs: Inputs) ->
 
     Raises:
         UnknownName, InvalidKernel: as `resolve`.
-        InvalidProblem: it cannot be launched, or not there.
+        InvalidProblem: it cannot be launched, or not on this backend.
         CompileError: it does not compile.
-        ExecutionError: it did not come to its end.
+        ExecutionError: the launch did not finish.
     """
     resolved = resolve(request, evaluator.history)
     plan = launch_plan(resolved.variant, request.problem, resolved.config, resolved.device)
@@ -126,7 +126,8 @@ def execute(evaluator: Evaluator, request: EvaluationRequest, inputs: Inputs) ->
 def alone_on_gpu(
     name: BackendName, purpose: str, on_wait: Callable[[str], None] = lambda _: None
 ) -> AbstractContextManager[None]:
-    """Hold the GPU's lock, so that no other process measures meanwhile; does nothing on a CPU."""
+    """Hold the GPU's lock, so that no other process measures at the same time. Do nothing on a
+    CPU."""
     if name != "cuda":
         return nullcontext()
     from engine.measure.device_lock import gpu_lock
@@ -137,10 +138,10 @@ def alone_on_gpu(
 def execution_of(
     request: EvaluationRequest, name: BackendName, result: RunResult, partial: str
 ) -> Execution:
-    """The record of a run in an evaluation.
+    """Return an evaluation's record of a run.
 
     Args:
-        partial: `Part.counts()`; empty where all CTAs ran.
+        partial: `Part.counts()`; empty if all CTAs ran.
     """
     if name == "cuda":
         return Execution(name, "device", "device", request.seed, None, partial)
@@ -152,7 +153,7 @@ def execution_of(
 
 
 def shared_heads(problem: Problem, reason: str) -> str:
-    """For GQA, the likely cause of an access past the end of K or V; else empty."""
+    """Return the likely cause, with GQA, of an access past the end of K or V; else empty."""
     if problem.head_group == 1 or not re.search(
         r"(out of bounds.* of buffer|\bbyte -?\d+ of) '[kv]'", reason
     ):
@@ -163,13 +164,13 @@ def shared_heads(problem: Problem, reason: str) -> str:
     )
 
 
-# What two host threads execute in a second, roughly: a launch that needs far more than the time
-# limit is not begun, and a part takes a share of the limit.
-_MOST_FLOPS_PER_S = {False: 4e9, True: 4e8}  # by whether it is the check build
+# Rough rates of two host threads. A launch that needs far more than the time limit is not started,
+# and a partial run takes a share of the limit.
+_MOST_FLOPS_PER_S = {False: 4e9, True: 4e8}  # key: check build
 _MACHINE_CODE_FLOPS_PER_S = 8e9  # of tensor-core kernels, on a busy machine
 _SURE_FLOPS_PER_S = {False: 5e8, True: 5e7}
 _SHARE_OF_LIMIT = 0.25
-_A_WHILE_S = 2.0  # of execution; a run of at most that is not worth a first look at a part
+_A_WHILE_S = 2.0  # of execution; shorter runs do not check a few CTAs first
 _FIRST_S = 0.5
 
 
@@ -179,7 +180,7 @@ def takes_too_long(plan: LaunchPlan, check: bool, timeout_s: float) -> bool:
 
 
 def too_long(plan: LaunchPlan, request: EvaluationRequest) -> str:
-    """What to do about a launch that takes too long and cannot be executed in part."""
+    """Return the advice for a launch that takes too long and cannot be executed in part."""
     needed_s = 60 * math.ceil(plan.problem.flops / _MOST_FLOPS_PER_S[request.check] / 60)
     return (
         f"Its {plan.problem.flops / 1e12:,.1f} TFLOP are not executed: they take longer than "
@@ -195,18 +196,18 @@ def takes_a_while(plan: LaunchPlan, name: BackendName, check: bool) -> bool:
 
 
 def machine_code_ends_in_time(plan: LaunchPlan, timeout_s: float) -> bool:
-    """Whether executing all of its machine code most likely ends within the time limit."""
+    """True if executing all of its machine code most likely ends within the time limit."""
     return plan.problem.flops <= _MACHINE_CODE_FLOPS_PER_S * timeout_s
 
 
 def first_flops(check: bool) -> float:
-    """FLOPs of the part that is checked first, at most."""
+    """Return the maximum FLOPs of the part that is checked first."""
     return _SURE_FLOPS_PER_S[check] * _FIRST_S
 
 
 @dataclass(frozen=True, slots=True)
 class PartialRun:
-    """The chosen CTAs of one plan, and how to run and to judge them."""
+    """Chosen CTAs of a plan, with methods to run and check them."""
 
     backend: CpuBackend | MachineCodeBackend
     plan: LaunchPlan
@@ -221,13 +222,13 @@ class PartialRun:
         options: RunOptions,
         max_flops: float | None = None,
     ) -> Self | RunResult:
-        """Choose the CTAs; the result instead where the kernel does not compile.
+        """Choose the CTAs. Return the failed result if the kernel does not compile.
 
         Args:
-            max_flops: what they may compute together; None takes a share of the time limit.
+            max_flops: maximum FLOPs of all chosen CTAs; None takes a share of the time limit.
 
         Raises:
-            PartialRunError: it cannot be told which CTAs belong together.
+            PartialRunError: it is not known which CTAs belong together.
         """
         if max_flops is None:
             max_flops = _SURE_FLOPS_PER_S[options.check] * options.timeout_s * _SHARE_OF_LIMIT
@@ -239,7 +240,7 @@ class PartialRun:
         return self.chosen.part
 
     def prepare(self, seed: int, kind: InputKind) -> Prepared:
-        """Inputs of the chosen slices, and what is expected on the chosen rows."""
+        """Return inputs of the chosen slices, and the expected output on the chosen rows."""
         inputs = make_inputs(self.part.problem, seed, kind)
         coverage = Coverage(
             self.part.problem,
@@ -255,9 +256,9 @@ class PartialRun:
         return self.backend.run_part(self.plan, self.chosen, inputs, self.options)
 
     def relabel(self, correctness: Correctness) -> Correctness:
-        """The verdict with indices of the whole problem in place of the part's.
+        """Return the verdict with the part's indices replaced by those of the whole problem.
 
-        Findings are left out: they speak of heads as if there were no others.
+        Findings are dropped, because they were derived from the chosen heads only.
         """
         first = correctness.first_bad_index
         if first is not None:
@@ -273,7 +274,7 @@ def disagreement(
     options: RunOptions,
     result: RunResult,
 ) -> str:
-    """Compare the host build with a kernel whose machine code gave a wrong output.
+    """Compare the host build's output with a wrong output of the machine code.
 
     Args:
         result: of the machine code, with its output.
@@ -317,7 +318,7 @@ def disagreement(
 
 
 def _place(plan: LaunchPlan, where: tuple[int, int, int, int]) -> int | None:
-    """The element's number in memory; None in a layout that is not known here."""
+    """Return the element's offset in memory; None for a custom layout."""
     batch, head, row, column = where
     p = plan.problem
     match plan.layouts.get("out", "bhsd"):

@@ -1,8 +1,8 @@
-"""Batch-invariance: whether a sequence gets the same bits alone and in a batch.
+"""Check batch-invariance: whether a sequence's output has the same bits alone and in a batch.
 
-A server needs it if its answers must not depend on the rest of the batch. It is tested by
-execution, in several orders of CTAs and with every number of splits. The cost of one number of
-splits for all batches is predicted, and the cost of another kernel if this one is not invariant.
+A server needs it if its answers must not depend on the rest of the batch. The kernel is executed in
+several orders of CTAs and with every number of splits. The cost of a fixed number of splits for all
+batches is predicted, and the cost of another kernel if this one is not invariant.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from engine.base.errors import AttuneError, ExecutionError, InvalidProblem, Stat
 from engine.base.schema import Count, NotNegative, Stored
 from engine.base.table import Bars, Table, Tabular
 from engine.choose.auto import candidates_for
-from engine.cuda_on_host.toolchain import Schedule
+from engine.cuda_on_host.client import Schedule
 from engine.history import History
 from engine.model.kernel import Kernel
 from engine.pipeline.evaluate import Evaluator
@@ -28,26 +28,27 @@ from engine.pipeline.request import EvaluationRequest, resolve
 ORDERS: tuple[Schedule, ...] = ("in_order", "reverse", "random")
 SPLITS = "num_splits"  # the tunable that sets how many CTAs share a sequence's keys
 _PERSISTENT = "num_ctas"
-_SMALLER = (2, 3, 5)  # batches that are executed too: few grids divide by all of them
+_SMALLER = (2, 3, 5)  # additional batches: few grids are divisible by all of them
 _MOST_BATCH = 8
-_MOST_RIVALS = 3  # the fastest, that are executed in place of a kernel that is not invariant
-_MOST_FLOPS = 1e9  # of the batch that is executed: under a second of two host threads, mostly
+_MOST_RIVALS = 3  # number of fastest other kernels to execute if this one is not invariant
+_MOST_FLOPS = 1e9  # of the executed batch: mostly under a second on two host threads
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison(Stored):
-    """One execution beside the first: the sequence alone, CTAs in order, the config asked for."""
+    """One execution compared with the first: the sequence alone, CTAs in order, the requested
+    config."""
 
     batch: Count
     num_splits: Count | None  # None: the kernel has no such tunable
     order: str
     differing: Count  # elements of the sequence's output with other bits
-    largest: NotNegative  # difference of two such elements
+    largest: NotNegative  # largest difference of two such elements
 
 
 @dataclass(frozen=True, slots=True)
 class SplitChoice(Stored):
-    """One number of splits for all batches, and what it costs against the fastest of each batch."""
+    """One number of splits for all batches, and its cost relative to the fastest at each batch."""
 
     num_splits: Count
     cost: NotNegative  # 0.1: the launch takes 10 % longer, at the batch where it costs most
@@ -56,7 +57,7 @@ class SplitChoice(Stored):
 
 @dataclass(frozen=True, slots=True)
 class Instead(Stored):
-    """An invariant kernel in place of one that is not, and what that costs."""
+    """An invariant kernel to use instead of one that is not, and its cost."""
 
     kernel: str  # with its config
     slowdown: NotNegative  # 1.1: its launch takes 10 % longer at that batch
@@ -68,25 +69,25 @@ class BatchInvariance(Stored, Tabular):
     """The result for one kernel."""
 
     variant: str
-    problem: Problem  # the one sequence that was compared
-    comparisons: tuple[Comparison, ...]  # of the config asked for, then of other splits
-    choice: SplitChoice | None  # where another number of splits gives other bits
-    instead: Instead | None = None  # where the kernel is not invariant
+    problem: Problem  # the compared sequence
+    comparisons: tuple[Comparison, ...]  # of the requested config, then of other numbers of splits
+    choice: SplitChoice | None  # if another number of splits gives other bits
+    instead: Instead | None = None  # if the kernel is not invariant
 
     @property
     def is_invariant(self) -> bool:
-        """Whether the config gives the same bits in every batch and order that was executed."""
+        """True if the config gives the same bits in every executed batch and order."""
         return not any(c.differing for c in self._of_the_config())
 
     @property
     def depends_on_splits(self) -> bool:
-        """Whether another number of splits gives other bits."""
+        """True if another number of splits gives other bits."""
         asked = self.comparisons[0].num_splits
         return any(c.differing for c in self.comparisons if c.num_splits != asked)
 
     @property
     def sentence(self) -> str:
-        """One sentence with the result and what to do."""
+        """Return one sentence with the result and what to do."""
         kernel = self.variant
         most = max(c.batch for c in self.comparisons)
         orders = f"alone and in batches of up to {most}, CTAs in order, reversed and at random"
@@ -125,7 +126,7 @@ class BatchInvariance(Stored, Tabular):
         return f"{other.kernel} gives the same bits, and {price} (simulated, at B={other.batch:,})."
 
     def tables(self) -> tuple[Table, ...]:
-        """A row for each execution."""
+        """Return a table with a row for each execution."""
         records = (
             {
                 "batch": c.batch,
@@ -139,7 +140,7 @@ class BatchInvariance(Stored, Tabular):
         return (Table.of("One sequence, alone and in a batch", records, self.sentence),)
 
     def bars(self) -> Bars:
-        """Elements of a sequence that differ from what it gives alone, by execution."""
+        """Return a bar chart of the elements that differ from the sequence alone, by execution."""
         values = {
             f"B={c.batch}, num_splits={c.num_splits}, CTAs {_ORDER_WORDS[c.order]}": (
                 float(c.differing), float(c.differing), float(c.differing)
@@ -161,15 +162,15 @@ def batch_invariance(
 ) -> BatchInvariance:
     """Execute a sequence alone and in batches on the CPU, and compare bits.
 
-    One K/V head is executed, of as many positions as a second or so allows.
+    One K/V head is executed, with as many positions as take about a second.
 
     Args:
-        request: of the kernel; its batch is one that is to be served.
-        batches: further batches that one number of splits is to serve.
+        request: the kernel and its problem, whose batch is one of those to be served.
+        batches: further batches to be served with the same number of splits.
 
     Raises:
         InvalidProblem, UnknownName, InvalidKernel, CompileError: as in an evaluation.
-        ExecutionError: the kernel fails where it is executed.
+        ExecutionError: the kernel fails.
     """
     resolved = resolve(request, evaluator.history)
     kernel = resolved.kernel
@@ -202,7 +203,8 @@ class _Run:
     problem: Problem  # one sequence
 
     def alone_and_in(self, batch: int, kernel: Kernel) -> tuple[RawArray, list[Comparison]]:
-        """The sequence alone, and what differs from that in other orders and batches."""
+        """Return the sequence's output alone, and differences from it in other orders and
+        batches."""
         first = self.output(kernel, 1, "in_order")
         launches: list[tuple[int, Schedule]] = [(1, order) for order in ORDERS[1:]]
         launches += [(n, "in_order") for n in _SMALLER if n < batch]
@@ -223,10 +225,10 @@ class _Run:
         )
 
     def output(self, kernel: Kernel, batch: int, order: Schedule) -> RawArray:
-        """`[batch, …]`; of a batch of one `[1, …]`.
+        """Return the output, `[batch, …]`.
 
         Raises:
-            ExecutionError: it fails.
+            ExecutionError: the kernel fails.
         """
         problem = replace(self.problem, batch=batch)
         plan = kernel.plan(problem)
@@ -250,7 +252,7 @@ class _Run:
 
 
 def _with_the_sequence(inputs: Inputs, sequence: Inputs) -> Inputs:
-    """The batch with one sequence in all places but one."""
+    """Return a batch in which all sequences but one are the given sequence."""
     tensors = {}
     for name in ("q", "k", "v"):
         tensor = getattr(inputs, name).copy()
@@ -260,12 +262,13 @@ def _with_the_sequence(inputs: Inputs, sequence: Inputs) -> Inputs:
 
 
 def _places(batch: int) -> list[int]:
-    """Where the sequence stands: CTAs may cut each place's keys in another way."""
+    """Return positions of the sequence in the batch: CTAs may split the keys of each
+    differently."""
     return [n for n in range(batch) if n != 1 or batch == 2]
 
 
 def _one_sequence(problem: Problem) -> Problem:
-    """The problem with one K/V head, halved until it executes in about a second."""
+    """Return the problem with one K/V head, halved until it executes in about a second."""
     one = replace(
         problem,
         batch=1,
@@ -286,13 +289,15 @@ def _batch_to_execute(one: Problem, batch: int) -> int:
 
 
 def _with_few_ctas(kernel: Kernel) -> Kernel:
-    """Persistent CTAs take several tiles each, as they do on a full GPU: as few as there may be."""
+    """Return the kernel with the fewest persistent CTAs, so that each takes several tiles, as on
+    a full GPU."""
     values = next((t.values for t in kernel.variant.tunables if t.name == _PERSISTENT), None)
     return kernel if values is None else kernel.with_config(**{_PERSISTENT: min(values)})
 
 
 def _uneven(kernel: Kernel, one: Problem) -> Problem:
-    """A query tile less where persistent CTAs get as many of every batch, and cut none."""
+    """Return one query tile less if otherwise persistent CTAs divided every batch evenly and
+    split no tile."""
     few = kernel.config.get(_PERSISTENT)
     rows = kernel.plan(one).query_rows
     if few is None or one.seqlen <= rows or -(-one.seqlen // rows) % few:
@@ -307,8 +312,8 @@ def _with_other_splits(kernel: Kernel) -> list[Kernel]:
 
 
 def _instead(run: _Run, kernel: Kernel, batch: int) -> Instead | None:
-    """The fastest of `auto`'s candidates that is found to be invariant; None where none is, or
-    where it is not known what it costs."""
+    """Return the fastest of `auto`'s candidates that is invariant; None if there is none or its
+    cost is not known."""
     asked, history = run.request.problem, run.evaluator.history
     own_us = _simulated_us(kernel, asked, history)
     if own_us is None:
@@ -340,10 +345,10 @@ def _simulated_us(kernel: Kernel, problem: Problem, history: History) -> float |
 def cheapest_splits(
     kernels: Iterable[Kernel], problems: Iterable[Problem], history: History
 ) -> SplitChoice | None:
-    """The number of splits whose slowdown at its worst batch is the smallest.
+    """Return the number of splits with the smallest slowdown at its worst batch.
 
     Returns:
-        None where a time is not known of two of them at least.
+        None unless times of at least two numbers of splits are known.
     """
     times: dict[int, dict[int, float]] = {}
     problems = tuple(problems)

@@ -1,15 +1,15 @@
 """Further problems that a thorough check executes beside the requested one.
 
-*A sharper problem*, of about a second: several query tiles and so many key tiles that every stage
-of a ring, and every phase of its barriers, comes again; several key tiles to each split; a ragged
-end of both; several heads, which share K and V where the kernel takes that; more query tiles than
-persistent CTAs. Bugs hide at a problem of one tile, or of whole tiles.
+*A sharper problem*, of about a second: several query tiles, and enough key tiles to reuse every
+pipeline stage and barrier phase; several key tiles per split; partial last tiles of both; several
+heads, which share K and V if the kernel supports that; more query tiles than persistent CTAs.
+Problems of one tile or of whole tiles hide bugs.
 
-*Another config*, where a block of the kernel never ran and its condition names a tunable.
+*Another config*, if a block of the kernel never ran and its condition names a tunable.
 
-*The last CTA of a problem past 2³¹ elements*, which a GPU of some 20 GB holds and a test hardly
-ever: on buffers that are addresses alone it costs nothing. A product in 32 bits that wraps is
-negative there, and the access lies outside.
+*The last CTA of a problem past 2³¹ elements*, which fits on a GPU of some 20 GB but is rarely
+tested. It is executed on buffers without memory behind most addresses, which costs nothing. A
+32-bit product that overflows is negative there, and the access is out of bounds.
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ from engine.base.errors import InvalidProblem, Status
 from engine.cuda_on_host.error_kinds import ErrorKind
 from kernels.variant import Config, MathUnit, Variant
 
-# Elements of Q, K and V each: beyond 2³¹, where int ends, and below 2³², where a product that has
-# wrapped would lie inside of the buffer again.
+# Elements of Q, K and V each: beyond 2³¹, where int overflows, and below 2³², where an overflowed
+# product would be inside the buffer again.
 _LEAST, _MOST = 1.1 * 2**31, 1.9 * 2**31
 _MAX_GRID_Z = 65_535
 _TIMEOUT_S = 10.0
 
-# Of a sharper problem, which is executed three times, by the unit that multiplies: some seconds.
+# Limits of a sharper problem, which is executed three times, by math unit: some seconds.
 _MOST_FLOPS: Mapping[MathUnit, float] = {"tensor": 2e8, "fma": 6e7}
-_USUAL_TILE = 64  # keys of a tile where no tunable says
-# Of a run at another problem or config.
+_USUAL_TILE = 64  # keys of a tile if no tunable gives them
+# Of a run on another problem or config.
 _SAYS_NOTHING = (Status.COMPILE_ERROR, Status.OUT_OF_MEMORY, Status.SKIPPED)
-_FEW_CTAS = (2, 3, 5, 7)  # persistent ones, of which at least one does not divide the query tiles
-_PERSISTENT_TILES = 8  # query tiles: some CTA takes three, so that one of two buffers comes again
+# Numbers of persistent CTAs, at least one of which does not divide the query tiles.
+_FEW_CTAS = (2, 3, 5, 7)
+_PERSISTENT_TILES = 8  # query tiles: some CTA takes three, so that one of two buffers is reused
 
 
 @dataclass(frozen=True, slots=True)
 class OtherProblem:
-    """A problem and a config to execute beside those that were asked for."""
+    """A problem and a config to execute in addition to the requested ones."""
 
     problem: Problem
     config: Config
@@ -67,16 +68,16 @@ def judge_elsewhere(
     judge_at: Callable[[OtherProblem], Evaluation],
     largest_block: Callable[[LaunchPlan], Block | None],
 ) -> Evaluation:
-    """The verdict on `asked` with what is found at other problems.
+    """Return the verdict on `asked`, combined with verdicts on other problems.
 
     Args:
         passed: the verdict on `asked`.
-        judge_at: executes a problem and compares.
-        largest_block: of what never ran so far.
+        judge_at: executes a problem and checks its output.
+        largest_block: the largest block that never ran so far.
 
     Returns:
-        `passed` with what was executed too and its warnings; else the verdict on the first problem
-        that fails, told as one on `asked`.
+        `passed` with the other problems and their warnings; else the verdict on the first problem
+        that fails, reported as one on `asked`.
     """
     tried = sharper_problem(variant, asked)
     if tried is not None:
@@ -92,14 +93,14 @@ def judge_elsewhere(
 
 
 def _with(passed: Evaluation, other: OtherProblem, there: Evaluation) -> Evaluation:
-    """The verdict on what was asked for, with that on another problem."""
+    """Return the verdict on the requested problem, combined with one on another problem."""
     right, label = passed.correctness, other.label()
     if right is None or there.status in _SAYS_NOTHING:
         return passed
     if there.status is not Status.PASSED:
         reason = f"It passes at {passed.problem.label()}, but not at {label}: {there.reason}"
         wrong = there.correctness
-        if wrong is not None:  # an index of another problem
+        if wrong is not None:  # the index refers to another problem
             wrong = replace(wrong, reason=reason, first_bad_index=None)
         return replace(passed, status=there.status, reason=reason, log=there.log, correctness=wrong)
     assert there.correctness is not None
@@ -115,9 +116,9 @@ def _with(passed: Evaluation, other: OtherProblem, there: Evaluation) -> Evaluat
 
 
 def sharper_problem(variant: Variant, asked: LaunchPlan) -> OtherProblem | None:
-    """A small problem that reaches more of a kernel than `asked` may, in the same build.
+    """Return a small problem that may reach more of a kernel than `asked`, with the same build.
 
-    None where no such problem holds the kernel's constraints.
+    None if no such problem meets the kernel's constraints.
     """
     config = dict(asked.config)
     few = [t for t in variant.tunables if t.per_sm and t.name in config]
@@ -144,7 +145,7 @@ def sharper_problem(variant: Variant, asked: LaunchPlan) -> OtherProblem | None:
 def other_config(
     variant: Variant, problem: Problem, config: Config, tunable: str
 ) -> OtherProblem | None:
-    """`problem` with another value of a tunable, the nearest that the kernel takes there."""
+    """Return `problem` with another value of a tunable, the nearest that the kernel supports."""
     offered = next((t.values for t in variant.tunables if t.name == tunable), ())
     for value in sorted(offered, key=lambda value: abs(value - config[tunable])):
         if value != config[tunable]:
@@ -167,13 +168,13 @@ def _planned(
 
 
 def _candidates(variant: Variant, asked: LaunchPlan, is_persistent: bool) -> Iterator[Problem]:
-    """Other sizes of the problem, those that find most bugs first."""
+    """Yield other sizes of the problem, those that find most bugs first."""
     p, config, rows = asked.problem, asked.config, asked.query_rows
     tile = max(16, config.get("block_n", _USUAL_TILE))
     stages = config.get("stages", 1)
     splits = ceil(p.num_keys / max(asked.kv_rows or p.num_keys, 1))
     splits = max(splits, config.get("num_splits", 1))
-    if tile < _USUAL_TILE and splits > 1:  # warps that take tiles of their own in turn
+    if tile < _USUAL_TILE and splits > 1:  # warps take tiles in turn
         splits *= config.get("num_warps", 1)
     group = p.head_group if p.head_group > 1 or not variant.gqa else 2
     heads_of = [(2, 2 * group, 2), (1, 2 * group, 2), (1, group, 1)]
@@ -181,13 +182,13 @@ def _candidates(variant: Variant, asked: LaunchPlan, is_persistent: bool) -> Ite
         heads_of.append((1, 1, 1))
     heads_of.append((p.batch, p.num_heads, p.kv_heads))
     key_tiles = dict.fromkeys((2 * stages + 1, stages + 2, stages + 1))
-    ends = list(product((tile // 2 + 5, 0), (rows // 2 + 5, 0)))  # whole tiles come last
+    ends = list(product((tile // 2 + 5, 0), (rows // 2 + 5, 0)))  # whole tiles last
     for end_keys, end_rows in ends:
         for (batch, *heads), tiles in product(heads_of, key_tiles):
             whole = ceil(_PERSISTENT_TILES / (batch * heads[0])) - 1 if is_persistent else 1
             seqlen = max(1, whole) * rows + end_rows
             yield from _sized(p, batch, heads, seqlen, tile * tiles * splits + end_keys)
-        # A kernel that holds all keys of a head at once takes no more than it does.
+        # A kernel that keeps all keys of a head on chip limits their number.
         keys = p.num_keys - (3 if end_keys else 0)
         for batch, *heads in heads_of if bool(end_keys) == bool(end_rows) else ():
             yield from _sized(p, batch, heads, min(rows + end_rows, keys), keys)
@@ -196,7 +197,7 @@ def _candidates(variant: Variant, asked: LaunchPlan, is_persistent: bool) -> Ite
 def _sized(
     asked: Problem, batch: int, heads: Sequence[int], seqlen: int, keys: int
 ) -> Iterator[Problem]:
-    """`asked` with other sizes, if it can be; S = KV where its positions need that."""
+    """Return `asked` with other sizes, if valid; S = KV if its positions require that."""
     if asked.seqlen_kv is None and (asked.causal or asked.features):
         seqlen = keys = max(seqlen, keys)
     seqlens = None
@@ -221,7 +222,7 @@ _STATIC_ASSERT = re.compile(r"\bstatic_assert\s*\((?:[^()]|\([^()]*\))*\)")
 
 
 def _reads(plan: LaunchPlan, tunables: Mapping[str, int]) -> bool:
-    """Whether the source, or a header beside it, takes some of these for more than an assertion."""
+    """True if the source or a header beside it uses one of these tunables outside of assertions."""
     from engine.own_kernels.host_launch import without_comments
 
     if plan.include_folders:
@@ -237,11 +238,10 @@ def _reads(plan: LaunchPlan, tunables: Mapping[str, int]) -> bool:
 def offset_warning(
     backend: CpuBackend, variant: Variant, problem: Problem, config: Config, options: RunOptions
 ) -> str | None:
-    """A warning about a size that the description allows and at which the kernel fails; None if it
-    does not.
+    """Return a warning if the kernel fails at a size that its description allows; else None.
 
     Args:
-        problem: the one that was checked; only its batch and heads grow.
+        problem: the checked problem; only its batch and heads are increased.
     """
     large = large_problem(problem)
     if large is None or variant.unsupported(large, config) is not None:
@@ -251,7 +251,7 @@ def offset_warning(
     except InvalidProblem:
         return None
     if any(prod(p.cluster) > 1 or prod(p.grid) < large.batch for p in plan.passes):
-        return None  # clusters run whole, and a CTA that stays for many tiles runs too long
+        return None  # clusters run as a whole, and a persistent CTA runs too long
     result = backend.run_last_ctas(plan, replace(options, timeout_s=_TIMEOUT_S, repeat=False))
     if result.code not in (ErrorKind.GLOBAL_BOUNDS, ErrorKind.ILLEGAL_ADDRESS):
         return None
@@ -265,12 +265,12 @@ def offset_warning(
 def large_problem(problem: Problem) -> Problem | None:
     """`problem` with enough batches (and heads) for Q or K to pass 2³¹ elements.
 
-    None where no number of them brings both below 2³² elements.
+    None if no such number keeps both below 2³² elements.
     """
     if problem.head_dim_v is not None or problem.kv_dtype is not None:
         return None
     if problem.alibi or problem.sinks or problem.seqlens is not None:
-        return None  # its heads and sequences differ, so that no part stands for the others
+        return None  # its heads and sequences differ, so no part represents the others
     heads = 1
     size = max(problem.elements, problem.k_bytes // 2) // problem.batch
     while size * heads * _MAX_GRID_Z < _LEAST:

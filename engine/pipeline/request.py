@@ -28,7 +28,7 @@ from engine.base.units import format_bytes
 from engine.choose.auto import Choice, choose
 from engine.correctness.reference import coverage_size
 from engine.correctness.suspected_bugs import MAX_CASES
-from engine.cuda_on_host.toolchain import Schedule
+from engine.cuda_on_host.client import Schedule
 from engine.devices import find_device, spec, target_gpu
 from engine.devices.spec import ClockKind, DeviceSpec, at_clock
 from engine.history import History
@@ -45,7 +45,7 @@ Effort: TypeAlias = Literal["full", "quick", "none"]
 class EvaluationRequest(Stored):
     """What to evaluate. Missing tunables take their tuned or default values (`attention.config`).
 
-    `gpu=None` means the local GPU; the variant `auto` is the one chosen for problem and GPU
+    `gpu=None` means the local GPU; the variant `auto` is chosen for problem and GPU
     (`engine.choose.auto`).
     """
 
@@ -59,12 +59,12 @@ class EvaluationRequest(Stored):
     seed: int = 0
     timeout_s: float = 60.0
     input_kind: InputKind = NORMAL
-    # Whether the CPU backend executes a few CTAs alone. "auto": where all of them do not fit in
-    # memory or would take far longer than the time limit.
+    # Whether the CPU backend executes only a few CTAs. "auto": if all of them do not fit in memory
+    # or would take far longer than the time limit.
     partial: Partial = "auto"
     execute: bool = True  # False: compile, occupancy and prediction only
-    # What is measured on a GPU. "quick": the warm device time alone, in few rounds and without the
-    # baselines. "none": nothing; the output is checked all the same.
+    # What is measured on a GPU. "quick": only the warm device time, in few rounds and without
+    # baselines. "none": nothing, but the output is checked.
     effort: Effort = "full"
     # A config that spills registers, unlike the default one, is SKIPPED if its time would be
     # predicted: the cost of spills depends on caches, which predictions model least well.
@@ -72,7 +72,7 @@ class EvaluationRequest(Stored):
     # With the machine-code backend: a wrong output is not compared with a host build, which would
     # be native code of the kernel.
     software_only: bool = False
-    # SM clock of predicted times in MHz, and what it is; None: the boost clock.
+    # SM clock of predicted times in MHz, and its kind; None: the boost clock.
     clock_mhz: float | None = None
     clock: ClockKind = "boost"
 
@@ -83,9 +83,9 @@ class ResolvedRequest:
 
     variant: Variant
     device: DeviceSpec | None
-    device_reason: str  # why there is no device
+    device_reason: str  # why `device` is None
     config_origin: ResolvedConfig  # the config, and where each value comes from
-    choice: Choice | None = None  # where the request asks for `auto`
+    choice: Choice | None = None  # if the request asks for `auto`
 
     @property
     def config(self) -> dict[str, int]:
@@ -93,20 +93,19 @@ class ResolvedRequest:
 
     @property
     def kernel(self) -> Kernel | None:
-        """None without a GPU: there is nothing to know beforehand of a launch on the CPU."""
+        """Return the kernel; None without a GPU, because nothing is predicted for a CPU."""
         return None if self.device is None else Kernel.of(self.variant, self.device, self.config)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on the choice of variant and config."""
+        """Return notes on the choice of variant and config."""
         chosen = self.choice.note() if self.choice is not None else ""
         return tuple(filter(None, [chosen, self.config_origin.error]))
 
     @property
     def arch(self) -> str:
-        """The arch that a CPU build reports. It is the target's, else the lowest that the variant
-        needs but at least sm_80, whose tensor cores have BF16; for a cubin, the arch of the first
-        one.
+        """Return the arch that a CPU build reports: the target's, else the lowest that the variant
+        needs, but at least sm_80, whose tensor cores have BF16; for cubins, that of the first.
 
         Raises:
             InvalidCubin: that file cannot be read.
@@ -121,11 +120,11 @@ class ResolvedRequest:
 def resolve(
     request: EvaluationRequest, history: History | None = None, source: Path | None = None
 ) -> ResolvedRequest:
-    """Look up the names of a request.
+    """Resolve the names of a request.
 
     Args:
-        history: the times that `auto` goes by; None knows none of sessions.
-        source: a `.cu` file to take in place of the variant's own, description included.
+        history: the times that `auto` compares; None: no times of sessions.
+        source: a `.cu` file to use instead of the variant's own, including its description.
 
     Raises:
         UnknownName: the variant or GPU is not in its list.
@@ -154,7 +153,7 @@ def _origin(choice: Choice) -> ResolvedConfig:
 def choose_backend(
     request: EvaluationRequest, device: DeviceSpec | None
 ) -> tuple[BackendName, str | None]:
-    """Where to execute, and the sentence why the backend that was asked for cannot be used.
+    """Return where to execute, and the sentence why the requested backend cannot be used.
 
     Args:
         device: the target GPU.
@@ -170,7 +169,7 @@ def choose_backend(
 
 
 def runs_on_gpu(request: EvaluationRequest) -> bool:
-    """Whether the evaluation would be measured on this machine's GPU."""
+    """True if the evaluation would be measured on this machine's GPU."""
     if request.backend in ("cpu", "machine-code") or not request.execute:
         return False
     from engine.backends.cuda import why_not_cuda
@@ -184,54 +183,55 @@ def target_device(gpu: str | None) -> DeviceSpec | None:
 
 
 def _device(gpu: str | None) -> tuple[DeviceSpec | None, str]:
-    """The target GPU, or the sentence why there is none."""
+    """Return the target GPU, or the sentence why there is none."""
     if gpu is not None:
         return target_gpu(gpu), ""
     local = spec.detect_local()
     return (None, local) if isinstance(local, str) else (local.spec, "")
 
 
-# Does it fit in host memory? Answered in one sentence before anything is allocated.
+# Check whether the evaluation fits in host memory, before anything is allocated.
 #
-# The figures are upper estimates of what the pipeline holds at once, in units of the tensors where
-# they grow with the problem; a test compares them with what is really allocated.
+# The figures are upper bounds of the memory that the pipeline uses at once, as multiples of tensor
+# sizes where they grow with the problem; a test compares them with actual allocations.
 
-# The user half of a 48-bit address space; the only limit known where the system names none.
+# The user half of a 48-bit address space: the limit if the system reports none.
 _ADDRESSABLE_BYTES = 1 << 47
-# Interpreter, PyTorch and BLAS buffers that come with the first evaluation.
+# Interpreter, PyTorch and BLAS buffers that the first evaluation allocates.
 _FIXED_BYTES = 384 << 20
 
 
 def host_bytes_needed(plan: LaunchPlan, backend: BackendName) -> int:
-    """Host memory of one evaluation at its worst moment, from inputs to correctness."""
+    """Return the peak host memory of one evaluation, from inputs to correctness, in bytes."""
     problem = plan.problem
     output, kv = problem.tensor_bytes, max(problem.k_bytes, problem.v_bytes)
     inputs = output + 2 * kv
-    # float32 originals of Q, K and V beside the rounded ones, and rounding's own copies.
+    # float32 originals of Q, K and V beside the rounded ones, and copies made by rounding.
     drawing = 3 * inputs + 8 * max(output, kv)
-    # The child sees copies of Q, K, V and O in shared memory; a second run's output is compared.
+    # The child process has copies of Q, K, V and O in shared memory; a second output is compared.
     running = inputs + 2 * output
     if backend != "cuda":
         running += plan.device_bytes
     num_slices, num_rows = coverage_size(problem)
     covered = 8 * num_slices * num_rows * problem.head_dim
     total = problem.batch * problem.num_heads
-    # As the slices have them, one K/V head each: with GQA more than there are.
+    # Slices have one K/V head each: with GQA more than the problem has.
     repeated = output + 2 * kv * problem.head_group
-    # SDPA runs on the covered slices: 16-bit copies of Q, K, V, its output, and that in float32.
+    # SDPA runs on the covered slices: 16-bit copies of Q, K, V, its output, and a float32 copy of
+    # that.
     sdpa = num_slices * (repeated + 3 * output) // total
-    # One slice of Q, K and V in float64 (4 times its 16 bits), twice while it is converted; the
-    # diagnosis keeps those of a few slices.
+    # One slice of Q, K and V in float64 (4 times its 16 bits), twice during conversion; the
+    # diagnosis keeps a few slices.
     one_slice = (2 + MAX_CASES) * 4 * repeated // total
     # Reference and SDPA, computed while the kernel runs.
     expecting = sdpa + one_slice + 2 * covered
-    # Reference, output, error and what the maps and statistics make of them.
+    # Reference, output, error, and temporaries of maps and statistics.
     checking = inputs + output + one_slice + 6 * covered
     return _FIXED_BYTES + max(drawing, running + expecting, checking)
 
 
 def check_host_memory(plan: LaunchPlan, backend: BackendName) -> str | None:
-    """Why the evaluation does not fit in host memory: one sentence, or None when it fits."""
+    """Return one sentence why the evaluation does not fit in host memory, or None if it fits."""
     needed = host_bytes_needed(plan, backend)
     host = available_host_memory()
     limit = _ADDRESSABLE_BYTES if host is None else host
@@ -244,17 +244,17 @@ def check_host_memory(plan: LaunchPlan, backend: BackendName) -> str | None:
     )
 
 
-# The quick part of the pipeline, for a page that follows a slider: no compile, no execution.
+# The quick steps, for a page that follows a slider: no compile, no execution.
 
 NO_RESOURCES = "No prediction without the compiled kernel's resources."
 
 
 @dataclass(frozen=True)
 class Preview:
-    """What is known without compiling or running.
+    """What is known of a request without compiling or executing it.
 
-    `unsupported` is the sentence why this cannot run at all; `needs_compile` says that registers
-    are not in the compile cache yet, so that occupancy and prediction wait for a compile.
+    `unsupported` says why it cannot run. If `needs_compile` is True, registers are not in the
+    compile cache yet, so occupancy and prediction wait for a compile.
     """
 
     variant: Variant
@@ -263,14 +263,14 @@ class Preview:
     plan: LaunchPlan | None
     unsupported: str | None
     estimate: Estimate | None  # None without a device, or without the compiled kernel
-    latency_reason: str  # what binds, or why there is no latency
+    latency_reason: str  # the limiting term, or why there is no latency
     needs_compile: bool
 
     @cached_property
     def memory(self) -> str | None:
-        """Why executing it on the CPU does not fit in free host memory, or None.
+        """Return why executing it on the CPU does not fit in free host memory, or None.
 
-        The system is asked when this is first read, which takes longer than all of the preview.
+        The first read asks the system, which takes longer than the rest of the preview.
         """
         return check_host_memory(self.plan, "cpu") if self.plan is not None else None
 
@@ -284,8 +284,8 @@ class Preview:
 
     @cached_property
     def bound_us(self) -> float | None:
-        """What stands in the place of a prediction: `Estimate.bound_us`, and before the kernel is
-        compiled the roofline's."""
+        """Return the lower bound shown in place of a prediction: `Estimate.bound_us`, or the
+        roofline's before the kernel is compiled."""
         if self.estimate is not None:
             return self.estimate.bound_us
         if self.plan is None or self.device is None or self.unsupported is not None:
@@ -294,15 +294,16 @@ class Preview:
 
     @property
     def predicted(self) -> Latency | None:
-        """The latency as pages show it: None where no more than `bound_us` is known."""
+        """Return the latency as pages show it; None if only `bound_us` is known."""
         return self.latency if self.bound_us is None else None
 
 
 def preview(request: EvaluationRequest, history: History | None = None) -> Preview:
-    """The quick part of the pipeline: a few milliseconds, nothing compiled, nothing executed.
+    """Return what is known of a request within a few milliseconds, without compiling or executing
+    it.
 
     Args:
-        history: what is known beforehand, which is only looked up; None knows no times of sessions.
+        history: times known beforehand, which are only looked up; None: no times of sessions.
 
     Raises:
         UnknownName: the variant or GPU is not in its list.
@@ -342,7 +343,7 @@ def preview(request: EvaluationRequest, history: History | None = None) -> Previ
 
 
 def evaluation_of_preview(seen: Preview, reason: str) -> Evaluation:
-    """A preview as an evaluation that was not executed; `reason` says why it was not.
+    """Return a preview as an evaluation that was not executed; `reason` says why not.
 
     Raises:
         ValueError: the kernel is not compiled.
@@ -368,24 +369,24 @@ def evaluation_of_preview(seen: Preview, reason: str) -> Evaluation:
     )
 
 
-# A kernel's CTA time by its machine code, ahead of the previews and evaluations that use it.
+# Simulate a kernel's CTAs before the previews and evaluations that use them.
 
 
 def simulated_us(request: EvaluationRequest, history: History) -> float | None:
-    """The request's time by machine code; its kernel is compiled and simulated where it was not.
+    """Return the request's simulated time; compile and simulate its kernel if that is not cached.
 
-    From then on previews and evaluations of the kernel on that GPU, of any problem, predict by
-    machine code. Takes about a second the first time and a few milliseconds after that.
+    Afterwards, previews and evaluations of the kernel on that GPU, for any problem, predict by
+    machine code. The first call takes about a second, later ones a few milliseconds.
 
     Returns:
-        None without a GPU, a compiler, nvdisasm or figures of the GPU, and of code that cannot be
-        run.
+        The time in µs; None without a GPU, a compiler, nvdisasm or figures of the GPU, or if the
+        code cannot be executed.
     """
     try:
         kernel = resolve(request, history).kernel
         if kernel is None:
             return None
         predicted = history.doing("simulate").estimate(kernel, request.problem)
-    except AttuneError:  # evaluating the request says what is wrong with it
+    except AttuneError:  # an evaluation of the request reports the error
         return None
     return predicted.latency.median_us if predicted.by_machine_code and predicted.latency else None

@@ -20,10 +20,11 @@ from engine.base.schema import decode, encode
 from engine.cuda_source.sources import read_source
 from engine.devices.spec import DeviceSpec, at_clock
 from engine.history import History
-from engine.history.simulation import TimedLaunch, resident_of, time_launch
+from engine.history.simulation import resident_of, time_launch
 from engine.machine_code.advice import Advice, Rerun, advise
 from engine.machine_code.analysis import Analysis, code_digest, following_registers
 from engine.machine_code.launch_report import Hint, MachineCode, PassReport, own_line, report
+from engine.machine_code.timing.launch_time import TimedLaunch
 from engine.machine_code.timing.power import (
     BURST_US,
     SustainedClock,
@@ -43,9 +44,6 @@ if TYPE_CHECKING:
     from engine.pipeline.request import Preview
 
 
-__all__ = ["TimedLaunch", "advise_launch", "main_pass_traffic", "time_launch", "time_passes"]
-
-
 def time_passes(
     variant: Variant,
     plan: LaunchPlan,
@@ -53,15 +51,16 @@ def time_passes(
     device: DeviceSpec,
     predicted: Estimate | None,
 ) -> tuple[TimedLaunch, ...]:
-    """A variant's passes, with the times of its prediction, which all pages show.
+    """Return a variant's passes with the times of its prediction.
 
     Args:
-        predicted: by machine code; where it is not, or None, each launch is simulated by itself.
+        predicted: a prediction by machine code; otherwise, or if None, each launch is simulated
+        separately.
 
     Raises:
         InvalidProblem, UnknownName, CompileError, ToolMissing: as `time_launch`.
     """
-    if plan.is_backward:  # its prediction is the sum of these
+    if plan.is_backward:  # the prediction is the sum of its passes
         return tuple(time_launch(analysis, device) for analysis in analyses)
     moved = main_pass_traffic(variant, plan, device, analyses[0])
     is_known = predicted is not None and predicted.by_machine_code
@@ -81,7 +80,8 @@ def time_passes(
 def _with_prediction(
     timed: Sequence[TimedLaunch], predicted: Estimate, device: DeviceSpec
 ) -> tuple[TimedLaunch, ...]:
-    """The passes with the predicted times; shares of units, stalls and bytes stay as simulated."""
+    """Return the passes with the predicted times; shares of units, stalls and bytes are those
+    simulated."""
     latency, terms = predicted.latency, predicted.terms
     if latency is None or terms is None:
         return tuple(timed)
@@ -115,7 +115,7 @@ def _with_prediction(
 def advise_launch(
     analysis: Analysis, device: DeviceSpec | None = None, timed: TimedLaunch | None = None
 ) -> tuple[Advice, ...]:
-    """Advice on what the launch wastes, with the gain of a fix if the launch was timed on
+    """Return advice on the launch, with the gain of each change if the launch was timed on
     `device`."""
     if device is None or timed is None:
         return advise(analysis)
@@ -125,12 +125,12 @@ def advise_launch(
 def main_pass_traffic(
     variant: Variant, plan: LaunchPlan, device: DeviceSpec, analysis: Analysis
 ) -> Traffic | None:
-    """DRAM traffic of a plan's main pass, from the order of its CTAs; None if it cannot be
-    determined."""
+    """Return the DRAM traffic of a plan's main pass, from the order of its CTAs; None if
+    unknown."""
     return traffic_by_order(variant, plan, device, resident_of(analysis, device))
 
 
-# A request's machine code for a page: made once, kept on disk.
+# A request's machine code for a page, cached on disk.
 
 _FORMAT = "5"
 _RESIDENCIES = (1, 2, 3, 4)
@@ -138,7 +138,7 @@ _kept: Newest[Path, MachineCode] = Newest(16)
 
 
 def known_machine_code(request: EvaluationRequest, history: History) -> MachineCode | None:
-    """What `read_machine_code` made before of the source as it stands now; None: nothing yet.
+    """Return the cached result of `read_machine_code` for the present source, or None.
 
     Raises:
         InvalidProblem, UnknownName, InvalidKernel: the request cannot be launched.
@@ -153,7 +153,7 @@ def known_machine_code(request: EvaluationRequest, history: History) -> MachineC
 
 
 def machine_code_of(seen: Preview) -> MachineCode | None:
-    """`known_machine_code` of what was previewed just now, which is not estimated again."""
+    """Return `known_machine_code` of a preview, without estimating it again."""
     if seen.plan is None or seen.device is None or seen.estimate is None:
         return None
     compiled = cached_kernel(seen.plan, seen.device.arch)
@@ -161,10 +161,10 @@ def machine_code_of(seen: Preview) -> MachineCode | None:
 
 
 def read_machine_code(request: EvaluationRequest, history: History) -> MachineCode:
-    """Compile, count and time every pass of the request; the result is kept on disk.
+    """Compile, count and time every pass of the request. The result is cached on disk.
 
     Raises:
-        CompileError: it does not compile, or its code cannot be run on.
+        CompileError: it does not compile, or its machine code cannot be executed.
         ToolMissing: nvdisasm or a C++ compiler is not installed.
         InvalidProblem, UnknownName, InvalidKernel: the request cannot be launched.
     """
@@ -197,7 +197,7 @@ def read_machine_code(request: EvaluationRequest, history: History) -> MachineCo
 
 
 def simulated_timeline(request: EvaluationRequest, history: History, pass_number: int) -> str:
-    """The simulated launch of one pass as the JSON text of a trace for Perfetto.
+    """Return the simulated launch of one pass as a JSON trace for Perfetto.
 
     Args:
         pass_number: from 0, in the order in which passes are launched.
@@ -222,7 +222,7 @@ def simulated_timeline(request: EvaluationRequest, history: History, pass_number
 def _timed(
     predicted: Estimate, analyses: Sequence[Analysis]
 ) -> tuple[Sequence[TimedLaunch | None], str]:
-    """(each pass's time, why there is none): counts are worth reading all the same."""
+    """Return (each pass's time, why there is none). Counts do not need times."""
 
     kernel, plan = predicted.kernel, predicted.plan
     try:
@@ -269,7 +269,8 @@ def _kernel(request: EvaluationRequest, history: History) -> Kernel:
 
 
 def _path(plan: LaunchPlan, compiled: CompiledKernel, predicted: Estimate) -> Path:
-    """By cubin, launch, GPU and prediction, and by what counts and times."""
+    """Return the cache path, which depends on cubin, launch, GPU, prediction and the code that
+    counts and times."""
     device, time = predicted.kernel.device, repr(predicted.latency)
     launches = [(p.entry, p.grid, p.block, p.dynamic_smem_bytes, repr(p.args)) for p in plan.passes]
     key = [_FORMAT, code_digest(), compiled.key, repr(plan.problem), launches, repr(device), time]
@@ -285,19 +286,19 @@ def _find(path: Path) -> MachineCode | None:
     try:
         read = decode(MachineCode, json.loads(zlib.decompress(payload)))
     except (ValueError, zlib.error, AttuneError):
-        return None  # it is made again
+        return None  # computed again
     _kept[path] = read
     return read
 
 
-# The clock that simulated times are of: boost, given, or what the power limit sustains.
+# The clock of simulated times: boost, given in MHz, or sustained by the power limit.
 
 BOOST: Final = "boost"
 SUSTAINED: Final = "sustained"
 
 
 def given_clock(text: str) -> float | None:
-    """The number of MHz that a word is; None where it is `boost` or `sustained`.
+    """Return the clock in MHz; None for `boost` and `sustained`.
 
     Raises:
         InvalidProblem: it is none of these.
@@ -315,7 +316,7 @@ def given_clock(text: str) -> float | None:
 def sustained_by(
     device: DeviceSpec, analyses: Sequence[Analysis], timed: Sequence[TimedLaunch]
 ) -> SustainedClock | None:
-    """What the GPU sustains while these launches follow each other; None where its power limit is
+    """Return the clock that the GPU sustains in continuous launches; None if its power limit is
     not known."""
     each = [
         work_of(
@@ -335,10 +336,10 @@ def device_at(
     analyses: Sequence[Analysis],
     time_at_boost: Callable[[], Sequence[TimedLaunch]],
 ) -> DeviceSpec:
-    """The GPU at the clock that the word names (None: boost).
+    """Return the GPU at the named clock (None: boost).
 
     Args:
-        time_at_boost: simulates the launches; called for `sustained` alone.
+        time_at_boost: simulates the launches; called only for `sustained`.
 
     Raises:
         InvalidProblem: no such clock, or the GPU's power limit is not known.
@@ -374,7 +375,7 @@ def device_of_plan(
 def clock_note(
     device: DeviceSpec, analyses: Sequence[Analysis], timed: Sequence[TimedLaunch]
 ) -> str:
-    """One sentence on the clock of these times."""
+    """Return one sentence on the clock of these times."""
     total = sum(t.simulated.latency.median_us for t in timed)
     if device.clock == "given":
         return f"Times are at {device.clock_label}."

@@ -1,4 +1,4 @@
-"""Explain a kernel's description on one problem, and try the kernel once before it is added."""
+"""Explain a kernel's description on one problem, and run the kernel once before it is added."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Row:
 
 
 def explain(plan: LaunchPlan, kernels: Sequence[Signature]) -> list[Row]:
-    """The launches of a plan, line by line; `kernels` are those that the source declares."""
+    """Return the launches of a plan, line by line; `kernels` are those that the source declares."""
     declared = {kernel.name: kernel for kernel in kernels}
     rows: list[Row] = []
     for launch in plan.passes:
@@ -73,9 +73,9 @@ def explain(plan: LaunchPlan, kernels: Sequence[Signature]) -> list[Row]:
 
 
 def why_arguments_differ(plan: LaunchPlan, kernels: Sequence[Signature]) -> str:
-    """The sentence about a kernel that takes another number of arguments; empty if all agree.
+    """Return a sentence about a kernel with another number of parameters; empty if all agree.
 
-    What is in a cubin is looked at when it is taken.
+    Cubins are checked when they are added.
     """
     if plan.cubins:
         return ""
@@ -139,7 +139,7 @@ def _number(argument: ScalarArg) -> str:
 
 
 def _buffer(plan: LaunchPlan, name: str) -> str:
-    """The shape and type of a buffer."""
+    """Return the shape and type of a buffer, as text."""
     problem, pages = plan.problem, plan.pages
     if pages is not None and name == BLOCK_TABLE:
         return f"{_shape((problem.batch, pages.per_sequence))} int32, pages of K and V"
@@ -178,14 +178,14 @@ def _shape(sizes: Iterable[int]) -> str:
     return f"[{', '.join(f'{size:,}' for size in sizes)}]"
 
 
-# Writing a description: into the source, or into a file beside it.
+# Write a description into the source or into a file beside it.
 
 
 Where: TypeAlias = Literal["in the source", "beside it"]
 
 
 def described(path: Path, toml: str) -> Variant:
-    """The variant that a source would be with this description.
+    """Return the variant that a source is with this description.
 
     Raises:
         InvalidKernel: the source cannot be read, or there is a mistake in the description.
@@ -197,7 +197,7 @@ def described(path: Path, toml: str) -> Variant:
 
 
 def write_description(path: Path, toml: str, where: Where) -> Path:
-    """Write a description that is right, and return the file that holds it now.
+    """Validate and write a description; return the file that contains it.
 
     Raises:
         InvalidKernel: as `described`, or the kernel has a description already.
@@ -224,14 +224,14 @@ def write_description(path: Path, toml: str, where: Where) -> Path:
 
 # A kernel compiled and executed once on a small problem, before it is added.
 
-# No multiple of any tile, and small enough to take a second.
+# Not a multiple of any tile size, and small enough to take a second.
 _SMALL: Final = Problem(1, 2, 37, 64)
 _TIMEOUT_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The result of the trial."""
+    """The result of a trial run."""
 
     passed: bool
     sentence: str
@@ -239,13 +239,13 @@ class Trial:
 
 
 def try_kernel(variant: Variant, arch: str, wanted: Problem | None = None) -> Trial:
-    """Compile a kernel with NVRTC and for the host, run it there, and check its output.
+    """Compile a kernel with NVRTC and for the host, execute the host build, and check its output.
 
-    Machine code that somebody else compiled is run in software.
+    A cubin is executed in software.
 
     Args:
         arch: the GPU to compile for, `sm_89`.
-        wanted: a problem to take where the small one is none for this kernel.
+        wanted: a problem to use if this kernel does not support the small one.
     """
     from engine.attention.plan import compile_plan
     from engine.backends.cpu import CpuBackend
@@ -276,16 +276,16 @@ def try_kernel(variant: Variant, arch: str, wanted: Problem | None = None) -> Tr
     found = check_output(inputs, result, plan=plan)
     label = plan.problem.label()
     if found.passed:
-        return Trial(True, f"It runs and is right on {label}. {found.reason}{note}")
+        return Trial(True, f"It runs and is correct on {label}. {found.reason}{note}")
     findings = " ".join(finding.sentence for finding in found.findings[:1])
     return Trial(False, f"INCORRECT on {label}: {found.reason} {findings}".strip(), result.log)
 
 
 def problem_for(variant: Variant, wanted: Problem) -> Problem:
-    """The wanted problem in a format, mask and head_dim that the kernel declares.
+    """Return the wanted problem in a format, mask and head_dim that the kernel declares.
 
     Raises:
-        InvalidProblem: they do not go together.
+        InvalidProblem: these do not form a valid problem.
     """
     return replace(
         wanted,
@@ -296,10 +296,10 @@ def problem_for(variant: Variant, wanted: Problem) -> Problem:
 
 
 def _plan(variant: Variant, wanted: Problem | None) -> LaunchPlan:
-    """The launch on a small problem of the kernel's own formats; else on the wanted one.
+    """Return the launch on a small problem in the kernel's formats, else on the wanted problem.
 
     Raises:
-        InvalidProblem: it takes neither.
+        InvalidProblem: the kernel supports neither.
     """
     small = replace(
         _SMALL,
@@ -311,18 +311,17 @@ def _plan(variant: Variant, wanted: Problem | None) -> LaunchPlan:
     try:
         return make_plan(variant, small, variant.default_config())
     except InvalidProblem:
-        # A tile's multiple, where a kernel takes nothing else.
+        # A multiple of common tiles, for a kernel that needs whole tiles.
         for problem in filter(None, (replace(small, seqlen=64), wanted)):
             if variant.unsupported(problem, variant.default_config()) is None:
                 return make_plan(variant, problem, variant.default_config())
         raise
 
 
-# Whether the pointers that a source declares are of the types that a launch gives it.
+# Check that the pointer types in a source agree with the buffers of a launch.
 #
-# A `float*` that is given halves reads two of them as one number, in silence. Only types whose
-# elements are certain are compared: `void`, `uint4`, a template's `T` and names of other headers
-# are not.
+# A `float*` to halves would silently read two of them as one number. Only types with a known
+# element are compared: not `void`, `uint4`, a template's `T` and names from other headers.
 
 _TYPE_OF_WORD: Final = {
     "float": "float32", "half": "float16", "__half": "float16", "half2": "float16",
@@ -333,20 +332,21 @@ _TYPE_OF_WORD: Final = {
     "int": "int32", "int32_t": "int32", "unsigned": "uint32", "unsigned int": "uint32",
     "uint32_t": "uint32", "int64_t": "int64", "long long": "int64", "uint64_t": "uint64",
 }  # fmt: skip
-# A buffer of bits may hold the other.
+# Integers of the same size may hold such elements.
 _ALIKE: Final = ({"int32", "uint32"}, {"int64", "uint64"})
 
 
 def mistaken_types(plan: LaunchPlan) -> str:
-    """Why an own kernel would misread its buffers; empty where nothing tells."""
+    """Return why an own kernel would misread its buffers; empty if nothing indicates that."""
     try:
         return why_types_differ(plan, read_text(plan.source))
     except KernelDescriptionError:
-        return ""  # the compiler says why it cannot be read
+        return ""  # the compiler reports unreadable files
 
 
 def why_types_differ(plan: LaunchPlan, text: str) -> str:
-    """The sentence about the first pointer of another type; empty if all agree or none is told."""
+    """Return a sentence about the first pointer of another type; empty if all agree or none is
+    known."""
     declared = {kernel.name: kernel for kernel in kernels_of(text)}
     for launch in plan.passes:
         kernel = declared.get(launch.entry.partition("<")[0].strip())
@@ -373,7 +373,7 @@ def _pairs(
 ) -> Iterator[tuple[TensorArg, Parameter]]:
     """(pointer argument, its declaration), including the fields of structures."""
     if len(arguments) != len(parameters):
-        return  # said elsewhere
+        return  # reported elsewhere
     for argument, parameter in zip(arguments, parameters, strict=True):
         if isinstance(argument, StructArg):
             yield from _pairs(argument.fields, fields_of(text, parameter.type), text)
@@ -382,7 +382,7 @@ def _pairs(
 
 
 def _given(plan: LaunchPlan, name: str) -> str:
-    """The element type of a buffer."""
+    """Return the element type of a buffer."""
     if name in (*TENSORS, PACKED):
         return plan.problem.dtype
     if name == "lse":

@@ -1,4 +1,4 @@
-"""A one-line verdict on a launch: is it right, how near is it to the roof, what to do next.
+"""A one-line verdict on a launch: correctness, share of the roofline, next step.
 
 Nothing is compiled, executed or simulated here; the verdict summarizes results.
 """
@@ -31,7 +31,7 @@ from kernels.ladder import LADDER
 from kernels.possible import mistaken_keys
 from kernels.toml_block import KernelDescriptionError
 
-# `Status` in small letters, or what there is where nothing was executed.
+# `Status` in lower case, or the state of a kernel that was not executed.
 Result: TypeAlias = Literal["not_run", "running", "stale"] | str
 PartCode: TypeAlias = Literal["result", "finding", "time", "roof", "limit", "next", "auto", "check"]
 
@@ -40,7 +40,7 @@ REMEDIES: Mapping[Status, str] = {
     Status.COMPILE_ERROR: "fix what the reason or the log names, in the source or its description",
     Status.LAUNCH_ERROR: "fix what the reason or the log names, in the source or its description",
     Status.OUT_OF_MEMORY: "use a smaller batch, fewer heads or a shorter sequence",
-    Status.INCORRECT: "see the error maps; the check build finds races and accesses out of bounds",
+    Status.INCORRECT: "see the error maps; the check build finds races and out-of-bounds accesses",
     Status.RACE: "order the two accesses: a barrier, a fence, or a wait for the copy",
     Status.OUT_OF_BOUNDS: "guard the access or fix its offset; the check build names the line",
     Status.CRASHED: "run it once with the check build: it names line, CTA and thread",
@@ -49,7 +49,7 @@ REMEDIES: Mapping[Status, str] = {
     Status.CANCELLED: "run it again at any time",
 }
 _OWN_REMEDY = "correct the kernel's description, or select another problem or target GPU"
-# A GPU refuses launches for their size, too; software does not.
+# A GPU also refuses launches that are too large; software does not.
 _GPU_LAUNCH_REMEDY = "see the log; a smaller tile or another config may launch"
 _STALLS: Mapping[str, str] = {
     StallReason.WAIT.label: "fixed latencies",
@@ -64,8 +64,8 @@ _STALLS: Mapping[str, str] = {
     StallReason.NO_INSTRUCTION.label: "instruction fetch",
     StallReason.GMMA.label: "the warpgroup's products",
 }
-# For each kind of advice, the last rung without the change and the first one with it: their
-# difference is the whole gain of the advice, by the same model.
+# For each kind of advice, the last rung without the change and the first rung with it. The
+# difference of their simulated times is the gain of the advice.
 _RUNGS: Mapping[str, tuple[str, str]] = {
     "conflicts": ("v08", "v09"),
     "sectors": ("v02", "v03"),
@@ -98,7 +98,7 @@ class VerdictTime:
 
 @dataclass(frozen=True, slots=True)
 class RoofShare:
-    """Share of the lowest roof that the time reaches, 0 to 1."""
+    """Achieved share of the lowest roof, 0 to 1."""
 
     roof: str  # "tensor", "TF32 tensor" of FP32 tensors, "FMA" or "DRAM"
     share: float
@@ -106,10 +106,10 @@ class RoofShare:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The busiest unit if it is the bottleneck, else what warps wait for most; simulated."""
+    """The busiest unit if it is the bottleneck, else the main stall reason; simulated."""
 
     kind: Literal["unit", "stall"]
-    name: str  # as `PassReport.units` and `.stalls` have it
+    name: str  # a key of `PassReport.units` or `.stalls`
     share: float  # of the time, or of the warps' cycles
 
 
@@ -119,10 +119,11 @@ class NextStep:
 
     kind: str  # an `AdviceKind`
     place: Place | None
-    low: float  # of the launch's time, simulated; with `rung` that gain is inside
+    low: float  # share of the launch's time, simulated; the range includes `rung_gain`
     high: float
-    rung: str = ""  # of the ladder, that does it
-    rung_gain: float | None = None  # of its time against the rung that does not; None: not known
+    rung: str = ""  # the rung of the ladder that implements it
+    # Gain of that rung over the last rung without the change; None: not known.
+    rung_gain: float | None = None
 
     @property
     def gain(self) -> str:
@@ -137,26 +138,27 @@ class NextStep:
 
 @dataclass(frozen=True, slots=True)
 class AutoPick:
-    """What `auto` would take instead."""
+    """The kernel that `auto` would choose."""
 
     variant: str
     config: Mapping[str, int]
-    us: float | None  # None: not simulated here yet
+    us: float | None  # None: not simulated yet
     origin: Origin | None
-    differing: Mapping[str, int] = field(default_factory=dict)  # of the same variant's config
+    # Tunables that differ, if it is the same variant.
+    differing: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictPart:
-    """One part of the line, with the place that it speaks of."""
+    """One part of the line, with its place in the source."""
 
     code: PartCode
     text: str
     place: Place | None = None
-    other: Place | None = None  # of a race: the access that the first one is not ordered with
+    other: Place | None = None  # of a race: the other access
 
     def with_place(self) -> str:
-        """The text, with the places or the option where it does not name them itself."""
+        """Return the text, with places or option appended if the text does not contain them."""
         if self.code == "check":
             return f"{self.text} (--check)"
         if self.place is None or self.code not in ("result", "finding"):
@@ -168,14 +170,15 @@ class VerdictPart:
 
 @dataclass(frozen=True, slots=True)
 class LaunchVerdict:
-    """What is known of one launch, worst news first; `sentence` is the line."""
+    """The verdict on one launch, with the most severe part first; `sentence` is the line."""
 
     result: Result
-    partial: str = ""  # "12 of 131,072 CTAs": of a run in part
-    awaits_whole: bool = False  # the part was judged first: all CTAs are being executed
-    in_tf32: bool = False  # its FP32 tensors are multiplied in TF32 on purpose, and judged by that
-    finding: str = ""  # what is wrong, of an incorrect output
-    fault: str = ""  # what stopped a launch: "uninitialised shared memory"
+    partial: str = ""  # of a partial run: "12 of 131,072 CTAs"
+    awaits_whole: bool = False  # a partial verdict while all CTAs are still being executed
+    # FP32 tensors are multiplied in TF32 by design, and checked with that tolerance.
+    in_tf32: bool = False
+    finding: str = ""  # of an incorrect output: what is wrong
+    fault: str = ""  # of a launch that was stopped: "uninitialised shared memory"
     place: Place | None = None  # where
     other: Place | None = None  # of a race: the other access
     remedy: str = ""  # of a launch that failed
@@ -184,13 +187,13 @@ class LaunchVerdict:
     limit: Limit | None = None
     next: NextStep | None = None
     auto: AutoPick | None = None
-    # Right, or the output depends on the order of threads, in a build without race checks.
+    # Correct, or dependent on the order of threads, in a build without race checks.
     races_unchecked: bool = False
-    reads_unchecked: bool = False  # NaN, in a build that does not see what is read unwritten
+    reads_unchecked: bool = False  # NaN, in a build that does not detect uninitialised reads
 
     @property
     def parts(self) -> tuple[VerdictPart, ...]:
-        """The parts in reading order; the first is always there."""
+        """Return the parts in reading order; the first always exists."""
         places = (None, None) if self.finding else (self.place, self.other)
         made = [VerdictPart("result", self._result(), *places)]
         if self.finding:
@@ -212,16 +215,16 @@ class LaunchVerdict:
         if self.auto is not None:
             made.append(VerdictPart("auto", self._auto(self.auto)))
         if self.races_unchecked:
-            made.append(VerdictPart("check", "races unchecked"))
+            made.append(VerdictPart("check", "races not checked"))
         return tuple(made)
 
     @property
     def sentence(self) -> str:
-        """`Right · 54% of the tensor roof, waits for global loads (39%) · next: …`."""
+        """`Correct · 54% of the tensor roof, waits for global loads (39%) · next: …`."""
         return " · ".join(part.with_place() for part in self.parts)
 
     def encoded(self) -> dict[str, Any]:
-        """As `--json` has it: codes and figures beside the sentence."""
+        """Return the verdict as in `--json`: codes and figures beside the sentence."""
         return {"sentence": self.sentence, **asdict(self)}
 
     def _result(self) -> str:
@@ -229,13 +232,13 @@ class LaunchVerdict:
             "not_run": "Not run yet",
             "running": "Running",
             "stale": "Source changed since the last run",
-            "passed": "Right",
+            "passed": "Correct",
         }
         said = words.get(self.result, self.result.replace("_", " ").capitalize())
         if self.fault:
             said = f"{said}: {self.fault}"
         if self.in_tf32 and self.result == "passed":
-            said = "Right in TF32"
+            said = "Correct in TF32"
         if not self.partial:
             return said
         return f"{said} in {self.partial}" + (
@@ -289,20 +292,20 @@ def verdict_of(
     part: Evaluation | None = None,
     history: History | None = None,
 ) -> LaunchVerdict:
-    """The verdict.
+    """Return the verdict on a launch.
 
     Args:
-        evaluation: the newest run; None, or not executed: not run yet.
+        evaluation: the newest run; None or not executed: not run yet.
         kernel: None without a GPU.
-        latency: as it is shown; None or by roofline: `bound_us` stands in its place.
-        bound_us: what the launch takes at least.
+        latency: the shown latency; if None or by roofline, `bound_us` is used.
+        bound_us: lower bound of the launch's time.
         ctas_per_sm: of the main pass.
-        report: of the main pass's machine code, where it was read.
+        report: of the main pass's machine code, if it was read.
         choice: of `auto`, for the problem on the GPU.
-        stopped: why it cannot be run, or does not compile, as it stands now.
+        stopped: status if the present source cannot be run or does not compile.
         is_stale: the source has changed since the run.
-        part: of a few CTAs of the run that goes on.
-        history: knows what a rung gains that does what is to be done next.
+        part: verdict on a few CTAs of the running evaluation.
+        history: gives the gain of the rung that implements the next step.
     """
     if stopped is not None:
         return _stopped(stopped, evaluation, kernel, problem)
@@ -338,11 +341,11 @@ def verdict_of(
 def verdict_on_run(
     request: EvaluationRequest, evaluation: Evaluation, history: History
 ) -> LaunchVerdict:
-    """The verdict on a finished run, its machine code read where it is right: a few seconds the
-    first time. What else is not known by then is left out.
+    """Return the verdict on a finished run. If the output is correct, read the machine code, which
+    takes a few seconds the first time. Other unknown parts are left out.
 
     Args:
-        request: what `evaluation` came of.
+        request: the request of `evaluation`.
     """
     named = replace(request, variant=evaluation.variant, config=evaluation.config)
     kernel = resolve(named, history).kernel
@@ -373,10 +376,10 @@ def verdict_on_run(
 
 
 def next_step(status: Status, reason: str, run: Execution | None = None) -> str:
-    """What to do after a failure: a sentence.
+    """Return a sentence that says what to do after a failure.
 
     Args:
-        run: how it was executed; None where it was not.
+        run: how it was executed; None if it was not.
     """
     has_place = place_in(reason) is not None
     if status is Status.COMPILE_ERROR and has_place:
@@ -399,18 +402,18 @@ def next_step(status: Status, reason: str, run: Execution | None = None) -> str:
 
 
 def _fault(reason: str) -> str:
-    """The kind of fault that a build names with its line; empty for other reasons."""
+    """Return the kind of fault in a reason that names its source line; empty for other reasons."""
     found = _FAULT.match(reason)
     return found["kind"] if found is not None else ""
 
 
 def place_in(text: str) -> Place | None:
-    """The first line of a kernel's source that a text names as `file.cu:line`."""
+    """Return the first `file.cu:line` in a text."""
     return next(places_in(text), None)
 
 
 def places_in(text: str) -> Iterator[Place]:
-    """Every line that a text names so."""
+    """Return every `file.cu:line` in a text."""
     return (Place(found[1], int(found[2])) for found in _PLACE.finditer(text))
 
 
@@ -419,13 +422,13 @@ def _percent(share: float) -> str:
 
 
 def _partial(evaluation: Evaluation) -> str:
-    """`12 of 131,072 CTAs`; empty where all were executed."""
+    """Return `12 of 131,072 CTAs`; empty if all were executed."""
     run = evaluation.execution
     return run.partial.removeprefix("partial: ") if run is not None else ""
 
 
 def _was_executed(evaluation: Evaluation) -> bool:
-    """Whether a run was tried: a preview's evaluation says SKIPPED, and has no execution."""
+    """True if execution was tried. A preview's evaluation is SKIPPED without an execution."""
     return evaluation.execution is not None or evaluation.status is not Status.SKIPPED
 
 
@@ -456,7 +459,8 @@ def _failed(evaluation: Evaluation) -> LaunchVerdict:
 def _stopped(
     status: Status, evaluation: Evaluation | None, kernel: Kernel | None, problem: Problem
 ) -> LaunchVerdict:
-    """Of what cannot be run; of an own kernel a mistake in its description is named."""
+    """Return the verdict on a launch that cannot run; for an own kernel, name the mistake in its
+    description."""
     place, remedy = None, REMEDIES[status]
     if status is Status.COMPILE_ERROR:
         place = _place(evaluation)
@@ -472,7 +476,7 @@ def _stopped(
 
 
 def _place(evaluation: Evaluation | None) -> Place | None:
-    """The source line that the first finding names, else the reason or the log."""
+    """Return the source line in the first finding, else in the reason or the log."""
     if evaluation is None:
         return None
     texts = [f"{f.place} {f.sentence}" for f in _findings(evaluation)]
@@ -481,7 +485,7 @@ def _place(evaluation: Evaluation | None) -> Place | None:
 
 
 def _findings(evaluation: Evaluation) -> Sequence[Finding]:
-    """The findings, those that name a source line first."""
+    """Return the findings, those with a source line first."""
     found = evaluation.correctness.findings if evaluation.correctness is not None else ()
     return sorted(found, key=lambda f: place_in(f"{f.place} {f.sentence}") is None)
 
@@ -510,7 +514,7 @@ def _roof(
     of_fp32 = "TF32 tensor" if problem.dtype == "float32" else "tensor"
     math = "FMA" if variant.work.math_unit == "fma" else of_fp32
     reached = problem.flops / us / 1e6
-    # L2's bandwidth is assumed: a share of it would say less than it seems to.
+    # L2's bandwidth is assumed, so a share of it would be misleading.
     points = roofline_points(roofs, work, [(us, "predicted")])
     dram = next((p for p in points if p.level == "DRAM"), None)
     if dram is None or dram.roof_tflops >= roofs.math_tflops:
@@ -529,7 +533,7 @@ def _limit(report: PassReport) -> Limit | None:
 def _next(
     report: PassReport, kernel: Kernel | None, problem: Problem, history: History | None
 ) -> NextStep | None:
-    """The advice with the largest simulated gain in the worst case; None without any."""
+    """Return the advice with the largest worst-case simulated gain; None without advice."""
     told: list[Hint] = [hint for hint in report.hints if hint.high]
     if not told or kernel is None:
         return None
@@ -538,10 +542,10 @@ def _next(
 
 
 def step_of(hint: Hint, kernel: Kernel, problem: Problem, history: History | None) -> NextStep:
-    """Advice with its gain, whose range includes the gain of the rung that follows the advice.
+    """Return advice with its gain; the range includes the gain of the rung that implements it.
 
     Args:
-        hint: of `kernel`'s machine code, with a simulated gain.
+        hint: advice on `kernel`'s machine code, with a simulated gain.
         history: None: no rung is named.
     """
     place = Place(kernel.variant.source.name, hint.line) if hint.line else None
@@ -550,7 +554,7 @@ def step_of(hint: Hint, kernel: Kernel, problem: Problem, history: History | Non
         return step
     before, after = _RUNGS[hint.kind]
     mine = kernel.variant.id
-    if mine in LADDER.names() and mine >= after:  # it does so already, as far as a rung goes
+    if mine in LADDER.names() and mine >= after:  # this rung already implements the advice
         return step
     step = replace(step, rung=after)
     times = [_rung_us(name, kernel, problem, history) for name in (before, after)]
@@ -561,8 +565,8 @@ def step_of(hint: Hint, kernel: Kernel, problem: Problem, history: History | Non
 
 
 def _rung_us(name: str, kernel: Kernel, problem: Problem, history: History) -> float | None:
-    """A rung's simulated time in the config of `kernel`, as far as it has the same tunables; its
-    defaults for the others."""
+    """Return a rung's simulated time, with `kernel`'s values for common tunables and defaults
+    for others."""
     try:
         variant = find_variant(name)
         config = default_config(variant, {}, kernel.device)
@@ -578,8 +582,7 @@ def _rung_us(name: str, kernel: Kernel, problem: Problem, history: History) -> f
 def _auto(
     choice: Choice, kernel: Kernel | None, problem: Problem, time: VerdictTime | None
 ) -> AutoPick | None:
-    """None if auto's choice is this kernel, does not take the problem, or is known to be no
-    faster."""
+    """Return auto's choice; None if it is this kernel, is not faster or cannot run."""
     picked = choice.kernel
     if kernel is None or picked == kernel or picked.unsupported(problem) is not None:
         return None

@@ -42,7 +42,7 @@ def test_a_gpu_in_software_is_not_taken_for_a_gpu(
     software_nvml.has(described("H200"))
     page = open_app("devices")
     assert [box.value for box in page.success] == [
-        "Local GPU: H200, in software: kernels run on it, and nothing is timed."
+        "Local GPU: H200, in software: it runs kernels but does not time them."
     ]
     sweep = open_app("sweep")
     (gpus,) = (box for box in sweep.selectbox if box.label == "Target GPU")

@@ -127,7 +127,7 @@ def test_an_edit_can_be_compared_with_what_was_before(open_app, readings):
     changed = MachineCode("v01", "", "L4", "sm_89", "v01.cu", "x += z;\n", (REPORT,))
     readings["v01"] = Reading(changed)
     at.run()
-    at.selectbox(key="machine_code_other").select("itself before the last edit").run()
+    at.selectbox(key="machine_code_other").select("this kernel before its last edit").run()
     assert any(says(d.value, "before_the_edit") for d in at.dataframe)
     assert "listing_aligned" in listings(at)
 

@@ -170,7 +170,7 @@ def test_what_a_few_ctas_gave_is_told_before_the_rest(open_app, jobs):
     part = replace(BASE, execution=some, latency=None)
     jobs.answer = {"state": "running", "stage": "Executing on the CPU", "part": encode(part)}
     at = run(open_app())
-    assert says(texts(at), "the_rest_is", "Right", "9", "4,096 CTAs")
+    assert says(texts(at), "the_rest_is", "Correct", "9", "4,096 CTAs")
     assert "Executing on the CPU" in texts(at)
     assert at.button(key="cancel")
     wrong = replace(part, status=Status.INCORRECT, reason="Partial: 3 elements are off.")

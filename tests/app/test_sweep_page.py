@@ -325,11 +325,11 @@ def asked(tmp_path):
 
 
 def test_where_it_runs_and_what_the_inputs_hold_reach_the_manager(open_app, asked):
-    at = open_app("sweep", gpu="L4", variant="v01", inputs="large_logits")
+    at = open_app("sweep", gpu="L4", variant="v01", inputs="harsh")  # a former name
     at.text_input(key="sweep_on").set_value("tcp://127.0.0.1:8786").run()
     at.button(key="sweep_start").click().run()
     ((wanted, cluster),) = asked
-    assert wanted.options.input_kind == "large_logits"
+    assert wanted.options.input_kind == "extreme"
     assert cluster == "tcp://127.0.0.1:8786"
 
 

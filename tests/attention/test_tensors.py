@@ -17,8 +17,11 @@ from engine.attention.tensors import (
     check_input_kind,
     decode,
     encode,
+    inputs_named,
     make_inputs,
+    meaning,
     poison_of,
+    told_before,
 )
 from engine.base.errors import InvalidProblem
 from kernels.variant import Dtype
@@ -154,9 +157,9 @@ def test_scaled_inputs_are_the_normal_ones_times_the_factor() -> None:
     np.testing.assert_array_equal(scaled.k, make_inputs(problem, 3, "large_logits").k)
 
 
-def test_harsh_rows_need_their_own_maximum() -> None:
+def test_extreme_rows_need_their_own_maximum() -> None:
     """exp(score) overflows FP32 in some rows and is 0 in others, neighbours among them."""
-    top = scores_of("harsh").max(axis=1)
+    top = scores_of("extreme").max(axis=1)
     with np.errstate(over="ignore"):
         assert np.isinf(np.exp(top.astype(np.float32))).mean() > 0.15
         assert (np.exp(top.astype(np.float32)) == 0).mean() > 0.15
@@ -164,9 +167,19 @@ def test_harsh_rows_need_their_own_maximum() -> None:
         assert (np.abs(top[step:] - top[:-step]) > 100).mean() > 0.4
 
 
-def test_some_harsh_rows_have_one_key_far_above_all_others() -> None:
+def test_the_former_name_of_inputs_gives_the_same_ones() -> None:
+    """Snapshots, links and commands of earlier versions call the extreme inputs harsh."""
+    former, present = (make_inputs(Problem(1, 1, 16, 32), 3, kind) for kind in ("harsh", "extreme"))
+    np.testing.assert_array_equal(former.q, present.q)
+    np.testing.assert_array_equal(former.k, present.k)
+    assert meaning("harsh") == meaning("extreme")
+    assert told_before("harsh", "") == told_before("extreme", "")
+    assert inputs_named("harsh") == ", extreme inputs"
+
+
+def test_some_extreme_rows_have_one_key_far_above_all_others() -> None:
     """A maximum that passes it over leaves an exponential that FP32 does not hold."""
-    scores = scores_of("harsh")
+    scores = scores_of("extreme")
     second, first = np.sort(scores, axis=1)[:, -2:].T
     peaks = np.argmax(scores, axis=1)[first - second > 88]
     assert 0.08 < len(peaks) / len(scores) < 0.25

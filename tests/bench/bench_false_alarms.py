@@ -7,7 +7,7 @@
 
 Sequence lengths and head dimensions are those of tests/test_flash_attn.py (Dao-AILab), with and
 without causal, in both formats; of their product every `--every`-th is run per variant, by the
-check build with its harsh inputs. With `--one-each` it is one run for each variant, lengths and
+check build with its extreme inputs. With `--one-each` it is one run for each variant, lengths and
 causal, of one batch and head, whose head dimensions and formats take turns. `--ordinary` leaves the
 check build out, `--lse` asks every rung that has one for its second output. Prints each alarm, then
 how many runs there were.

@@ -163,7 +163,7 @@ def run_and_read(app: Driver) -> str:
 @pytest.mark.exhaustive
 def test_a_half_kernel_and_a_cubin_are_judged_saved_and_compared_with_a_rung(new_tab, server):
     app = new_tab("/?gpu=L4&B=1&H=2&S=70&variant=v08")
-    assert "Right" in run_and_read(app)
+    assert "Correct" in run_and_read(app)
 
     # A half-precision kernel as it was written, with its own `main`.
     source = DATA / "half_rows.cu"
@@ -173,7 +173,7 @@ def test_a_half_kernel_and_a_cubin_are_judged_saved_and_compared_with_a_rung(new
     dialog.get_by_role("button", name="Write it beside the file and add").click()
     expect(dialog).to_have_count(0, timeout=3 * WAIT_MS)
     app.see("half_rows")
-    assert "Right" in run_and_read(app)
+    assert "Correct" in run_and_read(app)
 
     # Another compiler's: machine code, and what is to be known of it.
     cubin = compile_kernel(source, (), "sm_89", ("half_rows",)).cubin
@@ -182,7 +182,7 @@ def test_a_half_kernel_and_a_cubin_are_judged_saved_and_compared_with_a_rung(new
     dialog.get_by_role("button", name="Add", exact=True).click()
     expect(dialog).to_have_count(0, timeout=3 * WAIT_MS)
     app.see("rows_cubin")
-    assert "Right" in run_and_read(app)
+    assert "Correct" in run_and_read(app)
     app.tab("Machine code")
     app.see("The ten hottest lines")
 

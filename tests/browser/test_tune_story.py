@@ -38,7 +38,7 @@ def test_choose_run_read_save_reload_and_open_again(new_tab, server):
     app.see_metric("Correctness", "Passed")
     # What binds stands in the verdict, once the machine code is read.
     verdict = app.key("verdict")
-    expect(verdict).to_contain_text("Right", timeout=WAIT_MS)
+    expect(verdict).to_contain_text("Correct", timeout=WAIT_MS)
     expect(verdict).to_contain_text(re.compile(r"\d% of the \w+ roof"), timeout=WAIT_MS)
     expect(verdict).to_contain_text(re.compile("binds|waits for"), timeout=2 * WAIT_MS)
     assert app.page.title() == "Tune · Attune"
@@ -118,7 +118,7 @@ def test_source_and_machine_code_are_linked_both_ways(new_tab, scheme):
     app.page.get_by_role("button", name="Fold loops").click()
     expect(code.locator(".row.loop").first).to_contain_text("▸ loop of")
     app.tab("Occupancy")
-    app.see("What the time would be")
+    app.see("Time by CTAs per SM")
     app.no_exception()
 
 

@@ -38,7 +38,7 @@ from engine.correctness.reference import choose_coverage, emulated_attention, ev
 
 ODD_LENGTHS = (1, 2, 63, 64, 65, 113, 127, 128, 129, 203, 1023)
 DTYPES = ("float16", "bfloat16")
-KINDS: tuple[InputKind, ...] = ("normal", "large_logits", "structured_v", "harsh")
+KINDS: tuple[InputKind, ...] = ("normal", "large_logits", "structured_v", "extreme")
 
 
 def judge(inputs: Inputs, out: Any, expected: Expected | None = None, **flags: Any) -> Correctness:

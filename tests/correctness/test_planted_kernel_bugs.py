@@ -51,6 +51,7 @@ class Bug:
     words: tuple[str, ...] = ()
     config: dict[str, int] = field(default_factory=dict)
     kind: InputKind = "normal"
+    header: str = ""  # the file that is changed, if it is not the variant's own
 
 
 BUGS = (
@@ -315,6 +316,7 @@ BUGS = (
         "return x;",
         "row_factor",
         ("each wrong by one constant factor", "row sum l"),
+        header="rows.cuh",
     ),
     Bug(
         "a row maximum over half of the lanes",
@@ -324,6 +326,7 @@ BUGS = (
         "return x;",
         "lane_maximum",
         ("keys 0–3, … against the rest", "the row maximum"),
+        header="rows.cuh",
     ),
     Bug(
         "fragments of K exchanged",
@@ -360,7 +363,7 @@ BUGS = (
         "s_row[n] = to_float(to_element(score));",
         "score_precision",
         ("rounded to float16 before they are scaled", "keep it in float"),
-        kind="harsh",
+        kind="extreme",
     ),
     Bug(
         "l summed in 16 bits",
@@ -407,13 +410,13 @@ def executed(cpu: CpuBackend, variant_id: str, bug: Bug | None, folder: Path) ->
     problem = shown.problem
     plan = make_plan(variant, problem, {**variant.default_config(), **(bug.config if bug else {})})
     if bug is not None:
-        text = variant.source.read_text()
+        for file in (variant.source, *KERNELS_DIR.glob("*.cuh")):
+            shutil.copy(file, folder)
+        changed = folder / (bug.header or variant.source.name)
+        text = changed.read_text()
         text = text if spans(text, bug.old) else plain(text)
-        for header in KERNELS_DIR.glob("*.cuh"):
-            shutil.copy(header, folder)
-        mutated = folder / variant.source.name
-        mutated.write_text(replaced(text, bug.old, bug.new)[0])
-        plan = dataclasses.replace(plan, source=mutated)
+        changed.write_text(replaced(text, bug.old, bug.new)[0])
+        plan = dataclasses.replace(plan, source=folder / variant.source.name)
     inputs = make_inputs(problem, kind=shown.kind)
     result = cpu.run(plan, inputs, RunOptions())
     assert result.status is Status.PASSED, result.reason

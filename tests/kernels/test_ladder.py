@@ -11,14 +11,15 @@ from kernel_text import barriers, header, without_comments
 
 from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
-from engine.kernel_figures.changes import lessons_tree
+from engine.kernel_figures.changes import header_of, kept_share, lessons_tree, rung_before
 from kernels.ladder import LADDER, by_id, markdown_table
 from kernels.variant import KERNELS_DIR, Variant
 
 README = KERNELS_DIR / "README.md"
 TABLE_BEGIN, TABLE_END = "<!-- ladder:begin -->", "<!-- ladder:end -->"
 HEADER_LABELS = ("Idea", "Changed", "Limiter", "Constraints", "Passes", "Source", "Weakness")
-GIVEN_NAMES = {"INFINITY", "LOG2_E", "VECTOR", "ROW_STRIDE", "DELTA_ROWS"}  # of the headers
+# Names that headers define.
+GIVEN_NAMES = {"INFINITY", "LOG2_E", "FULL_WARP", "VECTOR", "ROW_STRIDE", "DELTA_ROWS"}
 GIVEN_MACROS = {"HEAD_DIM", "IS_CAUSAL", "IS_BF16"}
 CUDA_HEADERS = {"cuda_fp16.h", "cuda_bf16.h", "mma.h"}  # those that NVRTC's wheels bring
 
@@ -69,6 +70,7 @@ def test_header_agrees_with_the_block(variant: Variant) -> None:
     lines = header(variant.source.read_text(encoding="utf-8"))
     dims = ", ".join(map(str, variant.head_dims))
     assert f"D in {{{dims}}}" in lines[4]
+    assert ".cuh" not in lines[4]  # it says what a problem may be, not where that is written
     assert lines[5].startswith(f"Passes: {len(variant.passes)}, ")
     for launch in variant.passes:
         assert launch.entry in lines[5]
@@ -280,6 +282,46 @@ def test_readme_shows_which_rung_builds_on_which() -> None:
         assert abs(int(told) - int(kept)) <= 5
     listed = [line.lstrip(" │├└─").split()[0] for line in now.splitlines()]
     assert sorted(listed) == sorted(variant.id for variant in LADDER.every())
+
+
+KEPT = 0.7  # of the parent's lines; below, the lesson is not the diff
+
+
+@each_variant
+def test_header_says_why_it_keeps_little_of_its_parent(variant: Variant) -> None:
+    """`Changed: against v10, rewritten for …` where less than 70 % of the lines are kept."""
+    before = rung_before(variant)
+    if before is None:
+        return
+    changed = dict(header_of(variant))["Changed"]
+    assert changed.startswith(f"against {before.id}, ")
+    assert ("rewritten" in changed) == (kept_share(before, variant) < KEPT)
+
+
+def test_readme_says_why_a_rung_keeps_little_of_its_parent() -> None:
+    readme = README.read_text(encoding="utf-8")
+    table = readme.split("| rung | what is rewritten |\n|---|---|\n")[1].split("\n\n")[0]
+    said = [name for row in table.splitlines() for name in row.split("|")[1].strip().split(", ")]
+    pairs = [(v, rung_before(v)) for v in LADDER.every()]
+    rewritten = [v.id for v, before in pairs if before and kept_share(before, v) < KEPT]
+    assert sorted(said) == rewritten
+
+
+# A device function: what stands before its body, and the body.
+FUNCTION = re.compile(
+    r"^(?:template <.*>\n)?__device__ __forceinline__ .*?\{\n.*?^\}$", re.MULTILINE | re.DOTALL
+)
+
+
+def test_a_function_of_many_rungs_stands_in_a_header() -> None:
+    """What five rungs or more share word for word, so that a change of it is one edit."""
+    having: dict[str, list[str]] = {}
+    for variant in LADDER.every():
+        code = without_comments(variant.source.read_text(encoding="utf-8"))
+        for function in FUNCTION.findall(code):
+            having.setdefault(" ".join(function.split()), []).append(variant.id)
+    assert len(having) > 40
+    assert [rungs for rungs in having.values() if len(rungs) > 4] == []
 
 
 def test_conditions_of_archs_stand_in_one_header() -> None:

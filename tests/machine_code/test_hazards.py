@@ -233,7 +233,7 @@ def test_a_missing_barrier_is_named_by_both_instructions_and_lines(cubin_file: P
     assert read.before.source[0].line == line_of("s[T] = x[T];", "unordered")
     assert read.now.source[0].line == line_of("x[T] = s[255 - T];", "unordered")
     assert f"(k.cu:{read.now.source[0].line}) of warp" in read.sentence
-    assert not read.under_way
+    assert not read.in_flight
     # Without -lineinfo the instructions alone.
     plain = found_in(cubin_file, "unordered", lines=False)
     assert len(plain) == 2
@@ -304,8 +304,8 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) k(float* x) {{
 
 def test_a_copy_that_nobody_waited_for(cubin_file: Path) -> None:
     hazards = found_in(cubin_file, "copied_without_waiting")
-    assert {hazard.before.opcode for hazard in hazards if hazard.under_way} == {"LDGSTS"}
-    assert says(next(h for h in hazards if h.under_way).sentence, "nothing_waited_for")
+    assert {hazard.before.opcode for hazard in hazards if hazard.in_flight} == {"LDGSTS"}
+    assert says(next(h for h in hazards if h.in_flight).sentence, "nothing_waited_for")
 
 
 # ---- global memory, between CTAs ----

@@ -27,7 +27,7 @@ WRONG = [
 def test_a_right_kernel_is_said_to_be_right() -> None:
     trial = try_kernel(read_own(DATA / "float_rows.cu"), "sm_89")
     assert trial.passed, trial
-    assert trial.sentence.startswith("It runs and is right on B1 H2 S37 D64 fp32 causal.")
+    assert trial.sentence.startswith("It runs and is correct on B1 H2 S37 D64 fp32 causal.")
 
 
 @pytest.mark.parametrize("name", ["extension_rows", "raw_kernel", "host_main"])

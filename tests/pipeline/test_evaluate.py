@@ -117,7 +117,7 @@ def test_an_incorrect_kernel_stops_before_any_timing(evaluator: Evaluator, mutat
         ),
     ],
 )
-def test_the_check_runs_harsh_inputs_too_and_names_them(
+def test_the_check_runs_extreme_inputs_too_and_names_them(
     evaluator: Evaluator, mutate: Mutate, old: str, new: str
 ) -> None:
     also = [("fast_exp2(m * scale_log2 - m_scaled)", "1.0f")] if "m_scaled" in old else []
@@ -126,7 +126,7 @@ def test_the_check_runs_harsh_inputs_too_and_names_them(
     outcome = evaluator.evaluate(request(check=True), source=source)
     e = outcome.evaluation
     assert e.status is Status.INCORRECT
-    assert one_sentence(e).startswith("With harsh inputs (rows with scores about +160")
+    assert one_sentence(e).startswith("With extreme inputs (rows with scores about +160")
     assert e.correctness is not None
     assert e.correctness.reason == e.reason
     assert len(outcome.maps) == 3
@@ -137,11 +137,11 @@ def test_a_checked_pass_tells_both_inputs_and_keeps_the_first(evaluator: Evaluat
     stages: list[str] = []
     e = evaluator.evaluate(request(check=True), stages.append).evaluation
     assert e.status is Status.PASSED
-    assert says(e.reason, "inputs_largest_error", "harsh")
+    assert says(e.reason, "inputs_largest_error", "extreme")
     assert e.correctness is not None
     assert e.reason.startswith(e.correctness.reason)
-    assert "Executing on the CPU, harsh inputs" in stages
-    only = evaluator.evaluate(request(check=True, input_kind="harsh")).evaluation
+    assert "Executing on the CPU, extreme inputs" in stages
+    only = evaluator.evaluate(request(check=True, input_kind="extreme")).evaluation
     assert only.status is Status.PASSED
     assert "too" not in only.reason
 

@@ -143,11 +143,11 @@ def test_products_in_tf32_are_named_by_verdict_and_roof() -> None:
     kernel = replace(V08, variant=variant)
     right = replace(PASSED, problem=fp32)
     found = verdict_of(right, kernel, fp32, latency=PREDICTED, ctas_per_sm=2)
-    assert found.sentence.startswith("Right in TF32 ")
+    assert found.sentence.startswith("Correct in TF32 ")
     assert found.roof is not None
     assert found.roof.roof == "TF32 tensor"
     exact = verdict_of(right, replace(kernel, variant=V08.variant), fp32)
-    assert exact.sentence.startswith("Right ·")
+    assert exact.sentence.startswith("Correct ·")
 
 
 def test_what_another_order_of_threads_changes_is_to_be_checked_for_a_race() -> None:

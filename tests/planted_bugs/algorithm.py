@@ -394,6 +394,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));",
         "return x;",
         _MAXIMUM,
+        header="rows.cuh",
     ),
     Mutation(
         "maximum over the wrong lanes",
@@ -401,6 +402,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));",
         "return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 4));",
         _MAXIMUM,
+        header="rows.cuh",
     ),
     Mutation(
         "sum over half of the lanes",
@@ -422,6 +424,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "return x + __shfl_xor_sync(FULL_WARP, x, 2);",
         "return x;",
         ("row sum",),
+        header="rows.cuh",
     ),
     Mutation("not divided by l", ("v01",), "1.0f / l;", "1.0f;", ("never divided by l",)),
     Mutation("not divided by l", ("v02",), "1.0f / row_sum(l);", "1.0f;", ("never divided by l",)),

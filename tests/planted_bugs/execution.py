@@ -75,12 +75,19 @@ MUTATIONS: tuple[Mutation, ...] = (
         ";",
         _RACE,
     ),
-    Mutation(
-        "half of the warp in the mask",
-        ("v02", "v03", "v04", "v05", "v06", "v08", "v09", "v10", "v11", "v12", "v13", *HOPPER),
-        "FULL_WARP = 0xffffffffu",
-        "FULL_WARP = 0x0000ffffu",
-        ("mask",),
+    *(
+        Mutation(
+            "half of the warp in the mask",
+            variants,
+            "FULL_WARP = 0xffffffffu",
+            "FULL_WARP = 0x0000ffffu",
+            ("mask",),
+            header=header,
+        )
+        for header, variants in (
+            ("", ("v02", "v03", "v04", "v05", "v06")),
+            ("rows.cuh", ("v08", "v09", "v10", "v11", "v12", "v13", *HOPPER)),
+        )
     ),
     Mutation(
         "a barrier that half of the CTA reaches",

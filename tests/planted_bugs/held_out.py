@@ -125,6 +125,9 @@ HELD_OUT: tuple[Unseen, ...] = (
             "            l += n / THREADS_PER_ROW % 2 ? p : 0.0f;",
             (r"row sum",),
         ),
+    ),
+    *rows(
+        "softmax",
         (
             "sum over half of the lanes",
             ("v17", "v20"),
@@ -139,6 +142,7 @@ HELD_OUT: tuple[Unseen, ...] = (
             "return x;",
             (r"maximum",),
         ),
+        header="rows.cuh",
     ),
     *rows(
         "fusion",

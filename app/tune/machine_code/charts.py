@@ -12,7 +12,7 @@ from app.shared.palette import Theme
 
 
 def shares(frame: pd.DataFrame, title: str, theme: Theme) -> go.Figure:
-    """One bar each, in per cent; the one that binds is highlighted.
+    """Return bars in per cent, with the binding one highlighted.
 
     Columns: `name`, `percent`, `binds`.
     """
@@ -43,7 +43,7 @@ def shares(frame: pd.DataFrame, title: str, theme: Theme) -> go.Figure:
 def live_registers(
     frame: pd.DataFrame, allocated: int, loops: Sequence[tuple[int, int]], theme: Theme
 ) -> go.Figure:
-    """Registers alive along the code, the loops shaded, against what a thread has.
+    """Return live registers along the code, with loops shaded and the registers of a thread dotted.
 
     Columns: `instruction`, `live`, `text`.
     """

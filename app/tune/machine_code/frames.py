@@ -1,4 +1,4 @@
-"""A launch's machine code as DataFrames, for its charts and tables. Pure functions."""
+"""Figures of a launch's machine code as DataFrames, for its charts and tables. Pure functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def shares(items: Iterable[Share]) -> pd.DataFrame:
 
 
 def hottest(lines: Sequence[HotLine], source: str, source_name: str) -> pd.DataFrame:
-    """The lines that execute most, as people read them; columns that say nothing are left out."""
+    """Return the lines that execute most, formatted; empty columns are left out."""
     texts = ["", *source.splitlines()]
     own = [own_line(each.file, source_name, each.line) for each in lines[:HOTTEST]]
     frame = pd.DataFrame(
@@ -59,14 +59,14 @@ def overlaps(items: Iterable[Overlap]) -> pd.DataFrame:
 
 
 def count_pairs(pairs: Iterable[CountPair], names: tuple[str, str]) -> pd.DataFrame:
-    """Both launches' counts and the second's over the first's."""
+    """Return the counts of two launches and the ratio of the second to the first."""
     rows = [
         (p.name, _count(p.first), _count(p.second), f"{p.second / p.first:.2f}×")
         if p.first and p.second is not None
         else (p.name, _count(p.first), _count(p.second), "")
         for p in pairs
     ]
-    # Names may be alike: columns of a DataFrame may not.
+    # Names may be equal; columns of a DataFrame may not.
     first, second = names if names[0] != names[1] else (f"{names[0]} (1)", f"{names[1]} (2)")
     return pd.DataFrame(rows, columns=["figure", first, second, "ratio"])
 
@@ -80,9 +80,9 @@ def live(report: PassReport) -> pd.DataFrame:
 
 
 def loops(report: PassReport) -> list[tuple[int, int]]:
-    """First and last instruction of the outermost loops; those that overlap are one.
+    """Return first and last instruction of the outermost loops; overlapping loops are merged.
 
-    A wait that polls out of line branches back into the code, and looks like a loop around it.
+    A barrier wait whose polling code stands elsewhere branches back, and so looks like a loop.
     """
     joined: list[tuple[int, int]] = []
     for loop in sorted(report.listing.loops, key=lambda x: x.first):

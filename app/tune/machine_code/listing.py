@@ -1,4 +1,4 @@
-"""The component that draws listings: source beside machine code, or two of the latter aligned."""
+"""The component that draws listings: source beside machine code, or two aligned machine codes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import streamlit as st
 from engine.base.schema import encode
 from engine.machine_code.launch_report import Listing, MachineCode, PassReport, align
 
-# A kernel's code, one of its passes, and the name it goes by.
+# A kernel's code, one of its passes, and its label.
 Named: TypeAlias = tuple[str, MachineCode, PassReport]
 
 _HERE = Path(__file__)
@@ -25,7 +25,7 @@ _mount = st.components.v2.component(
 
 
 def draw(code: MachineCode, report: PassReport, key: str) -> None:
-    """Source and machine code of one pass, linked both ways."""
+    """Draw source and machine code of one pass; a click on either selects the other."""
     _mount(key=key, data={"key": key, **_linked(code, report)})
 
 
@@ -34,7 +34,7 @@ def draw_aligned(
     second: tuple[str, MachineCode, PassReport],
     key: str,
 ) -> None:
-    """Two listings, what differs in colour."""
+    """Draw two aligned listings with their differences coloured."""
     _mount(key=key, data={"key": key, **_aligned(first, second)})
 
 
@@ -63,7 +63,7 @@ def _aligned(first: Named, second: Named) -> dict[str, Any]:
 
 
 def _columns(listing: Listing) -> dict[str, Sequence[Any]]:
-    """What the aligned view shows."""
+    """Return the columns of the aligned view."""
     return {"text": listing.text, "line": listing.line, "executed": listing.executed}
 
 

@@ -1,5 +1,5 @@
-"""Which kernel stands beside the selected one: a variant in one of its configs, or this one as it
-was before the last edit."""
+"""The kernel to compare with: a variant in one of its configs, or the selected kernel before its
+last edit."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from engine.machine_code.launch_report import MachineCode
 from engine.pipeline.request import EvaluationRequest, preview
 from kernels.variant import Config, Variant
 
-_NOTHING, _BEFORE = "nothing", "itself before the last edit"
-_SEEN = "machine_code_seen"  # in the tab's state: by request, the newest code and the one before
+_NOTHING, _BEFORE = "nothing", "this kernel before its last edit"
+_SEEN = "machine_code_seen"  # in the tab's state: by request, the newest code and the previous one
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,14 @@ class Other:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The machine code of a launch, and what its time was predicted to be."""
+    """The machine code of a launch, and its predicted time."""
 
     code: MachineCode
     predicted: Latency | None
 
 
 def choose(selection: Selection, seen: Seen, version: str) -> Other | None:
-    """What was chosen to compare with; None for nothing."""
+    """Draw the menu; return the code to compare with, or None."""
     assert selection.problem is not None
     before = _before(selection, seen)
     variants = {variant_label(v): v for v in all_variants()}
@@ -62,14 +62,14 @@ def choose(selection: Selection, seen: Seen, version: str) -> Other | None:
     )
     version = version if variant.id == selection.variant.id else source_digest(variant)
     reading = read(request, version)
-    # What is read was simulated first: its prediction is there.
+    # Reading the code simulates it first, so the prediction exists.
     seen = preview(request, known_times.history()) if reading.code else None
     latency = seen.predicted if seen is not None else None
     return Other(f"{variant.id} {name}".strip(), reading, latency)
 
 
 def _configs(selection: Selection, variant: Variant) -> list[Config]:
-    """All configs of the variant that this problem can use."""
+    """Return all configs of the variant that are valid for this problem."""
     assert selection.problem is not None
     names = [tunable.name for tunable in variant.tunables]
     device = device_of(selection.gpu)
@@ -84,7 +84,7 @@ def _name(config: Config) -> str:
 
 
 def _before(selection: Selection, now: Seen) -> Seen | None:
-    """The code of the same request before its source changed, as far as this tab has seen it."""
+    """Return the code of the same request before its source changed, if this tab has seen it."""
     seen: dict[str, tuple[Seen, Seen | None]] = st.session_state.setdefault(_SEEN, {})
     key = repr(selection.request(execute=False))
     newest, before = seen.get(key, (now, None))

@@ -1,4 +1,4 @@
-"""A request's machine code from the cache, or the job that makes it."""
+"""A request's machine code from the cache, or the job that reads it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _POLL_S = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is there: the code, why there is none, or the job under way."""
+    """The code, the reason why there is none, or the running job."""
 
     code: MachineCode | None = None
     error: str = ""
@@ -25,13 +25,13 @@ class Reading:
     job: JobStatus | None = None
 
     def poll(self) -> None:
-        """Run the page again when the job has ended."""
+        """Rerun the page when the job has ended."""
         if self.job is not None:
             rerun_as_jobs_end([self.job], _POLL_S)
 
 
 def read(request: EvaluationRequest, version: str) -> Reading:
-    """The machine code of a request; its job is submitted here, once per tab and source.
+    """Return the machine code of a request, and submit its job once per tab and source.
 
     Args:
         version: of the source on disk.
@@ -48,7 +48,7 @@ def read(request: EvaluationRequest, version: str) -> Reading:
     if job.error:
         return Reading(error=job.error, log=job.log)
     try:
-        code = known_machine_code(request, history)  # made between the two looks
+        code = known_machine_code(request, history)  # written between the two look-ups
     except AttuneError as error:
         return Reading(error=str(error))
     gone = "The machine code was read and is not in the cache: is the cache's disk full?"

@@ -1,4 +1,4 @@
-"""The parts of the tab, in their order: what binds, hot lines, the listing, another kernel."""
+"""The tab's parts in order: limiting unit, hot lines, listing, comparison with another kernel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from engine.pipeline.verdict import step_of
 
 
 def draw(selection: Selection, state: RunState) -> None:
-    """Everything of the selected launch; what is still being made says so."""
+    """Draw the analysis of the selected launch, or the progress of the job that makes it."""
     request = selection.request(execute=False)
     reading = read(request, state.digest)
     if reading.code is None:
@@ -56,7 +56,7 @@ def _draw_missing(reading: Reading, what: str) -> None:
 
 
 def _which_pass(code: MachineCode) -> PassReport:
-    """The pass to look at; most variants have one."""
+    """Draw the choice of a pass; most variants have only one."""
     if len(code.passes) == 1:
         return code.passes[0]
     chosen = st.segmented_control(
@@ -108,7 +108,7 @@ def _draw_timeline(request: EvaluationRequest, code: MachineCode, report: PassRe
 
 
 def _draw_overlaps(report: PassReport) -> None:
-    """Draw what overlaps with the computation of each loop that has asynchronous work."""
+    """Draw, for each loop with asynchronous work, what overlaps with its computation."""
     if report.overlaps:
         st.markdown("**Overlap in the loops** :gray[instructions of one iteration, counted]")
         tables.draw(frames.overlaps(report.overlaps))
@@ -137,13 +137,13 @@ def _draw_lines(code: MachineCode, report: PassReport) -> None:
             "as nvcc does with -lineinfo.",
         )
         return
-    # A narrow window cuts the source, not the figures.
+    # In a narrow window the source is cut, not the figures.
     columns = {"source": st.column_config.TextColumn(width=280)}
     tables.draw(frames.hottest(report.lines, code.source, code.source_name), columns=columns)
 
 
 def _draw_advice(request: EvaluationRequest, report: PassReport) -> None:
-    """Draw what to change, with the same gains as the verdict line."""
+    """Draw the advice, with the same gains as the verdict line."""
     if not report.hints:
         return
     st.markdown("**Advice**")

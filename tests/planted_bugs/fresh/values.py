@@ -234,6 +234,24 @@ VALUES: tuple[Unseen, ...] = (
     *rows(
         "softmax",
         (
+            "maximum over the wrong lanes",
+            ("v08",),
+            "return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));",
+            "return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 4));",
+            (r"maximum", r"shuffle", r"lanes"),
+        ),
+        (
+            "sum over the wrong lanes",
+            ("v18",),
+            "return x + __shfl_xor_sync(FULL_WARP, x, 2);",
+            "return x + __shfl_xor_sync(FULL_WARP, x, 8);",
+            (r"row sum", r"shuffle", r"lanes"),
+        ),
+        header="rows.cuh",
+    ),
+    *rows(
+        "softmax",
+        (
             "l is not rescaled",
             ("v07",),
             "l *= correction;",
@@ -267,20 +285,6 @@ VALUES: tuple[Unseen, ...] = (
             "{-INFINITY, -INFINITY}",
             "{0.0f, 0.0f}",
             (r"maximum",),
-        ),
-        (
-            "maximum over the wrong lanes",
-            ("v08",),
-            "return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));",
-            "return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 4));",
-            (r"maximum", r"shuffle", r"lanes"),
-        ),
-        (
-            "sum over the wrong lanes",
-            ("v18",),
-            "return x + __shfl_xor_sync(FULL_WARP, x, 2);",
-            "return x + __shfl_xor_sync(FULL_WARP, x, 8);",
-            (r"row sum", r"shuffle", r"lanes"),
         ),
         (
             "half of a row's threads",

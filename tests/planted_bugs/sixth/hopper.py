@@ -406,8 +406,8 @@ HOPPER: tuple[Unseen, ...] = (
         (
             "the first head's slope for every round",
             ("v19",),
-            "score_function_of(given, head, softmax_scale);",
-            "score_function_of(given, 0, softmax_scale);",
+            "score_mod_of(given, head, softmax_scale);",
+            "score_mod_of(given, 0, softmax_scale);",
             (r"ALiBi", r"slope"),
         ),
         on=_ALIBI,
