@@ -20,7 +20,7 @@ import pytest
 from sessions_data import ncu_export
 
 from engine.attention.config import find_variant
-from engine.attention.evaluation import Evaluation, Latency
+from engine.attention.evaluation import Evaluation, Latency, method_of
 from engine.attention.problem import Problem
 from engine.base import files
 from engine.base.errors import Status
@@ -133,6 +133,12 @@ def figures(latency: Any) -> Figures:
     return tuple(round(float(get(n)), 3) for n in ("median_us", "low_us", "high_us"))  # type: ignore[return-value]
 
 
+def basis(latency: Any) -> str:
+    """Origin and method, of a latency of JSON or of a sweep's row: `predicted by machine code`."""
+    method = latency.get("method") or method_of(latency["origin"], latency["reason"])
+    return f"{latency['origin']} by {method}"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
@@ -158,9 +164,9 @@ def test_every_command_says_one_time(case: Case, ask: Callable[..., str], tmp_pa
     mask = ["--causal"] if p.causal else []
     said: dict[str, Figures] = {}
 
-    said["sass"] = figures(
-        json.loads(ask("sass", case.variant, *case.args(), *gpu, "--json"))["latency"]
-    )
+    dissected = json.loads(ask("sass", case.variant, *case.args(), *gpu, "--json"))["latency"]
+    said["sass"] = figures(dissected)
+    assert dissected["reason"] == told["latency"]["reason"]
     sizes = ["--batch", f"{p.batch}", "--heads", f"{p.num_heads}", "--seqlen", f"{p.seqlen}"]
     swept = json.loads(
         ask(
@@ -171,6 +177,7 @@ def test_every_command_says_one_time(case: Case, ask: Callable[..., str], tmp_pa
         )
     )
     said["sweep"] = figures(swept["rows"][0])
+    assert basis(swept["rows"][0]) == basis(told["latency"])
     batch = json.loads(
         ask(
             *("recommend-batch", variant, *gpu, *config, "--heads", f"{p.num_heads}"),
@@ -183,6 +190,7 @@ def test_every_command_says_one_time(case: Case, ask: Callable[..., str], tmp_pa
     said["recommend-batch"] = tuple(  # type: ignore[assignment]
         round(row[n], 3) for n in ("predicted_us", "predicted_low_us", "predicted_high_us")
     )
+    assert basis(batch["model"]) == basis(told["latency"])
     ledger, _ = files.read_events(tmp_path / "data" / "predictions.jsonl", 0)
     said |= {
         f"prediction {number} that was logged": figures(each["latency"])
@@ -451,3 +459,82 @@ def test_a_slice_of_this_machines_gpu_is_what_everyone_means(
     assert made is not None
     assert made.median_us == table["predicted_us"].iloc[7]
     assert point.request.config["num_ctas"] % mig.num_sms == 0
+
+
+MIG = "a MIG slice of an H100"
+SMALL = Problem(1, 4, 512, 64)
+SMALL_CAUSAL = replace(SMALL, causal=True)
+QUICK = [
+    ("v08", "L4", SMALL, ()),
+    ("v08", "L4", SMALL_CAUSAL, ((replace(SMALL_CAUSAL, seqlen=256), 25.0),)),
+    ("v08", "L4", SMALL, ((SMALL, 61.0),)),
+    ("v13", "H100 PCIe", SMALL, ()),
+    ("v13", MIG, SMALL, ()),
+]
+
+
+@pytest.mark.parametrize(("name", "gpu", "problem", "times"), QUICK)
+def test_who_predicts_without_compiling_says_one_time(
+    name: str, gpu: str, problem: Problem, times: tuple[tuple[Problem, float], ...]
+) -> None:
+    """Advice and reports, alternatives, the batch curve, counters of `profile`, `time_of`."""
+    from made_up_history import MadeUpHistory, Times
+
+    from engine.choose.advice import advise
+    from engine.choose.batch.alternatives import Situation, rank_options
+    from engine.choose.batch.recommend import recommend_batch
+    from engine.choose.batch.types import BatchRequest
+    from engine.history.known_time import times_of
+    from engine.model.kernel import Kernel
+    from engine.sessions.importers.nsight_compute import counters_table
+
+    device = find_device("H100 PCIe" if gpu == MIG else gpu)
+    if gpu == MIG:
+        device = replace(device, num_sms=16)
+    case = Case("", name, problem, device.name)
+    taken = times_of([evaluation_of(case, p, us) for p, us in times], session="Mine: test data")
+    history = MadeUpHistory(Times({device.name: taken}))
+    kernel = Kernel.of(name, device)
+    made = history.estimate(kernel, problem).latency
+    assert made is not None
+    asked = BatchRequest(
+        name,
+        gpu=device,
+        heads=problem.num_heads,
+        seqlen=problem.seqlen,
+        head_dim=problem.head_dim,
+        causal=problem.causal,
+        max_batch=problem.batch,
+    )
+    batch = recommend_batch(asked, history)
+    row = batch.table.iloc[-1]
+    options, _ = rank_options(Situation(kernel, problem, None), [], (), None, history)
+    (accept,) = options
+    shown = {
+        "batch": (row["predicted_us"], row["predicted_low_us"], row["predicted_high_us"]),
+        "alternatives": (accept.latency_us, accept.low_us, accept.high_us),
+    }
+    time = history.time_of(kernel, problem)
+    assert time is not None
+    recorded = [us for p, us in times if p == problem]
+    if not recorded:
+        shown["time_of"] = (time.us, time.low_us, time.high_us)
+        assert (time.origin, time.method) == (made.origin, made.method)
+        assert time.calibrated_on == len(times)
+    assert (time.us, time.origin) == (
+        (recorded[0], "recorded") if recorded else (made.median_us, "predicted")
+    )
+    expected = pytest.approx((made.median_us, made.low_us, made.high_us))
+    assert {who: each for who, each in shown.items() if each != expected} == {}
+    assert batch.method == made.method
+
+    if gpu != MIG:  # a report names its GPU, which is the table's here
+        evaluated = evaluation_of(case, problem, 600.0)
+        advised = " ".join(each.reason for each in advise([evaluated], history))
+        assert set(re.findall(r"Predicted ([\d.,]+ \S+) now", advised)) == {
+            format_us(made.median_us)
+        }
+        by_tool = Latency("recorded", 600.0, 600.0, 600.0, "Nsight Compute counted it.")
+        counted = replace(evaluated, latency=by_tool, notes=("Duration: 600 us",))
+        (line,) = counters_table([counted], history).texts
+        assert format_us(made.median_us) in line
