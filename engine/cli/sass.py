@@ -42,21 +42,16 @@ from engine.cli.sass_output import Result, as_json, print_results
 from engine.cuda_source import compile_kernel
 from engine.cuda_source.nvrtc import compiler_flag
 from engine.devices import DeviceSpec, target_gpu
+from engine.history.simulation import time_launch
 from engine.machine_code.analysis import Analysis, analyse, following_registers
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.launch import Content, Launch, arguments_and_memory, tables
+from engine.machine_code.timing.launch_time import TimedLaunch
 from engine.machine_code.timing.timeline import beside, timeline, write_timeline
 from engine.model.kernel import Kernel, launch_plan
 from engine.own_kernels.registry import use_kernel
 from engine.pipeline.request import EvaluationRequest
-from engine.pipeline.simulated_launches import (
-    TimedLaunch,
-    clock_note,
-    device_at,
-    given_clock,
-    time_launch,
-    time_passes,
-)
+from engine.pipeline.simulated_launches import clock_note, device_at, given_clock, time_passes
 from engine.sessions.known_times import open_history
 from kernels.source_text import sidecar_of
 from kernels.variant import AUTO, Variant

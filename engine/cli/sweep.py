@@ -392,7 +392,8 @@ def _spec(args: CommandOptions) -> SweepSpec:
         name, equals, values = item.partition("=")
         if not equals:
             raise InvalidProblem(
-                f"--tunable takes NAME=VALUES, for instance num_splits=1,2,4: not {item!r}."
+                f"--tunable takes NAME=VALUES, for instance num_splits=1,2,4: not {item!r}.",
+                code="tunable_values_form",
             )
         tunables[name.strip()] = parse_values(values, f"--tunable {name.strip()}")
     problems = _problems(args)
@@ -429,7 +430,7 @@ def _check_offered(space: Space) -> None:
         having = [v for v in variants if name in v.default_config()]
         whys = [v.unoffered({name: value}) for v in having for value in values]
         if all(whys):
-            raise InvalidProblem(str(whys[0]))
+            raise InvalidProblem(str(whys[0]), code="tunable_not_offered")
 
 
 def _problems(args: CommandOptions) -> tuple[Any, ...]:
@@ -464,7 +465,9 @@ def _problems(args: CommandOptions) -> tuple[Any, ...]:
 
 def _dtype(name: str) -> Any:
     if name not in DTYPES:
-        raise InvalidProblem(f"--dtype takes {', '.join(sorted(DTYPES))}, not {name!r}.")
+        raise InvalidProblem(
+            f"--dtype takes {', '.join(sorted(DTYPES))}, not {name!r}.", code="dtype_of_option"
+        )
     return DTYPES[name]
 
 

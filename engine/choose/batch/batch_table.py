@@ -120,7 +120,7 @@ def predict_curve(
     m = machine(device, variant, problem.dtype)
     batches = list(batches)
     if not batches:
-        raise InvalidProblem("A curve needs at least one batch.")
+        raise InvalidProblem("A curve needs at least one batch.", code="curve_empty")
     for edge in (min(batches), max(batches)):
         replace(problem, batch=edge)  # rejects invalid batches
     launches = collect_batches(variant, config, problem, np.array(batches, dtype=np.int64))

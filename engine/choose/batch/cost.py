@@ -100,7 +100,9 @@ def plan_waiting(latency_us: FloatArray, rate_per_s: float, budget_ms: float) ->
     """
     for name, value in (("arrival rate", rate_per_s), ("time budget", budget_ms)):
         if not (math.isfinite(value) and value > 0):
-            raise InvalidProblem(f"The {name} must be above 0, not {value:g}.")
+            raise InvalidProblem(
+                f"The {name} must be above 0, not {value:g}.", code="waiting_range"
+            )
     batches = np.arange(1, len(latency_us) + 1)
     keeps_up = rate_per_s * latency_us <= 1e6 * batches
     if not keeps_up.any():
@@ -252,17 +254,25 @@ def cost(
         InvalidProblem: a time, traffic, price or utilisation out of range.
     """
     if not (math.isfinite(per_query_us) and per_query_us > 0):
-        raise InvalidProblem(f"The time of a query must be above 0 µs, not {per_query_us:g}.")
+        raise InvalidProblem(
+            f"The time of a query must be above 0 µs, not {per_query_us:g}.",
+            code="query_time_range",
+        )
     if not (math.isfinite(queries_per_day) and queries_per_day > 0):
-        raise InvalidProblem(f"Traffic must be above 0 queries a day, not {queries_per_day:g}.")
+        raise InvalidProblem(
+            f"Traffic must be above 0 queries a day, not {queries_per_day:g}.", code="traffic_range"
+        )
     if not 0 < utilisation <= 1:
         raise InvalidProblem(
-            f"Utilisation is a share above 0 and at most 1 (0.6 for 60 %), not {utilisation:g}."
+            f"Utilisation is a share above 0 and at most 1 (0.6 for 60 %), not {utilisation:g}.",
+            code="utilisation_range",
         )
     if price_usd_per_hour is not None and not (
         math.isfinite(price_usd_per_hour) and price_usd_per_hour >= 0
     ):
-        raise InvalidProblem(f"A price per hour is 0 or more, not {price_usd_per_hour:g}.")
+        raise InvalidProblem(
+            f"A price per hour is 0 or more, not {price_usd_per_hour:g}.", code="price_range"
+        )
     hours = per_query_us * queries_per_day / US_PER_HOUR
     per_billion = per_day = per_year = per_requests = per_tokens = None
     if price_usd_per_hour is not None:

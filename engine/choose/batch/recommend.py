@@ -286,7 +286,9 @@ def _problem(request: BatchRequest) -> Problem:
 def _check(request: BatchRequest, kernel: Kernel, problem: Problem) -> None:
     for name, value in (("max_batch", request.max_batch), ("batch_now", request.batch_now)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InvalidProblem(f"{name} must be a whole number of at least 1, not {value!r}.")
+            raise InvalidProblem(
+                f"{name} must be a whole number of at least 1, not {value!r}.", code="count_form"
+            )
     if request.max_batch > MOST_BATCHES:
         raise InvalidProblem(
             f"max_batch must be at most {MOST_BATCHES:,}, not {request.max_batch:,}.",
@@ -392,7 +394,9 @@ def _points(
         try:
             kernel.plan(problem)
         except InvalidProblem as error:
-            raise InvalidProblem(f"{problem.label()}: {error}") from None
+            raise InvalidProblem(
+                f"{problem.label()}: {error}", code="prediction_not_taken"
+            ) from None
         result = known.estimate(kernel, problem, calibrated.calibration)
         latency = result.latency
         if latency is None:
@@ -426,7 +430,8 @@ def _wait(request: BatchRequest, table: pd.DataFrame, notes: list[str]) -> WaitP
         return None
     if request.arrivals_per_s is None or request.budget_ms is None:
         raise InvalidProblem(
-            "Waiting to collect requests needs both an arrival rate and a time budget."
+            "Waiting to collect requests needs both an arrival rate and a time budget.",
+            code="waiting_incomplete",
         )
     plan = plan_waiting(table["latency_us"].to_numpy(), request.arrivals_per_s, request.budget_ms)
     if isinstance(plan, str):
