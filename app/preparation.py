@@ -49,8 +49,8 @@ def _prepare(steps: Sequence[Callable[[], object]]) -> None:
 def _start_cpu_runtime() -> None:
     """Build the CPU runtime here, because the worker takes seconds to start; its own build waits
     for this one."""
+    from engine.base.cxx import find_toolchain
     from engine.cuda_on_host.build import build_runtime
-    from engine.cuda_on_host.toolchain import find_toolchain
 
     def build() -> None:
         with contextlib.suppress(AttuneError):  # the first Run reports what is missing

@@ -15,9 +15,8 @@ import numpy as np
 
 from engine.attention.plan import TensorArg
 from engine.base.errors import CompileError
-from engine.cuda_on_host.build import build_kernels
+from engine.cuda_on_host.build import DEFAULT_ARCH, build_kernels
 from engine.cuda_on_host.client import Buffer, Client, Job, KernelLaunch
-from engine.cuda_on_host.toolchain import DEFAULT_ARCH
 
 LANES = 32
 Expected = float | Callable[[int], float]

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+from engine.base.cxx import find_toolchain
 from engine.base.errors import AttuneError
 from engine.cuda_on_host.build import build_runtime, precompile_headers
-from engine.cuda_on_host.toolchain import find_toolchain
 from engine.machine_code.native_library import build_all
 from engine.software_gpu.process_environment import driver_folder
 

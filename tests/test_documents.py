@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import doctest
+import os
 import re
 import shlex
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -138,6 +141,32 @@ def test_the_readme_s_python_runs_as_it_stands() -> None:
     done = doctest.testfile(str(ROOT / "README.md"), module_relative=False, encoding="utf-8")
     assert done.attempted >= 5
     assert done.failed == 0
+
+
+# Runs a README's examples, and prints what the project imported for them.
+_ALONE = """
+import doctest, sys
+done = doctest.testfile(sys.argv[1], module_relative=False, encoding="utf-8")
+print(done.attempted, done.failed)
+print(*sorted({name.split(".")[1] for name in sys.modules if name.startswith("engine.")}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ["cuda_source", "cuda_on_host", "machine_code"])
+def test_a_library_is_used_without_attention(library: str, tmp_path: Path) -> None:
+    readme = ROOT / "engine" / library / "README.md"
+    done = subprocess.run(
+        [sys.executable, "-c", _ALONE, str(readme)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    *shown, counts, rooms = done.stdout.splitlines()
+    assert counts.endswith(" 0"), (shown, done.stderr)
+    assert int(counts.split()[0]) >= 5
+    assert set(rooms.split()) <= {"base", "devices", "cuda_source", "cuda_on_host", "machine_code"}
 
 
 @pytest.mark.parametrize(

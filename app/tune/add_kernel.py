@@ -23,7 +23,7 @@ from engine.attention.config import kept_kernels
 from engine.attention.plan import make_plan
 from engine.attention.problem import Problem
 from engine.base.errors import AttuneError, InvalidKernel
-from engine.cuda_on_host.toolchain import DEFAULT_ARCH
+from engine.cuda_on_host.build import DEFAULT_ARCH
 from engine.devices import find_device
 from engine.own_kernels.draft import Draft, draft_of, in_sequence
 from engine.own_kernels.host_launch import Signature, kernels_of

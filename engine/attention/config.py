@@ -429,7 +429,7 @@ class ResolvedConfig:
 def check_given(variant: Variant, given: Mapping[str, int]) -> None:
     """InvalidProblem for a tunable that the variant lacks, or a value that it does not offer."""
     if (why := variant.unoffered(given)) is not None:
-        raise InvalidProblem(why)
+        raise InvalidProblem(why, code="tunable_not_offered")
 
 
 def default_config(

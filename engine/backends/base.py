@@ -9,8 +9,8 @@ from typing import Literal, Protocol, TypeAlias
 from engine.attention.plan import LaunchPlan
 from engine.attention.problem import Problem
 from engine.attention.tensors import FloatArray, Inputs, RawArray
-from engine.cuda_on_host.client import JobResult
-from engine.cuda_on_host.toolchain import DEFAULT_ARCH, Schedule
+from engine.cuda_on_host.build import DEFAULT_ARCH
+from engine.cuda_on_host.client import JobResult, Schedule
 
 BackendName: TypeAlias = Literal["cuda", "cpu", "machine-code"]
 

@@ -1,4 +1,4 @@
-"""What to take: the kernel (`auto`), the batch size (`batch`), what to try next (`advice`).
+"""Recommend a kernel (`auto`), a batch size (`batch`), and what to try next (`advice`).
 
-All of them rank by the times that `History` gives.
+All rank by the times of `History`.
 """

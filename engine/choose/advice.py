@@ -1,7 +1,8 @@
-"""What to try next: predicted from the limiter, the waves and the ladder, best gain first.
+"""What to try next, from the limiter, the waves and the ladder, with predicted gains, largest
+first.
 
-Every gain is the ratio of two predictions by the same method: the time of the present kernel over
-that with the suggestion, both as predicted on every page. Nothing here is measured or stored.
+A gain is the ratio of two predictions by the same method: the present kernel's time divided by the
+time with the suggestion. Nothing is measured or stored.
 """
 
 from __future__ import annotations
@@ -21,29 +22,30 @@ from engine.model.kernel import Estimate, Kernel, estimate, pass_reports
 from kernels.ladder import LADDER
 
 MAX_PROBLEMS = 6  # each costs the compile of the ladder's kernels
-MAX_KERNELS = 6  # of a problem, so that a long ladder leaves room for other suggestions
+MAX_KERNELS = 6  # per problem, so that a long ladder leaves room for other suggestions
 MAX_SUGGESTIONS = 12
-MIN_GAIN = 1.02  # the model does not tell smaller differences
+MIN_GAIN = 1.02  # the model cannot resolve smaller differences
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """One thing to try. `gain` is predicted now / then, per query; None where none is computed."""
+    """One suggestion. `gain` is predicted time now / then, per query; None if it is not
+    computed."""
 
     title: str
     problem: Problem
     device: str
     gain: float | None
-    latency: Latency | None  # predicted, with it
+    latency: Latency | None  # predicted, with the suggestion
     reason: str
     variant: str
     config: dict[str, int]
 
 
 def advise(evaluations: Sequence[Evaluation], history: History) -> tuple[Suggestion, ...]:
-    """What to try next, in order of expected gain; empty where nothing can be predicted.
+    """Return suggestions in order of expected gain; empty if nothing can be predicted.
 
-    Looks at the first `MAX_PROBLEMS` problems, at the fastest kernel of each that is not wrong.
+    Only the fastest correct kernel of each of the first `MAX_PROBLEMS` problems is considered.
     """
     suggestions: list[Suggestion] = []
     for best in _best_of_each(evaluations)[:MAX_PROBLEMS]:
@@ -61,7 +63,7 @@ def advise(evaluations: Sequence[Evaluation], history: History) -> tuple[Suggest
 
 
 def advice_limits(evaluations: Iterable[Evaluation]) -> str:
-    """What `advise` leaves out of these, as a sentence; empty when nothing."""
+    """Return a sentence on what `advise` leaves out; empty if nothing."""
     problems = len(_best_of_each(evaluations))
     if problems <= MAX_PROBLEMS:
         return ""
@@ -72,8 +74,9 @@ def advice_limits(evaluations: Iterable[Evaluation]) -> str:
 
 
 def _best_of_each(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
-    """Per problem and device the fastest one; a time that was taken of it comes before a
-    prediction, and one of another kernel says nothing.
+    """Return the fastest evaluation per problem and device.
+
+    Measured and recorded times come before predictions; times of other kernels are skipped.
     """
     best: dict[tuple[Problem, str], Evaluation] = {}
     for e in evaluations:
@@ -92,7 +95,7 @@ def _rank(e: Evaluation) -> tuple[int, float]:
 
 
 def _as_evaluated(e: Evaluation, history: History) -> Estimate | None:
-    """The evaluation's kernel, as it stands here."""
+    """Return the evaluation's kernel with its present source."""
     try:
         kernel = Kernel.of(e.variant, e.device, e.config)
     except (InvalidKernel, UnknownName):
@@ -101,7 +104,7 @@ def _as_evaluated(e: Evaluation, history: History) -> Estimate | None:
 
 
 def _predict(kernel: Kernel, problem: Problem, history: History) -> Estimate | None:
-    """None where no latency can be predicted."""
+    """Return the estimate; None if no latency can be predicted."""
     try:
         made = history.estimate(kernel, problem)
     except AttuneError:
@@ -110,7 +113,7 @@ def _predict(kernel: Kernel, problem: Problem, history: History) -> Estimate | N
 
 
 def _us(made: Estimate) -> float:
-    assert made.latency is not None  # `_predict` gives no other
+    assert made.latency is not None  # `_predict` returns None otherwise
     return made.latency.median_us
 
 
@@ -135,7 +138,7 @@ def _suggestion(
 
 
 def _ladder(now: Estimate, tried: Sequence[Evaluation], history: History) -> Iterator[Suggestion]:
-    """Other variants of the ladder, and other splits and tiles of this one, not tried yet."""
+    """Yield other variants of the ladder, and other splits and tiles of this one, not tried yet."""
     situation = Situation(now.kernel, now.plan.problem, None)
     try:
         options, _ = rank_options(situation, LADDER.of(situation.problem), (), None, history)
@@ -168,7 +171,7 @@ def _of_option(now: Estimate, option: Option, history: History) -> Suggestion:
 
 
 def _launched(now: Occupancy, then: Occupancy) -> str:
-    """How the launch changes, where it does."""
+    """Return a sentence on how the launch changes, if it does."""
     if now.sm_fill is None or then.sm_fill is None or now.ctas == then.ctas:
         return ""
     launched = f"It launches {then.launched()} in place of {now.launched()}"
@@ -180,7 +183,7 @@ def _launched(now: Occupancy, then: Occupancy) -> str:
 
 
 def _fill(now: Estimate, history: History) -> Iterator[Suggestion]:
-    """A batch that fills the last wave, where that makes a query cheaper."""
+    """Suggest a batch that fills the last wave, if that makes a query cheaper."""
     before = now.plan.problem
     main = before.main_of(now.passes).occupancy
     if main.waves is None or main.wave_efficiency is None or main.wave_efficiency > 0.95:
@@ -217,17 +220,17 @@ def _unfilled(main: Occupancy, capacity: int) -> str:
 
 
 def _limiter(now: Estimate) -> Iterator[Suggestion]:
-    """One more CTA per SM, from fewer registers or less shared memory in the main pass.
+    """Suggest resources of the main pass with which one more CTA per SM fits.
 
-    By roofline on both sides: there is no machine code of what was not written yet.
+    Both times are by roofline, because the changed kernel has no machine code yet.
     """
     if now.plan.is_backward:
-        return  # its passes' times are simulated, and not made of these terms
+        return  # times of its passes are simulated and have no such terms
     main_of, kernel = now.plan.problem.main_of, now.kernel
     main, used = main_of(now.passes).occupancy, main_of(now.resources)
     as_is = estimate(kernel, now.plan, now.passes)
     if main.waves is None or main.waves <= 1:
-        return  # there are no CTAs that wait for a place
+        return  # no CTA waits for a slot
     if main.limiter == "registers":
         candidates = [
             replace(used, registers_per_thread=n) for n in range(used.registers_per_thread, 15, -1)

@@ -1,6 +1,7 @@
-"""The command line; it can do everything that the app can.
+"""The command line. It can do everything that the app can.
 
-Output is tables by default and JSON with `--json`, errors included: `{"error": {"kind": …}}`. Exit
+Output, including errors, is tables by default and JSON with `--json`: `{"error": {"kind": …}}`.
+Exit
 codes: 0 passed, 1 not passed (incorrect, error), 2 invalid input (`engine.base.errors.BadInput`),
 files included.
 """
@@ -32,13 +33,13 @@ def _run(argv: Sequence[str] | None) -> int:
         args = parser(only=given[0] if given else "").parse_args(given or ["--help"])
         _check_cache()
         code: int = args.run(options_of(args))
-        sys.stdout.flush()  # what does not fit must fail here
+        sys.stdout.flush()  # a write error must be raised here
     except AttuneError as error:
         return _told(error, given, 2 if isinstance(error, BadInput) else 1)
     except KeyboardInterrupt:
         print("Cancelled.", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # `… | head`: the reader has seen enough
+    except BrokenPipeError:  # `… | head` has closed the pipe
         sys.stderr.close()
         return 0
     except OSError as error:
@@ -55,7 +56,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _told(error: AttuneError, given: Sequence[str], code: int) -> int:
-    """Print an error, as JSON too if that was asked for; return the exit code."""
+    """Print an error, also as JSON if requested; return the exit code."""
     print(f"error: {error}", file=sys.stderr)
     block = error.block if isinstance(error, InvalidKernel) else ""
     if "--json" in given:
@@ -68,7 +69,7 @@ def _told(error: AttuneError, given: Sequence[str], code: int) -> int:
 
 
 def _check_cache() -> None:
-    from engine.base.files import check_root  # it takes time that `--help` has no need of
+    from engine.base.files import check_root  # imported late, because `--help` does not need it
 
     if warning := check_root():
         print(f"Warning: {warning}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`bench`: our kernels beside every SDPA backend, interleaved in one run per problem."""
+"""`bench`: measure kernels and every SDPA backend, interleaved in one run per problem."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def run(args: BenchOptions) -> int:
                 results.append(result)
                 if not args.json:
                     _print_result(result)
-    finally:  # an interrupted run keeps what it has measured
+    finally:  # an interrupted run keeps its measurements
         _export(args, results)
     if args.json:
         print_json({"preset": args.preset, "results": [_as_dict(r) for r in results]})
@@ -83,10 +83,10 @@ def _export(args: BenchOptions, results: list[BenchResult]) -> None:
 
 
 def parse_entrant(text: str) -> Entrant:
-    """`v05:num_splits=4,block_n=64`.
+    """Parse `v05:num_splits=4,block_n=64`.
 
     Raises:
-        InvalidProblem: not of that form, or not what the variant offers.
+        InvalidProblem: not of that form, or a value that the variant does not offer.
         UnknownName: no such variant.
     """
     name, _, rest = text.partition(":")

@@ -1,7 +1,7 @@
 """`occupancy`: CTAs per SM and waves of a kernel. `roofline`: its FLOPs and bytes.
 
-`occupancy` takes resources as given, or a kernel as it is compiled; `roofline` a kernel, or every
-point of a sweep.
+`occupancy` takes given resources or a compiled kernel; `roofline` takes a kernel or all points of a
+sweep.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _occupancy_dict(found: Occupancy) -> dict[str, Any]:
 
 
 def _occupancy_of_variant(args: OccupancyOptions, name: str) -> int:
-    """Each pass, with the resources that the compiler gave it."""
+    """Print each pass's occupancy, with resources from the compiler."""
     for flag in ("threads", "registers", "smem", "ctas", "cluster"):
         if getattr(args, flag) is not None:
             raise InvalidProblem(f"{name} is compiled, which determines --{flag}: leave it out.")

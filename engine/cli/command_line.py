@@ -29,12 +29,12 @@ _AS_MODULE = ("engine", "__main__.py")  # how `python -m engine` is started
 
 
 class BadUsage(BadInput):
-    """Arguments that no command takes."""
+    """Arguments that no command accepts."""
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """One sentence, as of every other mistake: the usage is in `--help`.
+        """Raise one sentence, as for other mistakes; `--help` prints the usage.
 
         Raises:
             BadUsage: always.
@@ -53,10 +53,10 @@ class _Root(_Parser):
     commands: Mapping[str, argparse.ArgumentParser]
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As the base class. What a command passes on to another program is left in `passed_on`.
+        """Parse as the base class does; arguments for another program are stored in `passed_on`.
 
         Raises:
-            BadUsage: an option or an argument that the command does not take.
+            BadUsage: an option or argument that the command does not accept.
         """
         given = sys.argv[1:] if args is None else args
         if given and given[0].startswith("--") and given[0] not in _OF_ROOT:
@@ -73,7 +73,7 @@ class _Root(_Parser):
         return parsed
 
     def _refuse(self, command: str, rest: Sequence[str]) -> NoReturn:
-        """The nearest options, where an option is not known."""
+        """Raise an error that suggests the nearest options for an unknown one."""
         p = self.commands[command]
         options = [word for word in rest if word.startswith("-")]
         if not options:
@@ -88,7 +88,7 @@ class _Root(_Parser):
 
 _OF_ROOT = ("--help", "--version")
 
-# What the pages and papers call the sizes of a problem.
+# Names of a problem's sizes on the pages and in papers.
 _SIZES = {
     "B": "--batch",
     "H": "--heads",
@@ -101,7 +101,7 @@ _SIZES = {
 
 
 class _Version(argparse.Action):
-    """`--version`, which is looked up only when it is asked for."""
+    """`--version`, which is looked up only when requested."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         from engine.base.files import version
@@ -117,11 +117,11 @@ def _no_such(kind: str, given: str, known: Iterable[str]) -> str:
 
 
 def parser(only: str | None = None) -> _Root:
-    """The whole command line's parser.
+    """Return the parser of the command line.
 
     Args:
-        only: the one command to be parsed. The others are listed without their options, and their
-            modules are not imported.
+        only: the command to parse. Others are listed without their options, and their modules are
+        not imported.
     """
     root = _Root(
         prog="python -m engine" if Path(sys.argv[0]).parts[-2:] == _AS_MODULE else "attune",
@@ -149,13 +149,13 @@ def parser(only: str | None = None) -> _Root:
 
 
 def options_of(parsed: argparse.Namespace) -> Any:
-    """What was parsed, as the dataclass that the command's function takes (its `args`)."""
+    """Return the parsed options as the dataclass that the command's function takes (its `args`)."""
     kind = get_type_hints(parsed.run)["args"]
     return kind(**{field.name: getattr(parsed, field.name) for field in fields(kind)})
 
 
 def _overview() -> str:
-    """The commands by group, as wide as the terminal."""
+    """Return the commands by group, as wide as the terminal."""
     read = _read()
     width = min(shutil.get_terminal_size().columns, _MOST_COLUMNS)
     indent = 4 + max(map(len, read["commands"]))
@@ -171,7 +171,7 @@ def _overview() -> str:
     return "\n".join(lines[1:])
 
 
-_MOST_COLUMNS = 110  # of text that is read
+_MOST_COLUMNS = 110  # of prose
 
 
 @cache
@@ -222,7 +222,7 @@ def _add_options(
 
 
 def _keywords(keywords: Table, module: ModuleType) -> dict[str, Any]:
-    """What `add_argument` takes, with names replaced by what they name."""
+    """Return keywords for `add_argument`, with names resolved to objects."""
     own = ("flag", "exclusive", "inherits")
     given = {key: value for key, value in keywords.items() if key not in own}
     if "flag" in keywords:

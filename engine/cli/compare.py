@@ -1,7 +1,7 @@
-"""`compare`: kernels of snapshots beside each other. `rerun`: one snapshot's, repeated here.
+"""`compare`: compare kernels of snapshots. `rerun`: repeat a snapshot's evaluations here.
 
 Exit codes are the gate's. 1: a result became incorrect, less accurate or slower, or its counts
-became worse. 3: something could not be judged. 0: neither.
+became worse. 3: no verdict on something. 0: otherwise.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from engine.sessions.snapshot import Snapshot, Source
 from engine.sessions.store import default_store
 
 TIMES = {"cold": "device_cold", "end-to-end": "end_to_end", "warm": "device_warm"}
-_FEW = 8  # evaluations that are counted without being asked to
+_FEW = 8  # up to this many evaluations are counted without --counts
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class CompareOptions(FormatOptions):
 
 
 def run(args: CompareOptions) -> int:
-    # A pinned baseline may be one of the files, or one more.
+    # A pinned baseline may be one of the files or an additional one.
     files = list(args.files)
     if args.baseline is not None and args.baseline not in files:
         files.insert(0, args.baseline)
@@ -100,7 +100,7 @@ def run(args: CompareOptions) -> int:
 
 
 def print_comparison(comparison: SessionComparison, args: CompareOptions | RerunOptions) -> None:
-    """Print a comparison in the format that was asked for; tables by default."""
+    """Print a comparison in the requested format; tables by default."""
     if args.json:
         print_json(output.to_dict(comparison))
     elif args.markdown:
@@ -119,7 +119,7 @@ def print_comparison(comparison: SessionComparison, args: CompareOptions | Rerun
 
 
 def _print_differences(differences: Differences) -> None:
-    """Environment, flags and sources, a line each; diffs in full."""
+    """Print differences of environment, flags and sources, one per line, and full diffs."""
     if differences.nothing:
         print("  nothing in environment, flags and sources")
     for field, before, after, effect in environment_table(differences).rows:
@@ -153,7 +153,7 @@ class RerunOptions(BackendOption, FormatOptions):
 def run_rerun(args: RerunOptions) -> int:
     snapshot = open_session(args.file)
     if args.gpu is not None:
-        find_device(args.gpu)  # one mistake, not one of every evaluation
+        find_device(args.gpu)  # report an unknown GPU once, not for every evaluation
     repeats = plan_rerun(snapshot, only=args.only, gpu=args.gpu, backend=args.backend)
     if not repeats:
         fits = f"no evaluation matches {args.only!r}" if args.only else "it holds no evaluation"
@@ -192,7 +192,7 @@ def _failed(e: Evaluation) -> bool:
 
 
 def _agreed(sources: Iterable[Source]) -> bool:
-    """Show the snapshot's source and ask; only a typed "yes" is one."""
+    """Show the snapshot's source and ask for consent; only a typed "yes" counts."""
     for source in sources:
         print(f"===== {source.name}, SHA-256 {source.sha256} =====", file=sys.stderr)
         print(source.text, file=sys.stderr)
@@ -230,7 +230,7 @@ def _repeat(snapshot: Snapshot, repeats: list[Repeat], theirs: bool) -> list[Eva
 
 
 def _snapshot(snapshot: Snapshot, outcomes: list[EvaluationOutcome], theirs: bool) -> Snapshot:
-    """The repetition as a session of its own."""
+    """Return the repetition as a new session."""
     evaluations = [o.evaluation for o in outcomes]
     sources = {s.sha256: s for e in evaluations for s in sources_of(e)}
     if theirs:
@@ -251,7 +251,8 @@ def _snapshot(snapshot: Snapshot, outcomes: list[EvaluationOutcome], theirs: boo
 
 
 def _only(snapshot: Snapshot, repeats: list[Repeat]) -> Snapshot:
-    """The snapshot reduced to what was asked for, so that nothing else counts as missing here."""
+    """Return the snapshot with only the requested evaluations, so that others do not count as
+    missing."""
     asked = [repeat.recorded for repeat in repeats]
     opened = snapshot.opened()
     kept = tuple(r for r, e in zip(snapshot.evaluations, opened, strict=True) if e in asked)

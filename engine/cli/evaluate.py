@@ -1,4 +1,4 @@
-"""`evaluate`: the whole pipeline for one variant and problem."""
+"""`evaluate`: check, analyse and time one variant on one problem."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def run(args: EvaluateOptions) -> int:
 
 
 def _at_clock(request: EvaluationRequest, word: str | None, history: History) -> EvaluationRequest:
-    """The request for times at the clock that was asked for."""
+    """Return the request for times at the requested clock."""
     if word is None:
         return request
     resolved = resolve(request, history)

@@ -1,9 +1,8 @@
 """`gate`: a verdict on every kernel that changed between two states, without a GPU.
 
-What was found is printed as tables, as JSON, or as Markdown for a pull request's comment.
+The report is printed as tables, JSON, or Markdown for a pull request's comment.
 
-Exit code 0: fine. 1: a regression. 2: invalid input. 3: something could not be judged, and nothing
-else is wrong.
+Exit code 0: fine. 1: a regression. 2: invalid input. 3: no regression, but no verdict on something.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def run(args: GateOptions) -> int:
 
 
 def _refuse_what_is_ignored(args: GateOptions) -> None:
-    """InvalidProblem for an option that says nothing beside --accept or --history."""
+    """Raise InvalidProblem for an option that has no effect with --accept or --history."""
     mode = "--accept" if args.accept else "--history"
     for name, value in (
         ("BASE", args.base),
@@ -82,7 +81,7 @@ def _refuse_what_is_ignored(args: GateOptions) -> None:
 
 
 def _accept(args: GateOptions) -> int:
-    """Renew budgets; what moved is printed and stands in the commit."""
+    """Renew budgets; print the changes and commit them."""
     renewed = accept(working_tree(Path.cwd()), args.kernel)
     if args.json:
         print_json({"moved": list(renewed.moved), "commit": renewed.commit or None})
@@ -134,8 +133,8 @@ def _write(report: GateReport, args: GateOptions) -> None:
         print(remark)
 
 
-MARK = "<!-- attune gate -->"  # by which a later comment finds the one that it replaces
-_MAX_MARKDOWN = 60_000  # characters; GitHub takes 65,536 of a comment
+MARK = "<!-- attune gate -->"  # marks a comment, so that a later one replaces it
+_MAX_MARKDOWN = 60_000  # characters; GitHub's limit of a comment is 65,536
 _HEADLINES = {
     0: "No regression",
     1: "Regression",
@@ -145,7 +144,7 @@ _SHOWN = ("simulated_us", "registers", "spill_bytes", "ctas_per_sm", "instructio
 
 
 def to_dict(report: GateReport) -> dict[str, Any]:
-    """Plain data; `verdicts` is the list that other programs read."""
+    """Return plain data; `verdicts` is the list for other programs."""
     return {
         "base": report.base,
         "head": report.head,
@@ -184,7 +183,7 @@ def to_dict(report: GateReport) -> dict[str, Any]:
 
 
 def verdict_table(report: GateReport) -> Table:
-    """One row for each kernel, problem and GPU, and for what concerns a kernel as a whole."""
+    """Return one row for each kernel, problem and GPU, and for findings on a kernel as a whole."""
     rows: list[tuple[object, ...]] = []
     for kernel in report.kernels:
         for each in kernel.findings:
@@ -203,7 +202,7 @@ def verdict_table(report: GateReport) -> Table:
 
 
 def headline(report: GateReport) -> str:
-    """One sentence."""
+    """Return the report's result in one sentence."""
     if not report.kernels and not any(f for _, f in report.budgets):
         return f"no kernel changed ({len(report.unchanged)} looked at)."
     regressions = [entry for entry in report.verdicts if entry[3].is_regression]
@@ -215,7 +214,7 @@ def headline(report: GateReport) -> str:
 
 
 def remarks_of(report: GateReport) -> tuple[str, ...]:
-    """Remarks that a reader of the verdicts needs."""
+    """Return remarks on how to read the verdicts."""
     of_kernels = [f"{k.kernel}: {remark}" for k in report.kernels for remark in k.remarks]
     remarks = [*of_kernels, *report.remarks]
     if any(k.rows for k in report.kernels):
@@ -224,7 +223,7 @@ def remarks_of(report: GateReport) -> tuple[str, ...]:
 
 
 def to_markdown(report: GateReport) -> str:
-    """A comment: the verdicts, then every figure folded away."""
+    """Return a comment: the verdicts, then all figures, folded."""
     table = verdict_table(report)
     icon = {0: "✅", 1: "❌"}.get(report.exit_code, "⚠️")
     lines = [MARK, f"### {icon} Attune: {_escaped(headline(report))}", ""]
@@ -261,7 +260,7 @@ def _figures(rows: Sequence[Row]) -> Table:
 
 
 def figures_table(report: GateReport) -> Table:
-    """The figures that people look at first, of the rows whose code differs."""
+    """Return the main figures of the rows whose code differs."""
     rows = [
         (row.kernel, row.problem.label(), row.gpu, *(_change(row, name) for name in _SHOWN))
         for kernel in report.kernels

@@ -80,7 +80,7 @@ class SelfcheckOptions:
 
 
 def run_selfcheck(args: SelfcheckOptions) -> int:
-    """Exit code 1 when a check failed; what is not possible here is no failure."""
+    """Run the checks. Exit code 1 if a check failed; checks that do not apply here do not fail."""
     results = []
     for result in selfcheck(args.gpu):
         results.append(result)

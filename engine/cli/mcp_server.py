@@ -32,8 +32,8 @@ Answer: TypeAlias = dict[str, Any]
 Tool: TypeAlias = Callable[..., Coroutine[Any, Any, Answer]]
 
 MOST_SECONDS = 600.0
-_MOST_ITEMS = 12  # of a list in an answer
-_MOST_TEXT = 600  # characters of a text in one
+_MOST_ITEMS = 12  # of a list in a response
+_MOST_TEXT = 600  # characters of a text in a response
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.~^@/-]*")
 _INSTRUCTIONS = (
     "Attune looks at CUDA attention kernels without a GPU. A kernel is the name of a variant (v08) "
@@ -44,25 +44,25 @@ _INSTRUCTIONS = (
 
 
 class Refused(BadInput):
-    """A call that this server does not answer."""
+    """A call that this server refuses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What the person who started the server lets it do."""
+    """Permissions given to the server when it was started."""
 
     root: Path
     write: bool = False
     run: bool = False
-    seconds: float = 120.0  # of one call
+    seconds: float = 120.0  # time limit of one call
 
 
 class Tools:
-    """The tools. Every method is one, with its docstring as its description."""
+    """The tools. Every public method is a tool; its docstring is the tool's description."""
 
     def __init__(self, rights: Rights, data: Path) -> None:
         self._rights = rights
-        self._data = data  # where a command keeps what it would keep for a person
+        self._data = data  # data folder of commands
 
     def all(self) -> tuple[Tool, ...]:
         return (
@@ -214,7 +214,8 @@ class Tools:
         return found
 
     def _kernel(self, name: str) -> str:
-        """The name of a variant, or a path inside whose headers are inside, too."""
+        """Return the name of a variant, or a path in the root folder whose headers are in it,
+        too."""
         if "/" not in name and not name.endswith(".cu"):
             return _plain(name)
         path = self._inside(name)
@@ -243,7 +244,7 @@ class Tools:
     async def _json(
         self, *arguments: str, seconds: float | None = None, may_fail: bool = False
     ) -> Any:
-        """One command's JSON, shortened. Raises Refused with its sentence where there is none."""
+        """Run a command and return its shortened JSON. Raises Refused with its error sentence."""
         limit = min(seconds or self._rights.seconds, MOST_SECONDS + 60.0)
         code, out, err = await _run(arguments, self._rights.root, self._environment(), limit)
         if out and (code == 0 or may_fail):
@@ -270,10 +271,10 @@ class Tools:
 async def _run(
     arguments: Sequence[str], folder: Path, environment: Mapping[str, str], seconds: float
 ) -> tuple[int, bytes, bytes]:
-    """(exit code, output, errors) of one command; it ends with the call that waits for it."""
+    """Run a command and return (exit code, output, errors). Its process ends with the call."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        # -P: no module of the folder that is looked at takes the place of one of ours.
+        # -P: modules in the current folder must not shadow Attune's.
         *("-P", "-m", "engine", *arguments),
         cwd=folder,
         env=environment,
@@ -300,13 +301,13 @@ async def _run(
 
 
 def _path() -> str:
-    """Where this package is, ahead of what was set."""
+    """Return PYTHONPATH with this package's folder first."""
     here = str(Path(__file__).resolve().parents[2])
     return os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def shortened(value: Any) -> Any:
-    """A copy with long lists and texts cut short, each with a note that it was."""
+    """Return a copy with long lists and texts shortened, each with a note."""
     if isinstance(value, dict):
         return {key: shortened(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -318,7 +319,7 @@ def shortened(value: Any) -> Any:
 
 
 def _problem(text: str, *, sweep: bool = False) -> list[str]:
-    """The options of a problem. Raises BadInput."""
+    """Return the command line options of a problem. Raises BadInput."""
     problem = parse_problem(text)
     options = {
         "batch": problem.batch,
@@ -348,7 +349,7 @@ def _largest(shares: Mapping[str, float]) -> dict[str, float]:
 
 
 def serve(rights: Rights) -> None:
-    """Answer until the input ends. Raises ToolMissing where the SDK is not installed."""
+    """Serve until the input ends. Raises ToolMissing if the SDK is not installed."""
     try:
         from mcp.server.mcpserver import MCPServer
     except ImportError as error:
@@ -363,7 +364,7 @@ def serve(rights: Rights) -> None:
 
 
 def _answering(tool: Tool) -> Callable[..., Coroutine[Any, Any, str]]:
-    """The tool with its answer as short JSON, and a sentence for what cannot be answered."""
+    """Wrap a tool: return its result as short JSON, and errors as sentences."""
 
     @functools.wraps(tool)
     async def answer(*args: Any, **kwargs: Any) -> str:

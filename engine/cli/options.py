@@ -1,6 +1,7 @@
 """Options that several commands share: the problem, the config, and argument types.
 
-Every command imports this, and few have a problem or a kernel: what those need is imported there.
+Every command imports this module, and few have a problem or a kernel: modules for these are
+imported inside functions.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from engine.attention.tensors import InputKind
 
 
-# What `[shared.…]` of commands.toml puts on a command; the options of a command inherit them.
+# Options of `[shared.…]` in commands.toml, inherited by the options of commands.
 
 
 @dataclass(frozen=True)
@@ -142,10 +143,10 @@ PROBLEM = (
 
 
 def problem_from(args: ProblemOptions, variant: Variant | None = None) -> Problem:
-    """The problem that the options of `[shared.problem]` describe.
+    """Return the problem that the options of `[shared.problem]` describe.
 
     Args:
-        variant: whose format it has where that is left out; None: that of the options' own.
+        variant: gives the format if `--dtype` is missing; None: the variant of the options.
 
     Raises:
         InvalidProblem, UnknownName: sizes out of range, no such preset.
@@ -167,21 +168,21 @@ def problem_from(args: ProblemOptions, variant: Variant | None = None) -> Proble
     }
     for name, value in _usual(args, variant).items():
         given[name] = value if given[name] is None else given[name]
-    for name, value in features_from(args).items():  # sizes win over those of lengths
+    for name, value in features_from(args).items():  # explicit sizes override those from lengths
         given[name] = value if given.get(name) is None else given[name]
     if args.backward is False:
         given["direction"] = "forward"
     if args.heads is not None and args.heads_kv is None and args.preset:
-        # Other heads than the preset's do not share its K/V heads.
+        # With another number of heads, the preset's K/V heads do not apply.
         base = replace(base, num_heads_kv=None)
     sizes = (args.batch, args.seqlen, args.seqlen_kv)
     if args.seqlens is None and any(size is not None for size in sizes):
-        base = replace(base, seqlens=None)  # a preset's lengths are of its own batch
+        base = replace(base, seqlens=None)  # a preset's lengths belong to its batch
     return replace(base, **{name: value for name, value in given.items() if value is not None})
 
 
 def scores_from(args: ScoreOptions) -> dict[str, Any]:
-    """The fields of a problem that the options of `[shared.scores]` give."""
+    """Return the fields of a problem given by the options of `[shared.scores]`."""
     names = ("window", "softcap", "alibi", "sinks", "lse")
     given = {name: value for name in names if (value := getattr(args, name)) is not None}
     if args.kv_dtype is not None:
@@ -192,7 +193,7 @@ def scores_from(args: ScoreOptions) -> dict[str, Any]:
 
 
 def features_from(args: FeatureOptions) -> dict[str, Any]:
-    """As `scores_from`, of `[shared.features]`; lengths give the batch and the rows, too."""
+    """Return the fields given by `[shared.features]`; lengths also give batch and rows."""
     given = scores_from(args)
     if args.backward:
         given["direction"] = "backward"
@@ -204,20 +205,20 @@ def features_from(args: FeatureOptions) -> dict[str, Any]:
 
 
 def _usual(args: ProblemOptions, variant: Variant | None) -> dict[str, Any]:
-    """The head dimension and mask that the variant computes; none where a preset's stand."""
+    """Return the head dimension and mask that the variant supports; none with a preset."""
     name = getattr(args, "variant", None)
     if args.preset is not None or (variant is None and (not isinstance(name, str) or name == AUTO)):
         return {}
     from engine.attention.config import find_variant, usual_causal, usual_head_dim
 
-    with contextlib.suppress(AttuneError):  # said where the variant is looked up
+    with contextlib.suppress(AttuneError):  # reported where the variant is looked up
         found = variant or find_variant(str(name))
         return {"head_dim": usual_head_dim(found), "causal": usual_causal([found])}
     return {}
 
 
 def _dtype(args: ProblemOptions, variant: Variant | None) -> Dtype | None:
-    """None where it is left out, and the preset or FP16 stands."""
+    """Return the format; None if it is left out and the preset's or FP16 applies."""
     if args.dtype:
         return DTYPES[args.dtype]
     names = getattr(args, "variants", None) or [getattr(args, "variant", None)]
@@ -227,7 +228,7 @@ def _dtype(args: ProblemOptions, variant: Variant | None) -> Dtype | None:
 
 
 def dtype_from(name: str | None, variants: Iterable[str | Variant]) -> Dtype:
-    """The format of `--dtype`; where it is left out, as `engine.attention.config.usual_dtype`."""
+    """Return the format of `--dtype`, else `engine.attention.config.usual_dtype`."""
     from engine.attention.config import usual_dtype
 
     return DTYPES[name] if name is not None else usual_dtype(variants)
@@ -248,15 +249,16 @@ def kernel_file(text: str) -> Path:
 
 
 def given_config(args: ConfigOptions) -> dict[str, int]:
-    """The tunables given by `--config`. InvalidProblem for an item that is not of its form."""
+    """Return the tunables given by `--config`. Raises InvalidProblem for a malformed item."""
     return parse_config(args.config, "--config takes NAME=VALUE, for instance num_splits=4")
 
 
 def config_from(args: ConfigOptions, name: str) -> dict[str, int]:
-    """The tunables given by `--config`; with `--defaults-only` all of them.
+    """Return the tunables given by `--config`; with `--defaults-only` all of them.
 
     Raises:
-        InvalidProblem: an item that is not name=whole number, or that the variant does not offer.
+        InvalidProblem: an item that is not name=whole number, or a value that the variant does not
+        offer.
         UnknownName: no such variant.
     """
     config = given_config(args)
@@ -273,18 +275,19 @@ def config_from(args: ConfigOptions, name: str) -> dict[str, int]:
 
 
 def first_given(args: object, names: Sequence[str]) -> str | None:
-    """The first of these options that was given."""
+    """Return the first of these options that was given."""
     return next((name for name in names if getattr(args, name)), None)
 
 
 def fields_from(args: object, kind: type[Any], *without: str) -> dict[str, Any]:
-    """What the options say of the fields of a dataclass that are called as they are."""
+    """Return the options whose names are fields of a dataclass."""
     names = [f.name for f in fields(kind) if f.name not in without]
     return {name: getattr(args, name) for name in names if hasattr(args, name)}
 
 
 def parse_config(items: Iterable[str], usage: str) -> dict[str, int]:
-    """`num_splits=4` and so on. InvalidProblem with `usage` for what is not of that form."""
+    """Parse items such as `num_splits=4`. Raises InvalidProblem with `usage` for a malformed
+    item."""
     config = {}
     for item in items:
         name, _, value = item.partition("=")
@@ -358,7 +361,7 @@ def positive_float(text: str) -> float:
 
 
 def seed(text: str) -> int:
-    """For `type=`: what NumPy and a snapshot take as a seed."""
+    """For `type=`: a seed that NumPy and snapshots support."""
     value = integer(text)
     if not 0 <= value < 2**63:
         raise argparse.ArgumentTypeError(f"must be 0 to 2^63 - 1, not {text}")
@@ -366,7 +369,7 @@ def seed(text: str) -> int:
 
 
 def day(text: str) -> str:
-    """For `type=`: a date or time in UTC, as it is; or nothing."""
+    """For `type=`: a date or time in UTC, unchanged, or an empty text."""
     try:
         if text:
             datetime.fromisoformat(text)
@@ -375,11 +378,11 @@ def day(text: str) -> str:
     return text
 
 
-# What `auto` takes by the times that are known on this machine.
+# Choices of `auto` by the times known on this machine.
 
 
 def resolved_with_note(request: EvaluationRequest, history: History) -> ResolvedRequest:
-    """As `resolve`; what `auto` takes and why goes to stderr."""
+    """Resolve the request; print the choice of `auto` and its reason to stderr."""
     resolved = resolve(request, history)
     if resolved.choice is not None:
         print(resolved.choice.note(), file=sys.stderr)
@@ -387,5 +390,5 @@ def resolved_with_note(request: EvaluationRequest, history: History) -> Resolved
 
 
 def as_resolved(request: EvaluationRequest, resolved: ResolvedRequest) -> EvaluationRequest:
-    """The request for the variant and config that it was resolved to."""
+    """Return the request with the variant and config to which it was resolved."""
     return replace(request, variant=resolved.variant.id, config=resolved.config)

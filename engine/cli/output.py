@@ -1,7 +1,7 @@
 """Printing JSON objects and tables, without characters that control a terminal.
 
-Text of files, kernels and compilers may contain control characters. All output therefore passes one
-stream that writes invisible characters as `^M` or `^[`.
+Text of files, kernels and compilers may contain control characters. Therefore all output passes
+through a stream that writes invisible characters as `^M` or `^[`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from kernels.characters import visible
 
 
 class _Shown:
-    """A text stream that writes `visible` text into another one, which it is otherwise."""
+    """A text stream that passes `visible` text to another stream, and delegates everything else
+    to it."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -36,14 +37,14 @@ class _Shown:
 
 @contextmanager
 def shown_output() -> Iterator[None]:
-    """Within it, standard output and standard error show every character."""
+    """Make standard output and standard error show every character inside this context."""
     before = sys.stdout, sys.stderr
     shown = cast(TextIO, _Shown(sys.stdout)), cast(TextIO, _Shown(sys.stderr))
     sys.stdout, sys.stderr = shown
     try:
         yield
     finally:
-        # Another one stands there where the output could not be written.
+        # After a write error, another stream is installed.
         if sys.stdout is shown[0]:
             sys.stdout = before[0]
         if sys.stderr is shown[1]:
@@ -51,7 +52,7 @@ def shown_output() -> Iterator[None]:
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on standard output. NaN and infinity become null: JSON has neither."""
+    """Print one JSON value. NaN and infinity become null, because JSON has neither."""
     from pydantic_core import to_jsonable_python
 
     plain = to_jsonable_python(value, inf_nan_mode="null")
@@ -60,12 +61,13 @@ def print_json(value: Any) -> None:
 
 
 def print_figures(title: str, rows: Iterable[tuple[str, object]]) -> None:
-    """A table of named figures."""
+    """Print a table of named figures."""
     print_table(Table(title, ("figure", "value"), tuple(rows)))
 
 
 def print_table(table: Table) -> None:
-    """A table that fits the terminal, numbers right-aligned, and its remark; no empty table."""
+    """Print a table fitted to the terminal, with right-aligned numbers, and its remark. Skip an
+    empty table."""
     if table.rows:
         if len(table.rows) <= _MOST_FITTED:
             _draw(table)
@@ -75,7 +77,7 @@ def print_table(table: Table) -> None:
         print(table.remark)
 
 
-_MOST_FITTED = 500  # rows; to fit a thousand to the terminal takes half a second
+_MOST_FITTED = 500  # rows; fitting a thousand to the terminal takes half a second
 
 
 def _draw(table: Table) -> None:
@@ -86,16 +88,16 @@ def _draw(table: Table) -> None:
     title = visible(table.title)
     drawn = RichTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name, figures in zip(table.columns, table.numeric, strict=True):
-        # Where the terminal is narrow, a cell goes on in the next line: none is cut.
+        # In a narrow terminal, cells are wrapped, not cut.
         drawn.add_column(visible(name), justify="right" if figures else "left", overflow="fold")
     for row in table.texts:
         drawn.add_row(*map(visible, row))
-    # A pipe has no width: lines stay whole there, so that grep and diff work on them.
+    # In a pipe, lines are not wrapped, so that grep and diff work on them.
     width = None if sys.stdout.isatty() else 240
     file = unfiltered(sys.stdout)
     Console(highlight=False, markup=False, emoji=False, width=width, file=file).print(drawn)
 
 
 def unfiltered(stream: TextIO) -> TextIO:
-    """What lies under a stream of `shown_output`: there the escapes of one's own style act."""
+    """Return the stream under one of `shown_output`, on which escape sequences for styles work."""
     return stream.stream if isinstance(stream, _Shown) else stream

@@ -1,4 +1,4 @@
-"""`profile`: the exact `ncu` command for a kernel, and the import of the CSV that it writes."""
+"""`profile`: print the `ncu` command for a kernel, and import the CSV file that it writes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(args: ProfileOptions) -> int:
     resolved = resolved_with_note(request, history)
     variant = resolved.variant
     if args.csv is None:
-        make_plan(variant, problem, resolved.config)  # a problem it does not take is said at once
+        make_plan(variant, problem, resolved.config)  # reports an unsupported problem at once
         print(ncu_command(variant, problem, resolved.config))
         return 0
 
@@ -65,7 +65,7 @@ def run(args: ProfileOptions) -> int:
 
 
 def ncu_command(variant: Variant, problem: Problem, config: dict[str, int]) -> str:
-    """The command: one launch of each pass, the counters that Attune shows, as CSV in a file."""
+    """Return the command, which profiles one launch of each pass and writes a CSV file."""
     entries = "|".join(launch.entry for launch in variant.passes)
     given = {
         "--batch": problem.batch,

@@ -1,4 +1,4 @@
-"""`recommend-batch`: the batch that fills the GPU, with the reason and the savings."""
+"""`recommend-batch`: recommend a batch size, with reason and savings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _TRAFFIC: tuple[TrafficUnit, ...] = ("requests", "tokens", "queries")
 
 
 def price(text: str) -> tuple[str, float]:
-    """(GPU, dollars); the GPU is empty for the one at hand."""
+    """Parse (GPU, dollars); the GPU is empty for the target GPU."""
     gpu, _, dollars = text.rpartition("=")
     try:
         usd = float(dollars.strip().removeprefix("$"))
@@ -153,7 +153,7 @@ def run(args: RecommendBatchOptions) -> int:
     return 0
 
 
-# What a mix does not say of a request, or says in its lines.
+# Options that do not apply to a mix, or are given in its lines.
 _NOT_OF_A_MIX = (
     *("seqlen", "seqlen_kv", "heads_kv", "head_dim_v", "heads_free", "measured", "predict"),
     *("arrivals_per_s", "budget_ms", "alternatives", "invariance", "curve", "window", "softcap"),

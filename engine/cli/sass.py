@@ -1,4 +1,4 @@
-"""`sass`: count what the machine code of any kernel executes, and simulate its time."""
+"""`sass`: count the instructions that any kernel's machine code executes, and simulate its time."""
 
 from __future__ import annotations
 
@@ -42,21 +42,16 @@ from engine.cli.sass_output import Result, as_json, print_results
 from engine.cuda_source import compile_kernel
 from engine.cuda_source.nvrtc import compiler_flag
 from engine.devices import DeviceSpec, target_gpu
+from engine.history.simulation import time_launch
 from engine.machine_code.analysis import Analysis, analyse, following_registers
 from engine.machine_code.cubin import read_cubin
 from engine.machine_code.launch import Content, Launch, arguments_and_memory, tables
+from engine.machine_code.timing.launch_time import TimedLaunch
 from engine.machine_code.timing.timeline import beside, timeline, write_timeline
 from engine.model.kernel import Kernel, launch_plan
 from engine.own_kernels.registry import use_kernel
 from engine.pipeline.request import EvaluationRequest
-from engine.pipeline.simulated_launches import (
-    TimedLaunch,
-    clock_note,
-    device_at,
-    given_clock,
-    time_launch,
-    time_passes,
-)
+from engine.pipeline.simulated_launches import clock_note, device_at, given_clock, time_passes
 from engine.sessions.known_times import open_history
 from kernels.source_text import sidecar_of
 from kernels.variant import AUTO, Variant
@@ -66,18 +61,19 @@ T = TypeVar("T")
 # Run a command in a separate process with limits, because files may be untrusted.
 
 _MOST_TIME_S = 600
-_MOST_MEMORY_BYTES = 8 << 30  # beside what the process has when it starts
+_MOST_MEMORY_BYTES = 8 << 30  # in addition to the process' memory at its start
 _PR_SET_PDEATHSIG = 1
 
 
 def run_apart(run: Callable[[T], int], args: T, file: str, most_s: float = _MOST_TIME_S) -> int:
-    """`run(args)`, printing to where this process prints; what `file` does to it stays there.
+    """Run `run(args)` in a separate process with this process' output, so that `file` cannot harm
+    this one.
 
     Args:
-        most_s: that it may take.
+        most_s: time limit, seconds.
 
     Raises:
-        CompileError: it crashed, or reached a limit.
+        CompileError: the process crashed or reached a limit.
         AttuneError: as `run`.
     """
     sys.stdout.flush()
@@ -119,7 +115,7 @@ def _how(code: int) -> str:
 
 
 def _serve(answers: Connection, run: Callable[[T], int], args: T) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent says that it was cancelled
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent reports the cancellation
     _limit()
     answer: int | AttuneError
     with shown_output():
@@ -134,7 +130,7 @@ def _serve(answers: Connection, run: Callable[[T], int], args: T) -> None:
 
 
 def _limit() -> None:
-    """End with the parent, and at the limits."""
+    """End the process with its parent, and at the limits."""
     if sys.platform == "linux":
         parent = os.getppid()
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -235,7 +231,8 @@ def _results(args: SassOptions, device: DeviceSpec | None) -> list[Result]:
 def _write_timeline(
     path: Path, args: SassOptions, results: Sequence[Result], device: DeviceSpec | None
 ) -> None:
-    """The longest pass as a trace, with that of a second kernel, launched alike, beside it."""
+    """Write a trace of the longest pass, optionally beside that of a second kernel with the same
+    launch."""
     trace = _trace(results)
     if args.against is not None:
         other = _with_auto_resolved(replace(args, kernel=args.against), device)
@@ -261,7 +258,7 @@ def _is_file(kernel: str) -> bool:
 
 
 def _with_auto_resolved(args: SassOptions, device: DeviceSpec | None) -> SassOptions:
-    """The options with the variant and config that `auto` stands for."""
+    """Return the options with `auto` replaced by its variant and config."""
     if args.kernel != AUTO:
         return args
     request = EvaluationRequest(
@@ -275,7 +272,7 @@ def _with_auto_resolved(args: SassOptions, device: DeviceSpec | None) -> SassOpt
 def _of_variant(
     args: SassOptions, device: DeviceSpec | None, variant: Variant | None = None
 ) -> list[Result]:
-    """Each pass; its time is what `evaluate` and the pages predict."""
+    """Return the result of each pass; times are those that `evaluate` and the pages predict."""
     if variant is None:
         for flag in ("entry", "define", "include", "flag", "arg", "grid", "block", "smem", "cold"):
             if getattr(args, flag):
@@ -303,7 +300,7 @@ def _timed(
     analyses: Sequence[Analysis],
     time_at: Callable[[DeviceSpec], Sequence[TimedLaunch]],
 ) -> list[Result]:
-    """Times at the clock that is asked for, and what to know of it."""
+    """Return times at the requested clock, and a note on the clock."""
     with following_registers(analyses):
         at = device_at(device, args.clock, analyses, lambda: time_at(device))
         timed = time_at(at)
@@ -317,7 +314,7 @@ def _time_passes(
     arch = analyses[0].program.arch
     _check_runs_on(arch, device)
     predicted = None
-    if arch == device.arch:  # else it is not of this code
+    if arch == device.arch:  # otherwise the time is not of this code
         kernel = Kernel.of(variant, device, plan.config)
         predicted = open_history().estimate(kernel, plan.problem)
     return time_passes(variant, plan, analyses, device, predicted)
@@ -388,14 +385,14 @@ def _launch_of_file(args: SassOptions, path: Path) -> tuple[Launch, tuple[Conten
         raise InvalidProblem(f"--smem is a number of bytes from 0, not {args.smem}.")
     arguments, contents = arguments_and_memory(args.arg)
     grid, block = _three(args.grid or "", "--grid"), _three(args.block or "", "--block")
-    known = () if args.execute else tables(contents)  # executed, all memory is read as it is
+    known = () if args.execute else tables(contents)  # with --execute, memory contents are real
     return Launch(grid, block, args.smem, arguments, known), contents
 
 
 def _code_of_file(
     args: SassOptions, path: Path, device: DeviceSpec | None
 ) -> tuple[bytes, str | None]:
-    """The cubin, and the entry that is asked for."""
+    """Return the cubin and the requested entry."""
     return _read_cubin(args, path) if path.suffix == ".cubin" else _compile(args, path, device)
 
 
@@ -461,7 +458,8 @@ def _arch(args: SassOptions, device: DeviceSpec | None) -> str:
 
 
 def _check_runs_on(arch: str, device: DeviceSpec) -> None:
-    """Code runs on its own major version, and on later minor ones."""
+    """Check that code runs on the device: the same major version, and the same or a later minor
+    one."""
     major, minor = divmod(int(arch[3:].rstrip("af")), 10)
     own_major, own_minor = device.compute_capability
     if major != own_major or minor > own_minor:

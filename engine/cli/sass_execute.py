@@ -1,4 +1,4 @@
-"""`sass FILE --execute`: the machine code of any kernel run on this CPU, with memory of its own."""
+"""`sass FILE --execute`: execute any kernel's machine code on this CPU, on buffers made for it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from engine.machine_code.execution import (
 from engine.machine_code.launch import Content, Launch, buffer_address
 
 _TIME_LIMIT_S = 300.0
-_MOST_CLUSTER_CTAS = 16  # the largest that is not portable
+_MOST_CLUSTER_CTAS = 16  # the largest non-portable cluster size
 _FLOATS = {"f16": np.float16, "f32": np.float32, "f64": np.float64, "tf32": np.float32}
 
 
@@ -45,7 +45,7 @@ class _Executed:
     seconds: float
     fault: str
     hazards: tuple[Hazard, ...]
-    buffers: tuple[tuple[int, int, int], ...]  # number of the pointer, bytes, bytes that changed
+    buffers: tuple[tuple[int, int, int], ...]  # (index of the pointer, bytes, changed bytes)
 
 
 def run_executed(
@@ -60,16 +60,16 @@ def run_executed(
     save: Path | None,
     as_json: bool,
 ) -> int:
-    """Execute, print, and return the exit code: 1 where a fault or a hazard was found.
+    """Execute, print the result, and return the exit code: 1 if a fault or hazard was found.
 
     Args:
-        cluster: CTAs of a cluster; None: as the code says.
-        save: a folder that takes the memory of each pointer.
+        cluster: CTAs of a cluster; None: as compiled into the code.
+        save: a folder for the final memory of each pointer.
 
     Raises:
-        InvalidProblem: the launch does not fit the entry, or a pointer does not say its size.
-        StoreError: nothing can be written to `save`.
-        CompileError, ToolMissing: the cubin or the emulator cannot be had.
+        InvalidProblem: the launch does not fit the entry, or a pointer has no size.
+        StoreError: `save` cannot be written.
+        CompileError, ToolMissing: the cubin cannot be read or the emulator cannot be built.
     """
     cubin = read_cubin(cubin_data)
     entry = find_entry(cubin, entry_name)
@@ -92,7 +92,7 @@ def run_executed(
 def _cluster_of(
     cubin: Cubin, entry: Entry, given: tuple[int, int, int] | None
 ) -> tuple[int, int, int]:
-    """CTAs of a cluster, as the launch or the code says."""
+    """Return the cluster size given by the launch or the code."""
     compiled = entry.cluster if prod(entry.cluster) > 1 else None
     cluster = given or compiled or (1, 1, 1)
     size = prod(cluster)
@@ -164,7 +164,8 @@ def _executed(
 
 
 def _memory(number: int, content: Content | None) -> GlobalBuffer:
-    """Floats are normal, the same in each run; integers are zero; plain bytes hold NaN patterns."""
+    """Return initial memory: normally distributed floats from a fixed seed, zero integers, and
+    NaN patterns for plain bytes."""
     if content is None:
         raise InvalidProblem(
             f"Pointer {number + 1} does not say how much memory it has: write ptr:4096 (bytes) or "

@@ -26,18 +26,19 @@ from engine.machine_code.analysis import (
 from engine.machine_code.disassembly import NO_BARRIER, Instruction, SourceLine
 from engine.machine_code.emulation import EXECUTED, IDEAL_WAVEFRONTS, SECTORS, WAVEFRONTS
 from engine.machine_code.overlap import overlaps
+from engine.machine_code.timing.launch_time import TimedLaunch
 from engine.machine_code.timing.simulate import SimulatedLatency
-from engine.pipeline.simulated_launches import TimedLaunch, advise_launch
+from engine.pipeline.simulated_launches import advise_launch
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One pass: counted, and timed where a GPU was named."""
+    """One pass: its counts, and its time if a GPU was named."""
 
     analysis: Analysis
     timed: TimedLaunch | None
-    of_clock: str = ""  # what to know of the clock
-    device: DeviceSpec | None = None  # at that clock
+    of_clock: str = ""  # note on the clock
+    device: DeviceSpec | None = None  # at this clock
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -48,7 +49,7 @@ class Result:
 
 
 def as_json(kernel: str, results: Sequence[Result], device: DeviceSpec | None) -> dict[str, Any]:
-    """One object: the whole call, and each pass of it."""
+    """Return one object with figures of the whole call and of each pass."""
     passes = [_pass_as_json(r, device) for r in results]
     main = max(passes, key=lambda p: p["counted"]["warp_instructions"])
     merged: dict[str, int] = {}
@@ -78,7 +79,7 @@ def as_json(kernel: str, results: Sequence[Result], device: DeviceSpec | None) -
 
 
 def _latency_of_all(results: Sequence[Result]) -> dict[str, Any]:
-    """Passes run one after the other."""
+    """Return the total latency of passes, which run one after the other."""
     each = [r.timed.simulated.latency for r in results if r.timed is not None]
     is_known = not any(has_guessed_addresses(r.analysis) for r in results)
     return {
@@ -210,7 +211,7 @@ def print_results(
     most_lines: int,
     listing: bool,
 ) -> None:
-    """Tables for people, pass by pass."""
+    """Print tables for each pass."""
     for result in results:
         _print_counts(kernel, result.analysis)
         _print_loops(result.analysis)
@@ -354,7 +355,7 @@ def _pipes(figures: Figures) -> str:
 
 
 def _ratio(actual: int, ideal: int) -> str | None:
-    """`2,048 (4.0x)`; nothing where there is none."""
+    """Return `2,048 (4.0x)`; empty if the count is 0."""
     if not actual:
         return None
     return f"{actual:,}" if actual == ideal or not ideal else f"{actual:,} ({actual / ideal:.1f}x)"

@@ -1,4 +1,5 @@
-"""`sessions`: list, search, show, import, remove snapshots. `report`: one as a document."""
+"""`sessions`: list, search, show, import and remove snapshots. `report`: write one as a
+document."""
 
 from __future__ import annotations
 
@@ -257,7 +258,7 @@ def run_import(args: SessionsImportOptions) -> int:
     from engine.sessions.store import default_store
 
     store, options = default_store(), _options(args)
-    # Every file is read before the first is kept: a bad one leaves nothing half done.
+    # All files are read before any is stored, so that an invalid file leaves nothing half done.
     snapshots = [
         snapshot_of(read_file(path), name=path.name, options=options)
         for path in map(Path, args.files)

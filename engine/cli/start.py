@@ -1,8 +1,8 @@
 """Commands that start another program: `app`, `mcp` and `softgpu`.
 
 `app` is the dashboard. `mcp` offers the commands as tools of the Model Context Protocol over
-standard input and output. `softgpu -- COMMAND` starts a command with a GPU in software where
-NVIDIA's driver would be.
+standard input and output. `softgpu -- COMMAND` starts a command with a GPU in software in place of
+NVIDIA's driver.
 """
 
 from __future__ import annotations

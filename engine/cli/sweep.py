@@ -1,4 +1,4 @@
-"""`sweep`: many evaluations, resumable, and the best of them. `tuned`: the saved configs."""
+"""`sweep`: run many evaluations, resumably, and rank them. `tuned`: list the saved configs."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ from kernels.characters import visible
 from kernels.ladder import LADDER
 from kernels.variant import AUTO, DTYPES
 
-# What `sweep` prints: the plan, progress, places and failures.
+# Output of `sweep`: plan, progress, places and failures.
 
 
 def plan_dict(points: Sequence[SweepPoint], estimate: TimeLeft) -> dict[str, Any]:
-    """What is about to be done, and the reasons why constraints exclude the rest."""
+    """Return the points to evaluate, and the reasons why constraints exclude others."""
     reasons = Counter(p.why_not for p in points if p.why_not is not None)
     return {
         "points": len(points),
@@ -83,9 +83,9 @@ def print_plan(points: Sequence[SweepPoint], estimate: TimeLeft, to: TextIO) -> 
 
 
 class Reporter:
-    """Shows progress and keeps the latest: a bar on a terminal, else a line a second at most.
+    """Shows progress: a bar on a terminal, else at most one line per second.
 
-    Use as a context manager: the bar ends with it, and what is printed then stands below.
+    Use as a context manager, which removes the bar at its end.
     """
 
     def __init__(self, quiet: bool) -> None:
@@ -117,7 +117,7 @@ class Reporter:
 
 @contextmanager
 def _bar() -> Iterator[Callable[[Progress, str], None]]:
-    """A bar at the foot of the terminal, and what renews it."""
+    """Return a bar at the bottom of the terminal, and its update function."""
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
@@ -135,7 +135,7 @@ def _bar() -> Iterator[Callable[[Progress, str], None]]:
 
 
 def _told(progress: Progress) -> str:
-    """`12/50 · 80/min · 30 s left · best v05 …`."""
+    """Return a progress line such as `12/50 · 80/min · 30 s left · best v05 …`."""
     parts = [f"{progress.done:,}/{progress.total:,}"]
     if progress.failed:
         parts.append(f"{progress.failed:,} failed")
@@ -158,7 +158,8 @@ def _told(progress: Progress) -> str:
 
 
 def _best(progress: Progress) -> SweepRow | None:
-    """The best so far at what was evaluated last, on the same GPU where there is one."""
+    """Return the best point so far of the last evaluated problem, on the same GPU if there is
+    one."""
     last = progress.last
     if last is None:
         return None
@@ -172,7 +173,7 @@ def print_results(
     state: str,
     counts: Mapping[str, int],
 ) -> None:
-    """A table of the best for every problem, and one of what has no time and why."""
+    """Print a table of the best points of every problem, and one of untimed points with reasons."""
     for table in result_tables(rows, results):
         print_table(table)
     if not results and any(row.device == "unknown" for row in rows):
@@ -185,7 +186,7 @@ def print_results(
 
 
 def result_dict(result: ProblemResult, rows: Mapping[str, SweepRow]) -> dict[str, Any]:
-    """The best places of one problem, for `--json`."""
+    """Return the best places of one problem, for `--json`."""
     return {
         "device": result.device,
         "problem": asdict(result.problem),
@@ -208,7 +209,7 @@ def result_dict(result: ProblemResult, rows: Mapping[str, SweepRow]) -> dict[str
     }
 
 
-# The options that say which points a sweep has.
+# Options that define the points of a sweep.
 _POINTS = ("variants", *PROBLEM, "tunable")
 
 
@@ -276,7 +277,7 @@ def run(args: CommandOptions) -> int:
                 code="journal_exists",
             )
     if args.keep:
-        load_tuned()  # a file that cannot be read is said before the sweep
+        load_tuned()  # report an unreadable file before the sweep
     points = spec.space.points(spec.options)
     on_gpu = bool(points) and runs_on_gpu(points[0].request)
     open_points = [p for p in points if p.id not in book.rows]
@@ -381,7 +382,7 @@ def _print(
 
 
 def _keep(spec: SweepSpec, rows: Sequence[SweepRow], results: Sequence[ProblemResult]) -> list[str]:
-    """Save each variant's best config; one sentence for each."""
+    """Save each variant's best config; return a sentence for each."""
     return keep_configs(configs_to_keep(results, rows, spec.strategy))
 
 
@@ -391,7 +392,8 @@ def _spec(args: CommandOptions) -> SweepSpec:
         name, equals, values = item.partition("=")
         if not equals:
             raise InvalidProblem(
-                f"--tunable takes NAME=VALUES, for instance num_splits=1,2,4: not {item!r}."
+                f"--tunable takes NAME=VALUES, for instance num_splits=1,2,4: not {item!r}.",
+                code="tunable_values_form",
             )
         tunables[name.strip()] = parse_values(values, f"--tunable {name.strip()}")
     problems = _problems(args)
@@ -421,17 +423,19 @@ def _spec(args: CommandOptions) -> SweepSpec:
 
 
 def _check_offered(space: Space) -> None:
-    """InvalidProblem for a tunable of which no variant offers any value: all would be SKIPPED."""
+    """Raise InvalidProblem for a tunable with values that no variant offers: all points would be
+    SKIPPED."""
     variants = [find_variant(name) for name in space.variants]
     for name, values in space.tunables.items():
         having = [v for v in variants if name in v.default_config()]
         whys = [v.unoffered({name: value}) for v in having for value in values]
         if all(whys):
-            raise InvalidProblem(str(whys[0]))
+            raise InvalidProblem(str(whys[0]), code="tunable_not_offered")
 
 
 def _problems(args: CommandOptions) -> tuple[Any, ...]:
-    """Presets, and the product of the axes where one is named or there is no preset."""
+    """Return the presets, plus the product of the axes if an axis is given or there is no
+    preset."""
     presets = tuple(find_preset(name).problem for name in args.preset)
     axes: dict[str, Any] = {}
     for field, option in (
@@ -461,12 +465,14 @@ def _problems(args: CommandOptions) -> tuple[Any, ...]:
 
 def _dtype(name: str) -> Any:
     if name not in DTYPES:
-        raise InvalidProblem(f"--dtype takes {', '.join(sorted(DTYPES))}, not {name!r}.")
+        raise InvalidProblem(
+            f"--dtype takes {', '.join(sorted(DTYPES))}, not {name!r}.", code="dtype_of_option"
+        )
     return DTYPES[name]
 
 
 def _refuse_axes(args: CommandOptions) -> None:
-    """Refuse options that would change a resumed sweep, which its journal defines."""
+    """Refuse options that would change a resumed sweep, because its journal defines it."""
     fixed = ("all", "defaults_only", "gpu", "no_execute", "check", "full", "inputs")
     named = first_given(args, (*_POINTS, *fixed))
     if named is not None:
@@ -485,7 +491,7 @@ def _default_journal() -> Path:
 
 
 def _limited(spec: SweepSpec, points: Sequence[SweepPoint]) -> float:
-    """The share of the points that the budget lets through."""
+    """Return the points within the budget."""
     runnable = sum(p.why_not is None for p in points)
     limit = spec.budget.evaluations
     return 1.0 if limit is None or runnable == 0 else min(1.0, limit / runnable)
@@ -505,7 +511,7 @@ class TunedOptions:
 def run_tuned(args: TunedOptions) -> int:
     kept = load_tuned()
     variant, gpu = args.variant, args.gpu
-    # A saved config may be of a removed kernel or GPU; any other unknown name is an error.
+    # A saved config may belong to a removed kernel or GPU; any other unknown name is an error.
     if variant is not None and all(entry.variant != variant for entry in kept):
         variant = find_variant(variant).id
     if gpu is not None and all(entry.gpu != gpu for entry in kept):

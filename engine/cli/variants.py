@@ -1,4 +1,4 @@
-"""`variants`: the ladder and own kernels, their figures on a problem, and their changes.
+"""`variants`: list the ladder and own kernels, their figures on a problem, and their changes.
 
 `auto`: the kernel chosen for a problem on a GPU, and why.
 """
@@ -157,7 +157,7 @@ def _renew_figures(args: VariantsOptions) -> int:
 
 
 def _figures(args: VariantsOptions, gpu: str) -> int:
-    """The ladder's figures for a problem on a GPU, or what one rung changed."""
+    """Print the ladder's figures for a problem on a GPU, or the changes of one rung."""
     from engine.choose.auto.candidates import out_of_reach
     from engine.devices import target_gpu
     from engine.kernel_figures.rung import ladder_table, reasons, without_empty
@@ -235,7 +235,8 @@ def _diff(variant: Variant, problem: Problem, gpu: str) -> int:
 
 
 def _markdown(into: Path | None, mark: str, text: str) -> int:
-    """Print a table, or put it between `<!-- mark:begin -->` and `<!-- mark:end -->` of a file."""
+    """Print a table, or write it between `<!-- mark:begin -->` and `<!-- mark:end -->` of a
+    file."""
     if into is None:
         print(text)
         return 0

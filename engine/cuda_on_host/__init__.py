@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from engine.cuda_on_host.build import build_kernels
-    from engine.cuda_on_host.client import Client, Job, JobResult
+    from engine.cuda_on_host.client import Buffer, Client, Job, JobResult, KernelLaunch
 
-__all__ = ["Client", "Job", "JobResult", "build_kernels"]
+__all__ = ["Buffer", "Client", "Job", "JobResult", "KernelLaunch", "build_kernels"]
 
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    places = {"build_kernels": "build", "Client": "client", "Job": "client", "JobResult": "client"}
-    if name in places:
-        return getattr(import_module(f"engine.cuda_on_host.{places[name]}"), name)
+    if name in __all__:
+        module = "build" if name == "build_kernels" else "client"
+        return getattr(import_module(f"engine.cuda_on_host.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,58 +1,41 @@
-"""`.cu` → a shared library for this machine's CPU, from the cache when it was built before.
-
-A cache entry is a record (`engine.base.files`) that names a library file beside it and the
-library's SHA-256. Library files carry their content's hash in their name and are renamed into
-place, so two processes that build the same thing cannot disturb each other, and an entry whose
-library is damaged or gone is built again.
-"""
+"""`.cu` → a shared library for this machine's CPU, from the cache when it was built before."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import hashlib
 import json
-import os
 import re
-import shutil
-import signal
-import subprocess
 import sys
-import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import eq, ge, gt, le, lt, ne
 from pathlib import Path
-from typing import IO
 
-from engine.base import files
+from engine.base.cxx import (
+    Toolchain,
+    find_built,
+    find_or_build,
+    find_toolchain,
+    host_cpu,
+    last_line,
+    run_compiler,
+)
 from engine.base.errors import CompileError
-from engine.base.files import cache_root, is_private, make_private, read_entry, write_entry
 from engine.cuda_on_host.error_kinds import explain
 from engine.cuda_on_host.instrument import instrument
 from engine.cuda_on_host.ptx import has_asm, translate_asm
 from engine.cuda_on_host.rewrite import ATTRIBUTE, TranslatedFile, place_cluster_dims, translate
-from engine.cuda_on_host.toolchain import (
-    CHANGED,
-    DEFAULT_ARCH,
-    PACKAGE,
-    Toolchain,
-    arch_flags,
-    changed,
-    find_toolchain,
-    host_cpu,
-    translation_digest,
-)
 from engine.cuda_source.sources import FOR_DEVICE, implied, read_sources
 from kernels.variant import CppStandard
 
+DEFAULT_ARCH = "sm_80"  # where nobody names a GPU
+PACKAGE = Path(__file__).resolve().parent
 NATIVE_DIR = PACKAGE / "native"
-COMPILE_TIMEOUT_S = 300.0
-MAX_COMPILER_LOG_BYTES = 1 << 20
-_LOW_PRIORITY = 19  # niceness
 _ALWAYS_INCLUDED = frozenset(  # by cuda_on_host.h
     f"{name}.h" for name in ("float", "limits", "math", "stddef", "stdint", "stdio", "string")
 ) | {"limits", "type_traits", "utility"}
@@ -100,7 +83,7 @@ def build_kernels(
     files = _translated(sources)
     standard = sorted(FOR_DEVICE.intersection(sources.foreign) - _ALWAYS_INCLUDED)
     _require_entries(files, entries)
-    flags = (f"-std={cpp}", *toolchain.compile_flags(check))
+    flags = (f"-std={cpp}", *compile_flags(toolchain, check))
     flags += arch_flags([file.text for file in files], arch)
     exports = "".join(f"COH_EXPORT({i}, {entry})\n" for i, entry in enumerate(entries))
     # In the source and no options, because the runtime's headers come before it.
@@ -112,6 +95,7 @@ def build_kernels(
     texts = [(file.name, file.text) for file in files]
     key = _key("kernels", toolchain, flags, _runtime_name(toolchain), texts, standard)
     headers = _Headers(toolchain, flags, tuple(standard), _of_toolkit(sources.foreign))
+    first_error = functools.partial(_first_error, source.name, files)
 
     def build(folder: Path) -> Path:
         (folder / _TRANSLATED).mkdir()
@@ -128,7 +112,7 @@ def build_kernels(
         clusters = any(ATTRIBUTE in file.text for file in files)
         if uses_asm or check or clusters:
             preprocess = [*compile_command, *include, "-E", "-x", "c++", translated]
-            _run_compiler(preprocess, folder, "read.ii", source.name, files)
+            run_compiler(preprocess, folder, "read.ii", source.name, first_error=first_error)
             text = (folder / "read.ii").read_text(encoding="utf-8")
             cluster_exports = ""
             if clusters:
@@ -144,18 +128,21 @@ def build_kernels(
             compile_command += ["-x", toolchain.preprocessed_language, "kernels.ii"]
         else:
             compile_command += [*include, "-x", "c++", translated]
-        _run_compiler([*compile_command, "-c"], folder, "kernels.o", source.name, files)
+        run_compiler(
+            [*compile_command, "-c"], folder, "kernels.o", source.name, first_error=first_error
+        )
         link_command = [*toolchain.command, "-shared", "kernels.o", str(build_runtime(toolchain))]
-        _run_compiler(link_command, folder, "kernels.so", source.name)
+        run_compiler(link_command, folder, "kernels.so", source.name)
         return folder / "kernels.so"
 
     def build_both(folder: Path) -> Path:
+        _require_unchanged()
         # The first kernel on a machine needs the runtime too: beside its own build, not before it.
         with ThreadPoolExecutor(1) as pool:
             pool.submit(build_runtime, toolchain)  # linking asks for it again and says what fails
             return build(folder)
 
-    path, build_s = _find_or_build(f"{source.stem}-{key}", build_both)
+    path, build_s = find_or_build(f"{source.stem}-{key}", build_both)
     names = tuple(file.name for file in files)
     runtime = build_runtime(toolchain)
     return HostLibrary(path, runtime, source.name, names, tuple(entries), check, build_s)
@@ -174,22 +161,23 @@ def build_runtime(toolchain: Toolchain) -> Path:
         naming = [f"-Wl,-soname,{name}.so"]
 
     def build(folder: Path) -> Path:
+        _require_unchanged()
         compile_command = [*toolchain.command, *toolchain.runtime_flags(), "-c"]
         compile_command.append(f"-ffile-prefix-map={folder}=.")
 
         def compile_unit(source: Path) -> str:
             output = f"{source.stem}.o"
-            _run_compiler([*compile_command, str(source)], folder, output, source.name)
+            run_compiler([*compile_command, str(source)], folder, output, source.name)
             return output
 
         units = sorted((NATIVE_DIR / "units").glob("*.cpp"))
         with ThreadPoolExecutor(len(units)) as pool:  # side by side: the first Run waits for them
             objects = list(pool.map(compile_unit, units))
         link_command = [*toolchain.command, "-shared", *naming, *objects, "-lpthread", "-lm"]
-        _run_compiler(link_command, folder, "runtime.so", "the runtime library")
+        run_compiler(link_command, folder, "runtime.so", "the runtime library")
         return folder / "runtime.so"
 
-    return _find_or_build(name, build, alone=True)[0]
+    return find_or_build(name, build, alone=True)[0]
 
 
 # ---- what every kernel includes ----
@@ -214,7 +202,7 @@ class _Headers:
         options = [f"-I{_TOOLKIT_DIR}", "-I.", "-include", _HEADERS]
         if self.toolchain.family != "gcc":
             return options
-        precompiled = _find_anywhere(self._name())
+        precompiled = find_built(self._name())
         if precompiled is None:
             self._precompile_when_missed_again()
             return options
@@ -228,14 +216,14 @@ class _Headers:
             self._write(folder, self.toolkit)
             command = [*self.toolchain.command, *self.flags, f"-I{_TOOLKIT_DIR}"]
             command += ["-x", "c++-header", _HEADERS]
-            _run_compiler(command, folder, f"{_HEADERS}.gch", _HEADERS)
+            run_compiler(command, folder, f"{_HEADERS}.gch", _HEADERS)
             return folder / f"{_HEADERS}.gch"
 
-        _find_or_build(self._name(), build, alone=True, suffix=".gch")
+        find_or_build(self._name(), build, alone=True, suffix=".gch")
 
     def _precompile_when_missed_again(self) -> None:
         """In the background, once there is a second kernel that it would have served."""
-        with _build_locks_guard:
+        with _missed_lock:
             missed = _missed_headers[self._name()] = _missed_headers.get(self._name(), 0) + 1
         if missed == 2:
             threading.Thread(target=self._try_to_precompile, name="precompile-headers").start()
@@ -259,6 +247,7 @@ _HEADERS = "attune_headers.h"
 _TRANSLATED = "translated"  # the folder of what is compiled
 _TOOLKIT_DIR = NATIVE_DIR / "toolkit"
 _missed_headers: dict[str, int] = {}
+_missed_lock = threading.Lock()
 
 
 def precompile_headers() -> None:
@@ -271,57 +260,12 @@ def precompile_headers() -> None:
     toolchain = find_toolchain()
     if toolchain.family == "gcc":
         of_ladder = ("cuda_bf16.h", "cuda_fp16.h")
-        flags = ("-std=c++17", *toolchain.compile_flags(False))
+        flags = ("-std=c++17", *compile_flags(toolchain, False))
         _Headers(toolchain, flags, (), of_ladder).precompile()
 
 
 def _of_toolkit(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if (_TOOLKIT_DIR / name).is_file()))
-
-
-def build_library(source: Path, *, low_priority: bool = False) -> Path:
-    """A C++ file of the project's own as a shared library of plain C functions.
-
-    Args:
-        source: includes headers of its own folder alone; the folder's files are the cache key.
-        low_priority: whatever else runs goes first: for what is built ahead of its use.
-
-    Raises:
-        CompileError: it does not compile, or cannot be written to the cache.
-        ToolMissing: there is no compiler.
-    """
-    toolchain = find_toolchain()
-    flags = _library_flags(toolchain)
-
-    def build(folder: Path) -> Path:
-        command = [*toolchain.command, *flags, f"-ffile-prefix-map={source.parent}=."]
-        command += ["-shared", str(source)]
-        _run_compiler(command, folder, "library.so", source.name, low_priority=low_priority)
-        return folder / "library.so"
-
-    return _find_or_build(_library_name(source, toolchain, flags), build, alone=True)[0]
-
-
-def find_library(source: Path) -> Path | None:
-    """What `build_library` has built of this file; None where it has not. Raises ToolMissing."""
-    toolchain = find_toolchain()
-    return _find_anywhere(_library_name(source, toolchain, _library_flags(toolchain)))
-
-
-def _library_flags(toolchain: Toolchain) -> tuple[str, ...]:
-    # Nothing reads floating-point exceptions or errno: loops with conditions become vector code.
-    own = ("-O3", "-ffp-contract=off", "-fno-trapping-math", "-fno-math-errno")
-    return (*toolchain.runtime_flags(), *own, "-fvisibility=default")
-
-
-def _library_name(source: Path, toolchain: Toolchain, flags: Sequence[str]) -> str:
-    digest = hashlib.sha256()
-    for part in (*toolchain.command, toolchain.version, host_cpu(), *flags):
-        digest.update(f"{part}\0".encode())
-    for file in sorted(source.parent.iterdir()):
-        if file.suffix in (".cpp", ".h"):
-            digest.update(f"{file.name}\0".encode() + file.read_bytes())
-    return f"attune-{source.stem}-{digest.hexdigest()[:20]}"
 
 
 def _runtime_name(toolchain: Toolchain) -> str:
@@ -367,74 +311,7 @@ def _key(kind: str, toolchain: Toolchain, flags: Sequence[str], *more: object) -
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:20]
 
 
-# ---- the compiler's run ----
-
-
-def _run_compiler(
-    command: Sequence[str],
-    folder: Path,
-    output: str,
-    source: str,
-    files: Sequence[TranslatedFile] = (),
-    *,
-    low_priority: bool = False,
-) -> None:
-    """Run the compiler so that it writes the file `output` of the folder.
-
-    Args:
-        source: what to name in errors.
-        low_priority: whatever else runs goes first.
-
-    Raises:
-        CompileError: it fails, does not end, or ends without the file.
-    """
-    log = bytearray()
-
-    def keep_head(stream: IO[bytes]) -> None:
-        while chunk := stream.read1(1 << 16):  # type: ignore[attr-defined]
-            log.extend(chunk[: MAX_COMPILER_LOG_BYTES - len(log)])  # what follows is dropped
-
-    # A group of its own, because a compiler driver's passes outlive the driver when it is killed.
-    with subprocess.Popen(
-        [*command, "-o", output],
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        process_group=0,
-        env=os.environ | {"LC_ALL": "C"},
-    ) as process:
-        if low_priority:  # of the passes that the driver starts, too
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PGRP, process.pid, _LOW_PRIORITY)
-        reader = threading.Thread(target=keep_head, args=(process.stdout,), daemon=True)
-        reader.start()
-        try:
-            process.wait(COMPILE_TIMEOUT_S)
-            reader.join(COMPILE_TIMEOUT_S)
-        except BaseException as error:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise CompileError(
-                    f"Compiling {source} for the CPU did not finish within "
-                    f"{COMPILE_TIMEOUT_S:.0f} s.",
-                    code="host_compile_time_limit",
-                ) from None
-            raise
-    text = log.decode(errors="replace")
-    if process.returncode != 0:
-        raise CompileError(_first_error(text, source, files), log=text)
-    if not (folder / output).is_file():
-        raise CompileError(
-            f"The C++ compiler {command[0]} reported success for {source} and wrote no file: set "
-            "ATTUNE_CXX to a compiler that works.",
-            log=text,
-            code="compiler_wrote_nothing",
-        )
-
-
-def _first_error(log: str, source: str, files: Sequence[TranslatedFile]) -> str:
+def _first_error(source: str, files: Sequence[TranslatedFile], log: str) -> str:
     match = re.search(r"^([^\s:][^:\n]*:\d+):(?:\d+:)? (?:fatal )?error: (.*)$", log, re.MULTILINE)
     if match is not None:
         where, message = match[1], match[2]
@@ -444,116 +321,152 @@ def _first_error(log: str, source: str, files: Sequence[TranslatedFile]) -> str:
             user = re.search(rf"^(?:In file included from )?({names}):\d+", log, re.MULTILINE)
             where = user[0].rpartition(" ")[2] if user is not None else where
         return explain(where, message, {file.name: file.text for file in files})
-    lines = log.strip().splitlines() or ["the compiler failed without a message"]
-    return f"{source}: {lines[-1]}"
+    return last_line(source, log)
 
 
-# ---- the cache ----
+def compile_flags(toolchain: Toolchain, check: bool) -> tuple[str, ...]:
+    """Flags for one kernel's translation unit.
 
-_MAX_LIBRARY = 256 << 20
-
-_build_locks: dict[str, threading.Lock] = {}
-_build_locks_guard = threading.Lock()
-
-
-@contextlib.contextmanager
-def _building(name: str) -> Iterator[None]:
-    """One build of a thing at a time in this process."""
-    with _build_locks_guard:
-        lock = _build_locks.setdefault(name, threading.Lock())
-    with lock:
-        yield
-
-
-@contextlib.contextmanager
-def _building_alone(name: str) -> Iterator[None]:
-    """One build of a thing at a time on this machine, if the cache can be written."""
-    folder = cache_root() / "cpu"
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):
-            if make_private(folder):
-                stack.enter_context(files.lock(folder / f"{name}.lock"))
-        yield
-
-
-def _find_or_build(
-    name: str, build: Callable[[Path], Path], *, alone: bool = False, suffix: str = ".so"
-) -> tuple[Path, float]:
-    """(library, seconds it took to build, 0.0 when it was found).
-
-    Args:
-        alone: other processes wait for the build, as it takes longer than waiting. Without it, two
-            processes may both build the same thing.
+    The check build is instrumented by the compiler's thread, bounds and alignment sanitizers;
+    the runtime stands in for their libraries.
     """
-    with _building(name), contextlib.ExitStack() as stack:
-        if (built := _find_anywhere(name)) is not None:
-            return built, 0.0
-        if alone:
-            stack.enter_context(_building_alone(name))
-            if (built := _find_anywhere(name)) is not None:
-                return built, 0.0
-        if changed():
-            raise CompileError(
-                f"The kernel cannot be compiled for the CPU: {CHANGED}.",
-                code="attune_changed_under_way",
-            )
-        begin = time.perf_counter()
-        with tempfile.TemporaryDirectory(prefix="attune-build-") as scratch:
-            library = build(Path(scratch)).read_bytes()
-        stored = _store(cache_root() / "cpu", name, library, suffix)
-        # A cache that cannot be written costs the next process a build, not this one its result.
-        path = stored or _store(_private_folder(), name, library, suffix)
-        if path is None:
-            raise CompileError(
-                f"The compiled kernel {name} cannot be written to {cache_root()} nor to "
-                f"{_private_folder()}: make room on the disk, or set ATTUNE_CACHE_DIR to a folder "
-                f"that can be written.",
-                code="host_build_not_written",
-            )
-        return path, time.perf_counter() - begin
+    flags = [
+        "-fPIC",
+        "-w",
+        "-march=native",
+        "-g1",
+        "-gdwarf-4",  # the version engine/cuda_on_host/debug_lines.py reads
+        "-fno-strict-aliasing",  # CUDA code reads vectors of other types through pointers
+        "-fno-math-errno",
+        "-fno-trapping-math",
+        "-ffp-contract=fast",  # as nvcc's default -fmad=true
+        "-fno-exceptions",
+        "-fno-rtti",
+        "-fvisibility=hidden",
+    ]
+    if toolchain.family == "gcc":
+        # GCC would share a template's statics between all kernel libraries of the process, and
+        # would name its options in them, of which `native` is not the same on all cores.
+        flags += ["-fno-gnu-unique", "-gno-record-gcc-switches"]
+    if toolchain.family == "zig":
+        flags.append("-fno-sanitize=undefined")
+    if not check:
+        # GCC's unroll-and-jam moves what stands before an inner loop into it: an exponential
+        # for each column of V instead of one for each score.
+        jam = ["-fno-loop-unroll-and-jam"] if toolchain.family == "gcc" else []
+        return (*flags, "-O3", *jam)
+    flags += ["-DCOH_CHECK", "-O1", "-fno-omit-frame-pointer"]
+    flags += ["-fsanitize=thread", "-fsanitize=bounds,alignment"]
+    if toolchain.family == "gcc":
+        flags.append("-fsanitize=bounds-strict")
+    return tuple(flags)
 
 
-def _find_anywhere(name: str) -> Path | None:
-    folders = [cache_root() / "cpu"]
-    if _private_folder.cache_info().currsize:  # only made when the cache cannot be written
-        folders.append(_private_folder())
-    return next((path for folder in folders if (path := _find(folder, name)) is not None), None)
+# The files that this backend is made of, and whether they are still those it began with.
+#
+# A kernel is compiled with headers from the disk and runs on a runtime and in a child process that
+# may be older: after an update under a running server their structures differ, and a right kernel
+# seems to have an illegal address.
 
-
-def _find(folder: Path, name: str) -> Path | None:
-    if (payload := read_entry(folder / f"{name}.entry")) is None:
-        return None
-    try:
-        record = json.loads(payload)
-        path = folder / Path(str(record["library"])).name
-        status = path.stat()
-        digest = _digest(path, status.st_ino, status.st_size, status.st_mtime_ns)
-        return path if digest == record["sha256"] and is_private(path) else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # it is built again
-
-
-@functools.lru_cache(maxsize=64)
-def _digest(path: Path, _inode: int, _size: int, _mtime_ns: int) -> str:
-    """SHA-256 of a library, read once as long as it is the same file: a run looks each time."""
-    return hashlib.sha256(files.read(path, _MAX_LIBRARY)).hexdigest()
-
-
-def _store(folder: Path, name: str, library: bytes, suffix: str) -> Path | None:
-    digest = hashlib.sha256(library).hexdigest()
-    path = folder / f"{name}-{digest[:8]}{suffix}"
-    try:
-        if not make_private(folder):
-            return None
-        files.write(path, library, durable=False)
-    except OSError:
-        return None
-    record = {"library": path.name, "sha256": digest}
-    return path if write_entry(folder / f"{name}.entry", json.dumps(record).encode()) else None
+CHANGED = "the files of Attune changed since this process began, as by an update: start it again"
 
 
 @functools.lru_cache(maxsize=1)
-def _private_folder() -> Path:
-    folder = tempfile.mkdtemp(prefix="attune-cpu-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
+def translation_digest() -> str:
+    """Of what turns a source into a library: the runtime, and what changes the source."""
+    translators = [
+        PACKAGE / "instrument.py",
+        PACKAGE / "rewrite.py",
+        *_sources(PACKAGE / "ptx"),
+    ]
+    return _digest([*_natives(), *translators])
+
+
+@functools.lru_cache(maxsize=1)
+def digest_at_start() -> str:
+    """Of all files, when this was first asked."""
+    return _digest_now()
+
+
+def changed() -> bool:
+    """Whether one of them is another than at the start. Takes some milliseconds."""
+    return _digest_now() != digest_at_start()
+
+
+def _require_unchanged() -> None:
+    if changed():
+        raise CompileError(
+            f"The kernel cannot be compiled for the CPU: {CHANGED}.",
+            code="attune_changed_under_way",
+        )
+
+
+def _digest_now() -> str:
+    return _digest([*_natives(), *_sources(PACKAGE)])
+
+
+def _sources(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.suffix in (".py", ".forms")]
+
+
+def _natives() -> list[Path]:
+    return [path for path in (PACKAGE / "native").rglob("*") if path.is_file()]
+
+
+def _digest(files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        digest.update(f"{file.relative_to(PACKAGE)}\0".encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+# In a source: what it runs depends on the target GPU; and the same where a limit says how.
+_OF_ARCH = re.compile(r"__CUDA_ARCH|[cC]luster")
+_COMPARES = re.compile(r"__CUDA_ARCH__ (<|<=|>|>=|==|!=) (\d+)\b")
+_MACRO = re.compile(r"^#define (\w+) \(__CUDA_ARCH__ [^\n]*", re.MULTILINE)
+
+
+def arch_flags(texts: Sequence[str], arch: str) -> tuple[str, ...]:
+    """None where one library serves every GPU; those of `DEFAULT_ARCH` where all that the sources
+    ask of the GPU is as there."""
+    texts = _without_unused_macros(texts)
+    asked = sum(len(_OF_ARCH.findall(text)) for text in texts)
+    if not asked:
+        return ()
+    macros = arch_macros(arch)
+    limits = [match for text in texts for match in _COMPARES.findall(text)]
+    is_alike = asked == len(limits) and _side(limits, arch) == _side(limits, DEFAULT_ARCH)
+    return arch_macros(DEFAULT_ARCH) if is_alike else macros
+
+
+def _without_unused_macros(texts: Sequence[str]) -> list[str]:
+    """A header may say of an arch what this kernel does not ask."""
+    words = Counter(word for text in texts for word in re.findall(r"\w+", text))
+    return [
+        _MACRO.sub(lambda macro: "" if words[macro[1]] == 1 else macro[0], text) for text in texts
+    ]
+
+
+def _side(limits: Sequence[tuple[str, str]], arch: str) -> list[bool]:
+    """Which of `(">=", "800")` and the like hold of an arch."""
+    holds = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
+    number = int(re.sub(r"\D", "", arch)) * 10
+    return [holds[operator](number, int(limit)) for operator, limit in limits]
+
+
+def arch_macros(arch: str) -> tuple[str, ...]:
+    """`-D` options for what nvcc defines about its target: "sm_90a" → `__CUDA_ARCH__` 900 and the
+    macros of its arch-specific instructions."""
+    match = re.fullmatch(r"sm_(\d+)([af]?)", arch)
+    if match is None:
+        raise CompileError(
+            f"{arch!r} is not a GPU arch: write it like sm_89 or sm_90a.", code="not_an_arch"
+        )
+    number, kind = f"{match[1]}0", match[2]
+    macros = [f"-DCOH_CUDA_ARCH={number}"]
+    if kind == "a":
+        macros += [f"-D__CUDA_ARCH_FEAT_SM{match[1]}_ALL=1", f"-D__CUDA_ARCH_SPECIFIC__={number}"]
+    if kind:
+        macros.append(f"-D__CUDA_ARCH_FAMILY_SPECIFIC__={number}")
+    return tuple(macros)

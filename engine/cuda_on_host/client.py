@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import IO, Any, Literal, TypeVar
+from typing import IO, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,17 +29,20 @@ import numpy.typing as npt
 from engine.base.errors import Status
 from engine.base.host_memory import available_host_memory
 from engine.base.launch_arguments import Argument, describe_type, encode_argument
-from engine.cuda_on_host import toolchain
+from engine.cuda_on_host import build
 from engine.cuda_on_host.build import HostLibrary, export_number
 from engine.cuda_on_host.debug_lines import LineTable
 from engine.cuda_on_host.error_kinds import ErrorKind, status_of
 from engine.cuda_on_host.instrument import ExecutedStatements
-from engine.cuda_on_host.toolchain import Schedule
 from engine.cuda_on_host.transport import Channel, SharedSegment
 
 # Bytes on either side of a buffer that a kernel can write and that are looked at afterwards; what
 # lies further out cannot be touched at all.
 DEFAULT_SLACK_BYTES = 4096
+
+
+# The order in which a job runs its CTAs.
+Schedule: TypeAlias = Literal["in_order", "random", "reverse"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +262,7 @@ class Client:
             free_bytes: memory that a job may take; None where that is unknown.
             most_printed_bytes: what one job may print: more would fill the disk.
         """
-        toolchain.digest_at_start()
+        build.digest_at_start()
         self._workers = workers or worker_threads()
         self._free_bytes, self._most_printed_bytes = free_bytes, most_printed_bytes
         self._lock = threading.Lock()
@@ -295,9 +298,9 @@ class Client:
         return process.process.pid if process is not None else None
 
     def _run(self, job: Job, timeout_s: float) -> JobResult:
-        if self.process_id is None and toolchain.changed():
+        if self.process_id is None and build.changed():
             return JobResult(
-                Status.LAUNCH_ERROR, f"{job.library.source} cannot run: {toolchain.CHANGED}."
+                Status.LAUNCH_ERROR, f"{job.library.source} cannot run: {build.CHANGED}."
             )
         process = self._running_process()
         request, returns, size = _encode_job(job, timeout_s)

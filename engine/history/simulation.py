@@ -11,11 +11,9 @@ import hashlib
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
-
-import numpy as np
 
 from engine.attention.plan import LaunchPlan, launch_of_pass, make_plan
 from engine.attention.problem import Problem
@@ -38,33 +36,22 @@ from engine.machine_code.analysis import Analysis, analyse, code_digest, program
 from engine.machine_code.cubin import Entry, read_cubin
 from engine.machine_code.disassembly import Program, find_entry
 from engine.machine_code.emulation import EXECUTED, CtaTrace, Emulator
-from engine.machine_code.footprint import (
-    SharedBytes,
-    num_stores,
-    persistent_touch,
-    shared_bytes,
-    takes_several_tiles,
-    touched_bytes,
-    written_bytes,
-)
+from engine.machine_code.timing import launch_time
 from engine.machine_code.timing.constants import (
     LAUNCH_FLOOR_US,
-    kept_l2_bytes,
     kernel_class,
     spread,
 )
 from engine.machine_code.timing.cta_times import Shorter
+from engine.machine_code.timing.launch_time import TimedLaunch
 from engine.machine_code.timing.native import Regime, allocated_smem, gpu_rates, sm_kernel
 from engine.machine_code.timing.simulate import (
-    CtaClass,
-    SimulatedLaunch,
     added_cycles,
     dram_cycles,
     measured_ctas,
-    simulate_launch,
     slot_times,
 )
-from engine.machine_code.timing.traffic import Traffic, launch_traffic, persistent_traffic
+from engine.machine_code.timing.traffic import Traffic
 from engine.model.equations import CtaCurve
 from engine.model.kernel import Kernel, PassTime
 from engine.model.occupancy import occupancy
@@ -339,16 +326,6 @@ def has_even_splits(program: Program, entry: Entry, variant: Variant, plan: Laun
 
 
 _LAUNCH_VERSION = 2
-_MOST_KINDS = 6  # kinds of CTAs by executed instructions; others get the time of the nearest kind
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TimedLaunch:
-    """A simulated launch: the bytes that it touches, and its time."""
-
-    simulated: SimulatedLaunch
-    touched_bytes: int  # of global memory, each sector once
-    shared: tuple[SharedBytes, ...]  # the same bytes, grouped by the CTAs that share them
 
 
 def time_launch(
@@ -362,48 +339,20 @@ def time_launch(
 ) -> TimedLaunch:
     """Simulate a launch with as many resident CTAs as the GPU holds.
 
-    Args:
-        moved: bytes that reach DRAM, if known better than from the touched bytes.
-        tensor_bytes: size of all tensors, used as the bytes that reach DRAM for persistent CTAs
-        that are too long to emulate: in their order, each finds in L2 what others have read.
-        quick: simulate a single round of CTAs, for callers that have the time from a prediction.
-        is_cold: L2 has none of its data at the start.
-
     Raises:
         InvalidProblem: the GPU cannot hold a CTA, or its row in the table lacks a figure.
-        UnknownName, CompileError, ToolMissing: as `simulate_launch`.
+        UnknownName, CompileError, ToolMissing: as `machine_code.simulate`.
     """
-    program, launch = analysis.program, analysis.launch
-    emulator = Emulator(program, analysis.entry, launch)
-    classes = _classes(analysis, emulator)
-    longest = max((c.trace for c in classes), key=_length)
-    groups = shared_bytes(emulator, longest)
     resident = resident_of(analysis, device)
-    touched = touched_bytes(groups, launch.grid)
-    traffic = None
-    if device.l2_bytes is not None and device.num_sms is not None:
-        running = resident * device.num_sms
-        kept = kept_l2_bytes(device.arch, device.l2_bytes)
-        traffic = launch_traffic(groups, launch.grid, running, kept, is_cold=is_cold)
-        is_alone = moved is None and launch.ctas <= running
-        # If only some CTAs take a further tile, `touched` may be far too small.
-        may_exceed = launch.ctas * sum(group.unit_bytes for group in groups) > kept
-        may_exceed = may_exceed and len({num_stores(c.trace) for c in classes}) > 1
-        if (traffic.dram_bytes or may_exceed) and is_alone and takes_several_tiles(longest):
-            # Only emulation shows which tiles persistent CTAs share with others.
-            together = persistent_touch(emulator, analysis.counts.executed)
-            if together is not None:
-                touched = together.touched_bytes
-                traffic = persistent_traffic(together, kept, is_cold)
-            elif traffic.dram_bytes and tensor_bytes is not None and tensor_bytes < touched:
-                written = float(min(written_bytes(groups, launch.grid), tensor_bytes))
-                traffic = Traffic(tensor_bytes, 1.0, tensor_bytes / touched, written)
-                touched = round(tensor_bytes)
-        if traffic.dram_bytes and moved is not None:
-            known = moved.dram_bytes, moved.written_bytes
-            traffic = replace(traffic, dram_bytes=known[0], written_bytes=known[1])
-    simulated = simulate_launch(program, classes, launch, device, resident, traffic, quick=quick)
-    return TimedLaunch(simulated, touched, groups)
+    return launch_time.simulate(
+        analysis,
+        device,
+        resident,
+        moved,
+        tensor_bytes=tensor_bytes,
+        quick=quick,
+        is_cold=is_cold,
+    )
 
 
 def resident_of(analysis: Analysis, device: DeviceSpec) -> int:
@@ -422,31 +371,6 @@ def resident_of(analysis: Analysis, device: DeviceSpec) -> int:
     if held.ctas_per_sm < 1:
         raise InvalidProblem(f"{device.name} cannot hold a CTA of {program.entry}: {held.reason}")
     return held.ctas_per_sm
-
-
-def _classes(analysis: Analysis, emulator: Emulator) -> Sequence[CtaClass]:
-    """Return the CTAs in starting order, blockIdx.x first, with equal neighbours grouped."""
-    x, y, z = analysis.launch.grid
-    work = analysis.counts.work
-    lengths = np.unique(work)
-    if len(lengths) > _MOST_KINDS:
-        lengths = lengths[np.linspace(0, len(lengths) - 1, _MOST_KINDS).round().astype(int)]
-    traces = []
-    for length in lengths:
-        where = np.unravel_index(int(np.abs(work - length).argmin()), work.shape)
-        cta = (int(where[2]), int(where[1]), int(where[0]))
-        traces.append(emulator.trace(cta)[0])
-    if len(traces) == 1:
-        return [CtaClass(traces[0], analysis.launch.ctas)]
-    nearest = np.abs(work[..., None] - lengths).argmin(axis=-1)
-    order = np.broadcast_to(nearest, (z, y, x)).reshape(-1)
-    starts = np.flatnonzero(np.diff(order, prepend=-1))
-    counts = np.diff(starts, append=len(order))
-    return [CtaClass(traces[int(order[s])], int(n)) for s, n in zip(starts, counts, strict=True)]
-
-
-def _length(trace: CtaTrace) -> int:
-    return len(trace.instruction)
 
 
 def known_passes(

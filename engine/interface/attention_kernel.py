@@ -24,7 +24,7 @@ from engine.attention.presets import find_preset
 from engine.attention.problem import KV_DTYPES, KvDtype, Problem
 from engine.attention.tensors import NORMAL, InputKind, Inputs, RawArray
 from engine.base.errors import InvalidProblem, UnknownName, unknown
-from engine.cuda_on_host.toolchain import Schedule
+from engine.cuda_on_host.client import Schedule
 from engine.devices import find_device
 from engine.history import Time
 from engine.machine_code.launch_report import MachineCode

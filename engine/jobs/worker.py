@@ -310,8 +310,8 @@ def _wait_for_quiet(busy: Sequence[threading.Event], quiet_s: float) -> None:
 
 def _build_host_runtime() -> None:
     """Build what is C++ of a host build, so that the first Run waits for its kernel alone."""
+    from engine.base.cxx import find_toolchain
     from engine.cuda_on_host.build import build_runtime, precompile_headers
-    from engine.cuda_on_host.toolchain import find_toolchain
 
     with contextlib.suppress(AttuneError):  # the first Run says what is missing
         build_runtime(find_toolchain())

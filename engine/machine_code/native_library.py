@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from engine.base.cxx import build_library, find_library
 from engine.base.errors import ToolMissing
-from engine.cuda_on_host.build import build_library, find_library
 
 _loaded: dict[Path, ctypes.CDLL] = {}
 _lock = threading.Lock()  # held during a build, so that other threads wait for it

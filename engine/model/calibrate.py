@@ -98,13 +98,13 @@ def prepare(kernel: Kernel, measurements: Sequence[Measurement], known: Known) -
         count, or is faster than the GPU's peak, or the device lacks figures.
     """
     if not measurements:
-        raise InvalidProblem("There is no measured point to calibrate on.")
+        raise InvalidProblem("There is no measured point to calibrate on.", code="no_point")
     variant, config, device = kernel.variant, kernel.config, kernel.device
     for point in measurements:
         try:
             make_plan(variant, point.problem, config)
         except InvalidProblem as error:
-            raise InvalidProblem(f"{point.place}: {error}") from None
+            raise InvalidProblem(f"{point.place}: {error}", code="point_not_taken") from None
     m = machine(device, variant, measurements[0].problem.dtype)
     launches = collect(variant, config, [p.problem for p in measurements])
     for i, point in enumerate(measurements):
@@ -113,7 +113,8 @@ def prepare(kernel: Kernel, measurements: Sequence[Measurement], known: Known) -
             raise InvalidProblem(
                 f"{point.place}, column ctas: {point.ctas:,} CTAs were measured and {variant.id} "
                 f"launches {launched:,} for {point.problem.label()}: choose the variant and config "
-                f"that were measured."
+                f"that were measured.",
+                code="point_launched_otherwise",
             )
     n = len(measurements)
     resident = np.concatenate(
@@ -130,7 +131,8 @@ def prepare(kernel: Kernel, measurements: Sequence[Measurement], known: Known) -
             raise InvalidProblem(
                 f"{point.place}, column kernel_ms: {point.measured_us / 1e3:g} ms is less than "
                 f"{device.name} needs at its peak ({least / 1e3:.3g} ms): is it in milliseconds, "
-                f"and from this GPU?"
+                f"and from this GPU?",
+                code="point_too_fast",
             )
     return Points(kernel, tuple(measurements), launches, resident, measured_us)
 

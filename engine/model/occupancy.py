@@ -165,18 +165,23 @@ def check_launch(limits: SmLimits, threads: int, registers: int, smem_bytes: int
         ("shared memory bytes", smem_bytes),
     ):
         if isinstance(value, bool) or not isinstance(value, int | np.integer):
-            raise InvalidProblem(f"{name} must be a whole number, not {value!r}.")
+            raise InvalidProblem(
+                f"{name} must be a whole number, not {value!r}.", code="launch_no_whole_number"
+            )
     if not 1 <= threads <= limits.max_threads_per_cta:
         raise InvalidProblem(
-            f"A CTA has 1 to {limits.max_threads_per_cta:,} threads, not {threads:,}."
+            f"A CTA has 1 to {limits.max_threads_per_cta:,} threads, not {threads:,}.",
+            code="cta_threads_range",
         )
     if not 0 <= registers <= limits.max_registers_per_thread:
         raise InvalidProblem(
-            f"A thread has 0 to {limits.max_registers_per_thread} registers, not {registers:,}."
+            f"A thread has 0 to {limits.max_registers_per_thread} registers, not {registers:,}.",
+            code="thread_registers_range",
         )
     if not 0 <= smem_bytes <= MAX_SMEM_BYTES:
         raise InvalidProblem(
-            f"A CTA has 0 to {MAX_SMEM_BYTES:,} bytes of shared memory, not {smem_bytes:,}."
+            f"A CTA has 0 to {MAX_SMEM_BYTES:,} bytes of shared memory, not {smem_bytes:,}.",
+            code="cta_smem_range",
         )
 
 
@@ -209,7 +214,7 @@ def occupancy(
     """
     check_launch(limits, threads, registers, smem_bytes)
     if isinstance(ctas, bool) or not isinstance(ctas, int | np.integer) or ctas < 1:
-        raise InvalidProblem(f"A launch has at least one CTA, not {ctas!r}.")
+        raise InvalidProblem(f"A launch has at least one CTA, not {ctas!r}.", code="launch_empty")
     if ctas > _MOST_CTAS:
         raise InvalidProblem(f"A launch has at most {_MOST_CTAS:,} CTAs, not {ctas:,}.")
     if not 1 <= cluster_size <= MAX_CLUSTER:
@@ -220,10 +225,11 @@ def occupancy(
     if ctas % cluster_size:
         raise InvalidProblem(
             f"Clusters of {cluster_size:,} CTAs do not divide a launch of {ctas:,} CTAs: name a "
-            f"multiple of {cluster_size:,}."
+            f"multiple of {cluster_size:,}.",
+            code="clusters_divide",
         )
     if num_sms is not None and num_sms < 1:
-        raise InvalidProblem(f"A GPU has at least one SM, not {num_sms:,}.")
+        raise InvalidProblem(f"A GPU has at least one SM, not {num_sms:,}.", code="gpu_sms_range")
 
     useful = ctas - idle_ctas
     per_sm = ctas_per_sm(limits, threads, registers, smem_bytes)

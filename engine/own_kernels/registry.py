@@ -161,10 +161,13 @@ def bring_files(contents: Mapping[str, bytes]) -> list[Path]:
         if not _BROUGHT.fullmatch(name):
             raise InvalidKernel(
                 f"{name} is no name of a source: bring .cu, .cuh, .h, .hpp, .inl, .toml and "
-                ".cubin files, without folders."
+                ".cubin files, without folders.",
+                code="file_not_of_source",
             )
     if not any(name.endswith(".cu") for name in contents):
-        raise InvalidKernel("Of these files, none of them is a .cu file: bring the kernel's too.")
+        raise InvalidKernel(
+            "Of these files, none of them is a .cu file: bring the kernel's too.", code="no_cu_file"
+        )
     digest = hashlib.sha256()
     for name, data in sorted(contents.items()):
         digest.update(f"{name}\0{len(data)}\0".encode() + data)

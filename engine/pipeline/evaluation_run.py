@@ -31,8 +31,8 @@ from engine.attention.tensors import (
 )
 from engine.backends.base import Backend, BackendName, RunOptions, RunResult
 from engine.base.errors import AttuneError, CompileError, InvalidProblem, Status, ToolMissing
+from engine.cuda_on_host.client import Schedule
 from engine.cuda_on_host.instrument import ExecutedStatements
-from engine.cuda_on_host.toolchain import Schedule
 from engine.model.kernel import Estimate, launch_plan
 from engine.pipeline.execute import (
     NOT_HERE,

@@ -19,7 +19,7 @@ from engine.base.errors import AttuneError, ExecutionError, InvalidProblem, Stat
 from engine.base.schema import Count, NotNegative, Stored
 from engine.base.table import Bars, Table, Tabular
 from engine.choose.auto import candidates_for
-from engine.cuda_on_host.toolchain import Schedule
+from engine.cuda_on_host.client import Schedule
 from engine.history import History
 from engine.model.kernel import Kernel
 from engine.pipeline.evaluate import Evaluator

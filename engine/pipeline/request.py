@@ -28,7 +28,7 @@ from engine.base.units import format_bytes
 from engine.choose.auto import Choice, choose
 from engine.correctness.reference import coverage_size
 from engine.correctness.suspected_bugs import MAX_CASES
-from engine.cuda_on_host.toolchain import Schedule
+from engine.cuda_on_host.client import Schedule
 from engine.devices import find_device, spec, target_gpu
 from engine.devices.spec import ClockKind, DeviceSpec, at_clock
 from engine.history import History

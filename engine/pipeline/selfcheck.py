@@ -30,10 +30,10 @@ from engine.backends.base import RunOptions, RunResult
 from engine.backends.cuda import CudaBackend, why_not_cuda
 from engine.backends.cuda.backend import SOFTWARE_TIMES
 from engine.backends.sdpa import BACKENDS, baseline, require_torch_on_gpu
+from engine.base.cxx import find_toolchain
 from engine.base.errors import AttuneError, CompileError, Status, ToolMissing
 from engine.base.launch_arguments import PassLaunch, TensorArg
 from engine.correctness import check_output
-from engine.cuda_on_host.toolchain import find_toolchain
 from engine.cuda_source.nvrtc import toolchain
 from engine.devices import DeviceSpec, find_device, limits_for, target_gpu
 from engine.devices.environment import collect_environment

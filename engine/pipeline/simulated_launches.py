@@ -20,10 +20,11 @@ from engine.base.schema import decode, encode
 from engine.cuda_source.sources import read_source
 from engine.devices.spec import DeviceSpec, at_clock
 from engine.history import History
-from engine.history.simulation import TimedLaunch, resident_of, time_launch
+from engine.history.simulation import resident_of, time_launch
 from engine.machine_code.advice import Advice, Rerun, advise
 from engine.machine_code.analysis import Analysis, code_digest, following_registers
 from engine.machine_code.launch_report import Hint, MachineCode, PassReport, own_line, report
+from engine.machine_code.timing.launch_time import TimedLaunch
 from engine.machine_code.timing.power import (
     BURST_US,
     SustainedClock,
@@ -41,9 +42,6 @@ from kernels.variant import Variant
 if TYPE_CHECKING:
     from engine.cuda_source import CompiledKernel
     from engine.pipeline.request import Preview
-
-
-__all__ = ["TimedLaunch", "advise_launch", "main_pass_traffic", "time_launch", "time_passes"]
 
 
 def time_passes(

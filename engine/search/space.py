@@ -22,7 +22,7 @@ from engine.attention.problem import Problem
 from engine.attention.tensors import NORMAL, InputKind
 from engine.base.errors import InvalidProblem, UnknownName
 from engine.base.schema import Stored
-from engine.cuda_on_host.toolchain import Schedule
+from engine.cuda_on_host.client import Schedule
 from engine.devices import target_gpu
 from engine.devices.spec import DeviceSpec
 from engine.model.kernel import unsupported_reason

@@ -18,11 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from engine.base import files
+from engine.base.cxx import Toolchain, build_library, find_toolchain
 from engine.base.errors import CompileError, InvalidProblem, ToolMissing
 from engine.base.files import cache_root, make_private
-from engine.cuda_on_host.build import build_library
 from engine.cuda_on_host.client import worker_threads
-from engine.cuda_on_host.toolchain import Toolchain, find_toolchain
 from engine.cuda_source.toolkit import find_include_dir, more_headers
 from engine.devices import find_device, limits_for
 from engine.devices.spec import SOFTWARE, DeviceSpec

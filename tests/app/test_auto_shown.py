@@ -93,7 +93,6 @@ def test_a_final_choice_is_worked_out_once_until_something_changes(monkeypatch):
         monkeypatch.setattr(known_times, "history", lambda: history)
         return auto.choice_for(problem, "L4"), len(history.asked[0])
 
-    monkeypatch.setattr(auto, "_kept", {})
     assert ask(replace(history, us=None))[1] > 0
     first, number = ask(history)  # what was not final is asked again
     assert (first.is_final, number > 0) == (True, True)

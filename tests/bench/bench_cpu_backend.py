@@ -24,10 +24,10 @@ from engine.attention.problem import Problem
 from engine.attention.tensors import make_inputs
 from engine.backends.base import RunOptions
 from engine.backends.cpu import CpuBackend
+from engine.base.cxx import find_toolchain
 from engine.base.errors import Status
 from engine.cuda_on_host.build import build_kernels, build_runtime
 from engine.cuda_on_host.client import worker_threads
-from engine.cuda_on_host.toolchain import find_toolchain
 from kernels.ladder import by_id
 
 SHAPES = ((1, 1, 128, 64), (1, 1, 512, 64), (8, 4, 128, 64), (32, 8, 128, 64))

@@ -26,9 +26,10 @@ from engine.attention.problem import Problem
 from engine.devices import find_device
 from engine.history import History
 from engine.machine_code.timing.constants import widened
+from engine.machine_code.timing.launch_time import TimedLaunch
 from engine.machine_code.timing.power import sustained_clock, work_of
 from engine.model.kernel import Kernel
-from engine.pipeline.simulated_launches import TimedLaunch, time_passes
+from engine.pipeline.simulated_launches import time_passes
 from kernels.ladder import by_id
 
 A100, L4, H200, RTX = "A100 80GB", "L4", "H200", "RTX 5090"

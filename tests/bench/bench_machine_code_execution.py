@@ -34,10 +34,10 @@ from engine.attention.problem import Direction, Problem
 from engine.attention.tensors import make_inputs
 from engine.backends.base import RunOptions
 from engine.backends.machine_code import MachineCodeBackend
+from engine.base.cxx import build_library
 from engine.base.errors import AttuneError, CompileError
 from engine.correctness import check_output
 from engine.correctness.gradients import with_forward
-from engine.cuda_on_host.build import build_library
 from engine.machine_code import execution
 from engine.machine_code.analysis import program_of
 from engine.machine_code.cubin import read_cubin

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -192,10 +193,16 @@ def test_rerun_repeats_with_our_source_and_says_so(
     assert loads(saved.read_bytes(), name=saved.name).evaluations[0].problem.seqlen == 32
 
 
+@pytest.fixture
+def type_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """What a person answers at the terminal."""
+    return lambda text: monkeypatch.setattr("sys.stdin", io.StringIO(text))
+
+
 @pytest.mark.parametrize(("answer", "code"), [("no\n", 1), ("", 1)])
 def test_their_source_is_shown_and_not_compiled_without_a_yes(
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    type_in: Callable[[str], None],
     tmp_path: Path,
     passed: Evaluation,
     answer: str,
@@ -204,7 +211,7 @@ def test_their_source_is_shown_and_not_compiled_without_a_yes(
     theirs = make_source("v01_fa1_baseline.cu", "#error theirs was compiled\n")
     foreign = replace(passed, source_sha256=theirs.sha256)
     file = file_of(tmp_path, "f.json.gz", snapshot_of(foreign, sources=[theirs]))
-    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+    type_in(answer)
     assert main(["rerun", file, "--backend", "cpu", "--use-their-source"]) == code
     captured = capsys.readouterr()
     assert "#error theirs was compiled" in captured.err
@@ -230,8 +237,9 @@ def test_no_text_of_a_file_acts_on_the_terminal(
 
 
 def test_a_compilers_log_is_shown_with_all_its_characters(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setenv("ATTUNE_KERNELS", "")  # the kernel is in use for the time of the test
     source = (OWN_KERNELS / "naive_flash.cu").read_text(encoding="utf-8")
     own = tmp_path / "mine.cu"
     own.write_text(source + "\n#error \x1b[8mnobody sees this\n", encoding="utf-8")
@@ -246,7 +254,7 @@ def test_a_compilers_log_is_shown_with_all_its_characters(
 
 def test_their_source_is_compiled_after_a_yes(
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    type_in: Callable[[str], None],
     tmp_path: Path,
     passed: Evaluation,
 ) -> None:
@@ -255,7 +263,7 @@ def test_their_source_is_compiled_after_a_yes(
     assert theirs.sha256 == hashlib.sha256(text.encode()).hexdigest()
     foreign = replace(passed, source_sha256=theirs.sha256)
     file = file_of(tmp_path, "f.json.gz", snapshot_of(foreign, sources=[theirs]))
-    monkeypatch.setattr("sys.stdin", io.StringIO("yes\n"))
+    type_in("yes\n")
     argv = ["rerun", file, "--backend", "cpu", "--use-their-source", "--json"]
     assert main(argv) == 1
     found = json.loads(capsys.readouterr().out)

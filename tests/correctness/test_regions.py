@@ -67,7 +67,7 @@ def test_regions(marked: object, words: str) -> None:
         ("v02", "head_stride", "The output matches Q of a head read", "(q_smem, q + q_head"),
         ("v02", "unwritten", "Never written: every row of batch 1", "size_t head_index = "),
         ("v08", "softmax_scale", "The output matches scores", "softmax_scale * LOG2_E"),
-        ("v08", "lane_maximum", "Look at the row maximum", "fmaxf(x, __shfl"),
+        ("v08", "lane_maximum", "Look at the row maximum", "= row_max(m_new[r]);"),
         ("v11", "tail_mask", "The output matches a missing tail mask", "const bool visible ="),
         ("v06", "kv_split_seam", "matches counting the first key tile twice", "chunk_end ="),
         ("v02", "online_rescale", "matches one that rescales O but not l", "l *= correction;"),

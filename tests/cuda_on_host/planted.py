@@ -8,9 +8,8 @@ import numpy as np
 from host_kernels import KERNELS
 
 from engine.base.launch_arguments import ScalarArg, TensorArg
-from engine.cuda_on_host.build import HostLibrary, build_kernels
+from engine.cuda_on_host.build import DEFAULT_ARCH, HostLibrary, build_kernels
 from engine.cuda_on_host.client import Buffer, Client, Job, JobResult, KernelLaunch
-from engine.cuda_on_host.toolchain import DEFAULT_ARCH
 
 WORDS = 256
 INPUT = np.linspace(1, 2, WORDS, dtype=np.float32)

@@ -10,9 +10,10 @@ import pytest
 from host_kernels import KERNELS
 from words import raises
 
+from engine.base import cxx
 from engine.base.errors import CompileError
 from engine.base.files import cache_root, read_entry, write_entry
-from engine.cuda_on_host import build, toolchain
+from engine.cuda_on_host import build
 from engine.cuda_on_host.build import build_kernels
 from engine.cuda_on_host.client import Client, Job, KernelLaunch
 
@@ -30,9 +31,9 @@ def source(tmp_path):
 @pytest.fixture
 def fresh_cache(tmp_path, monkeypatch):
     """An empty cache that already holds the runtime, which takes seconds to build."""
-    build.build_runtime(build.find_toolchain())  # found, where another test has built it
+    build.build_runtime(cxx.find_toolchain())  # found, where another test has built it
     runtime_entries = list((cache_root() / "cpu").glob("attune-cpu-runtime-*"))
-    build._private_folder.cache_clear()  # what a test of an unwritable cache has left there
+    cxx._private_folder.cache_clear()  # what a test of an unwritable cache has left there
     folder = tmp_path / "cache"
     (folder / "cpu").mkdir(parents=True)
     for file in runtime_entries:
@@ -185,12 +186,12 @@ def test_a_compilers_output_is_capped(source, pretend_compiler):
     pretend_compiler("echo 'small.cu:7:1: error: first'; yes x | head -c 9000000; exit 1")
     with pytest.raises(CompileError, match=r"^small\.cu:7: first$") as caught:
         build_kernels(source, ["k"])
-    assert len(caught.value.log) == build.MAX_COMPILER_LOG_BYTES
+    assert len(caught.value.log) == cxx.MAX_COMPILER_LOG_BYTES
 
 
 def test_a_compiler_that_hangs_is_stopped(source, pretend_compiler, monkeypatch):
     pretend_compiler("sleep 100")
-    monkeypatch.setattr(build, "COMPILE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(cxx, "COMPILE_TIMEOUT_S", 0.3)
     with raises(CompileError, "host_compile_time_limit"):
         build_kernels(source, ["k"])
 
@@ -199,7 +200,7 @@ def test_an_update_under_a_running_process_is_one_sentence(source, monkeypatch):
     """Headers that are newer than the runtime would make right kernels fail."""
     library = build_kernels(source, ["k"])
     client = Client(1)
-    monkeypatch.setattr(toolchain, "_digest_now", lambda: "of other files")
+    monkeypatch.setattr(build, "_digest_now", lambda: "of other files")
     assert build_kernels(source, ["k"]).path == library.path  # what is built stays right
     source.write_text(source.read_text() + "// another")
     with raises(CompileError, "attune_changed_under_way"):
@@ -209,13 +210,15 @@ def test_an_update_under_a_running_process_is_one_sentence(source, monkeypatch):
     assert client.process_id is None
 
 
-@pytest.mark.skipif(build.find_toolchain().family != "gcc", reason="of GCC alone")
+@pytest.mark.skipif(cxx.find_toolchain().family != "gcc", reason="of GCC alone")
 def test_precompiled_headers_change_no_line_of_an_error(tmp_path, monkeypatch):
     build.precompile_headers()
     commands = []
-    run = build._run_compiler
+    run = build.run_compiler
     monkeypatch.setattr(
-        build, "_run_compiler", lambda c, *rest: commands.append(c) or run(c, *rest)
+        build,
+        "run_compiler",
+        lambda c, *rest, **given: commands.append(c) or run(c, *rest, **given),
     )
     source = tmp_path / "halves.cu"
     kernel = (

@@ -14,10 +14,10 @@ from cuda_feature_cases import GROUPS, LACKING, lacking_sentence
 from slow_cases import one_in
 
 from engine.attention.plan import TensorArg
+from engine.base.cxx import find_toolchain
 from engine.base.errors import ToolMissing
 from engine.cuda_on_host.build import NATIVE_DIR, build_kernels
 from engine.cuda_on_host.client import Buffer, Job, KernelLaunch
-from engine.cuda_on_host.toolchain import find_toolchain
 from engine.cuda_source.nvrtc import toolchain
 
 WARPS = [group.name for group in GROUPS].index("warps and blocks")

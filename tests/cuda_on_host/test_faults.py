@@ -11,9 +11,9 @@ import pytest
 from host_kernels import KERNELS, line_of
 from words import says
 
+from engine.base.cxx import find_toolchain
 from engine.base.errors import Status
 from engine.cuda_on_host.client import Client
-from engine.cuda_on_host.toolchain import find_toolchain
 
 FILE = "faults.cu"
 

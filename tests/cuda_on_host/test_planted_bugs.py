@@ -9,9 +9,9 @@ from host_kernels import KERNELS, Attention, changed_source, line_of, run_attent
 from slow_cases import one_in
 from words import says
 
+from engine.base.cxx import find_toolchain
 from engine.base.errors import FAULTS, Status
 from engine.cuda_on_host.error_kinds import ErrorKind
-from engine.cuda_on_host.toolchain import find_toolchain
 
 BUGS = "planted_bugs.cu"
 CLEAN = "clean_patterns.cu"

@@ -45,7 +45,7 @@ BARRIER = f"{LOADED}        __syncthreads();\n"
 REFACTORINGS = (
     Change("A comment", (("once for all tiles.", "once for all of the tiles."),)),
     Change("A local's name", (("inv_l", "inverse_sum"),)),
-    Change("A function's name", (("row_sum", "sum_of_row"),)),
+    Change("A function's name", (("multiply_scores", "multiply_keys"),)),
     Change("Brackets", (("i % VECTORS_PER_ROW * VECTOR", "(i % VECTORS_PER_ROW) * VECTOR"),)),
     Change("The kernel's name", (("attention_forward", "forward"),)),
     Change("A header's comment", (("#pragma once", "#pragma once\n// Wrappers."),), file="mma"),

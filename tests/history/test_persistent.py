@@ -30,13 +30,14 @@ from engine.machine_code.timing.constants import SmTiming
 from engine.machine_code.timing.native import Kernel as SmKernel
 from engine.machine_code.timing.native import allocated_smem, gpu_rates, simulate_sm, sm_kernel
 from engine.model.kernel import Kernel
+from kernels.ladder import LADDER
 
 PROBLEM = Problem(batch=2, num_heads=15, seqlen=1000, head_dim=64)
 CAUSAL = replace(PROBLEM, causal=True)
 
 
 @pytest.mark.parametrize("problem", [PROBLEM, CAUSAL], ids=["full", "causal"])
-@pytest.mark.parametrize("name", ["v13", "v19", "v20"])
+@pytest.mark.parametrize("name", [v.id for v in LADDER if "num_ctas" in v.default_config()])
 def test_every_key_tile_is_visited_once(name: str, problem: Problem) -> None:
     variant = find_variant(name)
     config = variant.default_config()

@@ -19,7 +19,7 @@ from engine.backends.cpu import CpuBackend
 from engine.base.errors import FAULTS, Status
 from engine.correctness import check_with_maps, inputs_of
 from engine.correctness.check import check_output
-from engine.cuda_on_host.toolchain import Schedule
+from engine.cuda_on_host.client import Schedule
 from kernels.ladder import LADDER
 from kernels.variant import KERNELS_DIR, Dtype
 

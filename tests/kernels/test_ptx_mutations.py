@@ -14,7 +14,7 @@ from engine.attention.tensors import make_inputs
 from engine.backends.base import RunOptions
 from engine.base.errors import FAULTS, Status
 from engine.correctness.check import check_output
-from engine.cuda_on_host.toolchain import DEFAULT_ARCH
+from engine.cuda_on_host.build import DEFAULT_ARCH
 from kernels.ladder import by_id
 
 # What is changed in mma.cuh or async_copy.cuh, where it stands (the how-manieth), and the variant.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.cuda_on_host.toolchain import find_toolchain
+from engine.base.cxx import find_toolchain
 from kernels.ladder import by_id
 
 BLOCK_M, BLOCK_N = 64, 32

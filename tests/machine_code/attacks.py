@@ -28,6 +28,7 @@ import numpy as np
 from engine.base.errors import AttuneError, CompileError
 from engine.base.launch_arguments import TensorMapArg, encode_argument
 from engine.devices import find_device
+from engine.history.simulation import time_launch
 from engine.machine_code import disassembly, emulation, native_library
 from engine.machine_code.analysis import Analysis, find_entry
 from engine.machine_code.counts import count_launch
@@ -43,7 +44,6 @@ from engine.machine_code.emulation import Emulator
 from engine.machine_code.execution import _SOURCE as EXECUTES
 from engine.machine_code.execution import GlobalBuffer, execute, load_module
 from engine.machine_code.launch import Launch, buffer_address
-from engine.pipeline.simulated_launches import time_launch
 
 MOST_STEPS = 20_000  # warp instructions of one CTA
 MOST_RUN_S = 0.5  # of a launch that is executed

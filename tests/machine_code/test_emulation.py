@@ -9,9 +9,9 @@ import pytest
 
 from engine.base.errors import CompileError
 from engine.devices import find_device
+from engine.history.simulation import time_launch
 from engine.machine_code.analysis import launch_figures
 from engine.machine_code.emulation import EXECUTED, AccessKind, Emulator
-from engine.pipeline.simulated_launches import time_launch
 from tests.machine_code.small_kernels import counted
 from tests.slow_cases import one_in
 

@@ -24,12 +24,11 @@ from engine.attention.tensors import make_inputs
 from engine.backends import machine_code
 from engine.backends.base import RunOptions
 from engine.backends.machine_code import MachineCodeBackend
+from engine.base.cxx import find_toolchain, library_flags
 from engine.base.errors import AttuneError, CompileError, Status, ToolMissing
 from engine.cli import main
 from engine.correctness import check_output
 from engine.correctness.check import check_against
-from engine.cuda_on_host.build import _library_flags
-from engine.cuda_on_host.toolchain import find_toolchain
 from engine.cuda_source import compile_kernel
 from engine.devices.spec import find_device
 from engine.machine_code import native_library
@@ -156,7 +155,7 @@ def test_other_processors_compute_the_same_bits(
 ) -> None:
     """The execution as it is compiled without AVX-512, and without AVX2."""
     toolchain, library = find_toolchain(), tmp_path / "execute.so"
-    command = [*toolchain.command, *_library_flags(toolchain), flag, "-shared", str(_SOURCE)]
+    command = [*toolchain.command, *library_flags(toolchain), flag, "-shared", str(_SOURCE)]
     subprocess.run([*command, "-o", str(library)], check=True)
 
     def outputs() -> list[NDArray[np.uint16]]:

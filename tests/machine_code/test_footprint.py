@@ -14,6 +14,7 @@ from engine.attention.problem import Problem
 from engine.base.errors import InvalidProblem
 from engine.cuda_source import compile_kernel
 from engine.devices import find_device
+from engine.history.simulation import time_launch
 from engine.machine_code import counts, footprint
 from engine.machine_code.analysis import analyse
 from engine.machine_code.counts import count_launch
@@ -28,8 +29,9 @@ from engine.machine_code.footprint import (
     touched_bytes,
 )
 from engine.machine_code.launch import Launch, parse_arguments
+from engine.machine_code.timing.launch_time import TimedLaunch
 from engine.machine_code.timing.traffic import KvOrder, launch_traffic, persistent_traffic
-from engine.pipeline.simulated_launches import TimedLaunch, time_launch, time_passes
+from engine.pipeline.simulated_launches import time_passes
 from kernels.ladder import by_id
 from tests.machine_code.small_kernels import counted
 

@@ -13,11 +13,12 @@ from engine.base.units import format_us
 from engine.cuda_source import compile_kernel
 from engine.devices import find_device
 from engine.devices.spec import DeviceSpec, at_clock
+from engine.history.simulation import time_launch
 from engine.machine_code.analysis import analyse
 from engine.machine_code.launch import Launch, parse_arguments
 from engine.machine_code.timing.constants import LAUNCH_FLOOR_US
 from engine.machine_code.timing.power import BURST_US, Work, sustained_clock, sustained_note, watts
-from engine.pipeline.simulated_launches import clock_note, device_at, sustained_by, time_launch
+from engine.pipeline.simulated_launches import clock_note, device_at, sustained_by
 
 # FP16 multiply-adds of an SM and cycle where the table's peak is of another clock than boost.
 _HOPPER = 2048

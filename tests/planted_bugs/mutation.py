@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from engine.attention.problem import Problem
+from kernels.ladder import LADDER
 
 SCALAR = ("v01", "v02", "v05", "v06")
 TILED = ("v03", "v04")
@@ -14,7 +15,7 @@ LOOPED = (*SCALAR, *TILED, "v08", "v09")  # over key tiles, K and V by load_tile
 WARP_SPECIALIZED = ("v16", "v17", "v18")
 ONE_TILE = ("v15", *WARP_SPECIALIZED)  # a CTA has one query tile
 PERSISTENT = ("v19", "v20")  # on Hopper
-HOPPER = (*ONE_TILE, *PERSISTENT, "v22")
+HOPPER = tuple(variant.id for variant in LADDER if variant.arch_specific)
 ALL = (
     *LOOPED,
     "v07",

@@ -1,4 +1,4 @@
-"""`auto`: the kernel to take where nobody named one, with the reason in words."""
+"""`auto`: choose a kernel for a problem and GPU, with the reason."""
 
 from engine.choose.auto.choice import (
     Choice,

@@ -2,8 +2,8 @@
 
     attune auto --renew    writes them; see `engine.choose.auto.renew`
 
-Classes of problems are points of a grid: head_dim, mask, lengths, query heads B·H and how many of
-those share a K/V head. A problem takes the nearest point whose kernel it can run.
+Classes of problems are grid points: head_dim, mask, lengths, query heads B·H and query heads per
+K/V head. For a problem, the nearest point whose kernel supports it is used.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _BY_MAJOR = {
 
 
 def own_instructions(device: DeviceSpec) -> str:
-    """The architecture's own instructions, with their name; empty if it has none."""
+    """Return the names of instructions that only this architecture has; empty if there are none."""
     return _BY_MAJOR.get(device.compute_capability[0], "")
 
 
 def own_rungs(device: DeviceSpec, direction: Direction = "forward") -> list[Variant]:
-    """The rungs that use the architecture's own instructions."""
+    """Return the rungs that use instructions that only this architecture has."""
     capability, rungs = device.compute_capability, eligible(direction)
     return [v for v in rungs if v.arch_specific and v.min_compute_capability == capability]
 
 
 def out_of_reach(device: DeviceSpec) -> str:
-    """A sentence on the architecture's own instructions that no rung uses; empty if there are
-    none."""
+    """Return a sentence on instructions that only this architecture has and no rung uses; empty
+    if there are none."""
     own = own_instructions(device)
     if not own or own_rungs(device):
         return ""
@@ -63,7 +63,7 @@ _COMMENTS = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One class of problems and what ranked first there, of all variants that take it."""
+    """One class of problems and the first-ranked kernel of all variants that support it."""
 
     head_dim: int
     causal: bool
@@ -74,11 +74,11 @@ class Row:
     variant: str
     config: Mapping[str, int]
     us: float
-    beside: str  # the fastest other variant; empty where no other takes it
+    beside: str  # the fastest other variant; empty if no other supports the class
     beside_us: float
 
     def distance(self, problem: Problem, heads: float) -> float:
-        """How far a problem is from the row, in doublings of its sizes.
+        """Return the distance of a problem from the row, in doublings of its sizes.
 
         Args:
             heads: the problem's B·H, scaled to the SMs of the table's GPU.
@@ -93,7 +93,7 @@ class Row:
         )
 
     def label(self) -> str:
-        """`B·H=8 S128 D64`, as a problem's label."""
+        """Return a label such as `B·H=8 S128 D64`."""
         keys = f" KV{self.keys}" if self.keys != self.seqlen else ""
         group = f" G{self.group}" if self.group > 1 else ""
         mask = " causal" if self.causal else ""
@@ -102,18 +102,19 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What was ranked for one compute capability and direction, on one GPU of it."""
+    """The ranking for one compute capability and direction, on one GPU."""
 
     compute_capability: str
     gpu: str
     num_sms: int
     made: str  # a date
     compiler: str
-    sources: Mapping[str, str]  # by variant, `code_digest` when it was ranked
+    sources: Mapping[str, str]  # by variant: its `code_digest` at the ranking
     rows: tuple[Row, ...]
 
     def nearest(self, problem: Problem, num_sms: int) -> list[Row]:
-        """All rows, the nearest first; heads are compared per SM, as GPUs differ in SMs."""
+        """Return all rows, nearest first. Heads are compared per SM, as GPUs have different
+        numbers of SMs."""
         heads = problem.batch * problem.num_heads * self.num_sms / num_sms
         return sorted(self.rows, key=lambda row: row.distance(problem, heads))
 
@@ -156,9 +157,10 @@ def _row(listed: list[object]) -> Row:
 def table_for(
     compute_capability: tuple[int, int], direction: Direction = "forward"
 ) -> Table | None:
-    """The table of a compute capability, else of the next lower one, else of the next higher one.
+    """Return the table of a compute capability, else of the next lower one, else of the next higher
+    one.
 
-    None where there is no table at all.
+    None if there is no table at all.
 
     Raises AttuneError as `read_table`.
     """
@@ -175,7 +177,7 @@ def table_for(
 def read_table(
     compute_capability: tuple[int, int], direction: Direction = "forward"
 ) -> Table | None:
-    """The table of a compute capability; None where there is none.
+    """Return the table of a compute capability, or None.
 
     Raises:
         AttuneError: the file is damaged.
@@ -217,7 +219,8 @@ def _read(path: Path, _stamp: int) -> Table:
 
 
 def code_digest(variant: Variant) -> str:
-    """16 hex digits of the code, headers included, without comments; empty if it is unreadable."""
+    """Return 16 hex digits of a hash of the code with its headers, without comments; empty if
+    unreadable."""
     try:
         texts = [(file.name, file.code) for file in variant_sources(variant).files]
     except CompileError:
@@ -232,15 +235,15 @@ def _digest(texts: tuple[tuple[str, str], ...]) -> str:
 
 
 def eligible(direction: Direction = "forward") -> tuple[Variant, ...]:
-    """The rungs that `auto` may take for a direction.
+    """Return the rungs that `auto` may choose for a direction.
 
-    Rungs for paged K and V are left out, as a problem's K and V do not lie in pages.
+    Rungs for paged K and V are left out, because a problem's K and V are contiguous.
     """
     rungs = LADDER.backward if direction == "backward" else LADDER
     return tuple(variant for variant in rungs if variant.page_rows is None)
 
 
 def changed_since(table: Table, variants: Iterable[Variant]) -> list[str]:
-    """Ids of variants that are new or whose code has changed since the ranking."""
+    """Return ids of variants that are new or whose code has changed since the ranking."""
     may_be = [v for v in variants if v.page_rows is None]
     return [v.id for v in may_be if table.sources.get(v.id) != code_digest(v)]

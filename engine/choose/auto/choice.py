@@ -1,9 +1,9 @@
-"""Choose the kernel for a problem on a GPU, and say why.
+"""Choose the kernel for a problem on a GPU, and explain the choice.
 
-Candidates are the first and second of the tables' nearest rows, a person's tuned configs and every
-kernel that was timed. Those that spill registers here and were not timed are left out. The others
-are ranked by their times for this problem on this GPU, those that every page and command shows
-(`engine.history`): the fastest is taken.
+Candidates are the first and second kernel of the tables' nearest rows, the user's tuned configs,
+and every kernel with a known time. Kernels that spill registers here and have no known time are
+left out. The others are ranked by their times for this problem on this GPU (`engine.history`), and
+the fastest is chosen.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from engine.model.calibrate import fits, fitting_config
 from engine.model.kernel import Kernel
 from kernels.variant import AUTO, Config, Variant
 
-_MOST_OF_ROWS = 4  # of the nearest rows, several configs of one rung among them
+_MOST_OF_ROWS = 4  # number of nearest rows, which may have several configs of one rung
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The kernel that `auto` takes."""
+    """The choice of `auto`."""
 
     kernel: Kernel
     reason: str  # a few sentences
-    given: tuple[str, ...] = field(default=())  # tunables that were named
-    # False: not all candidates are simulated yet, so that another may turn out to be faster.
+    given: tuple[str, ...] = field(default=())  # tunables given by the user
+    # False: not all candidates are simulated yet, so another may be faster.
     is_final: bool = True
     time: Time | None = None  # taken or by machine code; None where it is not known
-    # False: no kernel takes the problem; this one lets the pipeline say what is wrong.
+    # False: no kernel supports the problem; evaluating this one reports why.
     is_taken: bool = True
 
     @property
@@ -66,7 +66,7 @@ class Choice:
         return self.kernel.describe()
 
     def note(self) -> str:
-        """`auto takes v12 num_warps=4 …: reason`; the reason alone where no kernel can be taken."""
+        """Return `auto takes v12 num_warps=4 …: reason`; only the reason if there is no kernel."""
         return (
             self.reason if not self.is_taken else f"{AUTO} takes {self.describe()}. {self.reason}"
         )
@@ -84,16 +84,17 @@ def choose(
     given: Config | None = None,
     history: History | None = None,
 ) -> Choice:
-    """The kernel to take for a problem on a GPU.
+    """Return the kernel to use for a problem on a GPU.
 
     Args:
-        device: None is refused: which kernel is fastest depends on the GPU.
-        given: tunables that are named; the chosen variant must offer them.
-        history: the times to rank by; None knows no times of sessions. Simulated times that ship
-            with Attune count. Where it only looks up, candidates without a time do not.
+        device: None raises an error, because the fastest kernel depends on the GPU.
+        given: tunables given by the user, which the chosen variant must offer.
+        history: times to rank by; None: no times of sessions. Simulated times that ship with Attune
+        are used. If it only looks up, candidates without a time are not ranked.
 
     Raises:
-        InvalidProblem: there is no GPU to choose for, or the variant does not offer what is given.
+        InvalidProblem: there is no GPU to choose for, or the variant does not offer the given
+        tunables.
     """
     if device is None:
         raise InvalidProblem(
@@ -123,7 +124,7 @@ def choose(
         told = _sentences(device, problem, reason, tuned_note)
         return Choice(kernel, told, tuple(given), is_taken=is_taken)
     offering = list(dict.fromkeys(offering))
-    # Where all spill, the fastest of them is better than none.
+    # If all spill, rank them all.
     unspilled = _unspilled(offering, problem, history) or offering
     candidates = _ranked(unspilled, problem, history)
     pick = candidates[0]
@@ -143,9 +144,9 @@ def choose(
 
 
 def candidates_for(problem: Problem, device: DeviceSpec, history: History) -> list[Kernel]:
-    """The kernels that may be the fastest: of the table, tuned and timed ones, each once.
+    """Return the kernels that may be the fastest: from the table, tuned and timed ones, each once.
 
-    Before all comes what has instructions of the GPU's own and is not in the table.
+    First come kernels with instructions that only this GPU has and that are not in the table.
     """
     own: list[tuple[str, Config]] = [
         (variant.id, {}) for variant in _own_and_not_ranked(device, problem)
@@ -163,11 +164,10 @@ def candidates_for(problem: Problem, device: DeviceSpec, history: History) -> li
 
 
 def decided_by(problem: Problem, device: DeviceSpec, history: History) -> tuple[object, ...]:
-    """Everything that determines a final choice (`Choice.is_final`), found without predicting a
-    time.
+    """Return everything that determines a final choice (`Choice.is_final`), without predicting
+    times.
 
-    While it compares equal, `choose` with a look-up-only history returns the same kernel and
-    reason.
+    While the result compares equal, `choose` with a look-up-only history returns the same choice.
     """
     history = history.with_shipped()
     kernels = candidates_for(problem, device, history)
@@ -187,7 +187,7 @@ def decided_by(problem: Problem, device: DeviceSpec, history: History) -> tuple[
 
 
 def _source_of(variant: Variant) -> str:
-    """The hash of the kernel's source; empty if it cannot be read."""
+    """Return the hash of the kernel's source; empty if it cannot be read."""
     try:
         return variant_sources(variant).source_sha256
     except AttuneError:
@@ -195,12 +195,12 @@ def _source_of(variant: Variant) -> str:
 
 
 def rank_of(cost: float | None, variant: str) -> tuple[bool, float, str]:
-    """A key to sort kernels by: the least cost first, then those that cannot be compared.
+    """Return a sort key for kernels: lowest cost first, then kernels that cannot be compared.
 
-    Ties go to the lower rung, the simpler kernel.
+    Of equal kernels, the lower rung, which is simpler, comes first.
 
     Args:
-        cost: a time, or what follows from one; None where it cannot be compared.
+        cost: a time or a figure derived from it; None if it cannot be compared.
     """
     return cost is None, cost or 0.0, variant
 
@@ -211,9 +211,9 @@ def chosen_variants(
     device: DeviceSpec | None,
     history: History,
 ) -> tuple[str, ...]:
-    """The names, each once, with `auto` replaced by the variants that it takes for the problems.
+    """Return the names, each once, with `auto` replaced by its choices for the problems.
 
-    Problems that no kernel takes add none.
+    Problems that no kernel supports are skipped.
 
     Raises:
         InvalidProblem: as `choose`, or no kernel takes any of the problems.
@@ -230,10 +230,10 @@ def chosen_variants(
 
 
 def _unspilled(kernels: Sequence[Kernel], problem: Problem, history: History) -> list[Kernel]:
-    """The kernels without register spills (as `renew` requires of a table's rows), and those
-    that were timed or whose spills are not known."""
+    """Return the kernels without register spills (as in a table's rows), with a known time, or
+    with unknown spills."""
     if history.work == "look up":
-        history = history.doing("look up")  # what is missing, the times will say
+        history = history.doing("look up")  # missing compiles are reported by the ranking
         spill = [_spills(history, kernel, problem) for kernel in kernels]
     else:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -251,13 +251,12 @@ def _spills(history: History, kernel: Kernel, problem: Problem) -> bool:
 
 
 def _ranked(kernels: Sequence[Kernel], problem: Problem, history: History) -> list[_Candidate]:
-    """The fastest first.
+    """Return the kernels, fastest first.
 
-    While the first of `kernels`, which the table would take, has no time that can be compared, it
-    stays first.
+    The first of `kernels`, the table's choice, stays first while it has no comparable time.
     """
     if history.work == "simulate":
-        # Nearly all the time goes into compiling and simulating, outside Python's lock.
+        # Threads help, because compiling and simulating release the interpreter lock.
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             times = list(pool.map(lambda k: _comparable(history, k, problem), kernels))
     else:
@@ -273,7 +272,8 @@ def _ranked(kernels: Sequence[Kernel], problem: Problem, history: History) -> li
 
 
 def _comparable(history: History, kernel: Kernel, problem: Problem) -> Time | None:
-    """The kernel's time; None if by roofline, whose assumed CTA time cannot rank kernels."""
+    """Return the kernel's time; None if by roofline, because assumed CTA times cannot rank
+    kernels."""
     time = history.time_of(kernel, problem)
     return None if time is None or time.method == METHODS[1] else time
 
@@ -286,10 +286,10 @@ def _table(device: DeviceSpec, problem: Problem) -> tuple[Table | None, str]:
 
 
 def _of_table(table: Table | None, problem: Problem, device: DeviceSpec) -> Iterator[Kernel]:
-    """What the nearest rows take, then every other rung of the table in its nearest row's config,
-    or its defaults; as far as they take the problem.
+    """Return the kernels of the nearest rows, then every other rung of the table with its nearest
+    row's config or its defaults, if they support the problem.
 
-    A rung that no row names was nowhere near the fastest when the table was made.
+    A rung that no row names was never close to the fastest when the table was made.
     """
     if table is None:
         return
@@ -314,11 +314,11 @@ def _of_table(table: Table | None, problem: Problem, device: DeviceSpec) -> Iter
 
 
 def _of_row(row: Row, table: Table, device: DeviceSpec) -> Kernel | None:
-    """The row's kernel on this GPU, with as many persistent CTAs per SM as there."""
+    """Return the row's kernel on this GPU, with the same number of persistent CTAs per SM."""
     try:
         variant = find_variant(row.variant)
     except AttuneError:
-        return None  # the ladder has it no more
+        return None  # no longer in the ladder
     config = dict(row.config)
     for tunable in variant.tunables:
         if tunable.per_sm and tunable.name in config and device.num_sms:
@@ -328,7 +328,7 @@ def _of_row(row: Row, table: Table, device: DeviceSpec) -> Kernel | None:
 
 
 def _tuned(history: History, problem: Problem, device: DeviceSpec) -> tuple[list[Kernel], str]:
-    """A person's tuned configs for the problem's class; and why they cannot be read."""
+    """Return the user's tuned configs for the problem's class, and why they cannot be read."""
     try:
         entries = history.tuned()
     except StoreError as error:
@@ -339,7 +339,7 @@ def _tuned(history: History, problem: Problem, device: DeviceSpec) -> tuple[list
 
 
 def _timed(history: History, problem: Problem, device: DeviceSpec) -> Iterator[Kernel]:
-    """Kernels that were timed on this problem, as they stand here."""
+    """Return kernels with the present source that have a known time on this problem."""
     times = (t for t in history.at(problem, device.name) if is_of_this_source(t))
     return _fitting(((t.name, t.config) for t in times), problem, device)
 
@@ -357,14 +357,14 @@ def _fitting(
 
 
 def _by_order(problem: Problem, device: DeviceSpec, note: str) -> tuple[Kernel, str]:
-    """Without a table: the highest rung that takes the problem."""
+    """Return the choice without a table: the highest rung that supports the problem."""
     variants = eligible(problem.direction)
     for variant in reversed(variants):
         if (config := fitting_config(variant, problem, device)) is not None:
             why = note or f"No table has a row for {device.name} ({device.arch}) and this problem."
             why += f" {variant.id} is the highest rung that takes the problem."
             return Kernel.of(variant, device, config), why
-    # The pipeline says what is wrong with it.
+    # Evaluating it reports the reason.
     can = [v for v in variants if v.min_compute_capability <= device.compute_capability]
     last = (can or variants)[-1]
     return Kernel.of(last, device), note or _why_none(problem, device, can or variants)
@@ -433,7 +433,8 @@ def _sentences(device: DeviceSpec, problem: Problem, *parts: str) -> str:
 
 
 def _not_ranked(device: DeviceSpec, problem: Problem) -> str:
-    """Which rungs with instructions of this GPU's own no table ranks; empty where all are."""
+    """Return a sentence on rungs with instructions that only this GPU has and that the table
+    does not rank; else empty."""
     missing = [v.id for v in _own_and_not_ranked(device, problem)]
     if not missing:
         return ""
@@ -447,7 +448,7 @@ def _not_ranked(device: DeviceSpec, problem: Problem) -> str:
 def _own_and_not_ranked(device: DeviceSpec, problem: Problem) -> list[Variant]:
     table, note = _table(device, problem)
     if note:
-        return []  # what is wrong with the table is said before
+        return []  # an unreadable table is reported earlier
     major, minor = device.compute_capability
     is_its_own = table is not None and table.compute_capability == f"{major}.{minor}"
     ranked = table.sources if table is not None and is_its_own else {}

@@ -1,13 +1,12 @@
-"""Makes the tables of `auto`: every eligible variant and some configs, ranked by machine code.
+"""Make the tables of `auto`: rank every eligible variant and some configs by simulated time.
 
-Each rung runs with its defaults first, at one head_dim; those that are nowhere within `_KEEP` of
-the fastest are left out of the rest. The others try one tunable at a time. That is done for two
-compute capabilities: sm_89, and sm_75, which copies otherwise and has less shared memory; others
-rank what was good on sm_89 and search among the rungs that need a newer GPU. As the tensor cores of
-sm_75 have no BF16, its scalar rungs are ranked by themselves, too. The rungs of the backward pass
-are searched on a few problems, for tables of their own. Compiled kernels and their simulated times
-are kept in the caches on disk, so that a second run, or one after a few kernels changed, does only
-what is new.
+First, each rung is simulated with its defaults at one head_dim; rungs that are never within `_KEEP`
+of the fastest are dropped. For the others, one tunable is varied at a time. This search is done for
+two compute capabilities: sm_89, and sm_75, which lacks cp.async and has less shared memory. For
+others, the best kernels of sm_89 are ranked, and rungs that need a newer GPU are searched. As the
+tensor cores of sm_75 have no BF16, its scalar rungs are also ranked separately. Rungs of the
+backward pass are searched on a few problems and have their own tables. Compiled kernels and
+simulated times are cached on disk, so a later run only does what is new.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from engine.model.calibrate import fitting_config
 from engine.model.kernel import BF16_CAPABILITY, Kernel
 from kernels.variant import Config, Variant
 
-# The GPU whose figures stand for its compute capability.
+# The GPU that represents each compute capability.
 GPUS = {
     (8, 9): "L4",
     (9, 0): "H200",
@@ -42,22 +41,24 @@ GPUS = {
     (10, 0): "B200",
     (7, 5): "T4",
 }
-_REFERENCE = (8, 9)  # searched in full; others rank what was good there
+_REFERENCE = (8, 9)  # searched in full; others rank its best kernels
 _SEARCHED = (_REFERENCE, (7, 5))
 _BACKWARD = ((8, 0),)
 _HEAD_DIMS = (64, 128)
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 16384)
 HEADS = (1, 8, 32, 64, 128, 512)
-_KEYS = (512, 2048, 8192, 32768)  # of decoding, one query each
+_KEYS = (512, 2048, 8192, 32768)  # keys of decoding problems, one query each
 _DECODED_HEADS = (8, 32, 128, 1024)
 _GROUPS = (1, 8)
-_KEEP = 1.3  # × the fastest: a rung beyond that everywhere is not tuned
-_EQUAL = 1.03  # × the fastest: the lowest rung and its defaults are taken of what is not slower
-_KEEP_CONFIG = 1.1  # a config beyond that everywhere is not tried with a causal mask
+_KEEP = 1.3  # × the fastest: a rung that is slower on all problems is not tuned
+# × the fastest: kernels within it count as equal; of these, the lowest rung and its defaults are
+# chosen.
+_EQUAL = 1.03
+_KEEP_CONFIG = 1.1  # a config that is slower on all problems is not tried with a causal mask
 _BACKWARD_LENGTHS, _BACKWARD_HEADS = (512, 2048), 32
-_SPLITS = (1, 4, 16, 64)  # of `num_splits`; any number in between is near one of them
+_SPLITS = (1, 4, 16, 64)  # values of `num_splits`; other numbers are close to one of them
 
-_HISTORY = History()  # tables are simulated: no session's times enter
+_HISTORY = History()  # without times of sessions, because tables are simulated
 
 OnStage = Callable[[str], None]
 
@@ -66,11 +67,11 @@ OnStage = Callable[[str], None]
 class _Candidate:
     variant: Variant
     config: Config
-    is_default: bool = False  # for the GPU at hand
+    is_default: bool = False  # for this GPU
 
 
 def directions(compute_capability: tuple[int, int]) -> tuple[Direction, ...]:
-    """The passes that a compute capability has a table of."""
+    """Return the directions for which a compute capability has a table."""
     return ("forward", "backward") if compute_capability in _BACKWARD else ("forward",)
 
 
@@ -79,15 +80,15 @@ def renew(
     direction: Direction = "forward",
     on_stage: OnStage = lambda _: None,
 ) -> Table:
-    """Rank everything for one compute capability and direction and write the table.
+    """Rank all candidates for one compute capability and direction, and write the table.
 
     Raises:
-        UnknownName: no GPU stands for it.
+        UnknownName: no GPU represents it.
         ToolMissing: there is no compiler, or no nvdisasm.
         OSError: the table cannot be written.
     """
     device = find_device(GPUS[compute_capability])
-    # Before ranking: a file may change meanwhile.
+    # Before ranking, because a file may change meanwhile.
     sources = {v.id: code_digest(v) for v in eligible(direction)}
     reference = read_table(_REFERENCE) if compute_capability not in _SEARCHED else None
     if direction == "backward":
@@ -97,7 +98,7 @@ def renew(
     else:
         rows = _by_search(device, eligible(), on_stage)
     if direction == "forward" and device.compute_capability < BF16_CAPABILITY:
-        # After the others: of equally near rows, the first whose kernel takes the problem is used.
+        # Last, because of equally near rows the first whose kernel supports the problem is used.
         scalar = [v for v in eligible() if v.work.math_unit == "fma"]
         rows += _by_search(device, scalar, on_stage)
     table = Table(
@@ -130,7 +131,7 @@ def _by_search(device: DeviceSpec, variants: Sequence[Variant], on_stage: OnStag
 
 
 def _by_backward_search(device: DeviceSpec, on_stage: OnStage) -> list[Row]:
-    """Of the rungs on tensor cores: beside them one on CUDA cores is never the fastest."""
+    """Search the rungs on tensor cores; a rung on CUDA cores is never faster."""
     rungs = [v for v in eligible("backward") if v.work.math_unit == "tensor"]
     rows: list[Row] = []
     for head_dim, causal in product(_HEAD_DIMS, (False, True)):
@@ -143,7 +144,7 @@ def _by_backward_search(device: DeviceSpec, on_stage: OnStage) -> list[Row]:
 
 
 def _by_reference(device: DeviceSpec, reference: Table, on_stage: OnStage) -> list[Row]:
-    """The first and second of the reference's rows, ranked on another GPU."""
+    """Rank the first and second kernels of the reference's rows on another GPU."""
     rows: list[Row] = []
     for head_dim in _HEAD_DIMS:
         for problems in (
@@ -160,9 +161,9 @@ def _by_reference(device: DeviceSpec, reference: Table, on_stage: OnStage) -> li
 
 
 def _add_beyond(ranking: _Ranking, device: DeviceSpec) -> None:
-    """Rungs that the reference GPU cannot run, so that its table cannot name them.
+    """Add rungs that the reference GPU cannot run and its table therefore lacks.
 
-    They pad query rows to the 64 of a warpgroup, so that they are not tried on a single one.
+    They pad query rows to the 64 of a warpgroup and are therefore not tried on a single row.
     """
     beyond = [
         v
@@ -179,7 +180,8 @@ def _add_beyond(ranking: _Ranking, device: DeviceSpec) -> None:
 
 
 def _candidates_of(reference: Table, problem: Problem, device: DeviceSpec) -> list[_Candidate]:
-    """Candidates from the reference's rows of the same kind: one query or many, head_dim, mask."""
+    """Return candidates from the reference's rows with the same head_dim and mask and one or
+    many queries."""
     candidates: dict[str, _Candidate] = {}
     variants = {variant.id: variant for variant in eligible()}
     for row in reference.rows:
@@ -196,7 +198,8 @@ def _candidates_of(reference: Table, problem: Problem, device: DeviceSpec) -> li
 def _ranked(
     device: DeviceSpec, problems: Sequence[Problem], first: Sequence[Variant], on_stage: OnStage
 ) -> _Ranking:
-    """The variants with their defaults, and one tunable at a time of those that come near."""
+    """Rank the variants with their defaults, and of close ones also configs with one tunable
+    changed."""
     ranking = _Ranking(device, problems, on_stage)
     ranking.add_defaults(first)
     ranking.add_neighbours(_variants_of(ranking.near(_KEEP)))
@@ -220,7 +223,7 @@ def _decoding(head_dim: int) -> list[Problem]:
 
 
 def _default(variant: Variant, device: DeviceSpec, head_dim: int) -> _Candidate:
-    """Nearest to the GPU's defaults with what shared memory there is."""
+    """Return the config closest to the GPU's defaults that fits in shared memory."""
     direction: Direction = "backward" if variant.is_backward else "forward"
     short = Problem(1, 1, LENGTHS[0], head_dim, direction=direction)
     config = fitting_config(variant, short, device) or variant.default_config(device.num_sms)
@@ -233,7 +236,7 @@ def _variants_of(candidates: Iterable[_Candidate]) -> list[Variant]:
 
 
 def _neighbours(default: _Candidate, device: DeviceSpec, *, splits: bool) -> Iterator[_Candidate]:
-    """The defaults with one tunable changed; keys that a default cannot hold need two."""
+    """Yield the defaults with one tunable changed, or two if a default cannot hold all keys."""
     variant, config = default.variant, default.config
     for tunable in variant.tunables:
         for value in tunable.values_on(device.num_sms):
@@ -247,7 +250,7 @@ def _neighbours(default: _Candidate, device: DeviceSpec, *, splits: bool) -> Ite
 
 
 class _Ranking:
-    """Some candidates on some problems that share their kernels."""
+    """A ranking of candidates on problems that share their compiled kernels."""
 
     def __init__(self, device: DeviceSpec, problems: Sequence[Problem], on_stage: OnStage) -> None:
         self._device = device
@@ -256,7 +259,7 @@ class _Ranking:
         self._times: dict[Problem, list[tuple[_Candidate, float]]] = {p: [] for p in problems}
 
     def add(self, candidates: Iterable[_Candidate]) -> None:
-        """Time candidates on every problem that they take."""
+        """Time candidates on every problem that they support."""
         chosen = list(candidates)
         # Nearly all the time goes into compiling and simulating, outside Python's lock.
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -277,7 +280,7 @@ class _Ranking:
         return _default(variant, self._device, self._problems[0].head_dim)
 
     def near(self, factor: float) -> list[_Candidate]:
-        """Candidates within `factor` of the fastest on some problem."""
+        """Return candidates within `factor` of the fastest on some problem."""
         near: dict[str, _Candidate] = {}
         for times in self._times.values():
             fastest = min((us for _, us in times), default=inf)
@@ -297,7 +300,7 @@ class _Ranking:
         return [(problem, us) for problem, us in times if us is not None]
 
     def _us(self, candidate: _Candidate, problem: Problem) -> float | None:
-        """Simulated; None where it cannot run or be simulated, or has registers in local memory."""
+        """Return the simulated time; None if it cannot run or be simulated, or spills registers."""
         kernel = Kernel.of(candidate.variant, self._device, candidate.config)
         try:
             if any(r.uses_local_memory for r in kernel.resources(problem)):
@@ -311,7 +314,8 @@ class _Ranking:
 
 
 def _row(problem: Problem, times: Sequence[tuple[_Candidate, float]]) -> Row:
-    """What to take: of what is about as fast as the fastest, the lowest rung and its defaults."""
+    """Return a row with the lowest rung and its defaults of all that are about as fast as the
+    fastest."""
     fastest = min(us for _, us in times)
     equal = [item for item in times if item[1] <= fastest * _EQUAL]
     lowest = min(candidate.variant.id for candidate, _ in equal)

@@ -1,1 +1,1 @@
-"""Which batch size to use: the predicted curve, recommendations, cost, waiting, alternatives."""
+"""Recommend a batch size: predicted curve, recommendations, cost, waiting, alternatives."""

@@ -1,4 +1,4 @@
-"""What to do when the batch cannot grow: other variants, a smaller GPU, waiting, or accepting it.
+"""Options if the batch cannot grow: other variants, a smaller GPU, waiting, or accepting it.
 
 Every option has the same two figures, latency and dollars per 10⁹ queries, and options are ranked
 by the cost of a query. They include `auto`'s candidates, in `auto`'s order if only the kernel
@@ -27,7 +27,7 @@ from kernels.variant import Variant
 
 OptionKind: TypeAlias = Literal["variant", "gpu", "wait", "accept"]
 
-# Tunables that trade CTAs for work per CTA: the ones that help a batch that is too small.
+# Tunables that trade work per CTA for more CTAs, which helps small batches.
 _SPREADING_TUNABLES = ("num_splits", "block_m")
 
 
@@ -41,7 +41,8 @@ class Option:
     config: dict[str, int]
     device: str
     batch: int
-    latency_us: float  # what a request sees at the 95th percentile when waiting, else the launch's
+    # Latency of a request at the 95th percentile when waiting, else that of the launch.
+    latency_us: float
     low_us: float
     high_us: float
     per_query_us: float
@@ -50,7 +51,7 @@ class Option:
     # methods.
     speedup: float | None
     reason: str
-    by_machine_code: bool  # the latency: else by roofline
+    by_machine_code: bool  # the latency is simulated, else by roofline
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +61,9 @@ class Situation:
     kernel: Kernel
     problem: Problem
     price_usd_per_hour: float | None
-    calibration: Calibration | None = None  # on the asker's own points; None: what is known
-    # The calibration belongs to another kernel that is launched like this one; the result is for
-    # that kernel, here and on other GPUs.
+    calibration: Calibration | None = None  # on the caller's points; None: the history's
+    # The calibration belongs to another kernel with the same launch; the result is for that kernel,
+    # here and on other GPUs.
     is_own_file: bool = True
 
 
@@ -73,19 +74,19 @@ def rank_options(
     wait: WaitPlan | None,
     known: History,
 ) -> tuple[tuple[Option, ...], tuple[str, ...]]:
-    """Options, cheapest query first, and why some could not be judged.
+    """Return the options, cheapest query first, and why some could not be predicted.
 
     Args:
-        variants: to consider on the same GPU, in the configs that spread work over more CTAs and
-            in those that `auto` has for candidates.
-        devices: to consider with the same variant; only cheaper ones (smaller, where a price is
-            missing) are offered.
-        wait: a plan to collect requests, if one was asked for.
-        known: what predicts them, as everywhere. What is not predicted by the method of accepting
-            it comes last and has no speed-up: the two times are not comparable.
+        variants: to consider on the same GPU, with configs that spread work over more CTAs and
+        configs of `auto`'s candidates.
+        devices: to consider with the same variant; only cheaper ones (smaller ones without a price)
+        are offered.
+        wait: a plan to collect requests, if requested.
+        known: predicts the options. Options predicted by another method than the present kernel
+        come last without a speed-up, because the times are not comparable.
 
     Raises:
-        InvalidProblem: the present situation itself cannot be predicted.
+        InvalidProblem: the present kernel cannot be predicted.
     """
     devices = tuple(devices)
     accepted = _option("accept", now, "Accept it", None, known)
@@ -95,7 +96,7 @@ def rank_options(
     options = [replace(base, reason=f"{base.reason} Nothing changes.")]
     notes: list[str] = []
     others = [*_other_kernels(now, variants, known), *_other_devices(now, devices)]
-    # Nearly all the time goes into compiling, which runs outside Python's lock.
+    # Threads help, because compiling releases the interpreter lock.
     with ThreadPoolExecutor() as pool:
         answers = list(pool.map(lambda x: _option(x[0], x[1], x[2], base, known), others))
     other_method = [a for a in answers if not isinstance(a, str) and a.speedup is None]
@@ -122,7 +123,7 @@ def rank_options(
 
 
 def _different_bases(options: Iterable[Option], devices: Mapping[str, DeviceSpec]) -> str:
-    """A sentence on what each price rents if the options differ in that; else empty."""
+    """Return a sentence on the offers behind the prices if these differ; else empty."""
     bases = {
         o.device: devices[o.device].price_basis
         for o in options
@@ -144,7 +145,7 @@ def _rank(option: Option) -> tuple[bool, bool, tuple[bool, float, str]]:
 
 
 def _best_configs(options: list[Option]) -> list[Option]:
-    """The options with only the fastest config of each variant on each GPU."""
+    """Return the options with only the fastest config of each variant on each GPU."""
     best: dict[tuple[str, str, str], Option] = {}
     for option in options:
         key = (option.kind, option.variant, option.device)
@@ -156,7 +157,7 @@ def _best_configs(options: list[Option]) -> list[Option]:
 def _other_kernels(
     now: Situation, variants: Iterable[Variant], known: History
 ) -> Iterator[tuple[OptionKind, Situation, str]]:
-    # Whether K and V are paged is given, not chosen: options keep it.
+    # Paged K and V are given by the problem, so all options keep them.
     paged = now.kernel.variant.page_rows is not None
     device = now.kernel.device
     considered = {v.id: v for v in variants if (v.page_rows is not None) == paged}
@@ -180,7 +181,7 @@ def _other_kernels(
 
 
 def _configs(variant: Variant, device: DeviceSpec) -> Iterator[dict[str, int]]:
-    """The default, and it with every value of the tunables that make more or fewer CTAs."""
+    """Return the default config, and variations of the tunables that change the number of CTAs."""
     default = variant.default_config(device.num_sms)
     yield default
     for tunable in variant.tunables:
@@ -215,7 +216,7 @@ def _smaller(device: DeviceSpec, now: Situation) -> bool:
 
 
 def _on(kernel: Kernel, device: DeviceSpec) -> Kernel:
-    """The same kernel on another GPU, its defaults replaced by those of that GPU."""
+    """Return the same kernel on another GPU, with that GPU's defaults."""
     num_sms = kernel.device.num_sms
     given = {
         t.name: kernel.config[t.name]
@@ -231,8 +232,7 @@ def _article(name: str) -> str:
 
 
 def _carried(calibration: Calibration | None, variant: Variant) -> Calibration | None:
-    """A calibration carried over to another GPU or config: its medians, with the uncertainty of a
-    prior."""
+    """Transfer a calibration to another GPU or config: its medians, with a prior's uncertainty."""
     if calibration is None:
         return None
     covariance = tuple(tuple(row) for row in prior_covariance(variant).tolist())
@@ -246,7 +246,7 @@ def _option(
     base: Option | None,
     known: Known,
 ) -> Option | str:
-    """The option's figures, or one sentence why there are none."""
+    """Return the option's figures, or one sentence why there are none."""
     try:
         result = known.estimate(at.kernel, at.problem, at.calibration)
     except AttuneError as error:

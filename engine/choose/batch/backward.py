@@ -1,9 +1,8 @@
-"""Times of a backward kernel at many batches: simulated at some of them, and what lies between.
+"""Times of a backward kernel at many batches, simulated at some of them and interpolated.
 
-A backward launch's time is the sum of its passes, each simulated as a whole launch. That is done at
-batches 1, 2, 3, 4, 6, 8, 12 and so on. Between two of them time is taken to grow with the CTAs of
-the busiest SM in the main pass, and with the batch where these are as many; behind the last one
-with the batch.
+A backward launch's time is the sum of its passes, each simulated as a whole launch, at batches 1,
+2, 3, 4, 6, 8, 12 and so on. Between these, time grows with the main pass's CTAs on the busiest SM,
+and with the batch if that number is equal; beyond the last, with the batch.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from engine.model.equations import FloatArray
 from engine.model.kernel import Estimate, Kernel, Known, estimate_backward
 from engine.model.occupancy import IntArray
 
-# CTAs of the busiest SM, in rounds of those that it holds at once: behind so many time grows with
-# the batch, and none is simulated.
+# Rounds of resident CTAs on the busiest SM beyond which time grows with the batch and is not
+# simulated.
 _MOST_ROUNDS = 8
 
 
@@ -43,11 +42,11 @@ def backward_times(
     resident: IntArray,
     known: Known,
 ) -> BackwardTimes:
-    """Times at ascending batches, the rest of `problem` unchanged.
+    """Return times at ascending batches of `problem`.
 
     Args:
         load: CTAs of the main pass that the busiest SM has, at each batch.
-        resident: CTAs of it that an SM holds at once.
+        resident: its CTAs that an SM holds at once.
 
     Raises:
         InvalidProblem: no time can be predicted.
@@ -56,10 +55,10 @@ def backward_times(
     rows = _simulated(batches, int(np.sum(load <= _MOST_ROUNDS * resident)))
     found = [known.estimate(kernel, replace(problem, batch=int(batches[i]))) for i in rows]
     by_machine_code = all(e.by_machine_code for e in found)
-    if not by_machine_code:  # times of two methods make no curve
+    if not by_machine_code:  # a curve must not mix two methods
         found = [estimate_backward(kernel, e.plan, e.passes, None) for e in found]
     times = np.array([_times(e) for e in found]).T
-    # One more CTA on the busiest SM matters more than any number of batches without one.
+    # Time mainly grows when the busiest SM gets another CTA.
     place = load + batches / (batches[-1] + 1)
     us, low_us, high_us = (_between(known_us, rows, place, batches) for known_us in times)
     nearest = np.searchsorted(rows, np.arange(len(batches)), side="right") - 1
@@ -68,7 +67,7 @@ def backward_times(
 
 
 def _simulated(batches: IntArray, among: int) -> IntArray:
-    """Rows of such batches among the first `among`, at least two where there are."""
+    """Return the rows of batches to simulate among the first `among`, at least two if possible."""
     last = min(max(among, 2), len(batches)) - 1
     doubling = 2 ** np.arange(int(batches[last]).bit_length())
     wanted = np.minimum(np.concatenate([doubling, 3 * doubling]), batches[last])
@@ -84,10 +83,11 @@ def _times(found: Estimate) -> tuple[float, float, float]:
 def _between(
     known_us: FloatArray, rows: IntArray, place: FloatArray, batches: IntArray
 ) -> FloatArray:
-    """The times of all batches from those at some rows."""
+    """Interpolate the times of all batches from those at some rows."""
     us: FloatArray = np.interp(place, place[rows], known_us)
     if len(rows) > 1:
-        # From about half as many on: two near batches differ by where their last round ends.
+        # Slope from about half the batch on, because nearby batches differ by the end of their last
+        # round.
         last = rows[-1]
         start = max(0, int(np.searchsorted(batches[rows], batches[last] / 2, side="right")) - 1)
         start = min(start, len(rows) - 2)

@@ -1,4 +1,4 @@
-"""From a predicted curve to a batch size: table, recommendations, wave steps, certainty.
+"""Batch table: predicted curve, recommended batches, wave steps and their uncertainty.
 
 The table shows two figures of a launch that are easily confused: its latency rises with the batch,
 while the cost of a unit of work (one head of one batch element, B·H of them) falls until the GPU is
@@ -31,22 +31,21 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# How sure a recommended batch is: it follows from how sure its latency is.
+# The uncertainty of a recommended batch follows from that of its latency.
 #
-# A recommendation compares batches with the plateau, so errors that all batches share cancel. Two
-# parts are left. The effect of the model's parameters on the ratio of batches is computed. The
-# error of the equations themselves is taken as a part of the latency's own interval, because a
-# model that is uncertain about a launch is uncertain about the ratio of its neighbours too.
+# A recommendation compares batches with the plateau, so errors common to all batches cancel. Two
+# parts remain: the effect of the model's parameters on the ratio of batches, which is computed, and
+# the error of the equations, which is assumed as a fraction of the latency's interval.
 
-# Assumed: a batch and twice the batch do not share a quarter of the latency's interval (as a
-# logarithm); nearer ones share more of it, as the same SMs do nearly the same work.
+# Assumed: a quarter of the latency's interval (as a logarithm) is independent between a batch and
+# twice the batch, and less between closer batches, whose SMs do nearly the same work.
 _NOT_SHARED = 0.25
-# The smallest batch that has this share of the best throughput stands for the plateau.
+# The smallest batch with this share of the best throughput represents the plateau.
 _PLATEAU = 0.98
 
 
 def share_bounds(table: pd.DataFrame, ends_us: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The 90 % interval of each batch's share of the plateau, `[rows]` each.
+    """Return the 90 % interval of each batch's share of the plateau, `[rows]` each.
 
     Args:
         table: of `engine.choose.batch.batch_table.batch_table`.
@@ -73,7 +72,7 @@ def _log_share(batch: FloatArray, latency_us: FloatArray) -> FloatArray:
     return share
 
 
-# The predicted latency over many batches of one problem, fast enough to follow a slider.
+# Predicted latency over many batches of one problem, fast enough to follow a slider.
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ class Curve:
     method: str  # one of METHODS
 
     def head(self, rows: int) -> Curve:
-        """The first rows."""
+        """Return the first rows."""
         return Curve(self.table.head(rows), self.ends_us[:, :rows], self.method)
 
 
@@ -104,11 +103,11 @@ def predict_curve(
     *,
     by_machine_code: bool = True,
 ) -> Curve:
-    """Predictions over many batches, the rest of `problem` unchanged.
+    """Predict many batches of `problem`.
 
     Args:
         batches: ascending whole numbers from 1; resources do not depend on them.
-        known: where resources and CTA times come from.
+        known: gives resources and CTA times.
         by_machine_code: False assumes CTA times.
 
     Raises:
@@ -121,9 +120,9 @@ def predict_curve(
     m = machine(device, variant, problem.dtype)
     batches = list(batches)
     if not batches:
-        raise InvalidProblem("A curve needs at least one batch.")
+        raise InvalidProblem("A curve needs at least one batch.", code="curve_empty")
     for edge in (min(batches), max(batches)):
-        replace(problem, batch=edge)  # rejects what is no batch
+        replace(problem, batch=edge)  # rejects invalid batches
     launches = collect_batches(variant, config, problem, np.array(batches, dtype=np.int64))
     resident = resident_ctas(kernel, launches, known.resources(kernel, problem))
     if variant.is_backward:
@@ -151,7 +150,7 @@ def _backward_curve(
     num_sms: int,
     known: Known,
 ) -> Curve:
-    """`predict_curve` of a backward kernel, whose second pass is the main one."""
+    """Return `predict_curve` of a backward kernel, whose second pass is the main one."""
     import pandas as pd
 
     main = min(1, len(resident) - 1)
@@ -164,20 +163,20 @@ def _backward_curve(
         "low_us": times.low_us,
         "high_us": times.high_us,
         "binds": times.binds,
-        # Every tensor and every sum has a part for each sequence.
+        # All tensors and sums are proportional to the batch.
         "device_bytes": one.device_bytes * launches.batch,
         "flops": one.problem.flops * launches.batch,
     }
     method = METHODS[0] if times.by_machine_code else METHODS[1]
-    # No parameter of the equations changes the ratio of two batches.
+    # The ratio of two batches does not depend on the parameters.
     return Curve(pd.DataFrame(columns), np.stack([times.us, times.us]), method)
 
 
 def _launch_columns(
     device: DeviceSpec, launches: Launches, resident: IntArray, main: int
 ) -> dict[str, Any]:
-    """What the main pass puts on the GPU at each batch."""
-    assert device.num_sms is not None  # `machine` asked for it
+    """Return occupancy columns of the main pass at each batch."""
+    assert device.num_sms is not None  # `machine` has checked it
     useful = launches.ctas[main] if main else launches.useful_ctas
     waves = useful / (resident[main] * device.num_sms)
     thread_slots = device.num_sms * limits_for(device.compute_capability).max_threads_per_sm
@@ -194,9 +193,9 @@ def _launch_columns(
 
 
 DEFAULT_TARGETS = (0.7, 0.9, 0.95)
-# A batch is worth a warning when a smaller one is cheaper per unit by more than this.
+# A batch gets a warning if a smaller one is cheaper per unit by more than this.
 _WORTH_SAYING = 0.01
-# A launch that takes at most this much longer, in proportion, counts as equally long.
+# A launch that is longer by at most this share counts as equally long.
 _NO_LONGER = 0.005
 # Columns that a recommendation copies from its row of the table.
 _OF_ROW = (
@@ -214,7 +213,7 @@ def batch_table(
     measured: Mapping[int, float] | None = None,
     origin: Origin = "measured",
 ) -> pd.DataFrame:
-    """The curve with everything derived from it.
+    """Return the curve with all derived columns.
 
     Args:
         curve: the table of `engine.choose.batch.batch_table.Curve`, batches ascending from 1.
@@ -277,12 +276,12 @@ def _cheaper_batches(batch: np.ndarray[Any, Any], per_unit_us: FloatArray) -> Fl
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The batch for a share of the plateau: of those that take as long as the smallest that reaches
-    it, the largest, which is the end of its wave."""
+    """The batch for a share of the plateau: the end of the wave in which the smallest batch lies
+    that reaches it."""
 
     target: float
     batch: int
-    enough_batch: int  # the smallest that reaches it
+    enough_batch: int  # the smallest batch that reaches the share
     low_batch: int  # 90 % interval of the batch, see `engine.choose.batch.batch_table`
     high_batch: int
     same_latency_up_to: int  # the largest batch whose launch takes no longer
@@ -292,7 +291,7 @@ class Recommendation:
     high_us: float
     per_unit_us: float
     per_query_us: float
-    speedup_per_unit: float | None  # against the table's first batch; None: not comparable
+    speedup_per_unit: float | None  # relative to the table's first batch; None: not comparable
     share_of_plateau: float  # of the throughput, 0..1
     plateau_origin: str  # of the time of the batch with the most throughput
     ctas: int
@@ -304,7 +303,7 @@ class Recommendation:
     memory_share: float | None
     binds: str
     reason: str
-    warning: str  # empty, or why a neighbouring batch is better
+    warning: str  # why a neighbouring batch is better; empty if none is
 
 
 def recommended_batches(
@@ -313,7 +312,7 @@ def recommended_batches(
     device: DeviceSpec,
     targets: Sequence[float] = DEFAULT_TARGETS,
 ) -> tuple[Recommendation, ...]:
-    """The smallest batch that reaches each target, and the end of the wave in which it lies.
+    """Return for each target the smallest batch that reaches it, and the end of its wave.
 
     Args:
         table: of `batch_table`, only batches that fit in memory.
@@ -346,9 +345,9 @@ def recommended_batches(
 
 
 def _first(share: FloatArray, target: float) -> int:
-    """Index of the first batch that reaches the share, else of the largest share.
+    """Return the index of the first batch that reaches the share, else of the largest share.
 
-    Rounding must not hide the plateau.
+    Rounding errors are tolerated.
     """
     reached = share >= target - 1e-12
     return int(np.argmax(reached)) if reached.any() else int(np.argmax(share))
@@ -366,7 +365,7 @@ def _recommendation(
     i, *ends = (_same_latency_up_to(total_us, index) for index in indices)
     row: Any = table.iloc[i]
     share = float(throughput[i] / throughput.max())
-    figures: Any = table.iloc[[i]][list(_OF_ROW)].to_dict("records")[0]  # as Python's own numbers
+    figures: Any = table.iloc[[i]][list(_OF_ROW)].to_dict("records")[0]  # as Python numbers
     for name in ("memory_share", "speedup_per_unit"):
         if np.isnan(figures[name]):
             figures[name] = None
@@ -389,13 +388,14 @@ def _recommendation(
 
 
 def _same_latency_up_to(total_us: FloatArray, i: int) -> int:
-    """Index of the last batch before the first whose launch takes longer than that of batch i."""
+    """Return the index of the last batch whose launch takes no longer than that of batch i."""
     longer = np.flatnonzero(total_us[i:] > (1 + _NO_LONGER) * total_us[i])
     return len(total_us) - 1 if len(longer) == 0 else i + int(longer[0]) - 1
 
 
 def _reason(table: pd.DataFrame, i: int, share: float, device: DeviceSpec) -> str:
-    """Why this batch, in a sentence: idle SMs, waves, bandwidth or the plateau itself."""
+    """Return one sentence why this batch is recommended: idle SMs, waves, bandwidth or the
+    plateau."""
     first: Any = table.iloc[0]
     row: Any = table.iloc[i]
     reached = f"B={row.batch:,} reaches {share:.0%} of the plateau"
@@ -435,12 +435,12 @@ def _plateau_origin(table: pd.DataFrame) -> str:
 
 
 def _origin_if_other(table: pd.DataFrame, origin: str) -> str:
-    """The origin behind a time of a table whose times are not all of one origin."""
+    """Return the origin to show after a time if the table's times have several origins."""
     return f" {origin}" if table["origin"].nunique() > 1 else ""
 
 
 def explain_knee(main: Occupancy, table: pd.DataFrame, device: DeviceSpec) -> str:
-    """Explain the knee of the curve: the number of CTAs that run at once, not of threads that fit.
+    """Explain the knee of the curve: it depends on the CTAs that run at once, not on thread slots.
 
     Args:
         main: occupancy of the main pass at any batch.
@@ -470,7 +470,7 @@ def explain_knee(main: Occupancy, table: pd.DataFrame, device: DeviceSpec) -> st
 
 
 def _as_batch(ctas: int, per_batch: float) -> str:
-    """`B=58`, `B=14 and 50% of one more`, or the share of B=1 that fewer CTAs than its own are."""
+    """Return a number of CTAs as batches: `B=58`, `B=14 and 50% of one more`, or a share of B=1."""
     whole, rest = divmod(ctas, per_batch)
     if not whole:
         return f"{ctas / per_batch:.0%} of the {per_batch:,.0f} of B=1"
@@ -478,7 +478,7 @@ def _as_batch(ctas: int, per_batch: float) -> str:
 
 
 def step_warning(table: pd.DataFrame, batch: int) -> str:
-    """Why a smaller batch than this one is cheaper per unit: one sentence, or nothing.
+    """Return one sentence why a smaller batch is cheaper per unit; empty if none is.
 
     Raises:
         InvalidProblem: the batch is not in the table.
@@ -512,7 +512,7 @@ def _ordinal(n: int) -> str:
 
 
 def memory_feasible(device_bytes: np.ndarray[Any, Any], device: DeviceSpec) -> int:
-    """The number of first batches that fit in the GPU's memory; the bytes must grow with the batch.
+    """Return how many of the first batches fit in the GPU's memory. Bytes must grow with the batch.
 
     Raises:
         InvalidProblem: not even the first one fits.
@@ -533,10 +533,11 @@ def memory_feasible(device_bytes: np.ndarray[Any, Any], device: DeviceSpec) -> i
 def largest_launchable(
     variant: Variant, config: Mapping[str, int], problem: Problem, max_batch: int
 ) -> tuple[int, str]:
-    """The largest batch that can be launched, and why no larger one can; empty if `max_batch` can.
+    """Return the largest batch that can be launched, and why no larger one can; empty if
+    `max_batch` can.
 
-    Found by bisection, as a batch that CUDA's grid or the variant refuses implies that larger ones
-    are refused.
+    Found by bisection: if CUDA's grid limits or the variant refuse a batch, they refuse larger
+    ones.
     """
 
     def refused(batch: int) -> str:

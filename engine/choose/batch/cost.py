@@ -1,9 +1,10 @@
-"""Waiting to collect requests: added latency and gain of batching; and the cost of queries.
+"""Added latency and gain of collecting requests into batches; cost of queries.
 
-Requests arrive at random (Poisson) and are launched together once B of them are there. The k-th of
-a batch waits for B − k further arrivals; over all positions the chance to wait longer than t is
-E[max(0, B − 1 − N)] / B with N ~ Poisson(rate · t). That the GPU may still be busy with the batch
-before is left out: it is negligible while utilisation is low, and a plan is refused above 100 %.
+Requests arrive at random (Poisson) and are launched together once there are B of them. The k-th
+request of a batch waits for B − k further arrivals; over all positions, the probability to wait
+longer than t is E[max(0, B − 1 − N)] / B with N ~ Poisson(rate · t). Waiting for a GPU that is busy
+with the previous batch is neglected; it is small at low utilisation, and plans above 100 % are
+refused.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from engine.base.units import format_count, format_us, format_usd
 from engine.model.equations import FloatArray
 
 # The smallest batch within the budget whose GPU time per request is within this of the best is
-# chosen: waiting longer gains next to nothing.
+# chosen, because waiting longer gains almost nothing.
 _DIMINISHING = 0.01
 _CURVE_POINTS = 32
 
@@ -34,7 +35,7 @@ class WaitPoint:
     added_p95_us: float
     per_request_us: float  # GPU time
     in_budget: bool
-    keeps_up: bool  # the GPU takes requests at least as fast as they come
+    keeps_up: bool  # the GPU serves requests at least as fast as they arrive
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +43,19 @@ class WaitPlan:
     """Collect `batch` requests, then launch them together."""
 
     batch: int
-    added_p50_us: float  # against launching each request alone, at once
+    added_p50_us: float  # relative to launching each request alone, at once
     added_p95_us: float
     latency_us: float  # of the launch
     throughput_per_s: float  # requests, equal to their arrival rate
-    capacity_per_s: float  # requests the GPU could take at this batch
-    utilisation: float  # busy share of the GPU
+    capacity_per_s: float  # requests that the GPU can serve with this batch
+    utilisation: float  # share of time that the GPU is busy
     per_request_us: float  # GPU time
-    curve: tuple[WaitPoint, ...]  # cost against added latency, batches ascending; `batch` is in it
+    curve: tuple[WaitPoint, ...]  # cost over added latency, batches ascending, including `batch`
     reason: str
 
 
 def wait_quantile_us(batch: int, rate_per_s: float, quantile: float) -> float:
-    """The time that this share of requests waits at most, in µs, to be one of `batch`."""
+    """Return the quantile of the time, in µs, that a request waits to become part of a batch."""
     from scipy.optimize import brentq
 
     longer = 1.0 - quantile
@@ -65,7 +66,8 @@ def wait_quantile_us(batch: int, rate_per_s: float, quantile: float) -> float:
 
     if excess(0.0) <= 0:
         return 0.0
-    # After twice the needed arrivals and a few more, the batch is almost certainly full.
+    # After the time of twice the needed arrivals and a few more, the batch is almost certainly
+    # full.
     mean_arrivals = brentq(excess, 0.0, 2.0 * last + 50.0)
     return float(1e6 * mean_arrivals / rate_per_s)
 
@@ -80,25 +82,27 @@ def _expected_shortfall(needed: int, mean: float) -> float:
 
 
 def plan_waiting(latency_us: FloatArray, rate_per_s: float, budget_ms: float) -> WaitPlan | str:
-    """The batch to collect, its added latency within the budget for 95 % of requests.
+    """Return the batch to collect, with added latency within the budget for 95 % of requests.
 
-    It stops where returns diminish: the smallest batch within 1 % of the least GPU time per request
-    that the budget allows.
+    It is the smallest batch whose GPU time per request is within 1 % of the least that the budget
+    allows.
 
     Args:
         latency_us: of a launch of batch 1, 2, 3, … requests.
         rate_per_s: arriving requests per second.
-        budget_ms: latency that may be added at the 95th percentile.
+        budget_ms: allowed added latency at the 95th percentile.
 
     Returns:
         The plan, or one sentence why there is none.
 
     Raises:
-        InvalidProblem: a rate or budget that is not above zero.
+        InvalidProblem: rate or budget is not above zero.
     """
     for name, value in (("arrival rate", rate_per_s), ("time budget", budget_ms)):
         if not (math.isfinite(value) and value > 0):
-            raise InvalidProblem(f"The {name} must be above 0, not {value:g}.")
+            raise InvalidProblem(
+                f"The {name} must be above 0, not {value:g}.", code="waiting_range"
+            )
     batches = np.arange(1, len(latency_us) + 1)
     keeps_up = rate_per_s * latency_us <= 1e6 * batches
     if not keeps_up.any():
@@ -113,7 +117,7 @@ def plan_waiting(latency_us: FloatArray, rate_per_s: float, budget_ms: float) ->
         wait = wait_quantile_us(batch, rate_per_s, quantile)
         return wait + float(latency_us[batch - 1] - latency_us[0])
 
-    # Waiting grows with the batch, so the largest batch within the budget is found by halving.
+    # Waiting grows with the batch, so the largest batch within the budget is found by bisection.
     more = range(2, len(latency_us) + 1)
     low = 1 + bisect_right(more, budget_us, key=lambda batch: added_us(batch, 0.95))
     possible = batches[:low][keeps_up[:low]]
@@ -170,7 +174,7 @@ def plan_waiting(latency_us: FloatArray, rate_per_s: float, budget_ms: float) ->
     )
 
 
-# What queries cost on a GPU that is paid by the hour.
+# Cost of queries on a GPU that is paid by the hour.
 #
 # A *query* is one query row: a launch answers B·H·S of them. A *request* is one batch element, H·S
 # queries; a *token* is one position of it, H queries. All of one attention layer.
@@ -185,7 +189,7 @@ TrafficUnit: TypeAlias = Literal["queries", "tokens", "requests"]
 
 
 def queries_in(unit: TrafficUnit, problem: Problem) -> int:
-    """Query rows of one query, token or request."""
+    """Return the query rows of one query, token or request."""
     return {
         "queries": 1,
         "tokens": problem.num_heads,
@@ -195,7 +199,7 @@ def queries_in(unit: TrafficUnit, problem: Problem) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One way to answer a day's queries. Dollars are None without a price."""
+    """Cost of a day's queries. Dollars are None without a price."""
 
     per_query_us: float
     gpu_hours_per_day: float
@@ -209,7 +213,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """What changing from `now` to `then` saves; negative when it costs more."""
+    """Savings of a change from `now` to `then`; negative if it costs more."""
 
     now: Cost
     then: Cost
@@ -225,7 +229,7 @@ class Saving:
 
 
 def usd_per_billion_queries(per_query_us: float, price_usd_per_hour: float) -> float:
-    """What 10⁹ queries cost at this GPU time per query."""
+    """Return the cost of 10⁹ queries at this GPU time per query."""
     return price_usd_per_hour * per_query_us * BILLION / US_PER_HOUR
 
 
@@ -237,30 +241,38 @@ def cost(
     *,
     problem: Problem,
 ) -> Cost:
-    """The cost of a day's queries.
+    """Return the cost of a day's queries.
 
     Args:
         per_query_us: GPU time of one query, in µs: a launch's latency over its B·H·S queries.
         queries_per_day: the traffic.
         price_usd_per_hour: of one GPU; None leaves the dollars None.
         utilisation: the share of its time a GPU is planned to be busy, above 0, at most 1.
-        problem: says how many queries a token and a request have; its batch does not matter.
+        problem: gives the queries of a token and a request; its batch does not matter.
 
     Raises:
         InvalidProblem: a time, traffic, price or utilisation out of range.
     """
     if not (math.isfinite(per_query_us) and per_query_us > 0):
-        raise InvalidProblem(f"The time of a query must be above 0 µs, not {per_query_us:g}.")
+        raise InvalidProblem(
+            f"The time of a query must be above 0 µs, not {per_query_us:g}.",
+            code="query_time_range",
+        )
     if not (math.isfinite(queries_per_day) and queries_per_day > 0):
-        raise InvalidProblem(f"Traffic must be above 0 queries a day, not {queries_per_day:g}.")
+        raise InvalidProblem(
+            f"Traffic must be above 0 queries a day, not {queries_per_day:g}.", code="traffic_range"
+        )
     if not 0 < utilisation <= 1:
         raise InvalidProblem(
-            f"Utilisation is a share above 0 and at most 1 (0.6 for 60 %), not {utilisation:g}."
+            f"Utilisation is a share above 0 and at most 1 (0.6 for 60 %), not {utilisation:g}.",
+            code="utilisation_range",
         )
     if price_usd_per_hour is not None and not (
         math.isfinite(price_usd_per_hour) and price_usd_per_hour >= 0
     ):
-        raise InvalidProblem(f"A price per hour is 0 or more, not {price_usd_per_hour:g}.")
+        raise InvalidProblem(
+            f"A price per hour is 0 or more, not {price_usd_per_hour:g}.", code="price_range"
+        )
     hours = per_query_us * queries_per_day / US_PER_HOUR
     per_billion = per_day = per_year = per_requests = per_tokens = None
     if price_usd_per_hour is not None:
@@ -282,7 +294,7 @@ def cost(
 
 
 def saving(now: Cost, then: Cost, queries_per_day: float, problem: Problem) -> Saving:
-    """The difference of two costs of the same traffic."""
+    """Return the difference of two costs of the same traffic."""
     requests = queries_per_day / queries_in("requests", problem)
     tokens = queries_per_day / queries_in("tokens", problem)
     hours = now.gpu_hours_per_day - then.gpu_hours_per_day

@@ -1,9 +1,9 @@
 """Recommend one kernel and one batch for mixed traffic, with its cost.
 
-A line of traffic says how often a day a problem is launched at the batch used today. The same
-sequences can be launched B at a time: the fewest GPU-hours over all lines decide, and the smallest
-batch that comes near them is recommended, with the kernel and config that is fastest there. Every
-time is predicted as everywhere else (`engine.choose.batch.batch_table.predict_curve`).
+A line of traffic gives a problem, its batch today, and its launches per day. The same sequences can
+be launched B at a time. Recommended is the smallest batch whose GPU-hours over all lines are close
+to the minimum, with the kernel and config that is fastest at that batch. Times are predicted by
+`engine.choose.batch.batch_table.predict_curve`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _gpu_time(hours: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MixLine:
-    """A problem as it is launched today, and how often a day."""
+    """A problem as launched today, and its launches per day."""
 
     count: float
     problem: Problem
@@ -66,11 +66,11 @@ class MixProblem:
     """One line at the recommended batch."""
 
     line: MixLine
-    now_us: float  # of a launch at today's batch, with the recommended kernel
-    latency_us: float  # of a launch of the recommended batch
+    now_us: float  # launch at today's batch, with the recommended kernel
+    latency_us: float  # launch with the recommended batch
     launches_per_day: float
     gpu_hours_per_day: float
-    own: str  # the kernel that is fastest for this line alone, at this batch
+    own: str  # the fastest kernel for this line alone, at this batch
     own_us: float
 
 
@@ -80,7 +80,7 @@ class MixKernel:
 
     kernel: str
     gpu_hours_per_day: float
-    plateau_hours_per_day: float  # at the batch that is best for it
+    plateau_hours_per_day: float  # at its best batch
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -98,8 +98,8 @@ class MixResult(Tabular):
     hours: float
     low_hours: float  # with every time at the lower end of its 90 % interval
     high_hours: float
-    own_hours: float  # with each line's own fastest kernel in place of one for all
-    plateau_hours: float  # the fewest that any kernel reaches at any batch
+    own_hours: float  # with the fastest kernel of each line in place of one for all
+    plateau_hours: float  # the minimum over kernels and batches
     usd_per_day: float | None
     usd_per_day_now: float | None
     gpus_needed: int
@@ -115,12 +115,12 @@ class MixResult(Tabular):
 
     @property
     def interval(self) -> str:
-        """The day's GPU time with every time at the ends of its 90 % interval."""
+        """Return the day's GPU time with every time at the ends of its 90 % interval."""
         return f"{_gpu_time(self.low_hours)} to {_gpu_time(self.high_hours)}"
 
     @property
     def reason(self) -> str:
-        """The recommendation in two sentences."""
+        """Return the recommendation in two sentences."""
         price = self.hours / self.own_hours - 1
         apart = (
             "No line has a faster kernel of its own."
@@ -134,7 +134,7 @@ class MixResult(Tabular):
         )
 
     def _against_today(self) -> str:
-        """What the batch gains, if it gains anything."""
+        """Return the gain over today's batches, if any."""
         if abs(self.hours / self.hours_now - 1) < 0.005:
             price = self._price(self.usd_per_day)
             return f"{price}, as much as with today's batches: this batch gains nothing"
@@ -145,7 +145,7 @@ class MixResult(Tabular):
         return f"{price}, and in {today}: keep those"
 
     def _price(self, *usd_per_day: float | None) -> str:
-        """` ($2 against $3 a day)`; of less than a cent what a million sequences cost."""
+        """Return ` ($2 against $3 a day)`; below a cent, the cost of a million sequences."""
         prices = [usd for usd in usd_per_day if usd is not None]
         if not prices:
             return ""
@@ -185,7 +185,7 @@ class MixResult(Tabular):
         return pd.DataFrame(list(rows))
 
     def plot(self) -> Figure:
-        """GPU-hours a day over the batch, with the recommended one: a Plotly figure."""
+        """Return a Plotly figure of GPU-hours a day over the batch, with the recommended batch."""
         from plotly.graph_objects import Figure
 
         figure = Figure()
@@ -197,7 +197,7 @@ class MixResult(Tabular):
         return figure.update_layout(title=f"The mix on {self.device}")
 
     def tables(self) -> tuple[Table, ...]:
-        """A row for each line, then one for each kernel."""
+        """Return tables of the lines and of the kernels."""
         lines = (
             {
                 "launches a day now": f"{p.line.count:,g}",
@@ -227,11 +227,11 @@ def parse_mix(text: str, name: str = "the mix", **rest: Any) -> tuple[MixLine, .
     """Lines `count,B,H,S[,D[,causal[,dtype]]]`, or CSV with a header of these or of column names.
 
     Args:
-        name: what to call the text in complaints.
-        rest: fields of `Problem` that lines without them take: `head_dim`, `causal`, `dtype`.
+        name: name of the text in error messages.
+        rest: fields of `Problem` for lines without them: `head_dim`, `causal`, `dtype`.
 
     Raises:
-        InvalidProblem: what cannot be read, with its line.
+        InvalidProblem: the text cannot be parsed; the error names the line.
     """
     first = next((x for x in text.splitlines() if x.strip() and not x.lstrip().startswith("#")), "")
     cells = first.split(",")
@@ -260,7 +260,7 @@ def parse_mix(text: str, name: str = "the mix", **rest: Any) -> tuple[MixLine, .
 
 
 def read_mix(path: str | Path, **rest: Any) -> tuple[MixLine, ...]:
-    """`parse_mix` of a file. Raises UnknownName where there is none."""
+    """Return `parse_mix` of a file. Raises UnknownName if it does not exist."""
     return parse_mix(read_table(path), str(path), **rest)
 
 
@@ -276,15 +276,15 @@ def recommend_mix(
     price_usd_per_hour: float | None = None,
     utilisation: float = 1.0,
 ) -> MixResult:
-    """One kernel, config and batch for all lines.
+    """Recommend one kernel, config and batch for all lines.
 
     Args:
-        variant: one variant, whose splits are chosen; `auto`: what it takes for each line, at
-            today's batch and at a large one, and their other splits.
-        given: values of tunables that stay as they are.
-        target: the share of the highest throughput that is enough, above 0 to 1.
+        variant: a variant, whose number of splits is chosen; `auto`: its choices for each line, at
+        today's batch and at a large one, with any number of splits.
+        given: fixed values of tunables.
+        target: sufficient share of the highest throughput, above 0, at most 1.
         price_usd_per_hour: of a GPU; None: the device's list price.
-        utilisation: the share of a GPU's time to use.
+        utilisation: planned share of a GPU's time.
 
     Raises:
         InvalidProblem: no lines, no kernel that takes all of them, or a batch that does not fit.
@@ -305,12 +305,13 @@ def recommend_mix(
             failed.append((kernel, error))
     if not tried:
         raise failed[0][1]
-    # Assumed CTA times cannot rank kernels: only simulated kernels count, if there are any.
+    # Assumed CTA times cannot rank kernels, so only simulated kernels are compared if there are
+    # any.
     simulated = [t for t in tried if t.method == METHODS[0]] or tried
     plateau = min(float(t.hours.min()) for t in simulated)
     reaching = [t.hours <= plateau / target for t in simulated]
     batch = min(int(np.argmax(reaches)) + 1 for reaches in reaching if reaches.any())
-    alike = [t for t in simulated if len(t.hours) >= batch]  # can be launched with as many
+    alike = [t for t in simulated if len(t.hours) >= batch]  # can be launched with this batch
     best = min(alike, key=lambda t: float(t.hours[batch - 1]))
     at = batch - 1
     price = device.price_usd_per_hour if price_usd_per_hour is None else price_usd_per_hour
@@ -360,7 +361,7 @@ def recommend_mix(
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """One kernel on every line, at every batch from 1."""
+    """One kernel on all lines, at all batches from 1."""
 
     kernel: Kernel
     method: str
@@ -417,9 +418,10 @@ def _candidates(
     variant: str,
     given: dict[str, int],
 ) -> list[Kernel]:
-    """Kernels that take every line: the chosen ones, each with every number of splits."""
-    # Kernels without a simulated time are chosen by the tables; auto's missing times are not
-    # requested.
+    """Return the kernels that support every line: the chosen ones, each with every number of
+    splits."""
+    # `auto` chooses kernels without a simulated time by the tables, and does not request their
+    # times.
     choosing = history.doing(history.work)
     chosen: dict[Kernel, None] = {}
     for line in lines:

@@ -1,4 +1,4 @@
-"""Recommend a batch size: the whole answer behind the page and `recommend-batch`."""
+"""Recommend a batch size, for the Batch size page and `recommend-batch`."""
 
 from __future__ import annotations
 
@@ -54,20 +54,21 @@ __all__ = [
     "recommend_for_choice",
 ]
 
-# Points of the variant's file fit its simulated times about as well as assumed ones, or better.
+# Points of the variant's file fit its simulated times at least about as well as assumed times.
 _AS_GOOD = 2.0
 _OF_ANOTHER = (
     "The points fit the simulated times of {variant} worse than those of an assumed kernel: if "
     "they belong to another kernel, name it with --measured-kernel."
 )
-MOST_BATCHES = 65_536  # of one curve; more rows would not be looked at
+MOST_BATCHES = 65_536  # maximum rows of one curve
 
 
 def calibrate_for(request: BatchRequest, known: Known) -> Calibrated:
-    """Calibrate on the request's measured points; a page does this once and then only drags.
+    """Calibrate on the request's measured points. A page does this once, not at every step of a
+    slider.
 
-    On top of simulated CTA times where all the points and the request itself have them. Without
-    points it is what is known of the kernel, as everywhere.
+    The calibration is based on simulated CTA times if all points and the request have them. Without
+    points, it is the history's calibration.
 
     Raises:
         As `recommend_batch`.
@@ -76,7 +77,7 @@ def calibrate_for(request: BatchRequest, known: Known) -> Calibrated:
     kernel, _ = _resolve(request)
     own = not request.measured_kernel
     if not measurements or not request.calibrate or kernel.variant.is_backward:
-        with suppress(AttuneError):  # the answer says what is wrong with the request
+        with suppress(AttuneError):  # the recommendation reports errors of the request
             return Calibrated(measurements, known.calibration(kernel, _problem(request)), None)
         return Calibrated(measurements, None, None)
     points = prepare(kernel, measurements, known)
@@ -105,7 +106,7 @@ def _points_curve(problem: Problem, points: Points, known: Known) -> CtaCurve | 
 
 
 def recommend_for_choice(request: BatchRequest, history: History) -> BatchResult:
-    """As `recommend_batch`; the variant `auto` is the one chosen for the batch used today.
+    """Return `recommend_batch`, with `auto` replaced by its choice for today's batch.
 
     Raises:
         As `recommend_batch`.
@@ -122,17 +123,17 @@ def recommend_for_choice(request: BatchRequest, history: History) -> BatchResult
 def recommend_batch(
     request: BatchRequest, known: History, calibrated: Calibrated | None = None
 ) -> BatchResult:
-    """Answer a request.
+    """Recommend a batch for a request.
 
     Args:
-        known: where resources, CTA times and calibrations come from.
-        calibrated: of `calibrate_for`, to save doing it again; None calibrates here.
+        known: gives resources, CTA times and calibrations.
+        calibrated: result of `calibrate_for`; None calibrates here.
 
     Raises:
         UnknownName: no such variant or GPU.
-        InvalidProblem: a shape, config, target, price, CSV or rate that cannot be, no batch that
-            fits in memory, or a GPU without the figures a prediction needs.
-        CompileError, ToolMissing: the variant does not compile for the GPU, or there is no NVRTC.
+        InvalidProblem: an invalid shape, config, target, price, CSV or rate; no batch fits in
+        memory; or the GPU lacks figures for a prediction. CompileError, ToolMissing: the variant
+        does not compile for the GPU, or there is no NVRTC.
     """
     kernel, resolved = _resolve(request)
     variant, device, config = kernel.variant, kernel.device, kernel.config
@@ -141,7 +142,7 @@ def recommend_batch(
     if calibrated is None:
         calibrated = calibrate_for(request, known)
     calibration = calibrated.calibration
-    # With --measured-kernel the answer is about another kernel than the variant's file.
+    # With --measured-kernel, the recommendation is for a kernel other than the variant's file.
     by_machine_code = not request.measured_kernel and (
         calibration is None or calibration.by_machine_code
     )
@@ -243,7 +244,7 @@ def recommend_batch(
 
 
 def _resolve(request: BatchRequest) -> tuple[Kernel, ResolvedConfig]:
-    """The kernel of the whole curve: one config, that of today's batch."""
+    """Return the kernel of the whole curve, with the config of today's batch."""
     variant = find_variant(request.variant)
     device = target_gpu(request.gpu) if isinstance(request.gpu, str) else request.gpu
     config = resolve_config(variant, request.config, problem_now(request), device)
@@ -251,13 +252,13 @@ def _resolve(request: BatchRequest) -> tuple[Kernel, ResolvedConfig]:
 
 
 def problem_now(request: BatchRequest) -> Problem:
-    """The problem at the batch that is run today; at batch 1 where that cannot be.
+    """Return the problem at today's batch; at batch 1 if that is invalid.
 
     Raises:
-        InvalidProblem: a shape that cannot be.
+        InvalidProblem: the shape is invalid.
     """
     problem = _problem(request)
-    with suppress(InvalidProblem):  # `_check` says what is wrong with it
+    with suppress(InvalidProblem):  # `_check` reports the error
         problem = replace(problem, batch=request.batch_now)
     return problem
 
@@ -285,13 +286,15 @@ def _problem(request: BatchRequest) -> Problem:
 def _check(request: BatchRequest, kernel: Kernel, problem: Problem) -> None:
     for name, value in (("max_batch", request.max_batch), ("batch_now", request.batch_now)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InvalidProblem(f"{name} must be a whole number of at least 1, not {value!r}.")
+            raise InvalidProblem(
+                f"{name} must be a whole number of at least 1, not {value!r}.", code="count_form"
+            )
     if request.max_batch > MOST_BATCHES:
         raise InvalidProblem(
             f"max_batch must be at most {MOST_BATCHES:,}, not {request.max_batch:,}.",
             code="max_batch",
         )
-    machine(kernel.device, kernel.variant, problem.dtype)  # raises where it lacks figures
+    machine(kernel.device, kernel.variant, problem.dtype)  # raises if figures are missing
     kernel.plan(problem)
 
 
@@ -304,7 +307,7 @@ def _measurements(request: BatchRequest) -> tuple[Measurement, ...]:
 
 
 def _measured_batches(request: BatchRequest, calibrated: Calibrated) -> dict[int, float]:
-    """Batch → measured µs, of the points that are this problem at another batch."""
+    """Return batch → measured µs of the points that differ from this problem only in batch."""
     problem = _problem(request)
     times: dict[int, list[float]] = {}
     for point in calibrated.measurements:
@@ -320,7 +323,7 @@ def _measured_batches(request: BatchRequest, calibrated: Calibrated) -> dict[int
 
 
 def _priced(device: DeviceSpec, prices: Mapping[str, float]) -> DeviceSpec:
-    """The device at one's own price."""
+    """Return the device with the user's price."""
     if device.name not in prices:
         return device
     return replace(
@@ -340,7 +343,7 @@ def _next_point(
 ) -> NextPoint | None:
     variant = kernel.variant
     if variant.is_backward:
-        return None  # its times have no parameters that a point would narrow
+        return None  # its times have no parameters to calibrate
     launches = collect_batches(variant, kernel.config, problem, candidates(most, recommended))
     if calibration is not None and calibration.skips_absent_keys:
         launches = launches.without_absent_keys()
@@ -370,7 +373,8 @@ def _method_note(method: str, *, is_backward: bool) -> str:
 def _points(
     request: BatchRequest, kernel: Kernel, known: Known, calibrated: Calibrated
 ) -> tuple[Point, ...]:
-    """The measured points, then those asked for (with what was measured for the same problem)."""
+    """Return the measured points, then the requested ones, with measured times of the same
+    problem."""
     measurements = calibrated.measurements
     wanted: list[tuple[Problem, float | None, float | None]] = [
         (p.problem, p.measured_us, p.sdpa_us) for p in measurements
@@ -390,7 +394,9 @@ def _points(
         try:
             kernel.plan(problem)
         except InvalidProblem as error:
-            raise InvalidProblem(f"{problem.label()}: {error}") from None
+            raise InvalidProblem(
+                f"{problem.label()}: {error}", code="prediction_not_taken"
+            ) from None
         result = known.estimate(kernel, problem, calibrated.calibration)
         latency = result.latency
         if latency is None:
@@ -424,7 +430,8 @@ def _wait(request: BatchRequest, table: pd.DataFrame, notes: list[str]) -> WaitP
         return None
     if request.arrivals_per_s is None or request.budget_ms is None:
         raise InvalidProblem(
-            "Waiting to collect requests needs both an arrival rate and a time budget."
+            "Waiting to collect requests needs both an arrival rate and a time budget.",
+            code="waiting_incomplete",
         )
     plan = plan_waiting(table["latency_us"].to_numpy(), request.arrivals_per_s, request.budget_ms)
     if isinstance(plan, str):
@@ -442,7 +449,7 @@ def _saving(
 ) -> Saving | None:
     if request.traffic_per_day is None:
         return None
-    # A request has all its heads, also where they are the axis.
+    # A request has all its heads, also if heads are the axis.
     one = replace(_problem(request), num_heads=request.heads, num_heads_kv=None)
     queries = request.traffic_per_day * queries_in(request.traffic_unit, one)
     now_us = float(table["per_query_us"].iloc[batch_now - 1])

@@ -31,13 +31,13 @@ DEFAULT_MAX_BATCH = 4096
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest:
-    """What to recommend a batch for. Missing tunables take their tuned or default values.
+    """A request for a batch size. Missing tunables take their tuned or default values.
 
-    `heads_free` makes B·H the axis: the table's batch then counts units, with one head each.
+    With `heads_free`, the axis is B·H: the table's batch counts units of one head.
     """
 
     variant: str
-    gpu: str | DeviceSpec  # a name of the table, or a detected GPU's own row
+    gpu: str | DeviceSpec  # a name of the device table, or a detected GPU's specification
     seqlen: int
     head_dim: int
     heads: int = 1
@@ -51,25 +51,26 @@ class BatchRequest:
     max_batch: int = DEFAULT_MAX_BATCH
     targets: tuple[float, ...] = DEFAULT_TARGETS
     measured: str | Path | Sequence[Measurement] | None = None  # a CSV file, or points
-    calibrate: bool = True  # on `measured`; else its points only stand where they were measured
-    measured_here: bool = False  # the points: measured by this Attune, or recorded elsewhere
-    # The points are of this kernel and not of the variant's file, though launched like it. The
-    # answer is then about that kernel. Empty: they are of the variant's file.
+    # On `measured`; otherwise its points only replace predictions at their batches.
+    calibrate: bool = True
+    measured_here: bool = False  # the points were measured by this Attune, not recorded elsewhere
+    # Name of the points' kernel if it is not the variant's file but has the same launch. The result
+    # then describes that kernel. Empty: the variant's file.
     measured_kernel: str = ""
     predict: tuple[tuple[int, int, int], ...] = ()  # further points: (batch, heads, seqlen)
-    batch_now: int = 1  # what is run today
+    batch_now: int = 1  # today's batch
     prices: Mapping[str, float] = field(default_factory=dict)  # by GPU; else the device table's
     traffic_per_day: float | None = 1e9  # the study's; None leaves costs out
     traffic_unit: TrafficUnit = "queries"
     utilisation: float = 1.0
     arrivals_per_s: float | None = None  # requests (batch elements) a second, for waiting
     budget_ms: float | None = None  # latency that waiting may add
-    alternatives: bool = False  # compiles other variants, and this one for other GPUs
+    alternatives: bool = False  # also compile other variants, and this one for other GPUs
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One problem's prediction beside what was measured, if it was."""
+    """Prediction and measured time, if known, of one problem."""
 
     batch: int
     heads: int
@@ -83,10 +84,10 @@ class Point:
     high_us: float
     measured_us: float | None
     difference: float | None  # predicted / measured − 1
-    sdpa_us: float | None  # PyTorch's attention on the same problem, where it was measured
+    sdpa_us: float | None  # PyTorch's attention on the same problem, if measured
 
     def record(self) -> dict[str, object]:
-        """As a table has it."""
+        """Return the point as a table row."""
         heads, seqlen = self.heads, self.seqlen
         return {
             "B": self.batch,
@@ -102,40 +103,40 @@ class Point:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BatchResult(Tabular):
-    """The answer. `table` has a row per batch (see `batch_table.batch_table`)."""
+    """A recommendation. `table` has a row per batch (see `batch_table.batch_table`)."""
 
     variant: str
     device: str
     config: dict[str, int]
     problem: Problem  # at `batch_now`
-    method: str  # what predicts the latencies: "machine code" or "roofline"
+    method: str  # method of the predictions: "machine code" or "roofline"
     table: pd.DataFrame
     points: tuple[Point, ...]
     recommendations: tuple[Recommendation, ...]
     calibration: Calibration | None
     loo: LeaveOneOut | None
-    kernel: str  # whose figures these are, where not the variant's file; else empty
-    knee: str  # why the curve bends where it does
+    kernel: str  # name of the described kernel if it is not the variant's file; else empty
+    knee: str  # explanation of the curve's knee
     next_point: NextPoint | None  # what to measure next
-    saving: Saving | None  # at the middle target, where traffic is given
+    saving: Saving | None  # at the middle target, if traffic is given
     wait: WaitPlan | None
     options: tuple[Option, ...]
     warnings: tuple[str, ...]
-    axis_notes: tuple[str, ...]  # why the batches end where they end
+    axis_notes: tuple[str, ...]  # why the batches end there
     notes: tuple[str, ...]
 
     @property
     def recommended(self) -> Recommendation:
-        """The batch size of the middle target."""
+        """Return the batch size of the middle target."""
         return self.recommendations[len(self.recommendations) // 2]
 
     @property
     def is_bound(self) -> bool:
-        """True if by roofline alone, whose assumed CTA times are no prediction."""
+        """True if times are only by roofline, whose assumed CTA times are no prediction."""
         return self.method == METHODS[1] and self.calibration is None
 
     def recommended_batches(self) -> Table:
-        """A row for each target."""
+        """Return a row for each target."""
         records = (
             {
                 "plateau": f"{r.target:.0%}",
@@ -155,11 +156,11 @@ class BatchResult(Tabular):
         return Table.of("Recommended batches", records)
 
     def predicted_points(self) -> Table:
-        """A row for each point that was asked for or measured."""
+        """Return a row for each requested or measured point."""
         return Table.of("Points", (p.record() for p in self.points))
 
     def tables(self) -> tuple[Table, ...]:
-        """Recommended batches with the reason of the middle one, then the points."""
+        """Return tables of the recommended batches and of the points."""
         first = replace(self.recommended_batches(), remark=f"{self.recommended.reason} {self.knee}")
         return tuple(t for t in (first, self.predicted_points()) if t.rows)
 
@@ -168,7 +169,8 @@ class BatchResult(Tabular):
         return self.table
 
     def plot(self) -> Figure:
-        """Time per unit of batch over the batch, with the recommended batches: a Plotly figure."""
+        """Return a Plotly figure of the time per unit over the batch, with the recommended
+        batches."""
         from plotly.graph_objects import Figure
 
         figure = Figure()
@@ -188,7 +190,7 @@ class BatchResult(Tabular):
         return figure.update_layout(title=f"{self.variant} on {self.device}")
 
     def calibration_quality(self) -> tuple[str, ...]:
-        """Sentences on the accuracy of the model here, the error on unseen points first."""
+        """Return sentences on the model's accuracy, the error on unseen points first."""
         calibration, loo = self.calibration, self.loo
         if calibration is None:
             return ()
@@ -226,7 +228,7 @@ class BatchResult(Tabular):
             "notes": [*self.axis_notes, *self.notes],
         }
         if with_curve:
-            # NaN stands for "unknown" in a DataFrame and has no place in JSON.
+            # NaN means "unknown" in a DataFrame and does not exist in JSON.
             table = self.table.astype(object).where(self.table.notna(), None)
             data["curve"] = table.to_dict(orient="records")
         return data
@@ -253,9 +255,9 @@ class BatchResult(Tabular):
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """What a request's measured points say; the same for every sequence length and batch.
+    """The calibration on a request's measured points, valid for every sequence length and batch.
 
-    Without points the calibration is on what sessions hold, and `loo` None.
+    Without points, the calibration is on times of sessions, and `loo` is None.
     """
 
     measurements: tuple[Measurement, ...]

@@ -1,7 +1,7 @@
-"""Measure this next: the one batch whose time would narrow the recommendation most.
+"""The batch whose measurement would narrow the recommendation most.
 
-A measured point narrows the model's parameters in the direction that moves its own latency. That is
-linear algebra on logarithms: no time is needed to know how much a point would tell.
+A measured point narrows the model's parameters in the direction that changes its own latency. This
+is linear algebra on logarithms and does not need the point's time.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from engine.model.occupancy import IntArray
 from kernels.variant import Variant
 
 _MOST_CANDIDATES = 64
-_FARTHEST = 8  # times the recommended batch: beyond, a launch tells of other things
-_WORTH_MEASURING = 0.9  # of the interval's width that is left
+_FARTHEST = 8  # times the recommended batch; larger launches depend on other terms
+_WORTH_MEASURING = 0.9  # maximum remaining share of the interval's width
 
 
 @dataclass(frozen=True, slots=True)

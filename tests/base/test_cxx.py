@@ -7,8 +7,9 @@ import importlib.util
 import pytest
 from words import raises
 
+from engine.base.cxx import find_toolchain
 from engine.base.errors import ToolMissing
-from engine.cuda_on_host.toolchain import find_toolchain
+from engine.cuda_on_host.build import compile_flags
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_families(path_folder, monkeypatch, name, version, family):
     # zig knows no language of preprocessed C++.
     assert (toolchain.preprocessed_language == "c++") == (family == "zig")
     assert toolchain.version == version
-    assert ("-fno-gnu-unique" in toolchain.compile_flags(check=False)) == (family == "gcc")
+    assert ("-fno-gnu-unique" in compile_flags(toolchain, check=False)) == (family == "gcc")
 
 
 def test_gxx_comes_before_clang_and_broken_ones_are_passed_over(path_folder):
@@ -66,9 +67,9 @@ def test_gxx_comes_before_clang_and_broken_ones_are_passed_over(path_folder):
     assert find_toolchain().family == "gcc"
     pretend_compiler(path_folder / "c++", "g++ 11")
     pretend_compiler(path_folder / "g++", "", exit_code=1)
-    from engine.cuda_on_host import toolchain
+    from engine.base import cxx
 
-    toolchain._find.cache_clear()
+    cxx._first_that_answers.cache_clear()
     assert find_toolchain().family == "clang"
 
 
@@ -90,5 +91,5 @@ def test_forced_compiler_that_does_not_run(monkeypatch):
 
 def test_check_build_is_instrumented():
     toolchain = find_toolchain()
-    assert "-fsanitize=thread" in toolchain.compile_flags(check=True)
-    assert not any("sanitize=" in f for f in toolchain.compile_flags(check=False))
+    assert "-fsanitize=thread" in compile_flags(toolchain, check=True)
+    assert not any("sanitize=" in f for f in compile_flags(toolchain, check=False))

@@ -1,0 +1,370 @@
+"""The host's C++ compiler, and what it builds, kept in the cache.
+
+A cache entry is a record (`engine.base.files`) that names a file beside it and the file's SHA-256.
+Built files carry their content's hash in their name and are renamed into place, so two processes
+that build the same thing cannot disturb each other, and an entry whose file is damaged or gone is
+built again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Literal
+
+from engine.base import files
+from engine.base.errors import CompileError, ToolMissing
+from engine.base.files import cache_root, is_private, make_private, read_entry, write_entry
+
+HOW_TO_GET_ONE = (
+    "install g++ or clang++ (Debian and Ubuntu: apt install g++; macOS: xcode-select --install), "
+    "or run `pip install ziglang`"
+)
+_VERSION_TIMEOUT_S = 30.0
+COMPILE_TIMEOUT_S = 300.0
+MAX_COMPILER_LOG_BYTES = 1 << 20
+_LOW_PRIORITY = 19  # niceness
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """A compiler that was found and answers."""
+
+    command: tuple[str, ...]
+    family: Literal["gcc", "clang", "zig"]
+    version: str  # first line of --version; part of every cache key
+
+    @property
+    def preprocessed_language(self) -> str:
+        """What `-x` calls C++ that went through `-E`: zig has no name for it, and as no macro is
+        left defined it may be preprocessed again."""
+        return "c++" if self.family == "zig" else "c++-cpp-output"
+
+    def runtime_flags(self) -> tuple[str, ...]:
+        """Flags for the project's own C++, which is never instrumented.
+
+        Without debug lines, which nothing looks up in it and which take a quarter of a build.
+        """
+        flags = ["-std=c++17", "-fPIC", "-w", "-march=native", "-g0", "-O2"]
+        # Its functions call each other directly.
+        flags += ["-fvisibility=hidden", "-fno-semantic-interposition"]
+        if self.family == "zig":
+            flags.append("-fno-sanitize=undefined")
+        return tuple(flags)
+
+
+def find_toolchain() -> Toolchain:
+    """`ATTUNE_CXX` when set, else g++, clang++, c++ or the `ziglang` package, in that order.
+
+    Raises:
+        ToolMissing: there is none; the sentence says how to get one.
+    """
+    if sys.platform == "win32":
+        raise ToolMissing(
+            "The CPU backend runs on Linux and macOS: on Windows, start Attune inside WSL 2."
+        )
+    return _first_that_answers(os.environ.get("ATTUNE_CXX", ""), os.environ.get("PATH", ""))
+
+
+@functools.lru_cache(maxsize=16)
+def _first_that_answers(forced: str, search_path: str) -> Toolchain:
+    if forced:
+        command = tuple(shlex.split(forced))
+        if not command or (toolchain := _probe(command)) is None:
+            raise ToolMissing(
+                f"ATTUNE_CXX names {forced!r}, which does not run as a C++ compiler: correct it, "
+                f"or unset it and {HOW_TO_GET_ONE}.",
+                code="cxx_does_not_run",
+            )
+        return toolchain
+    for name in ("g++", "clang++", "c++"):
+        program = shutil.which(name, path=search_path)
+        if program is not None and (toolchain := _probe((program,))) is not None:
+            return toolchain
+    if importlib.util.find_spec("ziglang") is not None:
+        toolchain = _probe((sys.executable, "-m", "ziglang", "c++"))
+        if toolchain is not None:
+            return toolchain
+    raise ToolMissing(
+        f"No C++ compiler was found, and the CPU backend compiles every kernel: {HOW_TO_GET_ONE}."
+    )
+
+
+def _probe(command: tuple[str, ...]) -> Toolchain | None:
+    try:
+        answer = subprocess.run(
+            [*command, "--version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_VERSION_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if answer.returncode != 0 or not answer.stdout.strip():
+        return None
+    version = answer.stdout.splitlines()[0].strip()
+    if "ziglang" in command or Path(command[0]).stem.startswith("zig"):
+        return Toolchain(command, "zig", version)
+    return Toolchain(command, "clang" if "clang" in version.lower() else "gcc", version)
+
+
+@functools.lru_cache(maxsize=1)
+def host_cpu() -> str:
+    """What `-march=native` depends on: part of every cache key, as caches move between machines."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    features = [line for line in lines if line.startswith(("flags", "Features", "model name"))]
+    return f"{platform.machine()} {' '.join(dict.fromkeys(features))}"
+
+
+def build_library(source: Path, *, low_priority: bool = False) -> Path:
+    """A C++ file of the project's own as a shared library of plain C functions.
+
+    Args:
+        source: includes headers of its own folder alone; the folder's files are the cache key.
+        low_priority: whatever else runs goes first: for what is built ahead of its use.
+
+    Raises:
+        CompileError: it does not compile, or cannot be written to the cache.
+        ToolMissing: there is no compiler.
+    """
+    toolchain = find_toolchain()
+    flags = library_flags(toolchain)
+
+    def build(folder: Path) -> Path:
+        command = [*toolchain.command, *flags, f"-ffile-prefix-map={source.parent}=."]
+        command += ["-shared", str(source)]
+        run_compiler(command, folder, "library.so", source.name, low_priority=low_priority)
+        return folder / "library.so"
+
+    return find_or_build(_library_name(source, toolchain, flags), build, alone=True)[0]
+
+
+def find_library(source: Path) -> Path | None:
+    """What `build_library` has built of this file; None where it has not. Raises ToolMissing."""
+    toolchain = find_toolchain()
+    return find_built(_library_name(source, toolchain, library_flags(toolchain)))
+
+
+def library_flags(toolchain: Toolchain) -> tuple[str, ...]:
+    # Nothing reads floating-point exceptions or errno: loops with conditions become vector code.
+    own = ("-O3", "-ffp-contract=off", "-fno-trapping-math", "-fno-math-errno")
+    return (*toolchain.runtime_flags(), *own, "-fvisibility=default")
+
+
+def _library_name(source: Path, toolchain: Toolchain, flags: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for part in (*toolchain.command, toolchain.version, host_cpu(), *flags):
+        digest.update(f"{part}\0".encode())
+    for file in sorted(source.parent.iterdir()):
+        if file.suffix in (".cpp", ".h"):
+            digest.update(f"{file.name}\0".encode() + file.read_bytes())
+    return f"attune-{source.stem}-{digest.hexdigest()[:20]}"
+
+
+# ---- the compiler's run ----
+
+
+def run_compiler(
+    command: Sequence[str],
+    folder: Path,
+    output: str,
+    source: str,
+    *,
+    first_error: Callable[[str], str] | None = None,
+    low_priority: bool = False,
+) -> None:
+    """Run the compiler so that it writes the file `output` of the folder.
+
+    Args:
+        source: what to name in errors.
+        first_error: the sentence for a log; the log's own first error where it is not given.
+        low_priority: whatever else runs goes first.
+
+    Raises:
+        CompileError: it fails, does not end, or ends without the file.
+    """
+    log = bytearray()
+
+    def keep_head(stream: IO[bytes]) -> None:
+        while chunk := stream.read1(1 << 16):  # type: ignore[attr-defined]
+            log.extend(chunk[: MAX_COMPILER_LOG_BYTES - len(log)])  # what follows is dropped
+
+    # A group of its own, because a compiler driver's passes outlive the driver when it is killed.
+    with subprocess.Popen(
+        [*command, "-o", output],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        process_group=0,
+        env=os.environ | {"LC_ALL": "C"},
+    ) as process:
+        if low_priority:  # of the passes that the driver starts, too
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PGRP, process.pid, _LOW_PRIORITY)
+        reader = threading.Thread(target=keep_head, args=(process.stdout,), daemon=True)
+        reader.start()
+        try:
+            process.wait(COMPILE_TIMEOUT_S)
+            reader.join(COMPILE_TIMEOUT_S)
+        except BaseException as error:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise CompileError(
+                    f"Compiling {source} for the CPU did not finish within "
+                    f"{COMPILE_TIMEOUT_S:.0f} s.",
+                    code="host_compile_time_limit",
+                ) from None
+            raise
+    text = log.decode(errors="replace")
+    if process.returncode != 0:
+        raise CompileError((first_error or partial(last_line, source))(text), log=text)
+    if not (folder / output).is_file():
+        raise CompileError(
+            f"The C++ compiler {command[0]} reported success for {source} and wrote no file: set "
+            "ATTUNE_CXX to a compiler that works.",
+            log=text,
+            code="compiler_wrote_nothing",
+        )
+
+
+def last_line(source: str, log: str) -> str:
+    """Return the last line of a compiler's log, after the name of what was compiled."""
+    lines = log.strip().splitlines() or ["the compiler failed without a message"]
+    return f"{source}: {lines[-1]}"
+
+
+# ---- the cache ----
+
+_MAX_LIBRARY = 256 << 20
+
+_build_locks: dict[str, threading.Lock] = {}
+_build_locks_guard = threading.Lock()
+
+
+@contextlib.contextmanager
+def _building(name: str) -> Iterator[None]:
+    """One build of a thing at a time in this process."""
+    with _build_locks_guard:
+        lock = _build_locks.setdefault(name, threading.Lock())
+    with lock:
+        yield
+
+
+@contextlib.contextmanager
+def _building_alone(name: str) -> Iterator[None]:
+    """One build of a thing at a time on this machine, if the cache can be written."""
+    folder = cache_root() / "cpu"
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            if make_private(folder):
+                stack.enter_context(files.lock(folder / f"{name}.lock"))
+        yield
+
+
+def find_or_build(
+    name: str, build: Callable[[Path], Path], *, alone: bool = False, suffix: str = ".so"
+) -> tuple[Path, float]:
+    """Find what was built under this name, or build it.
+
+    Returns:
+        The file, and the seconds it took to build; 0.0 when it was found.
+
+    Args:
+        name: without a suffix; everything that decides the result must be part of it.
+        build: makes the file in the folder that it is given, and returns its path.
+        alone: other processes wait for the build, as it takes longer than waiting. Without it, two
+            processes may both build the same thing.
+    """
+    with _building(name), contextlib.ExitStack() as stack:
+        if (built := find_built(name)) is not None:
+            return built, 0.0
+        if alone:
+            stack.enter_context(_building_alone(name))
+            if (built := find_built(name)) is not None:
+                return built, 0.0
+        begin = time.perf_counter()
+        with tempfile.TemporaryDirectory(prefix="attune-build-") as scratch:
+            library = build(Path(scratch)).read_bytes()
+        stored = _store(cache_root() / "cpu", name, library, suffix)
+        # A cache that cannot be written costs the next process a build, not this one its result.
+        path = stored or _store(_private_folder(), name, library, suffix)
+        if path is None:
+            raise CompileError(
+                f"The compiled kernel {name} cannot be written to {cache_root()} nor to "
+                f"{_private_folder()}: make room on the disk, or set ATTUNE_CACHE_DIR to a folder "
+                f"that can be written.",
+                code="host_build_not_written",
+            )
+        return path, time.perf_counter() - begin
+
+
+def find_built(name: str) -> Path | None:
+    """Return the file that `find_or_build` has built under this name, or None."""
+    folders = [cache_root() / "cpu"]
+    if _private_folder.cache_info().currsize:  # only made when the cache cannot be written
+        folders.append(_private_folder())
+    return next((path for folder in folders if (path := _find(folder, name)) is not None), None)
+
+
+def _find(folder: Path, name: str) -> Path | None:
+    if (payload := read_entry(folder / f"{name}.entry")) is None:
+        return None
+    try:
+        record = json.loads(payload)
+        path = folder / Path(str(record["library"])).name
+        status = path.stat()
+        digest = _digest(path, status.st_ino, status.st_size, status.st_mtime_ns)
+        return path if digest == record["sha256"] and is_private(path) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # it is built again
+
+
+@functools.lru_cache(maxsize=64)
+def _digest(path: Path, _inode: int, _size: int, _mtime_ns: int) -> str:
+    """SHA-256 of a library, read once as long as it is the same file: a run looks each time."""
+    return hashlib.sha256(files.read(path, _MAX_LIBRARY)).hexdigest()
+
+
+def _store(folder: Path, name: str, library: bytes, suffix: str) -> Path | None:
+    digest = hashlib.sha256(library).hexdigest()
+    path = folder / f"{name}-{digest[:8]}{suffix}"
+    try:
+        if not make_private(folder):
+            return None
+        files.write(path, library, durable=False)
+    except OSError:
+        return None
+    record = {"library": path.name, "sha256": digest}
+    return path if write_entry(folder / f"{name}.entry", json.dumps(record).encode()) else None
+
+
+@functools.lru_cache(maxsize=1)
+def _private_folder() -> Path:
+    folder = tempfile.mkdtemp(prefix="attune-cpu-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
