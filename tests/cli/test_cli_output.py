@@ -10,6 +10,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import IO
 
@@ -103,9 +104,8 @@ def test_a_sweep_has_a_bar_on_a_terminal_alone(
     line = "4/8 · 4 failed · 60/min · 3 s left"
     assert capsys.readouterr().err == f"{line}\n"
     stream, written = terminal
-    monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
-    with Reporter(quiet=False) as told:
+    with redirect_stderr(stream), Reporter(quiet=False) as told:
         told(half)
     shown = written()
     assert "━━━━" in _ESCAPES.sub("", shown)
@@ -131,8 +131,8 @@ def test_a_table_is_as_wide_as_the_terminal_at_most(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "70")
     stream, written = terminal
-    monkeypatch.setattr(sys, "stdout", stream)
-    print_table(Table("t", ("name", "words"), (("one", "many " * 60),)))
+    with redirect_stdout(stream):
+        print_table(Table("t", ("name", "words"), (("one", "many " * 60),)))
     lines = _ESCAPES.sub("", written()).splitlines()
     assert len(lines) > 5
     assert 60 < max(map(len, lines)) <= 70

@@ -309,7 +309,7 @@ def test_readme_says_why_a_rung_keeps_little_of_its_parent() -> None:
 
 # A device function: what stands before its body, and the body.
 FUNCTION = re.compile(
-    r"^(?:template <.*>\n)?__device__ __forceinline__ .*?\{\n.*?^\}$", re.MULTILINE | re.DOTALL
+    r"^(?:template <[^>]*>\n)?__device__ __forceinline__ .*?\{\n.*?^\}$", re.MULTILINE | re.DOTALL
 )
 
 
@@ -320,7 +320,7 @@ def test_a_function_of_many_rungs_stands_in_a_header() -> None:
         code = without_comments(variant.source.read_text(encoding="utf-8"))
         for function in FUNCTION.findall(code):
             having.setdefault(" ".join(function.split()), []).append(variant.id)
-    assert len(having) > 40
+    assert len(having) > 60
     assert [rungs for rungs in having.values() if len(rungs) > 4] == []
 
 
